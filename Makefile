@@ -1,0 +1,132 @@
+# `make help` lists the targets. Needs Python 3.11 or 3.12, JDK 17, Maven >= 3.8; Linux.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+MVN ?= mvn
+STRATEGY ?= ps
+SPARK ?= 3
+EXECUTORS ?= 3
+
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+BIN := $(CURDIR)/.venv/bin
+MAVEN := $(MVN) -q -ntp -B -f scala/pom.xml
+SCALAFMT := org.antipathy:mvn-scalafmt_2.12:format
+JAR_3 := scala/core/target/spark-3.5/sparkdl-comm-spark3.5_2.12-$(VERSION).jar
+JAR_4 := scala/core/target/spark-4.2/sparkdl-comm-spark4.2_2.13-$(VERSION).jar
+JAR_SOURCES := $(shell find scala -name target -prune -o -path '*/src/test' -prune -o -type f ! -name '.*' -print)
+
+# --- environments -------------------------------------------------------------------------------
+
+.PHONY: env
+env: .venv/.stamp ## .venv from requirements.lock, with this package editable
+
+.venv/.stamp: requirements.lock pyproject.toml setup.py
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 12) else \
+	  "make env: the locked packages need Python 3.11 or 3.12, $(PYTHON) is %d.%d; set PYTHON=..." % v)'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install -q --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: spark4-env
+spark4-env: .spark4/.stamp ## .spark4: PySpark 4 on top of .venv
+
+.spark4/.stamp: requirements-spark4.lock | .venv/.stamp
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --upgrade --target .spark4 -r $<
+	@touch $@
+
+# --- Scala --------------------------------------------------------------------------------------
+
+.PHONY: jar
+jar: $(JAR_3) $(JAR_4) ## the plugin for both Spark lines, also copied to sparkdl_comm/jars
+	@mkdir -p sparkdl_comm/jars
+	@cp -u --remove-destination $^ sparkdl_comm/jars/
+
+$(JAR_3): $(JAR_SOURCES)
+	$(MAVEN) -Pspark-3.5 -Dmaven.test.skip=true -DskipTests package
+	@touch $@
+
+$(JAR_4): $(JAR_SOURCES)
+	$(MAVEN) -Pspark-4.2 -Dmaven.test.skip=true -DskipTests package
+	@touch $@
+
+.PHONY: scala-test
+scala-test: ## ScalaTest on both Spark lines
+	$(MAVEN) -Pspark-3.5 test
+	$(MAVEN) -Pspark-4.2 test
+
+# --- checks and tests ---------------------------------------------------------------------------
+
+.PHONY: check
+check: env ## ruff, mypy, scalafmt; changes nothing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(MAVEN) $(SCALAFMT)
+
+.PHONY: format
+format: env ## formats Python and Scala
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+	$(MAVEN) $(SCALAFMT) -Dscalafmt.validateOnly=false
+
+.PHONY: test
+test: env spark4-env check jar scala-test ## everything but the slow tests
+	$(BIN)/python -m pytest -m "not slow"
+
+.PHONY: test-all
+test-all: env spark4-env check jar scala-test ## everything
+	$(BIN)/python -m pytest
+
+# --- programs on local-cluster ------------------------------------------------------------------
+
+# A Spark home made of links: local-cluster writes its executors' directories (with their stderr) to $SPARK_HOME/work,
+# which is build/spark*-home/work this way.
+HOME_LINKS = for part in bin jars python; do ln -sfn "$$pyspark/$$part" $(@D)/$$part; done
+
+build/spark3-home/.stamp: .venv/.stamp
+	@mkdir -p $(@D)
+	@pyspark=$$($(BIN)/python -c 'import pyspark; print(pyspark.__path__[0])'); $(HOME_LINKS)
+	@touch $@
+
+build/spark4-home/.stamp: .spark4/.stamp
+	@mkdir -p $(@D)
+	@pyspark=$(CURDIR)/.spark4/pyspark; $(HOME_LINKS)
+	@touch $@
+
+SUBMIT = env SPARK_HOME=$(CURDIR)/build/spark$(SPARK)-home SPARK_LOCAL_IP=127.0.0.1 \
+	PYSPARK_PYTHON=$(BIN)/python PYSPARK_DRIVER_PYTHON=$(BIN)/python \
+	$(if $(filter 4,$(SPARK)),PYTHONPATH=$(CURDIR)/.spark4) \
+	build/spark$(SPARK)-home/bin/spark-submit --master 'local-cluster[$(EXECUTORS),1,2048]' \
+	--jars $(JAR_$(SPARK)) \
+	--conf spark.plugins=sparkdl.comm.CommPlugin \
+	--conf spark.sparkdl.comm.strategy=$(STRATEGY) \
+	--conf spark.scheduler.barrier.maxConcurrentTasksCheck.interval=1s \
+	--conf spark.sql.warehouse.dir=file:$(CURDIR)/build/spark-warehouse \
+	--conf spark.log.level=WARN
+
+.PHONY: demo
+demo: env jar build/spark$(SPARK)-home/.stamp ## trains a model: STRATEGY=ps|gloo SPARK=3|4 EXECUTORS=3; result in build/demo
+	@mkdir -p build/demo
+	$(SUBMIT) python/train.py --num-workers $(EXECUTORS) --output build/demo
+
+.PHONY: bench
+bench: env jar build/spark$(SPARK)-home/.stamp ## runs python/bench_*.py, same variables; result in build/bench
+	@mkdir -p build/bench
+	for program in python/bench_*.py; do $(SUBMIT) "$$program" --output build/bench; done
+
+# --- the rest -----------------------------------------------------------------------------------
+
+.PHONY: clean
+clean: ## removes what was built, not the environments
+	rm -rf build scala/target scala/*/target sparkdl_comm/jars *.egg-info spark-warehouse \
+	  .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find sparkdl_comm python tests setup.py -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -1,0 +1,24 @@
+package sparkdl.comm
+
+import java.util.{Map => JMap}
+
+import org.apache.spark.api.plugin.{ExecutorPlugin, PluginContext}
+
+import sparkdl.comm.bridge.BridgeServer
+import sparkdl.comm.ps.PsNode
+
+/** Brings the parameter server and its bridge up with the executor, and down with it. */
+final class CommExecutorPlugin extends ExecutorPlugin {
+  private var node: PsNode = _
+  private var bridge: BridgeServer = _
+
+  override def init(context: PluginContext, extraConf: JMap[String, String]): Unit = {
+    node = new PsNode(context.conf, context.metricRegistry)
+    bridge = new BridgeServer(node)
+  }
+
+  override def shutdown(): Unit = {
+    if (bridge != null) bridge.close()
+    if (node != null) node.close()
+  }
+}

@@ -1,0 +1,140 @@
+package sparkdl.comm.bridge
+
+import java.nio.channels.SocketChannel
+import java.util.concurrent.{Executors, ThreadFactory}
+
+import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
+import org.apache.spark.storage.BlockServer
+import org.slf4j.LoggerFactory
+
+import sparkdl.comm.CommException
+import sparkdl.comm.ps.{Peer, PsNode, PsSession, SegmentMap, Transfer, WireFormat}
+
+/**
+ * One Python worker, hence at most one rank. Requests are answered in order by one thread; another one keeps reading, so that
+ * a worker's death is seen while an operation waits, and ends that wait.
+ */
+final class BridgeConnection(channel: SocketChannel, node: PsNode) {
+  import BridgeConnection._
+
+  private val operations = Executors.newSingleThreadExecutor(operationThread)
+  @volatile private var session: Option[PsSession] = None
+
+  def run(): Unit =
+    try Iterator.continually(Frames.read(channel)).takeWhile(_.isDefined).flatten.foreach { request =>
+        operations.execute(() => answer(request))
+      }
+    finally {
+      session.foreach(open => open.fail(new CommException("Closed", s"the Python worker of rank ${open.rank} is gone")))
+      operations.execute(() => leave())
+      operations.shutdown()
+    }
+
+  private def answer(request: JsonNode): Unit = {
+    val reply = Frames.newObject()
+    try {
+      perform(request, reply)
+      reply.put("ok", true)
+    } catch {
+      case e: CommException => refuse(reply, e.kind, e.getMessage).put("peer", e.peer)
+      case e: IllegalArgumentException => refuse(reply, "Protocol", e.getMessage)
+      case NonFatal(e) =>
+        log.error("A bridge request failed", e)
+        refuse(reply, "Internal", e.toString)
+    }
+    try Frames.write(channel, reply)
+    catch { case e: java.io.IOException => log.debug("The worker left before its answer: {}", e.toString) }
+  }
+
+  private def refuse(reply: ObjectNode, kind: String, message: String): ObjectNode =
+    reply.put("ok", false).put("error", kind).put("message", message)
+
+  private def perform(request: JsonNode, reply: ObjectNode): Unit = text(request, "op") match {
+    case "hello" => hello(request, reply)
+    case "open" => open(request, reply)
+    case "attach" => current.attach(text(request, "path"))
+    case "publish" => current.publish(number(request, "version"))
+    case "pull" => report(current.pull(number(request, "version")), reply)
+    case "push" => report(current.push(number(request, "version")), reply)
+    case "close" => leave()
+    case other => throw new CommException("Protocol", s"unknown request $other")
+  }
+
+  private def hello(request: JsonNode, reply: ObjectNode): Unit = {
+    val protocol = number(request, "protocol")
+    if (protocol != Protocol)
+      throw new CommException(
+        "Protocol",
+        s"the Python package speaks bridge protocol $protocol and the jar $Protocol: install the two from one version"
+      )
+    session = Some(node.join(number(request, "job"), number(request, "rank").toInt))
+    val (host, port) = node.address
+    val here = node.blocks.here
+    reply.put("control_host", host).put("control_port", port)
+    reply.put("block_host", here.host).put("block_port", here.port).put("executor_id", here.executorId)
+  }
+
+  private def open(request: JsonNode, reply: ObjectNode): Unit = {
+    val peers = elements(request, "peers").map { peer =>
+      Peer(
+        text(peer, "control_host"),
+        number(peer, "control_port").toInt,
+        BlockServer(text(peer, "block_host"), number(peer, "block_port").toInt, text(peer, "executor_id"))
+      )
+    }
+    val layers = elements(request, "layers").map(_.asLong)
+    val map = current.open(peers, layers, WireFormat(text(request, "wire")), request.path("timeout").asDouble)
+    describe(map, reply)
+  }
+
+  private def describe(map: SegmentMap, reply: ObjectNode): Unit = {
+    reply.put("segment_bytes", map.bytes)
+    reply.put("parameters_offset", map.parameters)
+    reply.put("gradients_offset", map.gradients)
+    val shard = reply.putArray("shard")
+    map.shard.ranges.zip(map.masterOffsets).foreach { case (range, master) =>
+      shard.addObject().put("start", range.start).put("count", range.count).put("master_offset", master)
+    }
+  }
+
+  private def report(transfer: Transfer, reply: ObjectNode): Unit = {
+    reply.put("seconds", transfer.seconds).put("bytes", transfer.bytes)
+    reply.put("aggregate_seconds", transfer.aggregateSeconds)
+  }
+
+  private def leave(): Unit = {
+    session.foreach(_.close())
+    session = None
+  }
+
+  private def current: PsSession =
+    session.getOrElse(throw new CommException("Protocol", "hello has to come first"))
+
+  private def text(message: JsonNode, field: String): String = present(message, field, _.isTextual).asText
+
+  private def number(message: JsonNode, field: String): Long = present(message, field, _.isIntegralNumber).asLong
+
+  private def elements(message: JsonNode, field: String): IndexedSeq[JsonNode] =
+    present(message, field, _.isArray).elements.asScala.toIndexedSeq
+
+  private def present(message: JsonNode, field: String, right: JsonNode => Boolean): JsonNode = {
+    val value = message.path(field)
+    if (!right(value)) throw new CommException("Protocol", s"field $field is missing or has the wrong type: $value")
+    value
+  }
+}
+
+object BridgeConnection {
+  val Protocol = 1L
+  private val log = LoggerFactory.getLogger(classOf[BridgeConnection])
+
+  private val operationThread: ThreadFactory = task => {
+    val thread = new Thread(task, "sparkdl-bridge-operations")
+    thread.setDaemon(true)
+    thread
+  }
+}

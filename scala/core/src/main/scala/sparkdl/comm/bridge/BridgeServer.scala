@@ -1,0 +1,105 @@
+package sparkdl.comm.bridge
+
+import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
+import java.nio.ByteBuffer
+import java.nio.channels.{ClosedChannelException, ServerSocketChannel, SocketChannel}
+import java.nio.file.{Files, Path, StandardOpenOption}
+import java.nio.file.attribute.PosixFilePermissions
+import java.security.{MessageDigest, SecureRandom}
+import java.util.Base64
+import java.util.concurrent.{ConcurrentHashMap, TimeUnit}
+
+import scala.jdk.CollectionConverters._
+
+import org.slf4j.LoggerFactory
+
+import sparkdl.comm.ps.PsNode
+
+/**
+ * The Unix-domain socket by which Python workers reach their executor. The socket lies in a directory that only this user may
+ * enter; where it is, and the token to show, stand in a file of this user's in the executor's first block directory, which
+ * Spark tells its Python workers as SPARK_LOCAL_DIRS.
+ */
+final class BridgeServer(node: PsNode) {
+  import BridgeServer._
+
+  private val token = {
+    val bytes = new Array[Byte](TokenBytes)
+    new SecureRandom().nextBytes(bytes)
+    bytes
+  }
+  private val connections = ConcurrentHashMap.newKeySet[SocketChannel]
+  private val directory: Path =
+    Files.createTempDirectory("sparkdl-", PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")))
+  private val socket: Path = directory.resolve("bridge")
+  private val listener: ServerSocketChannel = ServerSocketChannel.open(StandardProtocolFamily.UNIX)
+  private val advertisement: Path = node.blocks.firstLocalDirectory.toPath.resolve(AdvertisementName)
+
+  listener.bind(UnixDomainSocketAddress.of(socket))
+  advertise()
+  startThread("sparkdl-bridge")(acceptAll())
+
+  def close(): Unit = {
+    listener.close()
+    connections.asScala.foreach(_.close())
+    Files.deleteIfExists(socket)
+    Files.deleteIfExists(directory)
+    Files.deleteIfExists(advertisement)
+  }
+
+  private def advertise(): Unit = {
+    val message = Frames.newObject()
+    message.put("socket", socket.toString)
+    message.put("token", Base64.getEncoder.encodeToString(token))
+    val body = Frames.encode(message)
+    body.position(4)
+    val options = Set(StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE).asJava
+    val owner = PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"))
+    val file = Files.newByteChannel(advertisement, options, owner)
+    try while (body.hasRemaining) file.write(body)
+    finally file.close()
+  }
+
+  private def acceptAll(): Unit =
+    try
+      while (true) {
+        val channel = listener.accept()
+        startThread("sparkdl-bridge-worker")(serve(channel))
+      }
+    catch { case _: ClosedChannelException => () }
+
+  private def serve(channel: SocketChannel): Unit = {
+    connections.add(channel)
+    try if (showsToken(channel)) new BridgeConnection(channel, node).run()
+    catch { case e: java.io.IOException => log.warn("A bridge connection ended: {}", e.toString) }
+    finally {
+      connections.remove(channel)
+      channel.close()
+    }
+  }
+
+  /** A stranger who shows nothing must not keep a thread for ever: the connection is cut when the time is over. */
+  private def showsToken(channel: SocketChannel): Boolean = {
+    val shown = ByteBuffer.allocate(TokenBytes)
+    val reading = startThread("sparkdl-bridge-token") {
+      try Frames.fill(channel, shown)
+      catch { case _: java.io.IOException => () }
+    }
+    reading.join(TimeUnit.SECONDS.toMillis(TokenSeconds))
+    !reading.isAlive && MessageDigest.isEqual(shown.array, token)
+  }
+
+  private def startThread(name: String)(body: => Unit): Thread = {
+    val thread = new Thread(() => body, name)
+    thread.setDaemon(true)
+    thread.start()
+    thread
+  }
+}
+
+object BridgeServer {
+  val AdvertisementName = "sparkdl-bridge.json"
+  private val TokenBytes = 32
+  private val TokenSeconds = 5L
+  private val log = LoggerFactory.getLogger(classOf[BridgeServer])
+}

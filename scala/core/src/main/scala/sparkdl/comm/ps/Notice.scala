@@ -1,0 +1,14 @@
+package sparkdl.comm.ps
+
+/** Rank `from` tells rank `to` that it published a block: who needs bytes fetches them. */
+final case class Notice(job: Long, to: Int, from: Int, kind: Notice.Kind, batch: Int, version: Long)
+
+object Notice {
+  type Kind = Byte
+
+  /** Parameters of the shard that `from` serves. */
+  val Parameters: Kind = 0
+
+  /** The gradients that `from` computed for the shard that `to` serves. */
+  val Gradients: Kind = 1
+}

@@ -1,0 +1,71 @@
+package sparkdl.comm.ps
+
+import java.util.concurrent.{ConcurrentHashMap, ExecutorService, Executors}
+import java.util.concurrent.atomic.AtomicInteger
+
+import scala.jdk.CollectionConverters._
+
+import com.codahale.metrics.{Gauge, MetricRegistry}
+import org.apache.spark.SparkConf
+import org.apache.spark.storage.{ControlPeer, ControlPlane, ControlReceiver, SparkdlBlockBridge}
+
+import sparkdl.comm.{CommConf, CommException}
+
+/** What one executor has for all ranks on it: the way to be called, the blocks, the sessions and their metrics. */
+final class PsNode(conf: SparkConf, registry: MetricRegistry) extends ControlReceiver {
+  private val sessions = new ConcurrentHashMap[(Long, Int), PsSession]
+  private val peers = new ConcurrentHashMap[(String, Int), ControlPeer]
+
+  val blocks = new SparkdlBlockBridge
+  val metrics = new PsMetrics(registry)
+  registry.register("ps.sessions", new Gauge[Int] { override def getValue: Int = sessions.size })
+
+  /** Runs what follows from a notice, so that the thread which delivers notices never waits for a connection. */
+  val pool: ExecutorService = {
+    val count = new AtomicInteger
+    Executors.newCachedThreadPool { task =>
+      val thread = new Thread(task, s"sparkdl-ps-${count.incrementAndGet}")
+      thread.setDaemon(true)
+      thread
+    }
+  }
+
+  private val control: ControlPlane = {
+    val CommConf(firstPort, portCount) = CommConf(conf)
+    blocks.openControl(conf, firstPort, portCount, this)
+  }
+
+  def address: (String, Int) = (blocks.host, control.port)
+
+  /** Notices for this rank are kept from now on, even before it knows its peers. */
+  def join(job: Long, rank: Int): PsSession = {
+    val session = new PsSession(job, rank, this)
+    if (sessions.putIfAbsent((job, rank), session) != null)
+      throw new CommException("Protocol", f"rank $rank of job $job%x is already here")
+    session
+  }
+
+  def leave(session: PsSession): Unit = sessions.remove((session.job, session.rank), session)
+
+  def peer(host: String, port: Int): ControlPeer =
+    peers.computeIfAbsent((host, port), _ => control.connect(host, port))
+
+  override def received(message: Any): Unit = message match {
+    case notice: Notice =>
+      // No session: a rank of a gang that is gone here. Its peers learn that from the gang.
+      val session = sessions.get((notice.job, notice.to))
+      if (session != null) session.noticed(notice)
+    case _ => ()
+  }
+
+  override def disconnected(host: String, port: Int): Unit = {
+    peers.remove((host, port))
+    sessions.values.asScala.foreach(_.peerLost(host, port))
+  }
+
+  def close(): Unit = {
+    sessions.values.asScala.foreach(_.close())
+    control.close()
+    pool.shutdownNow()
+  }
+}

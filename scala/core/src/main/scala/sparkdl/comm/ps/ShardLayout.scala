@@ -1,0 +1,65 @@
+package sparkdl.comm.ps
+
+/** `count` consecutive elements of the flat parameter vector, beginning at `start`. */
+final case class ElementRange(start: Long, count: Long) {
+  def end: Long = start + count
+}
+
+/**
+ * The ranges of the flat vector that travel in one block, in the order in which they travel: the `packed` short ones first
+ * (they are gathered into one buffer, so that a network of a thousand tiny layers is not a thousand writes to a socket),
+ * then the `direct` ones, which are served from where they lie.
+ */
+final case class BlockShape(packed: IndexedSeq[ElementRange], direct: IndexedSeq[ElementRange]) {
+  val packedCount: Long = packed.map(_.count).sum
+  val count: Long = packedCount + direct.map(_.count).sum
+  def ranges: IndexedSeq[ElementRange] = packed ++ direct
+}
+
+/**
+ * How a flat vector of layers is striped over servers: every layer is cut into `world` stripes, so that each pull uses all
+ * servers. Stripes begin at multiples of a cache line within their layer; which server gets the first (largest) stripe
+ * rotates with the layer, so that many tiny layers do not all land on server 0.
+ *
+ * @param layers elements of each layer; layer i+1 begins where layer i ends
+ */
+final class ShardLayout(val layers: IndexedSeq[Long], val world: Int) {
+  require(world >= 1, s"world=$world: at least 1")
+  require(layers.nonEmpty, "a network without parameters has nothing to train")
+  require(layers.forall(_ > 0), s"layer sizes must be positive: ${layers.mkString(", ")}")
+
+  private val starts: IndexedSeq[Long] = layers.scanLeft(0L)(_ + _)
+
+  val total: Long = starts.last
+
+  /** The stripe of `layer` that `server` owns; None if the layer is too small to have one there. */
+  def stripe(layer: Int, server: Int): Option[ElementRange] = {
+    val size = layers(layer)
+    val lines = (size + ShardLayout.LineElements - 1) / ShardLayout.LineElements
+    val chunk = (lines + world - 1) / world * ShardLayout.LineElements
+    val first = Math.floorMod(server - layer, world) * chunk
+    if (first >= size) None else Some(ElementRange(starts(layer) + first, math.min(chunk, size - first)))
+  }
+
+  /** What `server` owns of layers `firstLayer` to `lastLayer` (both included), in layer order. */
+  def shard(server: Int, firstLayer: Int, lastLayer: Int): IndexedSeq[ElementRange] =
+    (firstLayer to lastLayer).flatMap(layer => stripe(layer, server))
+
+  def shard(server: Int): IndexedSeq[ElementRange] = shard(server, 0, layers.size - 1)
+
+  def block(server: Int, firstLayer: Int, lastLayer: Int): BlockShape = {
+    val (short, long) = shard(server, firstLayer, lastLayer).partition(_.count < ShardLayout.PackBelow)
+    BlockShape(short, long)
+  }
+
+  def wholeBlock(server: Int): BlockShape = block(server, 0, layers.size - 1)
+}
+
+object ShardLayout {
+
+  /** Elements of a 64-byte cache line in float32. */
+  val LineElements = 16L
+
+  /** Stripes of fewer elements (16 KiB in float32) are gathered: copying them costs less than a system call each. */
+  val PackBelow = 4096L
+}

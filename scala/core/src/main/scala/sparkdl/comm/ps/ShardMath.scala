@@ -1,0 +1,103 @@
+package sparkdl.comm.ps
+
+/**
+ * The arithmetic on a segment: summing gradients and converting between float32 and the wire. It goes through heap tiles
+ * that stay in the first-level cache, because the JIT vectorises loops over arrays and not over mapped buffers.
+ */
+final class ShardMath(segment: Segment, map: SegmentMap) {
+  import ShardMath.Tile
+
+  private val sum = new Array[Float](Tile)
+  private val term = new Array[Float](Tile)
+  private val halves = new Array[Short](Tile)
+
+  /**
+   * Adds all peers' gradients to this rank's own, in place. The order of the additions depends on the ranks alone, never on
+   * who came first: the same seed gives the same bits.
+   */
+  def reduce(): Unit = segment.access {
+    val slots = map.inbox.toArray.sortBy(_._1).map(_._2)
+    tiles(map.shard.ranges) { (element, arrived, count) =>
+      val own = map.gradients + element * 4
+      segment.getFloats(own, sum, count)
+      slots.foreach { slot =>
+        load(slot + arrived * map.wire.bytes, count)
+        add(count)
+      }
+      segment.putFloats(own, sum, count)
+    }
+  }
+
+  /** Gathers what a block serves from staging: the short ranges in float32, everything in a 16-bit format. */
+  def stage(source: Long, shape: BlockShape, staging: Long): Unit = segment.access {
+    map.wire match {
+      case WireFormat.Fp32 =>
+        var to = staging
+        shape.packed.foreach { range =>
+          segment.copy(source + range.start * 4, to, range.count * 4)
+          to += range.count * 4
+        }
+      case half: WireFormat.Half =>
+        tiles(shape.ranges) { (element, arrived, count) =>
+          segment.getFloats(source + element * 4, term, count)
+          half.encode(term, halves, count)
+          segment.putShorts(staging + arrived * 2, halves, count)
+        }
+    }
+  }
+
+  /** Rounds the master values of the shard into its staging, and writes the rounded values into the parameters. */
+  def stageMaster(half: WireFormat.Half, master: Long): Unit = segment.access {
+    tiles(map.shard.ranges) { (element, arrived, count) =>
+      segment.getFloats(master + arrived * 4, term, count)
+      half.encode(term, halves, count)
+      segment.putShorts(map.shardStaging + arrived * 2, halves, count)
+      half.decode(halves, term, count)
+      segment.putFloats(map.parameters + element * 4, term, count)
+    }
+  }
+
+  /** Writes a 16-bit block that was received at `from` into the parameters. */
+  def unpack(half: WireFormat.Half, from: Long, shape: BlockShape): Unit = segment.access {
+    tiles(shape.ranges) { (element, arrived, count) =>
+      segment.getShorts(from + arrived * 2, halves, count)
+      half.decode(halves, term, count)
+      segment.putFloats(map.parameters + element * 4, term, count)
+    }
+  }
+
+  private def load(offset: Long, count: Int): Unit = map.wire match {
+    case WireFormat.Fp32 => segment.getFloats(offset, term, count)
+    case half: WireFormat.Half =>
+      segment.getShorts(offset, halves, count)
+      half.decode(halves, term, count)
+  }
+
+  private def add(count: Int): Unit = {
+    var i = 0
+    while (i < count) {
+      sum(i) += term(i)
+      i += 1
+    }
+  }
+
+  /** Calls `body(first element of the tile, elements of the block before it, count)`. */
+  private def tiles(ranges: IndexedSeq[ElementRange])(body: (Long, Long, Int) => Unit): Unit = {
+    var before = 0L
+    ranges.foreach { range =>
+      var done = 0L
+      while (done < range.count) {
+        val count = math.min(range.count - done, Tile).toInt
+        body(range.start + done, before + done, count)
+        done += count
+      }
+      before += range.count
+    }
+  }
+}
+
+object ShardMath {
+
+  /** Elements: three such arrays are half of a 32 KiB cache. */
+  private val Tile = 2048
+}

@@ -1,0 +1,257 @@
+"""Settings of a run: one table of the keys ``spark.sparkdl.comm.*`` and the frozen dataclass they are read
+into.
+
+The table :data:`KEYS` is the only place where a key, its default, its meaning and its limits are written
+down. ``python -m sparkdl_comm.conf`` prints it in Spark's properties format; that text is
+``conf/sparkdl-defaults.conf``. To add a key: add a row to the table and a field of the same name to
+:class:`CommConf`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import ConfError
+
+PREFIX = "spark.sparkdl.comm."
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|min|h|d)?")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_PORTS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
+
+
+@dataclass(frozen=True)
+class Key:
+    """One row of the table.
+
+    ``name`` is the key without :data:`PREFIX`, ``field`` the attribute of :class:`CommConf`, ``type`` what a
+    value looks like (for people), ``default`` its text, ``doc`` one or more sentences. ``parse`` turns a text
+    into the value and raises ``ValueError`` saying what is accepted.
+    """
+
+    name: str
+    field: str
+    type: str
+    default: str
+    doc: str
+    parse: Callable[[str], Any]
+
+    @property
+    def full(self) -> str:
+        return PREFIX + self.name
+
+    def read(self, text: str) -> Any:
+        """The value of ``text``; :class:`ConfError` naming key, value and limit if there is none."""
+        try:
+            return self.parse(text.strip())
+        except ValueError as error:
+            raise ConfError(f"{self.full}={text!r}: must be {error}") from None
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise ValueError("a name, not empty")
+    return text
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.lower() == "true"
+
+
+def seconds(text: str) -> float:
+    """Seconds, more than 0, in a Spark time string: ``30s``, ``2min``, ``500ms``; a bare number: s."""
+    match = _TIME.fullmatch(text.lower())
+    value = float(match[1]) * _SECONDS[match[2]] if match else math.nan
+    if not value > 0:
+        raise ValueError(
+            "a time of more than 0, such as 30s, 2min or 500ms (us, ms, s, m, min, h, d; bare number: s)"
+        )
+    return value
+
+
+def _port_range(text: str) -> tuple[int, int]:
+    match = _PORTS.fullmatch(text)
+    first = int(match[1]) if match else -1
+    last = int(match[2]) if match and match[2] else first
+    if (first, last) != (0, 0) and not 1024 <= first <= last <= 65535:
+        raise ValueError("0 (any free port), one port, or a range first-last, within 1024-65535")
+    return first, last
+
+
+def _port(text: str) -> int:
+    try:
+        first, last = _port_range(text)
+    except ValueError:
+        first, last = -1, 0
+    if first != last:
+        raise ValueError("0 (any free port) or one port within 1024-65535")
+    return first
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError("one of " + ", ".join(choices))
+        return text
+
+    return parse
+
+
+KEYS: tuple[Key, ...] = (
+    Key(
+        "strategy",
+        "strategy",
+        "name",
+        "ps",
+        "How gradients and parameters travel. The Param `strategy` overrides it.",
+        _name,
+    ),
+    Key(
+        "timeout",
+        "timeout",
+        "time",
+        "5min",
+        "How long a rank waits for its peers, in any single wait, before the run fails.",
+        seconds,
+    ),
+    Key(
+        "slotTimeout",
+        "slot_timeout",
+        "time",
+        "30s",
+        "How long fit waits for executors to register, until there is one free slot per worker.",
+        seconds,
+    ),
+    Key(
+        "nic",
+        "nic",
+        "name or address",
+        "",
+        "Network interface that ranks listen on, such as eth1, or its address, or its network, such as\n"
+        "10.0.1.0/24. Empty: the address that Spark uses.",
+        _text,
+    ),
+    Key(
+        "ports",
+        "ports",
+        "port or range",
+        "0",
+        "Ports for the executors' listening sockets (ranks, and the plugin's control RPC): 0 for any free\n"
+        "one, or a range such as 40000-40100.",
+        _port_range,
+    ),
+    Key(
+        "driver.port",
+        "driver_port",
+        "port",
+        "0",
+        "Port on the driver that progress and the trained model come back to; 0 for any free one.",
+        _port,
+    ),
+    Key(
+        "ps.wire",
+        "ps_wire",
+        "fp32|bf16|fp16",
+        "fp32",
+        "Number format of parameters and gradients on the network, strategy ps. Sums are made in fp32.",
+        _one_of("fp32", "bf16", "fp16"),
+    ),
+    Key(
+        "progress",
+        "progress",
+        "true|false",
+        "true",
+        "Show a progress bar on the driver while fit runs.",
+        _flag,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class CommConf:
+    """The settings of one run, checked. Read them with :meth:`from_mapping`; see :data:`KEYS` for their
+    meaning.
+
+    Times are in seconds. ``ports`` is ``(first, last)``, both included; ``(0, 0)`` means any free port.
+    """
+
+    strategy: str
+    timeout: float
+    slot_timeout: float
+    nic: str
+    ports: tuple[int, int]
+    driver_port: int
+    ps_wire: str
+    progress: bool
+
+    @classmethod
+    def from_mapping(cls, conf: Mapping[str, str], **overrides: object) -> CommConf:
+        """Read the settings out of Spark's configuration.
+
+        :param conf: any Spark settings; those outside :data:`PREFIX` are ignored.
+        :param overrides: values by field name that win over ``conf`` (a Param of the estimator); None means
+            unset.
+        :raises ConfError: an unknown key under the prefix (names the nearest known one), an unknown override,
+            or a bad value (names key, value and limit).
+        """
+        known = {key.full for key in KEYS}
+        for name in conf:
+            if name.startswith(PREFIX) and name not in known:
+                raise ConfError(
+                    f"unknown key {name}{_nearest(name, known)}. Known keys: {', '.join(sorted(known))}"
+                )
+        fields = {key.field for key in KEYS}
+        for name in overrides:
+            if name not in fields:
+                raise ConfError(f"unknown setting {name}{_nearest(name, fields)}")
+        values = {}
+        for key in KEYS:
+            override = overrides.get(key.field)
+            values[key.field] = key.read(
+                conf.get(key.full, key.default) if override is None else as_text(override)
+            )
+        return cls(**values)
+
+
+def as_text(value: object) -> str:
+    """``value`` as Spark's properties have it: ``true`` for True, ``40000-40100`` for a pair of ports."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return "-".join(str(part) for part in value)
+    return str(value)
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    match = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.0)
+    return f"; did you mean {match[0]}?" if match else ""
+
+
+def defaults_file() -> str:
+    """The text of ``conf/sparkdl-defaults.conf``: every key, commented out, with meaning and default."""
+    lines = [
+        "# Keys of sparkdl_comm with their defaults, in the format of spark-defaults.conf.",
+        "# Generated by `python -m sparkdl_comm.conf`; a test compares this file with the code.",
+    ]
+    for key in KEYS:
+        lines += ["", *(f"# {line}" for line in key.doc.split("\n"))]
+        lines += [
+            f"# Type: {key.type}. Default: {key.default or '(empty)'}.",
+            f"# {key.full} {key.default}".rstrip(),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(defaults_file(), end="")

@@ -1,0 +1,144 @@
+"""The one tree of errors that sparkdl_comm raises.
+
+Every class takes the same arguments: a message, and keywords that say where it happened. So each of them can
+be rebuilt on another machine from a few strings (see `sparkdl_comm.train.failure`), pickled and copied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _rebuild(cls: type[SparkdlCommError], args: tuple[Any, ...], state: dict[str, Any]) -> SparkdlCommError:
+    # Not cls(*args): a class may have required keywords, or compose its message from them.
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class SparkdlCommError(Exception):
+    """Base of all errors of this package.
+
+    `rank`, `step` and `phase` say which rank it is about, at which step, in which phase (None: unknown).
+    `remote_traceback` is the traceback text of the process where it was raised, None if it was raised here.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        rank: int | None = None,
+        step: int | None = None,
+        phase: str | None = None,
+        remote_traceback: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.rank = rank
+        self.step = step
+        self.phase = phase
+        self.remote_traceback = remote_traceback
+
+    def __str__(self) -> str:
+        if not self.remote_traceback:
+            return self.message
+        return f"{self.message}\n\nTraceback of rank {self.rank}:\n{self.remote_traceback}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+class ConfError(SparkdlCommError, ValueError):
+    """A setting is wrong; the message names the key to change."""
+
+
+class InputError(SparkdlCommError, ValueError):
+    """Data given to us are wrong: a missing column, a wrong type, a message that does not parse."""
+
+
+class ModelError(SparkdlCommError, ValueError):
+    """The model cannot be used: cannot be shipped, has tensors we cannot send, does not fit its weights."""
+
+
+class PluginError(SparkdlCommError, RuntimeError):
+    """The Spark plugin is not loaded, or is the wrong one."""
+
+
+class SlotsError(SparkdlCommError, RuntimeError):
+    """The cluster cannot run as many workers at once as were asked for."""
+
+
+class BridgeError(SparkdlCommError, RuntimeError):
+    """The bridge between the Python worker and its executor's JVM failed."""
+
+
+class PersistenceError(SparkdlCommError, OSError):
+    """A model or checkpoint could not be written or read."""
+
+
+class NonFiniteLossError(SparkdlCommError, FloatingPointError):
+    """The loss became NaN or infinite; `rank` and `step` say where."""
+
+
+class GangError(SparkdlCommError, RuntimeError):
+    """The gang of ranks, or the channel to the driver, failed."""
+
+
+class RankFailedError(GangError):
+    """A rank raised an exception that is not one of ours; carries its class, message and traceback text."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        step: int | None,
+        phase: str,
+        error: str,
+        error_message: str,
+        remote_traceback: str = "",
+    ) -> None:
+        at = "" if step is None else f" at step {step}"
+        super().__init__(
+            f"rank {rank} failed in {phase or 'an unknown phase'}{at}: {error}: {error_message}",
+            rank=rank,
+            step=step,
+            phase=phase,
+            remote_traceback=remote_traceback,
+        )
+        self.error = error
+        self.error_message = error_message
+
+
+class RankLostError(GangError):
+    """A rank's process or executor went away without a word; `rank` says which."""
+
+
+class DeadlineError(GangError, TimeoutError):
+    """A wait took longer than it may; the message names the conf key that sets how long."""
+
+
+class AuthenticationError(GangError):
+    """The peer does not know the gang's secret, or does not speak our protocol."""
+
+
+#: Classes that may be rebuilt from a name that came over the network. RankFailedError is not among them: it
+#: stands for all classes that are not here.
+BY_NAME: dict[str, type[SparkdlCommError]] = {
+    cls.__name__: cls
+    for cls in (
+        SparkdlCommError,
+        ConfError,
+        InputError,
+        ModelError,
+        PluginError,
+        SlotsError,
+        BridgeError,
+        PersistenceError,
+        NonFiniteLossError,
+        GangError,
+        RankLostError,
+        DeadlineError,
+        AuthenticationError,
+    )
+}

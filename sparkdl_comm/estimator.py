@@ -1,0 +1,182 @@
+"""Training a PyTorch model on Spark executors, as a pyspark.ml Estimator."""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pyspark.ml import Estimator
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from . import ingredients, session
+from .conf import CommConf
+from .data import columns
+from .errors import ModelError
+from .model import TorchModel
+from .params import TorchParams
+from .persistence import importable
+from .train.report import summarize
+from .train.spec import TrainSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .params import ParamKeywords
+
+
+class TorchEstimator(Estimator[TorchModel], TorchParams):
+    """Trains ``model`` on the rows of a DataFrame, on several executors at once, synchronously::
+
+        estimator = TorchEstimator(
+            model=LeNet5,
+            loss="CrossEntropyLoss",
+            optimizer=functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+            featuresCol="pixels",
+            batchSize=128,
+            maxIter=10,
+        )
+        model = estimator.fit(train)
+        model.transform(test)
+
+    :param model: a ``torch.nn.Module``, its class, or a function that returns one. Gets float32 ``[rows,
+        width]``; a column of numbers has width 1. A module given is not changed: a copy is trained.
+    :param loss: ``(output, target)`` -> scalar tensor, the mean over the rows; or a loss of ``torch.nn``: an
+        instance, a class, or its name. ``target`` is ``[rows]``: int64 for losses over classes and, with a
+        loss of your own, if the label column is of an integral type; else float32.
+    :param optimizer: what makes an optimizer from parameters: a class of ``torch.optim``, or a
+        ``functools.partial`` of one. Default: SGD with learning rate 0.01.
+    :param params: ``featuresCol`` ("features"), ``labelCol`` ("label"), ``predictionCol`` ("prediction"),
+        ``batchSize`` (rows per step over all ranks, 32), ``maxIter`` (epochs, 1), ``seed`` (0), ``num_workers``
+        (one per slot), ``device`` ("cpu"), ``strategy`` (``spark.sparkdl.comm.strategy``); also
+        ``features_col`` and so on.
+    :raises TypeError: an unknown keyword, or a value of the wrong type.
+
+    ``model``, ``loss`` and ``optimizer`` are attributes, not Params: Params must be JSON. :meth:`copy` shares
+    them.
+    """
+
+    def __init__(
+        self, *, model: Any = None, loss: Any = None, optimizer: Any = None, **params: Unpack[ParamKeywords]
+    ) -> None:
+        super().__init__()
+        self.model, self.loss, self.optimizer = model, loss, optimizer
+        self._set_keywords(dict(params))
+
+    def setParams(self, **params: Unpack[ParamKeywords]) -> TorchEstimator:
+        """Set several Params, by the constructor's keywords."""
+        self._set_keywords(dict(params))
+        return self
+
+    def setModel(self, value: Any) -> TorchEstimator:
+        self.model = value
+        return self
+
+    def getModel(self) -> Any:
+        return self.model
+
+    def setLoss(self, value: Any) -> TorchEstimator:
+        self.loss = value
+        return self
+
+    def getLoss(self) -> Any:
+        return self.loss
+
+    def setOptimizer(self, value: Any) -> TorchEstimator:
+        self.optimizer = value
+        return self
+
+    def getOptimizer(self) -> Any:
+        return self.optimizer
+
+    def _fit(self, dataset: DataFrame) -> TorchModel:
+        """Train, and return the model. All that can be checked is, before any executor is touched, in this
+        order:
+
+        :raises ConfError: a Param or a setting is wrong; dynamic allocation is on (after the model's checks).
+        :raises InputError: a column is missing or of a type that is not accepted.
+        :raises ModelError: model, loss or optimizer cannot be used, or cannot be shipped.
+        :raises PluginError: the strategy needs the plugin, and it is not loaded, or is another Spark's.
+        :raises SlotsError: more workers than slots.
+
+        Then, from the ranks: InputError (nulls, ragged features, no rows), NonFiniteLossError,
+        RankFailedError, RankLostError, DeadlineError and other GangErrors, with Spark's own exception as
+        cause.
+        """
+        from .train.launch import launch
+        from .train.strategy import strategy_class
+
+        spark = dataset.sparkSession
+        self._check_params()
+        conf = CommConf.from_mapping(session.session_conf(spark), strategy=self.getStrategy())
+        strategy = strategy_class(conf.strategy)
+        features = columns.features(dataset, self.getFeaturesCol())
+        label, integral = columns.label(dataset, self.getLabelCol())
+        model = ingredients.model_like(self.model)
+        loss = ingredients.loss_function(self.loss)
+        optimizer = ingredients.optimizer_factory(self.optimizer)
+        ingredients.check_ships(model=model, loss=loss, optimizer=optimizer)
+        session.check_dynamic_allocation(spark)
+        if strategy.needs_plugin:
+            session.check_plugin(spark)
+        world = session.check_slots(spark, self.getNumWorkers(), conf.slot_timeout)
+
+        spec = TrainSpec(
+            model=model,
+            loss=loss,
+            optimizer=optimizer,
+            batch_size=self.getBatchSize(),
+            epochs=self.getMaxIter(),
+            seed=self.getSeed(),
+            device=self.getDevice(),
+            strategy=conf.strategy,
+            conf=conf,
+            world=world,
+            classification=ingredients.is_classification(loss, integral),
+            epoch_id=secrets.token_hex(8),
+            secret=secrets.token_bytes(32),
+            driver_address=("", 0),
+        )
+        rows = dataset.select(
+            features.alias("features"), label.alias("label"), F.monotonically_increasing_id().alias("id")
+        )
+        tensors, reports = launch(rows, spec, spark.conf.get("spark.driver.host") or "localhost")
+        shapes = [report.output_shape for report in reports if report.output_shape is not None]
+        trained = TorchModel(
+            trained_module(spec, tensors),
+            spec.classification,
+            summarize(reports, conf.strategy, world),
+            shapes[0] if shapes else None,
+            importable(self.model),
+        )
+        trained._resetUid(self.uid)
+        return self._copyValues(trained)
+
+
+def trained_module(spec: TrainSpec, tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
+    """A module with the trained ``tensors``, on the CPU, in eval mode; the user's own stays as it is.
+
+    :raises ModelError: names of tensors that the module lacks, or that were not sent.
+    """
+    if isinstance(spec.model, torch.nn.Module):
+        module = copy.deepcopy(spec.model)
+    else:
+        with torch.random.fork_rng(devices=[]):  # the user's generator is not ours to advance
+            torch.manual_seed(spec.seed)
+            module = spec.model()
+    module = module.cpu()
+    here = module.state_dict(keep_vars=True)
+    sent = {id(here[name]) for name in tensors if name in here}
+    missing = [
+        name for name in here if name not in tensors and id(here[name]) not in sent
+    ]  # tied ones come once
+    unexpected = [name for name in tensors if name not in here]
+    if missing or unexpected:
+        raise ModelError(f"the ranks' model is not the driver's: missing {missing}, unexpected {unexpected}")
+    try:
+        module.load_state_dict(tensors, strict=False)
+    except RuntimeError as error:
+        raise ModelError(f"the ranks' model is not the driver's: {error}") from error
+    return module.eval()

@@ -1,0 +1,157 @@
+"""Model, loss and optimizer as a user gives them: understood and checked before they are shipped."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from typing import Any
+
+import torch
+from pyspark.cloudpickle import CloudPickler
+
+from .errors import ModelError
+from .train.spec import Loss, ModelLike, OptimizerFactory
+
+#: Losses of torch.nn that compare with values, not with classes: labels are float32 whatever the column's
+#: type.
+_VALUE_LOSSES = (
+    torch.nn.L1Loss,
+    torch.nn.MSELoss,
+    torch.nn.HuberLoss,
+    torch.nn.SmoothL1Loss,
+    torch.nn.BCELoss,
+    torch.nn.BCEWithLogitsLoss,
+    torch.nn.PoissonNLLLoss,
+    torch.nn.SoftMarginLoss,
+    torch.nn.KLDivLoss,
+)
+_CLASS_LOSSES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.MultiMarginLoss)
+
+
+def model_like(model: Any) -> ModelLike:
+    """``model`` if it is a module or can be called to make one. :class:`ModelError` otherwise."""
+    if isinstance(model, torch.nn.Module) or callable(model):
+        return model
+    raise ModelError(
+        f"model is {_describe(model)}; give a torch.nn.Module, its class, or a function that returns one, "
+        "e.g. TorchEstimator(model=LeNet5, ...)"
+    )
+
+
+def loss_function(loss: Any) -> Loss:
+    """The loss as something to call with ``(output, target)``.
+
+    :param loss: a callable; a loss of torch.nn as an instance, a class or a name.
+    :raises ModelError: not one of these; an unknown name lists the nearest.
+    """
+    if isinstance(loss, str):
+        names = [name for name in vars(torch.nn) if name.endswith("Loss")]
+        if loss not in names:
+            nearest = difflib.get_close_matches(loss, names, n=1, cutoff=0.0)[0]
+            raise ModelError(f"loss={loss!r}: torch.nn has no loss of this name; did you mean {nearest}?")
+        loss = getattr(torch.nn, loss)
+    if isinstance(loss, type) and issubclass(loss, torch.nn.Module):
+        try:
+            loss = loss()
+        except TypeError as error:
+            raise ModelError(
+                f"loss: {loss.__name__} cannot be made without arguments; give an instance"
+            ) from error
+    if not callable(loss):
+        raise ModelError(
+            f"loss is {_describe(loss)}; give a callable (output, target) -> scalar tensor, or a loss of "
+            'torch.nn, e.g. loss="CrossEntropyLoss"'
+        )
+    reduction = getattr(loss, "reduction", "mean")
+    if reduction != "mean":
+        raise ModelError(
+            f"loss: {type(loss).__name__} has reduction={reduction!r}; it must be 'mean' over the rows"
+        )
+    return loss
+
+
+def optimizer_factory(optimizer: Any) -> OptimizerFactory:
+    """The optimizer as something to call with parameters; SGD with learning rate 0.01 for None.
+
+    :raises ModelError: not callable, or an optimizer that already has its parameters.
+    """
+    if optimizer is None:
+        return functools.partial(torch.optim.SGD, lr=0.01)
+    if isinstance(optimizer, torch.optim.Optimizer) or not callable(optimizer):
+        raise ModelError(
+            f"optimizer is {_describe(optimizer)}; give what makes one from parameters: a class of "
+            "torch.optim or, with arguments, functools.partial(torch.optim.Adam, lr=1e-3)"
+        )
+    return optimizer
+
+
+def is_classification(loss: Loss, integral_label: bool) -> bool:
+    """Whether labels are classes, int64: as a loss of torch.nn says; else if the column is integral."""
+    if isinstance(loss, _CLASS_LOSSES):
+        return True
+    return integral_label and not isinstance(loss, _VALUE_LOSSES)
+
+
+def check_ships(**parts: Any) -> None:
+    """:class:`ModelError` naming the part, and what in it, cannot be pickled for the executors.
+
+    Tensors are left out, so that this costs no memory: torch can pickle all of them.
+    """
+    for name, part in parts.items():
+        error = _pickle_error(part)
+        if error is not None:
+            where, cause = _culprit(name, part, error)
+            raise ModelError(
+                f"{where} cannot be shipped to executors: {type(cause).__name__}: {cause}. Make it where it "
+                "is used, or give a function that makes the model instead of the model"
+            ) from cause
+
+
+class _Nowhere:
+    def write(self, data: Any) -> int:
+        return len(data)
+
+
+class _DryPickler(CloudPickler):
+    """Pickles as Spark does, tensors excepted."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        return (int, ()) if isinstance(obj, torch.Tensor) else super().reducer_override(obj)
+
+
+def _pickle_error(part: Any) -> Exception | None:
+    try:
+        _DryPickler(_Nowhere()).dump(part)
+    except Exception as error:  # noqa: BLE001 - whatever a user's __reduce__ raises
+        return error
+    return None
+
+
+def _culprit(name: str, part: Any, error: Exception, depth: int = 8) -> tuple[str, Exception]:
+    """The innermost thing that fails, e.g. ``model.encoder.lock (of type _thread.lock)``."""
+    for key, value in _inside(part).items() if depth else ():
+        inner = _pickle_error(value)
+        if inner is not None:
+            return _culprit(f"{name}.{key}", value, inner, depth - 1)
+    return f"{name} ({_describe(part)})", error
+
+
+def _inside(part: Any) -> dict[str, Any]:
+    """What is pickled with ``part``: attributes, submodules, bound arguments, variables a function uses."""
+    inside = dict(getattr(part, "__dict__", {}))
+    if isinstance(part, torch.nn.Module):
+        inside.update(inside.pop("_modules", {}))
+    elif isinstance(part, functools.partial):
+        inside.update(part.keywords)
+    elif inspect.isfunction(part):
+        variables = inspect.getclosurevars(part)
+        inside.update({**variables.globals, **variables.nonlocals})
+    return inside
+
+
+def _describe(value: Any) -> str:
+    if value is None:
+        return "not given"
+    kind = value if isinstance(value, type) else type(value)
+    return f"{'the class' if isinstance(value, type) else 'of type'} {kind.__module__}.{kind.__qualname__}"

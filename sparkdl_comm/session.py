@@ -1,0 +1,187 @@
+"""What a Spark session needs for this package, and the checks that it has it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from .conf import KEYS, CommConf, as_text
+from .errors import ConfError, PluginError, SlotsError
+
+PLUGIN = "sparkdl.comm.CommPlugin"
+JARS = Path(__file__).parent / "jars"
+
+_JAR = re.compile(r"sparkdl-comm-spark(?P<spark>[\d.]+)_(?P<scala>[\d.]+)-.*\.jar")
+_ARROW = "spark.sql.execution.arrow.pyspark.enabled"
+_BARRIER_CHECK = "spark.scheduler.barrier.maxConcurrentTasksCheck.interval"
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
+
+
+def spark_conf(**settings: object) -> dict[str, str]:
+    """The settings a Spark session needs: ``SparkSession.builder.config(map=sparkdl_comm.spark_conf())``.
+
+    :param settings: fields of :class:`~sparkdl_comm.conf.CommConf` by name, such as ``timeout="2min"``.
+    :return: the jar that fits the pyspark in use, the plugin, a one-second check for barrier slots (Spark's
+        own default waits 15 s), Arrow, and ``settings`` under ``spark.sparkdl.comm.``.
+    :raises PluginError: there is no jar for this Spark; says which there are and how to build one.
+    :raises ConfError: an unknown setting or a bad value.
+    """
+    CommConf.from_mapping({}, **settings)
+    conf = {
+        "spark.jars": str(plugin_jar(pyspark.__version__, JARS)),
+        "spark.plugins": PLUGIN,
+        _BARRIER_CHECK: "1s",
+        _ARROW: "true",
+    }
+    conf.update(
+        {key.full: as_text(settings[key.field]) for key in KEYS if settings.get(key.field) is not None}
+    )
+    return conf
+
+
+def plugin_jar(spark_version: str, folder: Path) -> Path:
+    """The newest plugin jar in ``folder`` for Spark ``spark_version`` (its first two numbers count)."""
+    wanted = _minor(spark_version)
+    jars = sorted(path for path in folder.glob("*.jar") if _JAR.fullmatch(path.name))
+    fitting = [path for path in jars if _JAR.fullmatch(path.name)["spark"] == wanted]  # type: ignore[index]
+    if not fitting:
+        there = ", ".join(path.name for path in jars) or "no jar at all"
+        raise PluginError(
+            f"no plugin jar for Spark {wanted} in {folder}: there is {there}. Build the jars with "
+            "`make jar` (Maven, JDK 17), or use a pyspark that one of these jars is for"
+        )
+    return fitting[-1]
+
+
+def is_classic(spark: SparkSession) -> bool:
+    """Whether the session has its driver's JVM in this process, unlike one of Spark Connect."""
+    return hasattr(spark, "_jsparkSession")
+
+
+def session_conf(spark: SparkSession) -> dict[str, str]:
+    """All settings of the session, those made at run time included. Runs no job."""
+    return {row[0]: row[1] for row in spark.sql("SET").collect()}
+
+
+def application_conf(spark: SparkSession) -> dict[str, str]:
+    """The settings with which the application started: these decide about jars, plugins and executors."""
+    return dict(spark.sparkContext.getConf().getAll()) if is_classic(spark) else session_conf(spark)
+
+
+def check_dynamic_allocation(spark: SparkSession) -> None:
+    """:class:`ConfError` if executors may come and go: Spark does not run barrier stages then."""
+    if application_conf(spark).get("spark.dynamicAllocation.enabled", "false").lower() == "true":
+        raise ConfError(
+            "spark.dynamicAllocation.enabled=true: a gang of workers needs executors that stay. Start the "
+            "session with spark.dynamicAllocation.enabled=false and spark.executor.instances set"
+        )
+
+
+def check_plugin(spark: SparkSession) -> None:
+    """:class:`PluginError` if the plugin is not loaded, or its jar was built for another Spark or Scala."""
+    scala = None
+    if is_classic(spark):
+        jvm: Any = spark.sparkContext._jvm
+        scala = jvm.scala.util.Properties.versionNumberString()
+    check_plugin_conf(application_conf(spark), spark.version, scala)
+
+
+def check_plugin_conf(conf: Mapping[str, str], spark_version: str, scala_version: str | None) -> None:
+    """The part of :func:`check_plugin` that depends on settings alone."""
+    plugins = [name.strip() for name in conf.get("spark.plugins", "").split(",") if name.strip()]
+    if PLUGIN not in plugins:
+        raise PluginError(
+            f"the Spark plugin is not loaded: spark.plugins is {','.join(plugins) or 'not set'}, "
+            f"without {PLUGIN}. Plugins are loaded when a session starts: stop this one, then "
+            "SparkSession.builder.config(map=sparkdl_comm.spark_conf()), or spark-submit --jars "
+            f"sparkdl-comm-….jar --conf spark.plugins={PLUGIN}. Or choose a strategy that needs no plugin, such "
+            "as gloo"
+        )
+    for jar in conf.get("spark.jars", "").split(","):
+        match = _JAR.fullmatch(jar.strip().rsplit("/", 1)[-1])
+        if match is None:
+            continue
+        scala = _minor(scala_version) if scala_version else match["scala"]
+        if match["spark"] != _minor(spark_version) or match["scala"] != scala:
+            raise PluginError(
+                f"spark.jars has {match[0]}, built for Spark {match['spark']} and Scala {match['scala']}, "
+                f"but this session is Spark {spark_version} and Scala {scala_version}. Use the jar that "
+                "sparkdl_comm.spark_conf() names, in the Python environment of this Spark"
+            )
+
+
+def check_slots(
+    spark: SparkSession,
+    num_workers: int | None,
+    timeout: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> int:
+    """The number of workers: ``num_workers``, or one per slot of the cluster if that is None.
+
+    A slot is room for one task (``spark.task.cpus`` cores, and GPUs if tasks ask for them). Executors that
+    are still registering are waited for, at most ``timeout`` seconds.
+
+    :raises SlotsError: fewer slots than workers; says how many there are and which settings give more.
+    """
+    if not is_classic(spark):
+        if num_workers is None:
+            raise SlotsError(
+                "num_workers: set it; the number of slots is not known to a Spark Connect client"
+            )
+        return num_workers
+    master = spark.sparkContext.master or ""
+    expected = _expected_slots(application_conf(spark), master)
+    wanted = num_workers or expected or 1
+    deadline = clock() + timeout
+    slots = _slots(spark)
+    while slots < wanted and clock() < deadline and not (expected and slots >= expected):
+        sleep(0.2)
+        slots = _slots(spark)
+    if slots < (num_workers or 1):
+        conf = application_conf(spark)
+        shown = ", ".join(
+            f"{key}={conf.get(key, 'not set')}"
+            for key in (
+                "spark.executor.instances",
+                "spark.executor.cores",
+                "spark.cores.max",
+                "spark.task.cpus",
+            )
+        )
+        raise SlotsError(
+            f"num_workers={num_workers or 'all slots'}, but the cluster (master {master}) "
+            f"has {slots} slots, waited for up to {timeout:g} s (spark.sparkdl.comm.slotTimeout). All workers must "
+            "run at once: ask for fewer workers, or start the session with more executors or cores. Now: "
+            f"{shown}"
+        )
+    return num_workers or slots
+
+
+def _slots(spark: SparkSession) -> int:
+    """Tasks of the default resource profile that the executors registered now can run at once."""
+    context: Any = spark.sparkContext._jsc.sc()
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+def _expected_slots(conf: Mapping[str, str], master: str) -> int | None:
+    """Slots there will be once all executors are there, as far as the settings tell."""
+    cpus = int(conf.get("spark.task.cpus", "1"))
+    cluster = _LOCAL_CLUSTER.fullmatch(master.strip())
+    if cluster:
+        return int(cluster[1]) * (int(conf.get("spark.executor.cores", cluster[2])) // cpus)
+    if master.startswith("local"):
+        return 1
+    if "spark.executor.instances" in conf and "spark.executor.cores" in conf:
+        return int(conf["spark.executor.instances"]) * (int(conf["spark.executor.cores"]) // cpus)
+    return None
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

@@ -1,0 +1,78 @@
+"""Strategies gloo and nccl: torch.distributed's all-reduce of the flat gradient, optimizer on every rank. The baseline."""
+
+from __future__ import annotations
+
+import datetime
+import os
+
+import torch
+import torch.distributed as dist
+
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.train.flat import FlatModel
+from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.train.strategy import OptimizerFactory, Strategy
+
+
+class AllReduce(Strategy):
+    """Steps: backward; one all-reduce (sum) of the flat gradient; the whole optimizer step on every rank."""
+
+    backend = ""
+
+    _group: dist.ProcessGroup | None = None
+
+    def join(self, gang: Gang, model: FlatModel, optimizer: OptimizerFactory) -> None:
+        device = next(model.module.parameters()).device
+        model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))
+        self._gradients = model.gradients
+        self._world = gang.world
+        self._optimizer = optimizer([p for p in model.module.parameters() if p.requires_grad])
+        member = gang.members[gang.rank]
+        for nic, address in member.nics.items():
+            if address == member.host:
+                os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = nic
+        dist.init_process_group(
+            self.backend,
+            store=gang.store(self.backend),
+            rank=gang.rank,
+            world_size=gang.world,
+            timeout=datetime.timedelta(seconds=self.conf.timeout),
+        )
+        self._group = dist.group.WORLD
+
+    def before_forward(self) -> None:
+        """Nothing: the optimizer left the parameters in place."""
+
+    def after_backward(self) -> None:
+        with self.watch.phase("push"):
+            dist.all_reduce(self._gradients)
+        # A ring moves each byte of the vector 2(N-1)/N times into each rank; the backends count nothing themselves.
+        moved = self._gradients.nbytes * (self._world - 1) // self._world
+        self.watch.bytes["push"] += moved
+        self.watch.bytes["pull"] += moved
+        with self.watch.phase("update"):
+            self._optimizer.step()
+
+    def finish(self) -> None:
+        dist.barrier()
+
+    def abort(self) -> None:
+        """Nothing: a failing peer closes its connections, which ends an all-reduce that waits for it."""
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group = None
+            dist.destroy_process_group()
+
+
+class Gloo(AllReduce):
+    backend = "gloo"
+
+
+class Nccl(AllReduce):
+    backend = "nccl"
+
+    def join(self, gang: Gang, model: FlatModel, optimizer: OptimizerFactory) -> None:
+        if next(model.module.parameters()).device.type != "cuda":
+            raise ConfError("strategy nccl needs GPUs: set device='cuda', or strategy gloo (spark.sparkdl.comm.strategy)")
+        super().join(gang, model, optimizer)

@@ -1,0 +1,301 @@
+"""Rank 0 -> driver: progress while training, the trained tensors at the end; not through Spark's task
+results, whose size is limited and which come only when the task is over.
+
+Frames from rank 0, after handshake and hello: `progress` (any number), `tensors` (a header, then raw bytes),
+`bye`. The driver answers the tensors with `received`, so that rank 0 does not end its task before they are
+there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psutil
+import torch
+
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
+from sparkdl_comm.train import handshake, listen
+from sparkdl_comm.train.handshake import TIMEOUT_KEY, Address, Clock, encode_frame, recv_frame, send_frame
+from sparkdl_comm.train.tensors import MAX_HEADER, allocate, describe, pieces, raw
+
+MAX_PROGRESS = 64 * 1024
+#: Seconds that each piece (8 MiB) of the tensors may take: no deadline for the whole would fit models of all
+#: sizes.
+STALL_SECONDS = 60.0
+_DAY = 86400.0
+_KIND = "driver"
+
+_log = logging.getLogger(__name__)
+
+OnProgress = Callable[[dict[str, Any]], None]
+
+
+class DriverListener:
+    """The driver's end. One connection per gang epoch; of another epoch than `epoch` none (None: the first to
+    come fixes it). `on_progress` is called from the connection's thread; what it raises is logged."""
+
+    def __init__(
+        self,
+        host: str,
+        ports: range | None,
+        secret: bytes,
+        on_progress: OnProgress,
+        *,
+        epoch: str | None = None,
+        nic: str | None = None,
+        max_bytes: int | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """Listens at once on the address of `nic`, or that `host` resolves to (never on all). `max_bytes`:
+        most that the tensors may take; None: the memory available when they come. Raises ConfError (NIC,
+        ports)."""
+        self._on_progress = on_progress
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._epoch = epoch
+        self._taken = False
+        self._sock: socket.socket | None = None
+        self._tensors: dict[str, torch.Tensor] | None = None
+        self._error: SparkdlCommError | None = None
+        self._closed = False
+        self._door = listen.Door(listen.choose_address(host, nic), ports, secret, self._guest, clock)
+        self.address: Address = self._door.address
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._thread = threading.Thread(target=self._accept, name="sparkdl-driver", daemon=True)
+        self._thread.start()
+
+    def expect(self, epoch: str) -> None:
+        """Wait for rank 0 of another gang from now on; the old one's connection and tensors are dropped."""
+        with self._changed:
+            self._epoch, self._taken = epoch, False
+            self._tensors = self._error = None
+            old, self._sock = self._sock, None
+        _hang_up(old)
+
+    def tensors(self, deadline: float) -> dict[str, torch.Tensor]:
+        """The trained tensors, on the CPU. `deadline` is a value of the clock (`time.monotonic()`), in
+        seconds.
+
+        Raises DeadlineError, RankLostError (rank 0 went away before it had sent them), InputError (wrong
+        header), GangError (it closed without sending any; the listener is closed).
+        """
+
+        def done() -> bool:
+            return self._tensors is not None or self._error is not None or self._closed
+
+        with self._changed:
+            self._changed.wait_for(done, max(0.0, deadline - self._clock()))
+            if self._tensors is not None:
+                return self._tensors
+            if self._error is not None:
+                raise self._error
+            if self._closed:
+                raise GangError("the driver's listener is closed")
+        state = "sent no model" if self._taken else "did not connect"
+        raise DeadlineError(
+            f"rank 0 of gang epoch {self._epoch} {state} to the driver in time ({TIMEOUT_KEY})"
+        )
+
+    def close(self) -> None:
+        """Stop listening and drop the connection. May be repeated."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            sock, self._sock = self._sock, None
+            self._changed.notify_all()
+        _hang_up(sock)
+        self._wake_in.send(b"x")
+        self._thread.join(2.0)
+        self._wake_in.close()
+
+    def __enter__(self) -> DriverListener:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._door.sock, selectors.EVENT_READ)
+            selector.register(self._wake_out, selectors.EVENT_READ)
+            while not self._closed:
+                for key, _ in selector.select(60.0):
+                    if key.fileobj is self._door.sock:
+                        self._door.admit()
+        self._door.close()
+        self._wake_out.close()
+
+    def _guest(self, sock: socket.socket, hello: dict[str, Any]) -> None:
+        epoch = hello.get("epoch")
+        with self._changed:
+            known = self._epoch is None or epoch == self._epoch
+            if hello.get("kind") != _KIND or not isinstance(epoch, str) or not known:
+                raise GangError(f"the driver expects gang epoch {self._epoch}, not {epoch!r:.80}")
+            if self._taken or self._closed:
+                raise GangError(f"gang epoch {epoch} has its connection to the driver already")
+            self._epoch, self._taken, self._sock = epoch, True, sock
+        try:
+            # So that rank 0 knows at once whether it was taken.
+            send_frame(sock, {"type": "welcome"}, 64, self._clock() + listen.VISIT_SECONDS, self._clock)
+            self._receive(sock)
+            error: SparkdlCommError = GangError("rank 0 closed its channel without having sent the model")
+        except ConnectionError as exc:
+            error = RankLostError(f"rank 0 went away before it had sent the model: {exc}", rank=0)
+        except SparkdlCommError as exc:
+            error = exc
+        sock.close()
+        with self._changed:
+            if self._sock is sock:  # else it is of an epoch that is over
+                self._sock = None
+                self._error = error
+                self._changed.notify_all()
+
+    def _receive(self, sock: socket.socket) -> None:
+        clock = self._clock
+        while True:
+            message = recv_frame(sock, MAX_HEADER, clock() + _DAY, clock)
+            kind = message.get("type")
+            if kind == "bye":
+                return
+            if kind == "tensors":
+                limit = psutil.virtual_memory().available if self._max_bytes is None else self._max_bytes
+                tensors = allocate(message, limit)
+                for tensor in tensors.values():
+                    for piece in pieces(raw(tensor)):
+                        handshake.recv_into(sock, piece, clock() + STALL_SECONDS, clock)
+                with self._changed:
+                    if self._sock is sock:
+                        self._tensors = tensors
+                        self._changed.notify_all()
+                send_frame(sock, {"type": "received"}, 64, clock() + STALL_SECONDS, clock)
+            elif kind == "progress" and isinstance(message.get("progress"), dict):
+                try:
+                    self._on_progress(message["progress"])
+                except Exception:  # noqa: BLE001 - it is the caller's, and the model must still arrive
+                    _log.exception("on_progress failed")
+            else:
+                raise InputError(f"rank 0 sent an unknown message {kind!r:.40}")
+
+
+def _hang_up(sock: socket.socket | None) -> None:
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)  # its own thread sees that, and closes it
+
+
+class DriverClient:
+    """Rank 0's end. Thread-safe."""
+
+    def __init__(self, sock: socket.socket, stall_seconds: float, clock: Clock) -> None:
+        """Not to be called directly: see `connect`."""
+        self._sock = sock
+        self._stall = stall_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._rest = bytearray()  # of a progress message that the kernel took only a part of
+        self._gone: str | None = None
+
+    @classmethod
+    def connect(
+        cls,
+        address: Address,
+        secret: bytes,
+        epoch: str,
+        timeout: float,
+        *,
+        bind_ip: str | None = None,
+        stall_seconds: float = STALL_SECONDS,
+        clock: Clock = time.monotonic,
+    ) -> DriverClient:
+        """Connect to the driver within `timeout` seconds. `stall_seconds`: how long tensors may stand still.
+
+        Raises DeadlineError, AuthenticationError, GangError (nobody there, or it expects another epoch).
+        """
+        deadline = clock() + timeout
+        sock = handshake.connect(address, secret, deadline, bind_ip, clock)
+        try:
+            hello = {"kind": _KIND, "epoch": epoch, "rank": 0}
+            send_frame(sock, hello, listen.MAX_HELLO, deadline, clock)
+            recv_frame(sock, 64, deadline, clock)
+        except BaseException as exc:
+            sock.close()
+            if isinstance(exc, ConnectionError):
+                raise GangError(f"the driver turned rank 0 of gang epoch {epoch} away: {exc}") from exc
+            raise
+        return cls(sock, stall_seconds, clock)
+
+    def progress(self, progress: dict[str, Any]) -> bool:
+        """Show `progress` (JSON, up to 64 KiB) to the driver if that takes no waiting; False if it was
+        dropped, because the one before has not gone out or the driver is away. Raises InputError if it is no
+        JSON or too long."""
+        frame = encode_frame({"type": "progress", "progress": progress}, MAX_PROGRESS)
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._gone is not None:
+                return False
+            self._push()
+            if self._rest:
+                return False
+            self._rest += frame
+            self._push()
+        except OSError as exc:
+            self._gone = str(exc)
+            return False
+        finally:
+            self._lock.release()
+        return True
+
+    def send_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Send all of `tensors` and wait until the driver has them. A non-contiguous or GPU tensor is copied,
+        one at a time. Raises ModelError (a tensor without plain bytes), GangError (the driver is away),
+        DeadlineError."""
+        header = encode_frame({"type": "tensors", **describe(tensors)}, MAX_HEADER)
+        with self._lock:
+            try:
+                if self._gone is not None:
+                    raise ConnectionResetError(self._gone)
+                self._send(memoryview(bytes(self._rest) + header))
+                self._rest.clear()
+                for tensor in tensors.values():
+                    self._send(raw(tensor))
+                recv_frame(self._sock, 64, self._clock() + self._stall, self._clock)
+            except OSError as exc:  # DeadlineError is one too
+                self._gone = str(exc)  # what has gone out cannot be taken back, so nothing can follow it
+                text = f"the driver went away, or refused, while rank 0 sent the model: {exc}"
+                raise (DeadlineError if isinstance(exc, DeadlineError) else GangError)(text, rank=0) from exc
+
+    def close(self) -> None:
+        """Say goodbye, waiting a second at most. May be repeated."""
+        with self._lock:
+            if self._gone is None:
+                with contextlib.suppress(OSError):
+                    deadline = self._clock() + 1.0
+                    handshake.send_all(self._sock, bytes(self._rest), deadline, self._clock)
+                    send_frame(self._sock, {"type": "bye"}, 64, deadline, self._clock)
+            self._gone = "closed"
+            self._sock.close()
+
+    def __enter__(self) -> DriverClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _push(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._rest:
+                del self._rest[: self._sock.send(self._rest)]
+
+    def _send(self, view: memoryview) -> None:
+        for piece in pieces(view):
+            handshake.send_all(self._sock, piece, self._clock() + self._stall, self._clock)

@@ -1,0 +1,137 @@
+"""A module whose trainable parameters, and their gradients, are views of two flat vectors.
+
+What travels is then one range of memory, whatever the strategy, and nothing is copied to make it so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from sparkdl_comm.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A leaf of the module that owns trainable parameters; they lie one after another, from element `start` on."""
+
+    name: str
+    start: int
+    count: int
+
+
+@dataclass(frozen=True)
+class _Slot:
+    name: str
+    parameter: nn.Parameter
+    start: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.parameter.numel()
+
+
+class FlatModel:
+    """`module` with its trainable parameters laid out in the order of its layers.
+
+    A parameter that several layers share lies with the first of them. Frozen parameters and buffers are left where they
+    are.
+
+    Raises ModelError if nothing is trainable, or if a trainable parameter is not float32.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.layers: list[Layer] = []
+        self._slots: list[_Slot] = []
+        seen: set[int] = set()
+        count = 0
+        for layer_name, layer in module.named_modules():
+            start = count
+            for name, parameter in layer.named_parameters(prefix=layer_name, recurse=False):
+                if not parameter.requires_grad or id(parameter) in seen:
+                    continue
+                if parameter.dtype != torch.float32:
+                    raise ModelError(
+                        f"parameter {name} is {parameter.dtype}; parameters that are trained must be torch.float32"
+                        " (call model.float(), or freeze it)"
+                    )
+                seen.add(id(parameter))
+                if parameter.numel():
+                    self._slots.append(_Slot(name, parameter, count))
+                    count += parameter.numel()
+            if count > start:
+                self.layers.append(Layer(layer_name, start, count - start))
+        if not self.layers:
+            raise ModelError(f"{type(module).__name__} has no trainable parameters (requires_grad) with elements")
+        self.count = count
+        self.values = torch.empty(0)
+        self.gradients = torch.empty(0)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over names, shapes and values: equal on all ranks that begin with the same model."""
+        digest = hashlib.sha256()
+        for slot in self._slots:
+            digest.update(f"{slot.name} {tuple(slot.parameter.shape)}".encode())
+            digest.update(slot.parameter.detach().cpu().contiguous().numpy())
+        return digest.hexdigest()
+
+    def bind(self, values: torch.Tensor, gradients: torch.Tensor) -> None:
+        """Moves the parameters into `values`, and has their gradients computed into `gradients`.
+
+        Both: float32, `count` elements, on the module's device.
+        """
+        self.values, self.gradients = values, gradients
+        for slot in self._slots:
+            parameter = slot.parameter
+            view = values[slot.start : slot.end].view(parameter.shape)
+            with torch.no_grad():
+                view.copy_(parameter)
+            parameter.data = view
+            parameter.register_post_accumulate_grad_hook(
+                _collector(gradients[slot.start : slot.end].view(parameter.shape))
+            )
+
+    def release(self) -> None:
+        """Gives the parameters memory of their own again, so that the flat vectors can go."""
+        for slot in self._slots:
+            slot.parameter.data = slot.parameter.detach().clone()
+            slot.parameter.grad = None
+        self.values = self.gradients = torch.empty(0)
+
+    def clear_gradients(self) -> None:
+        """Call before the backward pass of a step."""
+        for slot in self._slots:
+            slot.parameter.grad = None
+
+    def complete_gradients(self) -> None:
+        """Call after the backward pass: what this step did not touch has gradient zero."""
+        for slot in self._slots:
+            if slot.parameter.grad is None:
+                self.gradients[slot.start : slot.end].zero_()
+
+    def cut(self, start: int, count: int) -> list[tuple[int, int]]:
+        """The range cut where parameters end: (start, count) of each piece."""
+        pieces = []
+        for slot in self._slots:
+            begin, end = max(start, slot.start), min(start + count, slot.end)
+            if begin < end:
+                pieces.append((begin, end - begin))
+        return pieces
+
+
+def _collector(target: torch.Tensor) -> Callable[[torch.Tensor], None]:
+    """Autograd hands over memory of its own; copying once is cheaper than zeroing `target` and accumulating into it."""
+
+    def collect(parameter: torch.Tensor) -> None:
+        gradient = parameter.grad
+        if gradient is None or gradient.data_ptr() == target.data_ptr():
+            return
+        target.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+        parameter.grad = target
+
+    return collect

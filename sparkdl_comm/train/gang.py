@@ -1,0 +1,251 @@
+"""The gang: the ranks of one fit, how they meet, and how all of them learn that one has failed.
+
+1. Every rank binds its listening socket and keeps it; only then is the port announced.
+2. One all-gather by Spark's barrier context (1 s, whatever is in it) tells everybody's addresses and payload.
+3. Every rank but 0 connects to rank 0, proves the secret, says rank and epoch; rank 0 says `go` when all are
+   in.
+
+Gradients do not travel here: it is a star of N - 1 idle connections whose EOF means that a rank died. Further
+connections between ranks (the store, peers of a collective) use the same listening sockets: `serve` and
+`dial`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
+from sparkdl_comm.train import handshake, listen
+from sparkdl_comm.train.control import Control
+from sparkdl_comm.train.failure import Failure
+from sparkdl_comm.train.handshake import TIMEOUT_KEY, Clock
+from sparkdl_comm.train.listen import MAX_HELLO, Door
+from sparkdl_comm.train.members import Member, meet
+from sparkdl_comm.train.store import GangStore, StoreService
+
+#: How much longer than rank 0 the others wait, for rank 0's word on who is missing.
+GRACE_SECONDS = 3.0
+CONTROL = "control"
+
+
+class Gang:
+    """One rank's membership. Thread-safe. Also a context manager that closes it."""
+
+    def __init__(self, rank: int, world: int, secret: bytes, epoch: str, clock: Clock) -> None:
+        """Not to be called directly: see `join`."""
+        self.rank = rank
+        self.world = world
+        self.epoch = epoch
+        self.members: tuple[Member, ...] = ()
+        self.host = ""
+        self._secret = secret
+        self._clock = clock
+        self._bind_ip: str | None = None
+        self._present = {rank}
+        self._handlers: dict[str, Callable[[socket.socket, int], None]] = {}
+        self._control: Control
+        self._store: StoreService
+
+    @classmethod
+    def join(
+        cls,
+        *,
+        rank: int,
+        world: int,
+        host: str,
+        exchange: Callable[[str], list[str]],
+        secret: bytes,
+        epoch: str,
+        payload: dict[str, Any] | None = None,
+        timeout: float,
+        nic: str | None = None,
+        ports: range | None = None,
+        clock: Clock = time.monotonic,
+    ) -> Gang:
+        """Meet the other `world` - 1 ranks, within `timeout` seconds; returns when all of them are in.
+
+        `exchange` is `BarrierTaskContext.allGather`, called once. `nic` (interface name, IP or CIDR)
+        overrides `host` as the address to listen on; `ports` is where to look for a free port.
+
+        Raises ConfError (NIC, ports), DeadlineError naming the missing ranks, AuthenticationError,
+        RankLostError (a rank died meanwhile), GangError (refused by rank 0; ranks that do not fit together),
+        InputError (payload).
+        """
+        if not 0 <= rank < world:
+            raise InputError(f"rank {rank} of {world}")
+        deadline = clock() + timeout
+        gang = cls(rank, world, secret, epoch, clock)
+        gang.host = listen.choose_address(host, nic)
+        gang._bind_ip = gang.host if nic is not None else None
+        door = Door(gang.host, ports, secret, gang._guest, clock)
+        gang._control = Control(rank, world, door, clock)
+        gang._store = StoreService(gang)
+        gang._control.on_failure(gang._store.fail)
+        _forget_in_children(gang)
+        me = Member(rank, gang.host, listen.nics_to_advertise(gang.host), door.address[1], payload or {})
+        try:
+            gang.members = meet(me, world, epoch, exchange, deadline - clock())
+            if rank != 0:
+                gang._control.add_peer(0, gang.dial(0, CONTROL, deadline))
+            gang._await_all(deadline, timeout)
+        except BaseException:
+            gang._shut(leave=False)
+            raise
+        return gang
+
+    # ---- failure
+
+    def announce_failure(self, failure: Failure) -> None:
+        """Tell all ranks, through rank 0. Returns when the gang has settled on one failure, after 2 s at
+        most."""
+        self._control.announce(failure)
+
+    def failure(self) -> Failure | None:
+        """The gang's failure: the first one, the same at every rank, never replaced. None if there is
+        none."""
+        return self._control.failure
+
+    def check(self) -> None:
+        """Raise the gang's failure as a typed error, if there is one."""
+        failure = self._control.failure
+        if failure is not None:
+            raise failure.to_exception()
+
+    def on_failure(self, callback: Callable[[Failure], None]) -> None:
+        """Have `callback` called once when the gang fails: from the control thread, so it must be quick; at
+        once and in this thread if it has failed already."""
+        self._control.on_failure(callback)
+
+    # ---- connections
+
+    def serve(self, kind: str, handler: Callable[[socket.socket, int], None]) -> None:
+        """Have `handler(sock, rank)` called for each member that dials us for `kind`, in a thread of its own;
+        it owns the authenticated, non-blocking socket."""
+        self._handlers[kind] = handler
+
+    def dial(self, rank: int, kind: str, deadline: float) -> socket.socket:
+        """An authenticated, non-blocking connection to the `serve` handler for `kind` of `rank`.
+
+        Raises RankLostError (nobody listens there any more), AuthenticationError, DeadlineError.
+        """
+        member = self.members[rank]
+        where = f"{kind} connection of rank {self.rank} to rank {rank}"
+        try:
+            sock = handshake.connect(
+                (member.host, member.port), self._secret, deadline, self._bind_ip, self._clock
+            )
+        except DeadlineError as exc:
+            raise DeadlineError(f"{where}: {exc.message}", rank=rank) from exc
+        except GangError as exc:
+            self.check()
+            if isinstance(exc.__cause__, ConnectionRefusedError):
+                raise RankLostError(f"{where}: {exc.message}", rank=rank) from exc
+            raise type(exc)(f"{where}: {exc.message}") from exc
+        hello = {"kind": kind, "rank": self.rank, "epoch": self.epoch}
+        try:
+            handshake.send_frame(sock, hello, MAX_HELLO, deadline, self._clock)
+        except (SparkdlCommError, OSError) as exc:
+            sock.close()
+            raise RankLostError(f"{where}: {exc}", rank=rank) from exc
+        return sock
+
+    def store(self, prefix: str) -> GangStore:
+        """A torch.distributed store, kept at rank 0; equal prefixes see equal keys."""
+        return self._store.open(prefix)
+
+    def close(self) -> None:
+        """Leave on purpose: the others do not take it for a failure. Takes at most about 2 s. May be
+        repeated."""
+        self._shut(leave=True)
+
+    def __enter__(self) -> Gang:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- inside
+
+    def _shut(self, leave: bool) -> None:
+        self._control.stop(leave)
+        self._store.close()
+
+    def _guest(self, sock: socket.socket, hello: dict[str, Any]) -> None:
+        """A visitor who knows the secret: from this epoch, and whom we do not have yet? Runs in its own
+        thread."""
+        kind, rank = hello.get("kind"), hello.get("rank")
+        with self._control.changed:
+            handler = self._handlers.get(kind) if isinstance(kind, str) else None
+            refusal = None
+            if hello.get("epoch") != self.epoch:
+                refusal = f"this is gang epoch {self.epoch}, not {hello.get('epoch')!s:.80}"
+            elif type(rank) is not int or not 0 <= rank < self.world:
+                refusal = f"no rank {rank!r:.20} in a gang of {self.world}"
+            elif kind == CONTROL and (self.rank != 0 or rank in self._present):
+                refusal = f"rank {rank} is there already"
+            elif kind != CONTROL and handler is None:
+                refusal = f"rank {self.rank} has no {kind!r:.40} service"
+            elif kind == CONTROL:
+                self._present.add(rank)
+                self._control.add_peer(rank, sock)
+                self._control.changed.notify_all()
+                return
+        if refusal is None and handler is not None and isinstance(rank, int):
+            handler(sock, rank)
+            return
+        message = {"type": "refused", "reason": refusal}
+        handshake.send_frame(sock, message, MAX_HELLO, self._clock() + 1.0, self._clock)
+        raise GangError(f"refused: {refusal}")
+
+    def _await_all(self, deadline: float, timeout: float) -> None:
+        control = self._control
+        everybody = set(range(self.world))
+
+        def done() -> bool:
+            complete = self._present == everybody if self.rank == 0 else control.go
+            return complete or control.failure is not None
+
+        grace = 0.0 if self.rank == 0 else GRACE_SECONDS
+        with control.changed:
+            met = control.changed.wait_for(done, max(0.0, deadline + grace - self._clock()))
+            missing = sorted(everybody - self._present) if self.rank == 0 else [0]
+        self.check()
+        if not met:
+            verb = "did not join" if self.rank == 0 else "did not say who is in"
+            late = DeadlineError(
+                f"{_ranks(missing)} of {self.world} {verb} in gang epoch {self.epoch} within {timeout:g} s; "
+                f"look at the log of the executor, or set {TIMEOUT_KEY}",
+                rank=missing[0],
+                phase="join",
+            )
+            self.announce_failure(Failure.of(late, self.rank, secondary=False))
+            raise late
+        if self.rank == 0:
+            control.everybody_is_in()
+
+
+def _ranks(ranks: list[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+
+
+# A forked child (a DataLoader's worker) that outlives a killed rank would keep its connections open, and
+# nobody would see an EOF.
+_gangs: weakref.WeakSet[Gang] = weakref.WeakSet()
+
+
+def _forget_in_children(gang: Gang) -> None:
+    if not _gangs:
+        os.register_at_fork(after_in_child=_close_in_child)
+    _gangs.add(gang)
+
+
+def _close_in_child() -> None:
+    for gang in list(_gangs):
+        for thing in [*gang._control.sockets(), *gang._store.sockets()]:
+            thing.close()  # never shutdown(): that would end the parent's connection too
+    _gangs.clear()

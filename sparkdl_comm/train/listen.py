@@ -1,0 +1,188 @@
+"""Listening sockets: which NIC, which port, and who is let in.
+
+Spark knows one address per host; a rank has one per NIC, and the user may say which one the control traffic
+takes. Nothing here listens on all interfaces, and a port is announced only once it is bound.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from sparkdl_comm.errors import ConfError, SparkdlCommError
+from sparkdl_comm.train import handshake
+from sparkdl_comm.train.handshake import Address, Clock
+
+NIC_KEY = "spark.sparkdl.comm.nic"
+PORTS_KEY = "spark.sparkdl.comm.ports"
+MAX_HELLO = 4096
+#: Seconds a visitor has for handshake and hello.
+VISIT_SECONDS = 10.0
+#: Visitors being authenticated at once; more are turned away, so that strangers cannot make us start threads
+#: forever.
+MAX_VISITORS = 256
+
+_log = logging.getLogger(__name__)
+
+Guest = Callable[[socket.socket, dict[str, Any]], None]
+
+
+def all_nics() -> dict[str, list[str]]:
+    """NIC name -> its addresses, IPv4 first, of the NICs that are up. Link-local IPv6 ones need a scope: left
+    out."""
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    nics: dict[str, list[str]] = {}
+    for name, addresses in sorted(psutil.net_if_addrs().items()):
+        if name not in up:
+            continue
+        for family in (socket.AF_INET, socket.AF_INET6):
+            nics.setdefault(name, []).extend(
+                a.address for a in addresses if a.family == family and "%" not in a.address
+            )
+    return {name: found for name, found in nics.items() if found}
+
+
+def nics_to_advertise(host_ip: str) -> dict[str, str]:
+    """NIC name -> one address each (IPv4 where there is one). Loopback only if `host_ip` is loopback: no
+    other host could use it."""
+    loopback = ipaddress.ip_address(host_ip).is_loopback
+    first = {name: found[0] for name, found in all_nics().items()}
+    return {name: ip for name, ip in first.items() if loopback or not ipaddress.ip_address(ip).is_loopback}
+
+
+def choose_address(host: str, nic: str | None) -> str:
+    """The numeric address to listen on: of `nic` (interface name, IP or CIDR) if given, else what `host`
+    resolves to.
+
+    Raises ConfError, naming spark.sparkdl.comm.nic and the NICs there are.
+    """
+    nics = all_nics()
+    there = ", ".join(f"{name} ({' '.join(found)})" for name, found in nics.items())
+    if nic is not None:
+        if nic in nics:
+            return nics[nic][0]
+        try:
+            network = ipaddress.ip_network(nic, strict=False)
+        except ValueError:
+            network = None
+        for address in (address for found in nics.values() for address in found):
+            if network is not None and ipaddress.ip_address(address) in network:
+                return address
+        raise ConfError(f"{NIC_KEY}={nic}: no such NIC, address or network on {host}; there are: {there}")
+    try:
+        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as exc:
+        raise ConfError(
+            f"{host!r} does not resolve ({exc}); name a NIC with {NIC_KEY}; there are: {there}"
+        ) from exc
+    infos.sort(key=lambda info: info[0] != socket.AF_INET)
+    address = str(infos[0][4][0])
+    if ipaddress.ip_address(address.partition("%")[0]).is_unspecified:
+        raise ConfError(f"{host!r} is {address}, all interfaces; name one with {NIC_KEY}; there are: {there}")
+    return address
+
+
+def bind(ip: str, ports: range | None) -> socket.socket:
+    """A listening socket on `ip`: the first free port of `ports`, or one that the system chooses.
+
+    Raises ConfError, naming spark.sparkdl.comm.ports if all are taken, spark.sparkdl.comm.nic if `ip` is not
+    ours.
+    """
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    last: OSError | None = None
+    for port in (0,) if ports is None else ports:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            # So that a restarted gang gets the port on which its predecessor's connections are in TIME_WAIT.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((ip, port))
+            sock.listen(MAX_VISITORS)
+            sock.setblocking(False)
+            return sock
+        except (OSError, OverflowError) as exc:
+            sock.close()
+            last = exc if isinstance(exc, OSError) else OSError(str(exc))
+    probe = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        probe.bind((ip, 0))
+    except OSError as exc:
+        raise ConfError(
+            f"{ip} is no address of this host ({exc}); set {NIC_KEY}; there are: {all_nics()}"
+        ) from exc
+    finally:
+        probe.close()
+    span = (
+        "any port"
+        if ports is None
+        else f"the {len(ports)} ports of {PORTS_KEY} ({ports.start} to {ports.stop - 1})"
+    )
+    raise ConfError(
+        f"cannot listen on {ip}: {span}: {last or 'none given'}; give more with {PORTS_KEY}"
+    ) from last
+
+
+class Door:
+    """A listening socket that hands over only visitors who proved the secret and said hello (one JSON frame
+    of at most 4 KiB). Each is dealt with in its own short-lived thread, so that a stranger delays nobody."""
+
+    def __init__(
+        self,
+        ip: str,
+        ports: range | None,
+        secret: bytes,
+        on_guest: Guest,
+        clock: Clock = time.monotonic,
+        visit_seconds: float = VISIT_SECONDS,
+    ) -> None:
+        """Binds at once (ConfError: see `bind`). `on_guest(sock, hello)` owns `sock` from then on, also if it
+        raises a SparkdlCommError or OSError, in which case it is closed; it runs in the visitor's thread."""
+        self._secret = secret
+        self._on_guest = on_guest
+        self._clock = clock
+        self._visit_seconds = visit_seconds
+        self._seats = threading.Semaphore(MAX_VISITORS)
+        self.sock = bind(ip, ports)
+        name = self.sock.getsockname()
+        self.address: Address = (name[0], name[1])
+
+    def admit(self) -> None:
+        """To be called when the socket is readable: takes one visitor, does not wait for it."""
+        try:
+            sock, _ = self.sock.accept()
+        except BlockingIOError:
+            return  # it went away again
+        except OSError as exc:
+            # Out of file descriptors: the visitor stays in the queue, so without a pause we would spin.
+            _log.warning("cannot accept on %s port %d: %s", *self.address, exc)
+            time.sleep(0.05)
+            return
+        if not self._seats.acquire(blocking=False):
+            sock.close()
+            return
+        threading.Thread(target=self._visit, args=(sock,), name="sparkdl-visitor", daemon=True).start()
+
+    def _visit(self, sock: socket.socket) -> None:
+        deadline = self._clock() + self._visit_seconds
+        try:
+            try:
+                handshake.accept(sock, self._secret, deadline, self._clock)
+                hello = handshake.recv_frame(sock, MAX_HELLO, deadline, self._clock)
+            finally:
+                self._seats.release()
+            self._on_guest(sock, hello)
+        except (SparkdlCommError, OSError) as exc:
+            _log.info("turned away a visitor on %s port %d: %s", *self.address, exc)
+            sock.close()
+        except Exception:  # noqa: BLE001 - a bug must not leave the visitor hanging
+            _log.exception("a visitor on %s port %d brought out a bug", *self.address)
+            sock.close()
+
+    def close(self) -> None:
+        self.sock.close()

@@ -1,0 +1,175 @@
+"""What runs in each barrier task: one rank, from its rows to its report."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from sparkdl_comm.data.cache import RowCache
+from sparkdl_comm.data.partitions import BatchPlan
+from sparkdl_comm.errors import GangError, ModelError, SlotsError
+from sparkdl_comm.train.channel import DriverClient
+from sparkdl_comm.train.failure import Failure
+from sparkdl_comm.train.flat import FlatModel
+from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.train.loop import Progress, TrainingLoop
+from sparkdl_comm.train.report import RankReport
+from sparkdl_comm.train.spec import TrainSpec
+from sparkdl_comm.train.strategy import Strategy, strategy_class
+
+#: Seconds between two messages about progress.
+_TELL_EVERY = 0.2
+
+
+def make_rank_fn(spec: TrainSpec) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for ``mapInArrow(…, "rank int, report string", barrier=True)``, one task per rank."""
+
+    def run_rank(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import BarrierTaskContext
+
+        context = BarrierTaskContext.get()
+        report = Rank(spec, context).run(batches)
+        # Collectors of gradients and the optimizer's views keep each other, and the segment, alive.
+        gc.collect()
+        rank = pa.array([report.rank], pa.int32())
+        yield pa.RecordBatch.from_arrays([rank, pa.array([report.to_json()])], ["rank", "report"])
+
+    return run_rank
+
+
+class Rank:
+    """One rank of a gang; `context` is Spark's BarrierTaskContext."""
+
+    def __init__(self, spec: TrainSpec, context: Any) -> None:
+        self._spec = spec
+        self._context = context
+        self._rank: int = context.partitionId()
+        self._progress = Progress()
+        self._gang: Gang | None = None
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> RankReport:
+        """Trains. A failure is told to the other ranks, and raised with the *first* failure of the gang inside."""
+        try:
+            with ExitStack() as stack:
+                return self._train(batches, stack)
+        except Exception as exc:
+            raise RuntimeError(self._failure(exc).embed()) from exc
+        finally:
+            if self._gang is not None:
+                self._gang.close()
+
+    def _failure(self, exc: Exception) -> Failure:
+        failure = Failure.of(exc, self._rank, self._progress.step, self._progress.phase)
+        if self._gang is None:
+            return failure
+        self._gang.announce_failure(failure)
+        return self._gang.failure() or failure
+
+    def _train(self, batches: Iterator[pa.RecordBatch], stack: ExitStack) -> RankReport:
+        spec = self._spec
+        rows = RowCache.from_batches(batches, spec.classification)
+        model = FlatModel(self._build_module())
+        strategy = strategy_class(spec.strategy)(spec.conf)
+        stack.callback(strategy.close)
+        gang = self._join_gang(rows, model, strategy)
+        gang.on_failure(lambda _: strategy.abort())
+        plan = BatchPlan.of([member.payload["rows"] for member in gang.members], spec.batch_size)
+        driver = self._connect_driver(stack)
+        strategy.join(gang, model, spec.optimizer)
+        stack.callback(model.release)
+        # From here on ranks may differ in what they draw (dropout), but not from run to run.
+        torch.manual_seed(hash((spec.seed, self._rank)))
+        loop = TrainingLoop(spec, self._rank, rows, plan, model, strategy, self._progress)
+        seconds = loop.run(_Teller(driver))
+        if driver is not None:
+            driver.send_tensors(model.module.state_dict())
+        return RankReport(
+            rank=self._rank,
+            iterations=self._progress.step,
+            seconds=seconds,
+            phases=strategy.watch.seconds,
+            bytes=strategy.watch.bytes,
+            epoch_losses=self._progress.epoch_losses,
+            weights_sha256=hashlib.sha256(model.values.detach().cpu().numpy()).hexdigest(),
+            output_shape=self._progress.output_shape,
+        )
+
+    def _build_module(self) -> torch.nn.Module:
+        torch.manual_seed(self._spec.seed)
+        module = self._spec.build_model()
+        return module.to(self._device())
+
+    def _device(self) -> torch.device:
+        if self._spec.device == "cpu":
+            return torch.device("cpu")
+        if not torch.cuda.is_available():
+            raise SlotsError(f"device='cuda', but the executor of rank {self._rank} sees no GPU")
+        assigned = self._context.resources().get("gpu")
+        index = int(assigned.addresses[0]) if assigned else self._rank % torch.cuda.device_count()
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
+
+    def _join_gang(self, rows: RowCache, model: FlatModel, strategy: Strategy) -> Gang:
+        spec, conf = self._spec, self._spec.conf
+        host = self._context.getTaskInfos()[self._rank].address.rsplit(":", 1)[0]
+        payload = {
+            "rows": rows.rows,
+            "model": model.fingerprint(),
+            "strategy": strategy.advertise(spec.epoch_id, self._rank),
+        }
+        self._gang = gang = Gang.join(
+            rank=self._rank,
+            world=spec.world,
+            host=host,
+            exchange=self._context.allGather,
+            secret=spec.secret,
+            epoch=spec.epoch_id,
+            payload=payload,
+            timeout=conf.timeout,
+            nic=conf.nic or None,
+            ports=range(conf.ports[0], conf.ports[1] + 1) if conf.ports[0] else None,
+        )
+        different = [m.rank for m in gang.members if m.payload["model"] != gang.members[0].payload["model"]]
+        if different:
+            raise ModelError(
+                f"the model of ranks {different} begins with other weights than rank 0's: the factory must build the same"
+                " one everywhere (torch's generator is seeded with `seed` before it is called; use no other source)"
+            )
+        return gang
+
+    def _connect_driver(self, stack: ExitStack) -> DriverClient | None:
+        if self._rank != 0:
+            return None
+        spec = self._spec
+        try:
+            driver = DriverClient.connect(spec.driver_address, spec.secret, spec.epoch_id, spec.conf.timeout)
+        except (GangError, OSError) as exc:
+            host, port = spec.driver_address
+            raise GangError(
+                f"rank 0 cannot reach the driver at {host}:{port} ({exc}): spark.driver.host must be an address that"
+                " executors reach, and spark.sparkdl.comm.driver.port one that is open"
+            ) from exc
+        stack.callback(driver.close)
+        return driver
+
+
+class _Teller:
+    """Sends progress to the driver, now and then; nothing on ranks that have no connection to it."""
+
+    def __init__(self, driver: DriverClient | None) -> None:
+        self._driver = driver
+        self._last = 0.0
+
+    def __call__(self, progress: dict[str, Any]) -> None:
+        now = time.monotonic()
+        last_step = progress["step"] == progress["steps"]
+        if self._driver is not None and (last_step or now - self._last > _TELL_EVERY):
+            self._last = now
+            self._driver.progress(progress)

@@ -1,0 +1,83 @@
+"""What each rank reports at the end, and the summary of the run that the driver makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..errors import GangError
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """One rank's account of a run; its JSON is the ``report`` column of the rank's row.
+
+    ``iterations``: steps done. ``seconds``: time in those steps. ``phases``: seconds in total by phase (pull,
+    forward, backward, push, aggregate, update). ``bytes``: over the network, ``pull`` and ``push``.
+    ``epoch_losses``: this rank's part of each epoch's mean loss, which is the sum of these over the ranks.
+    ``weights_sha256``: of the trained tensors. ``output_shape``: shape of the model's output for one row;
+    None if the rank saw no row.
+    """
+
+    rank: int
+    iterations: int
+    seconds: float
+    phases: dict[str, float]
+    bytes: dict[str, int]
+    epoch_losses: list[float]
+    weights_sha256: str
+    output_shape: list[int] | None = field(default=None)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> RankReport:
+        return cls(**json.loads(text))
+
+
+def check(reports: Sequence[RankReport], world: int) -> None:
+    """:class:`GangError` unless every rank reported once and all ended with the same weights."""
+    ranks = sorted(report.rank for report in reports)
+    if ranks != list(range(world)):
+        raise GangError(f"{world} ranks were started, but reports came from {ranks}")
+    hashes = {report.weights_sha256 for report in reports}
+    if len(hashes) > 1:
+        shown = ", ".join(f"rank {report.rank}: {report.weights_sha256[:12]}" for report in reports)
+        raise GangError(f"the ranks ended with different weights (sha256: {shown})")
+
+
+def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[str, Any]:
+    """The run in numbers, ready for JSON.
+
+    :return: ``strategy``, ``world``, ``iterations``, ``seconds_per_iteration`` (of the slowest rank),
+        ``iterations_per_second``, ``phases`` (seconds per iteration, mean over ranks), ``bytes`` (``pull``
+        and ``push``, all ranks, whole run), ``history`` (a list of ``{epoch, loss}``, epochs from 1).
+    :raises GangError: see :func:`check`.
+    """
+    check(reports, world)
+    first = min(reports, key=lambda report: report.rank)
+    iterations = max(first.iterations, 1)
+    seconds = max(report.seconds for report in reports) / iterations
+    phases = {name for report in reports for name in report.phases}
+    kinds = {"pull", "push"}.union(*(report.bytes for report in reports))
+    return {
+        "strategy": strategy,
+        "world": world,
+        "iterations": first.iterations,
+        "seconds_per_iteration": seconds,
+        "iterations_per_second": 1 / seconds if seconds > 0 else 0.0,
+        "phases": {
+            name: sum(report.phases.get(name, 0.0) for report in reports) / world / iterations
+            for name in sorted(phases)
+        },
+        "bytes": {kind: sum(report.bytes.get(kind, 0) for report in reports) for kind in sorted(kinds)},
+        "history": [
+            {"epoch": epoch, "loss": sum(parts)}
+            for epoch, parts in enumerate(
+                zip(*(report.epoch_losses for report in reports), strict=True), start=1
+            )
+        ],
+    }

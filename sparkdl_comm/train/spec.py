@@ -1,0 +1,49 @@
+"""What the driver tells every rank: one frozen value, pickled into the function that Spark runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from ..conf import CommConf
+
+#: A module, or anything that returns one when called without arguments (a class, a function).
+ModelLike: TypeAlias = "torch.nn.Module | Callable[[], torch.nn.Module]"
+#: ``(output, target)`` -> scalar tensor, the mean over the rows.
+Loss: TypeAlias = Callable[[Any, torch.Tensor], torch.Tensor]
+#: ``parameters`` -> optimizer. In strategy ps, the parameters are those of one shard.
+OptimizerFactory: TypeAlias = Callable[[Any], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class TrainSpec:
+    """One training run.
+
+    ``batch_size``: rows per step over all ranks. ``epochs``: passes over the data. ``seed``: any integer.
+    ``device``: ``cpu`` or ``cuda``. ``strategy``: its name, from the Param or ``conf``. ``world``: number of
+    ranks. ``classification``: labels are int64 classes, else float32 values. ``epoch_id``: this gang, 16
+    hexadecimal digits; a gang that is started again has another. ``secret``: 32 random bytes that only this
+    gang has. ``driver_address``: host and port of the driver's listener for progress and the trained tensors.
+    """
+
+    model: ModelLike
+    loss: Loss
+    optimizer: OptimizerFactory
+    batch_size: int
+    epochs: int
+    seed: int
+    device: str
+    strategy: str
+    conf: CommConf
+    world: int
+    classification: bool
+    epoch_id: str
+    secret: bytes = field(repr=False)
+    driver_address: tuple[str, int]
+
+    def build_model(self) -> torch.nn.Module:
+        """The module to train: the one given, or what the factory returns."""
+        return self.model if isinstance(self.model, torch.nn.Module) else self.model()

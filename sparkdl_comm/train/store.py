@@ -1,0 +1,232 @@
+"""torch.distributed's store over the gang's authenticated connections, in the place of its open TCPStore.
+
+The table lives at rank 0. A request is one JSON frame, values in base64, and its answer another; a waiting
+request waits in rank 0's thread of that connection. A client takes an idle connection for each request or
+makes a new one, so a blocking `get` blocks no other thread's requests, and never the control plane. When the
+gang fails, all waits end with its failure.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import socket
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from torch._C._distributed_c10d import Store  # torch.distributed.Store, by the name that is typed
+
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError
+from sparkdl_comm.train.failure import Failure
+from sparkdl_comm.train.handshake import recv_frame, send_frame
+from sparkdl_comm.train.listen import VISIT_SECONDS
+from sparkdl_comm.train.table import MAX_WAIT, Request, Table
+
+if TYPE_CHECKING:
+    from sparkdl_comm.train.gang import Gang
+
+#: Bytes of one frame (a `multi_get` may fill it).
+MAX_FRAME = 32 << 20
+#: A client waits this much longer than it told rank 0 to, for the answer to come back.
+SLACK_SECONDS = 5.0
+_KIND = "store"
+
+
+class StoreService:
+    """A gang's stores at one rank: at rank 0 the table, elsewhere the connections to it."""
+
+    def __init__(self, gang: Gang) -> None:
+        self._gang = gang
+        self._lock = threading.Lock()
+        self._idle: list[socket.socket] = []
+        self._all: set[socket.socket] = set()
+        self._over = False
+        # C++ looks the Python methods up at each call: a store that Python has let go of would have none any
+        # more.
+        self._stores: list[GangStore] = []
+        self._table = Table(gang.world) if gang.rank == 0 else None
+        gang.serve(_KIND, self._serve)
+
+    def open(self, prefix: str) -> GangStore:
+        store = GangStore(self, prefix)
+        self._stores.append(store)
+        return store
+
+    def ask(self, request: Request, seconds: float) -> Request:
+        """Send `request`, which may wait for `seconds`, to the table. Raises what `GangStore` says."""
+        gang = self._gang
+        gang.check()
+        if self._table is not None:
+            reply = self._table.answer(request)
+        else:
+            clock = gang._clock
+            try:
+                sock = self._borrow(clock() + VISIT_SECONDS)
+                try:
+                    send_frame(sock, request, MAX_FRAME, clock() + VISIT_SECONDS, clock)
+                    reply = recv_frame(sock, MAX_FRAME, clock() + seconds + SLACK_SECONDS, clock)
+                except BaseException:
+                    self._drop(sock)
+                    raise
+                self._give_back(sock)
+            except OSError as exc:  # DeadlineError is one too
+                gang.check()
+                if isinstance(exc, GangError):
+                    raise
+                if self._over:
+                    raise GangError("the gang is closed") from exc
+                raise RankLostError(
+                    f"rank {gang.rank} lost the store at rank 0 in {request['op']}: {exc}", rank=0
+                ) from exc
+        if "error" in reply:
+            gang.check()
+            kinds = {kind.__name__: kind for kind in (DeadlineError, InputError)}
+            kind = kinds.get(str(reply["error"]), GangError)
+            raise kind(f"store {request['op']}: {reply.get('message')}", rank=gang.rank)
+        return reply
+
+    def fail(self, failure: Failure) -> None:
+        """The gang failed: end all waits. Quick, as it runs in the control thread."""
+        self._end(f"the gang failed: {failure.error}: {failure.message}")
+
+    def close(self) -> None:
+        self._end("the gang is closed")
+
+    def sockets(self) -> list[socket.socket]:
+        return list(self._all)
+
+    def _end(self, why: str) -> None:
+        if self._table is not None:
+            self._table.end(why)
+        with self._lock:
+            self._over = True
+            for sock in self._all:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that polls it; close() would not
+            for sock in self._idle:
+                sock.close()
+                self._all.discard(sock)
+            self._idle.clear()
+
+    def _borrow(self, deadline: float) -> socket.socket:
+        with self._lock:
+            if self._over:
+                raise ConnectionAbortedError("the gang is closed")
+            if self._idle:
+                return self._idle.pop()
+        sock = self._gang.dial(0, _KIND, deadline)
+        self._keep(sock)
+        return sock
+
+    def _keep(self, sock: socket.socket) -> None:
+        with self._lock:
+            if not self._over:
+                self._all.add(sock)
+                return
+        sock.close()
+        raise ConnectionAbortedError("the gang is closed")
+
+    def _give_back(self, sock: socket.socket) -> None:
+        with self._lock:
+            if not self._over:
+                self._idle.append(sock)
+                return
+        self._drop(sock)
+
+    def _drop(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._all.discard(sock)
+        sock.close()
+
+    def _serve(self, sock: socket.socket, rank: int) -> None:
+        """Rank 0, one thread per connection: answers until the client goes away."""
+        if self._table is None:
+            raise GangError("the store is at rank 0")
+        clock = self._gang._clock
+        self._keep(sock)
+        try:
+            while not self._over:
+                try:
+                    request = recv_frame(sock, MAX_FRAME, clock() + MAX_WAIT, clock)
+                except DeadlineError:
+                    continue  # idle for a day
+                reply = self._table.answer(request)
+                send_frame(sock, reply, MAX_FRAME, clock() + VISIT_SECONDS, clock)
+        finally:
+            self._drop(sock)
+
+
+class GangStore(Store):
+    """A `torch.distributed.Store`. Values are bytes, at most 4 MiB each; waits end after `timeout` (see
+    `set_timeout`).
+
+    Raises DeadlineError (a RuntimeError, as torch expects) when a key is not set in time, the gang's failure
+    when there is one, RankLostError without rank 0, InputError for what is too big, GangError when the gang
+    is closed.
+    """
+
+    timeout: timedelta  # C++ has it; `set_timeout` sets it
+
+    def __init__(self, service: StoreService, prefix: str) -> None:
+        super().__init__()
+        self._service = service
+        self._prefix = prefix + "/"
+
+    def _ask(self, op: str, keys: Sequence[str], wait: timedelta | None = None, **more: Any) -> Request:
+        seconds = 0.0 if wait is None else wait.total_seconds() or MAX_WAIT
+        request = {"op": op, "keys": [self._prefix + key for key in keys], "seconds": seconds, **more}
+        if "values" in more:
+            request["values"] = [base64.b64encode(_bytes(value)).decode() for value in more["values"]]
+        return self._service.ask(request, seconds)
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self._ask("set", [key], values=[value])
+
+    def get(self, key: str) -> bytes:
+        return self.multi_get([key])[0]
+
+    def add(self, key: str, value: int) -> int:
+        return int(self._ask("add", [key], amount=int(value))["number"])
+
+    def append(self, key: str, value: str | bytes) -> None:
+        self._ask("append", [key], values=[value])
+
+    def check(self, keys: list[str]) -> bool:
+        return bool(self._ask("check", keys)["yes"])
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        self._ask("wait", keys, self.timeout if timeout is None else timeout)
+
+    def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
+        reply = self._ask("compare_set", [key], values=[expected_value, desired_value])
+        return base64.b64decode(reply["values"][0])
+
+    def delete_key(self, key: str) -> bool:
+        return bool(self._ask("delete", [key])["yes"])
+
+    def num_keys(self) -> int:
+        return int(self._ask("count", [""])["number"])
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return [base64.b64decode(value) for value in self._ask("get", keys, self.timeout)["values"]]
+
+    def multi_set(self, keys: list[str], values: Sequence[str | bytes]) -> None:
+        self._ask("set", keys, values=values)
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def clone(self) -> GangStore:
+        twin = self._service.open(self._prefix[:-1])
+        twin.set_timeout(self.timeout)
+        return twin
+
+    # What C++ calls these two.
+    deleteKey = delete_key  # noqa: N815
+    getNumKeys = num_keys  # noqa: N815
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

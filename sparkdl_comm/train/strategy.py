@@ -1,0 +1,94 @@
+"""How the gradients of a step become the parameters of the next one: the interface, and the names users choose from."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sparkdl_comm.errors import ConfError
+
+if TYPE_CHECKING:
+    from sparkdl_comm.conf import CommConf
+    from sparkdl_comm.train.flat import FlatModel
+    from sparkdl_comm.train.gang import Gang
+
+OptimizerFactory = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
+
+PHASES = ("pull", "forward", "backward", "push", "aggregate", "update")
+
+
+class Stopwatch:
+    """Seconds spent in each phase, and bytes that came to this rank over the network."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.bytes = {"pull": 0, "push": 0}
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.seconds[name] += time.perf_counter() - begin
+
+
+class Strategy(ABC):
+    """One rank's part in a synchronous way to train. The calls come in the order in which they stand here.
+
+    All ranks give the gradients of *their share of the step's mean loss*; the gradient of the step is their sum.
+    """
+
+    #: True if executors need the Spark plugin for it.
+    needs_plugin = False
+
+    def __init__(self, conf: CommConf) -> None:
+        self.conf = conf
+        self.watch = Stopwatch()
+
+    def advertise(self, epoch_id: str, rank: int) -> dict[str, Any]:
+        """What the other ranks have to know of this one before :meth:`join`; JSON-able."""
+        return {}
+
+    @abstractmethod
+    def join(self, gang: Gang, model: FlatModel, optimizer: OptimizerFactory) -> None:
+        """All ranks are known, with what each of them advertised in ``payload["strategy"]``. Binds the model."""
+
+    @abstractmethod
+    def before_forward(self) -> None:
+        """Returns when the parameters of this step are in place."""
+
+    @abstractmethod
+    def after_backward(self) -> None:
+        """This rank's gradients are complete."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Returns when this rank has the final parameters and nobody needs it any more."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """From any thread: whatever this rank waits for in another call of this class ends with an error."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives back everything, after success and failure alike."""
+
+
+def _strategies() -> dict[str, type[Strategy]]:
+    # Imported late: each one brings its own machinery, and all of them import this module.
+    from sparkdl_comm.train.allreduce import Gloo, Nccl
+    from sparkdl_comm.train.parameter_server import ParameterServer
+
+    return {"ps": ParameterServer, "gloo": Gloo, "nccl": Nccl}
+
+
+def strategy_class(name: str) -> type[Strategy]:
+    """The strategy called `name`. Raises ConfError that lists those there are."""
+    strategies = _strategies()
+    if name not in strategies:
+        raise ConfError(f"strategy {name!r} is unknown: there are {', '.join(strategies)} (spark.sparkdl.comm.strategy)")
+    return strategies[name]

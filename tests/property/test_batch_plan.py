@@ -1,0 +1,58 @@
+"""BatchPlan: every row once, all ranks in step, whatever the partitions look like."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sparkdl_comm.data.partitions import BatchPlan, permutation
+from sparkdl_comm.errors import InputError
+
+COUNTS = st.lists(st.integers(0, 60), min_size=1, max_size=9).filter(any)
+
+
+@given(COUNTS, st.integers(1, 200))
+@example([1, 1, 1], 1)
+@example([0, 0, 7], 2)
+@example([1, 0, 0, 0], 100)
+@example([3, 2, 1], 1)
+def test_plan(counts: list[int], batch_size: int) -> None:
+    plan = BatchPlan.of(counts, batch_size)
+    total, world = sum(counts), len(counts)
+    assert plan.total == total
+    assert plan.steps == -(-total // batch_size)
+    for rank, count in enumerate(counts):
+        edges = [plan.slice(rank, step) for step in range(plan.steps)]
+        assert edges[0][0] == 0
+        assert edges[-1][1] == count
+        assert all(stop == start for (_, stop), (start, _) in zip(edges, edges[1:], strict=False))
+        sizes = {stop - start for start, stop in edges}
+        assert min(sizes) >= 0
+        assert max(sizes) - min(sizes) <= 1
+    rows = [plan.rows(step) for step in range(plan.steps)]
+    for step, expected in enumerate(rows):
+        slices = [plan.slice(rank, step) for rank in range(world)]
+        assert sum(stop - start for start, stop in slices) == expected
+    assert 1 <= min(rows) <= max(rows) <= batch_size
+    assert max(rows) - min(rows) <= 1
+
+
+@given(st.integers(0, 300), st.integers(-(2**63), 2**63 - 1), st.integers(0, 50), st.integers(0, 20))
+def test_permutation(rows: int, seed: int, epoch: int, rank: int) -> None:
+    order = permutation(rows, seed, epoch, rank)
+    assert order.dtype == np.int64
+    assert np.array_equal(np.sort(order), np.arange(rows))
+    assert np.array_equal(order, permutation(rows, seed, epoch, rank))
+
+
+def test_permutation_depends_on_everything() -> None:
+    orders = {
+        permutation(50, *key).tobytes() for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (-1, 0, 0)]
+    }
+    assert len(orders) == 5
+
+
+@pytest.mark.parametrize(("counts", "batch_size"), [([0, 0], 8), ([], 8), ([3], 0), ([3, -1], 2)])
+def test_refused(counts: list[int], batch_size: int) -> None:
+    with pytest.raises(InputError):
+        BatchPlan.of(counts, batch_size)
