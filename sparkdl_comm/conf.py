@@ -74,9 +74,7 @@ def seconds(text: str) -> float:
     match = _TIME.fullmatch(text.lower())
     value = float(match[1]) * _SECONDS[match[2]] if match else math.nan
     if not value > 0:
-        raise ValueError(
-            "a time of more than 0, such as 30s, 2min or 500ms (us, ms, s, m, min, h, d; bare number: s)"
-        )
+        raise ValueError("a time of more than 0, such as 30s, 2min or 500ms (us, ms, s, m, min, h, d; bare number: s)")
     return value
 
 
@@ -208,9 +206,7 @@ class CommConf:
         known = {key.full for key in KEYS}
         for name in conf:
             if name.startswith(PREFIX) and name not in known:
-                raise ConfError(
-                    f"unknown key {name}{_nearest(name, known)}. Known keys: {', '.join(sorted(known))}"
-                )
+                raise ConfError(f"unknown key {name}{_nearest(name, known)}. Known keys: {', '.join(sorted(known))}")
         fields = {key.field for key in KEYS}
         for name in overrides:
             if name not in fields:
@@ -218,9 +214,7 @@ class CommConf:
         values = {}
         for key in KEYS:
             override = overrides.get(key.field)
-            values[key.field] = key.read(
-                conf.get(key.full, key.default) if override is None else as_text(override)
-            )
+            values[key.field] = key.read(conf.get(key.full, key.default) if override is None else as_text(override))
         return cls(**values)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 def _rebuild(cls: type[SparkdlCommError], args: tuple[Any, ...], state: dict[str, Any]) -> SparkdlCommError:
     # Not cls(*args): a class may have required keywords, or compose its message from them.
-    error = cls.__new__(cls, *args)
+    # And by hand for what is an OSError too, whose own __new__ comes late in the order of resolution.
+    error = OSError.__new__(cls, *args) if issubclass(cls, OSError) else cls.__new__(cls, *args)
     error.args = args
     error.__dict__.update(state)
     return error

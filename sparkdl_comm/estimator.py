@@ -169,9 +169,7 @@ def trained_module(spec: TrainSpec, tensors: dict[str, torch.Tensor]) -> torch.n
     module = module.cpu()
     here = module.state_dict(keep_vars=True)
     sent = {id(here[name]) for name in tensors if name in here}
-    missing = [
-        name for name in here if name not in tensors and id(here[name]) not in sent
-    ]  # tied ones come once
+    missing = [name for name in here if name not in tensors and id(here[name]) not in sent]  # tied ones come once
     unexpected = [name for name in tensors if name not in here]
     if missing or unexpected:
         raise ModelError(f"the ranks' model is not the driver's: missing {missing}, unexpected {unexpected}")

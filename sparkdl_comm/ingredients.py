@@ -55,9 +55,7 @@ def loss_function(loss: Any) -> Loss:
         try:
             loss = loss()
         except TypeError as error:
-            raise ModelError(
-                f"loss: {loss.__name__} cannot be made without arguments; give an instance"
-            ) from error
+            raise ModelError(f"loss: {loss.__name__} cannot be made without arguments; give an instance") from error
     if not callable(loss):
         raise ModelError(
             f"loss is {_describe(loss)}; give a callable (output, target) -> scalar tensor, or a loss of "
@@ -65,9 +63,7 @@ def loss_function(loss: Any) -> Loss:
         )
     reduction = getattr(loss, "reduction", "mean")
     if reduction != "mean":
-        raise ModelError(
-            f"loss: {type(loss).__name__} has reduction={reduction!r}; it must be 'mean' over the rows"
-        )
+        raise ModelError(f"loss: {type(loss).__name__} has reduction={reduction!r}; it must be 'mean' over the rows")
     return loss
 
 

@@ -25,11 +25,10 @@ from .data import columns
 from .errors import InputError
 from .params import TorchParams
 from .persistence import TorchModelReader, TorchModelWriter
-from .predict import Predictor, Shipped
+from .predict import PREDICTION, Predictor, Shipped
 from .session import is_classic
 
 _NATIVE = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
-_HELPER = "__sparkdl_features"
 
 
 class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
@@ -77,9 +76,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         features, prediction = self.getFeaturesCol(), self.getPredictionCol()
         expression = columns.features(dataset, features)
         if prediction in dataset.columns:
-            raise InputError(
-                f"predictionCol: there already is a column {prediction!r}; choose another or drop it"
-            )
+            raise InputError(f"predictionCol: there already is a column {prediction!r}; choose another or drop it")
         native = _is_native(dataset.schema[features].dataType)
         vector = not self.classification and _size(self.output_shape) > 1
         kind = ArrayType(FloatType(), False) if vector else DoubleType()
@@ -88,15 +85,17 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
             if is_classic(dataset.sparkSession)
             else self.module,
             features=dataset.columns.index(features) if native else len(dataset.columns),
-            helper=not native,
-            prediction=prediction,
+            columns=len(dataset.columns),
             batch_size=self.getBatchSize(),
             classification=self.classification,
             vector=vector,
             device=self.getDevice(),
         )
-        rows = dataset if native else dataset.select("*", expression.alias(_HELPER))
-        return rows.mapInArrow(predictor, StructType([*dataset.schema.fields, StructField(prediction, kind)]))
+        rows = dataset if native else dataset.select("*", expression)
+        # mapInArrow and Arrow look columns up by name, and stumble over dots and duplicates
+        rows = rows.toDF(*(f"c{index}" for index in range(len(rows.columns))))
+        fields = [*rows.schema.fields[: len(dataset.columns)], StructField(PREDICTION, kind)]
+        return rows.mapInArrow(predictor, StructType(fields)).toDF(*dataset.columns, prediction)
 
     def write(self) -> TorchModelWriter:
         return TorchModelWriter(self)

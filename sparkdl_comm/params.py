@@ -84,9 +84,7 @@ class TorchParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasMaxIter, Has
             if not self.hasParam(name):
                 known = sorted({*ALIASES, *(param.name for param in self.params)})
                 nearest = difflib.get_close_matches(keyword, known, n=1, cutoff=0.0)[0]
-                raise TypeError(
-                    f"{type(self).__name__}: unknown parameter {keyword!r}; did you mean {nearest!r}?"
-                )
+                raise TypeError(f"{type(self).__name__}: unknown parameter {keyword!r}; did you mean {nearest!r}?")
             if name in values:
                 raise TypeError(f"{type(self).__name__}: {name} given twice, as {name} and as {keyword}")
             values[name] = value

@@ -74,9 +74,7 @@ class TorchModelWriter(MLWriter):
         # not MLWriter.save, which would delete the old model first
         store = Store(self.sparkSession, path)
         if not self.shouldOverwrite and store.exists():
-            raise PersistenceError(
-                f"{path} already exists; to replace it, model.write().overwrite().save(path)"
-            )
+            raise PersistenceError(f"{path} already exists; to replace it, model.write().overwrite().save(path)")
         with tempfile.TemporaryDirectory(prefix="sparkdl-save-") as folder:
             self._write(Path(folder))
             store.put(Path(folder), replace=self.shouldOverwrite)
@@ -127,9 +125,7 @@ class TorchModelReader(MLReader["TorchModel"]):
             try:
                 safetensors.torch.load_model(module, str(folder / _WEIGHTS))
             except RuntimeError as error:  # names the tensors
-                raise ModelError(
-                    f"{path}: the weights are not those of {type(module).__name__}: {error}"
-                ) from error
+                raise ModelError(f"{path}: the weights are not those of {type(module).__name__}: {error}") from error
             except (OSError, safetensors.SafetensorError) as error:
                 raise PersistenceError(f"{path}: cannot read {_WEIGHTS}: {error}") from error
         model = self._cls(
@@ -159,9 +155,7 @@ def _rebuild(given: Any, factory: str | None, kind: str, path: str) -> torch.nn.
                 "give it: TorchModel.load(path, model=...)"
             ) from error
     if not isinstance(module, torch.nn.Module):
-        raise PersistenceError(
-            f"{path}: {factory or given} made a {type(module).__name__}, not a torch.nn.Module"
-        )
+        raise PersistenceError(f"{path}: {factory or given} made a {type(module).__name__}, not a torch.nn.Module")
     return module
 
 
@@ -227,8 +221,6 @@ class Store:
         try:
             yield
         except Py4JJavaError as error:
-            raise PersistenceError(
-                f"cannot {what} {self._path}: {error.java_exception.toString()}"
-            ) from error
+            raise PersistenceError(f"cannot {what} {self._path}: {error.java_exception.toString()}") from error
         except Py4JError as error:
             raise PersistenceError(f"cannot {what} {self._path}: {error}") from error

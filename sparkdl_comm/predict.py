@@ -15,6 +15,9 @@ from pyspark import Broadcast, TaskContext, cloudpickle
 from .data.cache import lengths, matrix, null_rows
 from .errors import ConfError, InputError, ModelError
 
+#: Name of the column that a :class:`Predictor` adds.
+PREDICTION = "prediction"
+
 
 class Shipped:
     """A module to broadcast. What executors find in the broadcast is the module itself, made once per Python
@@ -36,9 +39,10 @@ class Predictor:
     """Function for ``mapInArrow``.
 
     ``module``: broadcast of :class:`Shipped`, or the module (Spark Connect has no broadcasts). ``features``:
-    index of the features' column. ``helper``: that column is the last one and was added for us; drop it.
-    ``batch_size``: rows per forward pass. ``classification``: predict the index of the largest output.
-    ``vector``: otherwise, predict ``array<float>``, not a number. ``device``: cpu or cuda.
+    index of the features' column. ``columns``: how many columns to keep, after which comes the prediction;
+    one that comes in after them holds features converted for us. ``batch_size``: rows per forward pass.
+    ``classification``: predict the index of the largest output. ``vector``: otherwise, predict
+    ``array<float>``, not a number. ``device``: cpu or cuda.
 
     :raises InputError: null features, or vectors of different lengths in one batch; with the number of rows.
     :raises ModelError: the output does not have one row per row, or is a vector where a number was expected.
@@ -46,8 +50,7 @@ class Predictor:
 
     module: Broadcast[Any] | torch.nn.Module
     features: int
-    helper: bool
-    prediction: str
+    columns: int
     batch_size: int
     classification: bool
     vector: bool
@@ -62,10 +65,8 @@ class Predictor:
                 shipped = self.module.value if isinstance(self.module, Broadcast) else self.module
                 module = shipped.to(device).eval()
             predicted = self._predict(module, device, batch.column(self.features))
-            columns, names = list(batch.columns), list(batch.schema.names)
-            if self.helper:
-                columns, names = columns[:-1], names[:-1]
-            yield pa.RecordBatch.from_arrays([*columns, predicted], names=[*names, self.prediction])
+            columns, names = batch.columns[: self.columns], batch.schema.names[: self.columns]
+            yield pa.RecordBatch.from_arrays([*columns, predicted], names=[*names, PREDICTION])
 
     def _predict(self, module: torch.nn.Module, device: torch.device | None, column: pa.Array) -> pa.Array:
         nulls = null_rows(column)
@@ -89,9 +90,7 @@ class Predictor:
         """The predictions for some rows, ``[rows, k]``, k = 1 unless they are vectors."""
         if not isinstance(output, torch.Tensor) or output.dim() == 0 or output.shape[0] != rows:
             got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-            raise ModelError(
-                f"the model must return a tensor with one row per row of input, {rows}; it returned {got}"
-            )
+            raise ModelError(f"the model must return a tensor with one row per row of input, {rows}; it returned {got}")
         output = output.reshape(rows, -1)
         if self.classification and output.shape[1] > 1:
             output = output.argmax(1, keepdim=True)
@@ -107,9 +106,7 @@ class Predictor:
         if not self.vector:
             return pa.array(values[:, 0], pa.float64())
         offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
-        return pa.ListArray.from_arrays(
-            pa.array(offsets, pa.int32()), pa.array(values.reshape(-1), pa.float32())
-        )
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values.reshape(-1), pa.float32()))
 
 
 def task_device(name: str) -> torch.device:

@@ -39,9 +39,7 @@ def spark_conf(**settings: object) -> dict[str, str]:
         _BARRIER_CHECK: "1s",
         _ARROW: "true",
     }
-    conf.update(
-        {key.full: as_text(settings[key.field]) for key in KEYS if settings.get(key.field) is not None}
-    )
+    conf.update({key.full: as_text(settings[key.field]) for key in KEYS if settings.get(key.field) is not None})
     return conf
 
 
@@ -132,9 +130,7 @@ def check_slots(
     """
     if not is_classic(spark):
         if num_workers is None:
-            raise SlotsError(
-                "num_workers: set it; the number of slots is not known to a Spark Connect client"
-            )
+            raise SlotsError("num_workers: set it; the number of slots is not known to a Spark Connect client")
         return num_workers
     master = spark.sparkContext.master or ""
     expected = _expected_slots(application_conf(spark), master)

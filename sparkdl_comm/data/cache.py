@@ -64,9 +64,7 @@ class RowCache:
 
     @classmethod
     def _fill(cls, kept: list[pa.RecordBatch], width: int, classification: bool) -> RowCache:
-        ids = np.concatenate(
-            [np.empty(0, np.int64), *(batch["id"].to_numpy(zero_copy_only=False) for batch in kept)]
-        )
+        ids = np.concatenate([np.empty(0, np.int64), *(batch["id"].to_numpy(zero_copy_only=False) for batch in kept)])
         place = np.empty(len(ids), np.int64)
         place[np.argsort(ids, kind="stable")] = np.arange(len(ids))
         features = np.empty((len(ids), width), np.float32)
@@ -93,9 +91,7 @@ class _Faults:
 
     @property
     def found(self) -> bool:
-        return len(self.lengths) > 1 or bool(
-            self.null_features or self.null_labels or self.nan_labels or self.no_class
-        )
+        return len(self.lengths) > 1 or bool(self.null_features or self.null_labels or self.nan_labels or self.no_class)
 
     def look(self, batch: pa.RecordBatch, classification: bool) -> None:
         self.rows += batch.num_rows
@@ -121,9 +117,7 @@ class _Faults:
         found = [f"{count} of {self.rows} rows have {what}" for count, what in counted if count]
         if len(self.lengths) > 1:
             shown = ", ".join(str(length) for length in sorted(self.lengths)[:8])
-            found.append(
-                f"feature vectors of {len(self.lengths)} different lengths in {self.rows} rows: {shown}"
-            )
+            found.append(f"feature vectors of {len(self.lengths)} different lengths in {self.rows} rows: {shown}")
         if found:
             raise InputError("; ".join(found) + ". Drop or fill these rows before fit, e.g. with df.dropna()")
 

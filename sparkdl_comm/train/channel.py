@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import selectors
+import select
 import socket
 import threading
 import time
@@ -22,10 +22,18 @@ import torch
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
 from sparkdl_comm.train import handshake, listen
-from sparkdl_comm.train.handshake import TIMEOUT_KEY, Address, Clock, encode_frame, recv_frame, send_frame
+from sparkdl_comm.train.handshake import (
+    TIMEOUT_KEY,
+    Address,
+    Clock,
+    encode_frame,
+    hang_up,
+    recv_frame,
+    send_frame,
+)
 from sparkdl_comm.train.tensors import MAX_HEADER, allocate, describe, pieces, raw
 
-MAX_PROGRESS = 64 * 1024
+MAX_PROGRESS = 64 << 10
 #: Seconds that each piece (8 MiB) of the tensors may take: no deadline for the whole would fit models of all
 #: sizes.
 STALL_SECONDS = 60.0
@@ -53,19 +61,17 @@ class DriverListener:
         max_bytes: int | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Listens at once on the address of `nic`, or that `host` resolves to (never on all). `max_bytes`:
-        most that the tensors may take; None: the memory available when they come. Raises ConfError (NIC,
-        ports)."""
+        """Listens at once on the address of `nic`, or that `host` resolves to; else ConfError. `max_bytes`:
+        most that the tensors may take; None: the memory available when they come."""
         self._on_progress = on_progress
         self._max_bytes = max_bytes
         self._clock = clock
         self._changed = threading.Condition()
         self._epoch = epoch
-        self._taken = False
+        self._taken = self._closed = False
         self._sock: socket.socket | None = None
         self._tensors: dict[str, torch.Tensor] | None = None
         self._error: SparkdlCommError | None = None
-        self._closed = False
         self._door = listen.Door(listen.choose_address(host, nic), ports, secret, self._guest, clock)
         self.address: Address = self._door.address
         self._wake_in, self._wake_out = socket.socketpair()
@@ -78,11 +84,11 @@ class DriverListener:
             self._epoch, self._taken = epoch, False
             self._tensors = self._error = None
             old, self._sock = self._sock, None
-        _hang_up(old)
+        if old is not None:
+            hang_up(old)
 
     def tensors(self, deadline: float) -> dict[str, torch.Tensor]:
-        """The trained tensors, on the CPU. `deadline` is a value of the clock (`time.monotonic()`), in
-        seconds.
+        """The trained tensors, on the CPU. `deadline` is a value of the clock (`time.monotonic()`, seconds).
 
         Raises DeadlineError, RankLostError (rank 0 went away before it had sent them), InputError (wrong
         header), GangError (it closed without sending any; the listener is closed).
@@ -112,10 +118,10 @@ class DriverListener:
             self._closed = True
             sock, self._sock = self._sock, None
             self._changed.notify_all()
-        _hang_up(sock)
-        self._wake_in.send(b"x")
+        if sock is not None:
+            hang_up(sock)
+        self._wake_in.close()  # the thread's end becomes readable
         self._thread.join(2.0)
-        self._wake_in.close()
 
     def __enter__(self) -> DriverListener:
         return self
@@ -124,21 +130,19 @@ class DriverListener:
         self.close()
 
     def _accept(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._door.sock, selectors.EVENT_READ)
-            selector.register(self._wake_out, selectors.EVENT_READ)
-            while not self._closed:
-                for key, _ in selector.select(60.0):
-                    if key.fileobj is self._door.sock:
-                        self._door.admit()
+        poll = select.poll()
+        poll.register(self._door.sock, select.POLLIN)
+        poll.register(self._wake_out, select.POLLIN)
+        while not self._closed:
+            poll.poll(60_000)
+            self._door.admit()  # does nothing if there is nobody
         self._door.close()
         self._wake_out.close()
 
     def _guest(self, sock: socket.socket, hello: dict[str, Any]) -> None:
         epoch = hello.get("epoch")
         with self._changed:
-            known = self._epoch is None or epoch == self._epoch
-            if hello.get("kind") != _KIND or not isinstance(epoch, str) or not known:
+            if hello.get("kind") != _KIND or not isinstance(epoch, str) or epoch != (self._epoch or epoch):
                 raise GangError(f"the driver expects gang epoch {self._epoch}, not {epoch!r:.80}")
             if self._taken or self._closed:
                 raise GangError(f"gang epoch {epoch} has its connection to the driver already")
@@ -148,10 +152,12 @@ class DriverListener:
             send_frame(sock, {"type": "welcome"}, 64, self._clock() + listen.VISIT_SECONDS, self._clock)
             self._receive(sock)
             error: SparkdlCommError = GangError("rank 0 closed its channel without having sent the model")
-        except ConnectionError as exc:
-            error = RankLostError(f"rank 0 went away before it had sent the model: {exc}", rank=0)
         except SparkdlCommError as exc:
             error = exc
+        except OSError as exc:
+            error = RankLostError(f"rank 0 went away before it had sent the model: {exc}", rank=0)
+        except (RuntimeError, MemoryError) as exc:  # what torch raises when there is no room
+            error = GangError(f"the driver cannot take the model: {exc}")
         sock.close()
         with self._changed:
             if self._sock is sock:  # else it is of an epoch that is over
@@ -171,6 +177,8 @@ class DriverListener:
                 tensors = allocate(message, limit)
                 for tensor in tensors.values():
                     for piece in pieces(raw(tensor)):
+                        if self._sock is not sock:  # the kernel takes more even after `hang_up`
+                            raise GangError("the driver waits for this model no longer")
                         handshake.recv_into(sock, piece, clock() + STALL_SECONDS, clock)
                 with self._changed:
                     if self._sock is sock:
@@ -184,12 +192,6 @@ class DriverListener:
                     _log.exception("on_progress failed")
             else:
                 raise InputError(f"rank 0 sent an unknown message {kind!r:.40}")
-
-
-def _hang_up(sock: socket.socket | None) -> None:
-    if sock is not None:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)  # its own thread sees that, and closes it
 
 
 class DriverClient:
@@ -223,8 +225,7 @@ class DriverClient:
         deadline = clock() + timeout
         sock = handshake.connect(address, secret, deadline, bind_ip, clock)
         try:
-            hello = {"kind": _KIND, "epoch": epoch, "rank": 0}
-            send_frame(sock, hello, listen.MAX_HELLO, deadline, clock)
+            send_frame(sock, {"kind": _KIND, "epoch": epoch}, listen.MAX_HELLO, deadline, clock)
             recv_frame(sock, 64, deadline, clock)
         except BaseException as exc:
             sock.close()
@@ -234,17 +235,15 @@ class DriverClient:
         return cls(sock, stall_seconds, clock)
 
     def progress(self, progress: dict[str, Any]) -> bool:
-        """Show `progress` (JSON, up to 64 KiB) to the driver if that takes no waiting; False if it was
-        dropped, because the one before has not gone out or the driver is away. Raises InputError if it is no
-        JSON or too long."""
+        """Show `progress` (JSON, up to 64 KiB, else InputError) to the driver if that takes no waiting; False
+        if it was dropped, because the one before has not gone out or the driver is away."""
         frame = encode_frame({"type": "progress", "progress": progress}, MAX_PROGRESS)
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            if self._gone is not None:
-                return False
-            self._push()
-            if self._rest:
+            if self._gone is None:
+                self._push()
+            if self._gone is not None or self._rest:
                 return False
             self._rest += frame
             self._push()
@@ -256,8 +255,8 @@ class DriverClient:
         return True
 
     def send_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Send all of `tensors` and wait until the driver has them. A non-contiguous or GPU tensor is copied,
-        one at a time. Raises ModelError (a tensor without plain bytes), GangError (the driver is away),
+        """Send `tensors` and wait until the driver has them; non-contiguous and GPU ones are copied one at a
+        time. Raises ModelError (a tensor without plain bytes), GangError (the driver is away),
         DeadlineError."""
         header = encode_frame({"type": "tensors", **describe(tensors)}, MAX_HEADER)
         with self._lock:

@@ -32,6 +32,8 @@ HOLD_SECONDS = 1.0
 #: How long `announce` waits for rank 0's verdict, and `stop` for the last bytes to go out.
 ANNOUNCE_SECONDS = 2.0
 LINGER_SECONDS = 1.0
+#: How long to wait for the verdict when a connection breaks, before that is reported as what it looks like.
+VERDICT_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
 

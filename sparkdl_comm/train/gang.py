@@ -21,7 +21,7 @@ from typing import Any
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
 from sparkdl_comm.train import handshake, listen
-from sparkdl_comm.train.control import Control
+from sparkdl_comm.train.control import VERDICT_SECONDS, Control
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.handshake import TIMEOUT_KEY, Clock
 from sparkdl_comm.train.listen import MAX_HELLO, Door
@@ -34,7 +34,8 @@ CONTROL = "control"
 
 
 class Gang:
-    """One rank's membership. Thread-safe. Also a context manager that closes it."""
+    """One rank's membership. Thread-safe. To be closed, as Spark may keep the process for other tasks;
+    also a context manager, which closes it, and announces the exception that ends it."""
 
     def __init__(self, rank: int, world: int, secret: bytes, epoch: str, clock: Clock) -> None:
         """Not to be called directly: see `join`."""
@@ -110,8 +111,11 @@ class Gang:
         none."""
         return self._control.failure
 
-    def check(self) -> None:
-        """Raise the gang's failure as a typed error, if there is one."""
+    def check(self, wait: float = 0.0) -> None:
+        """Raise the gang's failure as a typed error, if there is one or comes within `wait` seconds: a rank
+        whose connection to a peer breaks often knows so before the gang has settled on why."""
+        with self._control.changed:
+            self._control.changed.wait_for(lambda: self._control.failure is not None, wait)
         failure = self._control.failure
         if failure is not None:
             raise failure.to_exception()
@@ -142,7 +146,7 @@ class Gang:
         except DeadlineError as exc:
             raise DeadlineError(f"{where}: {exc.message}", rank=rank) from exc
         except GangError as exc:
-            self.check()
+            self.check(VERDICT_SECONDS)
             if isinstance(exc.__cause__, ConnectionRefusedError):
                 raise RankLostError(f"{where}: {exc.message}", rank=rank) from exc
             raise type(exc)(f"{where}: {exc.message}") from exc
@@ -166,7 +170,11 @@ class Gang:
     def __enter__(self) -> Gang:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: object, exc: BaseException | None, where: object) -> None:
+        # An exception that nobody announced is not to look like a clean leave, after which the others would
+        # wait.
+        if exc is not None and self.failure() is None:
+            self.announce_failure(Failure.of(exc, self.rank))
         self.close()
 
     # ---- inside

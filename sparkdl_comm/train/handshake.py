@@ -22,6 +22,7 @@ JSON object.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -29,6 +30,7 @@ import math
 import os
 import select
 import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -56,6 +58,11 @@ def _wait(sock: socket.socket, event: int, deadline: float, clock: Clock, what: 
             return
 
 
+def _gone(exc: OSError) -> ConnectionError:
+    # ETIMEDOUT and EHOSTUNREACH are no ConnectionErrors in Python, but mean the same here.
+    return ConnectionAbortedError(exc.errno, f"connection lost: {exc.strerror or exc}")
+
+
 def recv_into(sock: socket.socket, view: memoryview, deadline: float, clock: Clock = time.monotonic) -> None:
     """Fill `view` (bytes). Raises DeadlineError, ConnectionError if the peer closes before."""
     done = 0
@@ -66,9 +73,10 @@ def recv_into(sock: socket.socket, view: memoryview, deadline: float, clock: Clo
         try:
             got = sock.recv_into(view[done:])
         except (BlockingIOError, InterruptedError):
-            what = f"receiving, {done} of {len(view)} bytes"
-            _wait(sock, select.POLLIN, deadline, clock, what)
+            _wait(sock, select.POLLIN, deadline, clock, f"receiving, {done} of {len(view)} bytes")
             continue
+        except OSError as exc:
+            raise _gone(exc) from exc
         if got == 0:
             raise ConnectionResetError(f"peer closed after {done} of {len(view)} bytes")
         done += got
@@ -91,8 +99,9 @@ def send_all(
         try:
             done += sock.send(view[done:])
         except (BlockingIOError, InterruptedError):
-            what = f"sending, {done} of {len(view)} bytes"
-            _wait(sock, select.POLLOUT, deadline, clock, what)
+            _wait(sock, select.POLLOUT, deadline, clock, f"sending, {done} of {len(view)} bytes")
+        except OSError as exc:
+            raise _gone(exc) from exc
 
 
 def encode_frame(value: dict[str, Any], maximum: int) -> bytes:
@@ -181,6 +190,14 @@ def tune(sock: socket.socket) -> None:
     ):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def hang_up(sock: socket.socket) -> None:
+    """End a connection that another thread reads from: that one sees an EOF, and closes it (close() would not
+    wake it). With a reset then, as a peer that waits for room to send would not notice a FIN."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.shutdown(socket.SHUT_RD)
 
 
 def _proof(secret: bytes, role: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:

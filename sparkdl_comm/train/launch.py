@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from pyspark.sql import DataFrame
 
+from ..errors import InputError
 from .channel import DriverListener
 from .failure import Failure
 from .rank import make_rank_fn
@@ -37,6 +38,8 @@ def launch(rows: DataFrame, spec: TrainSpec, host: str) -> tuple[dict[str, torch
                 .mapInArrow(make_rank_fn(spec), "rank int, report string", barrier=True)  # type: ignore[arg-type]
                 .collect()
             )
+            if not reports:  # Spark runs no task at all for a relation that it knows to be empty
+                raise InputError("nothing to train on: the DataFrame has no rows")
             # rank 0 sent them before it reported
             tensors = listener.tensors(time.monotonic() + spec.conf.timeout)
         except Exception as error:

@@ -76,8 +76,6 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
         "bytes": {kind: sum(report.bytes.get(kind, 0) for report in reports) for kind in sorted(kinds)},
         "history": [
             {"epoch": epoch, "loss": sum(parts)}
-            for epoch, parts in enumerate(
-                zip(*(report.epoch_losses for report in reports), strict=True), start=1
-            )
+            for epoch, parts in enumerate(zip(*(report.epoch_losses for report in reports), strict=True), start=1)
         ],
     }

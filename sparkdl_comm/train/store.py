@@ -9,7 +9,6 @@ gang fails, all waits end with its failure.
 from __future__ import annotations
 
 import base64
-import contextlib
 import socket
 import threading
 from collections.abc import Sequence
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from torch._C._distributed_c10d import Store  # torch.distributed.Store, by the name that is typed
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError
+from sparkdl_comm.train.control import VERDICT_SECONDS
 from sparkdl_comm.train.failure import Failure
-from sparkdl_comm.train.handshake import recv_frame, send_frame
+from sparkdl_comm.train.handshake import hang_up, recv_frame, send_frame
 from sparkdl_comm.train.listen import VISIT_SECONDS
 from sparkdl_comm.train.table import MAX_WAIT, Request, Table
 
@@ -43,6 +43,7 @@ class StoreService:
         self._idle: list[socket.socket] = []
         self._all: set[socket.socket] = set()
         self._over = False
+        self._closed = False
         # C++ looks the Python methods up at each call: a store that Python has let go of would have none any
         # more.
         self._stores: list[GangStore] = []
@@ -72,16 +73,17 @@ class StoreService:
                     raise
                 self._give_back(sock)
             except OSError as exc:  # DeadlineError is one too
-                gang.check()
                 if isinstance(exc, GangError):
+                    gang.check()
                     raise
-                if self._over:
+                if self._closed:
                     raise GangError("the gang is closed") from exc
+                gang.check(VERDICT_SECONDS)
                 raise RankLostError(
                     f"rank {gang.rank} lost the store at rank 0 in {request['op']}: {exc}", rank=0
                 ) from exc
         if "error" in reply:
-            gang.check()
+            gang.check(VERDICT_SECONDS if reply["error"] == "GangError" else 0.0)
             kinds = {kind.__name__: kind for kind in (DeadlineError, InputError)}
             kind = kinds.get(str(reply["error"]), GangError)
             raise kind(f"store {request['op']}: {reply.get('message')}", rank=gang.rank)
@@ -92,6 +94,7 @@ class StoreService:
         self._end(f"the gang failed: {failure.error}: {failure.message}")
 
     def close(self) -> None:
+        self._closed = True
         self._end("the gang is closed")
 
     def sockets(self) -> list[socket.socket]:
@@ -103,8 +106,7 @@ class StoreService:
         with self._lock:
             self._over = True
             for sock in self._all:
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that polls it; close() would not
+                hang_up(sock)
             for sock in self._idle:
                 sock.close()
                 self._all.discard(sock)
@@ -147,11 +149,13 @@ class StoreService:
         clock = self._gang._clock
         self._keep(sock)
         try:
-            while not self._over:
+            while True:
                 try:
                     request = recv_frame(sock, MAX_FRAME, clock() + MAX_WAIT, clock)
                 except DeadlineError:
                     continue  # idle for a day
+                if self._over:
+                    return
                 reply = self._table.answer(request)
                 send_frame(sock, reply, MAX_FRAME, clock() + VISIT_SECONDS, clock)
         finally:

@@ -41,7 +41,7 @@ class Table:
                 return operation(self, keys, values, request)
         except SparkdlCommError as exc:
             return {"error": type(exc).__name__, "message": exc.message}
-        except (ValueError, TypeError, IndexError) as exc:
+        except (ValueError, TypeError, LookupError) as exc:
             return {"error": "InputError", "message": f"malformed store request: {exc}"}
 
     def end(self, why: str) -> None:

@@ -46,9 +46,7 @@ def test_permutation(rows: int, seed: int, epoch: int, rank: int) -> None:
 
 
 def test_permutation_depends_on_everything() -> None:
-    orders = {
-        permutation(50, *key).tobytes() for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (-1, 0, 0)]
-    }
+    orders = {permutation(50, *key).tobytes() for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (-1, 0, 0)]}
     assert len(orders) == 5
 
 

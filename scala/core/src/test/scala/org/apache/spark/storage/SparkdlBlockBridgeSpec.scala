@@ -1,0 +1,115 @@
+package org.apache.spark.storage
+
+import java.nio.ByteBuffer
+import java.util.concurrent.{ExecutionException, TimeUnit}
+
+import org.apache.spark.{SparkConf, SparkContext, SparkEnv}
+import org.scalatest.BeforeAndAfterAll
+import org.scalatest.funsuite.AnyFunSuite
+
+/** Real blocks in a real BlockManager; what goes "to another executor" goes through this one's own transfer service. */
+class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
+  private val Job = 1L << 61
+  private var context: SparkContext = _
+  private lazy val bridge = new SparkdlBlockBridge
+
+  override def beforeAll(): Unit = {
+    val conf = new SparkConf(false)
+      .setMaster("local[2]")
+      .setAppName("blocks")
+      .set("spark.ui.enabled", "false")
+      .set("spark.driver.host", "127.0.0.1")
+      .set("spark.driver.bindAddress", "127.0.0.1")
+      .set("spark.testing.memory", (600L << 20).toString)
+    context = new SparkContext(conf)
+  }
+
+  override def afterAll(): Unit = context.stop()
+
+  private final class Collected(override val bytes: Long) extends BlockSink {
+    private val received = new java.io.ByteArrayOutputStream
+    override def restart(): Unit = received.reset()
+    override def write(from: ByteBuffer): Unit = {
+      val part = new Array[Byte](from.remaining)
+      from.get(part)
+      received.write(part)
+    }
+    def contents: Seq[Byte] = received.toByteArray.toSeq
+  }
+
+  private def direct(bytes: Array[Byte]): ByteBuffer = {
+    val buffer = ByteBuffer.allocateDirect(bytes.length)
+    buffer.put(bytes).flip()
+    buffer
+  }
+
+  private def random(count: Int): Array[Byte] = {
+    val bytes = new Array[Byte](count)
+    new scala.util.Random(count).nextBytes(bytes)
+    bytes
+  }
+
+  private def soon: Long = System.nanoTime + TimeUnit.SECONDS.toNanos(5)
+
+  private def elsewhere: BlockServer = bridge.here.copy(executorId = "another")
+
+  private def fetch(name: String, bytes: Int, from: BlockServer): Seq[Byte] = {
+    val sink = new Collected(bytes)
+    bridge.fetch(from, Job, name, sink).get(20, TimeUnit.SECONDS)
+    sink.contents
+  }
+
+  test("a block of several pieces arrives whole, from here and over the network") {
+    val pieces = Seq(random(10), random(3000000), random(77))
+    bridge.put(Job, "sparkdl_many", pieces.map(direct).toArray)
+    val whole = pieces.flatten
+    assert(fetch("sparkdl_many", whole.size, bridge.here) === whole)
+    assert(fetch("sparkdl_many", whole.size, elsewhere) === whole)
+    assert(bridge.retire(Job, "sparkdl_many", soon))
+    assert(bridge.status(Job, "sparkdl_many").isEmpty)
+  }
+
+  test("the block is the caller's memory, which survives its removal") {
+    val memory = direct(Array[Byte](1, 2, 3, 4))
+    bridge.put(Job, "sparkdl_view", Array(memory.slice()))
+    memory.put(0, 9.toByte)
+    assert(fetch("sparkdl_view", 4, elsewhere) === Seq[Byte](9, 2, 3, 4))
+    assert(bridge.retire(Job, "sparkdl_view", soon))
+    assert(memory.get(1) === 2)
+  }
+
+  test("under memory pressure a block is spilled, not lost, and its memory is given back to Spark") {
+    val bytes = random(5000000)
+    bridge.put(Job, "sparkdl_pressed", Array(direct(bytes)))
+    assert(bridge.status(Job, "sparkdl_pressed") === Some((5000000L, 0L)))
+    val cached = context.parallelize(0 until 40, 40).map(_ => new Array[Byte](16 << 20)).persist(StorageLevel.MEMORY_ONLY)
+    cached.count()
+    assert(bridge.status(Job, "sparkdl_pressed") === Some((0L, 5000000L)), "the block was not evicted: no test")
+    assert(fetch("sparkdl_pressed", bytes.length, elsewhere) === bytes.toSeq)
+    assert(fetch("sparkdl_pressed", bytes.length, bridge.here) === bytes.toSeq)
+    cached.unpersist(blocking = true)
+    assert(bridge.retire(Job, "sparkdl_pressed", soon))
+  }
+
+  test("a block is not retired while it is read") {
+    bridge.put(Job, "sparkdl_read", Array(direct(random(100))))
+    val id = BroadcastBlockId(Job, "sparkdl_read")
+    val reader = SparkEnv.get.blockManager.getLocalBytes(id).get
+    assert(!bridge.retire(Job, "sparkdl_read", System.nanoTime + TimeUnit.MILLISECONDS.toNanos(50)))
+    SparkEnv.get.blockManager.releaseLockAndDispose(id, reader)
+    assert(bridge.retire(Job, "sparkdl_read", soon))
+    assert(bridge.retire(Job, "sparkdl_read", soon), "what is gone counts as retired")
+  }
+
+  test("a block that is not there, and one of another size, are errors") {
+    Seq(bridge.here, elsewhere).foreach { server =>
+      intercept[ExecutionException](fetch("sparkdl_never", 4, server))
+    }
+    bridge.put(Job, "sparkdl_short", Array(direct(random(100))))
+    Seq(bridge.here, elsewhere).foreach { server =>
+      intercept[ExecutionException](fetch("sparkdl_short", 101, server))
+      intercept[ExecutionException](fetch("sparkdl_short", 99, server))
+    }
+    assert(bridge.retire(Job, "sparkdl_short", soon))
+  }
+}

@@ -1,0 +1,24 @@
+package sparkdl.comm
+
+import org.apache.spark.SparkConf
+import org.scalatest.funsuite.AnyFunSuite
+
+class CommConfSpec extends AnyFunSuite {
+  private def read(ports: String) = CommConf(new SparkConf(false).set("spark.sparkdl.comm.ports", ports))
+
+  test("any port is the default") {
+    assert(CommConf(new SparkConf(false)) === CommConf(0, 1))
+  }
+
+  test("a port and a range") {
+    assert(read("40000") === CommConf(40000, 1))
+    assert(read("40000-40099") === CommConf(40000, 100))
+  }
+
+  Seq("abc", "80", "40000-39999", "40000-70000", "1-2-3", "").foreach { text =>
+    test(s"'$text' is refused with the key and the value") {
+      val error = intercept[IllegalArgumentException](read(text))
+      assert(error.getMessage.contains(s"spark.sparkdl.comm.ports=$text"))
+    }
+  }
+}

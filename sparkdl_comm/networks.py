@@ -1,0 +1,80 @@
+"""Networks that the programs, benchmarks and tests of this project train.
+
+They are in the package so that executors can import them, and so that a saved model can name how to rebuild them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class LeNet5(nn.Sequential):
+    """The LeNet-5 of the BML paper: 3,274,634 parameters. Input [rows, 784] (28 x 28, flat), output [rows, 10]."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Unflatten(1, (1, 28, 28)),
+            nn.Conv2d(1, 32, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(3136, 1024),
+            nn.ReLU(),
+            nn.Linear(1024, 10),
+        )
+
+
+class SmallLeNet(nn.Sequential):
+    """BigDL's LeNet example: 22,278 parameters. Input [rows, 784] (28 x 28, flat), output [rows, 10]."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Unflatten(1, (1, 28, 28)),
+            nn.Conv2d(1, 6, 5),
+            nn.Tanh(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 12, 5),
+            nn.Tanh(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(192, 100),
+            nn.Tanh(),
+            nn.Linear(100, 10),
+        )
+
+
+class WidePerceptron(nn.Sequential):
+    """59,862,826 parameters in five layers: much to send for little to compute. Input [rows, 784], output [rows, 10]."""
+
+    def __init__(self) -> None:
+        width = 4336
+        super().__init__(
+            nn.Linear(784, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, 10),
+        )
+
+
+def parameter_count(module: nn.Module) -> int:
+    """Elements of all parameters of `module`."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def digits_28x28() -> tuple[torch.Tensor, torch.Tensor]:
+    """The 1,797 handwritten digits that scikit-learn ships, scaled to 28 x 28: float32 [1797, 784] in [0, 1], int64 [1797]."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = torch.from_numpy(digits.images).float().div(16).unsqueeze(1)
+    scaled = nn.functional.interpolate(images, size=(28, 28), mode="bilinear", align_corners=False)
+    return scaled.flatten(1), torch.from_numpy(digits.target).long()

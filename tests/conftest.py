@@ -1,0 +1,49 @@
+"""One Spark application for all tests: three executors, each a JVM of its own with one core.
+
+Tests that break executors start an application of their own, in a process of their own: a JVM has only one.
+"""
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+import sparkdl_comm
+from sparkdl_comm.errors import PluginError
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """``local-cluster[3,1,1024]`` with the plugin; without it, and with a warning, where no jar has been built."""
+    home = tmp_path_factory.mktemp("spark-home")  # of links: executors write their logs to its work/
+    for part in ("bin", "jars", "python"):
+        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
+    os.environ["SPARK_HOME"] = str(home)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # executors unpickle by name what tests define
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    conf = {
+        "spark.master": "local-cluster[3,1,1024]",
+        "spark.app.name": "sparkdl_comm tests",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "3",
+        "spark.task.maxFailures": "1",  # a task that fails on purpose does so once
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.sparkdl.comm.progress": "false",
+    }
+    try:
+        conf.update(sparkdl_comm.spark_conf(progress=False))
+    except PluginError as error:
+        warnings.warn(str(error), stacklevel=1)
+    session = SparkSession.builder.config(map=conf).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

@@ -1,0 +1,60 @@
+"""Small networks for tests; in a module of their own, so that executors can import them."""
+
+import torch
+
+
+class TwoClasses(torch.nn.Module):
+    """Two features, two classes; class 1 where the first feature is larger. Exact, and without arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2, bias=False)
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.linear(rows)
+
+
+class Sum(torch.nn.Module):
+    """The sum of the features, ``[rows, 1]``, with a factor to learn."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(factor))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.factor * rows.sum(1, keepdim=True)
+
+
+class Double(torch.nn.Module):
+    """Twice the features: a vector for each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.factor * rows
+
+
+class Tied(torch.nn.Module):
+    """Encoder and decoder share their weight, and there is a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = torch.nn.Linear(3, 3, bias=False)
+        self.decoder = torch.nn.Linear(3, 3, bias=False)
+        self.decoder.weight = self.encoder.weight
+        self.register_buffer("offset", torch.zeros(3))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.decoder(self.encoder(rows)) + self.offset
+
+
+def make_two_classes() -> torch.nn.Module:
+    return TwoClasses()
+
+
+def not_a_module() -> int:
+    return 3

@@ -1,0 +1,103 @@
+"""Settings: parsing, refusals, and that files that repeat the table agree with it."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from sparkdl_comm.conf import KEYS, PREFIX, CommConf, as_text, defaults_file, seconds
+from sparkdl_comm.errors import ConfError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_defaults() -> None:
+    conf = CommConf.from_mapping({"spark.app.name": "x"})
+    assert conf == CommConf("ps", 300.0, 30.0, "", (0, 0), 0, "fp32", True)
+
+
+def test_table_and_dataclass_agree() -> None:
+    assert [key.field for key in KEYS] == [field.name for field in fields(CommConf)]
+
+
+def test_values_and_overrides() -> None:
+    conf = CommConf.from_mapping(
+        {
+            PREFIX + "strategy": "ps",
+            PREFIX + "timeout": "2min",
+            PREFIX + "ports": "40000-40100",
+            PREFIX + "driver.port": "40200",
+            PREFIX + "progress": "False",
+            PREFIX + "ps.wire": "bf16",
+        },
+        strategy="gloo",
+        slot_timeout=None,
+    )
+    assert (conf.strategy, conf.timeout, conf.slot_timeout) == ("gloo", 120.0, 30.0)
+    assert (conf.ports, conf.driver_port, conf.progress, conf.ps_wire) == ((40000, 40100), 40200, False, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("30s", 30.0), ("30", 30.0), ("500ms", 0.5), ("2min", 120.0), ("2m", 120.0), ("1H", 3600.0), ("1.5 s", 1.5)],
+)
+def test_seconds(text: str, expected: float) -> None:
+    assert seconds(text) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("timeout", "soon"),
+        ("timeout", "0s"),
+        ("timeout", "-1s"),
+        ("timeout", "nan"),
+        ("slotTimeout", ""),
+        ("strategy", ""),
+        ("ports", "80"),
+        ("ports", "50000-40000"),
+        ("ports", "40000-70000"),
+        ("ports", "any"),
+        ("driver.port", "40000-40100"),
+        ("driver.port", "70000"),
+        ("ps.wire", "fp8"),
+        ("progress", "1"),
+    ],
+)
+def test_bad_value_names_key_value_and_limit(key: str, value: str) -> None:
+    with pytest.raises(ConfError, match=re.escape(f"{PREFIX}{key}={value!r}: must be ")):
+        CommConf.from_mapping({PREFIX + key: value})
+
+
+def test_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(ConfError, match=r"unknown key spark\.sparkdl\.comm\.slot_timeout; did you mean .*slotTimeout"):
+        CommConf.from_mapping({PREFIX + "slot_timeout": "1s"})
+    with pytest.raises(ConfError, match="did you mean timeout"):
+        CommConf.from_mapping({}, timeuot="1s")
+
+
+def test_text_of_a_value_reads_back() -> None:
+    conf = CommConf.from_mapping({PREFIX + "ports": "40000-40100"})
+    texts = {key.full: as_text(getattr(conf, key.field)) for key in KEYS}
+    assert CommConf.from_mapping(texts) == conf
+
+
+def test_defaults_file_is_the_table() -> None:
+    text = (ROOT / "conf/sparkdl-defaults.conf").read_text()
+    assert text == defaults_file(), "run: python -m sparkdl_comm.conf > conf/sparkdl-defaults.conf"
+    settings = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# " + PREFIX)]
+    pairs = [(line + " ").split(" ", 1) for line in settings]
+    assert CommConf.from_mapping({key: value.strip() for key, value in pairs}) == CommConf.from_mapping({})
+
+
+def test_scala_uses_only_keys_of_the_table() -> None:
+    known = {key.full for key in KEYS}
+    sources = [path for kind in ("scala", "java") for path in (ROOT / "scala").glob(f"**/*.{kind}")]
+    used = {
+        (key, path.name)
+        for path in sources
+        for key in re.findall(r'"(spark\.sparkdl\.comm\.[A-Za-z0-9.]+)"', path.read_text(encoding="utf-8"))
+    }
+    assert [pair for pair in sorted(used) if pair[0] not in known] == []
+    assert not sources or used, "the pattern finds nothing any more"

@@ -1,0 +1,152 @@
+"""TorchEstimator: its Params, and what fit refuses before it touches an executor."""
+
+import functools
+import threading
+from typing import Any
+
+import pytest
+import torch
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sparkdl_comm import TorchEstimator, session
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import ConfError, InputError, ModelError, PluginError, SlotsError
+from sparkdl_comm.estimator import trained_module
+from sparkdl_comm.train.spec import TrainSpec
+
+from ..nets import Sum, Tied, TwoClasses
+
+
+@pytest.fixture
+def df(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([([0.0, 1.0], 0), ([2.0, 1.0], 1)], "features array<double>, label int")
+
+
+def estimator(**changes: Any) -> TorchEstimator:
+    return TorchEstimator(**{"model": TwoClasses, "loss": "CrossEntropyLoss", "strategy": "gloo", **changes})
+
+
+def test_params() -> None:
+    plain = TorchEstimator()
+    assert (plain.getFeaturesCol(), plain.getLabelCol()) == ("features", "label")
+    assert plain.getPredictionCol() == "prediction"
+    assert (plain.getBatchSize(), plain.getMaxIter(), plain.getSeed(), plain.getDevice()) == (32, 1, 0, "cpu")
+    assert (plain.getNumWorkers(), plain.getStrategy()) == (None, None)
+    assert (plain.getModel(), plain.getLoss(), plain.getOptimizer()) == (None, None, None)
+    camel = TorchEstimator(featuresCol="f", labelCol="l", predictionCol="p", batchSize=8, maxIter=3, num_workers=2)
+    snake = TorchEstimator(features_col="f", label_col="l", prediction_col="p", batch_size=8, max_iter=3, num_workers=2)
+    for name in ("featuresCol", "labelCol", "predictionCol", "batchSize", "maxIter", "num_workers"):
+        assert camel.getOrDefault(name) == snake.getOrDefault(name)
+    assert "rows per step over all ranks" in plain.explainParams()
+
+
+def test_setters_return_the_estimator() -> None:
+    made = TorchEstimator()
+    optimizer = functools.partial(torch.optim.Adam, lr=0.1)
+    same = made.setModel(TwoClasses).setLoss("MSELoss").setOptimizer(optimizer)
+    same = same.setFeaturesCol("f").setLabelCol("l").setPredictionCol("p").setBatchSize(1).setMaxIter(2)
+    same = same.setSeed(3).setNumWorkers(4).setDevice("cuda").setStrategy("gloo").setParams(batch_size=5)
+    assert same is made
+    assert (made.getBatchSize(), made.getMaxIter(), made.getSeed(), made.getNumWorkers()) == (5, 2, 3, 4)
+    assert (made.getDevice(), made.getStrategy(), made.getLoss()) == ("cuda", "gloo", "MSELoss")
+
+
+def test_keywords_refused() -> None:
+    with pytest.raises(TypeError, match="unknown parameter 'batchsize'; did you mean 'batch_size'"):
+        TorchEstimator(batchsize=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="batchSize given twice"):
+        TorchEstimator(batchSize=3, batch_size=3)
+    with pytest.raises(TypeError):
+        TorchEstimator(batchSize="many")  # type: ignore[arg-type]
+
+
+def test_copy() -> None:
+    module = TwoClasses()
+    made = TorchEstimator(model=module, loss="MSELoss")
+    other = made.copy({made.maxIter: 7})
+    assert (other.uid, other.getModel() is module, other.getMaxIter(), made.getMaxIter()) == (made.uid, True, 7, 1)
+    other.setModel(Sum)
+    assert made.getModel() is module
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"batchSize": 0}, ConfError, "batchSize=0: must be at least 1"),
+        ({"maxIter": -1}, ConfError, "maxIter=-1"),
+        ({"num_workers": 0}, ConfError, "num_workers=0"),
+        ({"device": "tpu"}, ConfError, "device='tpu': must be cpu or cuda"),
+        ({"strategy": "psx"}, ConfError, "psx.*gloo"),
+        ({"featuresCol": "x"}, InputError, "featuresCol: there is no column 'x'; the columns are features, label"),
+        ({"labelCol": "features"}, InputError, "labelCol: column 'features' is array<double>; accepted are numbers"),
+        ({"model": None}, ModelError, "model is not given"),
+        ({"loss": "L3Loss"}, ModelError, "did you mean L1Loss"),
+        ({"optimizer": 0.1}, ModelError, "optimizer is of type builtins.float"),
+        ({"model": functools.partial(Sum, factor=threading.Lock())}, ModelError, "model.factor"),
+        ({"num_workers": 99}, SlotsError, "num_workers=99.* 3 slots"),
+    ],
+)
+def test_refused(df: DataFrame, changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    tracker = df.sparkSession.sparkContext.statusTracker()
+    jobs = len(tracker.getJobIdsForGroup(None))
+    with pytest.raises(error, match=message):
+        estimator(**changes).fit(df)
+    assert len(tracker.getJobIdsForGroup(None)) == jobs, "no executor was touched"
+
+
+def test_label_of_the_wrong_type(df: DataFrame) -> None:
+    with pytest.raises(InputError, match="column 'label' is string"):
+        estimator().fit(df.withColumn("label", F.lit("a")))
+    with pytest.raises(InputError, match="2 columns named 'label'"):
+        estimator().fit(df.select("features", "label", F.lit(1).alias("label")))
+
+
+def test_unknown_key_in_the_session(df: DataFrame) -> None:
+    conf = df.sparkSession.conf
+    conf.set("spark.sparkdl.comm.timeOut", "3s")
+    try:
+        with pytest.raises(ConfError, match=r"timeOut; did you mean spark\.sparkdl\.comm\.timeout"):
+            estimator().fit(df)
+    finally:
+        conf.unset("spark.sparkdl.comm.timeOut")
+
+
+def test_plugin_only_where_needed(df: DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "application_conf", lambda spark: {"spark.task.cpus": "1"})
+    with pytest.raises(PluginError, match="spark.plugins is not set"):
+        estimator(strategy="ps").fit(df)
+    with pytest.raises(SlotsError):
+        estimator(strategy="gloo", num_workers=99).fit(df)
+    monkeypatch.setattr(session, "application_conf", lambda spark: {"spark.dynamicAllocation.enabled": "true"})
+    with pytest.raises(ConfError, match="dynamicAllocation"):
+        estimator(strategy="ps").fit(df)
+
+
+def spec(model: Any) -> TrainSpec:
+    return TrainSpec(
+        model, torch.nn.MSELoss(), torch.optim.SGD, 1, 1, 0, "cpu", "gloo", CommConf.from_mapping({}), 1,
+        False, "0" * 16, b"", ("", 0),
+    )  # fmt: skip
+
+
+def test_trained_module() -> None:
+    given = Sum(1.0)
+    module = trained_module(spec(given), {"factor": torch.tensor(5.0)})
+    assert module is not given
+    assert (module.factor.item(), given.factor.item(), module.training) == (5.0, 1.0, False)
+    state = torch.random.get_rng_state()
+    tied = trained_module(spec(Tied), {"encoder.weight": torch.eye(3), "offset": torch.ones(3)})
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert tied.decoder.weight is tied.encoder.weight
+    assert torch.equal(tied.decoder.weight, torch.eye(3))
+
+
+@pytest.mark.parametrize("tensors", [{}, {"factor": torch.zeros(()), "x": torch.zeros(1)}, {"factor": torch.zeros(2)}])
+def test_trained_module_of_another_model(tensors: dict[str, torch.Tensor]) -> None:
+    with pytest.raises(ModelError, match="not the driver's"):
+        trained_module(spec(Sum), tensors)
+
+
+def test_secret_is_not_shown() -> None:
+    assert "secret" not in repr(spec(Sum))

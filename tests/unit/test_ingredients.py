@@ -1,0 +1,94 @@
+"""What users give as model, loss and optimizer."""
+
+import functools
+import threading
+
+import pytest
+import torch
+
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.ingredients import (
+    check_ships,
+    is_classification,
+    loss_function,
+    model_like,
+    optimizer_factory,
+)
+
+from ..nets import Sum, TwoClasses, make_two_classes
+
+
+class Locked(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def test_model() -> None:
+    module = TwoClasses()
+    for model in (module, TwoClasses, make_two_classes):
+        assert model_like(model) is model
+    for model in (None, 3, "LeNet"):
+        with pytest.raises(ModelError, match="model is "):
+            model_like(model)
+
+
+def test_loss() -> None:
+    mine = torch.nn.functional.mse_loss
+    assert loss_function(mine) is mine
+    for loss in ("CrossEntropyLoss", torch.nn.CrossEntropyLoss, torch.nn.CrossEntropyLoss()):
+        assert isinstance(loss_function(loss), torch.nn.CrossEntropyLoss)
+    with pytest.raises(ModelError, match="did you mean CrossEntropyLoss"):
+        loss_function("crossentropy")
+    with pytest.raises(ModelError, match="loss is not given"):
+        loss_function(None)
+    with pytest.raises(ModelError, match="reduction='sum'"):
+        loss_function(torch.nn.MSELoss(reduction="sum"))
+
+
+def test_optimizer() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(1))]
+    default = optimizer_factory(None)(parameters)
+    assert isinstance(default, torch.optim.SGD)
+    assert default.defaults["lr"] == 0.01
+    assert optimizer_factory(torch.optim.Adam) is torch.optim.Adam
+    for bad in (torch.optim.Adam(parameters), "Adam"):
+        with pytest.raises(ModelError, match=r"functools\.partial"):
+            optimizer_factory(bad)
+
+
+def test_classification() -> None:
+    assert is_classification(torch.nn.CrossEntropyLoss(), False)
+    assert is_classification(torch.nn.functional.cross_entropy, True)
+    assert not is_classification(torch.nn.functional.mse_loss, False)
+    assert not is_classification(torch.nn.MSELoss(), True), "an integer column is a value too"
+
+
+def test_ships() -> None:
+    check_ships(model=TwoClasses(), loss=lambda x, y: (x - y).mean(), optimizer=functools.partial(Sum, factor=1.0))
+
+
+def test_what_does_not_ship_is_named() -> None:
+    inner = Locked()
+    lock = inner.lock
+
+    def factory() -> torch.nn.Module:
+        with lock:
+            return TwoClasses()
+
+    for model, name in (
+        (torch.nn.Sequential(torch.nn.ReLU(), inner), "model.1.lock"),
+        (factory, "model.lock"),
+        (functools.partial(Sum, factor=lock), "model.factor"),
+    ):
+        with pytest.raises(ModelError, match=rf"{name} \(of type _thread\.lock\) cannot be shipped") as error:
+            check_ships(loss="x", model=model)
+        assert isinstance(error.value.__cause__, TypeError)
+
+
+def test_shipping_check_does_not_copy_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: torch.Tensor, protocol: int) -> None:
+        raise AssertionError("pickled a tensor")
+
+    monkeypatch.setattr(torch.Tensor, "__reduce_ex__", refuse)
+    check_ships(model=TwoClasses())

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.train import listen
+from sparkdl_comm.train.listen import bind, choose_address, nics_to_advertise
+
+NICS = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.5", "fd00::5"], "eth1": ["10.1.0.5"], "six": ["fd01::5"]}
+
+
+@pytest.fixture
+def nics(monkeypatch):
+    monkeypatch.setattr(listen, "all_nics", lambda: NICS)
+
+
+@pytest.mark.parametrize(
+    ("nic", "expected"),
+    [
+        ("eth1", "10.1.0.5"),
+        ("six", "fd01::5"),
+        ("10.0.0.5", "10.0.0.5"),
+        ("fd00::5", "fd00::5"),
+        ("10.1.0.0/16", "10.1.0.5"),
+        ("10.0.0.0/8", "10.0.0.5"),
+        ("fd01::/64", "fd01::5"),
+        (None, "127.0.0.1"),
+    ],
+)
+def test_choice_of_nic(nics, nic, expected):
+    assert choose_address("127.0.0.1", nic) == expected
+
+
+@pytest.mark.parametrize("nic", ["eth7", "10.9.9.9", "192.168.0.0/16", "0.0.0.0", "", "10.0.0.0/99"])
+def test_no_such_nic_lists_those_there_are(nics, nic):
+    with pytest.raises(ConfError, match=r"spark\.sparkdl\.comm\.nic") as caught:
+        choose_address("h", nic)
+    assert "eth1 (10.1.0.5)" in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "no-such-host.invalid"])
+def test_host_that_is_no_place_to_listen(nics, host):
+    with pytest.raises(ConfError, match=r"spark\.sparkdl\.comm\.nic"):
+        choose_address(host, None)
+
+
+def test_loopback_is_advertised_only_on_loopback(nics):
+    assert nics_to_advertise("10.0.0.5") == {"eth0": "10.0.0.5", "eth1": "10.1.0.5", "six": "fd01::5"}
+    assert nics_to_advertise("127.0.0.1")["lo"] == "127.0.0.1"
+
+
+def test_real_nics_have_loopback_and_no_scoped_address():
+    nics = listen.all_nics()
+    assert "127.0.0.1" in [address for found in nics.values() for address in found]
+    assert not [address for found in nics.values() for address in found if "%" in address]
+
+
+def test_bind_takes_the_next_port_when_one_is_taken():
+    with bind("127.0.0.1", None) as first:
+        port = first.getsockname()[1]
+        with bind("127.0.0.1", range(port, port + 50)) as second:
+            assert second.getsockname()[0] == "127.0.0.1"
+            assert port < second.getsockname()[1] < port + 50
+
+
+def test_all_ports_taken():
+    with bind("127.0.0.1", None) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ConfError, match=rf"spark\.sparkdl\.comm\.ports \({port} to {port}\)"):
+            bind("127.0.0.1", range(port, port + 1))
+
+
+@pytest.mark.parametrize("ports", [range(0), range(70_000, 70_001)])
+def test_ports_that_are_none(ports):
+    with pytest.raises(ConfError, match=r"spark\.sparkdl\.comm\.ports"):
+        bind("127.0.0.1", ports)
+
+
+def test_address_of_another_host():
+    with pytest.raises(ConfError, match=r"spark\.sparkdl\.comm\.nic"):
+        bind("198.51.100.1", None)  # a documentation address, which nobody has
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+def test_ipv6():
+    try:
+        sock = bind("::1", None)
+    except ConfError:
+        pytest.skip("no IPv6 loopback")
+    with sock:
+        assert sock.getsockname()[0] == "::1"

@@ -1,0 +1,146 @@
+"""TorchModel.transform: which columns it takes, what it predicts, what it leaves alone."""
+
+import numpy as np
+import pytest
+import torch
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+from pyspark.ml.functions import array_to_vector
+from pyspark.ml.linalg import Vectors, VectorUDT
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
+
+from sparkdl_comm.errors import ConfError, InputError
+from sparkdl_comm.model import TorchModel
+
+from ..nets import Double, Sum, TwoClasses
+
+ROWS = [([0.0, 1.0], 0.0), ([2.0, 1.0], 1.0), ([3.0, 5.0], 0.0), ([1.0, 0.0], 1.0), ([-1.0, -2.0], 1.0)]
+
+
+@pytest.fixture
+def arrays(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([(row, label) for row, label in ROWS], "features array<double>, label double")
+
+
+@pytest.fixture
+def classifier() -> TorchModel:
+    return TorchModel(TwoClasses(), classification=True)
+
+
+@pytest.mark.parametrize("kind", ["array<double>", "array<float>", "array<int>", "array<decimal(4,1)>"])
+def test_arrays(arrays: DataFrame, classifier: TorchModel, kind: str) -> None:
+    df = arrays.withColumn("features", F.col("features").cast(kind))
+    scored = classifier.transform(df)
+    assert scored.columns == ["features", "label", "prediction"]
+    assert scored.schema["features"].dataType.simpleString() == kind
+    rows = scored.collect()
+    assert [row.prediction for row in rows] == [row.label for row in rows]
+
+
+def test_vectors_and_other_columns_come_through(spark: SparkSession, classifier: TorchModel) -> None:
+    sparse = Vectors.sparse(2, [0], [1.0])
+    rows = [(Vectors.dense(row), sparse, {"a": [1, None]}, None, label) for row, label in ROWS]
+    schema = spark.createDataFrame([], "m map<string,array<int>>, nothing string, label double").schema
+    vectors = [StructField("v", VectorUDT()), StructField("other", VectorUDT())]
+    df = spark.createDataFrame(rows, StructType([*vectors, *schema.fields]))
+    df = df.withColumns({"odd `name`.x": F.lit("text"), "when": F.current_timestamp(), "raw": F.lit(b"\x00\xff")})
+    df = df.select("*", F.lit(1).alias("twice"), F.lit(2).alias("twice"))
+    scored = classifier.setFeaturesCol("v").setPredictionCol("p").transform(df)
+    assert scored.columns == [*df.columns, "p"]
+    assert [field.dataType for field in scored.schema.fields[:-1]] == [field.dataType for field in df.schema.fields]
+    for row in scored.drop("when").collect():
+        assert row.p == row.label
+        assert row.other == sparse
+        assert (row.m, row.nothing, row["odd `name`.x"]) == ({"a": [1, None]}, None, "text")
+        assert (row.raw, row[-3:-1]) == (b"\x00\xff", (1, 2))
+
+
+def test_column_metadata_survives(arrays: DataFrame, classifier: TorchModel) -> None:
+    df = arrays.withMetadata("label", {"ml_attr": {"name": "label"}})
+    assert classifier.transform(df).schema["label"].metadata == {"ml_attr": {"name": "label"}}
+
+
+def test_scalar_feature_and_value(spark: SparkSession) -> None:
+    model = TorchModel(Sum(3.0), classification=False)
+    scored = model.setFeaturesCol("id").setBatchSize(7).transform(spark.range(100, numPartitions=3))
+    assert [row.prediction for row in scored.orderBy("id").collect()] == [3.0 * i for i in range(100)]
+
+
+def test_vector_prediction(arrays: DataFrame) -> None:
+    model = TorchModel(Double(), classification=False, output_shape=[2])
+    scored = model.transform(arrays)
+    assert scored.schema["prediction"].dataType == ArrayType(FloatType(), False)
+    assert [row.prediction for row in scored.collect()] == [[2 * value for value in row] for row, _ in ROWS]
+    with pytest.raises(Exception, match=r"2 values per row.*model\.output_shape = \[2\]"):
+        TorchModel(Double(), classification=False).transform(arrays).collect()
+
+
+def test_empty_partitions_and_frames(arrays: DataFrame, classifier: TorchModel) -> None:
+    assert classifier.transform(arrays.repartition(9)).count() == len(ROWS)
+    assert classifier.transform(arrays.filter("label > 5")).collect() == []
+
+
+def test_rows_per_forward_pass(spark: SparkSession) -> None:
+    class Counts(torch.nn.Module):  # local: shipped by value
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            assert torch.is_inference_mode_enabled()
+            assert not self.training
+            return torch.full((len(rows),), float(len(rows)))
+
+    model = TorchModel(Counts(), classification=False).setFeaturesCol("id").setBatchSize(4)
+    sizes = [row.prediction for row in model.transform(spark.range(10, numPartitions=1)).collect()]
+    assert sizes == [4.0] * 8 + [2.0] * 2
+
+
+@pytest.mark.parametrize("kind", ["array<float>", "array<decimal(4,1)>", "vector"])
+def test_nulls_are_counted(spark: SparkSession, classifier: TorchModel, kind: str) -> None:
+    df = spark.createDataFrame([([1.0, 2.0],), (None,), (None,)], "features array<double>").coalesce(1)
+    if kind == "vector":
+        df = df.select(F.when(F.col("features").isNotNull(), array_to_vector("features")).alias("features"))
+    else:
+        df = df.select(F.col("features").cast(kind))
+    with pytest.raises(Exception, match="InputError: 2 of 3 rows of a batch have null features"):
+        classifier.transform(df).collect()
+
+
+def test_null_elements_and_ragged_rows(spark: SparkSession, classifier: TorchModel) -> None:
+    for rows, message in (([[1.0, None], [1.0, 2.0]], "1 of 2 rows"), ([[1.0], [1.0, 2.0]], "different lengths")):
+        df = spark.createDataFrame([(row,) for row in rows], "features array<double>").coalesce(1)
+        with pytest.raises(Exception, match=f"InputError: .*{message}"):
+            classifier.transform(df).collect()
+
+
+def test_refused_before_anything_runs(arrays: DataFrame, classifier: TorchModel) -> None:
+    with pytest.raises(InputError, match=r"featuresCol: there is no column 'x'; the columns are features, label"):
+        classifier.copy().setFeaturesCol("x").transform(arrays)
+    with pytest.raises(InputError, match=r"column 'features' is string; accepted are an array of numbers"):
+        classifier.transform(arrays.withColumn("features", F.lit("x")))
+    with pytest.raises(InputError, match="predictionCol: there already is a column 'label'"):
+        classifier.copy().setPredictionCol("label").transform(arrays)
+    with pytest.raises(ConfError, match="batchSize=0"):
+        classifier.copy().setBatchSize(0).transform(arrays)
+
+
+def test_evaluator(arrays: DataFrame, classifier: TorchModel) -> None:
+    evaluator = MulticlassClassificationEvaluator(metricName="accuracy")
+    assert evaluator.evaluate(classifier.transform(arrays)) == 1.0
+
+
+def test_copy_shares_the_module(classifier: TorchModel) -> None:
+    classifier.summary = {"world": 2}
+    other = classifier.copy({classifier.batchSize: 5})
+    assert other.module is classifier.module
+    assert (other.uid, other.summary, other.getBatchSize()) == (classifier.uid, {"world": 2}, 5)
+    assert classifier.getBatchSize() == 32
+
+
+def test_same_as_torch(spark: SparkSession) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.Tanh(), torch.nn.Linear(20, 5))
+    values = np.random.default_rng(0).normal(size=(500, 30)).astype(np.float32)
+    df = spark.createDataFrame([(i, row.tolist()) for i, row in enumerate(values)], "i int, features array<float>")
+    scored = TorchModel(module, classification=True).transform(df.repartition(4)).orderBy("i")
+    with torch.inference_mode():
+        expected = module.eval()(torch.from_numpy(values)).argmax(1)
+    assert [int(row.prediction) for row in scored.collect()] == expected.tolist()

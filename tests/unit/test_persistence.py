@@ -1,0 +1,201 @@
+"""Saving and loading: what is in the directory, what it takes to rebuild, what happens when it fails."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.util import DefaultParamsReader
+from pyspark.sql import SparkSession
+
+from sparkdl_comm.errors import ModelError, PersistenceError
+from sparkdl_comm.model import TorchModel
+from sparkdl_comm.persistence import Store, importable
+
+from ..nets import Sum, Tied, TwoClasses, make_two_classes, not_a_module
+
+
+@pytest.fixture
+def model(spark: SparkSession) -> TorchModel:
+    trained = TorchModel(TwoClasses(), True, {"world": 3, "history": []}, [2], importable(make_two_classes))
+    with torch.no_grad():
+        trained.module.linear.weight.mul_(7)
+    return trained.setFeaturesCol("x").setBatchSize(9)
+
+
+def weights(model: TorchModel) -> dict[str, torch.Tensor]:
+    return model.module.state_dict()
+
+
+def test_round_trip(model: TorchModel, tmp_path: Path) -> None:
+    path = str(tmp_path / "new/parent/model")
+    model.save(path)
+    loaded = TorchModel.load(path)
+    assert torch.equal(weights(loaded)["linear.weight"], weights(model)["linear.weight"])
+    assert not loaded.module.training
+    assert (loaded.uid, loaded.summary, loaded.classification) == (model.uid, model.summary, True)
+    assert (loaded.output_shape, loaded.factory) == ([2], "tests.nets:make_two_classes")
+    assert (loaded.getFeaturesCol(), loaded.getBatchSize(), loaded.getLabelCol()) == ("x", 9, "label")
+    assert not loaded.isSet("labelCol")
+    assert loaded.getStrategy() is None
+
+
+def test_layout(model: TorchModel, spark: SparkSession, tmp_path: Path) -> None:
+    model.save(str(tmp_path / "model"))
+    files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert {name for name in files if not name.endswith(".crc")} == {
+        "model/metadata/part-00000",
+        "model/metadata/_SUCCESS",
+        "model/model.safetensors",
+    }
+    line = (tmp_path / "model/metadata/part-00000").read_text()
+    assert line.count("\n") == 1
+    metadata = json.loads(line)
+    assert metadata["class"] == "sparkdl_comm.model.TorchModel"
+    assert metadata["paramMap"] == {"featuresCol": "x", "batchSize": 9}
+    assert metadata["formatVersion"] == 1
+    # what pyspark itself reads
+    assert DefaultParamsReader.loadMetadata(str(tmp_path / "model"), spark.sparkContext)["uid"] == model.uid
+    assert DefaultParamsReader.loadParamsInstance(str(tmp_path / "model"), spark.sparkContext).uid == model.uid
+
+
+def test_overwrite(model: TorchModel, tmp_path: Path) -> None:
+    path = str(tmp_path / "model")
+    model.save(path)
+    with pytest.raises(PersistenceError, match=r"model already exists; .*overwrite\(\)"):
+        model.save(path)
+    with torch.no_grad():
+        model.module.linear.weight.zero_()
+    model.write().overwrite().save(path)
+    assert not weights(TorchModel.load(path))["linear.weight"].any()
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_failed_overwrite_keeps_the_old_model(
+    model: TorchModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "model")
+    model.save(path)
+    rename, calls = Store._rename, []
+
+    def second_fails(self: Store, source: object, target: object) -> None:
+        calls.append(source)
+        if len(calls) == 2:
+            raise PersistenceError("disk gone")
+        rename(self, source, target)
+
+    monkeypatch.setattr(Store, "_rename", second_fails)
+    with pytest.raises(PersistenceError, match="disk gone"):
+        model.write().overwrite().save(path)
+    assert len(calls) == 2
+    assert TorchModel.load(path).uid == model.uid
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_unwritable(model: TorchModel, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    path = str(tmp_path / "file" / "model")
+    with pytest.raises(PersistenceError, match=f"cannot .* {path}"):
+        model.save(path)
+    with pytest.raises(PersistenceError, match="cannot open nosuch://host/model"):
+        model.save("nosuch://host/model")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_failed_write_leaves_nothing(model: TorchModel, tmp_path: Path) -> None:
+    model.module.register_buffer("strange", torch.zeros(2, 2).to_sparse())
+    with pytest.raises(ModelError, match="safetensors"):
+        model.save(str(tmp_path / "model"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_any_file_system(model: TorchModel, spark: SparkSession, tmp_path: Path) -> None:
+    """viewfs is not the local file system, so this is the way that HDFS takes."""
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set("fs.viewfs.mounttable.test.link./models", tmp_path.as_uri())
+    path = "viewfs://test/models/one"
+    model.save(path)
+    assert os.listdir(tmp_path) == ["one"]
+    assert TorchModel.load(path).uid == model.uid
+    with pytest.raises(PersistenceError, match="already exists"):
+        model.save(path)
+
+
+def test_tied_tensors(spark: SparkSession, tmp_path: Path) -> None:
+    module = Tied()
+    path = str(tmp_path / "model")
+    TorchModel(module, False, factory=importable(Tied)).save(path)
+    loaded = TorchModel.load(path).module
+    assert torch.equal(loaded.encoder.weight, module.encoder.weight)
+    assert loaded.decoder.weight is loaded.encoder.weight
+    size = (tmp_path / "model/model.safetensors").stat().st_size
+    assert size < 9 * 4 * 2 + 3 * 4 + 250, "stored once"
+
+
+def test_what_can_be_imported() -> None:
+    def local() -> torch.nn.Module:
+        return TwoClasses()
+
+    assert importable(TwoClasses) == "tests.nets:TwoClasses"
+    assert importable(make_two_classes) == "tests.nets:make_two_classes"
+    for model in (local, lambda: TwoClasses(), TwoClasses()):
+        assert importable(model) is None
+    local.__module__, local.__qualname__ = "__main__", "local"
+    assert importable(local) is None
+
+
+def test_model_needed_and_given(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "model")
+    module = Sum(4.0)
+    TorchModel(module, False).save(path)
+    with pytest.raises(PersistenceError, match=r"instance, or came from .*TorchModel\.load\(path, model="):
+        TorchModel.load(path)
+    given = Sum(0.0)
+    for model in (given, Sum, lambda: Sum(1.0)):
+        assert TorchModel.load(path, model=model).module.factor.item() == 4.0
+    assert given.factor.item() == 0.0, "a module given is copied"
+    with pytest.raises(ModelError, match="factor"):
+        TorchModel.load(path, model=TwoClasses)
+    with pytest.raises(PersistenceError, match="made a int"):
+        TorchModel.load(path, model=not_a_module)
+
+
+@pytest.mark.parametrize("factory", ["tests.nowhere:f", "tests.nets:Gone", "tests.nets:not_a_module"])
+def test_factory_gone(model: TorchModel, tmp_path: Path, factory: str) -> None:
+    model.factory = factory
+    model.save(str(tmp_path / "model"))
+    with pytest.raises(PersistenceError, match=factory):
+        TorchModel.load(str(tmp_path / "model"))
+
+
+def test_nothing_there_or_something_else(spark: SparkSession, model: TorchModel, tmp_path: Path) -> None:
+    with pytest.raises(PersistenceError, match="there is nothing at"):
+        TorchModel.load(str(tmp_path / "nowhere"))
+    with pytest.raises(PersistenceError, match="not a saved TorchModel"):
+        TorchModel.load(str(tmp_path))
+    model.save(str(tmp_path / "model"))
+    (tmp_path / "model/model.safetensors").write_bytes(b"\xff" * 8 + b"{}")
+    with pytest.raises(PersistenceError, match=r"cannot read model\.safetensors"):
+        TorchModel.load(str(tmp_path / "model"))
+
+
+def test_newer_format(model: TorchModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkdl_comm.persistence.FORMAT", 2)
+    model.save(str(tmp_path / "model"))
+    monkeypatch.undo()
+    with pytest.raises(PersistenceError, match="format 2"):
+        TorchModel.load(str(tmp_path / "model"))
+
+
+def test_pipeline(model: TorchModel, spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.createDataFrame([(0.0, 1.0), (2.0, 1.0)], "a double, b double")
+    assembler = VectorAssembler(inputCols=["a", "b"], outputCol="x")
+    pipeline = Pipeline(stages=[assembler, model]).fit(df)
+    path = str(tmp_path / "pipeline")
+    pipeline.save(path)
+    pipeline.write().overwrite().save(path)
+    loaded = PipelineModel.load(path)
+    assert [row.prediction for row in loaded.transform(df).collect()] == [0.0, 1.0]

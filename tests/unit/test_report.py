@@ -1,0 +1,39 @@
+"""Merging what the ranks report."""
+
+import dataclasses
+import json
+
+import pytest
+
+from sparkdl_comm.errors import GangError
+from sparkdl_comm.train.report import RankReport, summarize
+
+ZERO = RankReport(0, 10, 5.0, {"forward": 2.0, "pull": 1.0}, {"pull": 100, "push": 50}, [0.5, 0.25], "ab")
+ONE = RankReport(1, 10, 4.0, {"forward": 4.0, "pull": 1.0}, {"pull": 200, "push": 50}, [0.5, 0.5], "ab", [10])
+
+
+def test_summary() -> None:
+    reports = [RankReport.from_json(report.to_json()) for report in (ONE, ZERO)]
+    assert reports == [ONE, ZERO]
+    summary = summarize(reports, "ps", 2)
+    assert summary == {
+        "strategy": "ps",
+        "world": 2,
+        "iterations": 10,
+        "seconds_per_iteration": 0.5,
+        "iterations_per_second": 2.0,
+        "phases": {"forward": pytest.approx(0.3), "pull": pytest.approx(0.1)},
+        "bytes": {"pull": 300, "push": 100},
+        "history": [{"epoch": 1, "loss": 1.0}, {"epoch": 2, "loss": 0.75}],
+    }
+    assert json.loads(json.dumps(summary)) == summary
+
+
+def test_different_weights() -> None:
+    with pytest.raises(GangError, match="different weights.*rank 1: cd"):
+        summarize([ZERO, dataclasses.replace(ONE, weights_sha256="cd")], "ps", 2)
+
+
+def test_missing_rank() -> None:
+    with pytest.raises(GangError, match="3 ranks were started"):
+        summarize([ZERO, ONE], "ps", 3)

@@ -1,0 +1,143 @@
+"""Session settings and pre-flight checks, without a session."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyspark
+import pytest
+
+from sparkdl_comm import session
+from sparkdl_comm.errors import ConfError, PluginError, SlotsError
+
+JAR_3 = "sparkdl-comm-spark3.5_2.12-0.1.0.jar"
+JAR_4 = "sparkdl-comm-spark4.2_2.13-0.1.0.jar"
+PLUGIN = {"spark.plugins": "org.example.Other, sparkdl.comm.CommPlugin"}
+
+
+@pytest.fixture
+def jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(session, "JARS", tmp_path)
+    for name in (JAR_3, JAR_4, "other.jar"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def test_spark_conf(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "3.5.9")
+    conf = session.spark_conf(timeout="2min", progress=False, ports=(40000, 40100))
+    assert conf == {
+        "spark.jars": str(jars / JAR_3),
+        "spark.plugins": "sparkdl.comm.CommPlugin",
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sparkdl.comm.timeout": "2min",
+        "spark.sparkdl.comm.progress": "false",
+        "spark.sparkdl.comm.ports": "40000-40100",
+    }
+    monkeypatch.setattr(pyspark, "__version__", "4.2.0")
+    assert session.spark_conf()["spark.jars"] == str(jars / JAR_4)
+    with pytest.raises(ConfError):
+        session.spark_conf(timeout="soon")
+
+
+def test_no_jar_for_this_spark(jars: Path, tmp_path: Path) -> None:
+    with pytest.raises(PluginError, match=r"Spark 4\.0 in .*" + JAR_3 + ".*make jar"):
+        session.plugin_jar("4.0.1", jars)
+    with pytest.raises(PluginError, match="no jar at all"):
+        session.plugin_jar("3.5.9", tmp_path / "nowhere")
+
+
+def test_plugin_loaded() -> None:
+    session.check_plugin_conf({**PLUGIN, "spark.jars": f"/a/x.jar,file:/b/{JAR_3}"}, "3.5.9", "2.12.18")
+    session.check_plugin_conf(PLUGIN, "3.5.9", None)
+
+
+@pytest.mark.parametrize("conf", [{}, {"spark.plugins": ""}, {"spark.plugins": "org.example.Other"}])
+def test_plugin_missing(conf: dict[str, str]) -> None:
+    with pytest.raises(PluginError, match=r"spark\.plugins=sparkdl\.comm\.CommPlugin") as error:
+        session.check_plugin_conf(conf, "3.5.9", "2.12.18")
+    assert "spark_conf()" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("jar", "spark", "scala"), [(JAR_4, "3.5.9", "2.12.18"), (JAR_3, "3.5.9", "2.13.8"), (JAR_3, "4.2.0", "2.13.17")]
+)
+def test_plugin_of_another_spark_or_scala(jar: str, spark: str, scala: str) -> None:
+    with pytest.raises(PluginError) as error:
+        session.check_plugin_conf({**PLUGIN, "spark.jars": f"file:/b/{jar}"}, spark, scala)
+    assert jar in str(error.value)
+    assert spark in str(error.value)
+    assert scala in str(error.value)
+
+
+class FakeSpark:
+    """A classic session whose cluster has ``slots[i]`` slots when asked for the i-th time."""
+
+    _jsparkSession = None
+
+    def __init__(self, slots: list[int], master: str = "spark://m:7077", **conf: str) -> None:
+        self._slots = slots
+        self.asked = self.slept = 0
+        settings = [("spark." + key.replace("_", "."), value) for key, value in conf.items()]
+        jvm = SimpleNamespace(
+            maxNumConcurrentTasks=self._next,
+            resourceProfileManager=lambda: SimpleNamespace(defaultResourceProfile=lambda: None),
+        )
+        self.sparkContext: Any = SimpleNamespace(
+            master=master,
+            getConf=lambda: SimpleNamespace(getAll=lambda: settings),
+            _jsc=SimpleNamespace(sc=lambda: jvm),
+        )
+
+    def _next(self, profile: None) -> int:
+        self.asked += 1
+        return self._slots[min(self.asked, len(self._slots)) - 1]
+
+    def check(self, num_workers: int | None, timeout: float = 1.0) -> int:
+        def sleep(seconds: float) -> None:
+            self.slept += seconds  # type: ignore[assignment]
+
+        return session.check_slots(self, num_workers, timeout, lambda: self.slept, sleep)  # type: ignore[arg-type]
+
+
+def test_slots_waits_for_executors() -> None:
+    spark = FakeSpark([0, 1, 3])
+    assert spark.check(3) == 3
+    assert spark.asked == 3
+
+
+def test_slots_all() -> None:
+    instances = {"executor_instances": "4", "executor_cores": "2", "task_cpus": "2"}
+    assert FakeSpark([1, 3, 4], **instances).check(None) == 4
+    assert FakeSpark([1, 3], **instances).check(None) == 3  # the fourth never came
+    assert FakeSpark([0, 2]).check(None) == 2
+    assert FakeSpark([2], "local[2]").check(None) == 2
+
+
+def test_slots_too_few() -> None:
+    spark = FakeSpark([0, 2], executor_instances="8", executor_cores="1")
+    with pytest.raises(SlotsError) as error:
+        spark.check(3)
+    for part in ("num_workers=3", "2 slots", "slotTimeout", "spark.executor.instances=8", "spark.cores.max=not set"):
+        assert part in str(error.value)
+    assert spark.slept >= 1
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_slots_does_not_wait_in_vain(master: str) -> None:
+    spark = FakeSpark([2], master)
+    with pytest.raises(SlotsError):
+        spark.check(3, timeout=100)
+    assert spark.slept == 0
+
+
+def test_slots_none_at_all() -> None:
+    with pytest.raises(SlotsError, match="all slots"):
+        FakeSpark([0]).check(None)
+
+
+def test_dynamic_allocation() -> None:
+    session.check_dynamic_allocation(FakeSpark([1]))  # type: ignore[arg-type]
+    with pytest.raises(ConfError, match=r"spark\.dynamicAllocation\.enabled=true"):
+        session.check_dynamic_allocation(FakeSpark([1], dynamicAllocation_enabled="TRUE"))  # type: ignore[arg-type]

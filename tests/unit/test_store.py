@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankFailedError, RankLostError
+from sparkdl_comm.train.failure import Failure
+from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.train.table import MAX_VALUE, Table
+from tests.unit.gang_helpers import SECONDS, Crew, gang_of
+
+
+@pytest.fixture
+def gangs():
+    with gang_of(3) as gangs:
+        yield gangs
+
+
+def later(call) -> tuple[threading.Thread, list]:
+    """Run `call` in a thread; what it returned or raised ends up in the list."""
+    result: list = []
+
+    def run() -> None:
+        try:
+            result.append(call())
+        except BaseException as exc:  # noqa: BLE001 - looked at by the test
+            result.append(exc)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, result
+
+
+@pytest.mark.parametrize("rank", [0, 1], ids=["where the table is", "elsewhere"])
+def test_operations(gangs, rank):
+    store, other = gangs[rank].store("p"), gangs[2].store("p")
+    store.set("k", b"\x00\xff")
+    assert other.get("k") == b"\x00\xff"
+    store.set("text", "ü")
+    assert other.get("text") == "ü".encode()
+    assert store.add("n", 2) == 2
+    assert other.add("n", 3) == 5
+    assert store.get("n") == b"5"
+    assert store.check(["k", "n"])
+    assert not store.check(["k", "absent"])
+    assert store.num_keys() == 3
+    assert store.delete_key("text")
+    assert not store.delete_key("text")
+    assert other.num_keys() == 2
+    store.append("k", b"more")
+    assert other.multi_get(["n", "k"]) == [b"5", b"\x00\xffmore"]
+    store.multi_set(["a", "b"], [b"1", "2"])
+    assert other.multi_get(["a", "b"]) == [b"1", b"2"]
+    store.wait(["a", "b"])
+    assert store.get("a") == b"1"
+
+
+def test_compare_set_is_that_of_tcp_store(gangs):
+    tcp = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
+    for store in (tcp, gangs[1].store("cs")):
+        assert store.compare_set("k", "no", "x") == b"no"  # absent, something expected: not made
+        assert not store.check(["k"])
+        assert store.compare_set("k", "", "first") == b"first"
+        assert store.compare_set("k", "no", "x") == b"first"
+        assert store.compare_set("k", "first", "second") == b"second"
+        assert store.get("k") == b"second"
+
+
+def test_through_torchs_own_prefix_store(gangs):
+    """C++ calls the Python methods, by its own names."""
+    store = dist.PrefixStore("outer", gangs[1].store("p"))
+    store.set("k", b"\x00v")
+    assert store.get("k") == b"\x00v"
+    assert store.add("n", 4) == 4
+    assert store.num_keys() == 2
+    assert store.delete_key("k")
+    assert store.compare_set("k", "", "w") == b"w"
+    assert store.multi_get(["k", "n"]) == [b"w", b"4"]
+    assert gangs[2].store("p").get("outer/k") == b"w"
+    store.set_timeout(timedelta(seconds=0.2))
+    with pytest.raises(RuntimeError, match="never"):
+        store.get("never")
+
+
+def test_prefixes_are_apart(gangs):
+    gangs[0].store("a").set("k", "1")
+    assert not gangs[0].store("b").check(["k"])
+    assert gangs[1].store("b").num_keys() == 0
+    assert gangs[1].store("a").clone().get("k") == b"1"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_get_waits_until_the_key_is_there(gangs, rank):
+    thread, result = later(lambda: gangs[rank].store("p").get("k"))
+    thread.join(0.2)
+    assert thread.is_alive()
+    gangs[2].store("p").set("k", b"v")
+    thread.join(SECONDS)
+    assert result == [b"v"]
+
+
+def test_a_blocked_get_blocks_no_other_request_of_the_same_store(gangs):
+    store = gangs[1].store("p")
+    thread, result = later(lambda: store.get("k"))
+    thread.join(0.2)
+    assert store.add("n", 1) == 1  # in this thread
+    assert thread.is_alive()
+    store.set("k", b"v")
+    thread.join(SECONDS)
+    assert result == [b"v"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_timeouts(gangs, rank):
+    store = gangs[rank].store("p")
+    store.set("there", b"")
+    with pytest.raises(DeadlineError, match=r"1 of 2 store keys .*p/absent.*spark\.sparkdl\.comm\.timeout"):
+        store.wait(["there", "absent"], timedelta(seconds=0.1))
+    store.set_timeout(timedelta(seconds=0.1))
+    assert store.timeout == timedelta(seconds=0.1)
+    with pytest.raises(RuntimeError):  # what torch catches
+        store.get("absent")
+    assert store.get("there") == b""  # the connection is as good as before
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_sizes_are_bounded(gangs, rank):
+    store = gangs[rank].store("p")
+    store.set("most", bytes(MAX_VALUE))
+    assert len(store.get("most")) == MAX_VALUE
+    with pytest.raises(InputError):
+        store.set("more", bytes(MAX_VALUE + 1))
+    assert not store.check(["more"])
+
+
+def test_total_is_bounded(monkeypatch, gangs):
+    monkeypatch.setattr("sparkdl_comm.train.table.MAX_TOTAL", 1000)
+    store = gangs[1].store("p")
+    store.set("a", bytes(900))
+    with pytest.raises(InputError):
+        store.set("b", bytes(101))
+    store.set("a", bytes(10))
+    store.set("b", bytes(101))
+    store.delete_key("b")
+    store.set("c", bytes(990))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"op": "nonsense"},
+        {"op": "get", "keys": ["k"]},
+        {"op": "set", "keys": ["k"], "values": []},
+        {"op": "set", "keys": ["k"], "values": ["*"]},
+        {"op": "add", "keys": []},
+        {"op": "add", "keys": ["text"], "amount": 1},
+        {"op": "set", "keys": 1},
+    ],
+)
+def test_malformed_requests_are_answered(request_):
+    table = Table(2)
+    table.answer({"op": "set", "keys": ["text"], "values": ["eHg="]})
+    assert table.answer(request_)["error"] == "InputError"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_gang_failure_ends_waits(gangs, rank):
+    thread, result = later(lambda: gangs[rank].store("p").get("never"))
+    thread.join(0.2)
+    assert thread.is_alive()
+    gangs[2].announce_failure(Failure.of(ValueError("boom"), 2, 1, "backward"))
+    thread.join(5)
+    assert isinstance(result[0], RankFailedError)
+    assert "boom" in str(result[0])
+    with pytest.raises(RankFailedError):
+        gangs[rank].store("p").add("n", 1)
+
+
+def test_rank_0_gone(gangs):
+    store = gangs[1].store("p")
+    store.set("k", "v")
+    gangs[0].close()
+    with pytest.raises((RankLostError, GangError), match="rank 0|refused"):
+        store.get("k")
+
+
+# ---- torch.distributed
+
+
+def two_groups(gang: Gang, pipe) -> None:
+    for name in ("first", "second"):
+        store = gang.store(name)
+        dist.init_process_group(
+            backend="gloo",
+            store=store,
+            rank=gang.rank,
+            world_size=gang.world,
+            timeout=timedelta(seconds=SECONDS),
+        )
+        tensor = torch.arange(5, dtype=torch.float64) * (gang.rank + 1)
+        dist.all_reduce(tensor)
+        dist.barrier()
+        part = dist.new_group([0, 2])
+        among = torch.tensor([float(gang.rank)])
+        if gang.rank in (0, 2):
+            dist.all_reduce(among, group=part)
+        names: list = [None] * gang.world
+        dist.all_gather_object(names, f"rank {gang.rank}")
+        pipe.send((tensor.tolist(), among.item(), names, store.num_keys() > 0))
+        dist.destroy_process_group()
+    gang.close()
+    pipe.send("out")
+
+
+def test_gloo_in_three_processes_twice(tmp_path):
+    with Crew(3, tmp_path, two_groups) as crew:
+        for _ in range(2):
+            for rank in range(3):
+                names = [f"rank {other}" for other in range(3)]
+                among = 1.0 if rank == 1 else 2.0
+                assert crew.hear(rank, 60.0) == ([0.0, 6.0, 12.0, 18.0, 24.0], among, names, True)
+        for rank in range(3):
+            assert crew.hear(rank) == "out"
+
+
+def group_that_waits(gang: Gang, pipe) -> None:
+    gang.on_failure(lambda failure: pipe.send(("failure", failure.rank)))
+    if gang.rank == 2:
+        pipe.send("waiting")
+        threading.Event().wait(60)
+    try:
+        dist.init_process_group(backend="gloo", store=gang.store("x"), rank=gang.rank, world_size=gang.world)
+    except RuntimeError as exc:
+        pipe.send((type(exc).__name__, exc.rank))
+    threading.Event().wait(60)
+
+
+def test_init_process_group_ends_when_a_rank_dies(tmp_path):
+    with Crew(3, tmp_path, group_that_waits) as crew:
+        assert crew.hear(2) == "waiting"
+        os.kill(crew.processes[2].pid, signal.SIGKILL)
+        for rank in (0, 1):
+            heard = {crew.hear(rank, 10.0), crew.hear(rank, 10.0)}
+            assert heard == {("failure", 2), ("RankLostError", 2)}
