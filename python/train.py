@@ -68,9 +68,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--output", type=Path, required=True, help="directory for the model and summary.json")
     parser.add_argument("--num-workers", type=int, help="ranks; default: one per slot of the cluster")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch-size", type=int, default=96, help="rows per step over all ranks")
-    parser.add_argument("--learning-rate", type=float, default=0.05)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
     options = parser.parse_args()
 
     spark = session()
@@ -78,7 +78,7 @@ def main() -> None:
     estimator = TorchEstimator(
         model=LeNet5,
         loss="CrossEntropyLoss",
-        optimizer=functools.partial(torch.optim.SGD, lr=options.learning_rate, momentum=0.9),
+        optimizer=functools.partial(torch.optim.Adam, lr=options.learning_rate),
         batchSize=options.batch_size,
         maxIter=options.epochs,
         seed=1,

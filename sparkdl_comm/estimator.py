@@ -139,9 +139,10 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
             secret=secrets.token_bytes(32),
             driver_address=("", 0),
         )
-        rows = dataset.select(
-            features.alias("features"), label.alias("label"), F.monotonically_increasing_id().alias("id")
-        )
+        # Spark's shuffles deliver rows in any order. What a row holds is all that is the same in every run, so ranks sort
+        # by that; rows that are equal may change places.
+        content = F.xxhash64(features, label)
+        rows = dataset.select(features.alias("features"), label.alias("label"), content.alias("id"))
         tensors, reports = launch(rows, spec, spark.conf.get("spark.driver.host") or "localhost")
         shapes = [report.output_shape for report in reports if report.output_shape is not None]
         trained = TorchModel(

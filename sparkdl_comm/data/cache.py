@@ -45,7 +45,7 @@ class RowCache:
         """Read all of this rank's rows.
 
         :param batches: columns ``features`` (list of numbers, all of one length, or a number), ``label``
-            (number) and ``id`` (integer, unique).
+            (number) and ``id`` (int64, a hash of the row).
         :param classification: labels are classes, integers; otherwise they are float32 values.
         :raises InputError: null or NaN labels, null features or elements, vectors of different lengths,
             labels that are not integers where classes are wanted; each with the number of rows.

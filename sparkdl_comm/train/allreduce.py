@@ -74,5 +74,7 @@ class Nccl(AllReduce):
 
     def join(self, gang: Gang, model: FlatModel, optimizer: OptimizerFactory) -> None:
         if next(model.module.parameters()).device.type != "cuda":
-            raise ConfError("strategy nccl needs GPUs: set device='cuda', or strategy gloo (spark.sparkdl.comm.strategy)")
+            raise ConfError(
+                "strategy nccl needs GPUs: set device='cuda', or strategy gloo (spark.sparkdl.comm.strategy)"
+            )
         super().join(gang, model, optimizer)

@@ -106,9 +106,7 @@ class DriverListener:
             if self._closed:
                 raise GangError("the driver's listener is closed")
         state = "sent no model" if self._taken else "did not connect"
-        raise DeadlineError(
-            f"rank 0 of gang epoch {self._epoch} {state} to the driver in time ({TIMEOUT_KEY})"
-        )
+        raise DeadlineError(f"rank 0 of gang epoch {self._epoch} {state} to the driver in time ({TIMEOUT_KEY})")
 
     def close(self) -> None:
         """Stop listening and drop the connection. May be repeated."""

@@ -279,9 +279,7 @@ class Control:
         if self.failure is not None:
             return
         self._held = None
-        if (
-            self.rank == 0
-        ):  # before the callbacks, which may take their time, and before `announce` looks if it is out
+        if self.rank == 0:  # before the callbacks, which may take their time, and before `announce` looks if it is out
             self._send_all({"type": "failure", "failure": asdict(failure)})
         with self.changed:
             self.failure = failure

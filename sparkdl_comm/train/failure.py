@@ -215,6 +215,4 @@ class Failure:
                 error_message=self.message,
                 remote_traceback=self.traceback,
             )
-        return kind(
-            self.message, rank=self.rank, step=self.step, phase=self.phase, remote_traceback=self.traceback
-        )
+        return kind(self.message, rank=self.rank, step=self.step, phase=self.phase, remote_traceback=self.traceback)

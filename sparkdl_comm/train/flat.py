@@ -30,9 +30,8 @@ class _Slot:
     parameter: nn.Parameter
     start: int
 
-    @property
-    def end(self) -> int:
-        return self.start + self.parameter.numel()
+    def view(self, flat: torch.Tensor) -> torch.Tensor:
+        return flat[self.start : self.start + self.parameter.numel()].view(self.parameter.shape)
 
 
 class FlatModel:
@@ -77,7 +76,7 @@ class FlatModel:
         digest = hashlib.sha256()
         for slot in self._slots:
             digest.update(f"{slot.name} {tuple(slot.parameter.shape)}".encode())
-            digest.update(slot.parameter.detach().cpu().contiguous().numpy())
+            digest.update(slot.parameter.detach().cpu().contiguous().numpy().data)
         return digest.hexdigest()
 
     def bind(self, values: torch.Tensor, gradients: torch.Tensor) -> None:
@@ -87,14 +86,11 @@ class FlatModel:
         """
         self.values, self.gradients = values, gradients
         for slot in self._slots:
-            parameter = slot.parameter
-            view = values[slot.start : slot.end].view(parameter.shape)
+            parameter, view = slot.parameter, slot.view(values)
             with torch.no_grad():
                 view.copy_(parameter)
             parameter.data = view
-            parameter.register_post_accumulate_grad_hook(
-                _collector(gradients[slot.start : slot.end].view(parameter.shape))
-            )
+            parameter.register_post_accumulate_grad_hook(_collector(slot.view(gradients)))
 
     def release(self) -> None:
         """Gives the parameters memory of their own again, so that the flat vectors can go."""
@@ -109,25 +105,26 @@ class FlatModel:
             slot.parameter.grad = None
 
     def complete_gradients(self) -> None:
-        """Call after the backward pass: what this step did not touch has gradient zero."""
+        """Call after the backward pass: what this step did not touch on this rank has gradient zero."""
         for slot in self._slots:
             if slot.parameter.grad is None:
-                self.gradients[slot.start : slot.end].zero_()
+                slot.parameter.grad = slot.view(self.gradients).zero_()
 
     def cut(self, start: int, count: int) -> list[tuple[int, int]]:
         """The range cut where parameters end: (start, count) of each piece."""
         pieces = []
         for slot in self._slots:
-            begin, end = max(start, slot.start), min(start + count, slot.end)
+            begin = max(start, slot.start)
+            end = min(start + count, slot.start + slot.parameter.numel())
             if begin < end:
                 pieces.append((begin, end - begin))
         return pieces
 
 
-def _collector(target: torch.Tensor) -> Callable[[torch.Tensor], None]:
+def _collector(target: torch.Tensor) -> Callable[[nn.Parameter], None]:
     """Autograd hands over memory of its own; copying once is cheaper than zeroing `target` and accumulating into it."""
 
-    def collect(parameter: torch.Tensor) -> None:
+    def collect(parameter: nn.Parameter) -> None:
         gradient = parameter.grad
         if gradient is None or gradient.data_ptr() == target.data_ptr():
             return

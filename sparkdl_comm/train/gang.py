@@ -140,9 +140,7 @@ class Gang:
         member = self.members[rank]
         where = f"{kind} connection of rank {self.rank} to rank {rank}"
         try:
-            sock = handshake.connect(
-                (member.host, member.port), self._secret, deadline, self._bind_ip, self._clock
-            )
+            sock = handshake.connect((member.host, member.port), self._secret, deadline, self._bind_ip, self._clock)
         except DeadlineError as exc:
             raise DeadlineError(f"{where}: {exc.message}", rank=rank) from exc
         except GangError as exc:

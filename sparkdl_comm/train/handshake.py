@@ -89,9 +89,7 @@ def recv_exact(sock: socket.socket, size: int, deadline: float, clock: Clock = t
     return bytes(data)
 
 
-def send_all(
-    sock: socket.socket, data: bytes | memoryview, deadline: float, clock: Clock = time.monotonic
-) -> None:
+def send_all(sock: socket.socket, data: bytes | memoryview, deadline: float, clock: Clock = time.monotonic) -> None:
     """Send all of `data`. Raises DeadlineError, ConnectionError."""
     view = memoryview(data)
     done = 0
@@ -144,9 +142,7 @@ def send_frame(
     send_all(sock, encode_frame(value, maximum), deadline, clock)
 
 
-def recv_frame(
-    sock: socket.socket, maximum: int, deadline: float, clock: Clock = time.monotonic
-) -> dict[str, Any]:
+def recv_frame(sock: socket.socket, maximum: int, deadline: float, clock: Clock = time.monotonic) -> dict[str, Any]:
     """One frame; its length is compared with `maximum` before anything is allocated for it.
 
     Raises GangError (too long, no JSON object), DeadlineError, ConnectionError.

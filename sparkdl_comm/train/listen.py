@@ -79,9 +79,7 @@ def choose_address(host: str, nic: str | None) -> str:
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as exc:
-        raise ConfError(
-            f"{host!r} does not resolve ({exc}); name a NIC with {NIC_KEY}; there are: {there}"
-        ) from exc
+        raise ConfError(f"{host!r} does not resolve ({exc}); name a NIC with {NIC_KEY}; there are: {there}") from exc
     infos.sort(key=lambda info: info[0] != socket.AF_INET)
     address = str(infos[0][4][0])
     if ipaddress.ip_address(address.partition("%")[0]).is_unspecified:
@@ -113,19 +111,11 @@ def bind(ip: str, ports: range | None) -> socket.socket:
     try:
         probe.bind((ip, 0))
     except OSError as exc:
-        raise ConfError(
-            f"{ip} is no address of this host ({exc}); set {NIC_KEY}; there are: {all_nics()}"
-        ) from exc
+        raise ConfError(f"{ip} is no address of this host ({exc}); set {NIC_KEY}; there are: {all_nics()}") from exc
     finally:
         probe.close()
-    span = (
-        "any port"
-        if ports is None
-        else f"the {len(ports)} ports of {PORTS_KEY} ({ports.start} to {ports.stop - 1})"
-    )
-    raise ConfError(
-        f"cannot listen on {ip}: {span}: {last or 'none given'}; give more with {PORTS_KEY}"
-    ) from last
+    span = "any port" if ports is None else f"the {len(ports)} ports of {PORTS_KEY} ({ports.start} to {ports.stop - 1})"
+    raise ConfError(f"cannot listen on {ip}: {span}: {last or 'none given'}; give more with {PORTS_KEY}") from last
 
 
 class Door:

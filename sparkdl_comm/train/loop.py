@@ -91,8 +91,9 @@ class TrainingLoop:
         if len(index):
             self._progress.phase = "forward"
             with watch.phase("forward"):
+                labels = self._rows.labels[index].to(self._device)
                 output = module(self._rows.features[index].to(self._device))
-                loss = self._spec.loss(output, self._rows.labels[index].to(self._device))
+                loss = self._spec.loss(_matched(output, labels), labels)
                 self._check(loss)
                 value = loss.item()
             if self._progress.output_shape is None and isinstance(output, torch.Tensor):
@@ -116,3 +117,10 @@ class TrainingLoop:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise ModelError(f"loss: must return a scalar tensor (the mean over the rows), not {shape}")
+
+
+def _matched(output: Any, labels: torch.Tensor) -> Any:
+    """A column of values, [rows, 1], as [rows] like its float labels: they would broadcast to [rows, rows]."""
+    if isinstance(output, torch.Tensor) and labels.is_floating_point() and output.shape == (len(labels), 1):
+        return output.squeeze(1)
+    return output

@@ -37,9 +37,7 @@ def meet(me: Member, world: int, epoch: str, exchange: Exchange, seconds: float)
         text = json.dumps({"epoch": epoch, **asdict(me)})
     except (TypeError, ValueError, RecursionError) as exc:
         raise InputError(f"the gang's payload cannot be sent as JSON: {exc}") from exc
-    texts = _within(
-        exchange, text, seconds, f"not all of {world} ranks reached the barrier of gang epoch {epoch}"
-    )
+    texts = _within(exchange, text, seconds, f"not all of {world} ranks reached the barrier of gang epoch {epoch}")
     members: dict[int, Member] = {}
     try:
         for value in map(json.loads, texts):

@@ -15,6 +15,8 @@ its device and copies through that memory, pinned.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from sparkdl_comm.errors import ModelError
@@ -34,7 +36,7 @@ class ParameterServer(Strategy):
     _bridge: Bridge | None = None
     _segment: SharedSegment | None = None
 
-    def advertise(self, epoch_id: str, rank: int) -> dict[str, object]:
+    def advertise(self, epoch_id: str, rank: int) -> dict[str, Any]:
         self._bridge = Bridge.of_this_executor(self.conf.timeout)
         # 62 bits: a job id is a positive long for the JVM, far from the ids that Spark gives to its broadcasts.
         job = int(epoch_id, 16) >> 2 | 1 << 61
@@ -58,7 +60,7 @@ class ParameterServer(Strategy):
             segment.detach()
         self._host_values = segment.floats(answer["parameters_offset"], model.count)
         self._host_gradients = segment.floats(answer["gradients_offset"], model.count)
-        self._bind(model)
+        self._bind(model, segment)
         self._optimizer = self._shard_optimizer(segment, answer["shard"], model, optimizer)
         self._version = 0
         # All ranks begin with the same values (the gang compared fingerprints), unless the wire rounds them.
@@ -109,12 +111,12 @@ class ParameterServer(Strategy):
             self._segment.unpin()
             self._segment = None
 
-    def _bind(self, model: FlatModel) -> None:
+    def _bind(self, model: FlatModel, segment: SharedSegment) -> None:
         device = next(model.module.parameters()).device
         self._model = model
         self._on_gpu = device.type == "cuda"
         if self._on_gpu:
-            self._segment.pin()
+            segment.pin()
             model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))
             self._host_values.copy_(model.values)
         else:
@@ -146,6 +148,6 @@ class ParameterServer(Strategy):
     def _publish(self) -> None:
         self._request("publish", version=self._version)
 
-    def _request(self, op: str, **fields: object) -> dict[str, object]:
+    def _request(self, op: str, **fields: Any) -> dict[str, Any]:
         assert self._bridge is not None, "advertise comes first"
         return self._bridge.request(op, **fields)

@@ -14,7 +14,7 @@ import torch
 
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.partitions import BatchPlan
-from sparkdl_comm.errors import GangError, ModelError, SlotsError
+from sparkdl_comm.errors import GangError, InputError, ModelError, SlotsError
 from sparkdl_comm.train.channel import DriverClient
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.flat import FlatModel
@@ -97,7 +97,7 @@ class Rank:
             phases=strategy.watch.seconds,
             bytes=strategy.watch.bytes,
             epoch_losses=self._progress.epoch_losses,
-            weights_sha256=hashlib.sha256(model.values.detach().cpu().numpy()).hexdigest(),
+            weights_sha256=hashlib.sha256(model.values.detach().cpu().numpy().data).hexdigest(),
             output_shape=self._progress.output_shape,
         )
 
@@ -121,6 +121,7 @@ class Rank:
         host = self._context.getTaskInfos()[self._rank].address.rsplit(":", 1)[0]
         payload = {
             "rows": rows.rows,
+            "width": rows.width,
             "model": model.fingerprint(),
             "strategy": strategy.advertise(spec.epoch_id, self._rank),
         }
@@ -136,6 +137,9 @@ class Rank:
             nic=conf.nic or None,
             ports=range(conf.ports[0], conf.ports[1] + 1) if conf.ports[0] else None,
         )
+        widths = {member.payload["width"] for member in gang.members if member.payload["rows"]}
+        if len(widths) > 1:
+            raise InputError(f"feature vectors of different lengths: {sorted(widths)}")
         different = [m.rank for m in gang.members if m.payload["model"] != gang.members[0].payload["model"]]
         if different:
             raise ModelError(

@@ -90,5 +90,7 @@ def strategy_class(name: str) -> type[Strategy]:
     """The strategy called `name`. Raises ConfError that lists those there are."""
     strategies = _strategies()
     if name not in strategies:
-        raise ConfError(f"strategy {name!r} is unknown: there are {', '.join(strategies)} (spark.sparkdl.comm.strategy)")
+        raise ConfError(
+            f"strategy {name!r} is unknown: there are {', '.join(strategies)} (spark.sparkdl.comm.strategy)"
+        )
     return strategies[name]

@@ -44,9 +44,7 @@ def describe(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     for name, tensor in tensors.items():
         plain = tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
         if not plain or tensor.dtype not in _NAMES:
-            raise ModelError(
-                f"tensor {name!r} cannot be sent: {tensor.dtype}, {tensor.layout}, on {tensor.device}"
-            )
+            raise ModelError(f"tensor {name!r} cannot be sent: {tensor.dtype}, {tensor.layout}, on {tensor.device}")
         if len(name) > MAX_NAME or tensor.dim() > MAX_DIMS:
             raise ModelError(f"tensor {name[:80]!r}... has too long a name, or over {MAX_DIMS} dimensions")
         entries.append({"name": name, "dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape)})
@@ -82,9 +80,7 @@ def allocate(header: Mapping[str, Any], max_bytes: int) -> dict[str, torch.Tenso
     if expected != total:
         raise InputError(f"tensor header: shapes make {expected} bytes, the total says {total}")
     if total > max_bytes:
-        raise InputError(
-            f"tensor header announces {total} bytes: more than the {max_bytes} there is room for"
-        )
+        raise InputError(f"tensor header announces {total} bytes: more than the {max_bytes} there is room for")
     return {name: torch.empty(shape, dtype=dtype) for name, (dtype, shape) in plan.items()}
 
 

@@ -21,7 +21,17 @@ REPLY = {"ok": False, "error": "PeerLost", "message": "rank 2 \u2192 gone", "pee
 
 def values() -> torch.Tensor:
     limits = [0.0, -0.0, 1.0, -1.0, 65504.0, 65519.0, 65520.0, 65536.0, 3.3895e38, 3.4028e38, 1e-45, 1.1754e-38]
-    halves = [2.0**-24, 2.0**-25, 2.0**-25 * 1.0001, 2.0**-14, 2.0**-15 * 1.5, 6.1e-5, 6.0e-5, 1 + 2.0**-11, 1 + 3 * 2.0**-11]
+    halves = [
+        2.0**-24,
+        2.0**-25,
+        2.0**-25 * 1.0001,
+        2.0**-14,
+        2.0**-15 * 1.5,
+        6.1e-5,
+        6.0e-5,
+        1 + 2.0**-11,
+        1 + 3 * 2.0**-11,
+    ]
     ties = [1 + 2.0**-8, 1 + 3 * 2.0**-8, 1 + 2.0**-9, float("inf"), float("-inf")]
     random = torch.randn(4096, generator=torch.Generator().manual_seed(7)) * torch.logspace(-10, 5, 4096)
     return torch.cat([torch.tensor(limits + halves + ties), random])

@@ -134,9 +134,7 @@ class Crew:
         self.processes: list[Any] = []
         for rank in range(world):
             ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_process, args=(rank, world, directory, body, theirs), daemon=True
-            )
+            process = context.Process(target=_process, args=(rank, world, directory, body, theirs), daemon=True)
             process.start()
             theirs.close()
             self.pipes.append(ours)

@@ -80,12 +80,6 @@ def test_large_tensors(listener):
     assert torch.equal(got["odd"], odd)
 
 
-def test_no_tensors_at_all(listener):
-    with connect(listener) as client:
-        client.send_tensors({})
-    assert listener.tensors(soon()) == {}
-
-
 def test_progress_arrives_in_order_before_the_tensors(listener, seen):
     with connect(listener) as client:
         for step in range(50):

@@ -150,3 +150,13 @@ def test_trained_module_of_another_model(tensors: dict[str, torch.Tensor]) -> No
 
 def test_secret_is_not_shown() -> None:
     assert "secret" not in repr(spec(Sum))
+
+
+def test_plugin_of_the_running_session(spark: SparkSession) -> None:
+    if session.PLUGIN not in session.application_conf(spark).get("spark.plugins", ""):
+        pytest.skip("no plugin jar has been built")
+    session.check_plugin(spark)
+    spark.conf.set("spark.plugins.of.the.session", "x")
+    assert session.session_conf(spark)["spark.plugins.of.the.session"] == "x"
+    assert "spark.plugins.of.the.session" not in session.application_conf(spark)
+    spark.conf.unset("spark.plugins.of.the.session")

@@ -36,9 +36,7 @@ def examples() -> list[SparkdlCommError]:
     kinds = [cls("what", rank=3, step=7, phase="pull", remote_traceback="tb\n") for cls in BY_NAME.values()]
     return [
         *kinds,
-        RankFailedError(
-            rank=1, step=None, phase="", error="ValueError", error_message="m", remote_traceback="t"
-        ),
+        RankFailedError(rank=1, step=None, phase="", error="ValueError", error_message="m", remote_traceback="t"),
     ]
 
 

@@ -238,9 +238,7 @@ def test_close_leaves_no_thread_and_no_socket():
 
 
 def _fds() -> list[str]:
-    return [
-        fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}") or _is_socket(fd)
-    ]
+    return [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}") or _is_socket(fd)]
 
 
 def _is_socket(fd: str) -> bool:

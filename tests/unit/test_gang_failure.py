@@ -24,10 +24,19 @@ def test_first_failure_reaches_all_and_is_not_replaced():
         gangs[0].announce_failure(primary(0))
         for gang in gangs:
             assert gang.failure() == primary(1)
-            with pytest.raises(
-                RankFailedError, match="rank 1 failed in backward at step 3: ValueError: boom"
-            ):
+            with pytest.raises(RankFailedError, match="rank 1 failed in backward at step 3: ValueError: boom"):
                 gang.check()
+
+
+def test_a_loss_after_the_failure_does_not_replace_it():
+    with gang_of(3) as gangs:
+        gangs[1].announce_failure(primary(1))
+        assert all(wait_for(gang.failure) for gang in gangs)
+        gangs[2]._control.stop(leave=False)
+        assert wait_for(lambda: 2 not in gangs[0]._control._peers)  # it has seen the EOF
+        gangs[0]._control.stop(leave=False)
+        assert wait_for(lambda: not gangs[1]._control._peers)
+        assert [gang.failure() for gang in gangs] == [primary(1)] * 3
 
 
 def test_rank_0s_own_failure_reaches_all():
@@ -39,9 +48,7 @@ def test_rank_0s_own_failure_reaches_all():
 
 def test_all_agree_when_several_fail_at_once():
     with gang_of(4) as gangs:
-        threads = [
-            threading.Thread(target=gang.announce_failure, args=(primary(gang.rank),)) for gang in gangs
-        ]
+        threads = [threading.Thread(target=gang.announce_failure, args=(primary(gang.rank),)) for gang in gangs]
         for thread in threads:
             thread.start()
         for thread in threads:

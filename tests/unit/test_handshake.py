@@ -200,9 +200,7 @@ def pair():
 
 def test_length_is_checked_before_the_body_is_read(pair):
     left, right = pair
-    left.sendall(
-        (2**32 - 1).to_bytes(4, "big")
-    )  # no body follows: allocating or reading it would fail or hang
+    left.sendall((2**32 - 1).to_bytes(4, "big"))  # no body follows: allocating or reading it would fail or hang
     with pytest.raises(GangError, match="4294967295"):
         recv_frame(right, 1000, soon())
 

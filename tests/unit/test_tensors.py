@@ -69,9 +69,7 @@ def test_header_and_bytes_make_the_same_tensors():
     for name, tensor in got.items():
         raw(tensor)[:] = raw(sent[name])
         assert tensor.dtype == sent[name].dtype
-        wide = (
-            torch.complex128 if tensor.is_complex() else torch.float64
-        )  # torch compares few of the narrow ones
+        wide = torch.complex128 if tensor.is_complex() else torch.float64  # torch compares few of the narrow ones
         assert torch.equal(tensor.to(wide), sent[name].to(wide)), name
 
 

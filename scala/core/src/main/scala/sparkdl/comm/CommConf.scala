@@ -15,7 +15,9 @@ object CommConf {
   def apply(conf: SparkConf): CommConf = {
     val text = conf.get(Ports, "0").trim
     def refuse(): Nothing =
-      throw new IllegalArgumentException(s"$Ports=$text: expected 0 (any port) or a range such as 40000-40100 in 1024-65535")
+      throw new IllegalArgumentException(
+        s"$Ports=$text: expected 0 (any port) or a range such as 40000-40100 in 1024-65535"
+      )
     text.split("-").map(part => scala.util.Try(part.trim.toInt).getOrElse(refuse())) match {
       case Array(0) => CommConf(0, 1)
       case Array(port) if port >= 1024 && port <= 65535 => CommConf(port, 1)

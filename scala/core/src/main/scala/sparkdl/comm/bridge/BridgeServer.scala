@@ -30,7 +30,10 @@ final class BridgeServer(node: PsNode) {
   }
   private val connections = ConcurrentHashMap.newKeySet[SocketChannel]
   private val directory: Path =
-    Files.createTempDirectory("sparkdl-", PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")))
+    Files.createTempDirectory(
+      "sparkdl-",
+      PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------"))
+    )
   private val socket: Path = directory.resolve("bridge")
   private val listener: ServerSocketChannel = ServerSocketChannel.open(StandardProtocolFamily.UNIX)
   private val advertisement: Path = node.blocks.firstLocalDirectory.toPath.resolve(AdvertisementName)

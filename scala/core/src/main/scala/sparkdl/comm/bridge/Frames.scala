@@ -41,7 +41,8 @@ object Frames {
     else {
       fill(channel, head)
       val length = head.flip().getInt
-      if (length <= 0 || length > MaxBytes) throw new IOException(s"a frame of $length bytes; at most $MaxBytes are allowed")
+      if (length <= 0 || length > MaxBytes)
+        throw new IOException(s"a frame of $length bytes; at most $MaxBytes are allowed")
       val body = ByteBuffer.allocate(length)
       fill(channel, body)
       val message = mapper.readTree(new String(body.array, UTF_8))

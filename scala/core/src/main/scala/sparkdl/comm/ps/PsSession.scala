@@ -146,7 +146,13 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     val targets =
       if (map.wire == WireFormat.Fp32) shape.ranges.map(range => (map.parameters + range.start * 4, range.count * 4))
       else IndexedSeq((map.pullbox(server), shape.count * 2))
-    fetch(server, Notice.Parameters, BlockNames.parameters(server, Whole, version), version, new SegmentSink(segment, targets))
+    fetch(
+      server,
+      Notice.Parameters,
+      BlockNames.parameters(server, Whole, version),
+      version,
+      new SegmentSink(segment, targets)
+    )
   })
 
   private def fetch(from: Int, kind: Notice.Kind, name: String, version: Long, sink: SegmentSink): Part = {

@@ -91,5 +91,6 @@ object WireFormat {
   def apply(name: String): WireFormat = all
     .find(_.name == name)
     .getOrElse(throw new IllegalArgumentException(
-      s"spark.sparkdl.comm.ps.wire=$name: one of ${all.map(_.name).mkString(", ")}"))
+      s"spark.sparkdl.comm.ps.wire=$name: one of ${all.map(_.name).mkString(", ")}"
+    ))
 }

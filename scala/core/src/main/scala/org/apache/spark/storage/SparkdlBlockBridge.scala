@@ -122,7 +122,8 @@ final class SparkdlBlockBridge {
           val region = data.toNetty().asInstanceOf[FileRegion]
           while (region.transferred < region.count) region.transferTo(channel, region.transferred)
           target.finish(id.name, done)
-        } catch { case e: java.io.IOException => done.completeExceptionally(e) } finally blocks.releaseLockAndDispose(id, data)
+        } catch { case e: java.io.IOException => done.completeExceptionally(e) }
+        finally blocks.releaseLockAndDispose(id, data)
     }
 
   /**
@@ -133,7 +134,8 @@ final class SparkdlBlockBridge {
       conf: SparkConf,
       firstPort: Int,
       portCount: Int,
-      receiver: ControlReceiver): ControlPlane = {
+      receiver: ControlReceiver
+  ): ControlPlane = {
     val portConf = conf.clone.set("spark.port.maxRetries", (portCount - 1).max(0).toString)
     if (firstPort == 0) portConf.set("spark.port.maxRetries", "16")
     val rpc = RpcEnv.create(
@@ -164,7 +166,8 @@ object SparkdlBlockBridge {
 
     def finish(block: String, done: CompletableFuture[Void]): Unit =
       if (received == sink.bytes) done.complete(null)
-      else done.completeExceptionally(new java.io.IOException(s"block $block has $received bytes, expected ${sink.bytes}"))
+      else
+        done.completeExceptionally(new java.io.IOException(s"block $block has $received bytes, expected ${sink.bytes}"))
 
     override def createTempFile(conf: TransportConf): DownloadFile = this
     override def registerTempFileToClean(file: DownloadFile): Boolean = true
@@ -213,7 +216,8 @@ final class ControlPlane(rpc: RpcEnv, receiver: ControlReceiver) {
   def port: Int = rpc.address.port
 
   /** Connects to another executor's control plane; fails if it is not there. */
-  def connect(host: String, port: Int): ControlPeer = new ControlPeer(rpc.setupEndpointRef(RpcAddress(host, port), ControlName))
+  def connect(host: String, port: Int): ControlPeer =
+    new ControlPeer(rpc.setupEndpointRef(RpcAddress(host, port), ControlName))
 
   def close(): Unit = {
     rpc.shutdown()

@@ -82,7 +82,8 @@ class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
     val bytes = random(5000000)
     bridge.put(Job, "sparkdl_pressed", Array(direct(bytes)))
     assert(bridge.status(Job, "sparkdl_pressed") === Some((5000000L, 0L)))
-    val cached = context.parallelize(0 until 40, 40).map(_ => new Array[Byte](16 << 20)).persist(StorageLevel.MEMORY_ONLY)
+    val cached =
+      context.parallelize(0 until 40, 40).map(_ => new Array[Byte](16 << 20)).persist(StorageLevel.MEMORY_ONLY)
     cached.count()
     assert(bridge.status(Job, "sparkdl_pressed") === Some((0L, 5000000L)), "the block was not evicted: no test")
     assert(fetch("sparkdl_pressed", bytes.length, elsewhere) === bytes.toSeq)

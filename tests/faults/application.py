@@ -1,0 +1,178 @@
+"""The tests' end of `driver`: starts the application, has it run faults, and stops it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyspark
+
+from tests.faults import processes
+from tests.faults.injection import Fault
+
+ROOT = Path(__file__).parent.parent.parent
+#: What the project promises: from a fault to the exception in the driver.
+LIMIT_SECONDS = 15.0
+#: When the application is taken for hung. Spark itself needs some seconds to start executors again.
+HANG_SECONDS = 120.0
+
+
+class Application:
+    """One Spark application on three executors, in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name = secrets.token_hex(8)
+        #: One dict per fault, for the summary that pytest prints.
+        self.measured: list[dict[str, Any]] = []
+        self._faults = 0
+        home = folder / "spark-home"  # of links: executors write their logs to its work/
+        home.mkdir()
+        for part in ("bin", "jars", "python"):
+            (home / part).symlink_to(Path(pyspark.__file__).parent / part)
+        (folder / "tmp").mkdir()
+        environ = {
+            **os.environ,
+            processes.VARIABLE: self.name,
+            "SPARK_HOME": str(home),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONPATH": str(ROOT),
+        }
+        self._log = (folder / "driver.log").open("w")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.driver", str(folder)],
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            start_new_session=True,
+        )
+        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self._answer("the start of the application")
+
+    def run(self, strategy: str, *, conf: dict[str, str] | None = None, ragged: bool = False, **fault: Any) -> Outcome:
+        """A run with one fault, the fields of :class:`Fault`; without any field, one without a fault."""
+        self._faults += 1
+        request: dict[str, Any] = {"strategy": strategy, "conf": conf, "ragged": ragged}
+        marker = self.folder / f"fault-{self._faults}.json"
+        if fault:
+            request["fault"] = asdict(Fault(marker=str(marker), **fault))
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._answer(f"{strategy} with {fault or 'no fault'}")
+        mark = json.loads(marker.read_text()) if marker.exists() else None
+        outcome = Outcome(answer, mark, self)
+        if fault or ragged:
+            self.measured.append({"strategy": strategy, "ragged": ragged, **fault, **outcome.figures()})
+        return outcome
+
+    def stop(self) -> list[str]:
+        """What is left when the application has ended as it should: processes and bridge directories, in words."""
+        self._process.stdin.close()
+        self._answer("the end of the application")
+        self._process.wait(HANG_SECONDS)
+        deadline = time.monotonic() + 10
+        while processes.of_application(self.name) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        left = [f"{process.name()} {process.pid}" for process in processes.of_application(self.name)]
+        return left + [str(path) for path in self.bridge_directories()]
+
+    def bridge_directories(self) -> list[Path]:
+        return sorted((self.folder / "tmp").glob("sparkdl-*"))
+
+    def kill(self) -> None:
+        """Ends whatever is there of the application; nothing is after :meth:`stop`."""
+        for process in processes.of_application(self.name):
+            try:
+                process.send_signal(signal.SIGKILL)
+            except psutil.Error:
+                continue
+        self._process.wait()
+        self._log.close()
+
+    def log(self) -> str:
+        return (self.folder / "driver.log").read_text()[-4000:]
+
+    def _read(self) -> None:
+        for line in self._process.stdout:
+            self._answers.put(line)
+        self._answers.put("")
+
+    def _answer(self, to: str) -> dict[str, Any]:
+        try:
+            line = self._answers.get(timeout=HANG_SECONDS)
+        except queue.Empty:
+            raise AssertionError(f"no answer to {to} within {HANG_SECONDS} s: it hangs\n{self.log()}") from None
+        assert line, f"the application ended in {to}\n{self.log()}"
+        return json.loads(line)
+
+
+class Outcome:
+    """What a run ended with. Attributes of the answer: `error` (class name, None for success), `text`, `rank`, …"""
+
+    def __init__(self, answer: dict[str, Any], mark: dict[str, Any] | None, application: Application) -> None:
+        self.answer = answer
+        self.mark = mark
+        self._application = application
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.answer[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    @property
+    def seconds_to_error(self) -> float:
+        """From the fault to the exception in the driver."""
+        return self.answer["raised_at"] - self.mark["at"]
+
+    def figures(self) -> dict[str, Any]:
+        answer = self.answer
+        return {
+            "error": answer["error"],
+            "of_rank": answer.get("rank"),
+            "to_error": self.seconds_to_error if self.mark and "raised_at" in answer else None,
+            "idle_after": answer["idle_after"],
+            "quiet_after": answer["quiet_after"],
+            "again": answer.get("again", {}).get("seconds"),
+        }
+
+    def assert_fired(self, phase: str, step: int | None = None) -> None:
+        """The fault struck, where it should."""
+        assert self.mark is not None, f"the fault did not happen: {self.answer}"
+        assert self.mark["phase"] == phase
+        if step is not None:
+            assert self.mark["step"] == step
+
+    def assert_typed(self, *kinds: str) -> None:
+        """The driver has one of our errors (`kinds`, or any), Spark's own chained to it, in time."""
+        assert self.error is not None, "the fit succeeded"
+        assert "SparkdlCommError" in self.bases, f"{self.error} is not of ours:\n{self.text}"
+        assert not kinds or self.error in kinds, f"{self.error}:\n{self.text}"
+        assert self.cause is not None, "Spark's exception is not chained"
+        if self.mark is not None:
+            assert self.seconds_to_error <= LIMIT_SECONDS
+
+    def assert_nothing_left(self) -> None:
+        """No task still runs, no segment is still mapped, no worker is without its JVM; the next run succeeds."""
+        assert self.idle_after is not None, "tasks of the failed run still run"
+        assert self.idle_after <= LIMIT_SECONDS
+        assert self.leftovers == []
+        assert self.again["error"] is None, self.again["error"]
+        assert self.again["iterations"] == 16

@@ -1,0 +1,50 @@
+"""One application per test module; the seconds it took until each error are printed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.faults.application import Application
+
+_measured: list[dict[str, Any]] = []
+
+
+@pytest.fixture(scope="module")
+def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
+    started = Application(tmp_path_factory.mktemp("faults"))
+    try:
+        yield started
+    finally:
+        _measured.extend(started.measured)
+        started.kill()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if not _measured:
+        return
+    terminalreporter.section("faults: seconds until …")
+    line = "{:9} {:15} {:>4} {:9} {:>8} {:>7} {:>7} {:>7}  {}"
+    terminalreporter.write_line(
+        line.format("strategy", "fault", "rank", "phase", "error", "idle", "clean", "again", "error of rank")
+    )
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.1f}"
+
+    for row in _measured:
+        terminalreporter.write_line(
+            line.format(
+                row["strategy"],
+                row.get("action", "ragged"),
+                row.get("rank", "-"),
+                row.get("phase", "-"),
+                number(row["to_error"]),
+                number(row["idle_after"]),
+                number(row["quiet_after"]),
+                number(row["again"]),
+                f"{row['error']} of rank {row['of_rank']}",
+            )
+        )

@@ -1,0 +1,239 @@
+"""Faults that a rank does to itself, at an exact place of a training run; runs in the ranks.
+
+The product has no hooks for this. The model factory, the user's own code, is called in the rank's process before anything
+else: it wraps what is to fail there, for this run alone (`disarm` undoes it, as Spark uses a Python worker again).
+
+A fault writes a marker, a JSON file, just before it strikes. Times are of CLOCK_MONOTONIC, which all processes share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+
+#: Seconds by which one rank is slower, so that the victim is certain to wait for it when it is killed.
+SLOW_SECONDS = 1.0
+#: Seconds after which the victim is killed, in a phase that it is killed in the middle of.
+IN_FLIGHT_SECONDS = 0.005
+STALL_SECONDS = 45.0
+
+BOOM = "the camera of rank 1 is unplugged"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`action`: kill worker, kill executor, exit, sys.exit, raise, raise connection, nan, stall or
+    stop. `step` counts from 0."""
+
+    action: str
+    rank: int
+    phase: str
+    marker: str
+    step: int = 3
+
+
+class Net(nn.Sequential):
+    """1.1 million parameters: 4.5 MB, a few milliseconds of transfer."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 2))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        outcome = hit("forward")
+        output = super().forward(rows)
+        if output.requires_grad:
+            output.register_hook(lambda _: hit("backward"))
+        return output * float("nan") if outcome == "nan" else output
+
+
+class Sgd(torch.optim.SGD):
+    """The user's optimizer."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.01, momentum=0.9)
+
+    def step(self, closure: Any = None) -> Any:
+        hit("update")
+        return super().step(closure)
+
+
+class Factory:
+    """Makes the model, and arms `fault` in the process of the rank it is for (and slows another one)."""
+
+    def __init__(self, fault: Fault | None) -> None:
+        self._fault = fault
+
+    def __call__(self) -> nn.Module:
+        from pyspark import TaskContext
+
+        disarm()
+        context = TaskContext.get()
+        if self._fault is not None and context is not None:  # None: the driver rebuilds the trained module
+            arm(self._fault, context.partitionId())
+        hit("set-up")
+        return Net()
+
+
+# ---- one process's state
+
+_fault: Fault | None = None
+_rank = -1
+_hits: dict[str, int] = {}
+_undo: list[Callable[[], None]] = []
+
+
+def arm(fault: Fault, rank: int) -> None:
+    global _fault, _rank
+    _fault, _rank = fault, rank
+    _hits.clear()
+
+    from pyspark import BarrierTaskContext
+
+    from sparkdl_comm.ps.bridge import Bridge
+    from sparkdl_comm.train.allreduce import AllReduce
+    from sparkdl_comm.train.channel import DriverClient
+    from sparkdl_comm.train.parameter_server import ParameterServer
+
+    _wrap(BarrierTaskContext, "allGather", lambda *_: "join")
+    _wrap(Bridge, "request", _bridge_phase, lambda _bridge, _op, **fields: fields.get("version"))
+    _wrap(torch.distributed, "all_reduce", lambda *_: "push")
+    _wrap(AllReduce, "finish", lambda *_: "finish")
+    _wrap(ParameterServer, "finish", lambda *_: "finish")
+    _wrap(DriverClient, "send_tensors", lambda *_: "send")
+    for strategy in (AllReduce, ParameterServer):
+        close = strategy.close
+
+        def close_and_disarm(self: Any, close: Callable[[Any], None] = close) -> None:
+            close(self)
+            disarm()
+
+        _replace(strategy, "close", close_and_disarm)
+
+
+def disarm() -> None:
+    global _fault
+    _fault = None
+    while _undo:
+        _undo.pop()()
+
+
+def _bridge_phase(_bridge: Any, op: str) -> str:
+    return {"pull": "pull", "push": "push", "attach": "attach", "publish": "publish", "open": "open"}.get(op, "")
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    old = getattr(owner, name)
+    setattr(owner, name, value)
+    _undo.append(lambda: setattr(owner, name, old))
+
+
+def _wrap(
+    owner: Any,
+    name: str,
+    phase_of: Callable[..., str],
+    step_of: Callable[..., int | None] = lambda *_, **__: None,
+) -> None:
+    """Every call of `owner.name` belongs to a phase: the victim is struck while it waits there, the slow rank comes late."""
+    call = getattr(owner, name)
+
+    @wraps(call)
+    def wrapped(*args: Any, **fields: Any) -> Any:
+        phase = phase_of(*args)
+        step = step_of(*args, **fields)
+        if step is None:
+            step = _count(phase)
+        if not _is_due(phase, step):
+            return call(*args, **fields)
+        if _rank != _fault.rank:
+            if _rank == _slow_rank() and phase in ("publish", "push", "join", "finish"):
+                time.sleep(SLOW_SECONDS)
+            return call(*args, **fields)
+        answered = threading.Event()
+        delay = 0.2 if phase == "join" else IN_FLIGHT_SECONDS
+        threading.Thread(target=_strike_later, args=(_fault, delay, answered, step), daemon=True).start()
+        try:
+            return call(*args, **fields)
+        finally:
+            answered.set()
+
+    _replace(owner, name, wrapped)
+
+
+def _is_due(phase: str, step: int) -> bool:
+    if _fault is None:
+        return False
+    if phase == "publish" and _fault.phase == "pull":  # what a pull waits for
+        return _rank == _slow_rank() and step == _fault.step
+    if phase != _fault.phase:
+        return False
+    return step == _fault.step or phase not in ("pull", "push", "publish", "forward", "backward", "update")
+
+
+def _slow_rank() -> int:
+    return 2 if _fault.rank != 2 else 1
+
+
+def _count(phase: str) -> int:
+    count = _hits.get(phase, 0)
+    _hits[phase] = count + 1
+    return count
+
+
+def hit(phase: str) -> str | None:
+    """The user's code is in `phase`: strikes if it is time. Returns "nan" if the loss is to become that."""
+    step = _count(phase)
+    if _fault is None or _rank != _fault.rank or not _is_due(phase, step):
+        return None
+    return strike(_fault, step)
+
+
+# ---- the fault itself
+
+
+def _strike_later(fault: Fault, delay: float, answered: threading.Event, step: int) -> None:
+    in_flight = not answered.wait(delay)
+    strike(fault, step, in_flight)
+
+
+def strike(fault: Fault, step: int, in_flight: bool | None = None) -> str | None:
+    victim = os.getpid()
+    if fault.action == "kill executor":
+        victim = next(parent.pid for parent in psutil.Process().parents() if parent.name() == "java")
+    _mark(fault, {"phase": fault.phase, "step": step, "pid": os.getpid(), "victim": victim, "in_flight": in_flight})
+    if fault.action.startswith("kill"):
+        os.kill(victim, signal.SIGKILL)
+    elif fault.action == "exit":
+        os._exit(3)
+    elif fault.action == "sys.exit":
+        sys.exit("the user's code gives up")
+    elif fault.action == "raise":
+        raise LookupError(BOOM)  # this very line
+    elif fault.action == "raise connection":
+        raise ConnectionResetError("connection reset by the camera")
+    elif fault.action == "stall":
+        time.sleep(STALL_SECONDS)
+    elif fault.action == "stop":
+        os.kill(victim, signal.SIGSTOP)
+    return fault.action
+
+
+def _mark(fault: Fault, facts: dict[str, Any]) -> None:
+    temporary = f"{fault.marker}.{os.getpid()}"
+    with open(temporary, "w") as file:
+        json.dump({**facts, "at": time.monotonic()}, file)
+    with suppress(FileExistsError):  # a fault strikes once
+        os.link(temporary, fault.marker)
+    os.unlink(temporary)

@@ -1,0 +1,49 @@
+"""Networks for training tests; executors import them."""
+
+import os
+
+import torch
+from torch import nn
+
+
+class Small(nn.Sequential):
+    """Two layers, 1,354 parameters, on 28 features."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(28, 34), nn.Tanh(), nn.Linear(34, 10))
+
+
+class Large(nn.Sequential):
+    """Stripes that are served in place (above 16 KiB) and such that are gathered; 3 blocks of them."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(28, 700), nn.ReLU(), nn.Linear(700, 300), nn.ReLU(), nn.Linear(300, 10))
+
+
+class Odd(nn.Module):
+    """What makes bookkeeping hard: a frozen layer, shared weights, a layer no step uses, a buffer, an empty parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(28, 28)
+        self.frozen.requires_grad_(False)
+        self.encoder = nn.Linear(28, 28, bias=False)
+        self.decoder = nn.Linear(28, 28, bias=False)
+        self.decoder.weight = self.encoder.weight
+        self.norm = nn.BatchNorm1d(28)
+        self.unused = nn.Linear(5, 5)
+        self.nothing = nn.Parameter(torch.empty(0))
+        self.head = nn.Linear(28, 10)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(torch.tanh(self.decoder(torch.tanh(self.encoder(self.frozen(rows)))))))
+
+
+class Line(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(28, 1))
+
+
+def different_everywhere() -> nn.Module:
+    torch.manual_seed(os.getpid())
+    return Small()

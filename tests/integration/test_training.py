@@ -1,0 +1,182 @@
+"""Whole fits on three executors, each a JVM of its own."""
+
+import functools
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkdl_comm import TorchEstimator, TorchModel
+from sparkdl_comm.errors import ConfError, ModelError
+from tests.integration.nets import Large, Line, Odd, Small, different_everywhere
+
+ROWS = 90
+OPTIMIZERS = {
+    "sgd": functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01),
+    "adam": functools.partial(torch.optim.Adam, lr=0.003),
+}
+
+
+def table(rows: int = ROWS) -> pd.DataFrame:
+    random = np.random.default_rng(11)
+    features = random.standard_normal((rows, 28), np.float32)
+    return pd.DataFrame({"features": list(features), "label": np.abs(features[:, :10]).argmax(1)})
+
+
+def frame(spark: SparkSession, rows: int = ROWS) -> DataFrame:
+    return spark.createDataFrame(table(rows), "features array<float>, label long")
+
+
+def fit(data: DataFrame, *, batch: int = ROWS, epochs: int = 20, **settings: object) -> TorchModel:
+    chosen = {"model": Small, "loss": "CrossEntropyLoss", "optimizer": OPTIMIZERS["sgd"], "num_workers": 3, "seed": 5}
+    return TorchEstimator(batchSize=batch, maxIter=epochs, **{**chosen, **settings}).fit(data)
+
+
+def in_one_process(net: type[torch.nn.Module], optimizer: str, steps: int) -> dict[str, torch.Tensor]:
+    """The reference: every step on all rows."""
+    rows = table()
+    features, labels = torch.tensor(np.stack(rows["features"])), torch.tensor(rows["label"].to_numpy())
+    torch.manual_seed(5)
+    module = net()
+    made = OPTIMIZERS[optimizer](module.parameters())
+    for _ in range(steps):
+        made.zero_grad()
+        torch.nn.functional.cross_entropy(module(features), labels).backward()
+        made.step()
+    return module.state_dict()
+
+
+def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """Relative difference of all weights, as one vector, in the Euclidean norm."""
+    assert one.keys() == other.keys()
+    mine, theirs = (torch.cat([tensor.flatten().double() for tensor in state.values()]) for state in (one, other))
+    return ((mine - theirs).norm() / theirs.norm()).item()
+
+
+def same_bits(one: TorchModel, other: TorchModel) -> bool:
+    mine, theirs = one.module.state_dict(), other.module.state_dict()
+    return all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.mark.parametrize("strategy", ["ps", "gloo"])
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+@pytest.mark.parametrize("net", [Small, Large])
+def test_same_mathematics_as_one_process(spark, net, optimizer, strategy):
+    """20 steps; `fit` itself refuses ranks that end with different bits."""
+    model = fit(frame(spark), model=net, optimizer=OPTIMIZERS[optimizer], strategy=strategy)
+    reference = in_one_process(net, optimizer, 20)
+    off = distance(model.module.state_dict(), reference)
+    print(f"{strategy} {optimizer} {net.__name__}: {off:.1e}")
+    assert off <= 1e-5
+    torch.manual_seed(5)
+    assert distance(net().state_dict(), reference) > 1e-2, "training changed nothing, so the comparison shows nothing"
+    assert model.summary["iterations"] == 20
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(spark):
+    data = frame(spark).repartition(7)
+    first, second, other = (fit(data, batch=16, epochs=3, seed=seed) for seed in (1, 1, 2))
+    assert same_bits(first, second)
+    assert not same_bits(first, other)
+    assert first.summary["history"] == second.summary["history"]
+
+
+@pytest.mark.parametrize("strategy", ["ps", "gloo"])
+@pytest.mark.parametrize("rows", [1, 2, 50])
+def test_fewer_rows_than_workers_and_unequal_partitions(spark, rows, strategy):
+    data = frame(spark).limit(rows)
+    model = fit(data, batch=4, epochs=2, strategy=strategy)
+    assert model.summary["iterations"] == 2 * -(-rows // 4)
+    assert same_bits(model, fit(data, batch=4, epochs=2, strategy=strategy))
+
+
+def test_bytes_over_the_network_are_those_that_must_travel(spark):
+    summary = fit(frame(spark), model=Large, epochs=4).summary
+    parameters = sum(p.numel() for p in Large().parameters())
+    # Each step, each of 3 ranks needs the 2 shards it does not own, and the gradients of 2 others for its own.
+    assert summary["bytes"] == {"pull": 4 * 2 * parameters * 4, "push": 4 * 2 * parameters * 4}
+    assert all(summary["phases"][name] > 0 for name in ("pull", "forward", "backward", "push", "aggregate", "update"))
+
+
+@pytest.mark.parametrize(("wire", "tolerance"), [("bf16", 3e-2), ("fp16", 4e-3)])
+def test_sixteen_bits_on_the_wire(spark, wire, tolerance):
+    spark.conf.set("spark.sparkdl.comm.ps.wire", wire)
+    try:
+        model = fit(frame(spark), model=Large, epochs=10)
+    finally:
+        spark.conf.unset("spark.sparkdl.comm.ps.wire")
+    reference = in_one_process(Large, "sgd", 10)
+    off = distance(model.module.state_dict(), reference)
+    assert 1e-6 < off < tolerance
+    parameters = sum(p.numel() for p in Large().parameters())
+    assert model.summary["bytes"]["push"] == 10 * 2 * parameters * 2
+    weights = torch.cat([tensor.flatten() for tensor in model.module.state_dict().values()])
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}[wire]
+    assert torch.equal(weights, weights.to(half).float()), "all ranks compute with what the wire carried"
+
+
+@pytest.mark.parametrize("strategy", ["ps", "gloo"])
+def test_frozen_shared_unused_and_empty_parameters(spark, strategy):
+    model = fit(frame(spark), model=Odd, strategy=strategy, epochs=5, optimizer=functools.partial(torch.optim.SGD, lr=0.1))
+    torch.manual_seed(5)
+    before, after = Odd().state_dict(), model.module.state_dict()
+    for name in ("frozen.weight", "frozen.bias", "unused.weight", "unused.bias"):
+        assert torch.equal(before[name], after[name]), name
+    assert not torch.equal(before["encoder.weight"], after["encoder.weight"])
+    assert model.module.decoder.weight is model.module.encoder.weight
+    assert after["norm.num_batches_tracked"] == 5
+
+
+def test_regression_does_not_broadcast(spark):
+    table_ = table()
+    table_["label"] = np.stack(table_["features"]) @ np.linspace(-1, 1, 28, dtype=np.float32)
+    data = spark.createDataFrame(table_, "features array<float>, label double")
+    model = fit(data, model=Line, loss="MSELoss", epochs=200, optimizer=functools.partial(torch.optim.Adam, lr=0.05))
+    assert model.summary["history"][-1]["loss"] < 1e-3
+    prediction = model.transform(data).toPandas()
+    assert np.abs(prediction["prediction"] - prediction["label"]).max() < 0.2
+
+
+def test_a_trained_module_continues_and_is_not_changed(spark):
+    torch.manual_seed(0)
+    given = Small()
+    before = {name: tensor.clone() for name, tensor in given.state_dict().items()}
+    model = fit(frame(spark), model=given, epochs=2)
+    assert all(torch.equal(before[name], tensor) for name, tensor in given.state_dict().items())
+    assert not same_bits(model, TorchModel(given, True))
+
+
+def test_a_model_that_differs_between_ranks_is_refused(spark):
+    with pytest.raises(ModelError, match="factory must build the same"):
+        fit(frame(spark), model=different_everywhere)
+
+
+def test_an_optimizer_that_needs_whole_tensors_is_refused(spark):
+    with pytest.raises(ModelError, match="LBFGS.*strategy gloo"):
+        fit(frame(spark), optimizer=torch.optim.LBFGS)
+
+
+def test_nic_and_ports_can_be_given(spark):
+    spark.conf.set("spark.sparkdl.comm.nic", "lo")
+    spark.conf.set("spark.sparkdl.comm.ports", "42100-42160")
+    try:
+        assert fit(frame(spark), epochs=1).summary["iterations"] == 1
+        spark.conf.set("spark.sparkdl.comm.nic", "eth77")
+        with pytest.raises(ConfError, match="spark.sparkdl.comm.nic"):
+            fit(frame(spark), epochs=1)
+    finally:
+        spark.conf.unset("spark.sparkdl.comm.nic")
+        spark.conf.unset("spark.sparkdl.comm.ports")
+
+
+def test_trained_saved_loaded_and_scored(spark, tmp_path):
+    data = frame(spark)
+    model = fit(data, epochs=60)
+    model.save(str(tmp_path / "model"))
+    loaded = TorchModel.load(str(tmp_path / "model"))
+    scored = loaded.transform(data).toPandas()
+    assert (scored["prediction"] == scored["label"]).mean() > 0.9
+    assert same_bits(model, loaded)
+    assert loaded.uid == model.uid
