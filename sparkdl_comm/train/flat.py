@@ -99,6 +99,10 @@ class FlatModel:
             slot.parameter.grad = None
         self.values = self.gradients = torch.empty(0)
 
+    def versions(self) -> list[int]:
+        """Changes whenever autograd sees a parameter written in place."""
+        return [slot.parameter._version for slot in self._slots]
+
     def clear_gradients(self) -> None:
         """Call before the backward pass of a step."""
         for slot in self._slots:

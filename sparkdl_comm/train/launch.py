@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from types import TracebackType
 from typing import Any
@@ -10,12 +11,21 @@ from typing import Any
 import torch
 from pyspark.sql import DataFrame
 
-from ..errors import InputError
+from ..errors import GangError, InputError, RankFailedError, RankLostError
 from .channel import DriverListener
 from .failure import Failure
 from .rank import make_rank_fn
 from .report import RankReport
 from .spec import TrainSpec
+
+#: What Spark's scheduler says of a barrier stage in which a task ended without a report of ours.
+_TASK_FAILED = re.compile(
+    r"barrier task \w+\(\d+, (?P<rank>\d+)\) finished unsuccessfully\.\s*(?P<reason>.*?)\s*(?:\n\tat |\Z)", re.DOTALL
+)
+_PYTHON_RAISED = re.compile(
+    r"(?P<traceback>Traceback \(most recent call last\):\n.*?^(?P<error>\w[\w.]*)(?:: (?P<message>.*))?)\Z",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def launch(rows: DataFrame, spec: TrainSpec, host: str) -> tuple[dict[str, torch.Tensor], list[RankReport]]:
@@ -44,12 +54,36 @@ def launch(rows: DataFrame, spec: TrainSpec, host: str) -> tuple[dict[str, torch
             tensors = listener.tensors(time.monotonic() + spec.conf.timeout)
         except Exception as error:
             failure = Failure.find(str(error))
-            if failure is None:
+            typed = failure.to_exception() if failure is not None else _unreported(str(error))
+            if typed is None:
                 raise
-            raise failure.to_exception() from error
+            raise typed from error
         finally:
             listener.close()
     return tensors, [RankReport.from_json(row["report"]) for row in reports]
+
+
+def _unreported(text: str) -> GangError | None:
+    """What stopped a rank that could not say so itself, from Spark's words: its process was killed, or it failed before
+    or outside of our code. None if they are not about a rank."""
+    task = _TASK_FAILED.search(text)
+    if task is None:
+        return None
+    rank, reason = int(task["rank"]), task["reason"]
+    python = _PYTHON_RAISED.search(reason)
+    if python is not None:
+        return RankFailedError(
+            rank=rank,
+            step=None,
+            phase="its Python worker",
+            error=python["error"],
+            error_message=(python["message"] or "").strip(),
+            remote_traceback=python["traceback"],
+        )
+    return RankLostError(
+        f"rank {rank} was lost: its Python worker or its executor died (killed, or out of memory?). Spark says: {reason}",
+        rank=rank,
+    )
 
 
 class ProgressBar:

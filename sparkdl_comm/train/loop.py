@@ -92,7 +92,13 @@ class TrainingLoop:
             self._progress.phase = "forward"
             with watch.phase("forward"):
                 labels = self._rows.labels[index].to(self._device)
+                versions = self._model.versions()
                 output = module(self._rows.features[index].to(self._device))
+                if self._model.versions() != versions:
+                    # Only the rank that owns them would keep the change, and others may be reading them right now.
+                    raise ModelError(
+                        "forward changes trainable parameters in place (Embedding with max_norm?): only the optimizer may"
+                    )
                 loss = self._spec.loss(_matched(output, labels), labels)
                 self._check(loss)
                 value = loss.item()

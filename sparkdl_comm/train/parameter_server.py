@@ -97,6 +97,7 @@ class ParameterServer(Strategy):
         if store.add("finished", 1) == self._gang.world:
             store.set("all finished", b"1")
         store.wait(["all finished"])
+        self._request("close")
 
     def abort(self) -> None:
         if self._bridge is not None:
@@ -104,7 +105,7 @@ class ParameterServer(Strategy):
 
     def close(self) -> None:
         if self._bridge is not None:
-            # Closing the connection ends the session in the JVM, which retires its blocks and unmaps the segment.
+            # After a failure this ends the session in the JVM, which retires its blocks and unmaps the segment.
             self._bridge.close()
             self._bridge = None
         if self._segment is not None:

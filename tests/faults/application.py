@@ -36,7 +36,10 @@ class Application:
         self.name = secrets.token_hex(8)
         #: One dict per fault, for the summary that pytest prints.
         self.measured: list[dict[str, Any]] = []
+        #: Bridge directories of the executors that were killed.
+        self.abandoned: set[str] = set()
         self._faults = 0
+        self._hung = ""
         home = folder / "spark-home"  # of links: executors write their logs to its work/
         home.mkdir()
         for part in ("bin", "jars", "python"):
@@ -78,12 +81,17 @@ class Application:
         answer = self._answer(f"{strategy} with {fault or 'no fault'}")
         mark = json.loads(marker.read_text()) if marker.exists() else None
         outcome = Outcome(answer, mark, self)
+        if mark and "bridge" in mark:
+            self.abandoned.add(mark["bridge"])
         if fault or ragged:
             self.measured.append({"strategy": strategy, "ragged": ragged, **fault, **outcome.figures()})
         return outcome
 
     def stop(self) -> list[str]:
-        """What is left when the application has ended as it should: processes and bridge directories, in words."""
+        """What is left when the application has ended as it should: its processes and bridge directories, by name.
+
+        Directories of executors that were killed are left out: nobody was there to remove them. See `abandoned`.
+        """
         self._process.stdin.close()
         self._answer("the end of the application")
         self._process.wait(HANG_SECONDS)
@@ -91,10 +99,8 @@ class Application:
         while processes.of_application(self.name) and time.monotonic() < deadline:
             time.sleep(0.1)
         left = [f"{process.name()} {process.pid}" for process in processes.of_application(self.name)]
-        return left + [str(path) for path in self.bridge_directories()]
-
-    def bridge_directories(self) -> list[Path]:
-        return sorted((self.folder / "tmp").glob("sparkdl-*"))
+        directories = {str(path) for path in (self.folder / "tmp").glob("sparkdl-*")}
+        return left + sorted(directories - self.abandoned)
 
     def kill(self) -> None:
         """Ends whatever is there of the application; nothing is after :meth:`stop`."""
@@ -115,9 +121,11 @@ class Application:
         self._answers.put("")
 
     def _answer(self, to: str) -> dict[str, Any]:
+        assert not self._hung, f"the application hung in {self._hung}"
         try:
             line = self._answers.get(timeout=HANG_SECONDS)
         except queue.Empty:
+            self._hung = to
             raise AssertionError(f"no answer to {to} within {HANG_SECONDS} s: it hangs\n{self.log()}") from None
         assert line, f"the application ended in {to}\n{self.log()}"
         return json.loads(line)
@@ -154,9 +162,10 @@ class Outcome:
         }
 
     def assert_fired(self, phase: str, step: int | None = None) -> None:
-        """The fault struck, where it should."""
+        """The fault struck where it should: in the middle of what a rank waits for there, if that is how it is made."""
         assert self.mark is not None, f"the fault did not happen: {self.answer}"
         assert self.mark["phase"] == phase
+        assert self.mark["in_flight"] is not False, "the operation was over before the fault"
         if step is not None:
             assert self.mark["step"] == step
 

@@ -209,10 +209,12 @@ def _strike_later(fault: Fault, delay: float, answered: threading.Event, step: i
 
 
 def strike(fault: Fault, step: int, in_flight: bool | None = None) -> str | None:
-    victim = os.getpid()
+    victim, facts = os.getpid(), {}
     if fault.action == "kill executor":
         victim = next(parent.pid for parent in psutil.Process().parents() if parent.name() == "java")
-    _mark(fault, {"phase": fault.phase, "step": step, "pid": os.getpid(), "victim": victim, "in_flight": in_flight})
+        facts["bridge"] = _bridge_directory()
+    facts.update(phase=fault.phase, step=step, pid=os.getpid(), victim=victim, in_flight=in_flight)
+    _mark(fault, facts)
     if fault.action.startswith("kill"):
         os.kill(victim, signal.SIGKILL)
     elif fault.action == "exit":
@@ -228,6 +230,15 @@ def strike(fault: Fault, step: int, in_flight: bool | None = None) -> str | None
     elif fault.action == "stop":
         os.kill(victim, signal.SIGSTOP)
     return fault.action
+
+
+def _bridge_directory() -> str:
+    """Where the executor of this process has the socket of its bridge."""
+    from sparkdl_comm.ps.bridge import ADVERTISEMENT
+
+    first = os.environ["SPARK_LOCAL_DIRS"].split(",")[0]
+    with open(os.path.join(first, ADVERTISEMENT)) as file:
+        return os.path.dirname(json.load(file)["socket"])
 
 
 def _mark(fault: Fault, facts: dict[str, Any]) -> None:

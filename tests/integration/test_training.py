@@ -119,7 +119,9 @@ def test_sixteen_bits_on_the_wire(spark, wire, tolerance):
 
 @pytest.mark.parametrize("strategy", ["ps", "gloo"])
 def test_frozen_shared_unused_and_empty_parameters(spark, strategy):
-    model = fit(frame(spark), model=Odd, strategy=strategy, epochs=5, optimizer=functools.partial(torch.optim.SGD, lr=0.1))
+    model = fit(
+        frame(spark), model=Odd, strategy=strategy, epochs=5, optimizer=functools.partial(torch.optim.SGD, lr=0.1)
+    )
     torch.manual_seed(5)
     before, after = Odd().state_dict(), model.module.state_dict()
     for name in ("frozen.weight", "frozen.bias", "unused.weight", "unused.bias"):

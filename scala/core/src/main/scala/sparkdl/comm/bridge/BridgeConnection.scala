@@ -30,7 +30,10 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode) {
       }
     finally {
       session.foreach(open => open.fail(new CommException("Closed", s"the Python worker of rank ${open.rank} is gone")))
-      operations.execute(() => leave())
+      operations.execute { () =>
+        try leave()
+        catch { case NonFatal(e) => log.error("A session could not be closed", e) }
+      }
       operations.shutdown()
     }
 
@@ -65,6 +68,7 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode) {
   }
 
   private def hello(request: JsonNode, reply: ObjectNode): Unit = {
+    if (session.isDefined) throw new CommException("Protocol", "hello came twice")
     val protocol = number(request, "protocol")
     if (protocol != Protocol)
       throw new CommException(
@@ -106,10 +110,9 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode) {
     reply.put("aggregate_seconds", transfer.aggregateSeconds)
   }
 
-  private def leave(): Unit = {
-    session.foreach(_.close())
-    session = None
-  }
+  private def leave(): Unit =
+    try session.foreach(_.close())
+    finally session = None
 
   private def current: PsSession =
     session.getOrElse(throw new CommException("Protocol", "hello has to come first"))

@@ -10,6 +10,7 @@ import java.util.Base64
 import java.util.concurrent.{ConcurrentHashMap, TimeUnit}
 
 import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
 
 import org.slf4j.LoggerFactory
 
@@ -34,7 +35,7 @@ final class BridgeServer(node: PsNode) {
       "sparkdl-",
       PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------"))
     )
-  private val socket: Path = directory.resolve("bridge")
+  private val socket: Path = directory.resolve(SocketName)
   private val listener: ServerSocketChannel = ServerSocketChannel.open(StandardProtocolFamily.UNIX)
   private val advertisement: Path = node.blocks.firstLocalDirectory.toPath.resolve(AdvertisementName)
 
@@ -50,6 +51,32 @@ final class BridgeServer(node: PsNode) {
     Files.deleteIfExists(advertisement)
   }
 
+  /** Removes what executors that were killed left: directories of this user whose socket nobody answers. */
+  private def sweep(parent: Path): Unit = {
+    val found = Files.newDirectoryStream(parent, Prefix + "*")
+    try
+      found.forEach { left =>
+        val abandoned = left.resolve(SocketName)
+        try
+          if (Files.exists(abandoned) && Files.isWritable(left) && old(left) && !answers(abandoned)) {
+            Files.deleteIfExists(abandoned)
+            Files.deleteIfExists(left)
+          }
+        catch { case e: java.io.IOException => log.debug(s"$left stays: $e") }
+      }
+    finally found.close()
+  }
+
+  /** A bridge that is being set up does not answer yet. */
+  private def old(directory: Path): Boolean =
+    Files.getLastModifiedTime(directory).toMillis < System.currentTimeMillis - TimeUnit.MINUTES.toMillis(1)
+
+  private def answers(path: Path): Boolean =
+    try {
+      SocketChannel.open(UnixDomainSocketAddress.of(path)).close()
+      true
+    } catch { case _: java.net.ConnectException => false }
+
   private def advertise(): Unit = {
     val message = Frames.newObject()
     message.put("socket", socket.toString)
@@ -64,17 +91,22 @@ final class BridgeServer(node: PsNode) {
   }
 
   private def acceptAll(): Unit =
-    try
-      while (true) {
+    while (listener.isOpen)
+      try {
         val channel = listener.accept()
         startThread("sparkdl-bridge-worker")(serve(channel))
+      } catch {
+        case _: ClosedChannelException => ()
+        case e: java.io.IOException =>
+          // Out of descriptors, say. Spark ends an executor whose thread dies of an exception.
+          log.warn("The bridge cannot accept a connection: {}", e.toString)
+          Thread.sleep(100)
       }
-    catch { case _: ClosedChannelException => () }
 
   private def serve(channel: SocketChannel): Unit = {
     connections.add(channel)
     try if (showsToken(channel)) new BridgeConnection(channel, node).run()
-    catch { case e: java.io.IOException => log.warn("A bridge connection ended: {}", e.toString) }
+    catch { case NonFatal(e) => log.warn("A bridge connection ended: {}", e.toString) }
     finally {
       connections.remove(channel)
       channel.close()
@@ -102,6 +134,9 @@ final class BridgeServer(node: PsNode) {
 
 object BridgeServer {
   val AdvertisementName = "sparkdl-bridge.json"
+  private val Prefix = "sparkdl-"
+  private val SocketName = "bridge"
+  private val MaxParentBytes = 60
   private val TokenBytes = 32
   private val TokenSeconds = 5L
   private val log = LoggerFactory.getLogger(classOf[BridgeServer])

@@ -1,9 +1,10 @@
 package sparkdl.comm.ps
 
-import java.util.concurrent.{ConcurrentHashMap, ExecutorService, Executors}
+import java.util.concurrent.{ConcurrentHashMap, ExecutorService, Executors, TimeUnit}
 import java.util.concurrent.atomic.AtomicInteger
 
 import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
 
 import com.codahale.metrics.{Gauge, MetricRegistry}
 import org.apache.spark.SparkConf
@@ -14,7 +15,6 @@ import sparkdl.comm.{CommConf, CommException}
 /** What one executor has for all ranks on it: the way to be called, the blocks, the sessions and their metrics. */
 final class PsNode(conf: SparkConf, registry: MetricRegistry) extends ControlReceiver {
   private val sessions = new ConcurrentHashMap[(Long, Int), PsSession]
-  private val peers = new ConcurrentHashMap[(String, Int), ControlPeer]
 
   val blocks = new SparkdlBlockBridge
   val metrics = new PsMetrics(registry)
@@ -47,8 +47,12 @@ final class PsNode(conf: SparkConf, registry: MetricRegistry) extends ControlRec
 
   def leave(session: PsSession): Unit = sessions.remove((session.job, session.rank), session)
 
-  def peer(host: String, port: Int): ControlPeer =
-    peers.computeIfAbsent((host, port), _ => control.connect(host, port))
+  def connect(rank: Int, host: String, port: Int): ControlPeer =
+    try control.connect(host, port)
+    catch {
+      case NonFatal(e) =>
+        throw new CommException("PeerLost", s"the executor of rank $rank ($host:$port) does not answer: $e", rank, e)
+    }
 
   override def received(message: Any): Unit = message match {
     case notice: Notice =>
@@ -58,13 +62,16 @@ final class PsNode(conf: SparkConf, registry: MetricRegistry) extends ControlRec
     case _ => ()
   }
 
-  override def disconnected(host: String, port: Int): Unit = {
-    peers.remove((host, port))
+  override def disconnected(host: String, port: Int): Unit =
     sessions.values.asScala.foreach(_.peerLost(host, port))
-  }
 
+  /**
+   * The bridge is closed before: that ends every session's connection, and each session is then closed by the thread that
+   * runs its operations. To close one from here could unmap memory under a running operation.
+   */
   def close(): Unit = {
-    sessions.values.asScala.foreach(_.close())
+    val deadline = System.nanoTime + TimeUnit.SECONDS.toNanos(5)
+    while (!sessions.isEmpty && System.nanoTime < deadline) Thread.sleep(10)
     control.close()
     pool.shutdownNow()
   }

@@ -12,6 +12,7 @@ import java.util.concurrent.{
 import java.util.function.{Function => JFunction}
 
 import org.apache.spark.storage.{BlockServer, ControlPeer}
+import org.slf4j.LoggerFactory
 
 import sparkdl.comm.CommException
 
@@ -38,7 +39,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   private val failed = new CompletableFuture[Nothing]
   private val published = ConcurrentHashMap.newKeySet[String]
 
-  private var peers: IndexedSeq[Peer] = IndexedSeq.empty
+  @volatile private var peers: IndexedSeq[Peer] = IndexedSeq.empty
   private var controls: Map[Int, ControlPeer] = Map.empty
   private var timeoutSeconds = 0.0
   private var map: SegmentMap = _
@@ -46,6 +47,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   private var math: ShardMath = _
   private var pulling: Flight = _
   private var collecting: Flight = _
+  private var warnedOfSpill = false
 
   private def others: Seq[Int] = peers.indices.filter(_ != rank)
 
@@ -56,12 +58,16 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
       throw new CommException("Protocol", s"rank $rank is not one of the ${peers.size} peers")
     this.peers = peers
     this.timeoutSeconds = timeoutSeconds
-    controls = others.map(other => other -> node.peer(peers(other).controlHost, peers(other).controlPort)).toMap
+    controls = others.map { other =>
+      checkNotFailed()
+      other -> node.connect(other, peers(other).controlHost, peers(other).controlPort)
+    }.toMap
     map = new SegmentMap(new ShardLayout(layers, peers.size), rank, wire)
     map
   }
 
   def attach(path: String): Unit = {
+    if (map == null || segment != null) throw new CommException("Protocol", "attach comes once, and after open")
     segment = Segment.map(path, map.bytes)
     math = new ShardMath(segment, map)
     collecting = collect(0)
@@ -125,16 +131,27 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   /** Ends every wait of this session, now and later, with `cause`. The first cause stays. */
   def fail(cause: CommException): Unit = failed.completeExceptionally(cause)
 
-  /** Retires everything and gives the memory back. The other ranks must be done with this one's blocks, or be failing. */
+  /**
+   * Retires everything and gives the memory back. The other ranks must be done with this one's blocks, or be failing. Called
+   * by the thread that runs the operations.
+   */
   def close(): Unit = {
     fail(new CommException("Closed", s"rank $rank left"))
+    if (retireAll(CloseSeconds)) free()
+    else {
+      log.warn("A peer still reads blocks of rank {}; they are given {} s more", rank, LingerSeconds)
+      node.pool.execute(() => if (retireAll(LingerSeconds)) free())
+    }
     node.leave(this)
-    val deadline = System.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds)
-    var drained = true
-    published.forEach(name => drained &= node.blocks.retire(job, name, deadline))
-    // A block that a stuck peer still reads keeps the mapping until Spark drops the transfer and the JVM collects it.
-    if (segment != null && drained) segment.close()
   }
+
+  private def retireAll(seconds: Long): Boolean = {
+    val deadline = System.nanoTime + TimeUnit.SECONDS.toNanos(seconds)
+    published.removeIf(name => node.blocks.retire(job, name, deadline))
+    published.isEmpty
+  }
+
+  private def free(): Unit = if (segment != null) segment.close()
 
   private def collect(version: Long): Flight = new Flight(others.map { worker =>
     val sink = new SegmentSink(segment, IndexedSeq((map.inbox(worker), map.shard.count * map.wire.bytes)))
@@ -158,8 +175,10 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   private def fetch(from: Int, kind: Notice.Kind, name: String, version: Long, sink: SegmentSink): Part = {
     val server = peers(from).blocks
     val start: JFunction[Void, CompletionStage[Void]] = _ => node.blocks.fetch(server, job, name, sink)
-    val done = arrival(kind, from, version).thenComposeAsync[Void](start, node.pool)
-    done.whenComplete((_, cause) => if (cause != null) fail(describe(cause, name, from)))
+    // Whoever waits for this part sees it end only after the session knows why it failed.
+    val done = arrival(kind, from, version)
+      .thenComposeAsync[Void](start, node.pool)
+      .whenComplete((_, cause) => if (cause != null) fail(describe(cause, name, from)))
     val overNetwork = if (server.executorId == peers(rank).blocks.executorId) 0L else sink.bytes
     new Part(from, done, overNetwork)
   }
@@ -171,7 +190,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     val begin = System.nanoTime
     try CompletableFuture.anyOf(flight.all, failed).get((timeoutSeconds * 1e9).toLong, TimeUnit.NANOSECONDS)
     catch {
-      case e: ExecutionException => throw e.getCause
+      case e: ExecutionException => throw known(e.getCause)
       case _: TimeoutException =>
         val missing = flight.parts.filterNot(_.done.isDone)
         throw new CommException(
@@ -185,6 +204,12 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     others.foreach(other => notices.remove((kind, other, version)))
     Transfer((System.nanoTime - begin) / 1e9, flight.parts.map(_.bytes).sum)
   }
+
+  private def known(cause: Throwable): Throwable = if (failed.isCompletedExceptionally) firstFailure else cause
+
+  private def firstFailure: Throwable =
+    try failed.join()
+    catch { case e: CompletionException => e.getCause }
 
   private def describe(cause: Throwable, name: String, from: Int): CommException = cause match {
     case known: CommException => known
@@ -203,12 +228,23 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
       else Nil
     published.add(name)
     node.blocks.put(job, name, staged ++ direct)
+    if (!warnedOfSpill && node.blocks.status(job, name).exists { case (_, disk) => disk > 0 }) {
+      warnedOfSpill = true
+      log.warn(
+        "Spark has no storage memory for block {} of {} bytes and keeps it on disk, which makes every iteration slow:" +
+          " raise spark.executor.memory (blocks of a rank take as much storage memory as the model)",
+        name,
+        shape.count * map.wire.bytes
+      )
+    }
   }
 
   private def retire(name: String): Unit = {
     val deadline = System.nanoTime + (timeoutSeconds * 1e9).toLong
-    if (!node.blocks.retire(job, name, deadline))
+    if (!node.blocks.retire(job, name, deadline, () => failed.isDone)) {
+      checkNotFailed()
       throw new CommException("Deadline", s"a reader still held block $name of rank $rank after $timeoutSeconds s")
+    }
     published.remove(name)
   }
 
@@ -217,10 +253,10 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
 
   private def checkUsable(): Unit = {
     if (segment == null) throw new CommException("Protocol", "no segment is attached")
-    if (failed.isCompletedExceptionally)
-      try failed.join()
-      catch { case e: CompletionException => throw e.getCause }
+    checkNotFailed()
   }
+
+  private def checkNotFailed(): Unit = if (failed.isCompletedExceptionally) throw firstFailure
 }
 
 object PsSession {
@@ -229,6 +265,8 @@ object PsSession {
   private val Whole = 0
 
   private val CloseSeconds = 2L
+  private val LingerSeconds = 300L
+  private val log = LoggerFactory.getLogger(classOf[PsSession])
 
   /** One block under way from rank `from`; `bytes` of it cross the network. */
   private final class Part(val from: Int, val done: CompletableFuture[Void], val bytes: Long)

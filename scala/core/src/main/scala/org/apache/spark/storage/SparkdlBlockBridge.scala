@@ -1,14 +1,16 @@
 package org.apache.spark.storage
 
+import java.io.IOException
 import java.nio.ByteBuffer
 import java.util.concurrent.CompletableFuture
 import java.util.concurrent.locks.LockSupport
 
 import scala.reflect.ClassTag
+import scala.util.control.NonFatal
 
 import io.netty.channel.FileRegion
 
-import org.apache.spark.{SecurityManager, SparkConf, SparkEnv}
+import org.apache.spark.{SecurityManager, SparkConf, SparkContext, SparkEnv}
 import org.apache.spark.network.buffer.{ManagedBuffer, NioManagedBuffer}
 import org.apache.spark.network.shuffle.{
   BlockFetchingListener,
@@ -52,6 +54,8 @@ final class SparkdlBlockBridge {
     BlockServer(id.host, id.port, id.executorId)
   }
 
+  private def isDriver: Boolean = env.executorId == SparkContext.DRIVER_IDENTIFIER
+
   /** The host name or address under which this JVM is reached. On a local-mode driver the block manager is not up yet. */
   def host: String = Option(env.rpcEnv.address).fold(here.host)(_.host)
 
@@ -69,18 +73,33 @@ final class SparkdlBlockBridge {
     if (!stored) throw new IllegalStateException(s"Spark's BlockManager took block $id neither in memory nor on disk")
   }
 
-  /** Removes the block once no reader is left. False if readers were still there at `deadlineNanos` (System.nanoTime). */
-  def retire(job: Long, name: String, deadlineNanos: Long): Boolean = {
+  /**
+   * Removes the block once no reader is left.
+   *
+   * @param over
+   *   asked while readers are waited for; true ends the wait
+   * @param deadlineNanos
+   *   of System.nanoTime; at least one attempt is made whatever it is
+   * @return
+   *   false if readers were still there in the end
+   */
+  def retire(job: Long, name: String, deadlineNanos: Long, over: () => Boolean = () => false): Boolean = {
     val id = BroadcastBlockId(job, name)
     val locks = blocks.blockInfoManager
-    var drained = false
-    while (!drained && locks.get(id).isDefined && System.nanoTime < deadlineNanos)
+    def attempt(): Boolean =
       if (locks.lockForWriting(id, blocking = false).isDefined) {
-        locks.unlock(id)
-        drained = true
-      } else LockSupport.parkNanos(50000)
-    if (drained) blocks.removeBlock(id, tellMaster = false)
-    drained || locks.get(id).isEmpty
+        // What BlockManager.removeBlock does, but under this very lock: no reader can come in between.
+        blocks.memoryStore.remove(id)
+        blocks.diskStore.remove(id)
+        locks.removeBlock(id)
+        true
+      } else locks.get(id).isEmpty
+    var gone = attempt()
+    while (!gone && !over() && System.nanoTime < deadlineNanos) {
+      LockSupport.parkNanos(50000)
+      gone = attempt()
+    }
+    gone
   }
 
   /** Bytes of the block that are in memory and on disk; None if it is not here. For tests and metrics. */
@@ -115,14 +134,14 @@ final class SparkdlBlockBridge {
 
   private def fetchHere(id: BlockId, target: SinkFile, done: CompletableFuture[Void]): Unit =
     blocks.getLocalBytes(id) match {
-      case None => done.completeExceptionally(new java.io.IOException(s"block $id is not here"))
+      case None => done.completeExceptionally(new IOException(s"block $id is not here"))
       case Some(data) =>
         try {
           val channel = target.openForWriting()
           val region = data.toNetty().asInstanceOf[FileRegion]
           while (region.transferred < region.count) region.transferTo(channel, region.transferred)
           target.finish(id.name, done)
-        } catch { case e: java.io.IOException => done.completeExceptionally(e) }
+        } catch { case e: IOException => done.completeExceptionally(e) }
         finally blocks.releaseLockAndDispose(id, data)
     }
 
@@ -136,14 +155,17 @@ final class SparkdlBlockBridge {
       portCount: Int,
       receiver: ControlReceiver
   ): ControlPlane = {
-    val portConf = conf.clone.set("spark.port.maxRetries", (portCount - 1).max(0).toString)
-    if (firstPort == 0) portConf.set("spark.port.maxRetries", "16")
+    val rpcConf = conf.clone.set("spark.port.maxRetries", (portCount - 1).toString)
+    // A peer that is gone must not hold a gang up for Spark's two minutes.
+    Seq("spark.rpc.lookupTimeout", "spark.rpc.askTimeout", "spark.rpc.io.connectionCreationTimeout")
+      .foreach(rpcConf.set(_, s"${ConnectSeconds}s"))
+    val bindAddress = if (isDriver) conf.get("spark.driver.bindAddress", host) else host
     val rpc = RpcEnv.create(
       ControlName,
-      host,
+      bindAddress,
       host,
       firstPort,
-      portConf,
+      rpcConf,
       env.securityManager: SecurityManager,
       numUsableCores = 1,
       clientMode = false
@@ -154,6 +176,7 @@ final class SparkdlBlockBridge {
 
 object SparkdlBlockBridge {
   private[storage] val ControlName = "sparkdl-comm"
+  private val ConnectSeconds = 10
 
   /** Memory that belongs to somebody else: Spark must not unmap it when it drops the block. */
   private final class BorrowedBytes(chunks: Array[ByteBuffer]) extends ChunkedByteBuffer(chunks) {
@@ -163,11 +186,12 @@ object SparkdlBlockBridge {
   /** A "download file" that is a [[BlockSink]]: makes Spark stream the block instead of buffering it. */
   private final class SinkFile(sink: BlockSink) extends DownloadFileManager with DownloadFile {
     @volatile private var received = 0L
+    @volatile private var broken: Option[Throwable] = None
 
     def finish(block: String, done: CompletableFuture[Void]): Unit =
-      if (received == sink.bytes) done.complete(null)
-      else
-        done.completeExceptionally(new java.io.IOException(s"block $block has $received bytes, expected ${sink.bytes}"))
+      if (broken.isDefined) done.completeExceptionally(broken.get)
+      else if (received == sink.bytes) done.complete(null)
+      else done.completeExceptionally(new IOException(s"block $block has $received bytes, expected ${sink.bytes}"))
 
     override def createTempFile(conf: TransportConf): DownloadFile = this
     override def registerTempFileToClean(file: DownloadFile): Boolean = true
@@ -176,14 +200,17 @@ object SparkdlBlockBridge {
 
     override def openForWriting(): DownloadFileWritableChannel = {
       received = 0
+      broken = None
       sink.restart()
       new DownloadFileWritableChannel {
+        // Never throws: other ranks and Spark's own shuffles share this connection, and an exception would close it.
         override def write(from: ByteBuffer): Int = {
           val count = from.remaining
-          if (received + count > sink.bytes)
-            throw new java.io.IOException(s"block is longer than the ${sink.bytes} bytes expected")
-          sink.write(from)
           received += count
+          if (broken.isEmpty && received <= sink.bytes)
+            try sink.write(from)
+            catch { case NonFatal(e) => broken = Some(e) }
+          from.position(from.limit())
           count
         }
         override def closeAndRead(): ManagedBuffer = new NioManagedBuffer(ByteBuffer.allocate(0))
@@ -219,10 +246,8 @@ final class ControlPlane(rpc: RpcEnv, receiver: ControlReceiver) {
   def connect(host: String, port: Int): ControlPeer =
     new ControlPeer(rpc.setupEndpointRef(RpcAddress(host, port), ControlName))
 
-  def close(): Unit = {
+  def close(): Unit =
     rpc.shutdown()
-    rpc.awaitTermination()
-  }
 }
 
 final class ControlPeer(ref: RpcEndpointRef) {

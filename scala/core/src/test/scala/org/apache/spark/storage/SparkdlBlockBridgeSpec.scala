@@ -26,7 +26,7 @@ class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   override def afterAll(): Unit = context.stop()
 
-  private final class Collected(override val bytes: Long) extends BlockSink {
+  private class Collected(override val bytes: Long) extends BlockSink {
     private val received = new java.io.ByteArrayOutputStream
     override def restart(): Unit = received.reset()
     override def write(from: ByteBuffer): Unit = {
@@ -82,8 +82,9 @@ class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
     val bytes = random(5000000)
     bridge.put(Job, "sparkdl_pressed", Array(direct(bytes)))
     assert(bridge.status(Job, "sparkdl_pressed") === Some((5000000L, 0L)))
+    // Pieces smaller than the block: Spark evicts only what makes enough room.
     val cached =
-      context.parallelize(0 until 40, 40).map(_ => new Array[Byte](16 << 20)).persist(StorageLevel.MEMORY_ONLY)
+      context.parallelize(0 until 400, 400).map(_ => new Array[Byte](1 << 20)).persist(StorageLevel.MEMORY_ONLY)
     cached.count()
     assert(bridge.status(Job, "sparkdl_pressed") === Some((0L, 5000000L)), "the block was not evicted: no test")
     assert(fetch("sparkdl_pressed", bytes.length, elsewhere) === bytes.toSeq)
@@ -100,6 +101,23 @@ class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
     SparkEnv.get.blockManager.releaseLockAndDispose(id, reader)
     assert(bridge.retire(Job, "sparkdl_read", soon))
     assert(bridge.retire(Job, "sparkdl_read", soon), "what is gone counts as retired")
+  }
+
+  test("a sink that fails ends its own fetch, and not the connection that others share") {
+    val bytes = random(20000000)
+    bridge.put(Job, "sparkdl_shared", Array(direct(bytes)))
+    val healthy = new Collected(bytes.length)
+    val other = bridge.fetch(elsewhere, Job, "sparkdl_shared", healthy)
+    val failing = new Collected(bytes.length) {
+      override def write(from: ByteBuffer): Unit = throw new IllegalStateException("closed")
+    }
+    val error = intercept[ExecutionException](
+      bridge.fetch(elsewhere, Job, "sparkdl_shared", failing).get(20, TimeUnit.SECONDS)
+    )
+    assert(error.getCause.getMessage === "closed")
+    other.get(20, TimeUnit.SECONDS)
+    assert(healthy.contents === bytes.toSeq)
+    assert(bridge.retire(Job, "sparkdl_shared", soon))
   }
 
   test("a block that is not there, and one of another size, are errors") {

@@ -1,0 +1,59 @@
+"""Fits in applications of their own: another Spark, several ranks in one JVM."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SPARK4 = ROOT / ".spark4"
+
+
+def run(tmp_path: Path, master: str, strategy: str, ranks: int, spark_home: Path, python_path: list[Path]) -> dict:
+    home = tmp_path / "home"
+    home.mkdir()
+    for part in ("bin", "jars", "python"):
+        (home / part).symlink_to(spark_home / part)
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(map(str, [*python_path, ROOT])),
+    }
+    program = [sys.executable, str(ROOT / "tests/integration/one_fit.py"), master, strategy, str(ranks)]
+    done = subprocess.run(
+        program, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    reports = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
+    assert reports, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+    return json.loads(reports[0].removeprefix("REPORT "))
+
+
+def here(tmp_path: Path, master: str, ranks: int) -> dict:
+    return run(tmp_path, master, "ps", ranks, Path(pyspark.__file__).parent, [])
+
+
+def test_several_ranks_in_one_jvm_share_it_without_the_network(tmp_path):
+    report = here(tmp_path, "local[2]", 2)
+    assert report["summary"]["bytes"] == {"pull": 0, "push": 0}
+    assert report["metrics"]["ps.pull.bytes"] == 0
+    assert report["scored"] > 10
+    (tmp_path / "one").mkdir()
+    alone = here(tmp_path / "one", "local[1]", 1)
+    for name, norm in alone["weights"].items():
+        assert norm == pytest.approx(report["weights"][name], rel=1e-5)
+
+
+@pytest.mark.spark4
+def test_spark_4(tmp_path):
+    if not SPARK4.exists():
+        pytest.skip("no .spark4: make spark4-env")
+    report = run(tmp_path, "local-cluster[2,1,1024]", "ps", 2, SPARK4 / "pyspark", [SPARK4])
+    assert report["spark"].startswith("4.2.")
+    assert report["summary"]["bytes"]["pull"] > 0
+    assert report["scored"] > 10
