@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import socket
+from collections import deque
 from typing import Any
 
 from sparkdl_comm.errors import BridgeError, DeadlineError, PluginError, RankLostError
@@ -33,6 +34,7 @@ class Bridge:
     """One rank's requests to its executor. Not thread-safe, but :meth:`abort` may be called from any thread."""
 
     def __init__(self, path: str, token: bytes, timeout: float) -> None:
+        self._unanswered: deque[str] = deque()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(timeout + _GRACE)
         try:
@@ -61,10 +63,27 @@ class Bridge:
             ) from exc
         return cls(advertisement["socket"], base64.b64decode(advertisement["token"]), timeout)
 
+    def post(self, op: str, **fields: Any) -> None:
+        """Send a request whose answer holds nothing; the next :meth:`request` raises what went wrong with it."""
+        self._send(op, fields)
+        self._unanswered.append(op)
+
     def request(self, op: str, **fields: Any) -> dict[str, Any]:
         """The executor's answer. Raises DeadlineError, RankLostError or BridgeError, as the executor says."""
+        self._send(op, fields)
+        while self._unanswered:
+            self._answer(self._unanswered.popleft())
+        return self._answer(op)
+
+    def _send(self, op: str, fields: dict[str, Any]) -> None:
+        frame = encode_frame({"op": op, **fields})
         try:
-            self._socket.sendall(encode_frame({"op": op, **fields}))
+            self._socket.sendall(frame)
+        except OSError as exc:
+            raise BridgeError(f"the connection to the executor broke before {op}: {exc}") from exc
+
+    def _answer(self, op: str) -> dict[str, Any]:
+        try:
             length = int.from_bytes(self._receive(4), "big")
             if length > MAX_FRAME:
                 raise BridgeError(f"the executor announced an answer of {length} bytes to {op}; at most {MAX_FRAME}")

@@ -147,7 +147,8 @@ class ParameterServer(Strategy):
         return made
 
     def _publish(self) -> None:
-        self._request("publish", version=self._version)
+        assert self._bridge is not None
+        self._bridge.post("publish", version=self._version)
 
     def _request(self, op: str, **fields: Any) -> dict[str, Any]:
         assert self._bridge is not None, "advertise comes first"

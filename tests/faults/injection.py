@@ -55,8 +55,12 @@ class Net(nn.Sequential):
         outcome = hit("forward")
         output = super().forward(rows)
         if output.requires_grad:
-            output.register_hook(lambda _: hit("backward"))
+            output.register_hook(_backward)
         return output * float("nan") if outcome == "nan" else output
+
+
+def _backward(_gradient: torch.Tensor) -> None:
+    hit("backward")
 
 
 class Sgd(torch.optim.SGD):
@@ -108,7 +112,9 @@ def arm(fault: Fault, rank: int) -> None:
     from sparkdl_comm.train.parameter_server import ParameterServer
 
     _wrap(BarrierTaskContext, "allGather", lambda *_: "join")
-    _wrap(Bridge, "request", _bridge_phase, lambda _bridge, _op, **fields: fields.get("version"))
+    for name in ("request", "post"):
+        if hasattr(Bridge, name):
+            _wrap(Bridge, name, _bridge_phase, lambda _bridge, _op, **fields: fields.get("version"))
     _wrap(torch.distributed, "all_reduce", lambda *_: "push")
     _wrap(AllReduce, "finish", lambda *_: "finish")
     _wrap(ParameterServer, "finish", lambda *_: "finish")
@@ -131,7 +137,7 @@ def disarm() -> None:
 
 
 def _bridge_phase(_bridge: Any, op: str) -> str:
-    return {"pull": "pull", "push": "push", "attach": "attach", "publish": "publish", "open": "open"}.get(op, "")
+    return op if op in ("attach", "publish", "pull", "push") else ""
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:
@@ -155,15 +161,20 @@ def _wrap(
         step = step_of(*args, **fields)
         if step is None:
             step = _count(phase)
-        if not _is_due(phase, step):
+        fault = _fault
+        if fault is None or not _is_due(phase, step):
             return call(*args, **fields)
-        if _rank != _fault.rank:
+        if _rank != fault.rank:
             if _rank == _slow_rank() and phase in ("publish", "push", "join", "finish"):
                 time.sleep(SLOW_SECONDS)
             return call(*args, **fields)
+        if phase == "attach":  # so that both sides have mapped the segment
+            answer = call(*args, **fields)
+            strike(fault, step)
+            return answer
         answered = threading.Event()
         delay = 0.2 if phase == "join" else IN_FLIGHT_SECONDS
-        threading.Thread(target=_strike_later, args=(_fault, delay, answered, step), daemon=True).start()
+        threading.Thread(target=_strike_later, args=(fault, delay, answered, step), daemon=True).start()
         try:
             return call(*args, **fields)
         finally:
