@@ -25,7 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkdl_comm import TorchEstimator, TorchModel, spark_conf
 from sparkdl_comm.networks import LeNet5, SmallLeNet, WidePerceptron, parameter_count
 
-NETWORKS = {"small": (SmallLeNet, 128), "lenet5": (LeNet5, 96), "wide": (WidePerceptron, 96)}
+#: Network, rows per step over all ranks, and how many times `--steps` a timed fit does.
+NETWORKS = {"small": (SmallLeNet, 128, 5.0), "lenet5": (LeNet5, 96, 1.0), "wide": (WidePerceptron, 96, 1 / 3)}
 BATCHES = 10
 
 
@@ -51,7 +52,7 @@ def rows(spark: SparkSession, count: int) -> DataFrame:
 
 
 def train(data: DataFrame, network: str, strategy: str, executors: int, steps: int) -> TorchModel:
-    model, batch = NETWORKS[network]
+    model, batch, _ = NETWORKS[network]
     return TorchEstimator(
         model=model,
         loss="CrossEntropyLoss",
@@ -73,7 +74,7 @@ def difference(one: TorchModel, other: TorchModel) -> float:
 
 
 def bench(data: DataFrame, network: str, executors: int, strategies: list[str], steps: int, repeats: int) -> list[dict]:
-    warm = {strategy: train(data, network, strategy, executors, BATCHES) for strategy in strategies}
+    warm = {strategy: train(data, network, strategy, executors, steps) for strategy in strategies}
     verified = all(difference(warm[strategy], warm[strategies[0]]) < 1e-4 for strategy in strategies)
     runs: dict[str, list[dict[str, Any]]] = {strategy: [] for strategy in strategies}
     for _ in range(repeats):
@@ -148,7 +149,7 @@ def main() -> None:
         spark = session(executors, options.memory)
         for network in options.networks.split(","):
             data = rows(spark, NETWORKS[network][1] * BATCHES)
-            steps = options.steps // 3 if network == "wide" else options.steps
+            steps = int(options.steps * NETWORKS[network][2])
             done = bench(data, network, executors, options.strategies.split(","), steps, options.repeats)
             data.unpersist()
             for row in done:
