@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime
 import os
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.errors import ConfError, DeadlineError
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.strategy import OptimizerFactory, Strategy
@@ -45,7 +46,7 @@ class AllReduce(Strategy):
 
     def after_backward(self) -> None:
         with self.watch.phase("push"):
-            dist.all_reduce(self._gradients)
+            self._collective("all-reduce", lambda: dist.all_reduce(self._gradients))
         # A ring moves each byte of the vector 2(N-1)/N times into each rank; the backends count nothing themselves.
         moved = self._gradients.nbytes * (self._world - 1) // self._world
         self.watch.bytes["push"] += moved
@@ -54,10 +55,21 @@ class AllReduce(Strategy):
             self._optimizer.step()
 
     def finish(self) -> None:
-        dist.barrier()
+        self._collective("barrier", dist.barrier)
 
     def abort(self) -> None:
         """Nothing: a failing peer closes its connections, which ends an all-reduce that waits for it."""
+
+    def _collective(self, what: str, run: Callable[[], object]) -> None:
+        try:
+            run()
+        except RuntimeError as exc:
+            if "timed out" not in str(exc).lower():
+                raise
+            raise DeadlineError(
+                f"a {self.backend} {what} waited {self.conf.timeout:g} s for another rank; a rank that needs longer than"
+                " that for a step needs a larger spark.sparkdl.comm.timeout"
+            ) from exc
 
     def close(self) -> None:
         if self._group is not None:

@@ -58,15 +58,21 @@ class Rank:
         """Trains. A failure is told to the other ranks, and raised with the *first* failure of the gang inside."""
         try:
             with ExitStack() as stack:
-                return self._train(batches, stack)
-        except Exception as exc:
-            raise RuntimeError(self._failure(exc).embed()) from exc
+                try:
+                    return self._train(batches, stack)
+                except (Exception, SystemExit) as exc:
+                    # Announced before the stack closes any connection: else the others would blame the closing.
+                    raise RuntimeError(self._failure(exc).embed()) from exc
         finally:
             if self._gang is not None:
                 self._gang.close()
 
-    def _failure(self, exc: Exception) -> Failure:
-        failure = Failure.of(exc, self._rank, self._progress.step, self._progress.phase)
+    def _failure(self, exc: BaseException) -> Failure:
+        # In these phases only the user's code runs: what it raises is never the echo of another rank's failure.
+        own = self._progress.phase in ("forward", "backward")
+        failure = Failure.of(
+            exc, self._rank, self._progress.step, self._progress.phase, secondary=False if own else None
+        )
         if self._gang is None:
             return failure
         self._gang.announce_failure(failure)

@@ -28,10 +28,6 @@ LIMIT_SECONDS = 15.0
 HANG_SECONDS = 120.0
 
 
-class KnownBug(AssertionError):
-    """A defect that is known, apart from every other way in which its test may fail: for `xfail(raises=KnownBug)`."""
-
-
 class Application:
     """One Spark application on three executors, in a process of its own."""
 
