@@ -107,7 +107,8 @@ SUBMIT = env SPARK_HOME=$(CURDIR)/build/spark$(SPARK)-home SPARK_LOCAL_IP=127.0.
 	--conf spark.sparkdl.comm.strategy=$(STRATEGY) \
 	--conf spark.scheduler.barrier.maxConcurrentTasksCheck.interval=1s \
 	--conf spark.sql.warehouse.dir=file:$(CURDIR)/build/spark-warehouse \
-	--conf spark.log.level=WARN
+	--conf spark.log.level=WARN \
+	--conf spark.ui.showConsoleProgress=false
 
 .PHONY: demo
 demo: env jar build/spark$(SPARK)-home/.stamp ## trains a model: STRATEGY=ps|gloo SPARK=3|4 EXECUTORS=3; result in build/demo
@@ -115,9 +116,9 @@ demo: env jar build/spark$(SPARK)-home/.stamp ## trains a model: STRATEGY=ps|glo
 	$(SUBMIT) python/train.py --num-workers $(EXECUTORS) --output build/demo
 
 .PHONY: bench
-bench: env jar build/spark$(SPARK)-home/.stamp ## runs python/bench_*.py, same variables; result in build/bench
-	@mkdir -p build/bench
-	for program in python/bench_*.py; do $(SUBMIT) "$$program" --output build/bench; done
+bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench_ps.py --help has the rest
+	SPARK_HOME=$(CURDIR)/build/spark3-home SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON=$(BIN)/python \
+	  $(BIN)/python python/bench_ps.py --quick
 
 # --- the rest -----------------------------------------------------------------------------------
 

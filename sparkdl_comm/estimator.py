@@ -106,7 +106,7 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
         cause.
         """
         from .train.launch import launch
-        from .train.strategy import strategy_class
+        from .train.strategies import strategy_class
 
         spark = dataset.sparkSession
         self._check_params()

@@ -22,7 +22,8 @@ from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.loop import Progress, TrainingLoop
 from sparkdl_comm.train.report import RankReport
 from sparkdl_comm.train.spec import TrainSpec
-from sparkdl_comm.train.strategy import Strategy, strategy_class
+from sparkdl_comm.train.strategies import strategy_class
+from sparkdl_comm.train.strategy import Strategy
 
 #: Seconds between two messages about progress.
 _TELL_EVERY = 0.2

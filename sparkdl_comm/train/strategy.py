@@ -1,4 +1,4 @@
-"""How the gradients of a step become the parameters of the next one: the interface, and the names users choose from."""
+"""How the gradients of a step become the parameters of the next one: the interface."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-
-from sparkdl_comm.errors import ConfError
 
 if TYPE_CHECKING:
     from sparkdl_comm.conf import CommConf
@@ -76,21 +74,3 @@ class Strategy(ABC):
     @abstractmethod
     def close(self) -> None:
         """Gives back everything, after success and failure alike."""
-
-
-def _strategies() -> dict[str, type[Strategy]]:
-    # Imported late: each one brings its own machinery, and all of them import this module.
-    from sparkdl_comm.train.allreduce import Gloo, Nccl
-    from sparkdl_comm.train.parameter_server import ParameterServer
-
-    return {"ps": ParameterServer, "gloo": Gloo, "nccl": Nccl}
-
-
-def strategy_class(name: str) -> type[Strategy]:
-    """The strategy called `name`. Raises ConfError that lists those there are."""
-    strategies = _strategies()
-    if name not in strategies:
-        raise ConfError(
-            f"strategy {name!r} is unknown: there are {', '.join(strategies)} (spark.sparkdl.comm.strategy)"
-        )
-    return strategies[name]
