@@ -131,6 +131,10 @@ class Control:
         if threading.current_thread() is not self._thread:
             self._thread.join(LINGER_SECONDS + 1.0)
 
+    def alone(self) -> bool:
+        """All peers have left, or never came."""
+        return all(peer.said_why for peer in list(self._peers.values()))
+
     def sockets(self) -> list[Any]:
         """Everything with a file descriptor, for a forked child to close."""
         peers = [peer.sock for peer in list(self._peers.values())]
@@ -239,7 +243,9 @@ class Control:
     def _take(self, peer: _Peer, message: dict[str, Any]) -> None:
         kind = message.get("type")
         if kind == "leave":
-            peer.said_why = True
+            with self.changed:
+                peer.said_why = True
+                self.changed.notify_all()
         elif kind == "failure":
             try:
                 failure = Failure.from_dict(message.get("failure"))

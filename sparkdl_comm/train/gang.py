@@ -160,6 +160,16 @@ class Gang:
         """A torch.distributed store, kept at rank 0; equal prefixes see equal keys."""
         return self._store.open(prefix)
 
+    def outlast(self, wait: float) -> None:
+        """Rank 0 keeps the store, so it leaves last: returns when all others have left, after `wait` seconds at most.
+
+        Returns at once on other ranks. Raises the gang's failure if there is one.
+        """
+        if self.rank == 0:
+            with self._control.changed:
+                self._control.changed.wait_for(lambda: self._control.failure is not None or self._control.alone(), wait)
+        self.check()
+
     def close(self) -> None:
         """Leave on purpose: the others do not take it for a failure. Takes at most about 2 s. May be
         repeated."""

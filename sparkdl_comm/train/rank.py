@@ -25,6 +25,9 @@ from sparkdl_comm.train.spec import TrainSpec
 from sparkdl_comm.train.strategies import strategy_class
 from sparkdl_comm.train.strategy import Strategy
 
+#: How long rank 0, which is done, waits for the others to be.
+_LEAVE_SECONDS = 30.0
+
 #: Seconds between two messages about progress.
 _TELL_EVERY = 0.2
 
@@ -97,6 +100,7 @@ class Rank:
         seconds = loop.run(_Teller(driver))
         if driver is not None:
             driver.send_tensors(model.module.state_dict())
+        gang.outlast(_LEAVE_SECONDS)
         return RankReport(
             rank=self._rank,
             iterations=self._progress.step,

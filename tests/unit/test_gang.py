@@ -256,6 +256,30 @@ def test_after_close_nothing_blocks():
             gangs[1].store("s").get("never")
 
 
+def test_rank_0_outlasts_the_others():
+    with gang_of(3) as gangs:
+        gone = threading.Event()
+
+        def leave_last() -> None:
+            gangs[0].outlast(SECONDS)
+            gone.set()
+
+        waiting = threading.Thread(target=leave_last, daemon=True)
+        waiting.start()
+        gangs[2].outlast(SECONDS)
+        gangs[2].close()
+        assert not gone.wait(0.3), "rank 1 may still need the store"
+        gangs[1].close()
+        assert gone.wait(SECONDS)
+
+
+def test_who_outlasts_learns_of_a_failure():
+    with gang_of(2) as gangs:
+        gangs[1].announce_failure(primary(1))
+        with pytest.raises(GangError):
+            gangs[0].outlast(SECONDS)
+
+
 def test_serve_and_dial():
     with gang_of(3) as gangs:
         seen = []
