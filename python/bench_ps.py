@@ -4,7 +4,7 @@
 
 For each number of executors (local-cluster, one core each) and each network: one fit of every strategy to warm up, then
 `--repeats` fits of each in turn, and the medians. Verified: all ranks of a fit end with the same bits (fit refuses
-otherwise), and all strategies with the same weights, to 1e-4 of the largest.
+otherwise), and after ten steps all strategies have the same weights, to 1e-5 of the largest.
 """
 
 from __future__ import annotations
@@ -74,8 +74,11 @@ def difference(one: TorchModel, other: TorchModel) -> float:
 
 
 def bench(data: DataFrame, network: str, executors: int, strategies: list[str], steps: int, repeats: int) -> list[dict]:
-    warm = {strategy: train(data, network, strategy, executors, steps) for strategy in strategies}
-    verified = all(difference(warm[strategy], warm[strategies[0]]) < 1e-4 for strategy in strategies)
+    # After many steps even another order of the same additions shows; after ten, only a mistake does.
+    short = {strategy: train(data, network, strategy, executors, BATCHES) for strategy in strategies}
+    off = max(difference(short[strategy], short[strategies[0]]) for strategy in strategies)
+    for strategy in strategies:
+        train(data, network, strategy, executors, steps)
     runs: dict[str, list[dict[str, Any]]] = {strategy: [] for strategy in strategies}
     for _ in range(repeats):
         for strategy in strategies:
@@ -108,7 +111,8 @@ def bench(data: DataFrame, network: str, executors: int, strategies: list[str], 
                 "phases": phases,
                 "bytes": moved,
                 "bytes_over_necessary": moved / necessary,
-                "verified": verified,
+                "difference": off,
+                "verified": off < 1e-5,
                 "compute": "real",
                 "versions": {"spark": pyspark.__version__, "torch": torch.__version__},
             }
