@@ -22,6 +22,19 @@ from ..errors import InputError
 
 
 @dataclass(frozen=True)
+class Batch:
+    """Rows as model and loss take them, on one device.
+
+    ``inputs``: what the model is called with, each ``[rows, …]``. ``targets``: one tensor per label column. ``weights``:
+    float32 ``[rows]``, or None.
+    """
+
+    inputs: tuple[torch.Tensor, ...]
+    targets: tuple[torch.Tensor, ...]
+    weights: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
 class RowCache:
     """The rows of one rank, sorted by id.
 
@@ -39,6 +52,10 @@ class RowCache:
     @property
     def width(self) -> int:
         return self.features.shape[1]
+
+    def take(self, index: torch.Tensor, device: torch.device) -> Batch:
+        """The rows at ``index`` (int64 ``[n]``), in its order."""
+        return Batch((self.features[index].to(device),), (self.labels[index].to(device),))
 
     @classmethod
     def from_batches(cls, batches: Iterator[pa.RecordBatch], classification: bool) -> RowCache:

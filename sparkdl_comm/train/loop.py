@@ -91,15 +91,16 @@ class TrainingLoop:
         if len(index):
             self._progress.phase = "forward"
             with watch.phase("forward"):
-                labels = self._rows.labels[index].to(self._device)
+                batch = self._rows.take(index, self._device)
                 versions = self._model.versions()
-                output = module(self._rows.features[index].to(self._device))
+                output = module(*batch.inputs)
                 if self._model.versions() != versions:
                     # Only the rank that owns them would keep the change, and others may be reading them right now.
                     raise ModelError(
                         "forward changes trainable parameters in place (Embedding with max_norm?): only the optimizer may"
                     )
-                loss = self._spec.loss(_matched(output, labels), labels)
+                (target,) = batch.targets
+                loss = self._spec.loss(_matched(output, target), target)
                 self._check(loss)
                 value = loss.item()
             if self._progress.output_shape is None and isinstance(output, torch.Tensor):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
@@ -249,3 +250,18 @@ def test_init_process_group_ends_when_a_rank_dies(tmp_path):
         for rank in (0, 1):
             heard = {crew.hear(rank, 10.0), crew.hear(rank, 10.0)}
             assert heard == {("failure", 2), ("RankLostError", 2)}
+
+
+def test_all_gather_gives_every_rank_what_all_gave_in_the_same_turn(gangs):
+    for turn in range(3):
+        given = [f"{turn}:{gang.rank}".encode() for gang in gangs]
+        threads = [later(functools.partial(gang.all_gather, given[gang.rank], SECONDS)) for gang in gangs]
+        for thread, result in threads:
+            thread.join(SECONDS)
+            assert result == [given]
+    assert gangs[0].store("all-gather").num_keys() <= 2 * 3, "turns that are over are forgotten"
+
+
+def test_all_gather_names_its_deadline(gangs):
+    with pytest.raises(DeadlineError):
+        gangs[1].all_gather(b"alone", 0.2)
