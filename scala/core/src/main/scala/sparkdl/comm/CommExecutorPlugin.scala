@@ -4,9 +4,8 @@ import java.util.{Map => JMap}
 
 import scala.util.control.NonFatal
 
-import org.apache.logging.log4j.Level
-import org.apache.logging.log4j.core.config.Configurator
 import org.apache.spark.api.plugin.{ExecutorPlugin, PluginContext}
+import org.apache.spark.storage.SparkdlBlockBridge
 
 import sparkdl.comm.bridge.BridgeServer
 import sparkdl.comm.ps.PsNode
@@ -17,10 +16,9 @@ final class CommExecutorPlugin extends ExecutorPlugin {
   private var bridge: BridgeServer = _
 
   override def init(context: PluginContext, extraConf: JMap[String, String]): Unit = {
-    // Spark logs each block that it stores; with some blocks per iteration that is hundreds of megabytes an hour.
-    Configurator.setLevel("org.apache.spark.storage.memory.MemoryStore", Level.WARN)
-    node = new PsNode(context.conf, context.metricRegistry)
-    try bridge = new BridgeServer(node)
+    val transport = new SparkdlBlockBridge(context.conf)
+    node = new PsNode(transport, CommConf(context.conf), context.metricRegistry)
+    try bridge = new BridgeServer(node, transport.localDirectory.toPath)
     catch {
       case NonFatal(e) =>
         node.close()

@@ -8,11 +8,11 @@ import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
-import org.apache.spark.storage.BlockServer
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.CommException
 import sparkdl.comm.ps.{Peer, PsNode, PsSession, SegmentMap, Transfer, WireFormat}
+import sparkdl.comm.transport.BlockServer
 
 /**
  * One Python worker, hence at most one rank. Requests are answered in order by one thread; another one keeps reading, so that

@@ -21,7 +21,7 @@ import sparkdl.comm.ps.PsNode
  * enter; where it is, and the token to show, stand in a file of this user's in the executor's first block directory, which
  * Spark tells its Python workers as SPARK_LOCAL_DIRS.
  */
-final class BridgeServer(node: PsNode) {
+final class BridgeServer(node: PsNode, localDirectory: Path) {
   import BridgeServer._
 
   private val token = {
@@ -37,7 +37,7 @@ final class BridgeServer(node: PsNode) {
     )
   private val socket: Path = directory.resolve(SocketName)
   private val listener: ServerSocketChannel = ServerSocketChannel.open(StandardProtocolFamily.UNIX)
-  private val advertisement: Path = node.blocks.firstLocalDirectory.toPath.resolve(AdvertisementName)
+  private val advertisement: Path = localDirectory.resolve(AdvertisementName)
 
   listener.bind(UnixDomainSocketAddress.of(socket))
   advertise()

@@ -7,16 +7,15 @@ import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import com.codahale.metrics.{Gauge, MetricRegistry}
-import org.apache.spark.SparkConf
-import org.apache.spark.storage.{ControlPeer, ControlPlane, ControlReceiver, SparkdlBlockBridge}
 
 import sparkdl.comm.{CommConf, CommException}
+import sparkdl.comm.transport.{Blocks, ControlPeer, ControlPlane, ControlReceiver, Transport}
 
 /** What one executor has for all ranks on it: the way to be called, the blocks, the sessions and their metrics. */
-final class PsNode(conf: SparkConf, registry: MetricRegistry) extends ControlReceiver {
+final class PsNode(transport: Transport, conf: CommConf, registry: MetricRegistry) extends ControlReceiver {
   private val sessions = new ConcurrentHashMap[(Long, Int), PsSession]
 
-  val blocks = new SparkdlBlockBridge
+  val blocks: Blocks = transport.blocks
   val metrics = new PsMetrics(registry)
   registry.register("ps.sessions", new Gauge[Int] { override def getValue: Int = sessions.size })
 
@@ -30,12 +29,9 @@ final class PsNode(conf: SparkConf, registry: MetricRegistry) extends ControlRec
     }
   }
 
-  private val control: ControlPlane = {
-    val CommConf(firstPort, portCount) = CommConf(conf)
-    blocks.openControl(conf, firstPort, portCount, this)
-  }
+  private val control: ControlPlane = transport.openControl(conf.firstPort, conf.portCount, this)
 
-  def address: (String, Int) = (blocks.host, control.port)
+  def address: (String, Int) = (transport.host, control.port)
 
   /** Notices for this rank are kept from now on, even before it knows its peers. */
   def join(job: Long, rank: Int): PsSession = {

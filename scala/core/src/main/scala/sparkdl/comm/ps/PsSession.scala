@@ -11,10 +11,10 @@ import java.util.concurrent.{
 }
 import java.util.function.{Function => JFunction}
 
-import org.apache.spark.storage.{BlockServer, ControlPeer}
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.CommException
+import sparkdl.comm.transport.{BlockServer, ControlPeer}
 
 /** A rank as the others reach it. */
 final case class Peer(controlHost: String, controlPort: Int, blocks: BlockServer)

@@ -2,7 +2,7 @@ package sparkdl.comm.ps
 
 import java.nio.ByteBuffer
 
-import org.apache.spark.storage.BlockSink
+import sparkdl.comm.transport.BlockSink
 
 /** Writes a block to successive ranges of a segment, given as (byte offset, bytes). */
 final class SegmentSink(segment: Segment, targets: IndexedSeq[(Long, Long)]) extends BlockSink {

@@ -7,11 +7,13 @@ import org.apache.spark.{SparkConf, SparkContext, SparkEnv}
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
+import sparkdl.comm.transport.{BlockServer, BlockSink}
+
 /** Real blocks in a real BlockManager; what goes "to another executor" goes through this one's own transfer service. */
 class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
   private val Job = 1L << 61
   private var context: SparkContext = _
-  private lazy val bridge = new SparkdlBlockBridge
+  private lazy val bridge = new SparkdlBlockBridge(context.getConf)
 
   override def beforeAll(): Unit = {
     val conf = new SparkConf(false)
