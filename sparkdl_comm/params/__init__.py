@@ -1,0 +1,15 @@
+"""Params of the estimator and the model, named as pyspark.ml and xgboost.spark name them; one file per concern."""
+
+from __future__ import annotations
+
+from .cluster import ClusterKeywords, ClusterParams
+from .columns import ColumnKeywords, ColumnParams
+from .training import TrainingKeywords, TrainingParams
+
+
+class ParamKeywords(ColumnKeywords, TrainingKeywords, ClusterKeywords, total=False):
+    """Keywords of the constructor and of ``setParams``: every Param, and its snake_case spelling."""
+
+
+class TorchParams(ColumnParams, TrainingParams, ClusterParams):
+    """What estimator and model share. A Param set here overrides the session's conf."""
