@@ -1,0 +1,1 @@
+"""Trying networks and strategies on one machine: benchmarks, emulated computing."""

@@ -1,0 +1,111 @@
+"""What a network costs, layer by layer: the tensors it owns, and the seconds of its forward and backward pass."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkdl_comm.errors import InputError
+
+#: The profiles that the package ships; python/make_profiles.py wrote them.
+PROFILES = Path(__file__).parent / "profiles"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer that owns parameters: `shapes` of its tensors by name, seconds of `forward` and `backward` for a batch.
+
+    What has no parameters (activations, pooling) is counted into the layer before it.
+    """
+
+    name: str
+    shapes: Mapping[str, Sequence[int]]
+    forward: float
+    backward: float
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all its tensors."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A network's layers, in the order of the forward pass. `rows`: of the batch that the seconds are for.
+
+    `source` says where shapes and seconds come from.
+    """
+
+    title: str
+    rows: int
+    source: str
+    layers: tuple[Layer, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all parameters."""
+        return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def seconds(self) -> float:
+        """Of one forward and backward pass."""
+        return math.fsum(layer.forward + layer.backward for layer in self.layers)
+
+    @classmethod
+    def load(cls, name: str) -> Profile:
+        """A profile that the package ships. Raises InputError for an unknown name; lists the known ones."""
+        path = PROFILES / f"{name}.json"
+        known = sorted(path.stem for path in PROFILES.glob("*.json"))
+        if name not in known:
+            raise InputError(
+                f"profile {name!r} is not known; there are {', '.join(known)} (or read a file: Profile.read)"
+            )
+        return cls.read(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Profile:
+        """A profile from a JSON file, as :meth:`to_json` writes it.
+
+        Raises InputError, naming file and layer: fields missing or too many, names that come twice, shapes or times that
+        cannot be.
+        """
+        try:
+            return cls._of(json.loads(path.read_text()))
+        except (json.JSONDecodeError, UnicodeDecodeError, InputError, TypeError) as exc:
+            raise InputError(f"profile {path}: {exc}") from exc
+
+    @classmethod
+    def _of(cls, parsed: dict[str, Any]) -> Profile:
+        profile = cls(**{**parsed, "layers": tuple(Layer(**layer) for layer in parsed.get("layers", ()))})
+        names = [layer.name for layer in profile.layers]
+        if not names or len(set(names)) < len(names):
+            raise InputError("needs layers, each with a name of its own")
+        for layer in profile.layers:
+            sizes = [size for shape in layer.shapes.values() for size in shape]
+            if not layer.shapes or not all(type(size) is int and size > 0 for size in sizes):
+                raise InputError(f"layer {layer.name}: shapes must be positive whole numbers, not {layer.shapes}")
+            for seconds in (layer.forward, layer.backward):
+                if not 0 <= seconds < math.inf:
+                    raise InputError(f"layer {layer.name}: seconds must be finite and not negative, not {seconds}")
+        return profile
+
+    def to_json(self) -> str:
+        """One line per layer, so that versions can be compared; seconds to a nanosecond."""
+        head = {"title": self.title, "rows": self.rows, "source": self.source}
+        lines = [
+            json.dumps(
+                {
+                    "name": layer.name,
+                    "shapes": {name: list(shape) for name, shape in layer.shapes.items()},
+                    "forward": round(layer.forward, 9),
+                    "backward": round(layer.backward, 9),
+                }
+            )
+            for layer in self.layers
+        ]
+        opened = json.dumps(head, indent=1).removesuffix("\n}")
+        return opened + ',\n "layers": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
