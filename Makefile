@@ -115,10 +115,15 @@ demo: env jar build/spark$(SPARK)-home/.stamp ## trains a model: STRATEGY=ps|glo
 	@mkdir -p build/demo
 	$(SUBMIT) python/train.py --num-workers $(EXECUTORS) --output build/demo
 
+BENCH = env SPARK_HOME=$(CURDIR)/build/spark3-home SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON=$(BIN)/python $(BIN)/python
+
 .PHONY: bench
 bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench_ps.py --help has the rest
-	SPARK_HOME=$(CURDIR)/build/spark3-home SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON=$(BIN)/python \
-	  $(BIN)/python python/bench_ps.py --quick
+	$(BENCH) python/bench_ps.py --quick
+
+.PHONY: bench-full
+bench-full: env jar build/spark3-home/.stamp ## the benchmarks, completely: figures for the record
+	$(BENCH) python/bench_ps.py
 
 # --- the rest -----------------------------------------------------------------------------------
 
