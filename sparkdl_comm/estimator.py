@@ -42,7 +42,8 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
         model.transform(test)
 
     :param model: a ``torch.nn.Module``, its class, or a function that returns one. Gets float32 ``[rows,
-        width]``; a column of numbers has width 1. A module given is not changed: a copy is trained.
+        width]``; a column of numbers has width 1. A module given is not changed: a copy is trained. A trained
+        :class:`~sparkdl_comm.model.TorchModel` is trained further.
     :param loss: ``(output, target)`` -> scalar tensor, the mean over the rows; or a loss of ``torch.nn``: an
         instance, a class, or its name. ``target`` is ``[rows]``: int64 for losses over classes and, with a
         loss of your own, if the label column is of an integral type; else float32.

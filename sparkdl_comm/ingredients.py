@@ -11,6 +11,7 @@ import torch
 from pyspark.cloudpickle import CloudPickler
 
 from .errors import ModelError
+from .model import TorchModel
 from .train.spec import Loss, ModelLike, OptimizerFactory
 
 #: Losses of torch.nn that compare with values, not with classes: labels are float32 whatever the column's
@@ -30,7 +31,10 @@ _CLASS_LOSSES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.MultiMarg
 
 
 def model_like(model: Any) -> ModelLike:
-    """``model`` if it is a module or can be called to make one. :class:`ModelError` otherwise."""
+    """``model`` if it is a module or can be called to make one; the module of a TorchModel, to train it further.
+    :class:`ModelError` otherwise."""
+    if isinstance(model, TorchModel):
+        return model.module
     if isinstance(model, torch.nn.Module) or callable(model):
         return model
     raise ModelError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -96,6 +97,15 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         rows = rows.toDF(*(f"c{index}" for index in range(len(rows.columns))))
         fields = [*rows.schema.fields[: len(dataset.columns)], StructField(PREDICTION, kind)]
         return rows.mapInArrow(predictor, StructType(fields)).toDF(*dataset.columns, prediction)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One row per epoch, ``epoch`` counting from 1; empty for a model that was not trained here."""
+        return list((self.summary or {}).get("history", ()))
+
+    def to_torch(self) -> torch.nn.Module:
+        """A copy of ``module``, on the CPU, in eval mode: the caller's own to change."""
+        return copy.deepcopy(self.module).eval()
 
     def write(self) -> TorchModelWriter:
         return TorchModelWriter(self)

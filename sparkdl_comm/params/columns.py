@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from pyspark.ml.param.shared import (
-    HasFeaturesCol,
-    HasLabelCol,
-    HasPredictionCol,
-    HasProbabilityCol,
-    HasRawPredictionCol,
-)
+from pyspark.ml.param.shared import HasFeaturesCol, HasLabelCol, HasPredictionCol
 
 from .base import KeywordParams
 
@@ -19,29 +13,17 @@ class ColumnKeywords(TypedDict, total=False):
     featuresCol: str
     labelCol: str
     predictionCol: str
-    rawPredictionCol: str
-    probabilityCol: str
     features_col: str
     label_col: str
     prediction_col: str
-    raw_prediction_col: str
-    probability_col: str
 
 
-class ColumnParams(
-    HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPredictionCol, HasProbabilityCol, KeywordParams
-):
-    """``featuresCol``, ``labelCol``, and the columns that ``transform`` adds."""
+class ColumnParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, KeywordParams):
+    """``featuresCol``, ``labelCol``, and ``predictionCol``, which ``transform`` adds."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._setDefault(
-            featuresCol="features",
-            labelCol="label",
-            predictionCol="prediction",
-            rawPredictionCol="rawPrediction",
-            probabilityCol="probability",
-        )
+        self._setDefault(featuresCol="features", labelCol="label", predictionCol="prediction")
 
     def setFeaturesCol(self, value: str) -> Any:
         return self._set(featuresCol=value)
@@ -51,11 +33,3 @@ class ColumnParams(
 
     def setPredictionCol(self, value: str) -> Any:
         return self._set(predictionCol=value)
-
-    def setRawPredictionCol(self, value: str) -> Any:
-        """Column of a classifier's raw outputs, a Vector; "" for none."""
-        return self._set(rawPredictionCol=value)
-
-    def setProbabilityCol(self, value: str) -> Any:
-        """Column of a classifier's probabilities, a Vector; "" for none."""
-        return self._set(probabilityCol=value)

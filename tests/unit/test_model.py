@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 
 from sparkdl_comm.errors import ConfError, InputError
+from sparkdl_comm.ingredients import model_like
 from sparkdl_comm.model import TorchModel
 
 from ..nets import Double, Sum, TwoClasses
@@ -144,3 +145,19 @@ def test_same_as_torch(spark: SparkSession) -> None:
     with torch.inference_mode():
         expected = module.eval()(torch.from_numpy(values)).argmax(1)
     assert [int(row.prediction) for row in scored.collect()] == expected.tolist()
+
+
+def test_history_and_module_of_ones_own(classifier: TorchModel) -> None:
+    assert classifier.history == []
+    classifier.summary = {"history": [{"epoch": 1, "loss": 0.5}]}
+    assert classifier.history == [{"epoch": 1, "loss": 0.5}]
+    module = classifier.to_torch()
+    with torch.no_grad():
+        module.linear.weight.zero_()
+    assert not module.training
+    assert classifier.module.training, "left as it was"
+    assert classifier.module.linear.weight.any()
+
+
+def test_model_to_train_further(classifier: TorchModel) -> None:
+    assert model_like(classifier) is classifier.module
