@@ -182,3 +182,16 @@ def test_trained_saved_loaded_and_scored(spark, tmp_path):
     assert (scored["prediction"] == scored["label"]).mean() > 0.9
     assert same_bits(model, loaded)
     assert loaded.uid == model.uid
+
+
+@pytest.mark.parametrize("strategy", ["ps", "gloo"])
+def test_a_trained_model_is_trained_further(spark, strategy):
+    """Without momentum, 10 steps and 10 more are 20."""
+    plain = functools.partial(torch.optim.SGD, lr=0.05)
+    first = fit(frame(spark), epochs=10, optimizer=plain, strategy=strategy)
+    before = {name: tensor.clone() for name, tensor in first.module.state_dict().items()}
+    further = fit(frame(spark), epochs=10, optimizer=plain, strategy=strategy, model=first).module.state_dict()
+    whole = fit(frame(spark), epochs=20, optimizer=plain, strategy=strategy).module.state_dict()
+    assert distance(further, whole) <= 1e-5
+    assert distance(before, whole) > 1e-3
+    assert distance(first.module.state_dict(), before) == 0, "the model given stays as it was"
