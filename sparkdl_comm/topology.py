@@ -1,0 +1,304 @@
+"""Hosts, ranks, NICs, switches and link rates of a cluster. Pure: nothing here touches a network.
+
+A topology is written as a short text, and :meth:`Topology.parse` reads it:
+
+=========================  ==========================================================================================
+``star:9``                 9 hosts with one NIC each on one non-blocking switch
+``bcube:3,2``              BCube(n, k): n^k hosts with k NICs each; level l's switches join hosts that differ in digit l
+``bcube:2x3``              mixed radix: 2 hosts per switch on level 0, 3 on level 1; 2*3 hosts
+``fattree:4``              three-tier Fat-Tree of k-port switches, k^3/4 hosts; ``fattree:4,oversub=2`` has half the
+                           capacity above the edge switches
+``hosts:4x2``              4 hosts with one NIC each on one switch, 2 ranks on each: fast inside, slow between
+=========================  ==========================================================================================
+
+A rate, or one per rail, may follow: ``star:9,200mbit``, ``bcube:3,2,200mbit/100mbit``. Units are decimal, as those of ``tc``.
+
+Rails are the NICs of a host, numbered from 0; in BCube a rail is a level. Hosts that differ in digit l alone of their
+address are neighbours on rail l: nothing but switches lies between them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from .errors import ConfError
+
+#: More hosts than any cluster this package can drive; keeps a slip of the pen from filling the memory.
+MAX_HOSTS = 65536
+
+KNOWN = "star:N, bcube:n,k, bcube:n0xn1x…, fattree:k[,oversub=R], hosts:MxS; each may end in a rate, such as ,200mbit"
+
+_UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(bit|kbit|mbit|gbit)", re.IGNORECASE)
+
+
+def parse_rate(text: str | int | float) -> int:
+    """Bits per second in ``200mbit``, ``1.5gbit``, … (decimal units); a number is taken as bit/s.
+
+    :raises ConfError: no such rate, or less than 1 bit/s.
+    """
+    if isinstance(text, str):
+        match = _RATE.fullmatch(text.strip())
+        value = float(match[1]) * _UNITS[match[2].lower()] if match else math.nan
+    else:
+        value = float(text)
+    if not 1 <= value < math.inf:
+        raise ConfError(f"rate {text!r}: must be a number and a unit of {', '.join(_UNITS)}, such as 200mbit")
+    return round(value)
+
+
+def format_rate(rate: int) -> str:
+    """The shortest text of ``rate`` bit/s that :func:`parse_rate` reads back: ``200mbit``."""
+    unit = max((u for u in _UNITS if rate % _UNITS[u] == 0), key=_UNITS.__getitem__)
+    return f"{rate // _UNITS[unit]}{unit}"
+
+
+@dataclass(frozen=True)
+class Nic:
+    """NIC ``rail`` of ``host``, plugged into ``switch`` (an index of :attr:`Topology.switches`)."""
+
+    host: int
+    rail: int
+    switch: int
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine: its index, the ranks that run on it, and a NIC per rail."""
+
+    index: int
+    ranks: tuple[int, ...]
+    nics: tuple[Nic, ...]
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A switch of ``rail``. Switches of the same rail and ``segment`` are joined by trunks: one Ethernet."""
+
+    index: int
+    rail: int
+    segment: int
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """A link between two switches, ``factor`` times as fast as the rail's NICs, in each direction."""
+
+    lower: int
+    upper: int
+    factor: float
+
+
+@dataclass(frozen=True)
+class Topology:
+    """See the module. Make one with :meth:`parse`.
+
+    ``radices[l]`` is how many hosts rail l joins in one segment; their product is the number of hosts. ``rates`` has
+    each rail's NIC rate in bit/s, and is empty where no rate was given.
+    """
+
+    text: str
+    radices: tuple[int, ...]
+    hosts: tuple[Host, ...]
+    switches: tuple[Switch, ...]
+    trunks: tuple[Trunk, ...]
+    rates: tuple[int, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Topology:
+        """The topology of a text such as ``bcube:3,2`` or ``star:9,200mbit``.
+
+        :raises ConfError: an unknown name (lists the known ones), a bad number, a rate too many.
+        """
+        kind, _, rest = text.strip().partition(":")
+        parts = [part.strip() for part in rest.split(",")]
+        rates = parts.pop() if len(parts) > 1 and parts[-1].lower().endswith("bit") else None
+        if kind not in _KINDS:
+            raise ConfError(f"topology {text!r}: unknown kind {kind!r}; known: {KNOWN}")
+        try:
+            topology = _KINDS[kind](parts)
+        except ValueError as error:
+            raise ConfError(f"topology {text!r}: {error}; known: {KNOWN}") from None
+        return topology if rates is None else topology.with_rates(*rates.split("/"))
+
+    def __str__(self) -> str:
+        """What :meth:`parse` reads back."""
+        return ",".join([self.text, "/".join(map(format_rate, self.rates))]) if self.rates else self.text
+
+    def with_rates(self, *rates: str | int) -> Topology:
+        """This topology with NICs of these rates: one for all rails, or one for each."""
+        if len(rates) not in (1, self.rails):
+            raise ConfError(f"{self.text} has {self.rails} rails: give one rate for all or one each, not {len(rates)}")
+        parsed = tuple(parse_rate(rate) for rate in rates)
+        return replace(self, rates=parsed * self.rails if len(parsed) == 1 else parsed)
+
+    @property
+    def rails(self) -> int:
+        """NICs per host."""
+        return len(self.radices)
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        return len(self.hosts) * self.slots
+
+    @property
+    def slots(self) -> int:
+        """Ranks per host."""
+        return len(self.hosts[0].ranks)
+
+    def host_of(self, rank: int) -> Host:
+        """The host that ``rank`` runs on: ranks fill one host after the other."""
+        return self.hosts[rank // self.slots]
+
+    def digits(self, host: int) -> tuple[int, ...]:
+        """The host's BCube address, digit 0 first; digit l counts up to ``radices[l]``."""
+        found = []
+        for radix in self.radices:
+            host, digit = divmod(host, radix)
+            found.append(digit)
+        return tuple(found)
+
+    def host_at(self, digits: tuple[int, ...]) -> Host:
+        """The host of these digits: the inverse of :meth:`digits`."""
+        index = 0
+        for digit, radix in zip(reversed(digits), reversed(self.radices), strict=True):
+            index = index * radix + digit
+        return self.hosts[index]
+
+    def segment_of(self, host: int, rail: int) -> int:
+        """The segment, numbered within the rail, that the host's NIC is on."""
+        return self.switches[self.hosts[host].nics[rail].switch].segment
+
+    def neighbour_hosts(self, host: int, rail: int) -> tuple[int, ...]:
+        """The other hosts on the segment of this host's NIC ``rail``, in order."""
+        digits = self.digits(host)
+        others = (d for d in range(self.radices[rail]) if d != digits[rail])
+        return tuple(self.host_at((*digits[:rail], d, *digits[rail + 1 :])).index for d in others)
+
+    def neighbours(self, rank: int, rail: int) -> tuple[int, ...]:
+        """The ranks of other hosts that ``rank`` reaches over ``rail`` with no host in between, in order."""
+        hosts = self.neighbour_hosts(self.host_of(rank).index, rail)
+        return tuple(other for host in hosts for other in self.hosts[host].ranks)
+
+    def local_ranks(self, rank: int) -> tuple[int, ...]:
+        """The other ranks of the same host."""
+        return tuple(other for other in self.host_of(rank).ranks if other != rank)
+
+    def relay(self, host: int, rail: int, segment: int) -> Nic | None:
+        """The neighbour's NIC to hand a packet to that is for ``segment`` of ``rail``; None: this host is on it.
+
+        Corrects one differing digit per hop, lowest level first, as BCube's servers do.
+        """
+        digits = self.digits(host)
+        wanted = _without(rail, self.radices, segment)
+        for level, digit in wanted.items():
+            if digits[level] != digit:
+                return self.host_at((*digits[:level], digit, *digits[level + 1 :])).nics[level]
+        return None
+
+
+def _without(rail: int, radices: tuple[int, ...], segment: int) -> dict[int, int]:
+    """Level -> digit, for all levels but ``rail``: what the hosts of the segment have in common."""
+    found = {}
+    for level, radix in enumerate(radices):
+        if level != rail:
+            segment, found[level] = divmod(segment, radix)
+    return found
+
+
+def _segment(rail: int, radices: tuple[int, ...], digits: tuple[int, ...]) -> int:
+    """The inverse of :func:`_without`."""
+    segment = 0
+    for level in reversed(range(len(radices))):
+        if level != rail:
+            segment = segment * radices[level] + digits[level]
+    return segment
+
+
+def _number(text: str, least: int, what: str) -> int:
+    if not text.isdecimal() or not least <= int(text) <= MAX_HOSTS:
+        raise ValueError(f"{what} must be a number from {least} to {MAX_HOSTS}, not {text!r}")
+    return int(text)
+
+
+def _only(parts: list[str], count: int, what: str) -> list[str]:
+    if len(parts) != count:
+        raise ValueError(f"needs {what}, not {len(parts)} values")
+    return parts
+
+
+def _generalised_cube(text: str, radices: tuple[int, ...], slots: int = 1) -> Topology:
+    """Hosts at all addresses of these radices, one switch per segment of each rail."""
+    if math.prod(radices) * slots > MAX_HOSTS:
+        raise ValueError(f"has {math.prod(radices) * slots} ranks, more than {MAX_HOSTS}")
+    count = math.prod(radices)
+    shape = Topology(text, radices, (), (), ())
+    per_rail = [count // radix for radix in radices]
+    first = [sum(per_rail[:rail]) for rail in range(len(radices))]
+    switches = tuple(
+        Switch(first[rail] + segment, rail, segment)
+        for rail in range(len(radices))
+        for segment in range(per_rail[rail])
+    )
+    hosts = []
+    for host in range(count):
+        digits = shape.digits(host)
+        nics = tuple(Nic(host, rail, first[rail] + _segment(rail, radices, digits)) for rail in range(len(radices)))
+        hosts.append(Host(host, tuple(range(host * slots, (host + 1) * slots)), nics))
+    return replace(shape, hosts=tuple(hosts), switches=switches)
+
+
+def _star(parts: list[str]) -> Topology:
+    count = _number(_only(parts, 1, "the number of hosts")[0], 1, "the number of hosts")
+    return _generalised_cube(f"star:{count}", (count,))
+
+
+def _hosts(parts: list[str]) -> Topology:
+    pair = _only(_only(parts, 1, "MxS")[0].split("x"), 2, "MxS, hosts and ranks on each")
+    count, slots = (_number(part, 1, "hosts and ranks per host") for part in pair)
+    return _generalised_cube(f"hosts:{count}x{slots}", (count,), slots)
+
+
+def _bcube(parts: list[str]) -> Topology:
+    if len(parts) == 1 and "x" in parts[0]:
+        radices = tuple(_number(part, 2, "a radix") for part in parts[0].split("x"))
+        return _generalised_cube(f"bcube:{parts[0]}", radices)
+    n, k = _only(parts, 2, "n,k or radices such as 2x3")
+    ports, levels = _number(n, 2, "n, the ports of a switch,"), _number(k, 1, "k, the number of levels,")
+    if levels > math.log2(MAX_HOSTS):
+        raise ValueError(f"has more than {MAX_HOSTS} hosts")
+    return _generalised_cube(f"bcube:{ports},{levels}", (ports,) * levels)
+
+
+def _fattree(parts: list[str]) -> Topology:
+    """The parallel paths between two tiers are one trunk of their total rate: what ideal multi-path routing gives."""
+    options = dict(part.partition("=")[::2] for part in parts[1:])
+    oversub = float(options.pop("oversub", "1"))
+    if options:
+        raise ValueError(f"unknown option {', '.join(options)}")
+    if not 1 <= oversub <= 1000:
+        raise ValueError(f"oversub must be from 1 to 1000, not {oversub:g}")
+    k = _number(parts[0], 2, "k, the ports of a switch,")
+    if k % 2 or k**3 // 4 > MAX_HOSTS:
+        raise ValueError(f"k must be even, and k^3/4 hosts at most {MAX_HOSTS}; not {k}")
+    half = k // 2
+    edges, count = k * half, k * half * half
+    core = edges + k
+    hosts = tuple(Host(h, (h,), (Nic(h, 0, h // half),)) for h in range(count))
+    switches = tuple(Switch(index, 0, 0) for index in range(core + 1))
+    trunks = [Trunk(edge, edges + edge // half, half / oversub) for edge in range(edges)]
+    trunks += [Trunk(edges + pod, core, half * half / oversub) for pod in range(k)]
+    text = f"fattree:{k}" + (f",oversub={oversub!r}" if oversub != 1 else "")
+    return Topology(text, (count,), hosts, switches, tuple(trunks))
+
+
+_KINDS: dict[str, Callable[[list[str]], Topology]] = {
+    "star": _star,
+    "bcube": _bcube,
+    "fattree": _fattree,
+    "hosts": _hosts,
+}
