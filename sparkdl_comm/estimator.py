@@ -160,7 +160,9 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
 def trained_module(spec: TrainSpec, tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
     """A module with the trained ``tensors``, on the CPU, in eval mode; the user's own stays as it is.
 
-    :raises ModelError: names of tensors that the module lacks, or that were not sent.
+    The module takes over the memory of ``tensors``.
+
+    :raises ModelError: names of tensors that the module lacks, that were not sent, or that are of another shape.
     """
     if isinstance(spec.model, torch.nn.Module):
         module = copy.deepcopy(spec.model)
@@ -173,10 +175,11 @@ def trained_module(spec: TrainSpec, tensors: dict[str, torch.Tensor]) -> torch.n
     sent = {id(here[name]) for name in tensors if name in here}
     missing = [name for name in here if name not in tensors and id(here[name]) not in sent]  # tied ones come once
     unexpected = [name for name in tensors if name not in here]
-    if missing or unexpected:
-        raise ModelError(f"the ranks' model is not the driver's: missing {missing}, unexpected {unexpected}")
-    try:
-        module.load_state_dict(tensors, strict=False)
-    except RuntimeError as error:
-        raise ModelError(f"the ranks' model is not the driver's: {error}") from error
+    other = [name for name in tensors if name in here and tensors[name].shape != here[name].shape]
+    if missing or unexpected or other:
+        raise ModelError(
+            f"the ranks' model is not the driver's: missing {missing}, unexpected {unexpected}, of another shape {other}"
+        )
+    for name, tensor in tensors.items():
+        here[name].data = tensor  # not copied, unlike by load_state_dict: models are large
     return module.eval()
