@@ -19,7 +19,7 @@ from .model import TorchModel
 from .params import TorchParams
 from .persistence import importable
 from .train.report import summarize
-from .train.spec import TrainSpec
+from .train.spec import Optimization, TrainSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -127,7 +127,7 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
         spec = TrainSpec(
             model=model,
             loss=loss,
-            optimizer=optimizer,
+            optimization=Optimization(optimizer),
             batch_size=self.getBatchSize(),
             epochs=self.getMaxIter(),
             seed=self.getSeed(),

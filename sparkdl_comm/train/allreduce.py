@@ -12,7 +12,8 @@ import torch.distributed as dist
 from sparkdl_comm.errors import ConfError, DeadlineError
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
-from sparkdl_comm.train.strategy import OptimizerFactory, Strategy
+from sparkdl_comm.train.optimizing import OptimizerMaker
+from sparkdl_comm.train.strategy import Strategy
 
 
 class AllReduce(Strategy):
@@ -22,12 +23,12 @@ class AllReduce(Strategy):
 
     _group: dist.ProcessGroup | None = None
 
-    def join(self, gang: Gang, model: FlatModel, optimizer: OptimizerFactory) -> None:
+    def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         device = next(model.module.parameters()).device
         model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))
-        self._gradients = model.gradients
+        self._model = model
         self._world = gang.world
-        self._optimizer = optimizer([p for p in model.module.parameters() if p.requires_grad])
+        self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
         member = gang.members[gang.rank]
         for nic, address in member.nics.items():
             if address == member.host:
@@ -46,13 +47,22 @@ class AllReduce(Strategy):
 
     def after_backward(self) -> None:
         with self.watch.phase("push"):
-            self._collective("all-reduce", lambda: dist.all_reduce(self._gradients))
+            self._collective("all-reduce", lambda: dist.all_reduce(self._model.gradients))
         # A ring moves each byte of the vector 2(N-1)/N times into each rank; the backends count nothing themselves.
-        moved = self._gradients.nbytes * (self._world - 1) // self._world
+        moved = self._model.gradients.nbytes * (self._world - 1) // self._world
         self.watch.bytes["push"] += moved
         self.watch.bytes["pull"] += moved
+
+    def gradients(self) -> list[torch.Tensor]:
+        return [self._model.gradients]
+
+    def update(self, apply: bool = True) -> None:
         with self.watch.phase("update"):
-            self._optimizer.step()
+            if apply:
+                self.optimizer.step()
+
+    def owned(self) -> list[tuple[int, torch.Tensor]]:
+        return [(0, self._model.values)]
 
     def finish(self) -> None:
         self._collective("barrier", dist.barrier)
@@ -84,9 +94,9 @@ class Gloo(AllReduce):
 class Nccl(AllReduce):
     backend = "nccl"
 
-    def join(self, gang: Gang, model: FlatModel, optimizer: OptimizerFactory) -> None:
+    def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         if next(model.module.parameters()).device.type != "cuda":
             raise ConfError(
                 "strategy nccl needs GPUs: set device='cuda', or strategy gloo (spark.sparkdl.comm.strategy)"
             )
-        super().join(gang, model, optimizer)
+        super().join(gang, model, make_optimizer)

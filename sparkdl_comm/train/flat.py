@@ -25,6 +25,15 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """`count` elements of the flat vector from `start` on, all of them of the parameter `owner`."""
+
+    start: int
+    count: int
+    owner: nn.Parameter
+
+
+@dataclass(frozen=True)
 class _Slot:
     name: str
     parameter: nn.Parameter
@@ -114,14 +123,19 @@ class FlatModel:
             if slot.parameter.grad is None:
                 slot.parameter.grad = slot.view(self.gradients).zero_()
 
-    def cut(self, start: int, count: int) -> list[tuple[int, int]]:
-        """The range cut where parameters end: (start, count) of each piece."""
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The trainable ones that have elements, in the order in which they lie."""
+        return [slot.parameter for slot in self._slots]
+
+    def cut(self, start: int, count: int) -> list[Piece]:
+        """The range, cut where parameters end."""
         pieces = []
         for slot in self._slots:
             begin = max(start, slot.start)
             end = min(start + count, slot.start + slot.parameter.numel())
             if begin < end:
-                pieces.append((begin, end - begin))
+                pieces.append(Piece(begin, end - begin, slot.parameter))
         return pieces
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -13,121 +14,196 @@ import torch
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.partitions import BatchPlan, permutation
 from sparkdl_comm.errors import ModelError, NonFiniteLossError
+from sparkdl_comm.train import rng
 from sparkdl_comm.train.flat import FlatModel
+from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.train.gradients import GradientRule
+from sparkdl_comm.train.objective import Objective
+from sparkdl_comm.train.schedule import Schedule
 from sparkdl_comm.train.spec import TrainSpec
 from sparkdl_comm.train.strategy import Strategy
+
+Tell = Callable[[dict[str, Any]], None]
 
 
 @dataclass
 class Progress:
-    """Where a rank stands; steps count through all epochs. `phase` is for messages about a failure."""
+    """Where a rank stands.
+
+    ``step``: optimizer steps done, through all epochs. ``epoch``: the current one, from 0; ``batch``: steps done in it;
+    ``epoch_loss``: sum of this rank's parts of their losses. ``history``: a row per finished epoch, with this rank's part
+    of the loss. ``phase`` is for messages about a failure.
+    """
 
     step: int = 0
-    phase: str = "set-up"
-    epoch_losses: list[float] = field(default_factory=list)
+    epoch: int = 0
+    batch: int = 0
+    epoch_loss: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
     output_shape: list[int] | None = None
+    phase: str = "set-up"
 
 
 class TrainingLoop:
     """Steps of an epoch: this rank's slice of the batch, forward, backward, strategy.
 
     A step's loss is the mean over the rows that all ranks have in it. So a rank scales its own mean by its share of these
-    rows, and a rank without a row in the step takes part with gradient zero.
+    rows, and a rank without a row in the step takes part with gradient zero. With ``accumulation_steps`` k the slice is
+    computed in k parts, whose gradients add up to those of the whole.
+
+    ``after_step``, if set, is called after every optimizer step, when :meth:`state` is what the next step begins with.
     """
 
     def __init__(
         self,
         spec: TrainSpec,
-        rank: int,
+        gang: Gang,
         rows: RowCache,
         plan: BatchPlan,
         model: FlatModel,
         strategy: Strategy,
         progress: Progress,
     ) -> None:
-        self._spec, self._rank, self._rows, self._plan = spec, rank, rows, plan
-        self._model, self._strategy, self._progress = model, strategy, progress
+        """``strategy`` has joined; ``plan`` cuts epochs into optimizer steps."""
+        self.model, self.strategy, self.progress = model, strategy, progress
+        self.after_step: Callable[[TrainingLoop], None] | None = None
+        self._gang, self._spec, self._rank, self._rows, self._plan = gang, spec, gang.rank, rows, plan
         self._device = next(model.module.parameters()).device
+        how = spec.optimization
+        self._objective = Objective(spec.loss, how.precision, self._device)
+        self._rule = GradientRule(how, gang, strategy, spec.conf.timeout)
+        self._schedule = Schedule(how, strategy.optimizer)
 
-    def run(self, tell: Callable[[dict[str, Any]], None]) -> float:
-        """Trains all epochs. `tell` gets a progress dict after each step. Returns seconds.
+    def run(self, tell: Tell) -> float:
+        """Trains all epochs that are left. `tell` gets a progress dict after each step. Returns seconds.
 
-        Raises NonFiniteLossError when this rank's loss is NaN or infinite.
+        Raises NonFiniteLossError when this rank's loss is NaN or infinite, ModelError for a model or loss that cannot be
+        trained.
         """
         begin = time.perf_counter()
-        self._model.module.train()
-        for epoch in range(self._spec.epochs):
-            order = torch.from_numpy(permutation(self._rows.rows, self._spec.seed, epoch, self._rank))
-            epoch_begin, epoch_loss, rows = time.perf_counter(), 0.0, 0
-            for step in range(self._plan.steps):
-                start, stop = self._plan.slice(self._rank, step)
-                loss = self._step(order[start:stop], (stop - start) / self._plan.rows(step))
-                epoch_loss += loss
-                rows += self._plan.rows(step)
-                self._progress.step += 1
-                share = (stop - start) / self._plan.rows(step)
-                tell(
-                    {
-                        "epoch": epoch,
-                        "epochs": self._spec.epochs,
-                        "step": step + 1,
-                        "steps": self._plan.steps,
-                        "loss": loss / share if share else None,
-                        "samples_per_second": rows / (time.perf_counter() - epoch_begin),
-                    }
-                )
-            self._progress.epoch_losses.append(epoch_loss / self._plan.steps)
-        self._progress.phase = "finish"
-        self._strategy.finish()
+        self.model.module.train()
+        while self.progress.epoch < self._spec.epochs:
+            self._epoch(tell)
+        self.progress.phase = "finish"
+        self.strategy.finish()
         return time.perf_counter() - begin
 
-    def _step(self, index: torch.Tensor, share: float) -> float:
-        """One step; returns this rank's part of the step's mean loss."""
-        watch, module = self._strategy.watch, self._model.module
-        self._progress.phase = "pull"
-        self._strategy.before_forward()
-        self._model.clear_gradients()
+    def state(self) -> dict[str, Any]:
+        """Everything of this rank, but for parameters and optimizer, that decides how training goes on: numbers, strings,
+        lists and dicts of them, and tensors, which are not copied."""
+        progress = asdict(self.progress)
+        del progress["phase"]
+        return {
+            "progress": progress,
+            "rng": rng.state(self._device),
+            "buffers": dict(self.model.module.named_buffers()),
+            "rule": self._rule.state(),
+            "schedule": self._schedule.state(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from `state` of the same rank in a gang of the same size, instead of from the beginning. Before `run`."""
+        for name, value in state["progress"].items():
+            setattr(self.progress, name, value)
+        with torch.no_grad():
+            for name, buffer in self.model.module.named_buffers():
+                buffer.copy_(state["buffers"][name])
+        self._rule.load_state(state["rule"])
+        self._schedule.load_state(state["schedule"])
+        rng.load_state(state["rng"], self._device)
+
+    def _epoch(self, tell: Tell) -> None:
+        """The steps of the current epoch that are left, and its end."""
+        at, plan = self.progress, self._plan
+        order = torch.from_numpy(permutation(self._rows.rows, self._spec.seed, at.epoch, self._rank))
+        begin, rows = time.perf_counter(), 0
+        while at.batch < plan.steps:
+            start, stop = plan.slice(self._rank, at.batch)
+            share = (stop - start) / plan.rows(at.batch)
+            loss = self._step(order[start:stop], plan.rows(at.batch))
+            rows += plan.rows(at.batch)
+            at.epoch_loss += loss
+            at.batch += 1
+            at.step += 1
+            tell(
+                {
+                    "epoch": at.epoch,
+                    "epochs": self._spec.epochs,
+                    "step": at.batch,
+                    "steps": plan.steps,
+                    "loss": loss / share if share else None,
+                    "samples_per_second": rows / (time.perf_counter() - begin),
+                }
+            )
+            if self.after_step is not None:
+                at.phase = "after step"
+                self.after_step(self)
+        self._end_epoch(time.perf_counter() - begin)
+
+    def _end_epoch(self, seconds: float) -> None:
+        at = self.progress
+        at.history.append(
+            {
+                "epoch": at.epoch + 1,
+                "step": at.step,
+                "loss": at.epoch_loss / self._plan.steps,
+                "lr": self._schedule.rate(),
+                "seconds": seconds,
+            }
+        )
+        if self._schedule.watches:
+            self._schedule.after_epoch(self._mean_loss())
+        else:
+            self._schedule.after_epoch()
+        at.epoch, at.batch, at.epoch_loss = at.epoch + 1, 0, 0.0
+
+    def _mean_loss(self) -> float:
+        """The last epoch's, over all ranks, added in their order."""
+        own = json.dumps(self.progress.history[-1]["loss"]).encode()
+        return sum(map(json.loads, self._gang.all_gather(own, self._spec.conf.timeout)))
+
+    def _step(self, index: torch.Tensor, total: int) -> float:
+        """One optimizer step on `total` rows, those at `index` here; returns this rank's part of its mean loss."""
+        at, strategy = self.progress, self.strategy
+        at.phase = "pull"
+        strategy.before_forward()
+        self.model.clear_gradients()
         value = 0.0
-        if len(index):
-            self._progress.phase = "forward"
-            with watch.phase("forward"):
-                batch = self._rows.take(index, self._device)
-                versions = self._model.versions()
-                output = module(*batch.inputs)
-                if self._model.versions() != versions:
-                    # Only the rank that owns them would keep the change, and others may be reading them right now.
-                    raise ModelError(
-                        "forward changes trainable parameters in place (Embedding with max_norm?): only the optimizer may"
-                    )
-                (target,) = batch.targets
-                loss = self._spec.loss(_matched(output, target), target)
-                self._check(loss)
-                value = loss.item()
-            if self._progress.output_shape is None and isinstance(output, torch.Tensor):
-                self._progress.output_shape = list(output.shape[1:])
-            if not math.isfinite(value):
-                raise NonFiniteLossError(
-                    f"the loss became {value} on rank {self._rank} at step {self._progress.step}:"
-                    " lower the learning rate, or look for NaN in the features",
-                    rank=self._rank,
-                    step=self._progress.step,
+        for part in index.tensor_split(self._spec.optimization.accumulation_steps):
+            if len(part):
+                value += self._compute(part, len(part) / total)
+        self.model.complete_gradients()
+        at.phase = "push"
+        strategy.after_backward()
+        at.phase = "update"
+        strategy.update(self._rule.prepare(at.step))
+        self._schedule.after_step()
+        return value
+
+    def _compute(self, index: torch.Tensor, share: float) -> float:
+        """Forward and backward; returns what the rows at `index` add to the step's mean loss."""
+        at, watch, module = self.progress, self.strategy.watch, self.model.module
+        at.phase = "forward"
+        with watch.phase("forward"):
+            batch = self._rows.take(index, self._device)
+            versions = self.model.versions()
+            output, loss = self._objective(module, batch)
+            if self.model.versions() != versions:
+                # Only the rank that owns them would keep the change, and others may be reading them right now.
+                raise ModelError(
+                    "forward changes trainable parameters in place (Embedding with max_norm?): only the optimizer may"
                 )
-            self._progress.phase = "backward"
-            with watch.phase("backward"):
-                (loss * share).backward()
-        self._model.complete_gradients()
-        self._progress.phase = "push"
-        self._strategy.after_backward()
+            value = loss.item()
+        if at.output_shape is None and isinstance(output, torch.Tensor):
+            at.output_shape = list(output.shape[1:])
+        if not math.isfinite(value):
+            raise NonFiniteLossError(
+                f"the loss became {value} on rank {self._rank} at step {at.step}:"
+                " lower the learning rate, or look for NaN in the features",
+                rank=self._rank,
+                step=at.step,
+            )
+        at.phase = "backward"
+        with watch.phase("backward"):
+            (loss * (share * self._rule.scale)).backward()
         return value * share
-
-    def _check(self, loss: Any) -> None:
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise ModelError(f"loss: must return a scalar tensor (the mean over the rows), not {shape}")
-
-
-def _matched(output: Any, labels: torch.Tensor) -> Any:
-    """A column of values, [rows, 1], as [rows] like its float labels: they would broadcast to [rows, rows]."""
-    if isinstance(output, torch.Tensor) and labels.is_floating_point() and output.shape == (len(labels), 1):
-        return output.squeeze(1)
-    return output

@@ -24,7 +24,8 @@ from sparkdl_comm.ps.bridge import PROTOCOL, Bridge
 from sparkdl_comm.ps.segment import SharedSegment
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
-from sparkdl_comm.train.strategy import OptimizerFactory, Strategy
+from sparkdl_comm.train.optimizing import OptimizerMaker
+from sparkdl_comm.train.strategy import Strategy
 
 #: Optimizers that look at whole tensors, where a rank has only its stripes of each.
 _NOT_ELEMENTWISE = ("LBFGS", "Adafactor", "Muon", "SparseAdam")
@@ -32,6 +33,7 @@ _NOT_ELEMENTWISE = ("LBFGS", "Adafactor", "Muon", "SparseAdam")
 
 class ParameterServer(Strategy):
     needs_plugin = True
+    sharded = True
 
     _bridge: Bridge | None = None
     _segment: SharedSegment | None = None
@@ -44,7 +46,7 @@ class ParameterServer(Strategy):
         del answer["ok"]
         return answer
 
-    def join(self, gang: Gang, model: FlatModel, optimizer: OptimizerFactory) -> None:
+    def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         self._gang = gang
         answer = self._request(
             "open",
@@ -61,19 +63,21 @@ class ParameterServer(Strategy):
         self._host_values = segment.floats(answer["parameters_offset"], model.count)
         self._host_gradients = segment.floats(answer["gradients_offset"], model.count)
         self._bind(model, segment)
-        self._optimizer = self._shard_optimizer(segment, answer["shard"], model, optimizer)
+        self.optimizer = self._shard_optimizer(segment, answer["shard"], model, make_optimizer)
         self._version = 0
+        self._pulled = -1
         # All ranks begin with the same values (the gang compared fingerprints), unless the wire rounds them.
         if self.conf.ps_wire != "fp32":
             self._publish()
 
     def before_forward(self) -> None:
-        if self._version == 0 and self.conf.ps_wire == "fp32":
+        if self._pulled == self._version or (self._version == 0 and self.conf.ps_wire == "fp32"):
             return
         with self.watch.phase("pull"):
             answer = self._request("pull", version=self._version)
             if self._on_gpu:
                 self._model.values.copy_(self._host_values, non_blocking=True)
+        self._pulled = self._version
         self.watch.bytes["pull"] += answer["bytes"]
 
     def after_backward(self) -> None:
@@ -84,11 +88,19 @@ class ParameterServer(Strategy):
         self.watch.seconds["push"] -= answer["aggregate_seconds"]
         self.watch.seconds["aggregate"] += answer["aggregate_seconds"]
         self.watch.bytes["push"] += answer["bytes"]
+
+    def gradients(self) -> list[torch.Tensor]:
+        return self._shard_gradients
+
+    def update(self, apply: bool = True) -> None:
         with self.watch.phase("update"):
-            if self._optimizer is not None:
-                self._optimizer.step()
+            if apply:
+                self.optimizer.step()
             self._version += 1
             self._publish()
+
+    def owned(self) -> list[tuple[int, torch.Tensor]]:
+        return self._owned
 
     def finish(self) -> None:
         self.before_forward()
@@ -124,21 +136,21 @@ class ParameterServer(Strategy):
             model.bind(self._host_values, self._host_gradients)
 
     def _shard_optimizer(
-        self, segment: SharedSegment, shard: list[dict[str, int]], model: FlatModel, optimizer: OptimizerFactory
-    ) -> torch.optim.Optimizer | None:
-        """The user's optimizer over this rank's stripe of each parameter; None if this rank owns nothing."""
-        parameters = []
+        self, segment: SharedSegment, shard: list[dict[str, int]], model: FlatModel, make_optimizer: OptimizerMaker
+    ) -> torch.optim.Optimizer:
+        """The user's optimizer over this rank's stripe of each parameter."""
+        stripes = []
+        self._owned, self._shard_gradients = [], []
         for piece in shard:
             start, master = piece["start"], segment.floats(piece["master_offset"], piece["count"])
-            for begin, count in model.cut(start, piece["count"]):
-                values = master[begin - start : begin - start + count]
-                values.copy_(self._host_values[begin : begin + count])
-                parameter = torch.nn.Parameter(values)
-                parameter.grad = self._host_gradients[begin : begin + count]
-                parameters.append(parameter)
-        if not parameters:
-            return None
-        made = optimizer(parameters)
+            master.copy_(self._host_values[start : start + piece["count"]])
+            self._owned.append((start, master))
+            self._shard_gradients.append(self._host_gradients[start : start + piece["count"]])
+            for cut in model.cut(start, piece["count"]):
+                stripe = torch.nn.Parameter(master[cut.start - start : cut.start - start + cut.count])
+                stripe.grad = self._host_gradients[cut.start : cut.start + cut.count]
+                stripes.append((cut.owner, stripe))
+        made = make_optimizer(stripes)
         if type(made).__name__ in _NOT_ELEMENTWISE:
             raise ModelError(
                 f"optimizer {type(made).__name__} needs whole tensors, and strategy ps gives each rank its stripes of them:"

@@ -15,11 +15,13 @@ import torch
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.partitions import BatchPlan
 from sparkdl_comm.errors import GangError, InputError, ModelError, SlotsError
+from sparkdl_comm.train import rng
 from sparkdl_comm.train.channel import DriverClient
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.loop import Progress, TrainingLoop
+from sparkdl_comm.train.optimizing import OptimizerMaker
 from sparkdl_comm.train.report import RankReport
 from sparkdl_comm.train.spec import TrainSpec
 from sparkdl_comm.train.strategies import strategy_class
@@ -90,13 +92,13 @@ class Rank:
         stack.callback(strategy.close)
         gang = self._join_gang(rows, model, strategy)
         gang.on_failure(lambda _: strategy.abort())
-        plan = BatchPlan.of([member.payload["rows"] for member in gang.members], spec.batch_size)
+        step_rows = spec.batch_size * spec.optimization.accumulation_steps
+        plan = BatchPlan.of([member.payload["rows"] for member in gang.members], step_rows)
         driver = self._connect_driver(stack)
-        strategy.join(gang, model, spec.optimizer)
+        strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)
-        # From here on ranks may differ in what they draw (dropout), but not from run to run.
-        torch.manual_seed(hash((spec.seed, self._rank)))
-        loop = TrainingLoop(spec, self._rank, rows, plan, model, strategy, self._progress)
+        rng.seed(spec.seed, self._rank)
+        loop = TrainingLoop(spec, gang, rows, plan, model, strategy, self._progress)
         seconds = loop.run(_Teller(driver))
         if driver is not None:
             driver.send_tensors(model.module.state_dict())
@@ -107,7 +109,7 @@ class Rank:
             seconds=seconds,
             phases=strategy.watch.seconds,
             bytes=strategy.watch.bytes,
-            epoch_losses=self._progress.epoch_losses,
+            history=self._progress.history,
             weights_sha256=hashlib.sha256(model.values.detach().cpu().numpy().data).hexdigest(),
             output_shape=self._progress.output_shape,
         )

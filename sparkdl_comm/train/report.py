@@ -16,7 +16,8 @@ class RankReport:
 
     ``iterations``: steps done. ``seconds``: time in those steps. ``phases``: seconds in total by phase (pull,
     forward, backward, push, aggregate, update). ``bytes``: over the network, ``pull`` and ``push``.
-    ``epoch_losses``: this rank's part of each epoch's mean loss, which is the sum of these over the ranks.
+    ``history``: a row per epoch; its ``loss`` is this rank's part of the epoch's mean loss, the sum of these over the
+    ranks, and all else is the same on all ranks but for the time.
     ``weights_sha256``: of the trained tensors. ``output_shape``: shape of the model's output for one row;
     None if the rank saw no row.
     """
@@ -26,7 +27,7 @@ class RankReport:
     seconds: float
     phases: dict[str, float]
     bytes: dict[str, int]
-    epoch_losses: list[float]
+    history: list[dict[str, Any]]
     weights_sha256: str
     output_shape: list[int] | None = field(default=None)
 
@@ -54,7 +55,7 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
 
     :return: ``strategy``, ``world``, ``iterations``, ``seconds_per_iteration`` (of the slowest rank),
         ``iterations_per_second``, ``phases`` (seconds per iteration, mean over ranks), ``bytes`` (``pull``
-        and ``push``, all ranks, whole run), ``history`` (a list of ``{epoch, loss}``, epochs from 1).
+        and ``push``, all ranks, whole run), ``history`` (see :func:`merged_history`).
     :raises GangError: see :func:`check`.
     """
     check(reports, world)
@@ -74,8 +75,12 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
             for name in sorted(phases)
         },
         "bytes": {kind: sum(report.bytes.get(kind, 0) for report in reports) for kind in sorted(kinds)},
-        "history": [
-            {"epoch": epoch, "loss": sum(parts)}
-            for epoch, parts in enumerate(zip(*(report.epoch_losses for report in reports), strict=True), start=1)
-        ],
+        "history": merged_history(reports),
     }
+
+
+def merged_history(reports: Sequence[RankReport]) -> list[dict[str, Any]]:
+    """A row per epoch: ``epoch`` (from 1), ``step`` (done by then), ``loss`` (mean over the epoch's steps), ``lr`` (of the
+    first parameter group), ``seconds`` (of rank 0), and what was evaluated at its end: ``val_loss`` and metrics by name."""
+    by_rank = [report.history for report in sorted(reports, key=lambda report: report.rank)]
+    return [{**rows[0], "loss": sum(row["loss"] for row in rows)} for rows in zip(*by_rank, strict=True)]

@@ -12,17 +12,39 @@ from ..conf import CommConf
 
 #: A module, or anything that returns one when called without arguments (a class, a function).
 ModelLike: TypeAlias = "torch.nn.Module | Callable[[], torch.nn.Module]"
-#: ``(output, target)`` -> scalar tensor, the mean over the rows.
-Loss: TypeAlias = Callable[[Any, torch.Tensor], torch.Tensor]
+#: ``(output, target)`` -> scalar tensor, the mean over the rows; or ``[rows]``, where rows have weights.
+Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
 #: ``parameters`` -> optimizer. In strategy ps, the parameters are those of one shard.
 OptimizerFactory: TypeAlias = Callable[[Any], torch.optim.Optimizer]
+#: ``optimizer`` -> a scheduler of torch.optim.lr_scheduler.
+SchedulerFactory: TypeAlias = Callable[[torch.optim.Optimizer], Any]
+#: ``module`` -> groups, as torch.optim takes them.
+ParamGroups: TypeAlias = Callable[[torch.nn.Module], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How gradients become an update.
+
+    ``accumulation_steps``: batches per optimizer step. ``max_grad_norm``: L2 norm over all parameters above which the
+    gradient is scaled down to it; None: never. ``scheduler_interval``: ``epoch`` or ``step``. ``precision``: of
+    torch.autocast: ``fp32`` (off), ``bf16`` or ``fp16``.
+    """
+
+    optimizer: OptimizerFactory
+    param_groups: ParamGroups | None = None
+    lr_scheduler: SchedulerFactory | None = None
+    scheduler_interval: str = "epoch"
+    accumulation_steps: int = 1
+    max_grad_norm: float | None = None
+    precision: str = "fp32"
 
 
 @dataclass(frozen=True)
 class TrainSpec:
     """One training run.
 
-    ``batch_size``: rows per step over all ranks. ``epochs``: passes over the data. ``seed``: any integer.
+    ``batch_size``: rows per forward pass over all ranks. ``epochs``: passes over the data. ``seed``: any integer.
     ``device``: ``cpu`` or ``cuda``. ``strategy``: its name, from the Param or ``conf``. ``world``: number of
     ranks. ``classification``: labels are int64 classes, else float32 values. ``epoch_id``: this gang, 16
     hexadecimal digits; a gang that is started again has another. ``secret``: 32 random bytes that only this
@@ -31,7 +53,7 @@ class TrainSpec:
 
     model: ModelLike
     loss: Loss
-    optimizer: OptimizerFactory
+    optimization: Optimization
     batch_size: int
     epochs: int
     seed: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from sparkdl_comm.conf import CommConf
     from sparkdl_comm.train.flat import FlatModel
     from sparkdl_comm.train.gang import Gang
-
-OptimizerFactory = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
+    from sparkdl_comm.train.optimizing import OptimizerMaker
 
 PHASES = ("pull", "forward", "backward", "push", "aggregate", "update")
 
@@ -43,6 +42,12 @@ class Strategy(ABC):
     #: True if executors need the Spark plugin for it.
     needs_plugin = False
 
+    #: True if each rank updates a part of the parameters, False if each updates all of them.
+    sharded = False
+
+    #: The user's, over what this rank updates; there from :meth:`join` on.
+    optimizer: torch.optim.Optimizer
+
     def __init__(self, conf: CommConf) -> None:
         self.conf = conf
         self.watch = Stopwatch()
@@ -52,16 +57,40 @@ class Strategy(ABC):
         return {}
 
     @abstractmethod
-    def join(self, gang: Gang, model: FlatModel, optimizer: OptimizerFactory) -> None:
+    def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         """All ranks are known, with what each of them advertised in ``payload["strategy"]``. Binds the model."""
 
     @abstractmethod
     def before_forward(self) -> None:
-        """Returns when the parameters of this step are in place."""
+        """Returns when the parameters of this step are in place. May be called again."""
 
     @abstractmethod
     def after_backward(self) -> None:
-        """This rank's gradients are complete."""
+        """This rank's gradients are complete. Returns when :meth:`gradients` are the step's, the sum over the ranks."""
+
+    @abstractmethod
+    def gradients(self) -> list[torch.Tensor]:
+        """What :meth:`update` is about to use; may be changed in place."""
+
+    @abstractmethod
+    def update(self, apply: bool = True) -> None:
+        """The optimizer's step, on all ranks; none if not ``apply``, on all ranks."""
+
+    @abstractmethod
+    def owned(self) -> list[tuple[int, torch.Tensor]]:
+        """Exact values of what this rank updates: (first element in the flat vector, float32 ``[n]`` on the CPU or GPU).
+
+        Between :meth:`update` and :meth:`before_forward`, these are all that a rank of a sharded strategy has of the next
+        step's values.
+        """
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """torch's ``state_dict``; of this rank's shard where the strategy is sharded. Tensors are not copied."""
+        return self.optimizer.state_dict()
+
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        """After :meth:`join`, before the first step, on a rank of the same number in a gang of the same size."""
+        self.optimizer.load_state_dict(state)
 
     @abstractmethod
     def finish(self) -> None:

@@ -13,7 +13,7 @@ from sparkdl_comm import TorchEstimator, session
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, InputError, ModelError, PluginError, SlotsError
 from sparkdl_comm.estimator import trained_module
-from sparkdl_comm.train.spec import TrainSpec
+from sparkdl_comm.train.spec import Optimization, TrainSpec
 
 from ..nets import Sum, Tied, TwoClasses
 
@@ -125,7 +125,7 @@ def test_plugin_only_where_needed(df: DataFrame, monkeypatch: pytest.MonkeyPatch
 
 def spec(model: Any) -> TrainSpec:
     return TrainSpec(
-        model, torch.nn.MSELoss(), torch.optim.SGD, 1, 1, 0, "cpu", "gloo", CommConf.from_mapping({}), 1,
+        model, torch.nn.MSELoss(), Optimization(torch.optim.SGD), 1, 1, 0, "cpu", "gloo", CommConf.from_mapping({}), 1,
         False, "0" * 16, b"", ("", 0),
     )  # fmt: skip
 

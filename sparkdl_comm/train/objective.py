@@ -1,0 +1,74 @@
+"""What is minimised: the loss of a batch, in the chosen precision, with the weights of its rows."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+from sparkdl_comm.data.cache import Batch
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.train.spec import Loss
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Objective:
+    """``loss``: (output, target) -> mean over the rows, a scalar; one loss per row, ``[rows]`` or ``[rows, …]``, where the
+    batch has weights. ``precision``: ``fp32``, ``bf16`` or ``fp16``: forward and loss run under torch.autocast."""
+
+    def __init__(self, loss: Loss, precision: str, device: torch.device) -> None:
+        self._loss = loss
+        self._dtype = _AUTOCAST.get(precision)
+        self._device = device
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self._dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, self._dtype)
+
+    def __call__(self, module: torch.nn.Module, batch: Batch) -> tuple[Any, torch.Tensor]:
+        """The module's output, matched to the target's shape, and the mean over the rows of weight x loss, a scalar.
+
+        Raises ModelError if the loss is none.
+        """
+        with self.autocast():
+            output = matched(module(*batch.inputs), batch.targets)
+            loss = self._loss(output, target_of(batch))
+        if batch.weights is None:
+            _check_scalar(loss)
+            return output, loss
+        return output, (_per_row(loss, len(batch.weights)) * batch.weights).mean()
+
+
+def target_of(batch: Batch) -> Any:
+    """The target as losses and metrics take it: a tensor, or a tuple where there are several label columns."""
+    return batch.targets[0] if len(batch.targets) == 1 else batch.targets
+
+
+def matched(output: Any, targets: tuple[torch.Tensor, ...]) -> Any:
+    """A column of values, [rows, 1], as [rows] like its float labels: they would broadcast to [rows, rows]."""
+    if len(targets) == 1 and isinstance(output, torch.Tensor) and targets[0].is_floating_point():
+        (target,) = targets
+        if target.dim() == 1 and output.shape == (len(target), 1):
+            return output.squeeze(1)
+    return output
+
+
+def _check_scalar(loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise ModelError(f"loss: must return a scalar tensor (the mean over the rows), not {_shape(loss)}")
+
+
+def _per_row(loss: Any, rows: int) -> torch.Tensor:
+    if not isinstance(loss, torch.Tensor) or loss.dim() == 0 or loss.shape[0] != rows:
+        raise ModelError(
+            f"loss: with weightCol it must return one loss per row, [{rows}], not {_shape(loss)}; a loss of torch.nn is made"
+            " to (reduction='none')"
+        )
+    return loss.flatten(1).mean(1) if loss.dim() > 1 else loss
+
+
+def _shape(value: Any) -> Any:
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__

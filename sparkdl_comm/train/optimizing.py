@@ -1,0 +1,81 @@
+"""The user's optimizer over what a rank updates: whole parameters, or stripes of them that inherit their options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.train.flat import FlatModel
+from sparkdl_comm.train.spec import Optimization
+
+
+class OptimizerMaker:
+    """Makes the optimizer of one rank; all ranks' have the same groups, so that a scheduler may treat them apart.
+
+    Raises ModelError if ``param_groups`` gives something else than groups of the module's trainable parameters, each of
+    them once.
+    """
+
+    def __init__(self, model: FlatModel, optimization: Optimization) -> None:
+        self._factory = optimization.optimizer
+        self._groups: list[tuple[dict[str, Any], set[int]]] | None = None
+        if optimization.param_groups is not None:
+            self._groups = _groups(model, optimization.param_groups(model.module))
+
+    def __call__(self, tensors: Sequence[tuple[nn.Parameter, nn.Parameter]]) -> torch.optim.Optimizer:
+        """``tensors``: a parameter of the module, and what is to be updated of it, itself or a stripe."""
+        if self._groups is None:
+            return self._factory(_some([tensor for _, tensor in tensors]))
+        return self._factory(
+            [
+                {**options, "params": _some([tensor for owner, tensor in tensors if id(owner) in members])}
+                for options, members in self._groups
+            ]
+        )
+
+
+def _some(tensors: list[nn.Parameter]) -> list[nn.Parameter]:
+    """torch refuses an optimizer without parameters; a rank that owns nothing updates an empty one."""
+    if tensors:
+        return tensors
+    nothing = nn.Parameter(torch.empty(0))
+    nothing.grad = torch.empty(0)
+    return [nothing]
+
+
+def _groups(model: FlatModel, given: Any) -> list[tuple[dict[str, Any], set[int]]]:
+    if not isinstance(given, list) or not all(isinstance(group, dict) and "params" in group for group in given):
+        raise ModelError(
+            f"param_groups must return a list of dicts with 'params', as torch.optim takes it: not {given!r:.200}"
+        )
+    trainable = {id(parameter) for parameter in model.parameters}
+    names = {id(parameter): name for name, parameter in model.module.named_parameters()}
+    groups = []
+    seen: set[int] = set()
+    for group in given:
+        members = {id(parameter) for parameter in _parameters(group["params"])}
+        strangers = len(members - names.keys())
+        if strangers:
+            raise ModelError(f"param_groups: {strangers} tensors are no parameters of the module that was passed")
+        twice = sorted(names[key] for key in members & seen)
+        if twice:
+            raise ModelError(f"param_groups: parameters in more than one group: {', '.join(twice)}")
+        seen |= members
+        groups.append(({key: value for key, value in group.items() if key != "params"}, members))
+    left_out = sorted(names[key] for key in trainable - seen)
+    if left_out:
+        raise ModelError(
+            f"param_groups leaves out trainable parameters: {', '.join(left_out)}; put them into a group, or freeze them"
+            " (requires_grad_(False))"
+        )
+    return groups
+
+
+def _parameters(params: Any) -> Iterable[nn.Parameter]:
+    if isinstance(params, nn.Parameter):
+        return [params]
+    return [item[1] if isinstance(item, tuple) else item for item in params]  # torch takes named parameters too

@@ -1,0 +1,43 @@
+"""The random generators that a rank's training may draw from: python's, numpy's, and torch's of CPU and GPU."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def seed(value: int, rank: int) -> None:
+    """Ranks differ in what they draw (dropout), but not from run to run."""
+    numbers = np.random.SeedSequence([value % 2**64, rank]).generate_state(3, np.uint32)
+    random.seed(int(numbers[0]))
+    np.random.seed(int(numbers[1]))
+    torch.manual_seed(int(numbers[2]))
+
+
+def state(device: torch.device) -> dict[str, Any]:
+    """All of them: numbers, strings, lists of these, and uint8 tensors."""
+    version, words, gauss = random.getstate()
+    legacy: Any = np.random.get_state(legacy=True)
+    kind, keys, position, has_gauss, cached = legacy
+    taken: dict[str, Any] = {
+        "python": [version, list(words), gauss],
+        "numpy": [kind, keys.tolist(), position, has_gauss, cached],
+        "torch": torch.get_rng_state(),
+    }
+    if device.type == "cuda":
+        taken["cuda"] = torch.cuda.get_rng_state(device)
+    return taken
+
+
+def load_state(taken: dict[str, Any], device: torch.device) -> None:
+    """Inverse of :func:`state`."""
+    version, words, gauss = taken["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, *rest = taken["numpy"]
+    np.random.set_state((kind, np.asarray(keys, np.uint32), *rest))
+    torch.set_rng_state(taken["torch"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(taken["cuda"], device)
