@@ -30,12 +30,12 @@ final class BridgeServer(node: PsNode, localDirectory: Path) {
     bytes
   }
   private val connections = ConcurrentHashMap.newKeySet[SocketChannel]
-  private val directory: Path =
-    Files.createTempDirectory(
-      "sparkdl-",
-      PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------"))
-    )
-  private val socket: Path = directory.resolve(SocketName)
+  private val directory: Path = {
+    val parent = SocketDirectory.parent(System.getProperty("java.io.tmpdir"))
+    SocketDirectory.sweep(parent)
+    SocketDirectory.create(parent)
+  }
+  private val socket: Path = directory.resolve(SocketDirectory.SocketName)
   private val listener: ServerSocketChannel = ServerSocketChannel.open(StandardProtocolFamily.UNIX)
   private val advertisement: Path = localDirectory.resolve(AdvertisementName)
 
@@ -50,32 +50,6 @@ final class BridgeServer(node: PsNode, localDirectory: Path) {
     Files.deleteIfExists(directory)
     Files.deleteIfExists(advertisement)
   }
-
-  /** Removes what executors that were killed left: directories of this user whose socket nobody answers. */
-  private def sweep(parent: Path): Unit = {
-    val found = Files.newDirectoryStream(parent, Prefix + "*")
-    try
-      found.forEach { left =>
-        val abandoned = left.resolve(SocketName)
-        try
-          if (Files.exists(abandoned) && Files.isWritable(left) && old(left) && !answers(abandoned)) {
-            Files.deleteIfExists(abandoned)
-            Files.deleteIfExists(left)
-          }
-        catch { case e: java.io.IOException => log.debug(s"$left stays: $e") }
-      }
-    finally found.close()
-  }
-
-  /** A bridge that is being set up does not answer yet. */
-  private def old(directory: Path): Boolean =
-    Files.getLastModifiedTime(directory).toMillis < System.currentTimeMillis - TimeUnit.MINUTES.toMillis(1)
-
-  private def answers(path: Path): Boolean =
-    try {
-      SocketChannel.open(UnixDomainSocketAddress.of(path)).close()
-      true
-    } catch { case _: java.net.ConnectException => false }
 
   private def advertise(): Unit = {
     val message = Frames.newObject()
@@ -134,9 +108,6 @@ final class BridgeServer(node: PsNode, localDirectory: Path) {
 
 object BridgeServer {
   val AdvertisementName = "sparkdl-bridge.json"
-  private val Prefix = "sparkdl-"
-  private val SocketName = "bridge"
-  private val MaxParentBytes = 60
   private val TokenBytes = 32
   private val TokenSeconds = 5L
   private val log = LoggerFactory.getLogger(classOf[BridgeServer])
