@@ -20,7 +20,21 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def _mounted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mounted")
+
+
+@pytest.fixture
+def hadoop_path(_mounted: Path, tmp_path: Path) -> tuple[str, Path]:
+    """A directory of this test's own, as executors and driver reach it through Hadoop, and as it lies on the disk.
+
+    It is not ``file:``, which a plain ``open`` could pass for; it is not there yet.
+    """
+    return f"viewfs://tests/mounted/{tmp_path.name}", _mounted / tmp_path.name
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, _mounted: Path) -> Iterator[SparkSession]:
     """``local-cluster[3,1,1024]`` with the plugin; without it, and with a warning, where no jar has been built."""
     home = tmp_path_factory.mktemp("spark-home")  # of links: executors write their logs to its work/
     for part in ("bin", "jars", "python"):
@@ -38,6 +52,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.task.maxFailures": "1",  # a task that fails on purpose does so once
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.sparkdl.comm.progress": "false",
+        "spark.hadoop.fs.viewfs.mounttable.tests.link./mounted": _mounted.as_uri(),
     }
     try:
         conf.update(sparkdl_comm.spark_conf(progress=False))

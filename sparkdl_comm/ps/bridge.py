@@ -13,7 +13,7 @@ import socket
 from collections import deque
 from typing import Any
 
-from sparkdl_comm.errors import BridgeError, DeadlineError, PluginError, RankLostError
+from sparkdl_comm.errors import BridgeError, DeadlineError, PersistenceError, PluginError, RankLostError
 
 PROTOCOL = 1
 MAX_FRAME = 16 << 20
@@ -69,7 +69,10 @@ class Bridge:
         self._unanswered.append(op)
 
     def request(self, op: str, **fields: Any) -> dict[str, Any]:
-        """The executor's answer. Raises DeadlineError, RankLostError or BridgeError, as the executor says."""
+        """The executor's answer.
+
+        Raises DeadlineError, RankLostError, PersistenceError or BridgeError, as the executor says.
+        """
         self._send(op, fields)
         while self._unanswered:
             self._answer(self._unanswered.popleft())
@@ -120,11 +123,13 @@ class Bridge:
         return bytes(data)
 
 
-def _error(op: str, answer: dict[str, Any]) -> BridgeError | DeadlineError | RankLostError:
+def _error(op: str, answer: dict[str, Any]) -> BridgeError | DeadlineError | PersistenceError | RankLostError:
     kind, message = answer.get("error"), f"{op}: {answer.get('message')}"
     peer = answer.get("peer", -1)
     if kind == "Deadline":
         return DeadlineError(message)
     if kind == "PeerLost" and peer >= 0:
         return RankLostError(message, rank=peer)
+    if kind == "File":
+        return PersistenceError(message)
     return BridgeError(f"{message} ({kind})")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_comm.errors import BridgeError, DeadlineError, PluginError, RankLostError
+from sparkdl_comm.errors import BridgeError, DeadlineError, PersistenceError, PluginError, RankLostError
 from sparkdl_comm.ps import bridge as wire
 from sparkdl_comm.ps.bridge import Bridge, encode_frame
 from sparkdl_comm.ps.segment import SharedSegment
@@ -86,6 +86,7 @@ def test_a_posted_request_fails_the_next_one(connect):
         ((GOLDEN / "bridge/reply.bin").read_bytes(), RankLostError, "rank 2"),
         ({"ok": False, "error": "Deadline", "message": "waited", "peer": 1}, DeadlineError, "waited"),
         ({"ok": False, "error": "PeerLost", "message": "gone", "peer": -1}, BridgeError, "gone"),
+        ({"ok": False, "error": "File", "message": "cannot list s3a://b/c"}, PersistenceError, "s3a://b/c"),
         ({"ok": False, "error": "Protocol", "message": "what?"}, BridgeError, "Protocol"),
         ({}, BridgeError, "pull"),
         (b"\x7f\xff\xff\xff", BridgeError, "at most"),

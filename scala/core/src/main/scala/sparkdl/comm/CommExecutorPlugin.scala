@@ -18,7 +18,7 @@ final class CommExecutorPlugin extends ExecutorPlugin {
   override def init(context: PluginContext, extraConf: JMap[String, String]): Unit = {
     val transport = new SparkdlBlockBridge(context.conf)
     node = new PsNode(transport, CommConf(context.conf), context.metricRegistry)
-    try bridge = new BridgeServer(node, transport.localDirectory.toPath)
+    try bridge = new BridgeServer(node, transport)
     catch {
       case NonFatal(e) =>
         node.close()

@@ -8,6 +8,8 @@ import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.FileStatus
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.CommException
@@ -15,20 +17,24 @@ import sparkdl.comm.ps.{Peer, PsNode, PsSession, SegmentMap, Transfer, WireForma
 import sparkdl.comm.transport.BlockServer
 
 /**
- * One Python worker, hence at most one rank. Requests are answered in order by one thread; another one keeps reading, so that
- * a worker's death is seen while an operation waits, and ends that wait.
+ * One connection of a Python worker, hence at most one rank; a worker may have another one for its files, which needs no rank.
+ * Requests are answered in order by one thread; another one keeps reading, so that a worker's death is seen while an operation
+ * waits, and ends that wait.
  */
-final class BridgeConnection(channel: SocketChannel, node: PsNode) {
+final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: => Configuration) {
   import BridgeConnection._
 
   private val operations = Executors.newSingleThreadExecutor(operationThread)
   @volatile private var session: Option[PsSession] = None
+  @volatile private var workerGone = false
+  private val files = new HadoopFiles(hadoopConf, () => workerGone)
 
   def run(): Unit =
     try Iterator.continually(Frames.read(channel)).takeWhile(_.isDefined).flatten.foreach { request =>
         operations.execute(() => answer(request))
       }
     finally {
+      workerGone = true
       session.foreach(open => open.fail(new CommException("Closed", s"the Python worker of rank ${open.rank} is gone")))
       operations.execute { () =>
         try leave()
@@ -64,7 +70,17 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode) {
     case "pull" => report(current.pull(number(request, "version")), reply)
     case "push" => report(current.push(number(request, "version")), reply)
     case "close" => leave()
-    case other => throw new CommException("Protocol", s"unknown request $other")
+    case "fs.put" => files.put(text(request, "local"), text(request, "remote"))
+    case "fs.get" => files.get(text(request, "remote"), text(request, "local"))
+    case "fs.list" => describe(files.list(text(request, "remote")), reply)
+    case "fs.rename" => files.rename(text(request, "from"), text(request, "to"))
+    case "fs.delete" => files.delete(text(request, "remote"), flag(request, "recursive"))
+    case "fs.exists" => reply.put("exists", files.exists(text(request, "remote")))
+    case other =>
+      throw new CommException(
+        "Protocol",
+        s"unknown request $other: install the Python package and the jar from one version"
+      )
   }
 
   private def hello(request: JsonNode, reply: ObjectNode): Unit = {
@@ -105,6 +121,14 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode) {
     }
   }
 
+  private def describe(entries: Seq[FileStatus], reply: ObjectNode): Unit = {
+    val array = reply.putArray("entries")
+    entries.foreach { entry =>
+      val described = array.addObject().put("name", entry.getPath.getName)
+      described.put("is_directory", entry.isDirectory).put("length", entry.getLen)
+    }
+  }
+
   private def report(transfer: Transfer, reply: ObjectNode): Unit = {
     reply.put("seconds", transfer.seconds).put("bytes", transfer.bytes)
     reply.put("aggregate_seconds", transfer.aggregateSeconds)
@@ -120,6 +144,8 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode) {
   private def text(message: JsonNode, field: String): String = present(message, field, _.isTextual).asText
 
   private def number(message: JsonNode, field: String): Long = present(message, field, _.isIntegralNumber).asLong
+
+  private def flag(message: JsonNode, field: String): Boolean = present(message, field, _.isBoolean).asBoolean
 
   private def elements(message: JsonNode, field: String): IndexedSeq[JsonNode] =
     present(message, field, _.isArray).elements.asScala.toIndexedSeq

@@ -15,13 +15,14 @@ import scala.util.control.NonFatal
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.ps.PsNode
+import sparkdl.comm.transport.Transport
 
 /**
  * The Unix-domain socket by which Python workers reach their executor. The socket lies in a directory that only this user may
  * enter; where it is, and the token to show, stand in a file of this user's in the executor's first block directory, which
  * Spark tells its Python workers as SPARK_LOCAL_DIRS.
  */
-final class BridgeServer(node: PsNode, localDirectory: Path) {
+final class BridgeServer(node: PsNode, transport: Transport) {
   import BridgeServer._
 
   private val token = {
@@ -37,7 +38,7 @@ final class BridgeServer(node: PsNode, localDirectory: Path) {
   }
   private val socket: Path = directory.resolve(SocketDirectory.SocketName)
   private val listener: ServerSocketChannel = ServerSocketChannel.open(StandardProtocolFamily.UNIX)
-  private val advertisement: Path = localDirectory.resolve(AdvertisementName)
+  private val advertisement: Path = transport.localDirectory.toPath.resolve(AdvertisementName)
 
   listener.bind(UnixDomainSocketAddress.of(socket))
   advertise()
@@ -79,7 +80,7 @@ final class BridgeServer(node: PsNode, localDirectory: Path) {
 
   private def serve(channel: SocketChannel): Unit = {
     connections.add(channel)
-    try if (showsToken(channel)) new BridgeConnection(channel, node).run()
+    try if (showsToken(channel)) new BridgeConnection(channel, node, transport.hadoopConf).run()
     catch { case NonFatal(e) => log.warn("A bridge connection ended: {}", e.toString) }
     finally {
       connections.remove(channel)

@@ -2,6 +2,8 @@ package sparkdl.comm.transport
 
 import java.io.File
 
+import org.apache.hadoop.conf.Configuration
+
 /** What the plugin has from the Spark executor that it runs in. */
 trait Transport {
 
@@ -10,6 +12,9 @@ trait Transport {
 
   /** The first of the executor's directories for blocks, which Python workers are told as SPARK_LOCAL_DIRS. */
   def localDirectory: File
+
+  /** How Hadoop's file systems are reached: the cluster's files and spark.hadoop.* of the application's conf. */
+  def hadoopConf: Configuration
 
   def blocks: Blocks
 

@@ -9,10 +9,12 @@ import scala.reflect.ClassTag
 import scala.util.control.NonFatal
 
 import io.netty.channel.FileRegion
+import org.apache.hadoop.conf.Configuration
 import org.apache.logging.log4j.Level
 import org.apache.logging.log4j.core.config.Configurator
 
 import org.apache.spark.{SecurityManager, SparkConf, SparkContext, SparkEnv}
+import org.apache.spark.deploy.SparkHadoopUtil
 import org.apache.spark.network.buffer.{ManagedBuffer, NioManagedBuffer}
 import org.apache.spark.network.shuffle.{
   BlockFetchingListener,
@@ -58,6 +60,8 @@ final class SparkdlBlockBridge(conf: SparkConf) extends Transport with Blocks {
   override def host: String = Option(env.rpcEnv.address).fold(here.host)(_.host)
 
   override def localDirectory: File = manager.diskBlockManager.localDirs.head
+
+  override lazy val hadoopConf: Configuration = SparkHadoopUtil.get.newConfiguration(conf)
 
   override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = {
     val id = BroadcastBlockId(job, name)

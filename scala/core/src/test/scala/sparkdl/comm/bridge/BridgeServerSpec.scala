@@ -1,0 +1,120 @@
+package sparkdl.comm.bridge
+
+import java.io.File
+import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
+import java.nio.ByteBuffer
+import java.nio.channels.SocketChannel
+import java.nio.file.Files
+import java.util.Base64
+import java.util.concurrent.{CountDownLatch, TimeUnit}
+
+import scala.jdk.CollectionConverters._
+
+import com.codahale.metrics.MetricRegistry
+import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{FSDataOutputStream, Path, RawLocalFileSystem}
+import org.apache.hadoop.util.Progressable
+import org.scalatest.BeforeAndAfterAll
+import org.scalatest.concurrent.Eventually
+import org.scalatest.funsuite.AnyFunSuite
+import org.scalatest.time.{Seconds, Span}
+
+import sparkdl.comm.CommConf
+import sparkdl.comm.ps.PsNode
+import sparkdl.comm.transport.{Blocks, ControlPeer, ControlPlane, ControlReceiver, Transport}
+
+/** Real sockets; of the executor there are only its directory and its Hadoop settings. */
+class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventually {
+  implicit override val patienceConfig: PatienceConfig = PatienceConfig(timeout = Span(10, Seconds))
+  private val directory = Files.createTempDirectory("executor")
+  private val transport = new Transport {
+    override def host: String = "127.0.0.1"
+    override def localDirectory: File = directory.toFile
+    override def blocks: Blocks = null
+    override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane =
+      new ControlPlane {
+        override def port: Int = 1
+        override def connect(host: String, port: Int): ControlPeer = fail("nobody connects here")
+        override def close(): Unit = ()
+      }
+    override val hadoopConf: Configuration = {
+      val conf = new Configuration
+      conf.set("fs.held.impl", classOf[HeldFileSystem].getName)
+      conf
+    }
+  }
+  private val server = new BridgeServer(new PsNode(transport, CommConf(0, 1), new MetricRegistry), transport)
+
+  override def afterAll(): Unit = server.close()
+
+  private final class Client {
+    private val mapper = new ObjectMapper
+    private val channel = SocketChannel.open(StandardProtocolFamily.UNIX)
+    private val advertised = mapper.readTree(directory.resolve(BridgeServer.AdvertisementName).toFile)
+    channel.connect(UnixDomainSocketAddress.of(advertised.get("socket").asText))
+    channel.write(ByteBuffer.wrap(Base64.getDecoder.decode(advertised.get("token").asText)))
+
+    def send(request: String): Unit = Frames.write(channel, mapper.readTree(request))
+    def answer(): JsonNode = Frames.read(channel).get
+    def ask(request: String): JsonNode = {
+      send(request)
+      answer()
+    }
+    def close(): Unit = channel.close()
+  }
+
+  private val source = Files.writeString(directory.resolve("source"), "contents")
+
+  private def put(remote: String): String = s"""{"op": "fs.put", "local": "$source", "remote": "$remote"}"""
+
+  test("a connection without a rank has the files, and nothing else") {
+    val client = new Client
+    assert(client.ask(put(s"file:$directory/copy")).get("ok").asBoolean)
+    val entries = client.ask(s"""{"op": "fs.list", "remote": "file:$directory"}""").get("entries").elements.asScala
+    assert(entries.find(_.get("name").asText == "copy").map(_.get("length").asLong) === Some(8))
+    val missing = client.ask(s"""{"op": "fs.get", "remote": "file:$directory/not", "local": "$directory/x"}""")
+    assert(missing.get("error").asText === "File")
+    assert(missing.get("message").asText.contains(s"file:$directory/not"))
+    Seq("""{"op": "fs.delete", "remote": "file:/x"}""", """{"op": "pull", "version": 0}""", """{"op": "fs.chmod"}""")
+      .foreach(request => assert(client.ask(request).get("error").asText === "Protocol"))
+    client.close()
+  }
+
+  test("a long copy does not hold up another connection, and ends when its worker leaves") {
+    val (copying, other) = (new Client, new Client)
+    copying.send(put(s"held:$directory/held"))
+    assert(HeldFileSystem.created.await(10, TimeUnit.SECONDS))
+    assert(other.ask(s"""{"op": "fs.exists", "remote": "file:$directory/held"}""").get("exists").asBoolean)
+    copying.close()
+    // Only `other` is still read from: the bridge knows that the copy's worker left.
+    eventually(assert(Thread.getAllStackTraces.keySet.asScala.count(_.getName == "sparkdl-bridge-worker") === 1))
+    HeldFileSystem.released.countDown()
+    eventually(assert(!Files.exists(directory.resolve("held"))))
+    other.close()
+  }
+}
+
+/** Its files are made, and then take no byte until they are released. */
+class HeldFileSystem extends RawLocalFileSystem {
+  override def getUri: java.net.URI = java.net.URI.create("held:///")
+  override def getScheme: String = "held"
+  override def create(
+      path: Path,
+      overwrite: Boolean,
+      bufferSize: Int,
+      replication: Short,
+      blockSize: Long,
+      progress: Progressable
+  ): FSDataOutputStream = {
+    val made = super.create(path, overwrite, bufferSize, replication, blockSize, progress)
+    HeldFileSystem.created.countDown()
+    HeldFileSystem.released.await(10, TimeUnit.SECONDS)
+    made
+  }
+}
+
+object HeldFileSystem {
+  val created = new CountDownLatch(1)
+  val released = new CountDownLatch(1)
+}
