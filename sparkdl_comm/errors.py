@@ -74,6 +74,14 @@ class BridgeError(SparkdlCommError, RuntimeError):
     """The bridge between the Python worker and its executor's JVM failed."""
 
 
+class LabError(SparkdlCommError, RuntimeError):
+    """An emulated network could not be made, used or removed."""
+
+
+class LabUnavailableError(LabError):
+    """This machine cannot emulate networks: a tool is missing, or the permission."""
+
+
 class PersistenceError(SparkdlCommError, OSError):
     """A model or checkpoint could not be written or read."""
 
@@ -135,6 +143,8 @@ BY_NAME: dict[str, type[SparkdlCommError]] = {
         PluginError,
         SlotsError,
         BridgeError,
+        LabError,
+        LabUnavailableError,
         PersistenceError,
         NonFiniteLossError,
         GangError,

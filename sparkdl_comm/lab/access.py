@@ -1,0 +1,150 @@
+"""How a lab's commands reach the kernel: directly as root, else in a user namespace of their own.
+
+A user namespace lives as long as a process in it: the holder, which only sleeps. Commands enter it with `nsenter`, so
+the program that uses the lab stays where it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sparkdl_comm.errors import ConfError, DeadlineError, LabError, LabUnavailableError
+
+Mode = Literal["root", "userns"]
+
+#: Seconds for one command of iproute2; they take milliseconds.
+COMMAND_SECONDS = 30.0
+_PACKAGES = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
+
+#: Holders that this process started, by process id.
+_holders: dict[int, subprocess.Popen[bytes]] = {}
+
+# /run/netns must be ours to write: `ip netns` keeps its names there. /run itself, where the directory is missing.
+_HOLD = """
+if [ -d /run/netns ]; then mount -t tmpfs tmpfs /run/netns; else mount -t tmpfs tmpfs /run && mkdir /run/netns; fi &&
+echo ready && exec sleep infinity
+"""
+
+
+def _search_path() -> str:
+    """PATH, and where the tools are that a user's PATH may lack."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+
+
+def tool(name: str) -> str:
+    """The path of a system tool; :class:`LabUnavailableError` naming its package if it is missing."""
+    found = shutil.which(name, path=_search_path())
+    if found is None:
+        raise LabUnavailableError(f"no `{name}` on this machine: install the package {_PACKAGES[name]}")
+    return found
+
+
+@dataclass(frozen=True)
+class Access:
+    """Runs commands where the lab is: in the namespaces of process `holder`, or (None) in ours, as root."""
+
+    holder: int | None = None
+
+    def inside(self, argv: Sequence[str], cwd: str | None = None) -> list[str]:
+        """The command that runs `argv` there, with working directory `cwd` (default: ours)."""
+        if self.holder is None:
+            return list(argv)
+        enter = [tool("nsenter"), f"--target={self.holder}", "--user", "--preserve-credentials", "--mount", "--net"]
+        return [*enter, f"--wd={cwd or os.getcwd()}", "--", *argv]
+
+    def in_namespace(self, namespace: str, argv: Sequence[str], cwd: str | None = None) -> list[str]:
+        """The command that runs `argv` in a named network namespace of the lab."""
+        return self.inside([tool("ip"), "netns", "exec", namespace, *argv], cwd)
+
+    def run(self, name: str, *arguments: str, stdin: str = "") -> str:
+        """The output of a tool run there; LabError with what it said if it fails."""
+        argv = self.inside([tool(name), *arguments])
+        try:
+            # In a session of its own: Ctrl-C is for us, and must not stop a command half-way.
+            done = subprocess.run(
+                argv,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_SECONDS,
+                start_new_session=True,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as exc:
+            raise DeadlineError(f"`{' '.join(argv)}` took longer than {COMMAND_SECONDS:g} s") from exc
+        if done.returncode:
+            raise LabError(f"`{name} {' '.join(arguments)}` failed ({done.returncode}): {done.stderr.strip()}")
+        return done.stdout
+
+    def batch(self, name: str, lines: Sequence[str], namespace: str | None = None) -> None:
+        """Runs `lines` with one `ip` or `tc`, in a network namespace of the lab or outside of them; stops at a failure."""
+        if lines:
+            where = [] if namespace is None else ["-netns", namespace]
+            self.run(name, *where, "-batch", "-", stdin="\n".join(lines) + "\n")
+
+
+def open_access(mode: Mode | None = None) -> Access:
+    """As root if we may, else a holder in a user namespace of its own. `mode` asks for one of them.
+
+    :raises LabUnavailableError: a missing tool (names the package), or no permission for either.
+    """
+    if mode not in (None, "root", "userns"):
+        raise ConfError(f"mode {mode!r}: must be root or userns")
+    for name in _PACKAGES:
+        tool(name)
+    if mode == "root" or (mode is None and os.geteuid() == 0):
+        allowed = subprocess.run(
+            [tool("unshare"), "--net", "--mount", "true"], capture_output=True, text=True, check=False
+        )
+        if allowed.returncode == 0:
+            return Access()
+        if mode == "root":
+            raise _no_permission(allowed.stderr)
+    command = [tool("unshare"), "--user", "--map-root-user", "--net", "--mount", "sh", "-c", _HOLD]
+    holder = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert holder.stdout is not None
+    assert holder.stderr is not None
+    try:
+        readable, _, _ = select.select([holder.stdout], [], [], COMMAND_SECONDS)
+        if readable and holder.stdout.readline() == b"ready\n":
+            _holders[holder.pid] = holder
+            return Access(holder.pid)
+        holder.kill()
+        raise _no_permission(holder.communicate()[1].decode(errors="replace"))
+    except BaseException:
+        holder.kill()
+        raise
+    finally:
+        holder.stdout.close()
+        holder.stderr.close()
+
+
+def close_access(access: Access) -> None:
+    """Ends the holder; its namespaces go with it, if no other process is left in them."""
+    if access.holder is None:
+        return
+    started = _holders.pop(access.holder, None)
+    if started is not None:
+        started.kill()
+        started.wait(COMMAND_SECONDS)
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(access.holder, signal.SIGKILL)
+
+
+def _no_permission(said: str) -> LabUnavailableError:
+    return LabUnavailableError(
+        f"no permission to make network namespaces ({said.strip()}). Run as root, or allow unprivileged user namespaces"
+        " (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone=1,"
+        " kernel.apparmor_restrict_unprivileged_userns=0); to try programs without shaped links, use loopback"
+    )

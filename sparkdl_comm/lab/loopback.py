@@ -1,0 +1,44 @@
+"""A cluster without links of its own: all hosts are addresses of the loopback interface. For correctness, not for time."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from types import TracebackType
+
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.lab.cluster import Cluster
+from sparkdl_comm.lab.layout import CONTROL, HEAD, MAX_HOSTS, HostId, RailId
+from sparkdl_comm.topology import Topology
+
+
+class Loopback(Cluster):
+    """Host h's NIC on rail r is 127.<r+1>.0.<h+1>, its control address 127.0.1.<h+1>. Needs no permission.
+
+    Several at once share addresses, and may not listen on the same ports.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        if len(topology.hosts) > MAX_HOSTS:
+            raise ConfError(f"{topology} has {len(topology.hosts)} hosts; a lab can have {MAX_HOSTS}")
+        self.topology = topology
+        self._started = []
+
+    def __enter__(self) -> Loopback:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._kill_started()
+
+    def address(self, host: HostId, rail: RailId = 0) -> str:
+        number = 254 if host == HEAD else int(host) + 1
+        return f"127.0.1.{number}" if rail == CONTROL else f"127.{int(rail) + 1}.0.{number}"
+
+    def command(self, host: HostId, argv: Sequence[str], cwd: str | None = None) -> list[str]:
+        return list(argv)
+
+    def _port(self) -> int:
+        with socket.create_server((self.address(0), 0)) as server:
+            return int(server.getsockname()[1])

@@ -1,0 +1,339 @@
+"""The lab: a cluster of network namespaces, with links of given rates between them, on one Linux machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from sparkdl_comm.errors import DeadlineError, LabError
+from sparkdl_comm.lab import state
+from sparkdl_comm.lab.access import COMMAND_SECONDS, Access, Mode, close_access, open_access
+from sparkdl_comm.lab.cluster import Cluster
+from sparkdl_comm.lab.layout import CONTROL, HostId, Layout, RailId, check_rate, shaper
+from sparkdl_comm.lab.loopback import Loopback
+from sparkdl_comm.lab.rates import LinkRate, RateSchedule
+from sparkdl_comm.topology import Topology
+
+_TERMINATING = (signal.SIGTERM, signal.SIGHUP)
+_FIRST_PORT, _PORTS = 29500, 1000
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a NIC has sent and received since the lab was set up.
+
+    The kernel counts packets as it handles them: of the up to 45 segments of one large packet only one header.
+    """
+
+    sent: int
+    received: int
+
+
+class Lab(Cluster):
+    """Hosts, switches and links::
+
+        with Lab("bcube:3,2", rate="200mbit") as lab:
+            results = lab.run([sys.executable, "ring.py"], timeout=60)
+            print(lab.counters()[0, 1].sent)
+
+    Leaving the block removes everything, after an exception too, which SIGINT, SIGTERM and SIGHUP become. What a killed
+    program left is removed by :func:`remove` (`sparkdl-comm lab down`).
+
+    In a user namespace (where we are not root) the launching namespace is not on the control network.
+
+    :param topology: or its text. With rates, or with `rate`.
+    :param rate: of every NIC, each way: `200mbit`, or bit/s.
+    :param name: tells labs apart; default: one that no other process has.
+    :param mtu: bytes.
+    :param mode: "root" or "userns"; default: whichever is allowed.
+    :param kept: this process only keeps the lab, and may be ended by `sparkdl-comm lab down`.
+    :raises ConfError: an unknown topology, a rate or MTU out of range, too many hosts.
+    :raises LabError: (on entering) a lab of this name exists, no permission, a missing tool.
+    """
+
+    def __init__(
+        self,
+        topology: Topology | str,
+        rate: str | int | None = None,
+        *,
+        name: str | None = None,
+        mtu: int = 1500,
+        mode: Mode | None = None,
+        kept: bool = False,
+    ) -> None:
+        topology = Topology.parse(topology) if isinstance(topology, str) else topology
+        self.topology = topology if rate is None else topology.with_rates(rate)
+        self.name = state.check_name(_unique_name() if name is None else name)
+        self.layout = Layout(self.name, self.topology, 0, mtu)
+        self._mode: Mode | None = mode
+        self._kept = kept
+        self._access: Access | None = None
+        self._started = []
+        self._ports = 0
+        self._undo = contextlib.ExitStack()
+
+    @staticmethod
+    def loopback(topology: Topology | str) -> Loopback:
+        """A cluster of the same shape on the loopback interface, for correctness tests: no links, no rates."""
+        return Loopback(Topology.parse(topology) if isinstance(topology, str) else topology)
+
+    @classmethod
+    def attach(cls, name: str) -> Lab:
+        """A lab that another process keeps, to use but not to end. LabError if there is none, or its owner is gone."""
+        found = state.load(name)
+        if not found.alive:
+            raise LabError(
+                f"lab {name!r} was left by process {found.owner}, which is gone: `sparkdl-comm lab down {name}`"
+            )
+        lab = cls(found.topology, name=name, mtu=found.mtu)
+        lab.layout = _layout(found)
+        lab._access = Access(found.holder)
+        return lab
+
+    def __enter__(self) -> Lab:
+        if self._access is not None:
+            raise LabError(f"lab {self.name!r} is up already")
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(_exit_on_signals())
+            self._access = access = open_access(self._mode)
+            undo.callback(self._forget_access)
+            claimed = state.claim(self.name, str(self.topology), self.layout.mtu, access.holder, self._kept)
+            self.layout = _layout(claimed)
+            undo.callback(_tear_down, access, self.layout)
+            undo.callback(self._kill_started)
+            self._set_up(access)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    def _forget_access(self) -> None:
+        access, self._access = self._access, None
+        if access is not None:
+            close_access(access)
+
+    def _set_up(self, access: Access) -> None:
+        layout = self.layout
+        access.batch("ip", layout.outer_lines())
+        access.batch("ip", layout.switch_lines(), layout.switches)
+        access.batch("tc", layout.switch_shapers(), layout.switches)
+        for node in layout.nodes:
+            access.batch("ip", layout.node_lines(node), node.namespace)
+            access.batch("tc", layout.node_shapers(node), node.namespace)
+
+    @property
+    def access(self) -> Access:
+        """How commands reach the lab. LabError before and after its time."""
+        if self._access is None:
+            raise LabError(f"lab {self.name!r} is not up: use it in a `with` block")
+        return self._access
+
+    def address(self, host: HostId, rail: RailId = 0) -> str:
+        return self.layout.address(host, rail)
+
+    def command(self, host: HostId, argv: Sequence[str], cwd: str | None = None) -> list[str]:
+        return self.access.in_namespace(self.layout.node(host).namespace, argv, cwd)
+
+    def _port(self) -> int:
+        # Nobody else is in these namespaces; a new one each time, for the last one's connections may linger.
+        self._ports += 1
+        return _FIRST_PORT + self._ports % _PORTS
+
+    # --- rates and counters ---------------------------------------------------------------------------------------
+
+    def set_rate(self, host: HostId, rail: int = 0, up: str | int | None = None, down: str | int | None = None) -> None:
+        """Changes a link at once: `up` from the host to its switch, `down` the other way; None: as it was.
+
+        :raises ConfError: no such host or rail, or a rate out of range.
+        """
+        node = self.layout.node(host)
+        self.layout.check_rail(host, rail)
+        for rate, interface, where in (
+            (up, node.interface(rail), node.namespace),
+            (down, node.port(rail), self.layout.switches),
+        ):
+            if rate is not None:
+                self.access.batch("tc", [shaper(interface, check_rate(rate), "change")], where)
+
+    def set_rates(self, rates: Mapping[tuple[int, int], LinkRate]) -> None:
+        """Changes many links, by host and rail, with few commands."""
+        here: dict[str, list[str]] = {}
+        for (host, rail), link in rates.items():
+            node = self.layout.node(host)
+            self.layout.check_rail(host, rail)
+            here.setdefault(node.namespace, []).append(shaper(node.interface(rail), check_rate(link.up), "change"))
+            down = shaper(node.port(rail), check_rate(link.down), "change")
+            here.setdefault(self.layout.switches, []).append(down)
+        for namespace, lines in here.items():
+            self.access.batch("tc", lines, namespace)
+
+    def rates(self) -> dict[tuple[HostId, int], LinkRate]:
+        """What each link is shaped to now, as the kernel has it."""
+        down = self._shaped(self.layout.switches)
+        found: dict[tuple[HostId, int], LinkRate] = {}
+        for node in self.layout.nodes:
+            up = self._shaped(node.namespace)
+            for rail in self.layout.rails_of(node.id):
+                found[node.id, rail] = LinkRate(up[node.interface(rail)], down[node.port(rail)])
+        return found
+
+    def _shaped(self, namespace: str) -> dict[str, int]:
+        """Interface -> bit/s, of those with a shaper."""
+        rows = json.loads(self.access.run("tc", "-netns", namespace, "-json", "qdisc", "show"))
+        return {row["dev"]: row["options"]["rate"] * 8 for row in rows if row["kind"] == "tbf"}
+
+    def counters(self) -> dict[tuple[HostId, RailId], Traffic]:
+        """The traffic of every NIC, by host (or "head") and rail (or "control")."""
+        rows = json.loads(self.access.run("ip", "-netns", self.layout.switches, "-statistics", "-json", "link", "show"))
+        ports = {row["ifname"]: row["stats64"] for row in rows}
+        found: dict[tuple[HostId, RailId], Traffic] = {}
+        for node in self.layout.nodes:
+            for rail in (*self.layout.rails_of(node.id), CONTROL):
+                port = ports[node.port(rail)]  # the switch receives what the host sends
+                found[node.id, rail] = Traffic(port["rx"]["bytes"], port["tx"]["bytes"])
+        return found
+
+    @contextlib.contextmanager
+    def schedule(self, schedule: RateSchedule) -> Iterator[None]:
+        """Redraws the hosts' rates while the block runs, beginning at once; then sets the nominal ones again.
+
+        :raises ConfError: (at once) a share of the nominal rate that links cannot be shaped to.
+        """
+        for share in schedule.shares:
+            for rate in self.topology.rates:
+                check_rate(round(share * rate), f"share {share:g} of the rate:")
+        self.set_rates(schedule.draw(0, self.topology))
+        over = threading.Event()
+        failures: list[Exception] = []
+
+        def redraw() -> None:
+            begun, step = time.monotonic(), 1
+            while not over.wait(max(0.0, begun + step * schedule.period - time.monotonic())):
+                try:
+                    self.set_rates(schedule.draw(step, self.topology))
+                except (LabError, DeadlineError) as exc:
+                    failures.append(exc)
+                    return
+                step += 1
+
+        thread = threading.Thread(target=redraw, name="sparkdl-lab-rates", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(COMMAND_SECONDS)
+        if failures:
+            raise failures[0]
+        rates = self.topology.rates
+        self.set_rates(
+            {(h.index, r): LinkRate(rates[r], rates[r]) for h in self.topology.hosts for r in range(len(rates))}
+        )
+
+
+def remove(name: str, force: bool = False) -> None:
+    """Removes a lab that its owner left, or that is only kept, and nothing else: processes, namespaces, state.
+
+    :param force: also if its owner runs on with it; that process fails then.
+    :raises LabError: no such lab, or it is in use and not `force`.
+    """
+    found = state.load(name)
+    if found.alive and not (found.kept or force):
+        raise LabError(f"lab {name!r} is in use by process {found.owner}; --force removes it all the same")
+    if found.alive:
+        os.kill(found.owner, signal.SIGTERM)
+        with contextlib.suppress(DeadlineError):
+            _until(lambda: not found.alive, f"process {found.owner} to end")
+        if found.alive:
+            os.kill(found.owner, signal.SIGKILL)
+            _until(lambda: not found.alive, f"process {found.owner} to die")
+    if any(left == found for left in state.every()):
+        access = Access(found.holder if found.holder_alive else None)
+        if found.holder is None or found.holder_alive:
+            _tear_down(access, _layout(found))
+            close_access(access)
+        state.forget(name)
+
+
+def _tear_down(access: Access, layout: Layout) -> None:
+    """Kills what runs in the namespaces and removes them and the state, whatever of it is there. Not interruptible."""
+    with _signals_later():
+        there = set(access.run("ip", "netns", "list").replace("(", " ").split())
+        namespaces = [namespace for namespace in layout.namespaces if namespace in there]
+        _until(lambda: not _kill_inside(access, namespaces), f"the processes of lab {layout.name!r} to die")
+        links = {row["ifname"] for row in json.loads(access.run("ip", "-json", "link", "show"))}
+        lines = [f"link del {layout.uplink}"] if layout.uplink in links else []
+        access.batch("ip", lines + [f"netns del {namespace}" for namespace in namespaces])
+        state.forget(layout.name)
+
+
+def _kill_inside(access: Access, namespaces: Sequence[str]) -> bool:
+    """Kills all processes in the namespaces; whether there were any."""
+    found = False
+    for namespace in namespaces:
+        for pid in access.run("ip", "netns", "pids", namespace).split():
+            found = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+    return found
+
+
+def _until(done: Any, what: str) -> None:
+    deadline = time.monotonic() + COMMAND_SECONDS
+    while not done():
+        if time.monotonic() > deadline:
+            raise DeadlineError(f"waited {COMMAND_SECONDS:g} s for {what}")
+        time.sleep(0.02)
+
+
+def _layout(found: state.State) -> Layout:
+    return Layout(found.name, Topology.parse(found.topology), found.control, found.mtu)
+
+
+_made = 0
+
+
+def _unique_name() -> str:
+    global _made
+    _made += 1
+    return f"lab-{os.getpid()}-{_made}"
+
+
+@contextlib.contextmanager
+def _exit_on_signals() -> Iterator[None]:
+    """Makes signals that would end this process at once raise SystemExit instead, in the main thread, if they still do."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    ours = [number for number in _TERMINATING if signal.getsignal(number) == signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _signals_later() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_TERMINATING})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,336 @@
+"""Labs of network namespaces: shape, addresses, programs, counters, and that nothing is left of them."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from sparkdl_comm.errors import ConfError, DeadlineError, LabError, LabUnavailableError, RankFailedError
+from sparkdl_comm.lab import Lab, LinkRate, Place, RateSchedule, access, remove, state
+
+MBIT = 10**6
+
+# Each rank sends `size` bytes to its neighbours over every rail, and says how much it received.
+EXCHANGE = """
+import socket, sys, threading
+from sparkdl_comm.lab import Place
+here, size = Place.here(), int(sys.argv[1])
+jobs = [(rail, other) for rail in range(here.topology.rails) for other in here.topology.neighbours(here.rank, rail)]
+servers = [socket.create_server((address, here.port + here.rank)) for address in here.addresses]
+def send(rail, other):
+    for attempt in range(100):
+        try:
+            connection = socket.create_connection((here.peers[other][rail], here.port + other), 5)
+            break
+        except ConnectionRefusedError:
+            threading.Event().wait(0.05)
+    with connection:
+        connection.sendall(bytes(size))
+threads = [threading.Thread(target=send, args=job) for job in jobs]
+[thread.start() for thread in threads]
+total = 0
+for rail, _ in jobs:
+    servers[rail].settimeout(20)
+    connection, _ = servers[rail].accept()
+    while chunk := connection.recv(1 << 20):
+        total += len(chunk)
+[thread.join() for thread in threads]
+print(total)
+"""
+
+
+@pytest.fixture(scope="module")
+def networks():
+    """Skips where there can be none."""
+    try:
+        found = access.open_access()
+    except LabUnavailableError as error:
+        pytest.skip(str(error))
+    access.close_access(found)
+
+
+def left_of(name):
+    """What there still is of a lab on this machine."""
+    spaces = subprocess.run([access.tool("ip"), "netns", "list"], capture_output=True, text=True, check=True).stdout
+    found = [line.split()[0] for line in spaces.splitlines() if line.startswith(f"sparkdl.{name}.")]
+    return found + [name for known in state.every() if known.name == name]
+
+
+@pytest.mark.parametrize("topology", ["star:3", "bcube:2x3", "hosts:2x2", "fattree:2"])
+def test_ranks_exchange_bytes_over_every_rail_and_counters_see_them(networks, topology):
+    size = 300_000
+    with Lab(topology, rate="200mbit") as lab:
+        results = lab.run([sys.executable, "-c", EXCHANGE, str(size)], timeout=60)
+        counters = lab.counters()
+        shape = lab.topology
+    assert len(results) == shape.world
+    for rank, result in enumerate(results):
+        expected = size * sum(len(shape.neighbours(rank, rail)) for rail in range(shape.rails))
+        assert result.stdout == f"{expected}\n"
+    for host in shape.hosts:
+        for rail in range(shape.rails):
+            expected = size * sum(len(shape.neighbours(rank, rail)) for rank in host.ranks)
+            for counted in (counters[host.index, rail].sent, counters[host.index, rail].received):
+                assert expected <= counted <= 1.1 * expected + 20_000  # headers, handshakes, acknowledgements
+    assert left_of(lab.name) == []
+
+
+def test_hosts_that_share_no_switch_are_reached_through_others(networks):
+    listen = "import socket; s = socket.create_server(('', 5000)); s.settimeout(20); c, p = s.accept(); print(p[0])"
+    connect = (
+        "import socket, sys, time\n"
+        "for _ in range(100):\n"
+        "    try: socket.create_connection((sys.argv[1], 5000), 5).close(); break\n"
+        "    except ConnectionRefusedError: time.sleep(0.05)\n"
+    )
+    with Lab("bcube:2,2", rate="200mbit") as lab:
+        environment = dict(os.environ)
+        for start, end in ((0, 3), ("head", 3)):
+            programs = [
+                (end, [sys.executable, "-c", listen], environment),
+                (start, [sys.executable, "-c", connect, lab.address(end)], environment),
+            ]
+            assert lab.run_each(programs, timeout=30)[0].stdout.startswith("10.")
+
+
+def test_in_a_user_namespace(networks):
+    try:
+        lab = Lab("star:2", rate="100mbit", mode="userns")
+        with lab:
+            holder = lab.access.holder
+            results = lab.run([sys.executable, "-c", EXCHANGE, "1000"], timeout=60)
+            assert left_of(lab.name) == [lab.name]  # the state; namespaces are where we do not see them
+    except LabUnavailableError as error:
+        pytest.skip(str(error))
+    assert [result.stdout for result in results] == ["1000\n", "1000\n"]
+    assert state.start_time(holder) is None
+    assert left_of(lab.name) == []
+
+
+def test_loopback_runs_the_same_programs():
+    with Lab.loopback("bcube:2,2") as cluster:
+        results = cluster.run([sys.executable, "-c", EXCHANGE, "1000"], timeout=60)
+    assert [result.stdout for result in results] == ["2000\n"] * 4
+
+
+def test_rates_can_be_changed_while_it_runs(networks):
+    with Lab("star:2,200mbit") as lab:
+        assert lab.rates()[1, 0] == LinkRate(200 * MBIT, 200 * MBIT)
+        lab.set_rate(1, up="20mbit")
+        assert lab.rates()[1, 0] == LinkRate(20 * MBIT, 200 * MBIT)
+        assert lab.rates()[0, 0] == LinkRate(200 * MBIT, 200 * MBIT)
+        with pytest.raises(ConfError, match="rate 1kbit: must be from 1mbit to 10gbit"):
+            lab.set_rate(1, down="1kbit")
+        with pytest.raises(ConfError, match="rail 1: host 0 of .* has 1"):
+            lab.set_rate(0, 1, up="20mbit")
+
+
+def test_a_schedule_redraws_all_rates_and_ends_with_the_nominal_ones(networks):
+    schedule = RateSchedule.named("N3", period=0.2, seed=5)
+    with Lab("star:3,200mbit") as lab:
+        links = [(host, 0) for host in range(3)]
+        drawn = [schedule.draw(step, lab.topology) for step in range(50)]
+        seen = []
+        with lab.schedule(schedule):
+            deadline = time.monotonic() + 20
+            while len({str(rates) for rates in seen}) < 3 and time.monotonic() < deadline:
+                now = lab.rates()
+                if (rates := {link: now[link] for link in links}) in drawn:  # not one that is being changed
+                    seen.append(rates)
+        assert seen[0] == drawn[0]
+        assert len({str(rates) for rates in seen}) == 3
+        assert {lab.rates()[link] for link in links} == {LinkRate(200 * MBIT, 200 * MBIT)}
+
+
+def test_the_control_network_reaches_the_launching_namespace(networks):
+    with Lab("star:2,100mbit") as lab:
+        if lab.access.holder is not None:
+            pytest.skip("not in a user namespace")
+        before = lab.counters()[0, 0]
+        with socket.create_server((lab.layout.launcher_address, 0)) as server:
+            server.settimeout(20)
+            port = server.getsockname()[1]
+            call = f"import socket; socket.create_connection(('{lab.layout.launcher_address}', {port})).sendall(b'hi')"
+            lab.popen(0, [sys.executable, "-c", call])
+            connection, (address, _) = server.accept()
+            with connection:
+                assert connection.recv(2) == b"hi"
+        assert address == lab.address(0, "control")
+        assert lab.counters()[0, 0] == before  # rail 0 saw nothing of it
+
+
+def test_a_failing_rank_is_named_with_what_it_wrote(networks):
+    script = "import os, sys, time; sys.exit('out of cheese') if os.environ['RANK'] == '1' else time.sleep(60)"
+    with Lab("star:2,100mbit") as lab:
+        with pytest.raises(RankFailedError, match="rank 1 failed in its program: exit status 1: out of cheese"):
+            lab.run([sys.executable, "-c", script], timeout=60)
+        results = lab.run(["sh", "-c", "exit $RANK"], timeout=60, check=False)
+    assert [result.returncode for result in results] == [0, 1]
+
+
+def test_ranks_that_do_not_end_are_killed_with_their_children(networks):
+    with Lab("star:2,100mbit") as lab:
+        with pytest.raises(DeadlineError, match=r"ranks 0, 1 of 2 did not end within timeout=1 s .* last: hm"):
+            lab.run(["sh", "-c", "echo hm >&2; sleep 61 & sleep 62"], timeout=1)
+        for host in (0, 1):
+            assert lab.access.run("ip", "netns", "pids", lab.layout.node(host).namespace) == ""
+
+
+def test_nothing_is_left_after_an_exception(networks):
+    lab = Lab("star:2,100mbit")
+    started = []
+
+    def fail():
+        started.append(lab.popen(0, ["setsid", "sleep", "63"]))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), lab:
+        fail()
+    assert started[0].wait(5) != 0
+    assert left_of(lab.name) == []
+
+
+def test_nothing_is_left_if_setting_up_fails(networks, monkeypatch):
+    lab = Lab("star:2,100mbit")
+    monkeypatch.setattr(type(lab.layout), "switch_lines", lambda self: ["link add nonsense"])
+    with pytest.raises(LabError, match="failed"), lab:
+        pass
+    assert left_of(lab.name) == []
+
+
+# --- processes that end otherwise ---------------------------------------------------------------------------------
+
+HOLD = """
+import subprocess, sys, time
+from sparkdl_comm.lab import Lab
+with Lab("star:2,100mbit", name=sys.argv[1], mode=sys.argv[2] or None) as lab:
+    lab.popen(1, ["sleep", "64"])
+    print("up", flush=True)
+    time.sleep(60)
+"""
+
+
+def start(name, mode=""):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, name, mode], stdout=subprocess.PIPE, text=True)
+    line = process.stdout.readline()
+    process.stdout.close()
+    assert line == "up\n", process.wait(10)
+    return process
+
+
+@pytest.fixture
+def name():
+    return f"test-{os.getpid()}-{time.monotonic_ns() % 10**6}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_nothing_is_left_after_a_signal(networks, name, number):
+    process = start(name)
+    process.send_signal(number)
+    assert process.wait(20) != 0
+    assert left_of(name) == []
+
+
+@pytest.mark.parametrize("how", ["root", "userns"])
+def test_what_a_killed_program_left_can_be_removed_and_only_that(networks, name, how):
+    if how == "root" and os.geteuid() != 0:
+        pytest.skip("not root")
+    with Lab("star:2,100mbit") as other:
+        process = start(name, how)
+        with pytest.raises(LabError, match=f"in use by process {process.pid}; --force"):
+            remove(name)
+        with pytest.raises(LabError, match="a lab '.*' already, of process"), Lab("star:2,100mbit", name=name):
+            pass
+        assert len(Lab.attach(name).rates()) == 3
+        process.kill()
+        process.wait(10)
+        assert name in left_of(name)  # or there would be nothing to remove
+        with pytest.raises(LabError, match="left by process .* lab down"), Lab("star:2,100mbit", name=name):
+            pass
+        with pytest.raises(LabError, match="left by process"):
+            Lab.attach(name)
+        holder = state.load(name).holder
+        remove(name)
+        assert left_of(name) == []
+        assert holder is None or state.start_time(holder) is None
+        assert len(other.rates()) == 3
+        other.run(["true"], timeout=10)
+    with pytest.raises(LabError, match=f"no lab '{name}'"):
+        remove(name)
+
+
+def test_force_ends_the_owner_too(networks, name):
+    process = start(name)
+    reaper = threading.Thread(target=process.wait)
+    reaper.start()
+    remove(name, force=True)
+    reaper.join(10)
+    assert process.returncode != 0
+    assert left_of(name) == []
+
+
+# --- bad input ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"topology": "ring:3"}, "unknown kind 'ring'"),
+        ({"topology": "star:3"}, "star:3: a lab needs a rate"),
+        ({"topology": "star:3", "rate": "500kbit"}, "must be from 1mbit to 10gbit"),
+        ({"topology": "star:3", "rate": "11gbit"}, "must be from 1mbit to 10gbit"),
+        ({"topology": "star:251,1mbit"}, "has 251 hosts; a lab can have 250"),
+        ({"topology": "fattree:8,5gbit"}, "a link between switches would have the rate"),
+        ({"topology": "star:3,1gbit", "mtu": 100}, "mtu 100: must be from 576 to 9000"),
+        ({"topology": "star:3,1gbit", "name": "../x"}, "lab name '../x'"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_made(arguments, complaint):
+    with pytest.raises(ConfError) as error:
+        Lab(**arguments)
+    assert complaint in str(error.value)
+
+
+def test_missing_tools_are_named_with_their_package(monkeypatch):
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None if name == "tc" else which(name, path=path))
+    with (
+        pytest.raises(LabUnavailableError, match="no `tc` on this machine: install the package iproute2"),
+        Lab("star:2,100mbit"),
+    ):
+        pass
+
+
+def test_without_permission_the_error_says_what_to_allow(monkeypatch):
+    monkeypatch.setattr(access, "tool", lambda name: shutil.which("false"))
+    with (
+        pytest.raises(LabUnavailableError, match="no permission .*user.max_user_namespaces.* loopback"),
+        Lab("star:2,100mbit"),
+    ):
+        pass
+    assert not [known for known in state.every() if known.owner == os.getpid()]
+
+
+def test_a_lab_is_used_within_its_block_only():
+    with pytest.raises(LabError, match="is not up"):
+        Lab("star:2,100mbit").counters()
+
+
+@pytest.mark.parametrize("shares", [{}, {0.5: 0.4}, {0.0: 1.0}])
+def test_schedules_need_chances_that_sum_up_to_one(shares):
+    with pytest.raises(ConfError, match="sum up to 1"):
+        RateSchedule(shares)
+
+
+def test_a_place_survives_its_environment():
+    with Lab.loopback("hosts:2x2,10mbit") as cluster:
+        places = cluster.places()
+    for place in places:
+        assert Place.here(json.loads(json.dumps(place.environment()))) == place
