@@ -263,6 +263,7 @@ def remove(name: str, force: bool = False) -> None:
         if found.holder is None or found.holder_alive:
             _tear_down(access, _layout(found))
             close_access(access)
+            _until(lambda: not found.holder_alive, f"process {found.holder} to die")
         state.forget(name)
 
 
