@@ -11,17 +11,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import errors
+    from .communicator import Communicator
     from .conf import CommConf
+    from .distributor import CommDistributor
     from .estimator import TorchEstimator
     from .model import TorchModel
     from .session import spark_conf
 
 __version__ = "0.1.0"
 
-__all__ = ["CommConf", "TorchEstimator", "TorchModel", "__version__", "errors", "spark_conf"]
+__all__ = [
+    "CommConf",
+    "CommDistributor",
+    "Communicator",
+    "TorchEstimator",
+    "TorchModel",
+    "__version__",
+    "errors",
+    "spark_conf",
+]
 
 _HOME = {
     "CommConf": "conf",
+    "CommDistributor": "distributor",
+    "Communicator": "communicator",
     "TorchEstimator": "estimator",
     "TorchModel": "model",
     "spark_conf": "session",

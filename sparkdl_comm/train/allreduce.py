@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Callable
 
 import torch
@@ -13,6 +12,7 @@ from sparkdl_comm.errors import ConfError, DeadlineError
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.optimizing import OptimizerMaker
+from sparkdl_comm.train.process_group import bind_to_nic
 from sparkdl_comm.train.strategy import Strategy
 
 
@@ -29,10 +29,7 @@ class AllReduce(Strategy):
         self._model = model
         self._world = gang.world
         self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
-        member = gang.members[gang.rank]
-        for nic, address in member.nics.items():
-            if address == member.host:
-                os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = nic
+        bind_to_nic(gang)
         dist.init_process_group(
             self.backend,
             store=gang.store(self.backend),

@@ -5,18 +5,21 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from types import TracebackType
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from pyspark.sql import DataFrame
 
+from ..conf import CommConf
 from ..errors import GangError, InputError, RankFailedError, RankLostError
+from ..report.progress import ProgressBar
 from .channel import DriverListener
 from .failure import Failure
+from .handshake import Address
 from .rank import make_rank_fn
 from .report import RankReport
 from .spec import TrainSpec
+from .task import RANK_SCHEMA, RankFn
 
 #: What Spark's scheduler says of a barrier stage in which a task ended without a report of ours.
 _TASK_FAILED = re.compile(
@@ -37,21 +40,41 @@ def launch(rows: DataFrame, spec: TrainSpec, host: str) -> tuple[dict[str, torch
     :return: the trained tensors by name, on the CPU, and one report per rank.
     :raises SparkdlCommError: what stopped the first rank that failed; Spark's own exception is its cause.
     """
-    port = spec.conf.driver_port
-    with ProgressBar(spec.conf.progress) as bar:
-        ports = range(port, port + 1) if port else None
-        listener = DriverListener(host, ports, spec.secret, bar, epoch=spec.epoch_id)
+    tensors, reports = run_gang(
+        rows.repartition(spec.world),
+        lambda address: make_rank_fn(dataclasses.replace(spec, driver_address=address)),
+        conf=spec.conf,
+        secret=spec.secret,
+        epoch_id=spec.epoch_id,
+        host=host,
+    )
+    return tensors, [RankReport.from_json(report) for report in reports]
+
+
+def run_gang(
+    partitions: DataFrame,
+    make_fn: Callable[[Address], RankFn],
+    *,
+    conf: CommConf,
+    secret: bytes,
+    epoch_id: str,
+    host: str,
+) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """Run one barrier task for each partition of ``partitions``, all at once, and wait for all of them.
+
+    :param make_fn: makes the tasks' function from the address of the driver's listener; see :data:`RankFn`.
+    :return: the tensors that rank 0 sent, and every rank's report.
+    :raises SparkdlCommError: as :func:`launch`.
+    """
+    port = conf.driver_port
+    with ProgressBar(conf.progress) as bar:
+        listener = DriverListener(host, range(port, port + 1) if port else None, secret, bar, epoch=epoch_id)
         try:
-            spec = dataclasses.replace(spec, driver_address=listener.address)
-            reports = (
-                rows.repartition(spec.world)
-                .mapInArrow(make_rank_fn(spec), "rank int, report string", barrier=True)  # type: ignore[arg-type]
-                .collect()
-            )
+            reports = partitions.mapInArrow(make_fn(listener.address), RANK_SCHEMA, barrier=True).collect()  # type: ignore[arg-type]
             if not reports:  # Spark runs no task at all for a relation that it knows to be empty
                 raise InputError("nothing to train on: the DataFrame has no rows")
             # rank 0 sent them before it reported
-            tensors = listener.tensors(time.monotonic() + spec.conf.timeout)
+            tensors = listener.tensors(time.monotonic() + conf.timeout)
         except Exception as error:
             failure = Failure.find(str(error))
             typed = failure.to_exception() if failure is not None else _unreported(str(error))
@@ -60,7 +83,7 @@ def launch(rows: DataFrame, spec: TrainSpec, host: str) -> tuple[dict[str, torch
             raise typed from error
         finally:
             listener.close()
-    return tensors, [RankReport.from_json(row["report"]) for row in reports]
+    return tensors, [row["report"] for row in reports]
 
 
 def _unreported(text: str) -> GangError | None:
@@ -84,36 +107,3 @@ def _unreported(text: str) -> GangError | None:
         f"rank {rank} was lost: its Python worker or its executor died (killed, or out of memory?). Spark says: {reason}",
         rank=rank,
     )
-
-
-class ProgressBar:
-    """Shows the progress that rank 0 sends, in a terminal or a notebook. Call it with a progress dict:
-    ``epoch`` (from 0), ``epochs``, ``step`` (of the epoch, from 1), ``steps``, ``loss`` (or None),
-    ``samples_per_second``."""
-
-    def __init__(self, visible: bool) -> None:
-        self._visible = visible
-        self._bar: Any = None
-
-    def __enter__(self) -> ProgressBar:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def __call__(self, progress: dict[str, Any]) -> None:
-        if not self._visible:
-            return
-        if self._bar is None:
-            from tqdm.auto import tqdm
-
-            self._bar = tqdm(total=progress["epochs"] * progress["steps"], unit="step", dynamic_ncols=True)
-        shown = {"samples/s": f"{progress['samples_per_second']:.0f}"}
-        if progress.get("loss") is not None:
-            shown["loss"] = f"{progress['loss']:.4g}"
-        self._bar.set_description(f"epoch {progress['epoch'] + 1}/{progress['epochs']}", refresh=False)
-        self._bar.set_postfix(shown, refresh=False)
-        self._bar.update(progress["epoch"] * progress["steps"] + progress["step"] - self._bar.n)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.partitions import BatchPlan
-from sparkdl_comm.errors import GangError, InputError, ModelError, SlotsError
+from sparkdl_comm.errors import InputError, ModelError
 from sparkdl_comm.train import rng
 from sparkdl_comm.train.channel import DriverClient
 from sparkdl_comm.train.failure import Failure
@@ -26,6 +26,7 @@ from sparkdl_comm.train.report import RankReport
 from sparkdl_comm.train.spec import TrainSpec
 from sparkdl_comm.train.strategies import strategy_class
 from sparkdl_comm.train.strategy import Strategy
+from sparkdl_comm.train.task import RankFn, RankTask
 
 #: How long rank 0, which is done, waits for the others to be.
 _LEAVE_SECONDS = 30.0
@@ -34,31 +35,29 @@ _LEAVE_SECONDS = 30.0
 _TELL_EVERY = 0.2
 
 
-def make_rank_fn(spec: TrainSpec) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def make_rank_fn(spec: TrainSpec) -> RankFn:
     """The function for ``mapInArrow(…, "rank int, report string", barrier=True)``, one task per rank."""
 
     def run_rank(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import BarrierTaskContext
 
-        context = BarrierTaskContext.get()
-        report = Rank(spec, context).run(batches)
+        task = RankTask(spec, BarrierTaskContext.get())
+        report = Rank(spec, task).run(batches)
         # Collectors of gradients and the optimizer's views keep each other, and the segment, alive.
         gc.collect()
-        rank = pa.array([report.rank], pa.int32())
-        yield pa.RecordBatch.from_arrays([rank, pa.array([report.to_json()])], ["rank", "report"])
+        yield task.report(report.to_json())
 
     return run_rank
 
 
 class Rank:
-    """One rank of a gang; `context` is Spark's BarrierTaskContext."""
+    """One rank of a gang that trains."""
 
-    def __init__(self, spec: TrainSpec, context: Any) -> None:
+    def __init__(self, spec: TrainSpec, task: RankTask) -> None:
         self._spec = spec
-        self._context = context
-        self._rank: int = context.partitionId()
+        self._task = task
+        self._rank = task.rank
         self._progress = Progress()
-        self._gang: Gang | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> RankReport:
         """Trains. A failure is told to the other ranks, and raised with the *first* failure of the gang inside."""
@@ -67,22 +66,14 @@ class Rank:
                 try:
                     return self._train(batches, stack)
                 except (Exception, SystemExit) as exc:
-                    # Announced before the stack closes any connection: else the others would blame the closing.
-                    raise RuntimeError(self._failure(exc).embed()) from exc
+                    raise self._task.failed(self._failure(exc)) from exc
         finally:
-            if self._gang is not None:
-                self._gang.close()
+            self._task.close()
 
     def _failure(self, exc: BaseException) -> Failure:
         # In these phases only the user's code runs: what it raises is never the echo of another rank's failure.
         own = self._progress.phase in ("forward", "backward")
-        failure = Failure.of(
-            exc, self._rank, self._progress.step, self._progress.phase, secondary=False if own else None
-        )
-        if self._gang is None:
-            return failure
-        self._gang.announce_failure(failure)
-        return self._gang.failure() or failure
+        return Failure.of(exc, self._rank, self._progress.step, self._progress.phase, secondary=False if own else None)
 
     def _train(self, batches: Iterator[pa.RecordBatch], stack: ExitStack) -> RankReport:
         spec = self._spec
@@ -94,7 +85,7 @@ class Rank:
         gang.on_failure(lambda _: strategy.abort())
         step_rows = spec.batch_size * spec.optimization.accumulation_steps
         plan = BatchPlan.of([member.payload["rows"] for member in gang.members], step_rows)
-        driver = self._connect_driver(stack)
+        driver = self._task.connect_driver(stack)
         strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)
         rng.seed(spec.seed, self._rank)
@@ -117,39 +108,16 @@ class Rank:
     def _build_module(self) -> torch.nn.Module:
         torch.manual_seed(self._spec.seed)
         module = self._spec.build_model()
-        return module.to(self._device())
-
-    def _device(self) -> torch.device:
-        if self._spec.device == "cpu":
-            return torch.device("cpu")
-        if not torch.cuda.is_available():
-            raise SlotsError(f"device='cuda', but the executor of rank {self._rank} sees no GPU")
-        assigned = self._context.resources().get("gpu")
-        index = int(assigned.addresses[0]) if assigned else self._rank % torch.cuda.device_count()
-        torch.cuda.set_device(index)
-        return torch.device("cuda", index)
+        return module.to(self._task.device())
 
     def _join_gang(self, rows: RowCache, model: FlatModel, strategy: Strategy) -> Gang:
-        spec, conf = self._spec, self._spec.conf
-        host = self._context.getTaskInfos()[self._rank].address.rsplit(":", 1)[0]
         payload = {
             "rows": rows.rows,
             "width": rows.width,
             "model": model.fingerprint(),
-            "strategy": strategy.advertise(spec.epoch_id, self._rank),
+            "strategy": strategy.advertise(self._spec.epoch_id, self._rank),
         }
-        self._gang = gang = Gang.join(
-            rank=self._rank,
-            world=spec.world,
-            host=host,
-            exchange=self._context.allGather,
-            secret=spec.secret,
-            epoch=spec.epoch_id,
-            payload=payload,
-            timeout=conf.timeout,
-            nic=conf.nic or None,
-            ports=range(conf.ports[0], conf.ports[1] + 1) if conf.ports[0] else None,
-        )
+        gang = self._task.join_gang(payload)
         widths = {member.payload["width"] for member in gang.members if member.payload["rows"]}
         if len(widths) > 1:
             raise InputError(f"feature vectors of different lengths: {sorted(widths)}")
@@ -160,21 +128,6 @@ class Rank:
                 " one everywhere (torch's generator is seeded with `seed` before it is called; use no other source)"
             )
         return gang
-
-    def _connect_driver(self, stack: ExitStack) -> DriverClient | None:
-        if self._rank != 0:
-            return None
-        spec = self._spec
-        try:
-            driver = DriverClient.connect(spec.driver_address, spec.secret, spec.epoch_id, spec.conf.timeout)
-        except (GangError, OSError) as exc:
-            host, port = spec.driver_address
-            raise GangError(
-                f"rank 0 cannot reach the driver at {host}:{port} ({exc}): spark.driver.host must be an address that"
-                " executors reach, and spark.sparkdl.comm.driver.port one that is open"
-            ) from exc
-        stack.callback(driver.close)
-        return driver
 
 
 class _Teller:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sparkdl_comm.train.launch import ProgressBar
+from sparkdl_comm.report.progress import ProgressBar
 
 
 def progress(**changes: Any) -> dict[str, Any]:

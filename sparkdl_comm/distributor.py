@@ -1,0 +1,118 @@
+"""Running one's own training function on Spark executors."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+from pyspark.sql import SparkSession
+
+from . import ingredients, session
+from .conf import CommConf
+from .errors import ConfError, InputError
+from .train.function import FunctionSpec, Script, make_function_fn
+from .train.launch import run_gang
+from .train.process_group import BACKENDS
+from .train.values import unpack
+
+
+class CommDistributor:
+    """Runs a training function on ``num_workers`` executors at once, as pyspark's TorchDistributor does::
+
+        def train(learning_rate):
+            model = DistributedDataParallel(Net())
+            ...
+            return model.module.state_dict()
+
+        state = CommDistributor(num_workers=4).run(train, 1e-3)
+
+    In each rank torch.distributed's default group is there when the function begins: gloo, and with ``device="cuda"`` NCCL for
+    tensors on GPUs; ``Communicator.current()`` is the rank's :class:`~sparkdl_comm.Communicator`. A function written for
+    TorchDistributor runs as it is: it finds torchrun's variables (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, …; ``LOCAL_RANK``
+    is the number of the rank's GPU, else 0) and may call ``init_process_group`` itself. Ranks then meet over authenticated
+    connections, not by a TCPStore; the data connections of gloo and NCCL are torch's own.
+
+    :param num_workers: number of ranks; None: one per slot of the cluster. Also ``num_processes``.
+    :param device: ``cpu`` or ``cuda``. Also ``use_gpu``.
+    :param local_mode: only False: ranks run in executors. (torchrun starts them on one machine.)
+    :raises ConfError: a value that is not one of these.
+    """
+
+    def __init__(
+        self,
+        num_workers: int | None = None,
+        device: str = "cpu",
+        *,
+        num_processes: int | None = None,
+        use_gpu: bool | None = None,
+        local_mode: bool = False,
+    ) -> None:
+        if use_gpu is not None:
+            device = "cuda" if use_gpu else "cpu"
+        self.num_workers = num_workers if num_processes is None else num_processes
+        self.device = device
+        if local_mode:
+            raise ConfError(
+                "local_mode=True: ranks run in executors only; on one machine use torchrun, or master local[N]"
+            )
+        if self.num_workers is not None and (type(self.num_workers) is not int or self.num_workers < 1):
+            raise ConfError(f"num_workers={self.num_workers!r}: must be an integer of at least 1, or None")
+        if device not in BACKENDS:
+            raise ConfError(f"device={device!r}: must be one of {', '.join(BACKENDS)}")
+
+    def run(self, train_fn: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
+        """Calls ``train_fn(*args, **kwargs)`` in each rank, all at once.
+
+        :param train_fn: or the path of a Python file, on the executors, that is run with ``args`` as its command line.
+        :return: what it returned at rank 0: a number, text, bytes, a tensor, an array, or dicts, lists and tuples of
+            these, such as a ``state_dict``; tensors are on the CPU. Nothing else, as that would have to be unpickled. None
+            of a file.
+        :raises ConfError: a setting is wrong; dynamic allocation is on.
+        :raises InputError: arguments for a file that are no text; or what ``train_fn`` returned cannot be sent.
+        :raises ModelError: ``train_fn`` or an argument cannot be shipped to executors.
+        :raises SlotsError: more workers than slots.
+        :raises RankFailedError: ``train_fn`` raised; with the traceback of the rank. The other ranks were stopped.
+        :raises GangError: a rank was lost, or did not come in time.
+        """
+        spark = SparkSession.active()
+        conf = CommConf.from_mapping(session.session_conf(spark))
+        call = _call(train_fn, args, kwargs)
+        session.check_dynamic_allocation(spark)
+        world = session.check_slots(spark, self.num_workers, conf.slot_timeout)
+        spec = FunctionSpec(
+            call=cloudpickle.dumps(call),
+            device=self.device,
+            conf=conf,
+            world=world,
+            epoch_id=secrets.token_hex(8),
+            secret=secrets.token_bytes(32),
+            driver_address=("", 0),
+        )
+        tensors, _ = run_gang(
+            spark.range(0, world, 1, numPartitions=world),
+            lambda address: make_function_fn(dataclasses.replace(spec, driver_address=address)),
+            conf=conf,
+            secret=spec.secret,
+            epoch_id=spec.epoch_id,
+            host=spark.conf.get("spark.driver.host") or "localhost",
+        )
+        return unpack(tensors)
+
+
+def _call(train_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
+    """What a rank calls, checked."""
+    if isinstance(train_fn, str):
+        wrong = [value for value in args if not isinstance(value, str)]
+        if wrong or kwargs:
+            raise InputError(f"{train_fn} gets a command line: text only, not {wrong or kwargs}")
+        return Script(train_fn, args)
+    if not callable(train_fn):
+        raise InputError(
+            f"train_fn is of type {type(train_fn).__name__}; give a function, or the path of a Python file"
+        )
+    ingredients.check_ships(train_fn=train_fn, args=args, kwargs=kwargs)
+    return functools.partial(train_fn, *args, **kwargs)

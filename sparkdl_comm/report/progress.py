@@ -1,0 +1,39 @@
+"""The driver's progress bar."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+
+class ProgressBar:
+    """Shows the progress that rank 0 sends, in a terminal or a notebook. Call it with a progress dict:
+    ``epoch`` (from 0), ``epochs``, ``step`` (of the epoch, from 1), ``steps``, ``loss`` (or None),
+    ``samples_per_second``."""
+
+    def __init__(self, visible: bool) -> None:
+        self._visible = visible
+        self._bar: Any = None
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def __call__(self, progress: dict[str, Any]) -> None:
+        if not self._visible:
+            return
+        if self._bar is None:
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(total=progress["epochs"] * progress["steps"], unit="step", dynamic_ncols=True)
+        shown = {"samples/s": f"{progress['samples_per_second']:.0f}"}
+        if progress.get("loss") is not None:
+            shown["loss"] = f"{progress['loss']:.4g}"
+        self._bar.set_description(f"epoch {progress['epoch'] + 1}/{progress['epochs']}", refresh=False)
+        self._bar.set_postfix(shown, refresh=False)
+        self._bar.update(progress["epoch"] * progress["steps"] + progress["step"] - self._bar.n)

@@ -1,0 +1,112 @@
+"""A rank as Spark sees it, one barrier task, and what every rank does whatever it is there for: joins the gang, connects to
+the driver if it is rank 0, and says why it failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+import torch
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import GangError, SlotsError
+from sparkdl_comm.train.channel import DriverClient
+from sparkdl_comm.train.failure import Failure
+from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.train.handshake import Address
+
+#: What the function of a rank's task returns: one row.
+RANK_SCHEMA = "rank int, report string"
+#: The function of a rank's task: from its rows to the row of :data:`RANK_SCHEMA`.
+RankFn: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class GangSpec(Protocol):
+    """What a rank must know of its gang; see :class:`sparkdl_comm.train.spec.TrainSpec`."""
+
+    @property
+    def world(self) -> int: ...
+    @property
+    def conf(self) -> CommConf: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def epoch_id(self) -> str: ...
+    @property
+    def secret(self) -> bytes: ...
+    @property
+    def driver_address(self) -> Address: ...
+
+
+class RankTask:
+    """One rank's task; `context` is Spark's BarrierTaskContext."""
+
+    def __init__(self, spec: GangSpec, context: Any) -> None:
+        self._spec = spec
+        self._context = context
+        self.rank: int = context.partitionId()
+        self.gang: Gang | None = None
+
+    def report(self, report: str) -> pa.RecordBatch:
+        """The row that the task ends with."""
+        return pa.RecordBatch.from_arrays([pa.array([self.rank], pa.int32()), pa.array([report])], ["rank", "report"])
+
+    def device(self) -> torch.device:
+        """The device this rank computes on: the CPU, or the GPU that Spark assigned to the task."""
+        if self._spec.device == "cpu":
+            return torch.device("cpu")
+        if not torch.cuda.is_available():
+            raise SlotsError(f"device='cuda', but the executor of rank {self.rank} sees no GPU")
+        assigned = self._context.resources().get("gpu")
+        index = int(assigned.addresses[0]) if assigned else self.rank % torch.cuda.device_count()
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
+
+    def join_gang(self, payload: dict[str, Any]) -> Gang:
+        """Meet the other ranks; `payload` (JSON-able) is what they learn of this one."""
+        spec, conf = self._spec, self._spec.conf
+        self.gang = Gang.join(
+            rank=self.rank,
+            world=spec.world,
+            host=self._context.getTaskInfos()[self.rank].address.rsplit(":", 1)[0],
+            exchange=self._context.allGather,
+            secret=spec.secret,
+            epoch=spec.epoch_id,
+            payload=payload,
+            timeout=conf.timeout,
+            nic=conf.nic or None,
+            ports=range(conf.ports[0], conf.ports[1] + 1) if conf.ports[0] else None,
+        )
+        return self.gang
+
+    def connect_driver(self, stack: ExitStack) -> DriverClient | None:
+        """Rank 0's connection to the driver, closed with `stack`; None for other ranks."""
+        if self.rank != 0:
+            return None
+        spec = self._spec
+        try:
+            driver = DriverClient.connect(spec.driver_address, spec.secret, spec.epoch_id, spec.conf.timeout)
+        except (GangError, OSError) as exc:
+            host, port = spec.driver_address
+            raise GangError(
+                f"rank 0 cannot reach the driver at {host}:{port} ({exc}): spark.driver.host must be an address that"
+                " executors reach, and spark.sparkdl.comm.driver.port one that is open"
+            ) from exc
+        stack.callback(driver.close)
+        return driver
+
+    def failed(self, failure: Failure) -> RuntimeError:
+        """Tell the other ranks; returns what the task is to raise, with the *first* failure of the gang inside.
+
+        To be called before any connection is closed: else the others would blame the closing.
+        """
+        if self.gang is not None:
+            self.gang.announce_failure(failure)
+            failure = self.gang.failure() or failure
+        return RuntimeError(failure.embed())
+
+    def close(self) -> None:
+        if self.gang is not None:
+            self.gang.close()

@@ -1,0 +1,105 @@
+"""Training functions of users' own on three executors, each a JVM of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from pyspark.ml.torch.distributor import TorchDistributor
+
+from sparkdl_comm import CommDistributor, Communicator
+from sparkdl_comm.errors import ConfError, GangError, InputError, ModelError, RankFailedError, SlotsError
+from tests.integration import training_functions as functions
+
+
+def test_the_same_as_torch_distributor_by_changing_the_class_name(spark):
+    theirs, ours = (
+        kind(num_processes=3, local_mode=False, use_gpu=False).run(functions.train_ddp, 20, lr=0.05)
+        for kind in (TorchDistributor, CommDistributor)
+    )
+    assert ours[0] == theirs[0] == 0
+    np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-5)
+    assert np.abs(np.subtract(ours[1], CommDistributor(3).run(functions.train_ddp, 0)[1])).max() > 0.01
+
+
+def test_communicator(spark):
+    found = CommDistributor(num_workers=3).run(functions.every_collective)
+    each = [torch.arange(6.0).reshape(3, 2) + 10 * rank for rank in range(3)]
+    total = sum(each)
+    assert torch.equal(found["sum"], total)
+    assert torch.equal(found["async"], total)
+    assert torch.equal(found["min"], each[0])
+    assert torch.equal(found["max"], each[2])
+    assert torch.equal(found["from 2"], each[2])
+    assert torch.equal(found["all"], torch.stack(each).transpose(1, 2))
+    assert torch.equal(found["scattered"], total[0])
+    assert torch.equal(found["everybody's"], total)
+    assert found["refused"] == 2
+    assert found["batches"] == [0, 1, 2]
+    assert found["who"] == (0, 3, 0, ("127.0.0.1",) * 3)
+    assert found["environment"] == ("0", "0", "127.0.0.1")
+    with pytest.raises(GangError, match="no Communicator"):
+        Communicator.current()
+
+
+def test_functions_that_make_their_groups_themselves(spark):
+    assert CommDistributor(num_workers=3).run(functions.several_groups) == [2.0, 2.0]
+
+
+def test_values_come_back_from_rank_0(spark):
+    found = CommDistributor(num_workers=2).run(functions.values)
+    np.testing.assert_array_equal(found.pop("array"), [0, 1, 2])
+    assert found == {"text": "x", 1: (None, b"bytes")}
+    with pytest.raises(InputError, match=r"value is torch\.nn.*Linear.*state_dict"):
+        CommDistributor(num_workers=2).run(functions.a_model)
+
+
+def test_a_rank_that_raises(spark):
+    begin = time.monotonic()
+    with pytest.raises(RankFailedError, match="LookupError: the user's mistake") as caught:
+        CommDistributor(num_workers=3).run(functions.fails, rank=1)
+    assert time.monotonic() - begin < 30
+    assert caught.value.rank == 1
+    assert caught.value.phase == "train_fn"
+    assert 'raise LookupError("the user\'s mistake")' in caught.value.remote_traceback
+    assert CommDistributor(num_workers=3).run(functions.several_groups) == [2.0, 2.0]
+
+
+def test_a_wait_ends_at_its_deadline(spark):
+    message = CommDistributor(num_workers=2).run(functions.waits_too_short)
+    assert message.startswith("rank 0 waited 0.3 s for the others in all-reduce")
+
+
+def test_a_file(spark, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\n"
+        "import torch.distributed as dist\n"
+        "if __name__ == '__main__':\n"
+        "    dist.init_process_group('gloo')\n"
+        "    with open(f'{sys.argv[2]}/{dist.get_rank()}', 'w') as file:\n"
+        "        file.write(sys.argv[1] + os.environ['WORLD_SIZE'])\n"
+        "    sys.exit(0)\n"
+    )
+    assert CommDistributor(num_workers=3).run(str(script), "--lr=1", str(tmp_path)) is None
+    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == ["--lr=13"] * 3
+
+
+def test_refused_before_any_executor_is_touched(spark):
+    with pytest.raises(ConfError, match="local_mode"):
+        CommDistributor(2, local_mode=True)
+    with pytest.raises(ConfError, match="num_workers=0"):
+        CommDistributor(0)
+    with pytest.raises(ConfError, match="device='tpu'"):
+        CommDistributor(2, device="tpu")
+    with pytest.raises(InputError, match="train_fn is of type int"):
+        CommDistributor(2).run(3)
+    with pytest.raises(InputError, match="text only"):
+        CommDistributor(2).run("train.py", 1)
+    with pytest.raises(ModelError, match="args.*cannot be shipped"):
+        CommDistributor(2).run(functions.values, threading.Lock())
+    with pytest.raises(SlotsError, match="num_workers=4"):
+        CommDistributor(4).run(functions.values)

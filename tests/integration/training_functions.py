@@ -1,0 +1,108 @@
+"""Functions for CommDistributor, as users write them; in a module of their own, so that executors import them."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed import init_process_group
+from torch.nn.parallel import DistributedDataParallel
+
+from sparkdl_comm import Communicator
+from sparkdl_comm.errors import DeadlineError, InputError
+
+
+def train_ddp(steps, lr=0.1):
+    """As in torch's tutorials; nothing of it is about sparkdl_comm."""
+    init_process_group("gloo")
+    rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
+    torch.manual_seed(3)
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    features = torch.randn(30, 4)[rank::world]
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (model(features) - features.sum(1, keepdim=True)).square().mean().backward()
+        optimizer.step()
+    weights = torch.cat([parameter.flatten() for parameter in model.parameters()])
+    dist.destroy_process_group()
+    return rank, weights.tolist()
+
+
+def every_collective():
+    comm = Communicator.current()
+    assert dist.is_initialized()
+    mine = torch.arange(6.0).reshape(3, 2) + 10 * comm.rank
+    handle = comm.all_reduce_async(mine.clone())
+    found = {
+        "sum": comm.all_reduce(mine.clone()),
+        "min": comm.all_reduce(mine.clone(), "min"),
+        "max": comm.all_reduce(mine.clone(), op="max"),
+        "from 2": comm.broadcast(mine.clone(), root=2),
+        "all": comm.all_gather(mine.T),
+        "scattered": comm.reduce_scatter(mine),
+        "async": handle.wait(5.0),
+    }
+    everybodys = comm.all_gather(found["scattered"])
+    comm.barrier()
+    refused = 0
+    for call in (lambda: comm.all_reduce(mine, "mean"), lambda: comm.reduce_scatter(mine[:2])):
+        try:
+            call()
+        except InputError:
+            refused += 1
+    batches = list(comm.in_step(range(3 + comm.rank)))
+    return {
+        **found,
+        "everybody's": everybodys,
+        "refused": refused,
+        "batches": batches,
+        "who": (comm.rank, comm.world, comm.local_rank, comm.hosts),
+        "environment": (os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["MASTER_ADDR"]),
+    }
+
+
+def several_groups():
+    """A group of its own, over another default one, made twice, by all that torch offers."""
+    sums = []
+    for options in (
+        {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])},
+        {"backend": "gloo", "init_method": f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"},
+    ):
+        dist.init_process_group(**options)
+        some = dist.new_group([0, 2])
+        value = torch.ones(())
+        dist.all_reduce(value, group=some)
+        sums.append(value.item())
+    dist.destroy_process_group()
+    return sums
+
+
+def values():
+    return {"array": np.arange(3), "text": "x", 1: (None, b"bytes")}
+
+
+def a_model():
+    return torch.nn.Linear(1, 1)
+
+
+def fails(rank):
+    """One rank raises, while the others wait for it in a collective."""
+    if dist.get_rank() == rank:
+        time.sleep(0.5)
+        raise LookupError("the user's mistake")
+    dist.all_reduce(torch.zeros(1))
+
+
+def waits_too_short():
+    comm = Communicator.current()
+    if comm.rank == 0:
+        try:
+            comm.all_reduce_async(torch.zeros(1)).wait(0.3)
+        except DeadlineError as error:
+            return error.message
+    time.sleep(3)
+    return "nobody waited"
