@@ -118,12 +118,14 @@ demo: env jar build/spark$(SPARK)-home/.stamp ## trains a model: STRATEGY=ps|glo
 BENCH = env SPARK_HOME=$(CURDIR)/build/spark3-home SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON=$(BIN)/python $(BIN)/python
 
 .PHONY: bench
-bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench_ps.py --help has the rest
+bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench_*.py --help has the rest
 	$(BENCH) python/bench_ps.py --quick
+	$(BENCH) python/bench_peers.py --topology star:3 --quick
 
 .PHONY: bench-full
 bench-full: env jar build/spark3-home/.stamp ## the benchmarks, completely: figures for the record
 	$(BENCH) python/bench_ps.py
+	$(BENCH) python/bench_peers.py
 
 # --- the rest -----------------------------------------------------------------------------------
 

@@ -1,0 +1,80 @@
+"""One rank of bench_peers.py: times torch.distributed's gloo backend.
+
+    python gloo_rank.py RENDEZVOUS_FILE WARMUP REPEATS SECONDS BYTES...
+
+RANK and WORLD_SIZE are in the environment, and GLOO_SOCKET_IFNAME names the network interface. Rank 0 prints a JSON line
+for each operation and size: how long the slowest rank took in each repeat, and whether all ranks had the right result
+after every one. `SECONDS` is the deadline of each operation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+#: Integers, and small: their float32 sums are exact, so that results can be compared for equality.
+PERIOD = 997
+
+
+def main() -> None:
+    rendezvous, warmup, repeats, seconds, *sizes = sys.argv[1:]
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{rendezvous}",
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=float(seconds)),
+    )
+    for nbytes in map(int, sizes):
+        base = (torch.arange(nbytes // 4) % PERIOD).float()
+
+        def allreduce(run: int, base: torch.Tensor = base) -> tuple[float, bool]:
+            buffer = base + (rank + run)
+            taken = timed(lambda: dist.all_reduce(buffer))
+            return taken, torch.equal(buffer, world * (base + run) + world * (world - 1) / 2)
+
+        def broadcast(run: int, base: torch.Tensor = base) -> tuple[float, bool]:
+            buffer = base + run if rank == 0 else torch.zeros_like(base)
+            taken = timed(lambda: dist.broadcast(buffer, 0))
+            return taken, torch.equal(buffer, base + run)
+
+        for case, operation in (("allreduce", allreduce), ("broadcast", broadcast)):
+            for run in range(int(warmup)):
+                operation(run)
+            # The run's number is in the data: what an earlier run left behind is wrong.
+            done = [operation(int(warmup) + run) for run in range(int(repeats))]
+            samples = torch.tensor([taken for taken, _ in done], dtype=torch.float64)
+            verified = torch.tensor([int(all(right for _, right in done))])
+            dist.all_reduce(samples, dist.ReduceOp.MAX)
+            dist.all_reduce(verified, dist.ReduceOp.MIN)
+            if rank == 0:
+                result = {
+                    "case": case,
+                    "bytes": nbytes,
+                    "samples": samples.tolist(),
+                    "verified": bool(verified.item()),
+                }
+                print(json.dumps(result), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def timed(operation: Callable[[], object]) -> float:
+    """Seconds of an operation that all ranks begin at about the same time."""
+    dist.barrier()
+    begun = time.perf_counter()
+    operation()
+    return time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+/* One rank of bench_peers.py: times MPI's all-reduce and broadcast.
+ *
+ *     openmpi_rank WARMUP REPEATS BYTES...
+ *
+ * Prints what gloo_rank.py prints, and checks results as it does: rank 0 writes a JSON line for each operation and size.
+ */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Integers, and small: their float sums are exact, so that results can be compared for equality. */
+#define PERIOD 997
+
+static int rank, world;
+
+static void check_allocated(const void *memory) {
+    if (!memory) {
+        fprintf(stderr, "openmpi_rank: out of memory\n");
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+}
+
+/* Runs one operation and sets *right; returns its seconds. `run` is in the data: what an earlier run left is wrong. */
+static double once(int reduce, float *buffer, int count, int run, int *right) {
+    for (int i = 0; i < count; i++)
+        buffer[i] = reduce ? i % PERIOD + rank + run : rank == 0 ? i % PERIOD + run : 0;
+    MPI_Barrier(MPI_COMM_WORLD);
+    double begun = MPI_Wtime();
+    if (reduce)
+        MPI_Allreduce(MPI_IN_PLACE, buffer, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    else
+        MPI_Bcast(buffer, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
+    double taken = MPI_Wtime() - begun;
+    for (int i = 0; i < count; i++) {
+        float one = i % PERIOD + run;
+        *right &= buffer[i] == (reduce ? world * one + world * (world - 1) / 2 : one);
+    }
+    return taken;
+}
+
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &world);
+    if (argc < 4) {
+        fprintf(stderr, "usage: openmpi_rank WARMUP REPEATS BYTES...\n");
+        MPI_Abort(MPI_COMM_WORLD, 2);
+    }
+    int warmup = atoi(argv[1]), repeats = atoi(argv[2]);
+    double *samples = malloc(repeats * sizeof *samples);
+    check_allocated(samples);
+    for (int size = 3; size < argc; size++) {
+        int nbytes = atoi(argv[size]), count = nbytes / (int)sizeof(float);
+        float *buffer = malloc(nbytes);
+        check_allocated(buffer);
+        for (int reduce = 1; reduce >= 0; reduce--) {
+            int right = 1, ignored = 1;
+            for (int run = 0; run < warmup; run++)
+                once(reduce, buffer, count, run, &ignored);
+            for (int run = 0; run < repeats; run++)
+                samples[run] = once(reduce, buffer, count, warmup + run, &right);
+            MPI_Allreduce(MPI_IN_PLACE, samples, repeats, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+            MPI_Allreduce(MPI_IN_PLACE, &right, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+            if (rank == 0) {
+                printf("{\"case\": \"%s\", \"bytes\": %d, \"samples\": [", reduce ? "allreduce" : "broadcast", nbytes);
+                for (int run = 0; run < repeats; run++)
+                    printf("%s%.9f", run ? ", " : "", samples[run]);
+                printf("], \"verified\": %s}\n", right ? "true" : "false");
+                fflush(stdout);
+            }
+        }
+        free(buffer);
+    }
+    free(samples);
+    MPI_Finalize();
+    return 0;
+}
