@@ -12,6 +12,7 @@ from pyspark.cloudpickle import CloudPickler
 
 from .errors import ModelError
 from .model import TorchModel
+from .scoring import activation_of
 from .train.spec import Loss, ModelLike, OptimizerFactory
 
 #: Losses of torch.nn that compare with values, not with classes: labels are float32 whatever the column's
@@ -90,7 +91,8 @@ def is_classification(loss: Loss, integral_label: bool) -> bool:
     """Whether labels are classes, int64: as a loss of torch.nn says; else if the column is integral."""
     if isinstance(loss, _CLASS_LOSSES):
         return True
-    return integral_label and not isinstance(loss, _VALUE_LOSSES)
+    value = isinstance(loss, _VALUE_LOSSES) or activation_of(loss) in ("sigmoid", "identity")
+    return integral_label and not value
 
 
 def check_ships(**parts: Any) -> None:

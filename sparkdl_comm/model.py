@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from pyspark.ml import Model
+from pyspark.ml.linalg import VectorUDT
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
@@ -26,7 +28,8 @@ from .data import columns
 from .errors import InputError
 from .params import TorchParams
 from .persistence import TorchModelReader, TorchModelWriter
-from .predict import PREDICTION, Predictor, Shipped
+from .predict import Predictor, Shipped
+from .scoring import PREDICTION, Activation, Scoring, columns_of, kind_of
 from .session import is_classic
 
 _NATIVE = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
@@ -35,12 +38,11 @@ _NATIVE = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
 class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
     """What :class:`~sparkdl_comm.estimator.TorchEstimator` returns: has its uid and Params.
 
-    ``module``: the trained ``torch.nn.Module``, on the CPU, in eval mode. ``summary``: the run in numbers
-    (see
+    ``module``: the trained ``torch.nn.Module``, on the CPU, in eval mode. ``summary``: the run in numbers (see
     :func:`sparkdl_comm.train.report.summarize`), None for a model that was not trained here.
-        ``classification``: the
-    prediction is the index of the largest output. ``output_shape``: shape of the output for one row, None if
-    not known; a model that is no classifier and gives more than one value per row predicts ``array<float>``.
+    ``classification``: labels were classes. ``output_shape``: shape of the output for one row, None if not
+    known. ``activation``: what makes probabilities of outputs, softmax, exp, sigmoid or identity; None: nothing
+    does. These three decide what ``transform`` adds; see the table of :mod:`sparkdl_comm.scoring`.
 
     Copies share ``module``; nothing here changes it.
     """
@@ -52,6 +54,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         summary: dict[str, Any] | None = None,
         output_shape: list[int] | None = None,
         factory: str | None = None,
+        activation: Activation | None = None,
     ) -> None:
         """
         :param factory: ``package.module:qualname`` of what makes such a module without arguments, for
@@ -63,24 +66,28 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         self.summary = summary
         self.output_shape = output_shape
         self.factory = factory
+        self.activation = activation
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        """``dataset`` with the prediction added; see ``transform``. All other columns stay as they are.
+        """``dataset`` with what the model predicts added; see ``transform``. All other columns stay as they are.
 
-        The prediction is a double (class index, or the value), or ``array<float>``: see the class. Lazy, as
-        everything in Spark: null features are found (InputError) when the result is used.
+        A classifier adds ``rawPredictionCol`` and ``probabilityCol``, ML Vectors, and ``predictionCol``, the class
+        as a double; any other model only ``predictionCol``, a double, or ``array<float>`` if it gives several
+        values per row. A name of "" leaves a column out. ``dataset`` may be a stream. Lazy, as everything in
+        Spark: null features are found (InputError) when the result is used.
 
-        :raises InputError: the features' column is missing or of a type that is not accepted, or the
-            prediction's column is already there.
+        :raises InputError: the features' column is missing or of a type that is not accepted, or a column to
+            add is already there.
+        :raises ModelError: ``activation`` is none of those above.
         """
         self._check_params()
-        features, prediction = self.getFeaturesCol(), self.getPredictionCol()
+        features = self.getFeaturesCol()
         expression = columns.features(dataset, features)
-        if prediction in dataset.columns:
-            raise InputError(f"predictionCol: there already is a column {prediction!r}; choose another or drop it")
+        kind = kind_of(self.classification, self.activation, self.output_shape)
+        added = self._added(columns_of(kind, self.activation), dataset)
+        if not added:
+            return dataset
         native = _is_native(dataset.schema[features].dataType)
-        vector = not self.classification and _size(self.output_shape) > 1
-        kind = ArrayType(FloatType(), False) if vector else DoubleType()
         predictor = Predictor(
             module=dataset.sparkSession.sparkContext.broadcast(Shipped(self.module))
             if is_classic(dataset.sparkSession)
@@ -88,15 +95,25 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
             features=dataset.columns.index(features) if native else len(dataset.columns),
             columns=len(dataset.columns),
             batch_size=self.getBatchSize(),
-            classification=self.classification,
-            vector=vector,
+            scoring=Scoring(kind, self.activation, tuple(added)),
             device=self.getDevice(),
         )
         rows = dataset if native else dataset.select("*", expression)
         # mapInArrow and Arrow look columns up by name, and stumble over dots and duplicates
         rows = rows.toDF(*(f"c{index}" for index in range(len(rows.columns))))
-        fields = [*rows.schema.fields[: len(dataset.columns)], StructField(PREDICTION, kind)]
-        return rows.mapInArrow(predictor, StructType(fields)).toDF(*dataset.columns, prediction)
+        types = {PREDICTION: ArrayType(FloatType(), False) if kind == "vector" else DoubleType()}
+        fields = [StructField(column, types.get(column, VectorUDT())) for column in added]
+        schema = StructType([*rows.schema.fields[: len(dataset.columns)], *fields])
+        return rows.mapInArrow(predictor, schema).toDF(*dataset.columns, *added.values())
+
+    def _added(self, given: Iterable[str], dataset: DataFrame) -> dict[str, str]:
+        """The names of the columns to add to ``dataset``, of those that the model gives."""
+        added = {column: self.getOrDefault(f"{column}Col") for column in given}
+        added = {column: name for column, name in added.items() if name}
+        for column, name in added.items():
+            if name in dataset.columns or list(added.values()).count(name) > 1:
+                raise InputError(f"{column}Col: there already is a column {name!r}; choose another or drop it")
+        return added
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -129,10 +146,3 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
 def _is_native(kind: DataType) -> bool:
     """Whether Arrow delivers this column as numbers that need no conversion by Spark."""
     return isinstance(kind.elementType if isinstance(kind, ArrayType) else kind, _NATIVE)
-
-
-def _size(shape: list[int] | None) -> int:
-    size = 1
-    for length in shape or ():
-        size *= length
-    return size

@@ -84,6 +84,7 @@ class TorchModelWriter(MLWriter):
         extra = {
             "formatVersion": FORMAT,
             "classification": model.classification,
+            "activation": model.activation,
             "outputShape": model.output_shape,
             "summary": model.summary,
             "module": {
@@ -129,7 +130,12 @@ class TorchModelReader(MLReader["TorchModel"]):
             except (OSError, safetensors.SafetensorError) as error:
                 raise PersistenceError(f"{path}: cannot read {_WEIGHTS}: {error}") from error
         model = self._cls(
-            module.eval(), metadata["classification"], metadata["summary"], metadata["outputShape"], factory
+            module.eval(),
+            metadata["classification"],
+            metadata["summary"],
+            metadata["outputShape"],
+            factory,
+            metadata.get("activation"),
         )
         model._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(model, metadata)

@@ -1,9 +1,9 @@
-"""The executors' side of ``TorchModel.transform``: batches in, the same batches with a prediction out."""
+"""The executors' side of ``TorchModel.transform``: batches in, the same batches with what is predicted out."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,8 @@ import torch
 from pyspark import Broadcast, TaskContext, cloudpickle
 
 from .data.cache import lengths, matrix, null_rows
-from .errors import ConfError, InputError, ModelError
-
-#: Name of the column that a :class:`Predictor` adds.
-PREDICTION = "prediction"
+from .errors import ConfError, InputError
+from .scoring import PREDICTION, Scoring
 
 
 class Shipped:
@@ -39,10 +37,9 @@ class Predictor:
     """Function for ``mapInArrow``.
 
     ``module``: broadcast of :class:`Shipped`, or the module (Spark Connect has no broadcasts). ``features``:
-    index of the features' column. ``columns``: how many columns to keep, after which comes the prediction;
+    index of the features' column. ``columns``: how many columns to keep, after which come those of ``scoring``;
     one that comes in after them holds features converted for us. ``batch_size``: rows per forward pass.
-    ``classification``: predict the index of the largest output. ``vector``: otherwise, predict
-    ``array<float>``, not a number. ``device``: cpu or cuda.
+    ``scoring``: what to make of the outputs. ``device``: cpu or cuda.
 
     :raises InputError: null features, or vectors of different lengths in one batch; with the number of rows.
     :raises ModelError: the output does not have one row per row, or is a vector where a number was expected.
@@ -52,23 +49,24 @@ class Predictor:
     features: int
     columns: int
     batch_size: int
-    classification: bool
-    vector: bool
+    scoring: Scoring
     device: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         module: torch.nn.Module | None = None
         device = None
         for batch in batches:
+            if batch.num_rows == 0:
+                continue
             if module is None:  # not before: an empty partition needs neither the model nor a GPU
                 device = task_device(self.device)
                 shipped = self.module.value if isinstance(self.module, Broadcast) else self.module
                 module = shipped.to(device).eval()
             predicted = self._predict(module, device, batch.column(self.features))
             columns, names = batch.columns[: self.columns], batch.schema.names[: self.columns]
-            yield pa.RecordBatch.from_arrays([*columns, predicted], names=[*names, PREDICTION])
+            yield pa.RecordBatch.from_arrays([*columns, *predicted], names=[*names, *self.scoring.columns])
 
-    def _predict(self, module: torch.nn.Module, device: torch.device | None, column: pa.Array) -> pa.Array:
+    def _predict(self, module: torch.nn.Module, device: torch.device | None, column: pa.Array) -> list[pa.Array]:
         nulls = null_rows(column)
         if nulls:
             raise InputError(
@@ -79,34 +77,31 @@ class Predictor:
         if len(found) > 1:
             raise InputError(f"feature vectors of different lengths in {len(column)} rows: {found[:8]}")
         values = matrix(column)
-        outputs = [np.empty((0, 1), np.float32)]
+        parts: list[list[torch.Tensor]] = []
         with torch.inference_mode():
             for start in range(0, len(values), self.batch_size):
                 rows = torch.from_numpy(values[start : start + self.batch_size].copy())
-                outputs.append(self._answer(module(rows.to(device)), len(rows)))
-        return self._column(outputs[1:] or outputs)
+                parts.append(self.scoring(module(rows.to(device)), len(rows)))
+        columns = [torch.cat(column).numpy() for column in zip(*parts, strict=True)]
+        return [_arrow(name, column) for name, column in zip(self.scoring.columns, columns, strict=True)]
 
-    def _answer(self, output: Any, rows: int) -> np.ndarray:
-        """The predictions for some rows, ``[rows, k]``, k = 1 unless they are vectors."""
-        if not isinstance(output, torch.Tensor) or output.dim() == 0 or output.shape[0] != rows:
-            got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-            raise ModelError(f"the model must return a tensor with one row per row of input, {rows}; it returned {got}")
-        output = output.reshape(rows, -1)
-        if self.classification and output.shape[1] > 1:
-            output = output.argmax(1, keepdim=True)
-        elif output.shape[1] != 1 and not self.vector:
-            raise ModelError(
-                f"the model returned {output.shape[1]} values per row, where one was expected: set "
-                f"model.output_shape = [{output.shape[1]}] to have them as an array"
-            )
-        return output.double().cpu().numpy() if not self.vector else output.float().cpu().numpy()
 
-    def _column(self, outputs: Sequence[np.ndarray]) -> pa.Array:
-        values = np.concatenate(outputs)
-        if not self.vector:
-            return pa.array(values[:, 0], pa.float64())
-        offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
-        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values.reshape(-1), pa.float32()))
+def _arrow(name: str, values: np.ndarray) -> pa.Array:
+    """A column of numbers from ``[rows]``; from ``[rows, k]`` the prediction is of lists, any other of ML Vectors."""
+    if values.ndim == 1:
+        return pa.array(values)
+    rows, width = values.shape
+    lists = pa.ListArray.from_arrays(np.arange(rows + 1, dtype=np.int32) * width, pa.array(values.reshape(-1)))
+    if name == PREDICTION:
+        return lists
+    # dense vectors, as pyspark.ml.linalg.VectorUDT stores them
+    fields = [
+        pa.array(np.ones(rows, np.int8)),
+        pa.nulls(rows, pa.int32()),
+        pa.nulls(rows, pa.list_(pa.int32())),
+        lists,
+    ]
+    return pa.StructArray.from_arrays(fields, names=["type", "size", "indices", "values"])
 
 
 def task_device(name: str) -> torch.device:

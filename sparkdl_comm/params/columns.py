@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from pyspark.ml.param.shared import HasFeaturesCol, HasLabelCol, HasPredictionCol
+from pyspark.ml.param.shared import (
+    HasFeaturesCol,
+    HasLabelCol,
+    HasPredictionCol,
+    HasProbabilityCol,
+    HasRawPredictionCol,
+)
 
 from .base import KeywordParams
 
@@ -13,17 +19,30 @@ class ColumnKeywords(TypedDict, total=False):
     featuresCol: str
     labelCol: str
     predictionCol: str
+    rawPredictionCol: str
+    probabilityCol: str
     features_col: str
     label_col: str
     prediction_col: str
+    raw_prediction_col: str
+    probability_col: str
 
 
-class ColumnParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, KeywordParams):
-    """``featuresCol``, ``labelCol``, and ``predictionCol``, which ``transform`` adds."""
+class ColumnParams(
+    HasFeaturesCol, HasLabelCol, HasPredictionCol, HasRawPredictionCol, HasProbabilityCol, KeywordParams
+):
+    """``featuresCol``, ``labelCol``, and ``predictionCol``, ``rawPredictionCol`` and ``probabilityCol``, which
+    ``transform`` adds; the last two only to a classifier, and none that is called ""."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._setDefault(featuresCol="features", labelCol="label", predictionCol="prediction")
+        self._setDefault(
+            featuresCol="features",
+            labelCol="label",
+            predictionCol="prediction",
+            rawPredictionCol="rawPrediction",
+            probabilityCol="probability",
+        )
 
     def setFeaturesCol(self, value: str) -> Any:
         return self._set(featuresCol=value)
@@ -33,3 +52,9 @@ class ColumnParams(HasFeaturesCol, HasLabelCol, HasPredictionCol, KeywordParams)
 
     def setPredictionCol(self, value: str) -> Any:
         return self._set(predictionCol=value)
+
+    def setRawPredictionCol(self, value: str) -> Any:
+        return self._set(rawPredictionCol=value)
+
+    def setProbabilityCol(self, value: str) -> Any:
+        return self._set(probabilityCol=value)

@@ -33,7 +33,7 @@ def classifier() -> TorchModel:
 def test_arrays(arrays: DataFrame, classifier: TorchModel, kind: str) -> None:
     df = arrays.withColumn("features", F.col("features").cast(kind))
     scored = classifier.transform(df)
-    assert scored.columns == ["features", "label", "prediction"]
+    assert scored.columns == ["features", "label", "rawPrediction", "prediction"]
     assert scored.schema["features"].dataType.simpleString() == kind
     rows = scored.collect()
     assert [row.prediction for row in rows] == [row.label for row in rows]
@@ -47,7 +47,7 @@ def test_vectors_and_other_columns_come_through(spark: SparkSession, classifier:
     df = spark.createDataFrame(rows, StructType([*vectors, *schema.fields]))
     df = df.withColumns({"odd `name`.x": F.lit("text"), "when": F.current_timestamp(), "raw": F.lit(b"\x00\xff")})
     df = df.select("*", F.lit(1).alias("twice"), F.lit(2).alias("twice"))
-    scored = classifier.setFeaturesCol("v").setPredictionCol("p").transform(df)
+    scored = classifier.setFeaturesCol("v").setPredictionCol("p").setRawPredictionCol("").transform(df)
     assert scored.columns == [*df.columns, "p"]
     assert [field.dataType for field in scored.schema.fields[:-1]] == [field.dataType for field in df.schema.fields]
     for row in scored.drop("when").collect():

@@ -20,7 +20,7 @@ from ..nets import Sum, Tied, TwoClasses, make_two_classes, not_a_module
 
 @pytest.fixture
 def model(spark: SparkSession) -> TorchModel:
-    trained = TorchModel(TwoClasses(), True, {"world": 3, "history": []}, [2], importable(make_two_classes))
+    trained = TorchModel(TwoClasses(), True, {"world": 3, "history": []}, [2], importable(make_two_classes), "exp")
     with torch.no_grad():
         trained.module.linear.weight.mul_(7)
     return trained.setFeaturesCol("x").setBatchSize(9)
@@ -37,7 +37,7 @@ def test_round_trip(model: TorchModel, tmp_path: Path) -> None:
     assert torch.equal(weights(loaded)["linear.weight"], weights(model)["linear.weight"])
     assert not loaded.module.training
     assert (loaded.uid, loaded.summary, loaded.classification) == (model.uid, model.summary, True)
-    assert (loaded.output_shape, loaded.factory) == ([2], "tests.nets:make_two_classes")
+    assert (loaded.output_shape, loaded.factory, loaded.activation) == ([2], "tests.nets:make_two_classes", "exp")
     assert (loaded.getFeaturesCol(), loaded.getBatchSize(), loaded.getLabelCol()) == ("x", 9, "label")
     assert not loaded.isSet("labelCol")
     assert loaded.getStrategy() is None
