@@ -18,6 +18,7 @@ from .errors import ModelError
 from .model import TorchModel
 from .params import TorchParams
 from .persistence import importable
+from .scoring import activation_of
 from .train.report import summarize
 from .train.spec import Optimization, TrainSpec
 
@@ -50,6 +51,7 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
     :param optimizer: what makes an optimizer from parameters: a class of ``torch.optim``, or a
         ``functools.partial`` of one. Default: SGD with learning rate 0.01.
     :param params: ``featuresCol`` ("features"), ``labelCol`` ("label"), ``predictionCol`` ("prediction"),
+        ``rawPredictionCol`` ("rawPrediction"), ``probabilityCol`` ("probability"),
         ``batchSize`` (rows per step over all ranks, 32), ``maxIter`` (epochs, 1), ``seed`` (0), ``num_workers``
         (one per slot), ``device`` ("cpu"), ``strategy`` (``spark.sparkdl.comm.strategy``); also
         ``features_col`` and so on.
@@ -108,6 +110,7 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
         """
         from .train.launch import launch
         from .train.strategies import strategy_class
+        from .train.turns import TURNS
 
         spark = dataset.sparkSession
         self._check_params()
@@ -144,7 +147,8 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
         # by that; rows that are equal may change places.
         content = F.xxhash64(features, label)
         rows = dataset.select(features.alias("features"), label.alias("label"), content.alias("id"))
-        tensors, reports = launch(rows, spec, spark.conf.get("spark.driver.host") or "localhost")
+        with TURNS.turn(world, session.slots_now(spark)):
+            tensors, reports = launch(rows, spec, spark.conf.get("spark.driver.host") or "localhost")
         shapes = [report.output_shape for report in reports if report.output_shape is not None]
         trained = TorchModel(
             trained_module(spec, tensors),
@@ -152,6 +156,7 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
             summarize(reports, conf.strategy, world),
             shapes[0] if shapes else None,
             importable(self.model),
+            activation_of(loss),
         )
         trained._resetUid(self.uid)
         return self._copyValues(trained)

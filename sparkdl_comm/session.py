@@ -160,6 +160,11 @@ def check_slots(
     return num_workers or slots
 
 
+def slots_now(spark: SparkSession) -> int | None:
+    """How many tasks the executors registered now can run at once; None: a Spark Connect client cannot know."""
+    return _slots(spark) if is_classic(spark) else None
+
+
 def _slots(spark: SparkSession) -> int:
     """Tasks of the default resource profile that the executors registered now can run at once."""
     context: Any = spark.sparkContext._jsc.sc()

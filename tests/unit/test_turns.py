@@ -1,0 +1,56 @@
+"""Gangs of one application take turns at its slots."""
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from sparkdl_comm.train.turns import Turns
+
+
+def hold(turns: Turns, ranks: int, slots: int | None, until: threading.Event, pool: ThreadPoolExecutor) -> Future[None]:
+    """A gang in a thread of its own; returns when it runs, or after 0.3 s if it has to wait."""
+    running = threading.Event()
+
+    def gang() -> None:
+        with turns.turn(ranks, slots):
+            running.set()
+            assert until.wait(10)
+
+    future = pool.submit(gang)
+    future.running_now = running.wait(0.3)  # type: ignore[attr-defined]
+    return future
+
+
+@pytest.mark.parametrize(("slots", "together"), [(4, True), (3, False), (None, False)])
+def test_gangs_run_together_only_if_all_ranks_fit(slots: int | None, together: bool) -> None:
+    turns, end = Turns(), threading.Event()
+    with ThreadPoolExecutor() as pool:
+        gangs = [hold(turns, 2, slots, end, pool) for _ in range(2)]
+        assert [gang.running_now for gang in gangs] == [True, together]  # type: ignore[attr-defined]
+        end.set()
+        for gang in gangs:
+            gang.result(10)
+
+
+def test_a_small_gang_does_not_overtake_a_large_one() -> None:
+    turns, first, rest = Turns(), threading.Event(), threading.Event()
+    with ThreadPoolExecutor() as pool:
+        gangs = [hold(turns, 2, 3, first, pool), hold(turns, 3, 3, rest, pool), hold(turns, 1, 3, rest, pool)]
+        assert [gang.running_now for gang in gangs] == [True, False, False]  # type: ignore[attr-defined]
+        first.set()
+        rest.set()
+        for gang in gangs:
+            gang.result(10)
+
+
+def test_a_gang_that_fails_frees_its_slots() -> None:
+    turns = Turns()
+    with pytest.raises(ValueError, match="boom"), turns.turn(3, 3):
+        raise ValueError("boom")
+    with ThreadPoolExecutor() as pool:
+        end = threading.Event()
+        gang = hold(turns, 3, 3, end, pool)
+        assert gang.running_now  # type: ignore[attr-defined]
+        end.set()
+        gang.result(10)
