@@ -1,0 +1,42 @@
+"""The notebooks are run as they stand, in a process and a Spark application of their own."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kernel and Spark's executors inherit: this Python, this checkout, the loopback."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "MPLCONFIGDIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("environment", "spark")  # spark: sets SPARK_HOME to a copy that executors may write to
+def test_quickstart(tmp_path: Path) -> None:
+    notebook = nbformat.read(ROOT / "notebooks/quickstart.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "stored without outputs"
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert any("image/png" in output.get("data", {}) for output in outputs), "the loss curve"
+    printed = "".join(output.get("text", "") for output in outputs)
+    accuracy, log_loss = re.search(r"accuracy (\S+), log loss (\S+)", printed).groups()
+    assert float(accuracy) > 0.9
+    assert float(log_loss) < 0.5
+    different, rows = map(int, re.search(r"(\d+) of (\d+) rows scored differently", printed).groups())
+    assert different == 0
+    assert rows > 300
