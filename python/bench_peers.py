@@ -71,6 +71,8 @@ def openmpi(options: Namespace, folder: Path) -> Iterator[Row]:
         network = ["--host", ",".join(f"{address}:{lab.topology.slots}" for address in nodes)]
         network += ["--mca", "plm_rsh_agent", str(agent), "--mca", "oob_tcp_if_include", control]
         network += ["--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", rail]
+        # Else daemons relay for each other, and one that starts late may have no route yet: launching fails at times.
+        network += ["--mca", "routed", "direct"]
         with on_links(lab, options):
             chosen = mpirun(lab, network, program, options)
         yield from rows("openmpi", chosen, installed, options)

@@ -1,6 +1,7 @@
 """bench_peers on an emulated network: what it prints, and that it ends with an error if it must."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -25,9 +26,10 @@ def _lab_allowed() -> None:
         pytest.skip(str(error))
 
 
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PROGRAM), "--topology", "star:3", "--quick", "--json", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    env = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=env)
 
 
 def rows(*arguments: str) -> list[dict[str, Any]]:
@@ -59,6 +61,13 @@ def test_openmpi() -> None:
     }
     assert all(row["verified"] and row["versions"]["openmpi"] for row in found.values())
     assert found["allreduce", "openmpi-shm"]["theory_seconds"] is None
+
+
+def test_a_peer_that_is_not_installed_is_skipped(tmp_path: Path) -> None:
+    done = bench("--peers", "openmpi,openmpi-shm", PATH=str(tmp_path))
+    assert done.returncode == 0
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["openmpi skipped", "openmpi-shm skipped"]
+    assert "libopenmpi-dev" in done.stderr
 
 
 def test_a_peer_that_does_not_end_is_an_error() -> None:
