@@ -17,7 +17,7 @@ from .data import columns
 from .errors import ModelError
 from .model import TorchModel
 from .params import TorchParams
-from .persistence import importable
+from .persistence import recipe_of
 from .scoring import activation_of
 from .train.report import summarize
 from .train.spec import Optimization, TrainSpec
@@ -155,7 +155,7 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
             spec.classification,
             summarize(reports, conf.strategy, world),
             shapes[0] if shapes else None,
-            importable(self.model),
+            self.model.factory if isinstance(self.model, TorchModel) else recipe_of(self.model),
             activation_of(loss),
         )
         trained._resetUid(self.uid)

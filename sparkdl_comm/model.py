@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 from .data import columns
 from .errors import InputError
 from .params import TorchParams
-from .persistence import TorchModelReader, TorchModelWriter
+from .persistence import Recipe, TorchModelReader, TorchModelWriter
 from .predict import Predictor, Shipped
 from .scoring import PREDICTION, Activation, Scoring, columns_of, kind_of
 from .session import is_classic
@@ -53,12 +53,11 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         classification: bool,
         summary: dict[str, Any] | None = None,
         output_shape: list[int] | None = None,
-        factory: str | None = None,
+        factory: Recipe | None = None,
         activation: Activation | None = None,
     ) -> None:
         """
-        :param factory: ``package.module:qualname`` of what makes such a module without arguments, for
-            :meth:`load`.
+        :param factory: how :meth:`load` makes such a module; see :func:`sparkdl_comm.persistence.recipe_of`.
         """
         super().__init__()
         self.module = module
@@ -136,7 +135,8 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         """The model saved at ``path``, any path that Spark can read.
 
         :param model: the module, or its class or factory, to load the weights into. Needed when the module
-            given to the estimator was not an importable class or function.
+            given to the estimator was not an importable class or function, or a ``functools.partial`` of one
+            with arguments of JSON.
         :raises PersistenceError: nothing there, or it cannot be read, or ``model`` is needed.
         :raises ModelError: ``model`` is another model; names the tensors that differ.
         """

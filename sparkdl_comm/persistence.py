@@ -6,7 +6,8 @@
     path/metadata/_SUCCESS
     path/model.safetensors      tensors that share memory (tied weights) are stored once
 
-Nothing is pickled. The module is rebuilt by importing the class or function that the estimator was given;
+Nothing is pickled. The module is rebuilt by importing the class or function that the estimator was given, or that a
+``functools.partial`` with arguments of JSON calls;
 where that is not possible, whoever loads the model gives it.
 
 A save writes to a directory next to ``path`` and renames that, so that ``path`` is complete or not there at
@@ -16,6 +17,7 @@ all (on object stores, where renaming is copying, an interrupted rename can leav
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import json
 import tempfile
@@ -36,6 +38,9 @@ from .errors import ModelError, PersistenceError
 if TYPE_CHECKING:
     from .model import TorchModel
 
+#: How to make a module: ``package.module:qualname``, or what :func:`recipe_of` makes of a partial. JSON.
+Recipe = str | dict[str, Any]
+
 FORMAT = 1
 _METADATA = "metadata/part-00000"
 _WEIGHTS = "model.safetensors"
@@ -50,6 +55,26 @@ def importable(factory: Any) -> str | None:
         return f"{module}:{name}" if _import(module, name) is factory else None
     except (ImportError, AttributeError):
         return None
+
+
+def recipe_of(factory: Any) -> Recipe | None:
+    """How another process makes what ``factory`` makes: by importing it, or None. Of a ``functools.partial`` with
+    arguments that JSON keeps as they are, a dict: ``call``, ``args`` and ``keywords``."""
+    if not isinstance(factory, functools.partial):
+        return importable(factory)
+    name, arguments = importable(factory.func), {"args": list(factory.args), "keywords": factory.keywords}
+    try:
+        kept = json.loads(json.dumps(arguments)) == arguments
+    except (TypeError, ValueError):
+        return None
+    return {"call": name, **arguments} if name is not None and kept else None
+
+
+def _make(recipe: Recipe) -> Any:
+    """What a recipe makes."""
+    if isinstance(recipe, str):
+        return _import(*recipe.split(":", 1))()
+    return _import(*recipe["call"].split(":", 1))(*recipe["args"], **recipe["keywords"])
 
 
 def _import(module: str, name: str) -> Any:
@@ -142,8 +167,8 @@ class TorchModelReader(MLReader["TorchModel"]):
         return model
 
 
-def _rebuild(given: Any, factory: str | None, kind: str, path: str) -> torch.nn.Module:
-    """A module to load weights into: from what the caller gave, else from the name in the metadata."""
+def _rebuild(given: Any, factory: Recipe | None, kind: str, path: str) -> torch.nn.Module:
+    """A module to load weights into: from what the caller gave, else from the recipe in the metadata."""
     if given is not None:
         module = copy.deepcopy(given) if isinstance(given, torch.nn.Module) else given()
     elif factory is None:
@@ -154,7 +179,7 @@ def _rebuild(given: Any, factory: str | None, kind: str, path: str) -> torch.nn.
         )
     else:
         try:
-            module = _import(*factory.split(":", 1))()
+            module = _make(factory)
         except Exception as error:
             raise PersistenceError(
                 f"{path}: cannot rebuild the module from {factory}: {error!r}. Put it on the Python path, or "

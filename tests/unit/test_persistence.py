@@ -1,5 +1,6 @@
 """Saving and loading: what is in the directory, what it takes to rebuild, what happens when it fails."""
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm.errors import ModelError, PersistenceError
 from sparkdl_comm.model import TorchModel
-from sparkdl_comm.persistence import Store, importable
+from sparkdl_comm.persistence import Store, importable, recipe_of
 
 from ..nets import Sum, Tied, TwoClasses, make_two_classes, not_a_module
 
@@ -145,6 +146,25 @@ def test_what_can_be_imported() -> None:
         assert importable(model) is None
     local.__module__, local.__qualname__ = "__main__", "local"
     assert importable(local) is None
+
+
+def test_partial_with_arguments_of_json(spark: SparkSession, tmp_path: Path) -> None:
+    layer = functools.partial(torch.nn.Linear, 3, out_features=2, bias=False)
+    recipe = recipe_of(layer)
+    assert recipe == {
+        "call": "torch.nn.modules.linear:Linear",
+        "args": [3],
+        "keywords": {"out_features": 2, "bias": False},
+    }
+    saved = TorchModel(layer(), False, output_shape=[2], factory=recipe)
+    saved.save(str(tmp_path / "model"))
+    loaded = TorchModel.load(str(tmp_path / "model"))
+    assert torch.equal(loaded.module.weight, saved.module.weight)
+    assert loaded.module.bias is None
+    assert loaded.factory == recipe
+    for keywords in ({"dtype": torch.float64}, {"out_features": (2,)}):
+        assert recipe_of(functools.partial(torch.nn.Linear, 3, **keywords)) is None
+    assert recipe_of(functools.partial(lambda width: TwoClasses(), 3)) is None
 
 
 def test_model_needed_and_given(spark: SparkSession, tmp_path: Path) -> None:
