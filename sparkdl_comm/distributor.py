@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import secrets
 from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from . import ingredients, session
 from .conf import CommConf
+from .data.dataset import tensor_columns
 from .errors import ConfError, InputError
 from .train.function import FunctionSpec, Script, make_function_fn
 from .train.launch import run_gang
@@ -78,13 +78,35 @@ class CommDistributor:
         :raises RankFailedError: ``train_fn`` raised; with the traceback of the rank. The other ranks were stopped.
         :raises GangError: a rank was lost, or did not come in time.
         """
-        spark = SparkSession.active()
+        return self._run(SparkSession.active(), _call(train_fn, args, kwargs), None)
+
+    def run_on_df(self, train_fn: Callable[..., Any], df: DataFrame, *args: Any, **kwargs: Any) -> Any:
+        """Calls ``train_fn(dataset, *args, **kwargs)`` in each rank; ``dataset`` has the rank's share of the rows of ``df``.
+
+        The rows are dealt out evenly, whatever the partitions of ``df``: each row to one rank. They go from executor to
+        executor and are kept on its disk, so that ``dataset``, a :class:`~sparkdl_comm.data.dataset.PartitionDataset`, can be
+        iterated again in each epoch::
+
+            def train(dataset):
+                for batch in Communicator.current().in_step(DataLoader(dataset, batch_size=32)):
+                    ... batch["features"], batch["label"]
+
+        :return: as :meth:`run`.
+        :raises InputError: a column of a type that is not accepted; nulls, with their number; no rows at all.
+
+        Also raises what :meth:`run` does.
+        """
+        if isinstance(train_fn, str):
+            raise InputError("run_on_df takes a function, not a file: a file could not get the dataset")
+        return self._run(df.sparkSession, _call(train_fn, args, kwargs), tensor_columns(df))
+
+    def _run(self, spark: SparkSession, call: Callable[..., Any], rows: DataFrame | None) -> Any:
         conf = CommConf.from_mapping(session.session_conf(spark))
-        call = _call(train_fn, args, kwargs)
         session.check_dynamic_allocation(spark)
         world = session.check_slots(spark, self.num_workers, conf.slot_timeout)
         spec = FunctionSpec(
             call=cloudpickle.dumps(call),
+            on_rows=rows is not None,
             device=self.device,
             conf=conf,
             world=world,
@@ -93,7 +115,7 @@ class CommDistributor:
             driver_address=("", 0),
         )
         tensors, _ = run_gang(
-            spark.range(0, world, 1, numPartitions=world),
+            spark.range(0, world, 1, numPartitions=world) if rows is None else rows.repartition(world),
             lambda address: make_function_fn(dataclasses.replace(spec, driver_address=address)),
             conf=conf,
             secret=spec.secret,
@@ -103,7 +125,19 @@ class CommDistributor:
         return unpack(tensors)
 
 
-def _call(train_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """``train_fn`` with its arguments, to be called with those that come before them."""
+
+    train_fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __call__(self, *first: Any) -> Any:
+        return self.train_fn(*first, *self.args, **self.kwargs)
+
+
+def _call(train_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
     """What a rank calls, checked."""
     if isinstance(train_fn, str):
         wrong = [value for value in args if not isinstance(value, str)]
@@ -115,4 +149,4 @@ def _call(train_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Calla
             f"train_fn is of type {type(train_fn).__name__}; give a function, or the path of a Python file"
         )
     ingredients.check_ships(train_fn=train_fn, args=args, kwargs=kwargs)
-    return functools.partial(train_fn, *args, **kwargs)
+    return _Call(train_fn, args, kwargs)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import cloudpickle
 import pyarrow as pa
 
 from sparkdl_comm.communicator import Communicator, installed
 from sparkdl_comm.conf import CommConf
+from sparkdl_comm.data.dataset import PartitionDataset
 from sparkdl_comm.train import values
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.handshake import Address
@@ -23,9 +26,11 @@ from sparkdl_comm.train.task import RankFn, RankTask
 
 @dataclass(frozen=True)
 class FunctionSpec:
-    """One run of a function. ``call``: the function without arguments, pickled; the rest as in TrainSpec."""
+    """One run of a function. ``call``: the function, its arguments bound, pickled. ``on_rows``: it gets the rank's rows, a
+    PartitionDataset, as first argument. The rest as in TrainSpec."""
 
     call: bytes = field(repr=False)
+    on_rows: bool
     device: str
     conf: CommConf
     world: int
@@ -54,8 +59,7 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
     try:
         with ExitStack() as stack:
             try:
-                for _ in batches:  # else Spark throws the Python worker away
-                    pass
+                arguments = _arguments(spec, batches, stack)
                 device = task.device()
                 gang = task.join_gang({})
                 driver = task.connect_driver(stack)
@@ -63,7 +67,7 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 stack.enter_context(installed(Communicator(gang, device, spec.conf.timeout)))
                 phase = "train_fn"
                 # As Spark does with its own functions; only now, as it may import what keeps init_process_group.
-                result = cloudpickle.loads(spec.call)()
+                result = cloudpickle.loads(spec.call)(*arguments)
                 phase = "result"
                 if driver is not None:
                     driver.send_tensors(values.pack(result))
@@ -72,6 +76,17 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 raise task.failed(Failure.of(exc, task.rank, None, phase)) from exc
     finally:
         task.close()
+
+
+def _arguments(spec: FunctionSpec, batches: Iterator[pa.RecordBatch], stack: ExitStack) -> list[PartitionDataset]:
+    if spec.on_rows:
+        from pyspark import SparkFiles
+
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=SparkFiles.getRootDirectory()))
+        return [PartitionDataset(batches, Path(folder))]
+    for _ in batches:  # else Spark throws the Python worker away
+        pass
+    return []
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from pyspark.ml.linalg import Vectors
 from pyspark.ml.torch.distributor import TorchDistributor
 
 from sparkdl_comm import CommDistributor, Communicator
@@ -55,6 +56,42 @@ def test_values_come_back_from_rank_0(spark):
     assert found == {"text": "x", 1: (None, b"bytes")}
     with pytest.raises(InputError, match=r"value is torch\.nn.*Linear.*state_dict"):
         CommDistributor(num_workers=2).run(functions.a_model)
+
+
+def test_every_row_goes_to_one_rank_in_each_epoch(spark):
+    rows = [(n, [float(n), 0.5], Vectors.dense([n, 1.0]), f"row {n}", n % 2 == 0) for n in range(31)]
+    data = spark.createDataFrame(
+        rows, "id long, list array<double>, vector vector, text string, even boolean"
+    ).coalesce(1)
+    found = CommDistributor(num_workers=3).run_on_df(functions.rows_of, data, epochs=2)
+    for first, second in found["seen"]:
+        assert first == second
+    counts = [len(epochs[0]) for epochs in found["seen"]]
+    assert sorted(n for epochs in found["seen"] for n in epochs[0]) == list(range(31))
+    assert found["steps"] == min(-(-count // 2) for count in counts)
+    assert found["workers"]
+    batch = found["batch"]
+    ids = batch["id"]
+    assert ids.dtype == torch.int64
+    assert torch.equal(batch["list"], torch.stack([ids.double(), torch.full((4,), 0.5).double()], 1))
+    assert torch.equal(batch["vector"], torch.stack([ids.float(), torch.ones(4)], 1))
+    assert batch["text"] == [f"row {n}" for n in ids.tolist()]
+    assert torch.equal(batch["even"], ids % 2 == 0)
+
+
+def test_partitions_without_rows(spark):
+    found = CommDistributor(num_workers=3).run_on_df(functions.rows_of, spark.range(1), 1)
+    assert sorted(len(epochs[0]) for epochs in found["seen"]) == [0, 0, 1]
+    assert found["steps"] == 0
+
+
+def test_rows_that_cannot_be_used(spark):
+    with pytest.raises(InputError, match=r"column 'm' is map<string,int>"):
+        CommDistributor(2).run_on_df(functions.rows_of, spark.sql("select map('a', 1) as m"), 1)
+    with pytest.raises(InputError, match="not a file"):
+        CommDistributor(2).run_on_df("train.py", spark.range(3))
+    with pytest.raises(InputError, match="1 of 1 rows have a null in 'id'"):
+        CommDistributor(1).run_on_df(functions.rows_of, spark.createDataFrame([(None,)], "id long"), 1)
 
 
 def test_a_rank_that_raises(spark):

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import init_process_group
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 from sparkdl_comm import Communicator
 from sparkdl_comm.errors import DeadlineError, InputError
@@ -83,6 +84,19 @@ def several_groups():
 
 def values():
     return {"array": np.arange(3), "text": "x", 1: (None, b"bytes")}
+
+
+def rows_of(dataset, epochs):
+    """All rows that the ranks saw, by epoch; and what a batch of a DataLoader is."""
+    seen = [[row["id"].item() for row in dataset] for _ in range(epochs)]
+    assert len(seen[0]) == len(dataset)
+    batch = next(iter(DataLoader(dataset, batch_size=4)), None)
+    comm = Communicator.current()
+    steps = sum(1 for _ in comm.in_step(DataLoader(dataset, batch_size=2)))
+    everybodys = [None] * comm.world
+    dist.all_gather_object(everybodys, seen)
+    workers = sorted(row["id"].item() for row in DataLoader(dataset, batch_size=None, num_workers=2))
+    return {"seen": everybodys, "batch": batch, "steps": steps, "workers": workers == sorted(seen[0])}
 
 
 def a_model():
