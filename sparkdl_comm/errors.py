@@ -23,6 +23,7 @@ class SparkdlCommError(Exception):
 
     `rank`, `step` and `phase` say which rank it is about, at which step, in which phase (None: unknown).
     `remote_traceback` is the traceback text of the process where it was raised, None if it was raised here.
+    `log_tail`: the last 100 lines that the rank had printed, empty if unknown.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class SparkdlCommError(Exception):
         step: int | None = None,
         phase: str | None = None,
         remote_traceback: str | None = None,
+        log_tail: str = "",
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -40,11 +42,15 @@ class SparkdlCommError(Exception):
         self.step = step
         self.phase = phase
         self.remote_traceback = remote_traceback
+        self.log_tail = log_tail
 
     def __str__(self) -> str:
-        if not self.remote_traceback:
-            return self.message
-        return f"{self.message}\n\nTraceback of rank {self.rank}:\n{self.remote_traceback}"
+        text = self.message
+        if self.remote_traceback:
+            text += f"\n\nTraceback of rank {self.rank}:\n{self.remote_traceback}"
+        if self.log_tail:
+            text += f"\n\nLast lines that rank {self.rank} printed:\n{self.log_tail}"
+        return text
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, dict(self.__dict__))
@@ -106,6 +112,7 @@ class RankFailedError(GangError):
         error: str,
         error_message: str,
         remote_traceback: str = "",
+        log_tail: str = "",
     ) -> None:
         at = "" if step is None else f" at step {step}"
         super().__init__(
@@ -114,6 +121,7 @@ class RankFailedError(GangError):
             step=step,
             phase=phase,
             remote_traceback=remote_traceback,
+            log_tail=log_tail,
         )
         self.error = error
         self.error_message = error_message

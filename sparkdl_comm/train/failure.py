@@ -24,7 +24,7 @@ MAX_JSON = 64 * 1024
 MARKER = "SPARKDL-FAILURE "
 
 # Bytes of JSON for each text, quotes not counted; their sum and the rest of the object stay below MAX_JSON.
-_BUDGET = {"error": 256, "phase": 128, "message": 16 * 1024, "traceback": 46 * 1024}
+_BUDGET = {"error": 256, "phase": 128, "message": 12 * 1024, "traceback": 30 * 1024, "log": 20 * 1024}
 _MAX_INT = 2**31 - 1
 
 # What torch's backends and the kernel say when it is the peer that went away.
@@ -92,6 +92,7 @@ class Failure:
     rank: the rank it is about (not always the one that reports it). step: of training, None before it.
     error: the class, by its bare name for ours and the builtin ones, else `module.Class`.
     secondary: the reporter thinks that some other rank's failure caused this one.
+    log: the last lines that the rank printed.
     """
 
     rank: int
@@ -101,6 +102,7 @@ class Failure:
     message: str
     traceback: str
     secondary: bool = False
+    log: str = ""
 
     def __post_init__(self) -> None:
         for name, budget in _BUDGET.items():
@@ -117,7 +119,7 @@ class Failure:
     ) -> Failure:
         """The failure that `exc` means. An exception that came from another rank (see `to_exception`) keeps
         that rank, step, phase and traceback. `secondary` None: `is_secondary(exc)` decides."""
-        kind, traceback = type(exc), None
+        kind, traceback, log = type(exc), None, ""
         error = kind.__qualname__
         if BY_NAME.get(error) is not kind and kind.__module__ != "builtins":
             error = f"{kind.__module__}.{error}"
@@ -126,7 +128,7 @@ class Failure:
         except Exception as broken:  # noqa: BLE001 - a user's class may have any __str__; it must not hide this
             message = f"<no message: {type(broken).__name__} in __str__>"
         if isinstance(exc, SparkdlCommError):
-            message, traceback = exc.message, exc.remote_traceback
+            message, traceback, log = exc.message, exc.remote_traceback, exc.log_tail
             rank = rank if exc.rank is None else exc.rank
             step = step if exc.step is None else exc.step
             phase = exc.phase or phase
@@ -142,6 +144,7 @@ class Failure:
             message,
             traceback,
             is_secondary(exc) if secondary is None else secondary,
+            log,
         )
 
     def to_json(self) -> str:
@@ -214,5 +217,13 @@ class Failure:
                 error=self.error,
                 error_message=self.message,
                 remote_traceback=self.traceback,
+                log_tail=self.log,
             )
-        return kind(self.message, rank=self.rank, step=self.step, phase=self.phase, remote_traceback=self.traceback)
+        return kind(
+            self.message,
+            rank=self.rank,
+            step=self.step,
+            phase=self.phase,
+            remote_traceback=self.traceback,
+            log_tail=self.log,
+        )

@@ -3,6 +3,7 @@ the driver if it is rank 0, and says why it failed."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, Protocol, TypeAlias
@@ -16,6 +17,7 @@ from sparkdl_comm.train.channel import DriverClient
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.handshake import Address
+from sparkdl_comm.train.output import OutputTail
 
 #: What the function of a rank's task returns: one row.
 RANK_SCHEMA = "rank int, report string"
@@ -41,13 +43,14 @@ class GangSpec(Protocol):
 
 
 class RankTask:
-    """One rank's task; `context` is Spark's BarrierTaskContext."""
+    """One rank's task; `context` is Spark's BarrierTaskContext. To be closed: it holds the process's output."""
 
     def __init__(self, spec: GangSpec, context: Any) -> None:
         self._spec = spec
         self._context = context
         self.rank: int = context.partitionId()
         self.gang: Gang | None = None
+        self._output = OutputTail()
 
     def report(self, report: str) -> pa.RecordBatch:
         """The row that the task ends with."""
@@ -102,11 +105,14 @@ class RankTask:
 
         To be called before any connection is closed: else the others would blame the closing.
         """
+        if failure.rank == self.rank and not failure.log:
+            failure = dataclasses.replace(failure, log=self._output.tail())
         if self.gang is not None:
             self.gang.announce_failure(failure)
             failure = self.gang.failure() or failure
         return RuntimeError(failure.embed())
 
     def close(self) -> None:
+        self._output.close()
         if self.gang is not None:
             self.gang.close()

@@ -101,6 +101,8 @@ def test_a_rank_that_raises(spark):
     assert time.monotonic() - begin < 30
     assert caught.value.rank == 1
     assert caught.value.phase == "train_fn"
+    assert caught.value.log_tail.splitlines()[-100:] == [f"rank 1, line {n}" for n in range(21, 120)] + ["from a child"]
+    assert "rank 1, line 119\nfrom a child" in str(caught.value)
     assert 'raise LookupError("the user\'s mistake")' in caught.value.remote_traceback
     assert CommDistributor(num_workers=3).run(functions.several_groups) == [2.0, 2.0]
 

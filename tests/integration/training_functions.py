@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -106,6 +108,10 @@ def a_model():
 def fails(rank):
     """One rank raises, while the others wait for it in a collective."""
     if dist.get_rank() == rank:
+        for line in range(120):
+            print(f"rank {rank}, line {line}")
+        sys.stdout.flush()
+        subprocess.run(["echo", "from a child"], check=True)
         time.sleep(0.5)
         raise LookupError("the user's mistake")
     dist.all_reduce(torch.zeros(1))

@@ -181,6 +181,7 @@ GOOD = {
     "message": "",
     "traceback": "",
     "secondary": False,
+    "log": "",
 }
 
 
