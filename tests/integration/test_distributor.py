@@ -60,9 +60,7 @@ def test_values_come_back_from_rank_0(spark):
 
 def test_every_row_goes_to_one_rank_in_each_epoch(spark):
     rows = [(n, [float(n), 0.5], Vectors.dense([n, 1.0]), f"row {n}", n % 2 == 0) for n in range(31)]
-    data = spark.createDataFrame(
-        rows, "id long, list array<double>, vector vector, text string, even boolean"
-    ).coalesce(1)
+    data = spark.createDataFrame(rows, ["id", "list", "vector", "text", "even"]).coalesce(1)
     found = CommDistributor(num_workers=3).run_on_df(functions.rows_of, data, epochs=2)
     for first, second in found["seen"]:
         assert first == second
