@@ -10,6 +10,7 @@ MVN ?= mvn
 STRATEGY ?= ps
 SPARK ?= 3
 EXECUTORS ?= 3
+LAB ?=
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BIN := $(CURDIR)/.venv/bin
@@ -98,10 +99,11 @@ build/spark4-home/.stamp: .spark4/.stamp
 	@pyspark=$(CURDIR)/.spark4/pyspark; $(HOME_LINKS)
 	@touch $@
 
+SUBMIT_HERE = build/spark$(SPARK)-home/bin/spark-submit --master 'local-cluster[$(EXECUTORS),1,2048]'
 SUBMIT = env SPARK_HOME=$(CURDIR)/build/spark$(SPARK)-home SPARK_LOCAL_IP=127.0.0.1 \
 	PYSPARK_PYTHON=$(BIN)/python PYSPARK_DRIVER_PYTHON=$(BIN)/python \
 	$(if $(filter 4,$(SPARK)),PYTHONPATH=$(CURDIR)/.spark4) \
-	build/spark$(SPARK)-home/bin/spark-submit --master 'local-cluster[$(EXECUTORS),1,2048]' \
+	$(if $(LAB),$(BIN)/sparkdl-comm lab submit --topology $(LAB) --,$(SUBMIT_HERE)) \
 	--jars $(JAR_$(SPARK)) \
 	--conf spark.plugins=sparkdl.comm.CommPlugin \
 	--conf spark.sparkdl.comm.strategy=$(STRATEGY) \
@@ -111,9 +113,9 @@ SUBMIT = env SPARK_HOME=$(CURDIR)/build/spark$(SPARK)-home SPARK_LOCAL_IP=127.0.
 	--conf spark.ui.showConsoleProgress=false
 
 .PHONY: demo
-demo: env jar build/spark$(SPARK)-home/.stamp ## trains a model: STRATEGY=ps|gloo SPARK=3|4 EXECUTORS=3; result in build/demo
+demo: env jar build/spark$(SPARK)-home/.stamp ## trains a model: STRATEGY=ps|gloo SPARK=3|4 EXECUTORS=3 LAB=star:3,200mbit; result in build/demo
 	@mkdir -p build/demo
-	$(SUBMIT) python/train.py --num-workers $(EXECUTORS) --output build/demo
+	$(SUBMIT) python/train.py $(if $(LAB),,--num-workers $(EXECUTORS)) --output build/demo
 
 BENCH = env SPARK_HOME=$(CURDIR)/build/spark3-home SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON=$(BIN)/python $(BIN)/python
 
@@ -126,6 +128,12 @@ bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench
 bench-full: env jar build/spark3-home/.stamp ## the benchmarks, completely: figures for the record
 	$(BENCH) python/bench_ps.py
 	$(BENCH) python/bench_peers.py
+
+LAB_SWEEP := $(foreach rate,100 200 500,star:9,$(rate)mbit bcube:3,2,$(rate)mbit hosts:4x2,$(rate)mbit)
+
+.PHONY: lab-check
+lab-check: env ## measures the lab's links, on a quiet machine: fails if one is off by more than 8 %
+	for topology in $(LAB_SWEEP); do $(BIN)/sparkdl-comm lab check --topology $$topology; done
 
 # --- the rest -----------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import sparkdl_comm
-from sparkdl_comm.errors import PluginError
+from sparkdl_comm.errors import LabUnavailableError, PluginError
+from sparkdl_comm.lab import access
 
 ROOT = Path(__file__).parent.parent
 
@@ -62,3 +63,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory, _mounted: Path) -> Iterator[
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def networks() -> None:
+    """Skips where no network can be emulated."""
+    try:
+        access.close_access(access.open_access())
+    except LabUnavailableError as error:
+        pytest.skip(str(error))

@@ -46,16 +46,6 @@ print(total)
 """
 
 
-@pytest.fixture(scope="module")
-def networks():
-    """Skips where there can be none."""
-    try:
-        found = access.open_access()
-    except LabUnavailableError as error:
-        pytest.skip(str(error))
-    access.close_access(found)
-
-
 def left_of(name):
     """What there still is of a lab on this machine."""
     spaces = subprocess.run([access.tool("ip"), "netns", "list"], capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,146 @@
+"""Whether a lab's links are as fast as they should be, all of them busy both ways at once.
+
+On every rail the hosts of a segment form a ring, and each sends to the next one over TCP, as fast as it can. So every NIC
+sends one stream and receives one. Where switches are joined by trunks there is a second round, in which each host sends to
+the one half the cluster away: all streams cross the top, and fill the trunks.
+
+What is compared with the nominal rate is the payload that the receiving program got, plus the Ethernet, IP and TCP
+headers that every full packet of the MTU has, over a window after slow start. Acknowledgements are not added: they share
+the link with the opposite stream, and cost it 1 to 2 %. A link's two ends cannot be told apart by this: a NIC's `up` is
+charged with what its stream to the next host reached, `down` with what arrived.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkdl_comm.errors import ConfError, DeadlineError, InputError
+from sparkdl_comm.lab.layout import HostId
+from sparkdl_comm.lab.network import Lab
+from sparkdl_comm.lab.traffic import PATIENCE
+
+TOLERANCE = 0.08
+_PORT = 28000
+#: Seconds before the window begins that a stream must have been running for, to be past slow start.
+_WARM_UP = 1.0
+#: Seconds that the programs of all hosts get to start, per host, at first; and how often that is doubled.
+_START_UP, _ATTEMPTS = 0.1, 6
+#: Bytes of each full packet that are not payload: IP, TCP and TCP's time stamps; and the Ethernet header around them.
+_INNER_HEADERS, _ETHERNET = 52, 14
+
+
+@dataclass(frozen=True)
+class LinkCheck:
+    """One direction of a link: bit/s on the wire, as measured and as it should be."""
+
+    link: str
+    measured: float
+    nominal: float
+
+    @property
+    def ratio(self) -> float:
+        return self.measured / self.nominal
+
+    def within(self, tolerance: float = TOLERANCE) -> bool:
+        return abs(self.ratio - 1) <= tolerance
+
+
+#: One stream: sending host, receiving host, rail.
+Stream = tuple[int, int, int]
+
+
+def rings(lab: Lab) -> list[Stream]:
+    """Streams that keep every NIC busy, each with a link to itself."""
+    found = []
+    for host in lab.topology.hosts:
+        for rail in range(lab.topology.rails):
+            mates = sorted((*lab.topology.neighbour_hosts(host.index, rail), host.index))
+            if len(mates) > 1:
+                found.append((host.index, mates[(mates.index(host.index) + 1) % len(mates)], rail))
+    return found
+
+
+def across(lab: Lab) -> list[Stream]:
+    """Streams that all cross the top of a Fat-Tree."""
+    count = len(lab.topology.hosts)
+    return [(host, (host + count // 2) % count, 0) for host in range(count)]
+
+
+def check(lab: Lab, seconds: float = 2.0) -> list[LinkCheck]:
+    """Measures every link, both ways, for so many seconds; the rates to compare with are the kernel's.
+
+    Nothing else should be sent meanwhile; the head's link is not measured.
+
+    :raises InputError: no two hosts share a segment, so there is nothing to measure.
+    """
+    if not seconds > 0:
+        raise ConfError(f"seconds={seconds}: must be more than 0")
+    rates, streams = lab.rates(), rings(lab)
+    if not streams:
+        raise InputError(f"{lab.topology} has a single host: there is no link to check")
+    speeds, found = measure(lab, streams, seconds), []
+    for stream in streams:
+        sender, receiver, rail = stream
+        up, down = rates[sender, rail].up, rates[receiver, rail].down
+        # The slower of the two decides; the other one cannot be seen.
+        if up <= down:
+            found.append(LinkCheck(f"host {sender} rail {rail} up", speeds[stream], up))
+        if down <= up:
+            found.append(LinkCheck(f"host {receiver} rail {rail} down", speeds[stream], down))
+    return sorted(found, key=lambda link: link.link) + (_trunks(lab, seconds) if lab.topology.trunks else [])
+
+
+def measure(lab: Lab, streams: list[Stream], seconds: float) -> dict[Stream, float]:
+    """bit/s on the wire that each stream reaches, all in the same window. At most one stream per receiving NIC.
+
+    :raises DeadlineError: this machine is too busy to have all of them running at once.
+    """
+    hosts = range(len(lab.topology.hosts))
+    package = str(Path(__file__).parents[2])
+    path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    wire = 8 * (lab.layout.mtu + _ETHERNET) / (lab.layout.mtu - _INNER_HEADERS)
+    incoming = [[stream for stream in streams if stream[1] == host] for host in hosts]
+    for attempt in range(_ATTEMPTS):
+        start_up = _START_UP * len(hosts) * 2**attempt
+        begin = time.monotonic() + start_up + _WARM_UP
+        programs: list[tuple[HostId, list[str], Mapping[str, str]]] = []
+        for host in hosts:
+            job = {
+                "listen": [(lab.address(host, rail), _PORT + attempt) for _, _, rail in incoming[host]],
+                "send": [(lab.address(to, rail), _PORT + attempt) for by, to, rail in streams if by == host],
+                "begin": begin,
+                "seconds": seconds,
+            }
+            program = [sys.executable, "-m", "sparkdl_comm.lab.traffic", json.dumps(job)]
+            programs.append((host, program, environment))
+        results = lab.run_each(programs, timeout=start_up + _WARM_UP + seconds + 2 * PATIENCE)
+        measured = {
+            stream: (speed * wire, arrived)
+            for result, mine in zip(results, incoming, strict=True)
+            for stream, (speed, arrived) in zip(mine, json.loads(result.stdout), strict=True)
+        }
+        if max(arrived for _, arrived in measured.values()) <= begin - _WARM_UP:
+            return {stream: speed for stream, (speed, _) in measured.items()}
+    raise DeadlineError(
+        f"the programs of {len(hosts)} hosts needed more than {start_up:g} s to start: machine too busy"
+    )
+
+
+def _trunks(lab: Lab, seconds: float) -> list[LinkCheck]:
+    """Each trunk, up and down: the sum of the streams that cross it."""
+    topology, streams = lab.topology, across(lab)
+    speeds, found = measure(lab, streams, seconds), []
+    parents = {trunk.lower: trunk.upper for trunk in topology.trunks}
+    below = {host.index: [host.nics[0].switch, parents[host.nics[0].switch]] for host in topology.hosts}
+    for index, trunk in enumerate(topology.trunks):
+        for end, direction in ((0, "up"), (1, "down")):
+            total = sum(speeds[stream] for stream in streams if trunk.lower in below[stream[end]])
+            found.append(LinkCheck(f"trunk {trunk.lower}-{trunk.upper} {direction}", total, lab.layout.trunks[index]))
+    return found

@@ -1,0 +1,98 @@
+"""Spark standalone on a lab: the training job of python/train.py, and where its bytes went."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from sparkdl_comm.errors import ConfError, DeadlineError, LabError
+from sparkdl_comm.lab import Lab, access, state
+from sparkdl_comm.lab.spark import SparkCluster
+from sparkdl_comm.session import JARS, PLUGIN, plugin_jar
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_bytes_that_training_counts_cross_the_shaped_links(networks, tmp_path):
+    counters, output = tmp_path / "counters.json", tmp_path / "demo"
+    output.mkdir()
+    settings = {
+        "spark.plugins": PLUGIN,
+        "spark.sparkdl.comm.strategy": "ps",
+        "spark.sparkdl.comm.progress": "false",
+        "spark.ui.enabled": "false",
+        "spark.sql.warehouse.dir": (tmp_path / "warehouse").as_uri(),
+    }
+    command = [sys.executable, "-m", "sparkdl_comm", "lab", "submit", "--topology", "star:4,200mbit"]
+    command += ["--timeout", "400", "--counters", str(counters), "--"]
+    command += ["--jars", str(plugin_jar(pyspark.__version__, JARS))]
+    command += [f"--conf={key}={value}" for key, value in settings.items()]
+    command += [str(ROOT / "python" / "train.py"), "--epochs", "1", "--output", str(output)]
+    before = {known.name for known in state.every()}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+
+    summary = json.loads((output / "summary.json").read_text())
+    assert summary["executors"] == 4
+    traffic = {(row["host"], row["rail"]): row for row in json.loads(counters.read_text())}
+    counted = sum(summary["bytes"].values())
+    assert counted > 10**9
+    for way in ("sent", "received"):
+        assert sum(traffic[host, 0][way] for host in range(4)) == pytest.approx(counted, rel=0.1)
+        for host in range(4):
+            assert traffic[host, 0][way] == pytest.approx(counted / 4, rel=0.1)
+            assert traffic[host, "control"][way] < 0.001 * counted
+    assert {known.name for known in state.every()} <= before
+
+
+@pytest.mark.slow
+def test_an_application_that_hangs_or_fails(networks, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import sys, time; time.sleep(float(sys.argv[1])); sys.exit(3)\n")
+    with Lab("hosts:1x2,200mbit") as lab, lab.spark() as cluster:
+        assert cluster.submit([str(program), "0"], timeout=60).returncode == 3
+        with pytest.raises(DeadlineError, match="within timeout=8 s and was killed"):
+            cluster.submit([str(program), "60"], timeout=8)
+        logs = cluster.executor_logs()
+        assert {"master.log", "worker-0.log"} <= set(logs)
+        namespaces = lab.layout.namespaces
+    assert not any(space in subprocess.getoutput(f"{access.tool('ip')} netns list") for space in namespaces)
+
+
+def test_a_daemon_that_dies_is_named_with_its_log(tmp_path):
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "spark-class"
+    script.write_text("#!/bin/sh\necho no such class; exit 4\n")
+    script.chmod(0o755)
+    with (
+        Lab.loopback("star:2") as cluster,
+        pytest.raises(LabError, match="(?s)Spark's master ended with status 4: no such class"),
+        cluster.spark(spark_home=tmp_path),
+    ):
+        pass
+
+
+def test_a_daemon_that_does_not_come_up_meets_its_deadline(tmp_path):
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "spark-class"
+    script.write_text("#!/bin/sh\necho thinking; exec sleep 60\n")
+    script.chmod(0o755)
+    with (
+        Lab.loopback("star:2") as cluster,
+        pytest.raises(DeadlineError, match="(?s)master did not come up within start_timeout=1 s; .* last: thinking"),
+        cluster.spark(spark_home=tmp_path, start_timeout=1),
+    ):
+        pass
+
+
+def test_bad_settings_are_refused(tmp_path):
+    with Lab.loopback("bcube:2,2") as cluster:
+        with pytest.raises(ConfError, match="rail=1: the head"):
+            SparkCluster(cluster, rail=1)
+        with pytest.raises(ConfError, match="no bin/spark-class"):
+            SparkCluster(cluster, spark_home=tmp_path)
