@@ -29,6 +29,8 @@ TOLERANCE = 0.08
 _PORT = 28000
 #: Seconds before the window begins that a stream must have been running for, to be past slow start.
 _WARM_UP = 1.0
+#: Connections of a stream that shares links with others.
+_CROSSING = 4
 #: Seconds that the programs of all hosts get to start, per host, at first; and how often that is doubled.
 _START_UP, _ATTEMPTS = 0.1, 6
 #: Bytes of each full packet that are not payload: IP, TCP and TCP's time stamps; and the Ethernet header around them.
@@ -96,8 +98,11 @@ def check(lab: Lab, seconds: float = 2.0) -> list[LinkCheck]:
     return sorted(found, key=lambda link: link.link) + (_trunks(lab, seconds) if lab.topology.trunks else [])
 
 
-def measure(lab: Lab, streams: list[Stream], seconds: float) -> dict[Stream, float]:
+def measure(lab: Lab, streams: list[Stream], seconds: float, connections: int = 1) -> dict[Stream, float]:
     """bit/s on the wire that each stream reaches, all in the same window. At most one stream per receiving NIC.
+
+    :param connections: that a stream consists of; several keep a link full that streams meet on, where one of them that
+        has lost packets slows down.
 
     :raises DeadlineError: this machine is too busy to have all of them running at once.
     """
@@ -112,22 +117,23 @@ def measure(lab: Lab, streams: list[Stream], seconds: float) -> dict[Stream, flo
         begin = time.monotonic() + start_up + _WARM_UP
         programs: list[tuple[HostId, list[str], Mapping[str, str]]] = []
         for host in hosts:
+            ports = range(_PORT + attempt * connections, _PORT + (attempt + 1) * connections)
             job = {
-                "listen": [(lab.address(host, rail), _PORT + attempt) for _, _, rail in incoming[host]],
-                "send": [(lab.address(to, rail), _PORT + attempt) for by, to, rail in streams if by == host],
+                "listen": [(lab.address(host, rail), port) for _, _, rail in incoming[host] for port in ports],
+                "send": [(lab.address(to, rail), port) for by, to, rail in streams if by == host for port in ports],
                 "begin": begin,
                 "seconds": seconds,
             }
             program = [sys.executable, "-m", "sparkdl_comm.lab.traffic", json.dumps(job)]
             programs.append((host, program, environment))
         results = lab.run_each(programs, timeout=start_up + _WARM_UP + seconds + 2 * PATIENCE)
-        measured = {
-            stream: (speed * wire, arrived)
-            for result, mine in zip(results, incoming, strict=True)
-            for stream, (speed, arrived) in zip(mine, json.loads(result.stdout), strict=True)
-        }
-        if max(arrived for _, arrived in measured.values()) <= begin - _WARM_UP:
-            return {stream: speed for stream, (speed, _) in measured.items()}
+        found = [json.loads(result.stdout) for result in results]
+        if max(arrived for received in found for _, arrived in received) <= begin - _WARM_UP:
+            return {
+                stream: wire * sum(speed for speed, _ in received[index * connections : (index + 1) * connections])
+                for received, mine in zip(found, incoming, strict=True)
+                for index, stream in enumerate(mine)
+            }
     raise DeadlineError(
         f"the programs of {len(hosts)} hosts needed more than {start_up:g} s to start: machine too busy"
     )
@@ -136,7 +142,7 @@ def measure(lab: Lab, streams: list[Stream], seconds: float) -> dict[Stream, flo
 def _trunks(lab: Lab, seconds: float) -> list[LinkCheck]:
     """Each trunk, up and down: the sum of the streams that cross it."""
     topology, streams = lab.topology, across(lab)
-    speeds, found = measure(lab, streams, seconds), []
+    speeds, found = measure(lab, streams, seconds, _CROSSING), []
     parents = {trunk.lower: trunk.upper for trunk in topology.trunks}
     below = {host.index: [host.nics[0].switch, parents[host.nics[0].switch]] for host in topology.hosts}
     for index, trunk in enumerate(topology.trunks):
