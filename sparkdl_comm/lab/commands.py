@@ -65,7 +65,7 @@ def add_parser(commands: Any) -> None:
     down.add_argument("--force", action="store_true", help="also if a program is using it; that program fails")
     down.set_defaults(call=_down)
 
-    measure = actions.add_parser("check", help=f"measure every link, both ways at once; fails beyond {TOLERANCE:.0%}")
+    measure = actions.add_parser("check", help=f"measure every link, both ways at once; fails beyond {TOLERANCE:.0%}%")
     measure.add_argument("name", nargs="?", help="a running lab; else give --topology")
     _add_network(measure, needed=False)
     measure.add_argument("--seconds", type=float, default=2.0)
