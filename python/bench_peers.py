@@ -71,8 +71,6 @@ def openmpi(options: Namespace, folder: Path) -> Iterator[Row]:
         network = ["--host", ",".join(f"{address}:{lab.topology.slots}" for address in nodes)]
         network += ["--mca", "plm_rsh_agent", str(agent), "--mca", "oob_tcp_if_include", control]
         network += ["--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", rail]
-        # Else daemons relay for each other, and one that starts late may have no route yet: launching fails at times.
-        network += ["--mca", "routed", "direct"]
         with on_links(lab, options):
             chosen = mpirun(lab, network, program, options)
         yield from rows("openmpi", chosen, installed, options)
@@ -116,11 +114,14 @@ def openmpi_program(folder: Path) -> tuple[str, dict[str, str]]:
 
 
 def launch_agent(namespaces: Mapping[str, str]) -> str:
-    """A shell script for mpirun: `agent ADDRESS COMMAND…` runs the command in the namespace of that host."""
+    """A shell script for mpirun: `agent ADDRESS COMMAND…` runs the command in the namespace of that host.
+
+    There the machine's name is the address: Open MPI names the directories and shared memory of a host after it.
+    """
     cases = [f"{address}) namespace={shlex.quote(name)} ;;" for address, name in namespaces.items()]
     refuse = '*) echo "no host has the address $1" >&2; exit 1 ;;'
-    run = 'exec ip netns exec "$namespace" sh -c "$*"'
-    return "\n".join(["#!/bin/sh", 'case "$1" in', *cases, refuse, "esac", "shift", run, ""])
+    run = 'exec ip netns exec "$namespace" unshare --uts sh -c "hostname $address && $*"'
+    return "\n".join(["#!/bin/sh", 'case "$1" in', *cases, refuse, "esac", "address=$1; shift", run, ""])
 
 
 def mpirun(cluster: Cluster, arguments: Sequence[str], program: str, options: Namespace) -> str:
