@@ -198,7 +198,9 @@ def test_nothing_is_left_if_setting_up_fails(networks, monkeypatch):
 # --- processes that end otherwise ---------------------------------------------------------------------------------
 
 HOLD = """
-import subprocess, sys, time
+import signal, subprocess, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup and shells' background jobs have them ignored, here too
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from sparkdl_comm.lab import Lab
 with Lab("star:2,100mbit", name=sys.argv[1], mode=sys.argv[2] or None) as lab:
     lab.popen(1, ["sleep", "64"])
