@@ -144,9 +144,13 @@ def _collector(target: torch.Tensor) -> Callable[[nn.Parameter], None]:
 
     def collect(parameter: nn.Parameter) -> None:
         gradient = parameter.grad
-        if gradient is None or gradient.data_ptr() == target.data_ptr():
+        if gradient is None:
             return
-        target.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+        if gradient.is_sparse:  # has no data_ptr
+            gradient = gradient.to_dense()
+        if gradient.data_ptr() == target.data_ptr():
+            return
+        target.copy_(gradient)
         parameter.grad = target
 
     return collect

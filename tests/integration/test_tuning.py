@@ -12,6 +12,7 @@ from sparkdl_comm import TorchEstimator, TorchModel
 from tests.integration.test_training import OPTIMIZERS, frame
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [CrossValidator, TrainValidationSplit])
 def test_the_better_of_two_is_found(spark, kind):
     """Each fit needs all three slots, and two are started at a time."""
