@@ -88,6 +88,10 @@ class LabUnavailableError(LabError):
     """This machine cannot emulate networks: a tool is missing, or the permission."""
 
 
+class PlanError(SparkdlCommError, RuntimeError):
+    """The plan of a collective is wrong: ranks' programs do not fit together, or would wait for each other."""
+
+
 class PersistenceError(SparkdlCommError, OSError):
     """A model or checkpoint could not be written or read."""
 
@@ -153,6 +157,7 @@ BY_NAME: dict[str, type[SparkdlCommError]] = {
         BridgeError,
         LabError,
         LabUnavailableError,
+        PlanError,
         PersistenceError,
         NonFiniteLossError,
         GangError,

@@ -126,7 +126,8 @@ class Topology:
 
     def __str__(self) -> str:
         """What :meth:`parse` reads back."""
-        return ",".join([self.text, "/".join(map(format_rate, self.rates))]) if self.rates else self.text
+        rates = self.rates[:1] if len(set(self.rates)) == 1 else self.rates
+        return ",".join([self.text, "/".join(map(format_rate, rates))]) if rates else self.text
 
     def with_rates(self, *rates: str | int) -> Topology:
         """This topology with NICs of these rates: one for all rails, or one for each."""
@@ -188,6 +189,15 @@ class Topology:
         """The other ranks of the same host."""
         return tuple(other for other in self.host_of(rank).ranks if other != rank)
 
+    def cycle(self) -> list[int]:
+        """All ranks, in an order in which each is a neighbour of the next (or on its host), and the last of the first."""
+        order = [0]
+        stride = 1
+        for radix in self.radices:
+            order = _woven([[host + digit * stride for host in order] for digit in range(radix)])
+            stride *= radix
+        return [rank for host in order for rank in self.hosts[host].ranks]
+
     def relay(self, host: int, rail: int, segment: int) -> Nic | None:
         """The neighbour's NIC to hand a packet to that is for ``segment`` of ``rail``; None: this host is on it.
 
@@ -199,6 +209,17 @@ class Topology:
             if digits[level] != digit:
                 return self.host_at((*digits[:level], digit, *digits[level + 1 :])).nics[level]
         return None
+
+
+def _woven(rows: list[list[int]]) -> list[int]:
+    """One cycle through all rows, each of which is one itself; what stands in the same place of two rows is neighbours.
+
+    The first column is left for the way back, unless an even number of rows brings the way there to it anyway.
+    """
+    if len(rows[0]) == 1 or len(rows) % 2 == 0:
+        return [host for index, row in enumerate(rows) for host in (reversed(row) if index % 2 else row)]
+    there = [host for index, row in enumerate(rows) for host in (reversed(row[1:]) if index % 2 else row[1:])]
+    return [rows[0][0], *there, *(row[0] for row in reversed(rows[1:]))]
 
 
 def _without(rail: int, radices: tuple[int, ...], segment: int) -> dict[int, int]:

@@ -7,7 +7,12 @@ from sparkdl_comm.cli import main
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["lab"], *(["lab", action] for action in ("up", "status", "exec", "down", "check", "run", "submit"))],
+    [
+        [],
+        ["explain"],
+        ["lab"],
+        *(["lab", action] for action in ("up", "status", "exec", "down", "check", "run", "submit")),
+    ],
     ids=" ".join,
 )
 def test_help(words, capsys):

@@ -1,0 +1,64 @@
+"""Steps within a group of ranks that several algorithms are made of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparkdl_comm.collectives.plan import Kind, Step, cut
+from sparkdl_comm.errors import PlanError
+from sparkdl_comm.topology import Topology
+
+Rails = Sequence[int]
+
+
+def rail_between(topology: Topology, one: int, other: int) -> int:
+    """The rail over which two ranks reach each other with no host in between; 0 for ranks of one host.
+
+    :raises PlanError: there is none.
+    """
+    here, there = (topology.digits(topology.host_of(rank).index) for rank in (one, other))
+    different = [rail for rail, (mine, theirs) in enumerate(zip(here, there, strict=True)) if mine != theirs]
+    if len(different) > 1:
+        raise PlanError(f"ranks {one} and {other} of {topology} share no switch")
+    return different[0] if different else 0
+
+
+class Ring:
+    """One rank's steps in a ring of ``members``, of which it is one, over the range from ``start`` to ``stop``.
+
+    The range is cut into as many parts as there are members; member i owns part i. Each of the two halves of an all-reduce
+    has len - 1 steps, in which every member sends one part to its successor and gets another from its predecessor.
+    """
+
+    def __init__(self, topology: Topology, members: Sequence[int], rank: int, start: int, stop: int) -> None:
+        self._start, self._stop, self._parts = start, stop, len(members)
+        self._position = members.index(rank)
+        self._successor = members[(self._position + 1) % self._parts]
+        self._predecessor = members[self._position - 1]
+        self._to = rail_between(topology, rank, self._successor)
+        self._from = rail_between(topology, rank, self._predecessor)
+
+    def part(self, index: int) -> tuple[int, int]:
+        """The range of part ``index``, which may be any integer: it is taken modulo the number of members."""
+        index %= self._parts
+        return tuple(cut(self._start, self._stop, self._parts, i) for i in (index, index + 1))  # type: ignore[return-value]
+
+    @property
+    def own(self) -> tuple[int, int]:
+        return self.part(self._position)
+
+    def reduce_scatter(self) -> list[Step]:
+        """Part j starts at member j + 1 and is complete when it comes to member j."""
+        return self._round(Kind.COMBINE, -1)
+
+    def all_gather(self) -> list[Step]:
+        """Part j starts at member j."""
+        return self._round(Kind.RECEIVE, 0)
+
+    def _round(self, kind: Kind, first: int) -> list[Step]:
+        steps = []
+        for turn in range(self._parts - 1):
+            leaving = self._position + first - turn
+            steps.append(Step(Kind.SEND, self._successor, self._to, *self.part(leaving)))
+            steps.append(Step(kind, self._predecessor, self._from, *self.part(leaving - 1)))
+        return steps

@@ -1,0 +1,175 @@
+"""Every plan, on paper: it ends, with the exact result, and moves the bytes that the papers say."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
+from sparkdl_comm.collectives.plan import OPERATIONS, Collective, Kind
+from sparkdl_comm.collectives.transfers import run, sent_elements, transfers
+from sparkdl_comm.topology import Topology
+
+TOPOLOGIES = st.one_of(
+    st.integers(1, 10).map("star:{}".format),
+    st.sampled_from(["bcube:2,2", "bcube:3,2", "bcube:2,3", "bcube:2x3", "bcube:3x2", "bcube:2x3x2", "bcube:4x2"]),
+    st.sampled_from(["bcube:3,2,2gbit/1gbit", "bcube:2x3,1gbit/9gbit", "bcube:2,3,1gbit/2gbit/3gbit"]),
+    st.tuples(st.integers(1, 4), st.integers(2, 4)).map(lambda t: f"hosts:{t[0]}x{t[1]}"),
+    st.just("fattree:4"),
+).map(Topology.parse)
+
+
+@st.composite
+def collectives(draw, operation):
+    topology = draw(TOPOLOGIES)
+    count = draw(st.integers(0, 120))
+    root = draw(st.integers(0, topology.world - 1)) if operation in ("broadcast", "reduce") else 0
+    return Collective(operation, topology, count, root, draw(st.integers(1, 40)))
+
+
+def plans_of(collective):
+    for algorithm in ALGORITHMS.values():
+        if collective.operation in algorithm.operations and not algorithm.unfit(collective.topology):
+            yield make_plan(algorithm.name, collective)
+
+
+def vectors(plan, seed=0):
+    """Vector and scratch of each rank; the scratch with a content that must not come through."""
+    random = np.random.default_rng(seed)
+    count, world = plan.collective.count, plan.collective.world
+    return [
+        np.concatenate([random.integers(-999, 999, count), np.full(plan.program(rank).scratch, 10**6)])
+        for rank in range(world)
+    ]
+
+
+def expected(plan, before, rank):
+    """The rank's vector afterwards: as a masked array, of which only what is not masked is promised."""
+    operation, count, root = plan.collective.operation, plan.collective.count, plan.collective.root
+    vectors = np.stack([memory[:count] for memory in before])
+    total = np.ma.array(vectors.sum(0), mask=False)
+    if operation == "broadcast":
+        return vectors[root]
+    if operation == "reduce" and rank != root:
+        total.mask = True
+    if operation == "reduce_scatter":
+        total.mask = True
+        for start, stop in plan.owned(rank):
+            total.mask[start:stop] = False
+    if operation == "all_gather":
+        for owner in range(plan.collective.world):
+            for start, stop in plan.owned(owner):
+                total[start:stop] = vectors[owner, start:stop]
+    return total
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@settings(deadline=None, max_examples=30)
+@given(st.data())
+def test_every_plan_gives_the_exact_result(operation, data):
+    for plan in plans_of(data.draw(collectives(operation))):
+        memory = vectors(plan)
+        before = [vector.copy() for vector in memory]
+        run(plan, memory, np.add)
+        for rank, vector in enumerate(memory):
+            wanted = expected(plan, before, rank)
+            assert np.ma.allequal(wanted, vector[: plan.collective.count], fill_value=True), f"{plan}, rank {rank}"
+
+
+@settings(deadline=None, max_examples=30)
+@given(collectives("reduce_scatter"))
+def test_every_element_has_one_owner(collective):
+    for plan in plans_of(collective):
+        owners = Counter(i for rank in range(collective.world) for bounds in plan.owned(rank) for i in range(*bounds))
+        assert owners == Counter(range(collective.count))
+
+
+@settings(deadline=None, max_examples=30)
+@given(collectives("all_reduce"))
+def test_results_are_the_same_bits_on_all_ranks(collective):
+    for plan in plans_of(collective):
+        random = np.random.default_rng(1)
+        size = [collective.count + plan.program(rank).scratch for rank in range(collective.world)]
+        memory = [random.standard_normal(s).astype(np.float32) for s in size]
+        run(plan, memory, np.add)
+        assert len({vector[: collective.count].tobytes() for vector in memory}) == 1, plan
+
+
+def all_reduce(name, text, count, **changes):
+    return make_plan(name, Collective("all_reduce", Topology.parse(text), count, **changes))
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sampled_from(["bml", "ring", "be", "p2p-ps", "torus2d"]), st.integers(1, 9), st.integers(1, 12))
+def test_on_one_switch_nobody_sends_more_than_necessary(name, world, scale):
+    sent = sent_elements(transfers(all_reduce(name, f"star:{world}", world * scale)))
+    assert set(sent.values()) == ({2 * (world - 1) * scale} if world > 1 else set())
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(2, 5), st.integers(1, 3), st.integers(1, 3))
+def test_bml_sends_the_same_over_every_rail(n, k, scale):
+    if n**k > 30:
+        return
+    world = n**k
+    sent = sent_elements(transfers(all_reduce("bml", f"bcube:{n},{k}", k * world * scale)))
+    assert sent == {(rank, rail): 2 * (world - 1) * scale for rank in range(world) for rail in range(k)}
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(2, 3), st.integers(2, 3), st.integers(1, 2))
+def test_a_parameter_server_on_bcube_sends_twice_n_minus_1_nths(n, k, scale):
+    count = n * k * n**k * scale
+    sent = sent_elements(transfers(all_reduce("p2p-ps", f"bcube:{n},{k}", count)))
+    assert set(sent.values()) == {2 * (n - 1) * count // n}
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 3), st.integers(2, 4), st.integers(1, 5))
+def test_ranks_of_a_host_send_each_other_most(hosts, slots, scale):
+    """Between hosts goes 1 / slots of what a flat ring would send."""
+    count = hosts * slots * scale
+    plan = all_reduce("torus2d", f"hosts:{hosts}x{slots}", count)
+    between = Counter()
+    for transfer in transfers(plan):
+        if transfer.source // slots != transfer.target // slots:
+            between[transfer.source] += transfer.elements
+    assert set(between.values()) == ({2 * (hosts - 1) * scale} if hosts > 1 else set())
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sampled_from(["star:2", "star:5", "star:9", "bcube:3,2", "bcube:2x3"]), st.integers(1, 50), st.integers(1, 9))
+def test_a_linear_pipeline_sends_the_vector_once_over_each_link(text, count, block):
+    topology = Topology.parse(text)
+    for operation, times in (("broadcast", {1}), ("reduce", {1}), ("all_reduce", {1, 2})):
+        plan = make_plan("lp", Collective(operation, topology, count, block=block))
+        sent = Counter()
+        for transfer in transfers(plan):
+            sent[transfer.source] += transfer.elements
+            assert transfer.elements <= block
+        assert {elements // count for elements in sent.values()} <= times
+        assert len(sent) == topology.world - (operation != "all_reduce")
+
+
+@settings(deadline=None, max_examples=20)
+@given(collectives("all_reduce"))
+def test_every_receive_has_its_send(collective):
+    for plan in plans_of(collective):
+        kinds = Counter(step.kind for rank in range(collective.world) for step in plan.program(rank).steps)
+        assert kinds[Kind.SEND] == kinds[Kind.RECEIVE] + kinds[Kind.COMBINE]
+
+
+@settings(deadline=None, max_examples=50)
+@given(TOPOLOGIES)
+def test_the_cycle_goes_from_neighbour_to_neighbour(topology):
+    cycle = topology.cycle()
+    assert sorted(cycle) == list(range(topology.world))
+    for one, other in zip(cycle, cycle[1:] + cycle[:1], strict=True):
+        near = {
+            one,
+            *topology.local_ranks(one),
+            *(r for rail in range(topology.rails) for r in topology.neighbours(one, rail)),
+        }
+        assert other in near

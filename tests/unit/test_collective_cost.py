@@ -1,0 +1,136 @@
+"""Predicted times against the papers' formulas, and `sparkdl-comm explain`."""
+
+import json
+
+import pytest
+
+from sparkdl_comm.cli import main
+from sparkdl_comm.collectives.algorithms import make_plan
+from sparkdl_comm.collectives.cost import TABLE_1, Cost, critical_path
+from sparkdl_comm.collectives.plan import Collective
+from sparkdl_comm.collectives.select import predict, ranking
+from sparkdl_comm.collectives.transfers import transfers
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.topology import Topology
+
+
+def seconds(name, operation, text, count, cost, block=1):
+    topology = Topology.parse(text)
+    plan = make_plan(name, Collective(operation, topology, count, block=block))
+    return critical_path(transfers(plan), topology, 1, cost)
+
+
+def test_a_pipelined_all_reduce_of_4_blocks_on_3_ranks_takes_9_steps():
+    per_block = Cost((1.0,), alpha=0.0, gamma=0.0)
+    assert seconds("lp", "all_reduce", "star:3", 4, per_block) == 9
+    both = [seconds("lp", operation, "star:3", 4, per_block) for operation in ("reduce", "broadcast")]
+    assert both == [5, 5]
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+@pytest.mark.parametrize(("name", "operation"), list(TABLE_1))
+def test_plans_take_what_table_1_says(name, operation, world):
+    """Not longer: the paper counts some steps that a full-duplex link does at once. Bytes alone, so that it is exact."""
+    count, block, beta = 64 * world, 8, 2.0
+    cost = Cost((beta,), alpha=0.0, gamma=0.0)
+    table = TABLE_1[name, operation](world, count, block, 0.0, beta, 0.0)
+    taken = seconds(name, operation, f"star:{world}", count, cost, block)
+    if (name, operation) in (("be", "broadcast"), ("lp", "all_reduce")):
+        assert taken <= table
+    elif name == "lp":
+        # The paper fills the pipe with p - 1 blocks; the first of them is one of the message's.
+        assert taken == pytest.approx(table - block * beta)
+    else:
+        assert taken == pytest.approx(table)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "in_t_f"),
+    [
+        ("bcube:3,2", "bml", 16 / 18),
+        ("bcube:4,2", "bml", 30 / 32),
+        ("bcube:4,2", "p2p-ps", 2 * 3 / 4),
+        ("fattree:4", "hierarchical", 30 / 16),
+        ("fattree:4", "p2p-ps", 30 / 16),
+        ("star:9", "ring", 16 / 9),
+        ("bcube:2,3", "bml", 14 / 24),
+    ],
+)
+def test_synchronisation_takes_what_the_bml_paper_says(text, name, in_t_f):
+    """In T_F, the time of the whole gradient over one link: 2(N-1)/(kN) for BML; Fig. 5 at 16 servers."""
+    topology = Topology.parse(text)
+    count = 6 * topology.world * topology.rails
+    cost = Cost((1.0 / count,) * topology.rails, alpha=0.0, gamma=0.0)
+    assert seconds(name, "all_reduce", text, count, cost) == pytest.approx(in_t_f)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "in_t_f"),
+    [
+        ("bcube:32,2", "bml", 2046 / 2048),
+        ("bcube:32,2", "p2p-ps", 62 / 32),
+        ("fattree:16", "hierarchical", 2046 / 1024),
+    ],
+)
+def test_figure_5_at_1024_servers(text, name, in_t_f):
+    topology = Topology.parse(text)
+    count = 2048
+    cost = Cost((1.0 / count,) * topology.rails, alpha=0.0, gamma=0.0)
+    found = predict(name, "all_reduce", topology, count, 1, cost)
+    assert found.seconds == pytest.approx(in_t_f)
+
+
+def test_the_cheapest_depends_on_the_size():
+    topology = Topology.parse("star:9,1gbit")
+    cost = Cost.of(topology, gamma=0.0)
+    small, large = (ranking("all_reduce", topology, count, 4, cost)[0] for count in (1, 2**24))
+    assert small.seconds == pytest.approx(8 * cost.alpha, rel=0.01)  # up a tree and down again, log2(9) each
+    assert large.algorithm in ("torus2d", "be", "ring")
+    assert large.seconds == pytest.approx(16 / 9 * 2**26 / 125e6, rel=0.01)
+
+
+def test_more_levels_mean_more_rails():
+    topology = Topology.parse("bcube:3,2,200mbit")
+    best, *others = ranking("all_reduce", topology, 2**22, 4, Cost.of(topology))
+    assert best.algorithm == "bml"
+    ring = next(prediction for prediction in others if prediction.algorithm == "ring")
+    assert best.seconds < 0.51 * ring.seconds
+
+
+@pytest.mark.parametrize("text", ["bcube:2x3,200mbit", "bcube:3,2,200mbit/100mbit"])
+def test_unequal_levels_keep_all_rails_busy(text):
+    topology = Topology.parse(text)
+    found = predict("bml", "all_reduce", topology, 2**22, 4, Cost.of(topology))
+    rail_seconds = [nbytes * 8 / rate for nbytes, rate in zip(found.rail_bytes, topology.rates, strict=True)]
+    assert min(rail_seconds) > 0.99 * max(rail_seconds)
+    assert found.seconds < 1.1 * max(rail_seconds)
+
+
+def test_explain_shows_every_algorithm(capsys):
+    words = ["explain", "--topology", "bcube:3,2", "--rate", "200mbit", "--bytes", "64MiB"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split()[0] == "bml"
+    assert any(line.startswith("mst") and "left out" in line for line in lines)
+    assert main([*words, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["predictions"][0]["algorithm"] == "bml"
+    assert said["predictions"][0]["rail_bytes"] == pytest.approx([2**26 * 8 / 9] * 2, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--topology", "star:3"], "star:3 has no rates"),
+        (["--topology", "star:3", "--rate", "1gbit", "--bytes", "many"], "size 'many'"),
+        (["--topology", "star:3", "--rate", "1gbit", "--operation", "scan"], "there are all_reduce"),
+    ],
+)
+def test_explain_refuses(words, complaint, capsys):
+    assert main(["explain", *words]) == 1
+    assert complaint in capsys.readouterr().err
+
+
+def test_cost_needs_rates():
+    with pytest.raises(ConfError, match="give one"):
+        Cost.of(Topology.parse("star:2"))

@@ -1,0 +1,113 @@
+"""Plans against the papers' own examples, and plans that are wrong."""
+
+import pytest
+
+from sparkdl_comm.collectives.algorithms import make_plan
+from sparkdl_comm.collectives.bml import thread_shares
+from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, dependencies
+from sparkdl_comm.collectives.transfers import transfers
+from sparkdl_comm.errors import ConfError, InputError, PlanError
+from sparkdl_comm.topology import Topology
+
+BCUBE = Topology.parse("bcube:3,2")
+
+
+def pieces(thread: int, start: int, stop: int) -> set[tuple[int, int, int]]:
+    """<e, v1, v0> of the pieces, one element each, in a range of 18 elements: thread 0's come first.
+
+    A thread's pieces lie in the order of the digit that it works on first.
+    """
+    found = set()
+    for place in range(start - 9 * thread, stop - 9 * thread):
+        first, second = divmod(place, 3)
+        found.add((thread, second, first) if thread == 0 else (thread, first, second))
+    return found
+
+
+def test_bml_sends_the_pieces_of_the_papers_figure_4():
+    """Thread 0 of server [0,0]."""
+    steps = make_plan("bml", Collective("all_reduce", BCUBE, 18)).program(0).steps
+    mine = [step for step in steps if step.start < 9]
+    sent = [(step.peer, step.rail, pieces(0, *step[3:])) for step in mine if step.kind is Kind.SEND]
+    combined = [(step.peer, step.rail, pieces(0, *step[3:])) for step in mine if step.kind is Kind.COMBINE]
+    at_first = [{(0, v1, digit) for v1 in range(3)} for digit in range(3)]
+    assert sent[:2] == [(1, 0, at_first[1]), (2, 0, at_first[2])]
+    assert combined[:2] == [(2, 0, at_first[0]), (1, 0, at_first[0])]
+    assert sent[2:4] == [(3, 1, {(0, 1, 0)}), (6, 1, {(0, 2, 0)})]
+    assert combined[2:] == [(6, 1, {(0, 0, 0)}), (3, 1, {(0, 0, 0)})]
+    # The broadcast in the reverse order: 2 pieces, then 6.
+    assert [(peer, rail) for peer, rail, _ in sent[4:]] == [(3, 1), (6, 1), (1, 0), (2, 0)]
+    assert [len(piece) for *_, piece in sent[4:]] == [1, 1, 3, 3]
+
+
+def test_bmls_threads_use_different_rails_in_every_step():
+    steps = make_plan("bml", Collective("all_reduce", Topology.parse("bcube:2,3"), 24)).program(5).steps
+    sends = [step for step in steps if step.kind is Kind.SEND]
+    for stage in range(6):
+        assert {step.rail for step in sends[3 * stage : 3 * stage + 3]} == {0, 1, 2}
+
+
+def test_bml_gives_a_slower_rail_less():
+    shares = thread_shares(Topology.parse("bcube:3,2,200mbit/100mbit"))
+    assert [round(float(share), 3) for share in shares] == [0.833, 0.167]
+    assert sum(shares) == 1
+    # The first rail is so much faster that thread 1, which begins on the other, gets nothing.
+    assert thread_shares(Topology.parse("bcube:3,2,10gbit/1mbit")) == [1, 0]
+    assert [round(float(share), 3) for share in thread_shares(Topology.parse("bcube:2x3"))] == [0.75, 0.25]
+
+
+def test_dependencies_are_those_of_reading_and_writing():
+    steps = [
+        Step(Kind.SEND, 1, 0, 0, 10),
+        Step(Kind.COMBINE, 1, 0, 5, 15),  # writes what step 0 reads
+        Step(Kind.COMBINE, 2, 0, 12, 15),  # writes what step 1 writes
+        Step(Kind.SEND, 1, 0, 0, 5),  # reads what nobody writes
+        Step(Kind.SEND, 1, 0, 10, 13),  # reads what steps 1 and 2 write
+    ]
+    assert dependencies(steps) == [(), (0,), (1,), (), (1, 2)]
+
+
+def by_hand(*programs: list[Step], count: int = 4) -> Plan:
+    collective = Collective("all_reduce", Topology.parse(f"star:{len(programs)}"), count)
+    return Plan("by hand", collective, lambda rank: Program(tuple(programs[rank])))
+
+
+@pytest.mark.parametrize(
+    ("programs", "complaint"),
+    [
+        ([[Step(Kind.SEND, 1, 0, 0, 4)], []], "1 messages sent, 0 received"),
+        ([[Step(Kind.SEND, 1, 0, 0, 4)], [Step(Kind.RECEIVE, 0, 0, 0, 3)]], "message 0 is"),
+        ([[Step(Kind.SEND, 1, 0, 0, 5)], [Step(Kind.RECEIVE, 0, 0, 0, 5)]], "rank 0 has 4 elements"),
+        ([[Step(Kind.SEND, 0, 0, 0, 4)], []], "rank 0 does not reach rank 0"),
+        ([[Step(Kind.SEND, 1, 1, 0, 4)], []], "over rail 1"),
+        (
+            [
+                [Step(Kind.RECEIVE, 1, 0, 0, 4), Step(Kind.SEND, 1, 0, 0, 4)],
+                [Step(Kind.RECEIVE, 0, 0, 0, 4), Step(Kind.SEND, 0, 0, 0, 4)],
+            ],
+            "deadlock; one of 2 transfers",
+        ),
+    ],
+)
+def test_wrong_plans_are_found(programs, complaint):
+    with pytest.raises(PlanError, match=complaint):
+        transfers(by_hand(*programs))
+
+
+def test_sends_and_receives_of_both_sides_at_once_are_no_deadlock():
+    exchange = [[Step(Kind.SEND, 1, 0, 0, 2), Step(Kind.RECEIVE, 1, 0, 2, 4)]]
+    exchange.append([Step(Kind.RECEIVE, 0, 0, 0, 2), Step(Kind.SEND, 0, 0, 2, 4)])
+    assert len(transfers(by_hand(*exchange))) == 2
+
+
+def test_bad_requests_name_what_there_is():
+    with pytest.raises(InputError, match="there are all_reduce, broadcast"):
+        Collective("scan", BCUBE, 4)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="ranks 0 to 8"):
+        Collective("broadcast", BCUBE, 4, root=9)
+    with pytest.raises(ConfError, match="there are bml, lp, ring"):
+        make_plan("bruck", Collective("all_reduce", BCUBE, 4))
+    with pytest.raises(ConfError, match="bml does all_reduce, reduce_scatter, all_gather, not broadcast"):
+        make_plan("bml", Collective("broadcast", BCUBE, 4))
+    with pytest.raises(ConfError, match="mst cannot run on bcube:3,2: its partners share no switch"):
+        make_plan("mst", Collective("all_reduce", BCUBE, 4))
