@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 import secrets
 from typing import TYPE_CHECKING, Any
 
 import torch
 from pyspark.ml import Estimator
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from . import ingredients, session
 from .conf import CommConf
@@ -116,10 +116,11 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
         self._check_params()
         conf = CommConf.from_mapping(session.session_conf(spark), strategy=self.getStrategy())
         strategy = strategy_class(conf.strategy)
-        features = columns.features(dataset, self.getFeaturesCol())
-        label, integral = columns.label(dataset, self.getLabelCol())
         model = ingredients.model_like(self.model)
         loss = ingredients.loss_function(self.loss)
+        data, rows = columns.training_rows(dataset, self, functools.partial(ingredients.target_type, loss))
+        if rows.weight is not None:
+            loss = ingredients.row_losses(loss)
         optimizer = ingredients.optimizer_factory(self.optimizer)
         ingredients.check_ships(model=model, loss=loss, optimizer=optimizer)
         session.check_dynamic_allocation(spark)
@@ -138,17 +139,14 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
             strategy=conf.strategy,
             conf=conf,
             world=world,
-            classification=ingredients.is_classification(loss, integral),
+            classification=[(field.dtype, field.shape) for field in rows.targets] == [("int64", ())],
             epoch_id=secrets.token_hex(8),
             secret=secrets.token_bytes(32),
             driver_address=("", 0),
+            rows=rows,
         )
-        # Spark's shuffles deliver rows in any order. What a row holds is all that is the same in every run, so ranks sort
-        # by that; rows that are equal may change places.
-        content = F.xxhash64(features, label)
-        rows = dataset.select(features.alias("features"), label.alias("label"), content.alias("id"))
         with TURNS.turn(world, session.slots_now(spark)):
-            tensors, reports = launch(rows, spec, spark.conf.get("spark.driver.host") or "localhost")
+            tensors, reports = launch(data, spec, spark.conf.get("spark.driver.host") or "localhost")
         shapes = [report.output_shape for report in reports if report.output_shape is not None]
         trained = TorchModel(
             trained_module(spec, tensors),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import functools
 import inspect
@@ -87,12 +88,26 @@ def optimizer_factory(optimizer: Any) -> OptimizerFactory:
     return optimizer
 
 
-def is_classification(loss: Loss, integral_label: bool) -> bool:
-    """Whether labels are classes, int64: as a loss of torch.nn says; else if the column is integral."""
-    if isinstance(loss, _CLASS_LOSSES):
-        return True
-    value = isinstance(loss, _VALUE_LOSSES) or activation_of(loss) in ("sigmoid", "identity")
-    return integral_label and not value
+def target_type(loss: Loss, integral: bool, scalar: bool) -> str:
+    """Type of the tensor of a label column: ``int64`` for classes, else ``float32``.
+
+    As a loss of torch.nn says, which takes arrays of numbers that are no integers for probabilities of classes; with other
+    losses, classes are what is integral.
+
+    :param integral: the column holds integers. ``scalar``: one per row, no array.
+    """
+    if isinstance(loss, _VALUE_LOSSES) or activation_of(loss) in ("sigmoid", "identity"):
+        return "float32"
+    return "int64" if integral or (scalar and isinstance(loss, _CLASS_LOSSES)) else "float32"
+
+
+def row_losses(loss: Loss) -> Loss:
+    """A loss that gives ``[rows]``: for a loss of torch.nn, a copy of it without its mean; else ``loss`` itself."""
+    if not isinstance(loss, torch.nn.Module) or not hasattr(loss, "reduction"):
+        return loss
+    each: Any = copy.copy(loss)
+    each.reduction = "none"
+    return each
 
 
 def check_ships(**parts: Any) -> None:

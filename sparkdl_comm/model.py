@@ -10,7 +10,7 @@ import torch
 from pyspark.ml import Model
 from pyspark.ml.linalg import VectorUDT
 from pyspark.ml.util import MLReadable, MLWritable
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import (
     ArrayType,
     ByteType,
@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from .data import columns
+from .data.fields import Field, for_model
 from .errors import InputError
 from .params import TorchParams
 from .persistence import Recipe, TorchModelReader, TorchModelWriter
@@ -80,24 +81,30 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         :raises ModelError: ``activation`` is none of those above.
         """
         self._check_params()
-        features = self.getFeaturesCol()
-        expression = columns.features(dataset, features)
         kind = kind_of(self.classification, self.activation, self.output_shape)
         added = self._added(columns_of(kind, self.activation), dataset)
         if not added:
             return dataset
-        native = _is_native(dataset.schema[features].dataType)
+        expressions, inputs = columns.inputs(dataset, self)
+        converted: list[Column] = []
+        features: list[tuple[int, Field]] = []
+        for expression, field in zip(expressions, for_model(tuple(inputs), self.module), strict=True):
+            native = _is_native(dataset.schema[field.name].dataType)
+            place = dataset.columns.index(field.name) if native else len(dataset.columns) + len(converted)
+            features.append((place, field))
+            if not native:
+                converted.append(expression)
         predictor = Predictor(
             module=dataset.sparkSession.sparkContext.broadcast(Shipped(self.module))
             if is_classic(dataset.sparkSession)
             else self.module,
-            features=dataset.columns.index(features) if native else len(dataset.columns),
+            features=features,
             columns=len(dataset.columns),
             batch_size=self.getBatchSize(),
             scoring=Scoring(kind, self.activation, tuple(added)),
             device=self.getDevice(),
         )
-        rows = dataset if native else dataset.select("*", expression)
+        rows = dataset.select("*", *converted) if converted else dataset
         # mapInArrow and Arrow look columns up by name, and stumble over dots and duplicates
         rows = rows.toDF(*(f"c{index}" for index in range(len(rows.columns))))
         types = {PREDICTION: ArrayType(FloatType(), False) if kind == "vector" else DoubleType()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,9 @@ import pyarrow as pa
 import torch
 from pyspark import Broadcast, TaskContext, cloudpickle
 
-from .data.cache import lengths, matrix, null_rows
-from .errors import ConfError, InputError
+from .data import arrow
+from .data.fields import Field
+from .errors import ConfError
 from .scoring import PREDICTION, Scoring
 
 
@@ -37,16 +38,16 @@ class Predictor:
     """Function for ``mapInArrow``.
 
     ``module``: broadcast of :class:`Shipped`, or the module (Spark Connect has no broadcasts). ``features``:
-    index of the features' column. ``columns``: how many columns to keep, after which come those of ``scoring``;
-    one that comes in after them holds features converted for us. ``batch_size``: rows per forward pass.
-    ``scoring``: what to make of the outputs. ``device``: cpu or cuda.
+    index and description of each column that the module is called with. ``columns``: how many columns to keep, after
+    which come those of ``scoring``; others that come in after them hold features converted for us. ``batch_size``:
+    rows per forward pass. ``scoring``: what to make of the outputs. ``device``: cpu or cuda.
 
     :raises InputError: null features, or vectors of different lengths in one batch; with the number of rows.
     :raises ModelError: the output does not have one row per row, or is a vector where a number was expected.
     """
 
     module: Broadcast[Any] | torch.nn.Module
-    features: int
+    features: Sequence[tuple[int, Field]]
     columns: int
     batch_size: int
     scoring: Scoring
@@ -62,26 +63,19 @@ class Predictor:
                 device = task_device(self.device)
                 shipped = self.module.value if isinstance(self.module, Broadcast) else self.module
                 module = shipped.to(device).eval()
-            predicted = self._predict(module, device, batch.column(self.features))
+            predicted = self._predict(module, device, batch)
             columns, names = batch.columns[: self.columns], batch.schema.names[: self.columns]
             yield pa.RecordBatch.from_arrays([*columns, *predicted], names=[*names, *self.scoring.columns])
 
-    def _predict(self, module: torch.nn.Module, device: torch.device | None, column: pa.Array) -> list[pa.Array]:
-        nulls = null_rows(column)
-        if nulls:
-            raise InputError(
-                f"{nulls} of {len(column)} rows of a batch have null features (or a null element in them); "
-                "drop or fill them before transform, e.g. with df.dropna()"
-            )
-        found = sorted(lengths(column))
-        if len(found) > 1:
-            raise InputError(f"feature vectors of different lengths in {len(column)} rows: {found[:8]}")
-        values = matrix(column)
+    def _predict(self, module: torch.nn.Module, device: torch.device | None, batch: pa.RecordBatch) -> list[pa.Array]:
+        inputs = [arrow.read(field, batch.column(index)) for index, field in self.features]
         parts: list[list[torch.Tensor]] = []
         with torch.inference_mode():
-            for start in range(0, len(values), self.batch_size):
-                rows = torch.from_numpy(values[start : start + self.batch_size].copy())
-                parts.append(self.scoring(module(rows.to(device)), len(rows)))
+            for start in range(0, batch.num_rows, self.batch_size):
+                rows = [
+                    torch.from_numpy(values[start : start + self.batch_size].copy()).to(device) for values in inputs
+                ]
+                parts.append(self.scoring(module(*rows), len(rows[0])))
         columns = [torch.cat(column).numpy() for column in zip(*parts, strict=True)]
         return [_arrow(name, column) for name, column in zip(self.scoring.columns, columns, strict=True)]
 

@@ -1,24 +1,27 @@
-"""A rank's rows in memory: one array of features and one of labels, in an order that does not depend on the
-shuffle.
+"""A rank's rows in memory: one tensor per column, in an order that does not depend on the shuffle.
 
 1. Take the record batches as they come, checking them; drop nothing yet, copy nothing yet.
-2. Sort the ``id`` column: Spark's shuffle delivers rows in any order, and the same seed must give the same
-   model.
+2. Sort by the ``id`` column: Spark's shuffle delivers rows in any order, and the same seed must give the same model.
 3. Allocate the arrays once and copy every batch to where its rows belong, letting go of it.
+4. When all ranks know what the others have, refuse rows that cannot be used, with their number over all ranks.
 
 So memory peaks at the data as received plus the data as kept, and there is never a Python object per row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
 from ..errors import InputError
+from . import arrow
+from .fields import Field, RowFormat
+from .inspection import Inspection, refuse
 
 
 @dataclass(frozen=True)
@@ -36,142 +39,107 @@ class Batch:
 
 @dataclass(frozen=True)
 class RowCache:
-    """The rows of one rank, sorted by id.
+    """Rows of one rank, sorted by id, on the CPU; like a :class:`Batch` of all of them.
 
-    ``features``: float32 ``[rows, width]``. ``labels``: ``[rows]``, int64 for classification, else float32. A
-    rank without rows has ``width`` 0. Both tensors share the memory of the numpy arrays they were made from.
+    The tensors share the memory of the numpy arrays they were made from. ``weights`` have mean 1 over all ranks.
     """
 
-    features: torch.Tensor
-    labels: torch.Tensor
+    inputs: tuple[torch.Tensor, ...]
+    targets: tuple[torch.Tensor, ...]
+    weights: torch.Tensor | None = None
 
     @property
     def rows(self) -> int:
-        return self.features.shape[0]
-
-    @property
-    def width(self) -> int:
-        return self.features.shape[1]
+        return self.inputs[0].shape[0]
 
     def take(self, index: torch.Tensor, device: torch.device) -> Batch:
         """The rows at ``index`` (int64 ``[n]``), in its order."""
-        return Batch((self.features[index].to(device),), (self.labels[index].to(device),))
+        return Batch(
+            tuple(column[index].to(device) for column in self.inputs),
+            tuple(column[index].to(device) for column in self.targets),
+            None if self.weights is None else self.weights[index].to(device),
+        )
 
-    @classmethod
-    def from_batches(cls, batches: Iterator[pa.RecordBatch], classification: bool) -> RowCache:
-        """Read all of this rank's rows.
 
-        :param batches: columns ``features`` (list of numbers, all of one length, or a number), ``label``
-            (number) and ``id`` (int64, a hash of the row).
-        :param classification: labels are classes, integers; otherwise they are float32 values.
-        :raises InputError: null or NaN labels, null features or elements, vectors of different lengths,
-            labels that are not integers where classes are wanted; each with the number of rows.
-        """
+class Reading:
+    """A rank's rows before it knows those of the others: tell them :attr:`account`, then call :meth:`rows`."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], rows: RowFormat) -> None:
+        """Reads all batches, which have the columns that ``rows`` says."""
+        self._format = rows
+        inspection = Inspection(rows)
         kept: list[pa.RecordBatch] = []
-        faults = _Faults()
         for batch in batches:
             if batch.num_rows:
-                faults.look(batch, classification)
-                if not faults.found:
-                    kept.append(batch)
-                else:
+                inspection.look(batch)
+                if inspection.found:
                     kept.clear()
-        faults.raise_if_any()
-        return cls._fill(kept, faults.width, classification)
+                else:
+                    kept.append(batch)
+        self._columns, weights = _fill(kept, rows)
+        self._weights = weights
+        self.count = len(self._columns[0])
+        #: For :meth:`rows`, of all ranks; JSON-able.
+        self.account: dict[str, Any] = {
+            "inspection": inspection.report(),
+            "count": self.count,
+            "columns": [[str(array.dtype), list(array.shape[1:])] for array in self._columns],
+            "weight": None if weights is None else float(weights.sum()),
+        }
 
-    @classmethod
-    def _fill(cls, kept: list[pa.RecordBatch], width: int, classification: bool) -> RowCache:
-        ids = np.concatenate([np.empty(0, np.int64), *(batch["id"].to_numpy(zero_copy_only=False) for batch in kept)])
-        place = np.empty(len(ids), np.int64)
-        place[np.argsort(ids, kind="stable")] = np.arange(len(ids))
-        features = np.empty((len(ids), width), np.float32)
-        labels = np.empty(len(ids), np.int64 if classification else np.float32)
-        start = 0
-        kept.reverse()
-        while kept:
-            batch = kept.pop()
-            rows = place[start : start + batch.num_rows]
-            features[rows] = matrix(batch["features"])
-            labels[rows] = batch["label"].to_numpy(zero_copy_only=False)
-            start += batch.num_rows
-        return cls(torch.from_numpy(features), torch.from_numpy(labels))
+    def rows(self, accounts: Sequence[dict[str, Any]]) -> RowCache:
+        """The rows to train on. A rank without any has tensors of the others' types and shapes, ``[0, …]``.
 
-
-class _Faults:
-    """Rows that cannot be used, counted over all batches, and the length of the feature vectors."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.width = 0
-        self.lengths: set[int] = set()
-        self.null_features = self.null_labels = self.nan_labels = self.no_class = 0
-
-    @property
-    def found(self) -> bool:
-        return len(self.lengths) > 1 or bool(self.null_features or self.null_labels or self.nan_labels or self.no_class)
-
-    def look(self, batch: pa.RecordBatch, classification: bool) -> None:
-        self.rows += batch.num_rows
-        self.null_features += null_rows(batch["features"])
-        self.lengths |= lengths(batch["features"])
-        self.width = max(self.lengths, default=0)
-        labels = batch["label"]
-        self.null_labels += labels.null_count
-        if pa.types.is_floating(labels.type):
-            values = labels.drop_null().to_numpy(zero_copy_only=False)
-            nan = np.isnan(values)
-            self.nan_labels += int(nan.sum())
-            if classification:
-                self.no_class += int((~nan & (np.floor(values) != values)).sum())
-
-    def raise_if_any(self) -> None:
-        counted = (
-            (self.null_features, "null features (or a null element in them)"),
-            (self.null_labels, "a null label"),
-            (self.nan_labels, "a NaN label"),
-            (self.no_class, "a label that is not an integer, where the loss needs classes"),
-        )
-        found = [f"{count} of {self.rows} rows have {what}" for count, what in counted if count]
-        if len(self.lengths) > 1:
-            shown = ", ".join(str(length) for length in sorted(self.lengths)[:8])
-            found.append(f"feature vectors of {len(self.lengths)} different lengths in {self.rows} rows: {shown}")
-        if found:
-            raise InputError("; ".join(found) + ". Drop or fill these rows before fit, e.g. with df.dropna()")
+        :param accounts: of all ranks, in their order.
+        :raises InputError: rows that cannot be used, with their number over all ranks; weights that are all 0.
+        """
+        refuse([account["inspection"] for account in accounts])
+        columns = [torch.from_numpy(array) for array in self._columns]
+        if not self.count:
+            other = next((account["columns"] for account in accounts if account["count"]), self.account["columns"])
+            columns = [torch.empty((0, *shape), dtype=getattr(torch, dtype)) for dtype, shape in other]
+        cache = RowCache(tuple(columns[: len(self._format.inputs)]), tuple(columns[len(self._format.inputs) :]))
+        if self._weights is None:
+            return cache
+        count, total = sum(account["count"] for account in accounts), sum(account["weight"] for account in accounts)
+        if count and not total:
+            raise InputError(
+                f"{self._format.weight}: the weights of all {count} rows are 0; at least one must be positive"
+            )
+        weights = self._weights * (count / total) if count else self._weights
+        return replace(cache, weights=torch.from_numpy(weights.astype(np.float32)))
 
 
-def null_rows(features: pa.Array) -> int:
-    """Rows of a feature column that are null or have a null element."""
-    if not _is_list(features.type):
-        return features.null_count
-    flat = features.flatten()
-    if flat.null_count == 0:
-        return features.null_count
-    ends = np.cumsum(_row_lengths(features.drop_null()))
-    bad = np.concatenate([[0], np.cumsum(flat.is_null().to_numpy(zero_copy_only=False))])
-    return features.null_count + int((np.diff(bad[ends], prepend=0) > 0).sum())
+def _fill(kept: list[pa.RecordBatch], rows: RowFormat) -> tuple[list[np.ndarray], np.ndarray | None]:
+    """All columns as arrays, sorted by id, and the weights. Lets go of each batch as soon as it is copied."""
+    ids = np.concatenate([np.empty(0, np.int64), *(batch["id"].to_numpy(zero_copy_only=False) for batch in kept)])
+    place = np.empty(len(ids), np.int64)
+    place[np.argsort(ids, kind="stable")] = np.arange(len(ids))
+    columns = [_Column(field, len(ids)) for _, field in rows.named()]
+    weights = None if rows.weight is None else np.empty(len(ids))
+    start = 0
+    kept.reverse()
+    while kept:
+        batch = kept.pop()
+        where = place[start : start + batch.num_rows]
+        for column, (name, _) in zip(columns, rows.named(), strict=True):
+            column.put(batch[name], where)
+        if weights is not None:
+            weights[where] = batch["weight"].to_numpy(zero_copy_only=False)
+        start += batch.num_rows
+    return [column.array for column in columns], weights
 
 
-def lengths(features: pa.Array) -> set[int]:
-    """The lengths of the feature vectors that are not null; a number counts as a vector of length 1."""
-    if not _is_list(features.type):
-        return {1} if len(features) > features.null_count else set()
-    return {int(length) for length in np.unique(_row_lengths(features.drop_null()))}
+class _Column:
+    """One array, allocated when the first rows tell its type and shape."""
 
+    def __init__(self, field: Field, rows: int) -> None:
+        self._field, self._rows = field, rows
+        self.array = np.empty((0,), field.type_of(np.dtype(np.float32)))
 
-def matrix(features: pa.Array) -> np.ndarray:
-    """A feature column without nulls, of one length, as float32 ``[rows, width]``; a view where possible."""
-    rows = len(features)
-    flat = features.flatten() if _is_list(features.type) else features
-    values = flat.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
-    return values.reshape(rows, len(values) // rows if rows else 0)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
-def _row_lengths(features: pa.Array) -> np.ndarray:
-    """Length of each row of a list column without nulls."""
-    if pa.types.is_fixed_size_list(features.type):
-        return np.full(len(features), features.type.list_size)
-    return np.diff(features.offsets.to_numpy())
+    def put(self, column: pa.Array, where: np.ndarray) -> None:
+        found = arrow.values(column)
+        if len(self.array) == 0:
+            dtype = self._field.type_of(found.dtype)
+            self.array = np.empty((self._rows, *self._field.row_shape(found.shape[1:], dtype)), dtype)
+        self.array[where] = found.reshape(len(column), *self.array.shape[1:])

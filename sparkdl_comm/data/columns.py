@@ -1,51 +1,106 @@
 """The columns of a DataFrame that a model reads: checked against its schema, and made ready for Arrow.
 
-Accepted are, as features, an array of numbers, an ML (or MLlib) Vector or a number; as label, a number. They
-leave Spark as float arrays or floats, labels as longs if they are of an integral type, else as doubles.
+Accepted are numbers, booleans, arrays of them (nested too) and ML or MLlib Vectors, dense and sparse. Integers and booleans
+leave Spark as integers; all else as float32, or as float64 where that would change an integer.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, IntegralType, NumericType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, IntegralType, NumericType
 
 from ..errors import InputError
+from ..params.columns import ColumnParams
+from .fields import Field, RowFormat
+
+#: ``(integral, scalar)`` -> type.
+TargetType: TypeAlias = Callable[[bool, bool], str]
 
 
-def features(df: DataFrame, name: str, param: str = "featuresCol") -> Column:
-    """The features as ``array<float>``, or ``float`` where the column is a number; null stays null.
+def training_rows(df: DataFrame, params: ColumnParams, target_type: TargetType) -> tuple[DataFrame, RowFormat]:
+    """What ranks get of ``df``, and its description.
+
+    :param target_type: type of the tensor of a label column: ``int64`` or ``float32``; see
+        :func:`sparkdl_comm.ingredients.target_type`.
+    :raises InputError: a column is missing, there twice, or of a type that is not accepted.
+    """
+    expressions, fields = inputs(df, params)
+    targets = []
+    for name in params.label_columns():
+        field = _target(df, name, params.label_param(), target_type)
+        expressions.append(number(df, field))
+        targets.append(field)
+    rows = RowFormat(tuple(fields), tuple(targets), weight=params.getWeightCol())
+    named = {name: expression for (name, _), expression in zip(rows.named(), expressions, strict=True)}
+    if rows.weight is not None:
+        kind = _type(df, rows.weight, "weightCol")
+        if not isinstance(kind, NumericType):
+            raise InputError(f"weightCol: column {rows.weight!r} is {kind.simpleString()}; accepted are numbers")
+        named["weight"] = _column(rows.weight).cast("double")
+    # Spark's shuffles deliver rows in any order. What a row holds is all that is the same in every run, so ranks sort
+    # by that; rows that are equal may change places.
+    named["id"] = F.xxhash64(*named.values())
+    return df.select(*(expression.alias(name) for name, expression in named.items())), rows
+
+
+def inputs(df: DataFrame, params: ColumnParams) -> tuple[list[Column], list[Field]]:
+    """The feature columns, and their descriptions; see :func:`training_rows` for errors."""
+    names = params.feature_columns()
+    shapes: Sequence[list[int] | None] = params.getInputShapes() or [None] * len(names)
+    types: Sequence[str | None] = params.getInputTypes() or [None] * len(names)
+    fields = [
+        Field(params.feature_param(), name, dtype, None if shape is None else tuple(shape))
+        for name, dtype, shape in zip(names, types, shapes, strict=True)
+    ]
+    return [number(df, field) for field in fields], fields
+
+
+def number(df: DataFrame, field: Field) -> Column:
+    """A column of numbers, ready for Arrow; null stays null.
 
     :raises InputError: no such column, or of a type that is not accepted; names the Param, column and type.
     """
-    kind = _type(df, name, param)
+    kind, column = _type(df, field.name, field.param), _column(field.name)
+    wide = field.dtype not in (None, "float32")
     if isinstance(kind, (VectorUDT, OldVectorUDT)):
         # vector_to_array throws on null
-        return F.when(_column(name).isNotNull(), vector_to_array(_column(name), "float32"))
-    if isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType):
-        return _column(name).cast("array<float>")
-    if isinstance(kind, NumericType):
-        return _column(name).cast("float")
+        return F.when(column.isNotNull(), vector_to_array(column, "float64" if wide else "float32"))
+    element = _element(kind)
+    if isinstance(element, BooleanType):
+        return column.cast(_nested(kind, "tinyint"))
+    if isinstance(element, IntegralType):
+        return column
+    if isinstance(element, NumericType):
+        # double where integers are wanted: a class such as 16777217.0 must not become another one
+        return column.cast(_nested(kind, "double" if wide else "float"))
     raise InputError(
-        f"{param}: column {name!r} is {kind.simpleString()}; accepted are an array of numbers, a Vector (as "
-        "VectorAssembler makes it) and a number"
+        f"{field.param}: column {field.name!r} is {kind.simpleString()}; accepted are numbers, arrays of numbers (nested"
+        " too) and Vectors (as VectorAssembler makes them)"
     )
 
 
-def label(df: DataFrame, name: str, param: str = "labelCol") -> tuple[Column, bool]:
-    """The labels, and whether their type is integral: then they are ``long``, else ``double``.
-
-    :raises InputError: as for :func:`features`.
-    """
+def _target(df: DataFrame, name: str, param: str, target_type: TargetType) -> Field:
     kind = _type(df, name, param)
-    if not isinstance(kind, NumericType):
-        raise InputError(f"{param}: column {name!r} is {kind.simpleString()}; accepted are numbers")
-    integral = isinstance(kind, IntegralType)
-    # double, not float: a class such as 16777217.0 must not become another one
-    return _column(name).cast("long" if integral else "double"), integral
+    integral = isinstance(_element(kind), (IntegralType, BooleanType))
+    scalar = not isinstance(kind, (ArrayType, VectorUDT, OldVectorUDT))
+    return Field(param, name, target_type(integral, scalar), () if scalar else None)
+
+
+def _element(kind: DataType) -> DataType:
+    while isinstance(kind, ArrayType):
+        kind = kind.elementType
+    return kind
+
+
+def _nested(kind: DataType, element: str) -> str:
+    return f"array<{_nested(kind.elementType, element)}>" if isinstance(kind, ArrayType) else element
 
 
 def _type(df: DataFrame, name: str, param: str) -> DataType:

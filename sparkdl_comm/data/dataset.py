@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DecimalType, N
 from torch.utils.data import IterableDataset, get_worker_info
 
 from ..errors import InputError
-from .cache import null_rows
+from .arrow import null_rows
 
 _KINDS = (NumericType, BooleanType, StringType, BinaryType)
 

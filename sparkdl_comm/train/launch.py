@@ -34,7 +34,7 @@ _PYTHON_RAISED = re.compile(
 def launch(rows: DataFrame, spec: TrainSpec, host: str) -> tuple[dict[str, torch.Tensor], list[RankReport]]:
     """Train on ``rows`` with ``spec.world`` ranks at once.
 
-    :param rows: columns ``features``, ``label`` and ``id``; see :class:`sparkdl_comm.data.cache.RowCache`.
+    :param rows: columns as ``spec.rows`` says; see :class:`sparkdl_comm.data.fields.RowFormat`.
     :param spec: everything but ``driver_address``, which is filled in here.
     :param host: the name or address by which executors reach this process.
     :return: the trained tensors by name, on the CPU, and one report per rank.

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from sparkdl_comm.data.cache import RowCache
+from sparkdl_comm.data.cache import Reading
 from sparkdl_comm.data.partitions import BatchPlan
-from sparkdl_comm.errors import InputError, ModelError
+from sparkdl_comm.errors import ModelError
 from sparkdl_comm.train import rng
 from sparkdl_comm.train.channel import DriverClient
 from sparkdl_comm.train.failure import Failure
@@ -77,14 +77,15 @@ class Rank:
 
     def _train(self, batches: Iterator[pa.RecordBatch], stack: ExitStack) -> RankReport:
         spec = self._spec
-        rows = RowCache.from_batches(batches, spec.classification)
         model = FlatModel(self._build_module())
+        reading = Reading(batches, spec.rows.for_model(model.module))
         strategy = strategy_class(spec.strategy)(spec.conf)
         stack.callback(strategy.close)
-        gang = self._join_gang(rows, model, strategy)
+        gang = self._join_gang(reading, model, strategy)
+        rows = reading.rows([member.payload["data"] for member in gang.members])
         gang.on_failure(lambda _: strategy.abort())
         step_rows = spec.batch_size * spec.optimization.accumulation_steps
-        plan = BatchPlan.of([member.payload["rows"] for member in gang.members], step_rows)
+        plan = BatchPlan.of([member.payload["data"]["count"] for member in gang.members], step_rows)
         driver = self._task.connect_driver(stack)
         strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)
@@ -110,17 +111,13 @@ class Rank:
         module = self._spec.build_model()
         return module.to(self._task.device())
 
-    def _join_gang(self, rows: RowCache, model: FlatModel, strategy: Strategy) -> Gang:
+    def _join_gang(self, reading: Reading, model: FlatModel, strategy: Strategy) -> Gang:
         payload = {
-            "rows": rows.rows,
-            "width": rows.width,
+            "data": reading.account,
             "model": model.fingerprint(),
             "strategy": strategy.advertise(self._spec.epoch_id, self._rank),
         }
         gang = self._task.join_gang(payload)
-        widths = {member.payload["width"] for member in gang.members if member.payload["rows"]}
-        if len(widths) > 1:
-            raise InputError(f"feature vectors of different lengths: {sorted(widths)}")
         different = [m.rank for m in gang.members if m.payload["model"] != gang.members[0].payload["model"]]
         if different:
             raise ModelError(

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ..conf import CommConf
+from ..data.fields import RowFormat
 
 #: A module, or anything that returns one when called without arguments (a class, a function).
 ModelLike: TypeAlias = "torch.nn.Module | Callable[[], torch.nn.Module]"
@@ -46,9 +47,10 @@ class TrainSpec:
 
     ``batch_size``: rows per forward pass over all ranks. ``epochs``: passes over the data. ``seed``: any integer.
     ``device``: ``cpu`` or ``cuda``. ``strategy``: its name, from the Param or ``conf``. ``world``: number of
-    ranks. ``classification``: labels are int64 classes, else float32 values. ``epoch_id``: this gang, 16
+    ranks. ``classification``: the label is one int64 class per row. ``epoch_id``: this gang, 16
     hexadecimal digits; a gang that is started again has another. ``secret``: 32 random bytes that only this
     gang has. ``driver_address``: host and port of the driver's listener for progress and the trained tensors.
+    ``rows``: the columns that ranks get.
     """
 
     model: ModelLike
@@ -65,6 +67,7 @@ class TrainSpec:
     epoch_id: str
     secret: bytes = field(repr=False)
     driver_address: tuple[str, int]
+    rows: RowFormat = RowFormat()
 
     def build_model(self) -> torch.nn.Module:
         """The module to train: the one given, or what the factory returns."""

@@ -47,3 +47,37 @@ class Line(nn.Sequential):
 def different_everywhere() -> nn.Module:
     torch.manual_seed(os.getpid())
     return Small()
+
+
+class Pictures(nn.Sequential):
+    """For one channel of 4 x 7."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(30, 10))
+
+
+class Recommender(nn.Module):
+    """How well 9 items suit 7 users."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = nn.Embedding(7, 4), nn.Embedding(9, 4)
+
+    def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        return (self.users(users) * self.items(items)).sum(1)
+
+
+class TwoHeads(nn.Module):
+    """A class and a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.classes, self.value = nn.Linear(28, 12), nn.Linear(12, 10), nn.Linear(12, 1)
+
+    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = torch.tanh(self.body(rows))
+        return self.classes(hidden), self.value(hidden).squeeze(1)
+
+
+def weighted_mse(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output - target) ** 2

@@ -61,6 +61,17 @@ def test_keywords_refused() -> None:
         TorchEstimator(batchSize="many")  # type: ignore[arg-type]
 
 
+def test_one_column_or_several() -> None:
+    made = TorchEstimator(featuresCol=["a", "b"], label_col=["y", "z"], inputShapes=[1, 2], inputTypes="int64")
+    assert (made.getFeaturesCols(), made.getLabelCols()) == (["a", "b"], ["y", "z"])
+    assert (made.getInputShapes(), made.getInputTypes()) == ([[1, 2]], ["int64"])
+    assert (made.feature_columns(), made.label_columns()) == (["a", "b"], ["y", "z"])
+    made.setFeaturesCol("a").setLabelCol("y")
+    assert (made.feature_columns(), made.label_columns()) == (["a"], ["y"])
+    with pytest.raises(ConfError, match=r"featuresCol='a' and featuresCols=\['b'\]"):
+        made.copy({made.featuresCols: ["b"]})._check_params()
+
+
 def test_copy() -> None:
     module = TwoClasses()
     made = TorchEstimator(model=module, loss="MSELoss")
@@ -79,7 +90,13 @@ def test_copy() -> None:
         ({"device": "tpu"}, ConfError, "device='tpu': must be cpu or cuda"),
         ({"strategy": "psx"}, ConfError, "psx.*gloo"),
         ({"featuresCol": "x"}, InputError, "featuresCol: there is no column 'x'; the columns are features, label"),
-        ({"labelCol": "features"}, InputError, "labelCol: column 'features' is array<double>; accepted are numbers"),
+        ({"labelCol": "x"}, InputError, "labelCol: there is no column 'x'"),
+        ({"featuresCols": ["features", "x"]}, InputError, "featuresCols: there is no column 'x'"),
+        ({"featuresCols": ["features", "features"]}, ConfError, "featuresCols=.*none of them twice"),
+        ({"inputShapes": [[1], [1]]}, ConfError, "inputShapes=.*one entry for each of the feature columns"),
+        ({"inputShapes": [-1, 2]}, ConfError, r"inputShapes: \[-1, 2\]"),
+        ({"inputTypes": ["bfloat16"]}, ConfError, "inputTypes: 'bfloat16' must be one of float32"),
+        ({"weightCol": "features"}, InputError, "weightCol: column 'features' is array<double>; accepted are numbers"),
         ({"model": None}, ModelError, "model is not given"),
         ({"loss": "L3Loss"}, ModelError, "did you mean L1Loss"),
         ({"optimizer": 0.1}, ModelError, "optimizer is of type builtins.float"),

@@ -9,10 +9,11 @@ import torch
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.ingredients import (
     check_ships,
-    is_classification,
     loss_function,
     model_like,
     optimizer_factory,
+    row_losses,
+    target_type,
 )
 
 from ..nets import Sum, TwoClasses, make_two_classes
@@ -58,10 +59,19 @@ def test_optimizer() -> None:
 
 
 def test_classification() -> None:
-    assert is_classification(torch.nn.CrossEntropyLoss(), False)
-    assert is_classification(torch.nn.functional.cross_entropy, True)
-    assert not is_classification(torch.nn.functional.mse_loss, False)
-    assert not is_classification(torch.nn.MSELoss(), True), "an integer column is a value too"
+    assert target_type(torch.nn.CrossEntropyLoss(), False, True) == "int64"
+    assert target_type(torch.nn.CrossEntropyLoss(), False, False) == "float32", "probabilities"
+    assert target_type(torch.nn.functional.cross_entropy, True, True) == "int64"
+    assert target_type(torch.nn.functional.mse_loss, False, True) == "float32"
+    assert target_type(torch.nn.MSELoss(), True, True) == "float32", "an integer column is a value too"
+    assert target_type(torch.nn.BCEWithLogitsLoss(), True, False) == "float32"
+
+
+def test_losses_per_row() -> None:
+    mean = torch.nn.MSELoss()
+    assert row_losses(mean)(torch.ones(3), torch.zeros(3)).shape == (3,)
+    assert mean.reduction == "mean"
+    assert row_losses(torch.nn.functional.mse_loss) is torch.nn.functional.mse_loss
 
 
 def test_ships() -> None:

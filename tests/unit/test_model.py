@@ -115,7 +115,7 @@ def test_null_elements_and_ragged_rows(spark: SparkSession, classifier: TorchMod
 def test_refused_before_anything_runs(arrays: DataFrame, classifier: TorchModel) -> None:
     with pytest.raises(InputError, match=r"featuresCol: there is no column 'x'; the columns are features, label"):
         classifier.copy().setFeaturesCol("x").transform(arrays)
-    with pytest.raises(InputError, match=r"column 'features' is string; accepted are an array of numbers"):
+    with pytest.raises(InputError, match=r"column 'features' is string; accepted are numbers"):
         classifier.transform(arrays.withColumn("features", F.lit("x")))
     with pytest.raises(InputError, match="predictionCol: there already is a column 'label'"):
         classifier.copy().setPredictionCol("label").transform(arrays)

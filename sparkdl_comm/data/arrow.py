@@ -1,0 +1,92 @@
+"""Arrow columns as numpy arrays: numbers, and arrays of them, nested to any depth, of one length at each depth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import InputError
+from .fields import Field
+
+
+def read(field: Field, column: pa.Array) -> np.ndarray:
+    """All rows of a batch, ``[rows, …]``, of the field's type and shape; a view where possible.
+
+    :raises InputError: null rows or elements (with their count), rows of different lengths, or of another length than the
+        field's shape takes.
+    """
+    nulls = null_rows(column)
+    if nulls:
+        raise InputError(
+            f"{nulls} of {len(column)} rows of a batch have null features (or a null element in them), in {field}: drop or"
+            " fill them first, e.g. with df.dropna()"
+        )
+    found = lengths(column)
+    if any(len(level) > 1 for level in found):
+        raise InputError(f"{field}: arrays of different lengths in {len(column)} rows: {shown(found)}")
+    rows = values(column)
+    if len(column) and not field.fits(rows.shape[1:]):
+        raise InputError(f"inputShapes: {list(field.shape or ())} does not take what is in {field}: {rows.shape[1:]}")
+    dtype = field.type_of(rows.dtype)
+    shape = field.row_shape(rows.shape[1:], dtype)
+    return rows.astype(dtype, copy=False).reshape(len(column), *shape)
+
+
+def null_rows(column: pa.Array) -> int:
+    """How many rows are null or have a null element."""
+    return int(rows_with(column, is_null).sum())
+
+
+def rows_with(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> np.ndarray:
+    """Rows, bool ``[rows]``, in which ``bad`` is true: of the row itself or of anything in it.
+
+    :param bad: bool for each element of an array, of lists or of numbers.
+    """
+    found = bad(column)
+    if not is_list(column.type):
+        return found
+    inner = rows_with(column.flatten(), bad)
+    if inner.any():
+        ends = np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False))
+        count = np.concatenate([[0], np.cumsum(inner)])[ends]
+        found = found | (np.diff(count, prepend=0) > 0)
+    return found
+
+
+def is_null(column: pa.Array) -> np.ndarray:
+    """For :func:`rows_with`."""
+    if column.null_count == 0:
+        return np.zeros(len(column), bool)
+    return column.is_null().to_numpy(zero_copy_only=False)
+
+
+def lengths(column: pa.Array) -> list[set[int]]:
+    """Lengths of the arrays that are not null, at each depth; nothing for numbers."""
+    found = []
+    while is_list(column.type):
+        column = column.drop_null()
+        found.append({int(length) for length in np.unique(pc.list_value_length(column).to_numpy(zero_copy_only=False))})
+        column = column.flatten()
+    return found
+
+
+def shown(found: list[set[int]]) -> str:
+    """The lengths at the depth where they differ, or the first few of them."""
+    different = next(level for level in found if len(level) > 1)
+    return ", ".join(str(length) for length in sorted(different)[:8])
+
+
+def values(column: pa.Array) -> np.ndarray:
+    """A column without nulls, of one length at each depth: ``[rows, length, …]``; a view where possible."""
+    shape = [len(column)]
+    while is_list(column.type):
+        outer, column = len(column), column.flatten()
+        shape.append(len(column) // outer if outer else 0)
+    return column.to_numpy(zero_copy_only=False).reshape(shape)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)

@@ -1,0 +1,120 @@
+"""Rows that cannot be trained on, counted: by each rank as they come, then over all ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import InputError
+from . import arrow
+from .fields import Field, RowFormat
+
+#: Different lengths of a column that are told.
+_LENGTHS = 8
+
+
+class Inspection:
+    """What one rank finds in its rows. :meth:`look` at each batch; then :meth:`report` to the others."""
+
+    def __init__(self, rows: RowFormat) -> None:
+        self._format = rows
+        self._rows = 0
+        self._counts: dict[str, int] = {}
+        self._lengths: dict[str, list[set[int]]] = {}
+
+    @property
+    def found(self) -> bool:
+        """Whether these rows cannot be used."""
+        return bool(self._counts) or any(len(level) > 1 for found in self._lengths.values() for level in found)
+
+    def look(self, batch: pa.RecordBatch) -> None:
+        self._rows += batch.num_rows
+        for name, field in self._format.named():
+            self._look_at(field, batch[name])
+        if self._format.weight is not None:
+            self._count(f"a null weight in {self._format.weight}", arrow.is_null(batch["weight"]))
+            weights = batch["weight"].drop_null().to_numpy(zero_copy_only=False)
+            self._count(f"a NaN or infinite weight in {self._format.weight}", ~np.isfinite(weights))
+            self._count(f"a negative weight in {self._format.weight}", weights < 0)
+
+    def _look_at(self, field: Field, column: pa.Array) -> None:
+        nulls = arrow.rows_with(column, arrow.is_null)
+        self._count(f"a null (or a null element) in {field}", nulls)
+        usable = column.filter(pa.array(~nulls)) if nulls.any() else column
+        known = self._lengths.setdefault(str(field), [])
+        for depth, level in enumerate(arrow.lengths(usable)):
+            if depth == len(known):
+                known.append(set())
+            known[depth] |= level
+        if len(usable) == 0:
+            return
+        shape = tuple(min(level, default=0) for level in known)
+        if not field.fits(shape) and all(len(level) == 1 for level in known):
+            takes = f"{math.prod(shape)} values in {field}, where inputShapes has {list(field.shape or ())}"
+            self._count(takes, np.ones(len(usable), bool))
+        for what, bad in _unusable(field):
+            self._count(f"{what} in {field}", arrow.rows_with(usable, bad))
+
+    def _count(self, what: str, bad: np.ndarray) -> None:
+        count = int(bad.sum())
+        if count:
+            self._counts[what] = self._counts.get(what, 0) + count
+
+    def report(self) -> dict[str, Any]:
+        """For :func:`refuse`; JSON-able, and small whatever the data."""
+        lengths = {
+            name: [sorted(level)[:_LENGTHS] for level in found] for name, found in self._lengths.items() if self._rows
+        }
+        return {"rows": self._rows, "counts": self._counts, "lengths": lengths}
+
+
+def refuse(reports: Sequence[dict[str, Any]]) -> None:
+    """:class:`InputError` if any of the ranks' reports has rows that cannot be used; counts them over all ranks."""
+    rows = sum(report["rows"] for report in reports)
+    counts: dict[str, int] = {}
+    lengths: dict[str, list[set[int]]] = {}
+    for report in reports:
+        for what, count in report["counts"].items():
+            counts[what] = counts.get(what, 0) + count
+        for name, found in report["lengths"].items():
+            levels = lengths.setdefault(name, [set() for _ in found])
+            for level, more in zip(levels, found, strict=True):
+                level.update(more)
+    problems = [f"{count} of {rows} rows have {what}" for what, count in counts.items()]
+    for name, levels in lengths.items():
+        if any(len(level) > 1 for level in levels):
+            problems.append(f"{name} has arrays of different lengths in {rows} rows: {arrow.shown(levels)}")
+    if problems:
+        raise InputError("; ".join(problems) + ". Drop, fill or convert these rows before fit, e.g. with df.dropna()")
+
+
+def _unusable(field: Field) -> list[tuple[str, Callable[[pa.Array], np.ndarray]]]:
+    """What values a column must not have: a description, and the test for :func:`arrow.rows_with`."""
+
+    def not_finite(column: pa.Array) -> np.ndarray:
+        numbers = _numbers(column)
+        return np.zeros(len(column), bool) if numbers is None or numbers.dtype.kind != "f" else ~np.isfinite(numbers)
+
+    def not_representable(column: pa.Array) -> np.ndarray:
+        numbers = _numbers(column)
+        if numbers is None or np.can_cast(numbers.dtype, field.type_of(numbers.dtype)):
+            return np.zeros(len(column), bool)
+        dtype = field.type_of(numbers.dtype)
+        if dtype.kind == "f":
+            return np.zeros(len(column), bool)
+        limits = np.iinfo(dtype)
+        finite = np.isfinite(numbers)
+        return finite & ((np.floor(numbers) != numbers) | (numbers < limits.min) | (numbers > limits.max))
+
+    return [
+        ("a NaN or infinite value", not_finite),
+        (f"a value that is not an integer ({field.dtype})", not_representable),
+    ]
+
+
+def _numbers(column: pa.Array) -> np.ndarray | None:
+    return None if arrow.is_list(column.type) else column.to_numpy(zero_copy_only=False)
