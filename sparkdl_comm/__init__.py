@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from .estimator import TorchEstimator
     from .model import TorchModel
     from .session import spark_conf
+    from .train.callbacks import Callback
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Callback",
     "CommConf",
     "CommDistributor",
     "Communicator",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Callback": "train.callbacks",
     "CommConf": "conf",
     "CommDistributor": "distributor",
     "Communicator": "communicator",

@@ -100,6 +100,10 @@ class NonFiniteLossError(SparkdlCommError, FloatingPointError):
     """The loss became NaN or infinite; `rank` and `step` say where."""
 
 
+class CallbackError(SparkdlCommError, RuntimeError):
+    """A callback of the user raised; names callback, hook, rank and step, and has the traceback."""
+
+
 class GangError(SparkdlCommError, RuntimeError):
     """The gang of ranks, or the channel to the driver, failed."""
 
@@ -160,6 +164,7 @@ BY_NAME: dict[str, type[SparkdlCommError]] = {
         PlanError,
         PersistenceError,
         NonFiniteLossError,
+        CallbackError,
         GangError,
         RankLostError,
         DeadlineError,

@@ -16,11 +16,11 @@ from .conf import CommConf
 from .data import columns
 from .errors import ModelError
 from .model import TorchModel
-from .params import TorchParams
 from .persistence import recipe_of
+from .recipe import TrainingRecipe
 from .scoring import activation_of
 from .train.report import summarize
-from .train.spec import Optimization, TrainSpec
+from .train.spec import TrainSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .params import ParamKeywords
 
 
-class TorchEstimator(Estimator[TorchModel], TorchParams):
+class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
     """Trains ``model`` on the rows of a DataFrame, on several executors at once, synchronously::
 
         estimator = TorchEstimator(
@@ -50,22 +50,40 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
         loss of your own, if the label column is of an integral type; else float32.
     :param optimizer: what makes an optimizer from parameters: a class of ``torch.optim``, or a
         ``functools.partial`` of one. Default: SGD with learning rate 0.01.
+    :param param_groups: function module -> list of dicts, as torch.optim takes parameter groups.
+    :param lr_scheduler: what makes a scheduler of ``torch.optim.lr_scheduler`` from an optimizer. It steps per
+        epoch, or per optimizer step (``lrSchedulerInterval``). ReduceLROnPlateau watches ``earlyStoppingMonitor``.
+    :param metrics: by name, a ``torchmetrics.Metric``, or a callable (output, target) -> scalar, whose mean over
+        the rows is taken; evaluated on the validation rows after each epoch.
+    :param callbacks: list of :class:`~sparkdl_comm.train.callbacks.Callback`; each rank calls a copy of its own.
     :param params: ``featuresCol`` ("features"), ``labelCol`` ("label"), ``predictionCol`` ("prediction"),
         ``rawPredictionCol`` ("rawPrediction"), ``probabilityCol`` ("probability"),
-        ``batchSize`` (rows per step over all ranks, 32), ``maxIter`` (epochs, 1), ``seed`` (0), ``num_workers``
+        ``batchSize`` (rows per step over all ranks, 32), ``accumulationSteps`` (1), ``maxGradNorm``, ``precision``
+        ("fp32"), ``earlyStoppingPatience`` and what goes with it, ``maxIter`` (epochs, 1), ``seed`` (0), ``num_workers``
         (one per slot), ``device`` ("cpu"), ``strategy`` (``spark.sparkdl.comm.strategy``); also
         ``features_col`` and so on.
     :raises TypeError: an unknown keyword, or a value of the wrong type.
 
-    ``model``, ``loss`` and ``optimizer`` are attributes, not Params: Params must be JSON. :meth:`copy` shares
+    ``model``, ``loss``, ``optimizer`` and so on are attributes, not Params: Params must be JSON. :meth:`copy` shares
     them.
     """
 
     def __init__(
-        self, *, model: Any = None, loss: Any = None, optimizer: Any = None, **params: Unpack[ParamKeywords]
+        self,
+        *,
+        model: Any = None,
+        loss: Any = None,
+        optimizer: Any = None,
+        param_groups: Any = None,
+        lr_scheduler: Any = None,
+        metrics: Any = None,
+        callbacks: Any = None,
+        **params: Unpack[ParamKeywords],
     ) -> None:
         super().__init__()
         self.model, self.loss, self.optimizer = model, loss, optimizer
+        self.param_groups, self.lr_scheduler = param_groups, lr_scheduler
+        self.metrics, self.callbacks = metrics, callbacks
         self._set_keywords(dict(params))
 
     def setParams(self, **params: Unpack[ParamKeywords]) -> TorchEstimator:
@@ -86,13 +104,6 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
 
     def getLoss(self) -> Any:
         return self.loss
-
-    def setOptimizer(self, value: Any) -> TorchEstimator:
-        self.optimizer = value
-        return self
-
-    def getOptimizer(self) -> Any:
-        return self.optimizer
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
         """Train, and return the model. All that can be checked is, before any executor is touched, in this
@@ -121,8 +132,16 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
         data, rows = columns.training_rows(dataset, self, functools.partial(ingredients.target_type, loss))
         if rows.weight is not None:
             loss = ingredients.row_losses(loss)
-        optimizer = ingredients.optimizer_factory(self.optimizer)
-        ingredients.check_ships(model=model, loss=loss, optimizer=optimizer)
+        optimization, observation = self.optimization(), self.observation()
+        ingredients.check_ships(
+            model=model,
+            loss=loss,
+            optimizer=optimization.optimizer,
+            param_groups=self.param_groups,
+            lr_scheduler=self.lr_scheduler,
+            metrics=self.metrics,
+            callbacks=self.callbacks,
+        )
         session.check_dynamic_allocation(spark)
         if strategy.needs_plugin:
             session.check_plugin(spark)
@@ -131,7 +150,8 @@ class TorchEstimator(Estimator[TorchModel], TorchParams):
         spec = TrainSpec(
             model=model,
             loss=loss,
-            optimization=Optimization(optimizer),
+            optimization=optimization,
+            observation=observation,
             batch_size=self.getBatchSize(),
             epochs=self.getMaxIter(),
             seed=self.getSeed(),

@@ -40,7 +40,7 @@ def model_like(model: Any) -> ModelLike:
     if isinstance(model, torch.nn.Module) or callable(model):
         return model
     raise ModelError(
-        f"model is {_describe(model)}; give a torch.nn.Module, its class, or a function that returns one, "
+        f"model is {describe(model)}; give a torch.nn.Module, its class, or a function that returns one, "
         "e.g. TorchEstimator(model=LeNet5, ...)"
     )
 
@@ -64,7 +64,7 @@ def loss_function(loss: Any) -> Loss:
             raise ModelError(f"loss: {loss.__name__} cannot be made without arguments; give an instance") from error
     if not callable(loss):
         raise ModelError(
-            f"loss is {_describe(loss)}; give a callable (output, target) -> scalar tensor, or a loss of "
+            f"loss is {describe(loss)}; give a callable (output, target) -> scalar tensor, or a loss of "
             'torch.nn, e.g. loss="CrossEntropyLoss"'
         )
     reduction = getattr(loss, "reduction", "mean")
@@ -82,7 +82,7 @@ def optimizer_factory(optimizer: Any) -> OptimizerFactory:
         return functools.partial(torch.optim.SGD, lr=0.01)
     if isinstance(optimizer, torch.optim.Optimizer) or not callable(optimizer):
         raise ModelError(
-            f"optimizer is {_describe(optimizer)}; give what makes one from parameters: a class of "
+            f"optimizer is {describe(optimizer)}; give what makes one from parameters: a class of "
             "torch.optim or, with arguments, functools.partial(torch.optim.Adam, lr=1e-3)"
         )
     return optimizer
@@ -151,7 +151,7 @@ def _culprit(name: str, part: Any, error: Exception, depth: int = 8) -> tuple[st
         inner = _pickle_error(value)
         if inner is not None:
             return _culprit(f"{name}.{key}", value, inner, depth - 1)
-    return f"{name} ({_describe(part)})", error
+    return f"{name} ({describe(part)})", error
 
 
 def _inside(part: Any) -> dict[str, Any]:
@@ -167,7 +167,8 @@ def _inside(part: Any) -> dict[str, Any]:
     return inside
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
+    """What kind of thing a user gave, for messages."""
     if value is None:
         return "not given"
     kind = value if isinstance(value, type) else type(value)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from .cluster import ClusterKeywords, ClusterParams
 from .columns import ColumnKeywords, ColumnParams
+from .early_stopping import EarlyStoppingKeywords, EarlyStoppingParams
+from .optimization import OptimizationKeywords, OptimizationParams
 from .training import TrainingKeywords, TrainingParams
 
 
-class ParamKeywords(ColumnKeywords, TrainingKeywords, ClusterKeywords, total=False):
+class ParamKeywords(
+    ColumnKeywords, TrainingKeywords, OptimizationKeywords, EarlyStoppingKeywords, ClusterKeywords, total=False
+):
     """Keywords of the constructor and of ``setParams``: every Param, and its snake_case spelling."""
 
 
-class TorchParams(ColumnParams, TrainingParams, ClusterParams):
+class TorchParams(ColumnParams, TrainingParams, OptimizationParams, EarlyStoppingParams, ClusterParams):
     """What estimator and model share. A Param set here overrides the session's conf."""

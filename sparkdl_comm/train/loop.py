@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.gradients import GradientRule
 from sparkdl_comm.train.objective import Objective
+from sparkdl_comm.train.observer import Observer
 from sparkdl_comm.train.schedule import Schedule
 from sparkdl_comm.train.spec import TrainSpec
 from sparkdl_comm.train.strategy import Strategy
@@ -32,7 +32,7 @@ class Progress:
 
     ``step``: optimizer steps done, through all epochs. ``epoch``: the current one, from 0; ``batch``: steps done in it;
     ``epoch_loss``: sum of this rank's parts of their losses. ``history``: a row per finished epoch, with this rank's part
-    of the loss. ``phase`` is for messages about a failure.
+    of the loss. ``stopped``: there are to be no more. ``phase`` is for messages about a failure.
     """
 
     step: int = 0
@@ -40,6 +40,7 @@ class Progress:
     batch: int = 0
     epoch_loss: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
+    stopped: bool = False
     output_shape: list[int] | None = None
     phase: str = "set-up"
 
@@ -63,16 +64,19 @@ class TrainingLoop:
         model: FlatModel,
         strategy: Strategy,
         progress: Progress,
+        validation: RowCache | None = None,
     ) -> None:
-        """``strategy`` has joined; ``plan`` cuts epochs into optimizer steps."""
+        """``strategy`` has joined; ``plan`` cuts epochs into optimizer steps. ``validation``: this rank's rows; None if no
+        rank has any."""
         self.model, self.strategy, self.progress = model, strategy, progress
         self.after_step: Callable[[TrainingLoop], None] | None = None
-        self._gang, self._spec, self._rank, self._rows, self._plan = gang, spec, gang.rank, rows, plan
+        self._spec, self._rank, self._rows, self._plan = spec, gang.rank, rows, plan
         self._device = next(model.module.parameters()).device
         how = spec.optimization
         self._objective = Objective(spec.loss, how.precision, self._device)
         self._rule = GradientRule(how, gang, strategy, spec.conf.timeout)
         self._schedule = Schedule(how, strategy.optimizer)
+        self._observer = Observer(spec, gang, model, strategy, self._schedule, self._objective, validation)
 
     def run(self, tell: Tell) -> float:
         """Trains all epochs that are left. `tell` gets a progress dict after each step. Returns seconds.
@@ -81,11 +85,14 @@ class TrainingLoop:
         trained.
         """
         begin = time.perf_counter()
+        at = self.progress
         self.model.module.train()
-        while self.progress.epoch < self._spec.epochs:
+        self._observer.callbacks.call("on_train_begin", epoch=at.epoch + 1, step=at.step)
+        while at.epoch < self._spec.epochs and not at.stopped:
             self._epoch(tell)
-        self.progress.phase = "finish"
+        at.phase = "finish"
         self.strategy.finish()
+        self._observer.train_end()
         return time.perf_counter() - begin
 
     def state(self) -> dict[str, Any]:
@@ -99,6 +106,7 @@ class TrainingLoop:
             "buffers": dict(self.model.module.named_buffers()),
             "rule": self._rule.state(),
             "schedule": self._schedule.state(),
+            "observer": self._observer.state(),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -110,12 +118,14 @@ class TrainingLoop:
                 buffer.copy_(state["buffers"][name])
         self._rule.load_state(state["rule"])
         self._schedule.load_state(state["schedule"])
+        self._observer.load_state(state["observer"])
         rng.load_state(state["rng"], self._device)
 
     def _epoch(self, tell: Tell) -> None:
         """The steps of the current epoch that are left, and its end."""
         at, plan = self.progress, self._plan
         order = torch.from_numpy(permutation(self._rows.rows, self._spec.seed, at.epoch, self._rank))
+        self._observer.callbacks.call("on_epoch_begin", epoch=at.epoch + 1)
         begin, rows = time.perf_counter(), 0
         while at.batch < plan.steps:
             start, stop = plan.slice(self._rank, at.batch)
@@ -135,6 +145,7 @@ class TrainingLoop:
                     "samples_per_second": rows / (time.perf_counter() - begin),
                 }
             )
+            self._observer.callbacks.call("on_step_end", step=at.step, loss=loss / share if share else None)
             if self.after_step is not None:
                 at.phase = "after step"
                 self.after_step(self)
@@ -142,25 +153,17 @@ class TrainingLoop:
 
     def _end_epoch(self, seconds: float) -> None:
         at = self.progress
-        at.history.append(
-            {
-                "epoch": at.epoch + 1,
-                "step": at.step,
-                "loss": at.epoch_loss / self._plan.steps,
-                "lr": self._schedule.rate(),
-                "seconds": seconds,
-            }
-        )
-        if self._schedule.watches:
-            self._schedule.after_epoch(self._mean_loss())
-        else:
-            self._schedule.after_epoch()
+        row = {
+            "epoch": at.epoch + 1,
+            "step": at.step,
+            "loss": at.epoch_loss / self._plan.steps,
+            "lr": self._schedule.rate(),
+            "seconds": seconds,
+        }
+        at.phase = "end of epoch"
+        at.stopped = self._observer.epoch_end(row, self._rows.rows)
+        at.history.append(row)
         at.epoch, at.batch, at.epoch_loss = at.epoch + 1, 0, 0.0
-
-    def _mean_loss(self) -> float:
-        """The last epoch's, over all ranks, added in their order."""
-        own = json.dumps(self.progress.history[-1]["loss"]).encode()
-        return sum(map(json.loads, self._gang.all_gather(own, self._spec.conf.timeout)))
 
     def _step(self, index: torch.Tensor, total: int) -> float:
         """One optimizer step on `total` rows, those at `index` here; returns this rank's part of its mean loss."""

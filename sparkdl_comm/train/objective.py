@@ -21,12 +21,12 @@ class Objective:
     def __init__(self, loss: Loss, precision: str, device: torch.device) -> None:
         self._loss = loss
         self._dtype = _AUTOCAST.get(precision)
-        self._device = device
+        self.device = device
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self._dtype is None:
             return contextlib.nullcontext()
-        return torch.autocast(self._device.type, self._dtype)
+        return torch.autocast(self.device.type, self._dtype)
 
     def __call__(self, module: torch.nn.Module, batch: Batch) -> tuple[Any, torch.Tensor]:
         """The module's output, matched to the target's shape, and the mean over the rows of weight x loss, a scalar.

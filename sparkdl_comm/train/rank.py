@@ -14,7 +14,7 @@ import torch
 
 from sparkdl_comm.data.cache import Reading
 from sparkdl_comm.data.partitions import BatchPlan
-from sparkdl_comm.errors import ModelError
+from sparkdl_comm.errors import CallbackError, ModelError
 from sparkdl_comm.train import rng
 from sparkdl_comm.train.channel import DriverClient
 from sparkdl_comm.train.failure import Failure
@@ -71,8 +71,8 @@ class Rank:
             self._task.close()
 
     def _failure(self, exc: BaseException) -> Failure:
-        # In these phases only the user's code runs: what it raises is never the echo of another rank's failure.
-        own = self._progress.phase in ("forward", "backward")
+        # In these only the user's code runs: what it raises is never the echo of another rank's failure.
+        own = self._progress.phase in ("forward", "backward") or isinstance(exc, CallbackError)
         return Failure.of(exc, self._rank, self._progress.step, self._progress.phase, secondary=False if own else None)
 
     def _train(self, batches: Iterator[pa.RecordBatch], stack: ExitStack) -> RankReport:

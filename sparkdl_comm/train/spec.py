@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from ..conf import CommConf
 from ..data.fields import RowFormat
+
+if TYPE_CHECKING:
+    from .callbacks import Callback
 
 #: A module, or anything that returns one when called without arguments (a class, a function).
 ModelLike: TypeAlias = "torch.nn.Module | Callable[[], torch.nn.Module]"
@@ -42,6 +45,29 @@ class Optimization:
 
 
 @dataclass(frozen=True)
+class Stopping:
+    """When to stop before the last epoch: after ``patience`` epochs (None: never) in which ``monitor``, a column of the
+    history, did not improve by more than ``min_delta``. ``mode``: ``min`` or ``max``, what is better. ``restore``: end
+    with the parameters and buffers of the best epoch."""
+
+    patience: int | None = None
+    monitor: str = "val_loss"
+    min_delta: float = 0.0
+    mode: str = "min"
+    restore: bool = True
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What looks at the training: ``metrics`` by name, each a torchmetrics.Metric or a callable ``(output, target)`` ->
+    scalar; ``callbacks``; ``stopping``."""
+
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    callbacks: tuple[Callback, ...] = ()
+    stopping: Stopping = field(default_factory=Stopping)
+
+
+@dataclass(frozen=True)
 class TrainSpec:
     """One training run.
 
@@ -68,6 +94,7 @@ class TrainSpec:
     secret: bytes = field(repr=False)
     driver_address: tuple[str, int]
     rows: RowFormat = RowFormat()
+    observation: Observation = field(default_factory=Observation)
 
     def build_model(self) -> torch.nn.Module:
         """The module to train: the one given, or what the factory returns."""

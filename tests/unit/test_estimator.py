@@ -38,7 +38,7 @@ def test_params() -> None:
     snake = TorchEstimator(features_col="f", label_col="l", prediction_col="p", batch_size=8, max_iter=3, num_workers=2)
     for name in ("featuresCol", "labelCol", "predictionCol", "batchSize", "maxIter", "num_workers"):
         assert camel.getOrDefault(name) == snake.getOrDefault(name)
-    assert "rows per step over all ranks" in plain.explainParams()
+    assert "rows per batch over all ranks" in plain.explainParams()
 
 
 def test_setters_return_the_estimator() -> None:
@@ -87,6 +87,19 @@ def test_copy() -> None:
         ({"batchSize": 0}, ConfError, "batchSize=0: must be at least 1"),
         ({"maxIter": -1}, ConfError, "maxIter=-1"),
         ({"num_workers": 0}, ConfError, "num_workers=0"),
+        ({"accumulationSteps": 0}, ConfError, "accumulationSteps=0: must be at least 1"),
+        ({"maxGradNorm": -1.0}, ConfError, "maxGradNorm=-1.0: must be more than 0"),
+        ({"precision": "fp8"}, ConfError, "precision='fp8': must be fp32, bf16 or fp16"),
+        ({"lrSchedulerInterval": "day"}, ConfError, "lrSchedulerInterval='day': must be epoch or step"),
+        ({"earlyStoppingPatience": 0}, ConfError, "earlyStoppingPatience=0"),
+        ({"earlyStoppingMode": "best"}, ConfError, "earlyStoppingMode='best': must be min or max"),
+        ({"earlyStoppingMonitor": "f1"}, ConfError, "earlyStoppingMonitor='f1': must be one of loss, val_loss"),
+        ({"earlyStoppingMinDelta": -0.1}, ConfError, "earlyStoppingMinDelta=-0.1"),
+        ({"lr_scheduler": "cosine"}, ModelError, "lr_scheduler is of type builtins.str"),
+        ({"param_groups": [{}]}, ModelError, "param_groups is of type builtins.list"),
+        ({"metrics": [len]}, ModelError, "metrics: give a dict"),
+        ({"metrics": {"lr": len}}, ModelError, "metrics: lr is a column of the history"),
+        ({"callbacks": [len]}, ModelError, "callbacks: .*sparkdl_comm.Callback"),
         ({"device": "tpu"}, ConfError, "device='tpu': must be cpu or cuda"),
         ({"strategy": "psx"}, ConfError, "psx.*gloo"),
         ({"featuresCol": "x"}, InputError, "featuresCol: there is no column 'x'; the columns are features, label"),

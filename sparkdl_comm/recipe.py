@@ -1,0 +1,105 @@
+"""How a user wants a model trained: the ingredients that are no JSON, and what becomes of them and the Params."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from . import ingredients
+from .errors import ConfError, ModelError
+from .params import TorchParams
+from .train.callbacks import Callback
+from .train.spec import Observation, Optimization, Stopping
+
+#: Columns of the history, which metrics cannot be named.
+_TAKEN = ("epoch", "step", "loss", "val_loss", "lr", "seconds")
+
+
+class TrainingRecipe(TorchParams):
+    """Attributes of the estimator that say how to train, with getters and setters; see
+    :class:`~sparkdl_comm.estimator.TorchEstimator` for what they are."""
+
+    optimizer: Any = None
+    param_groups: Any = None
+    lr_scheduler: Any = None
+    metrics: Any = None
+    callbacks: Any = None
+
+    def optimization(self) -> Optimization:
+        """:class:`ModelError` if an ingredient cannot be used."""
+        for name in ("param_groups", "lr_scheduler"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                wanted = "module -> list of dicts" if name == "param_groups" else "optimizer -> scheduler"
+                raise ModelError(f"{name} is {ingredients.describe(given)}; give a function, {wanted}")
+        return Optimization(
+            optimizer=ingredients.optimizer_factory(self.optimizer),
+            param_groups=self.param_groups,
+            lr_scheduler=self.lr_scheduler,
+            scheduler_interval=self.getLrSchedulerInterval(),
+            accumulation_steps=self.getAccumulationSteps(),
+            max_grad_norm=self.getMaxGradNorm(),
+            precision=self.getPrecision(),
+        )
+
+    def observation(self) -> Observation:
+        """:class:`ModelError` if an ingredient cannot be used; ConfError if the monitored value will not be there."""
+        metrics = {} if self.metrics is None else self.metrics
+        if not isinstance(metrics, Mapping) or not all(callable(metric) for metric in metrics.values()):
+            raise ModelError(
+                "metrics: give a dict of name -> torchmetrics.Metric, or callable (output, target) -> scalar"
+            )
+        taken = sorted(set(metrics) & set(_TAKEN))
+        if taken:
+            raise ModelError(f"metrics: {', '.join(taken)} is a column of the history already; choose another name")
+        callbacks = () if self.callbacks is None else tuple(self.callbacks)
+        strangers = [ingredients.describe(callback) for callback in callbacks if not isinstance(callback, Callback)]
+        if strangers:
+            raise ModelError(f"callbacks: {strangers[0]}; give instances of subclasses of sparkdl_comm.Callback")
+        monitor = self.getEarlyStoppingMonitor()
+        if monitor not in ("loss", "val_loss", *metrics):
+            known = ", ".join(["loss", "val_loss", *metrics])
+            raise ConfError(f"earlyStoppingMonitor={monitor!r}: must be one of {known}")
+        stopping = Stopping(
+            patience=self.getEarlyStoppingPatience(),
+            monitor=monitor,
+            min_delta=self.getEarlyStoppingMinDelta(),
+            mode=self.getEarlyStoppingMode(),
+            restore=self.getRestoreBestModel(),
+        )
+        return Observation(dict(metrics), callbacks, stopping)
+
+    def getOptimizer(self) -> Any:
+        return self.optimizer
+
+    def getParamGroups(self) -> Any:
+        return self.param_groups
+
+    def getLrScheduler(self) -> Any:
+        return self.lr_scheduler
+
+    def getMetrics(self) -> Any:
+        return self.metrics
+
+    def getCallbacks(self) -> Any:
+        return self.callbacks
+
+    def setOptimizer(self, value: Any) -> Any:
+        self.optimizer = value
+        return self
+
+    def setParamGroups(self, value: Callable[..., Any] | None) -> Any:
+        self.param_groups = value
+        return self
+
+    def setLrScheduler(self, value: Callable[..., Any] | None) -> Any:
+        self.lr_scheduler = value
+        return self
+
+    def setMetrics(self, value: Mapping[str, Any] | None) -> Any:
+        self.metrics = value
+        return self
+
+    def setCallbacks(self, value: Sequence[Callback] | None) -> Any:
+        self.callbacks = value
+        return self

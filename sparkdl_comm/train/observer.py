@@ -1,0 +1,109 @@
+"""What happens around the steps of an epoch: callbacks, validation, the scheduler's and early stopping's decisions.
+
+At the end of an epoch, in this order, everything but 1 only where somebody wants it:
+
+1. buffers become the same on all ranks (see :mod:`sparkdl_comm.train.buffers`);
+2. the parameters of the next step are fetched, so that the module is complete;
+3. validation; the epoch's loss over all ranks;
+4. the scheduler, then early stopping, by the value they watch;
+5. ``on_epoch_end``; whether any rank asked to stop.
+
+Ranks talk here only per epoch, never per step.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from sparkdl_comm.data.cache import RowCache
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.train import buffers
+from sparkdl_comm.train.callbacks import Callbacks, TrainingState
+from sparkdl_comm.train.early_stopping import EarlyStopping
+from sparkdl_comm.train.evaluation import Evaluation
+from sparkdl_comm.train.exchange import gather_json
+from sparkdl_comm.train.flat import FlatModel
+from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.train.metrics import Metrics
+from sparkdl_comm.train.objective import Objective
+from sparkdl_comm.train.schedule import Schedule
+from sparkdl_comm.train.spec import TrainSpec
+from sparkdl_comm.train.strategy import Strategy
+
+
+class Observer:
+    """``validation``: this rank's rows, perhaps none; None if no rank has any."""
+
+    def __init__(
+        self,
+        spec: TrainSpec,
+        gang: Gang,
+        model: FlatModel,
+        strategy: Strategy,
+        schedule: Schedule,
+        objective: Objective,
+        validation: RowCache | None,
+    ) -> None:
+        """Raises ConfError if something needs validation rows, and there are none."""
+        self._gang, self._timeout = gang, spec.conf.timeout
+        self._model, self._strategy, self._schedule = model, strategy, schedule
+        observed = spec.observation
+        self._monitor = observed.stopping.monitor
+        self._stopping = EarlyStopping(observed.stopping, model)
+        self._evaluation = None
+        if validation is not None:
+            metrics = Metrics(observed.metrics, objective.device)
+            batch = -(-spec.batch_size // spec.world)
+            self._evaluation = Evaluation(validation, batch, objective, metrics)
+        elif observed.metrics or (self._stopping.active and self._monitor != "loss"):
+            wanted = (
+                f"metrics {sorted(observed.metrics)}" if observed.metrics else f"earlyStoppingMonitor={self._monitor!r}"
+            )
+            raise ConfError(f"{wanted}: there are no validation rows; set validationIndicatorCol or validationFraction")
+        # Every rank has its own, also where the process was forked or is used again.
+        self.callbacks = Callbacks(
+            copy.deepcopy(observed.callbacks), TrainingState(gang.rank, gang.world, model.module)
+        )
+
+    def epoch_end(self, row: dict[str, Any], rows: int) -> bool:
+        """``row``: of the history, with this rank's part of the loss; gets what validation finds. ``rows``: of this rank.
+        Returns whether training is to stop, the same on all ranks.
+
+        Raises CallbackError; ConfError if the monitored value is none of the history's.
+        """
+        buffers.average(self._model.module, rows, self._gang, self._timeout)
+        if not (self._evaluation or self._stopping.active or self.callbacks or self._schedule.watches):
+            self._schedule.after_epoch()
+            return False
+        self._strategy.before_forward()
+        if self._evaluation is not None:
+            row.update(self._evaluation.run(self._model.module, self._gang, self._timeout))
+        whole = {**row, "loss": sum(gather_json(self._gang, row["loss"], self._timeout))}
+        self._schedule.after_epoch(self._watched(whole) if self._schedule.watches else None)
+        over = self._stopping.active and self._stopping.over(self._watched(whole))
+        if self.callbacks:
+            self.callbacks.call("on_epoch_end", epoch=row["epoch"], step=row["step"], loss=whole["loss"], metrics=whole)
+            over |= any(gather_json(self._gang, self.callbacks.state.stop_requested, self._timeout))
+        return over
+
+    def train_end(self) -> None:
+        """All ranks have the final parameters: goes back to the best ones if asked to, and calls ``on_train_end``."""
+        if self._stopping.active:
+            self._stopping.restore()
+        self.callbacks.call("on_train_end")
+
+    def state(self) -> dict[str, Any]:
+        return {"stopping": self._stopping.state(), "callbacks": self.callbacks.saved()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._stopping.load_state(state["stopping"])
+        self.callbacks.load(state["callbacks"])
+
+    def _watched(self, row: dict[str, Any]) -> float:
+        # Without validation and early stopping, ReduceLROnPlateau watches what there is.
+        name = "loss" if self._evaluation is None else self._monitor
+        if not isinstance(row.get(name), float):
+            numbers = sorted(key for key in row if key == "loss" or key == "val_loss" or isinstance(row[key], float))
+            raise ConfError(f"earlyStoppingMonitor={name!r}: must be one of {', '.join(numbers)}")
+        return row[name]

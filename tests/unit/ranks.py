@@ -1,0 +1,161 @@
+"""Ranks that train in threads of this process: real gangs and loops; a strategy whose bytes travel by Gang.all_gather."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.data.cache import Batch
+from sparkdl_comm.data.partitions import BatchPlan
+from sparkdl_comm.train.flat import FlatModel
+from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.train.loop import Progress, TrainingLoop
+from sparkdl_comm.train.optimizing import OptimizerMaker
+from sparkdl_comm.train.spec import Observation, Optimization, TrainSpec
+from sparkdl_comm.train.strategy import Strategy
+
+from .gang_helpers import SECONDS, gang_of
+
+
+@dataclass
+class Rows:
+    """A rank's rows, as the loop reads them."""
+
+    features: torch.Tensor
+    targets: torch.Tensor
+    weights: torch.Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self.features)
+
+    def take(self, index: torch.Tensor, device: torch.device) -> Batch:
+        weights = None if self.weights is None else self.weights[index]
+        return Batch((self.features[index],), (self.targets[index],), weights)
+
+    def cut(self, *counts: int) -> list[Rows]:
+        """Parts of so many rows, one for each rank."""
+        weights = [None] * len(counts) if self.weights is None else self.weights.split(counts)
+        return [
+            Rows(*part) for part in zip(self.features.split(counts), self.targets.split(counts), weights, strict=True)
+        ]
+
+
+class Gathered(Strategy):
+    """Sums gradients in the order of the ranks; every rank updates all, or, if sharded, one stretch."""
+
+    def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
+        self._gang, self._model = gang, model
+        model.bind(torch.empty(model.count), torch.zeros(model.count))
+        self._cuts = [0, *(model.count * (rank + 1) // gang.world for rank in range(gang.world))]
+        if self.sharded:
+            self._mine = slice(self._cuts[gang.rank], self._cuts[gang.rank + 1])
+        else:
+            self._mine = slice(0, model.count)
+        pieces = []
+        for piece in model.cut(self._mine.start, self._mine.stop - self._mine.start):
+            stripe = torch.nn.Parameter(model.values[piece.start : piece.start + piece.count])
+            stripe.grad = model.gradients[piece.start : piece.start + piece.count]
+            pieces.append((piece.owner, stripe))
+        self.optimizer = make_optimizer(pieces)
+        self._stale = False
+
+    def _everybody(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        given = self._gang.all_gather(vector.numpy().tobytes(), SECONDS)
+        return [torch.from_numpy(np.frombuffer(bytearray(each), np.float32)) for each in given]
+
+    def before_forward(self) -> None:
+        if self._stale:
+            everybody = self._everybody(self._model.values)
+            for rank, theirs in enumerate(everybody):
+                stretch = slice(self._cuts[rank], self._cuts[rank + 1])
+                self._model.values[stretch] = theirs[stretch]
+            self._stale = False
+
+    def after_backward(self) -> None:
+        total = sum(self._everybody(self._model.gradients))
+        # As in strategy ps, a rank has the sum for its own shard only.
+        self._model.gradients[self._mine] = total[self._mine]
+
+    def gradients(self) -> list[torch.Tensor]:
+        return [self._model.gradients[self._mine]]
+
+    def update(self, apply: bool = True) -> None:
+        if apply:
+            self.optimizer.step()
+        self._stale = self.sharded
+
+    def owned(self) -> list[tuple[int, torch.Tensor]]:
+        return [(self._mine.start, self._model.values[self._mine])]
+
+    def finish(self) -> None:
+        self.before_forward()
+
+    def abort(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Sharded(Gathered):
+    sharded = True
+
+
+def train(
+    make: Callable[[], torch.nn.Module],
+    parts: list[Rows],
+    *,
+    validation: list[Rows] | None = None,
+    strategy: type[Gathered] = Gathered,
+    loss: Any = None,
+    batch: int = 10**6,
+    epochs: int = 3,
+    observation: Observation | None = None,
+    prepare: Callable[[TrainingLoop], None] = lambda loop: None,
+    **optimization: Any,
+) -> list[TrainingLoop]:
+    """One rank per part, to the end; raises what a rank raised. `prepare` is called before each rank's `run`."""
+    world = len(parts)
+    optimization.setdefault("optimizer", lambda params: torch.optim.SGD(params, lr=0.1))
+    spec = TrainSpec(
+        make, loss or torch.nn.MSELoss(), Optimization(**optimization), batch, epochs, 5, "cpu", "none",
+        CommConf.from_mapping({}, timeout="20s"), world, False, "0" * 16, b"", ("", 0),
+        observation=observation or Observation(),
+    )  # fmt: skip
+    models = []
+    for _ in parts:
+        torch.manual_seed(spec.seed)
+        models.append(FlatModel(make()))
+    plan = BatchPlan.of([part.rows for part in parts], batch * spec.optimization.accumulation_steps)
+    loops: list[Any] = [None] * world
+    errors: list[BaseException] = []
+
+    def one(gang: Gang) -> None:
+        try:
+            joined = strategy(spec.conf)
+            joined.join(gang, models[gang.rank], OptimizerMaker(models[gang.rank], spec.optimization))
+            seen = validation[gang.rank] if validation else None
+            loop = TrainingLoop(spec, gang, parts[gang.rank], plan, models[gang.rank], joined, Progress(), seen)
+            loops[gang.rank] = loop
+            prepare(loop)
+            loop.run(lambda progress: None)
+        except BaseException as exc:  # noqa: BLE001 - raised below, in the test's thread
+            errors.append(exc)
+            gang.close()
+
+    with gang_of(world) as gangs:
+        threads = [threading.Thread(target=one, args=(gang,), daemon=True) for gang in gangs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(2 * SECONDS)
+    if errors:
+        raise errors[0]
+    return loops
