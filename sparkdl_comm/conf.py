@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import ConfError
+from .topology import Topology, parse_size
 
 PREFIX = "spark.sparkdl.comm."
 
@@ -97,6 +98,31 @@ def _port(text: str) -> int:
     return first
 
 
+def _list(text: str) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in text.split(",")) if text else ()
+    if not all(parts):
+        raise ValueError("names separated by commas, none of them empty")
+    return parts
+
+
+def _topology(text: str) -> str:
+    if text:
+        try:
+            Topology.parse(text)
+        except ConfError as error:
+            raise ValueError(f"a topology: {error.message}") from None
+    return text
+
+
+def _size(text: str) -> int:
+    if text == "0":
+        return 0
+    try:
+        return parse_size(text)
+    except ConfError:
+        raise ValueError("0, or a number and B, KiB, MiB or GiB, such as 64KiB; 4 bytes at least") from None
+
+
 def _one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
@@ -158,6 +184,32 @@ KEYS: tuple[Key, ...] = (
         _port,
     ),
     Key(
+        "rails",
+        "rails",
+        "names or addresses",
+        "",
+        "Network interfaces that collectives use at once, one per rail (level of a BCube), separated by commas,\n"
+        "each as in nic. Empty: that of nic, alone.",
+        _list,
+    ),
+    Key(
+        "topology",
+        "topology",
+        "topology",
+        "",
+        "Shape of the network for collectives, such as bcube:3,2,10gbit, star:9 or hosts:4x2. Empty: what the\n"
+        "networks of the rails tell.",
+        _topology,
+    ),
+    Key(
+        "collective.block",
+        "block",
+        "size",
+        "0",
+        "Bytes per block of collectives that pipeline, such as 64KiB. 0: what the cost model says is best.",
+        _size,
+    ),
+    Key(
         "ps.wire",
         "ps_wire",
         "fp32|bf16|fp16",
@@ -190,6 +242,9 @@ class CommConf:
     nic: str
     ports: tuple[int, int]
     driver_port: int
+    rails: tuple[str, ...]
+    topology: str
+    block: int
     ps_wire: str
     progress: bool
 
@@ -223,7 +278,7 @@ def as_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        return "-".join(str(part) for part in value)
+        return ("-" if isinstance(value[0], int) else ",").join(str(part) for part in value) if value else ""
     return str(value)
 
 

@@ -31,6 +31,8 @@ MAX_HOSTS = 65536
 
 KNOWN = "star:N, bcube:n,k, bcube:n0xn1x…, fattree:k[,oversub=R], hosts:MxS; each may end in a rate, such as ,200mbit"
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(b|kib|mib|gib)?", re.IGNORECASE)
+_SIZES = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(bit|kbit|mbit|gbit)", re.IGNORECASE)
 
@@ -54,6 +56,18 @@ def format_rate(rate: int) -> str:
     """The shortest text of ``rate`` bit/s that :func:`parse_rate` reads back: ``200mbit``."""
     unit = max((u for u in _UNITS if rate % _UNITS[u] == 0), key=_UNITS.__getitem__)
     return f"{rate // _UNITS[unit]}{unit}"
+
+
+def parse_size(text: str) -> int:
+    """Bytes in ``64MiB``, ``100KiB``, ``12``.
+
+    :raises ConfError: no such size, or less than 4 bytes.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    size = round(float(match[1]) * _SIZES[(match[2] or "b").lower()]) if match else 0
+    if size < 4:
+        raise ConfError(f"size {text!r}: must be a number and B, KiB, MiB or GiB, such as 64MiB; 4 bytes at least")
+    return size
 
 
 @dataclass(frozen=True)

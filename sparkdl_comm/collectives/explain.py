@@ -4,23 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from dataclasses import asdict
 from typing import Any
 
 from sparkdl_comm.errors import ConfError
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(b|kib|mib|gib)?", re.IGNORECASE)
-_UNITS = {None: 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-
-
-def parse_size(text: str) -> int:
-    """Bytes in ``64MiB``, ``100KiB``, ``12``. ConfError if it is none."""
-    match = _SIZE.fullmatch(text.strip())
-    size = round(float(match[1]) * _UNITS[match[2] and match[2].lower()]) if match else 0
-    if size < 4:
-        raise ConfError(f"size {text!r}: must be a number and B, KiB, MiB or GiB, such as 64MiB; 4 bytes at least")
-    return size
 
 
 def add_parser(commands: Any) -> None:
@@ -47,7 +34,7 @@ def _explain(options: argparse.Namespace) -> int:
     from sparkdl_comm.collectives.cost import ALPHA, GAMMA, Cost
     from sparkdl_comm.collectives.plan import OPERATIONS
     from sparkdl_comm.collectives.select import ranking
-    from sparkdl_comm.topology import Topology
+    from sparkdl_comm.topology import Topology, parse_size
 
     if options.operation not in OPERATIONS:
         raise ConfError(f"--operation {options.operation!r}: there are {', '.join(OPERATIONS)}")

@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -50,13 +50,13 @@ class _Peer:
 class Control:
     """The control thread of one rank. `failure` is written once; `changed` is notified then, and on `go`."""
 
-    def __init__(self, rank: int, world: int, door: Door, clock: Clock = time.monotonic) -> None:
+    def __init__(self, rank: int, world: int, doors: Sequence[Door], clock: Clock = time.monotonic) -> None:
         self.rank = rank
         self.world = world
         self.changed = threading.Condition()
         self.failure: Failure | None = None
         self.go = False
-        self._door = door
+        self._doors = doors
         self._clock = clock
         self._callbacks: list[Callable[[Failure], None]] = []
         self._peers: dict[int, _Peer] = {}
@@ -69,7 +69,8 @@ class Control:
         self._wake_out.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._drain)
-        self._selector.register(door.sock, selectors.EVENT_READ, door.admit)
+        for door in doors:
+            self._selector.register(door.sock, selectors.EVENT_READ, door.admit)
         self._thread = threading.Thread(target=self._run, name=f"sparkdl-gang-{rank}", daemon=True)
         self._thread.start()
 
@@ -138,7 +139,7 @@ class Control:
     def sockets(self) -> list[Any]:
         """Everything with a file descriptor, for a forked child to close."""
         peers = [peer.sock for peer in list(self._peers.values())]
-        return [*peers, self._door.sock, self._wake_in, self._wake_out, self._selector]
+        return [*peers, *(door.sock for door in self._doors), self._wake_in, self._wake_out, self._selector]
 
     # ---- the control thread
 
@@ -158,7 +159,8 @@ class Control:
             for peer in list(self._peers.values()):
                 self._forget(peer)
             self._selector.close()
-            self._door.close()
+            for door in self._doors:
+                door.close()
             self._wake_in.close()
             self._wake_out.close()
 

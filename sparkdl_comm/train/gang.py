@@ -17,7 +17,7 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
@@ -25,8 +25,8 @@ from sparkdl_comm.train import handshake, listen
 from sparkdl_comm.train.control import VERDICT_SECONDS, Control
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.handshake import TIMEOUT_KEY, Clock
-from sparkdl_comm.train.listen import MAX_HELLO, Door
-from sparkdl_comm.train.members import Member, meet
+from sparkdl_comm.train.listen import MAX_HELLO, RAILS_KEY, Door
+from sparkdl_comm.train.members import Member, Rail, meet
 from sparkdl_comm.train.store import GangStore, StoreService
 
 #: How much longer than rank 0 the others wait, for rank 0's word on who is missing.
@@ -51,6 +51,7 @@ class Gang:
         self._present = {rank}
         self._handlers: dict[str, Callable[[socket.socket, int], None]] = {}
         self._gathers = 0
+        self._more_sockets: list[Callable[[], list[socket.socket]]] = []
         self._control: Control
         self._store: StoreService
 
@@ -67,13 +68,15 @@ class Gang:
         payload: dict[str, Any] | None = None,
         timeout: float,
         nic: str | None = None,
+        rails: Sequence[str] = (),
         ports: range | None = None,
         clock: Clock = time.monotonic,
     ) -> Gang:
         """Meet the other `world` - 1 ranks, within `timeout` seconds; returns when all of them are in.
 
         `exchange` is `BarrierTaskContext.allGather`, called once. `nic` (interface name, IP or CIDR)
-        overrides `host` as the address to listen on; `ports` is where to look for a free port.
+        overrides `host` as the address to listen on, and `rails` are the NICs of collectives, that one alone
+        if there are none; `ports` is where to look for free ports.
 
         Raises ConfError (NIC, ports), DeadlineError naming the missing ranks, AuthenticationError,
         RankLostError (a rank died meanwhile), GangError (refused by rank 0; ranks that do not fit together),
@@ -85,12 +88,15 @@ class Gang:
         gang = cls(rank, world, secret, epoch, clock)
         gang.host = listen.choose_address(host, nic)
         gang._bind_ip = gang.host if nic is not None else None
-        door = Door(gang.host, ports, secret, gang._guest, clock)
-        gang._control = Control(rank, world, door, clock)
+        addresses = [listen.choose_address(host, rail, RAILS_KEY) for rail in rails] or [gang.host]
+        doors = {ip: Door(ip, ports, secret, gang._guest, clock) for ip in {gang.host, *addresses}}
+        gang._control = Control(rank, world, list(doors.values()), clock)
         gang._store = StoreService(gang)
         gang._control.on_failure(gang._store.fail)
         _forget_in_children(gang)
-        me = Member(rank, gang.host, listen.nics_to_advertise(gang.host), door.address[1], payload or {})
+        port = {ip: door.address[1] for ip, door in doors.items()}
+        mine = tuple(Rail(ip, listen.network_of(ip), port[ip]) for ip in addresses)
+        me = Member(rank, gang.host, listen.nics_to_advertise(gang.host), port[gang.host], mine, payload or {})
         try:
             gang.members = meet(me, world, epoch, exchange, deadline - clock())
             if rank != 0:
@@ -100,6 +106,11 @@ class Gang:
             gang._shut(leave=False)
             raise
         return gang
+
+    @property
+    def rails(self) -> tuple[Rail, ...]:
+        """This rank's."""
+        return self.members[self.rank].rails
 
     # ---- failure
 
@@ -134,15 +145,19 @@ class Gang:
         it owns the authenticated, non-blocking socket."""
         self._handlers[kind] = handler
 
-    def dial(self, rank: int, kind: str, deadline: float) -> socket.socket:
-        """An authenticated, non-blocking connection to the `serve` handler for `kind` of `rank`.
+    def dial(self, rank: int, kind: str, deadline: float, rail: int | None = None) -> socket.socket:
+        """An authenticated, non-blocking connection to the `serve` handler for `kind` of `rank`, from NIC to NIC of `rail`
+        if given.
 
         Raises RankLostError (nobody listens there any more), AuthenticationError, DeadlineError.
         """
         member = self.members[rank]
         where = f"{kind} connection of rank {self.rank} to rank {rank}"
         try:
-            sock = handshake.connect((member.host, member.port), self._secret, deadline, self._bind_ip, self._clock)
+            address, bind_ip = (member.host, member.port), self._bind_ip
+            if rail is not None:
+                address, bind_ip = (member.rails[rail].address, member.rails[rail].port), self.rails[rail].address
+            sock = handshake.connect(address, self._secret, deadline, bind_ip, self._clock)
         except DeadlineError as exc:
             raise DeadlineError(f"{where}: {exc.message}", rank=rank) from exc
         except GangError as exc:
@@ -157,6 +172,10 @@ class Gang:
             sock.close()
             raise RankLostError(f"{where}: {exc}", rank=rank) from exc
         return sock
+
+    def close_in_children(self, sockets: Callable[[], list[socket.socket]]) -> None:
+        """Have a forked child (a DataLoader's worker) close these too: else nobody would see an EOF while it lives."""
+        self._more_sockets.append(sockets)
 
     def store(self, prefix: str) -> GangStore:
         """A torch.distributed store, kept at rank 0; equal prefixes see equal keys."""
@@ -279,6 +298,7 @@ def _forget_in_children(gang: Gang) -> None:
 
 def _close_in_child() -> None:
     for gang in list(_gangs):
-        for thing in [*gang._control.sockets(), *gang._store.sockets()]:
+        more = [sock for sockets in gang._more_sockets for sock in sockets()]
+        for thing in [*gang._control.sockets(), *gang._store.sockets(), *more]:
             thing.close()  # never shutdown(): that would end the parent's connection too
     _gangs.clear()

@@ -21,6 +21,7 @@ from sparkdl_comm.train import handshake
 from sparkdl_comm.train.handshake import Address, Clock
 
 NIC_KEY = "spark.sparkdl.comm.nic"
+RAILS_KEY = "spark.sparkdl.comm.rails"
 PORTS_KEY = "spark.sparkdl.comm.ports"
 MAX_HELLO = 4096
 #: Seconds a visitor has for handshake and hello.
@@ -57,11 +58,24 @@ def nics_to_advertise(host_ip: str) -> dict[str, str]:
     return {name: ip for name, ip in first.items() if loopback or not ipaddress.ip_address(ip).is_loopback}
 
 
-def choose_address(host: str, nic: str | None) -> str:
+def network_of(ip: str) -> str:
+    """The network that the address of a NIC is in, such as 10.0.1.0/24; the address alone if the system does not say."""
+    address = ipaddress.ip_address(ip)
+    for found in psutil.net_if_addrs().values():
+        for nic in found:
+            if nic.netmask and nic.family in (socket.AF_INET, socket.AF_INET6) and "%" not in nic.address:
+                length = int(ipaddress.ip_address(nic.netmask)).bit_count()
+                network = ipaddress.ip_network(f"{nic.address}/{length}", strict=False)
+                if address in network:
+                    return str(network)
+    return str(ipaddress.ip_network(ip))
+
+
+def choose_address(host: str, nic: str | None, key: str = NIC_KEY) -> str:
     """The numeric address to listen on: of `nic` (interface name, IP or CIDR) if given, else what `host`
     resolves to.
 
-    Raises ConfError, naming spark.sparkdl.comm.nic and the NICs there are.
+    Raises ConfError, naming `key`, where the user set it, and the NICs there are.
     """
     nics = all_nics()
     there = ", ".join(f"{name} ({' '.join(found)})" for name, found in nics.items())
@@ -72,10 +86,13 @@ def choose_address(host: str, nic: str | None) -> str:
             network = ipaddress.ip_network(nic, strict=False)
         except ValueError:
             network = None
+        # All of 127.0.0.0/8 is the loopback interface, which has but one of them.
+        if network is not None and network.num_addresses == 1 and network.is_loopback:
+            return str(network.network_address)
         for address in (address for found in nics.values() for address in found):
             if network is not None and ipaddress.ip_address(address) in network:
                 return address
-        raise ConfError(f"{NIC_KEY}={nic}: no such NIC, address or network on {host}; there are: {there}")
+        raise ConfError(f"{key}={nic}: no such NIC, address or network on {host}; there are: {there}")
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as exc:

@@ -16,14 +16,24 @@ Exchange = Callable[[str], list[str]]
 
 
 @dataclass(frozen=True)
+class Rail:
+    """A NIC for collectives: its address, its network (10.0.1.0/24), and the port on which the rank listens there."""
+
+    address: str
+    network: str
+    port: int
+
+
+@dataclass(frozen=True)
 class Member:
     """What a rank told the others. `host`, `port`: where it listens. `nics`: NIC name -> address, of all that
-    are up. `payload`: what its caller shares (row count, fingerprint, address of the JVM)."""
+    are up. `rails`: see `Rail`. `payload`: what its caller shares (row count, fingerprint, address of the JVM)."""
 
     rank: int
     host: str
     nics: dict[str, str]
     port: int
+    rails: tuple[Rail, ...]
     payload: dict[str, Any]
 
 
@@ -42,7 +52,7 @@ def meet(me: Member, world: int, epoch: str, exchange: Exchange, seconds: float)
     try:
         for value in map(json.loads, texts):
             theirs = value.pop("epoch")
-            member = Member(**value)
+            member = Member(**{**value, "rails": tuple(Rail(**rail) for rail in value["rails"])})
             if theirs != epoch:
                 raise GangError(f"rank {member.rank} is of gang epoch {theirs}, rank {me.rank} of {epoch}")
             members[member.rank] = member

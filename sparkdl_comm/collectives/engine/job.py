@@ -1,0 +1,107 @@
+"""One collective under way at one rank: which of its steps may be taken, and its end."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from sparkdl_comm.collectives.engine.memory import Memory
+from sparkdl_comm.collectives.plan import Plan, Step, dependencies
+from sparkdl_comm.errors import DeadlineError, SparkdlCommError
+from sparkdl_comm.train.handshake import TIMEOUT_KEY
+
+#: (peer, rail)
+Channel = tuple[int, int]
+
+#: Before each message: number of the collective, what it is (a checksum), bytes that follow.
+HEADER = struct.Struct("!IIQ")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan, ready to be run any number of times by rank ``rank``: what each step waits for, worked out once."""
+
+    plan: Plan
+    rank: int
+    steps: tuple[Step, ...]
+    scratch: int
+    waits: tuple[int, ...]
+    followers: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, plan: Plan, rank: int) -> Prepared:
+        program = plan.program(rank)
+        before = dependencies(program.steps)
+        followers: list[list[int]] = [[] for _ in before]
+        for index, others in enumerate(before):
+            for other in others:
+                followers[other].append(index)
+        waits = tuple(map(len, before))
+        return cls(plan, rank, program.steps, program.scratch, waits, tuple(map(tuple, followers)))
+
+    @property
+    def channels(self) -> set[Channel]:
+        return {(step.peer, step.rail) for step in self.steps}
+
+
+class Job:
+    """``number``: all ranks number their collectives alike. ``op``: of :class:`Memory`."""
+
+    def __init__(self, number: int, prepared: Prepared, tensor: torch.Tensor, op: str) -> None:
+        self.number = number
+        self.prepared = prepared
+        self.memory = Memory(tensor, prepared.scratch, op)
+        self.error: SparkdlCommError | None = None
+        plan = prepared.plan
+        self.name = f"{plan} of {tensor.dtype}, {op} (collective number {number})"
+        self._identity = zlib.crc32(f"{plan} root {plan.collective.root} {tensor.dtype} {op}".encode())
+        self._waits = list(prepared.waits)
+        self._open = len(prepared.steps)
+        self._done = threading.Event()
+        self._tensor = tensor
+
+    def is_ready(self, index: int) -> bool:
+        return self._waits[index] == 0
+
+    def header(self, index: int) -> bytes:
+        """Of the message of step ``index``, at the sender and at the receiver."""
+        step = self.prepared.steps[index]
+        return HEADER.pack(self.number % 2**32, self._identity, (step.stop - step.start) * self.memory.itemsize)
+
+    def complete(self, index: int) -> Iterable[int]:
+        """Step ``index`` is done; the steps that may be taken now."""
+        self._open -= 1
+        ready = []
+        for follower in self.prepared.followers[index]:
+            self._waits[follower] -= 1
+            if not self._waits[follower]:
+                ready.append(follower)
+        return ready
+
+    @property
+    def is_complete(self) -> bool:
+        return self._open == 0
+
+    def end(self, error: SparkdlCommError | None = None) -> None:
+        """Wakes who waits for it."""
+        if error is None:
+            self.memory.finish(self.prepared.plan.collective.world)
+        self.error = error
+        self._done.set()
+
+    def wait(self, timeout: float | None = None) -> torch.Tensor:
+        """The tensor, when the collective is complete here.
+
+        :raises DeadlineError: not within ``timeout`` seconds, or (None) when it stood still for as long as the engine allows.
+        :raises SparkdlCommError: why it failed.
+        """
+        if not self._done.wait(timeout):
+            raise DeadlineError(f"{self.name} not complete after {timeout:g} s; set {TIMEOUT_KEY}", phase="collective")
+        if self.error is not None:
+            raise self.error
+        return self._tensor

@@ -1,0 +1,86 @@
+"""The connections of a gang's socket engines: one per peer and rail, from NIC to NIC, authenticated, made when needed."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from sparkdl_comm.collectives.engine.job import Channel
+from sparkdl_comm.errors import DeadlineError
+from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.train.handshake import TIMEOUT_KEY, hang_up
+
+
+class Links:
+    """``order[place]``: the gang's rank that is rank ``place`` of the plans. ``timeout``: seconds to connect.
+
+    Of two ranks the one that comes first in the order dials.
+    """
+
+    def __init__(self, gang: Gang, order: Sequence[int], timeout: float) -> None:
+        self._gang, self._order, self._timeout = gang, order, timeout
+        self._place = order.index(gang.rank)
+        self._changed = threading.Condition()
+        self._came: dict[Channel, socket.socket] = {}
+        for rail in range(len(gang.rails)):
+            gang.serve(_kind(rail), self._guest(rail))
+        gang.on_failure(lambda _: self._wake())
+
+    def connect(self, channels: Iterable[Channel]) -> dict[Channel, socket.socket]:
+        """Sockets of the channels; the peers must ask for theirs to this rank.
+
+        :raises DeadlineError: a peer did not, within the timeout.
+        :raises SparkdlCommError: the gang's failure; a peer cannot be reached.
+        """
+        deadline = time.monotonic() + self._timeout
+        wanted = list(channels)
+        found = {}
+        for peer, rail in wanted:
+            if self._place < peer:
+                found[peer, rail] = self._gang.dial(self._order[peer], _kind(rail), deadline, rail)
+        awaited = set(wanted) - found.keys()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: awaited <= self._came.keys() or self._gang.failure() is not None,
+                max(0.0, deadline - time.monotonic()),
+            )
+            self._gang.check()
+            if not awaited <= self._came.keys():
+                peer, rail = min(awaited - self._came.keys())
+                raise DeadlineError(
+                    f"rank {self._order[peer]} did not connect to rank {self._gang.rank} over rail {rail} within"
+                    f" {self._timeout:g} s; set {TIMEOUT_KEY}",
+                    rank=self._order[peer],
+                )
+            found |= {channel: self._came.pop(channel) for channel in awaited}
+        return found
+
+    def close(self) -> None:
+        """Closes what came and nobody asked for."""
+        with self._changed:
+            for sock in self._came.values():
+                sock.close()
+            self._came.clear()
+
+    def _guest(self, rail: int) -> Callable[[socket.socket, int], None]:
+        def came(sock: socket.socket, rank: int) -> None:
+            channel = self._order.index(rank), rail
+            with self._changed:
+                if channel in self._came:
+                    hang_up(sock)
+                    sock.close()
+                    return
+                self._came[channel] = sock
+                self._changed.notify_all()
+
+        return came
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+def _kind(rail: int) -> str:
+    return f"collective on rail {rail}"

@@ -1,0 +1,72 @@
+"""A tensor and its scratch as a plan addresses them: as bytes to receive into and send from, and as elements to combine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparkdl_comm.errors import InputError
+
+#: Elements below which torch does not start threads of its own for one addition; see ATen's GRAIN_SIZE.
+_SERIAL = 32767
+
+#: Name -> how numpy and torch combine two ranges; "mean" is a sum that is divided at the end.
+_COMBINES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "sum": (np.add, torch.add),
+    "mean": (np.add, torch.add),
+    "min": (np.minimum, torch.minimum),
+    "max": (np.maximum, torch.maximum),
+}
+
+
+class Memory:
+    """``tensor``: contiguous, on the CPU, any shape. ``scratch``: elements behind it. ``op``: sum, mean, min or max.
+
+    :raises InputError: a tensor that is not; an unknown op; the mean of integers; a dtype that has no order or no sum.
+    """
+
+    def __init__(self, tensor: torch.Tensor, scratch: int, op: str) -> None:
+        if tensor.device.type != "cpu" or not tensor.is_contiguous():
+            raise InputError(f"collectives over sockets need contiguous tensors on the CPU, not one on {tensor.device}")
+        if op not in _COMBINES:
+            raise InputError(f"op={op!r}: there are {', '.join(_COMBINES)}")
+        if tensor.is_complex() or tensor.dtype is torch.bool or (op == "mean" and not tensor.is_floating_point()):
+            raise InputError(f"op={op!r} of {tensor.dtype}: real numbers only, and a mean of floating point only")
+        self.itemsize = tensor.element_size()
+        self._tensor = tensor
+        self._count = tensor.numel()
+        parts = tensor.detach().view(-1), torch.empty(scratch, dtype=tensor.dtype)
+        self._bytes = [part.view(torch.uint8).numpy().data for part in parts]
+        by_numpy, by_torch = _COMBINES[op]
+        self._mean = op == "mean"
+        # numpy adds in the calling thread, but knows no bfloat16, and is slow with float16.
+        self._in_torch = tensor.dtype in (torch.float16, torch.bfloat16)
+        self._parts: list[Any] = list(parts) if self._in_torch else [part.numpy() for part in parts]
+        self._dtype = tensor.dtype
+        self._numpy_dtype = None if self._in_torch else self._parts[0].dtype
+        self._combine = by_torch if self._in_torch else by_numpy
+
+    def bytes(self, start: int, stop: int) -> memoryview:
+        """The elements from ``start`` to ``stop``, all of the tensor or all of the scratch."""
+        part, offset = (0, 0) if start < self._count else (1, self._count)
+        return self._bytes[part][(start - offset) * self.itemsize : (stop - offset) * self.itemsize]
+
+    def combine(self, start: int, data: bytearray, size: int) -> None:
+        """Combines the first ``size`` bytes of ``data``, whole elements, into those from ``start`` on."""
+        part, offset = (0, 0) if start < self._count else (1, self._count)
+        count = size // self.itemsize
+        target = self._parts[part][start - offset : start - offset + count]
+        if not self._in_torch:
+            self._combine(target, np.frombuffer(data, self._numpy_dtype, count), out=target)
+            return
+        source = torch.frombuffer(data, dtype=self._dtype, count=count)
+        for mine, theirs in zip(target.split(_SERIAL), source.split(_SERIAL), strict=True):
+            self._combine(mine, theirs, out=mine)
+
+    def finish(self, world: int) -> None:
+        """The collective is complete."""
+        if self._mean:
+            self._tensor.div_(world)

@@ -1,0 +1,247 @@
+"""The socket engine: runs plans on tensors of the CPU, over one TCP connection per peer and rail.
+
+One thread per rank moves all bytes: it sends and receives over all connections as the kernel lets it, so that all rails
+work at once. What arrives goes straight into the tensor; what is to be combined is added chunk by chunk, while the kernel
+receives the next. Any number of collectives may be under way; over each connection their messages follow each other in the
+order in which they were started, which must be the same on all ranks.
+
+After any failure the engine is of no use any more: nobody knows what was in the connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+
+from sparkdl_comm.collectives.engine.connection import Connection
+from sparkdl_comm.collectives.engine.job import Channel, Job, Prepared
+from sparkdl_comm.collectives.plan import Plan
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
+from sparkdl_comm.train.handshake import TIMEOUT_KEY, Clock
+
+#: Gives authenticated, non-blocking sockets for the channels; both ends ask for the same ones.
+Connect = Callable[[Iterable[Channel]], Mapping[Channel, socket.socket]]
+
+#: How often the thread wakes if nothing is under way.
+_IDLE_SECONDS = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class SocketEngine:
+    """One rank's. Its methods may be called from any thread, but all ranks must start the same collectives in the same order.
+
+    :param rank: this rank's number in the plans.
+    :param connect: see :data:`Connect`; called when a plan first needs a channel.
+    :param timeout: seconds for which a collective may stand still.
+    """
+
+    def __init__(self, rank: int, connect: Connect, timeout: float, clock: Clock = time.monotonic) -> None:
+        self.rank = rank
+        self._connect, self._timeout, self._clock = connect, timeout, clock
+        self._numbers = 0
+        self._connecting = threading.Lock()
+        self._starting = threading.Lock()  # so that collectives begin in the order of their numbers, or not at all
+        self._connections: dict[Channel, Connection] = {}
+        self._jobs: list[Job] = []  # under way, in their order; the engine's thread only
+        self._moved = 0.0  # when bytes moved last, or there was nothing to move
+        self._posted: deque[Callable[[], None]] = deque()
+        self._broken: SparkdlCommError | None = None
+        self._selector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._selector.register(self._wake_out, selectors.EVENT_READ)
+        self._registered: dict[Connection, int] = {}
+        self._thread = threading.Thread(target=self._run, name=f"sparkdl-collectives-{rank}", daemon=True)
+        self._thread.start()
+
+    def prepare(self, plan: Plan) -> Prepared:
+        """Works out what :meth:`start` needs, and connects to the plan's peers. All ranks prepare the same plans.
+
+        :raises SparkdlCommError: a peer cannot be reached.
+        """
+        prepared = Prepared.of(plan, self.rank)
+        with self._connecting:
+            missing = prepared.channels - self._connections.keys()
+            found = self._connect(sorted(missing)) if missing else {}
+            self._connections |= {channel: Connection(channel, sock) for channel, sock in found.items()}
+        return prepared
+
+    def start(self, prepared: Prepared, tensor: torch.Tensor, op: str = "sum") -> Job:
+        """Begins a collective on ``tensor``, which must not be touched until :meth:`Job.wait` returns.
+
+        :param tensor: of as many elements as the plan has, contiguous, on the CPU.
+        :param op: sum, mean, min or max.
+        :raises InputError: a tensor that is not so.
+        :raises SparkdlCommError: the engine has failed or was closed.
+        """
+        if tensor.numel() != prepared.plan.collective.count:
+            raise InputError(f"{prepared.plan}: the tensor has {tensor.numel()} elements")
+        with self._starting:
+            if self._broken is not None:
+                raise self._broken
+            job = Job(self._numbers, prepared, tensor, op)
+            self._numbers += 1
+            self._post(lambda: self._begin(job))
+        return job
+
+    def abort(self, error: SparkdlCommError) -> None:
+        """All collectives under way, and those to come, fail with ``error``, if nothing else failed before."""
+        self._post(lambda: self._break(error))
+
+    def close(self) -> None:
+        """Closes all connections; what is still under way fails. May be repeated."""
+        self.abort(GangError(f"rank {self.rank} closed its collectives"))
+        if threading.current_thread() is not self._thread:
+            self._thread.join(self._timeout)
+
+    def sockets(self) -> list[socket.socket]:
+        """All that are open, for a forked child to close."""
+        return [*(c.sock for c in self._connections.values()), self._wake_in, self._wake_out]
+
+    # ---- the engine's thread
+
+    def _post(self, work: Callable[[], None]) -> None:
+        self._posted.append(work)
+        with contextlib.suppress(OSError):  # full: it will wake anyway. Closed: it is past work.
+            self._wake_in.send(b"x")
+
+    def _run(self) -> None:
+        try:
+            while self._broken is None:
+                for key, events in self._selector.select(self._patience()):
+                    if key.data is None:
+                        self._drain()
+                    else:
+                        self._serve(key.data, events)
+                while self._posted:
+                    self._posted.popleft()()
+                self._check_deadline()
+        except Exception as exc:  # noqa: BLE001 - who waits for a collective must hear of it
+            _log.exception("the collectives' thread of rank %d failed", self.rank)
+            self._break(GangError(f"the collectives' thread of rank {self.rank} failed: {exc!r}"))
+        finally:
+            self._break(GangError(f"rank {self.rank} closed its collectives"))
+            while self._posted:
+                self._posted.popleft()()
+            self._selector.close()
+            self._wake_in.close()
+            self._wake_out.close()
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake_out.recv(4096)
+
+    def _patience(self) -> float:
+        return max(0.0, self._moved + self._timeout - self._clock()) if self._jobs else _IDLE_SECONDS
+
+    def _begin(self, job: Job) -> None:
+        if self._broken is not None:
+            job.end(self._broken)
+            return
+        if not self._jobs:
+            self._moved = self._clock()
+        self._jobs.append(job)
+        touched = {}
+        for index, step in enumerate(job.prepared.steps):
+            connection = self._connections[step.peer, step.rail]
+            connection.add(job, index)
+            touched[connection] = selectors.EVENT_WRITE
+        for connection, events in touched.items():
+            self._serve(connection, events)
+        self._end_if_complete(job)
+
+    def _serve(self, connection: Connection, events: int) -> None:
+        """Does what it can over the connection, and sends what that makes possible over others."""
+        todo = deque([(connection, events)])
+        while todo and self._broken is None:
+            connection, events = todo.popleft()
+            before = connection.moved
+            done: list[tuple[Job, int]] = []
+            try:
+                if events & selectors.EVENT_READ:
+                    done += connection.receive()
+                if events & selectors.EVENT_WRITE:
+                    done += connection.send()
+            except SparkdlCommError as exc:
+                self._break(exc)
+                return
+            except OSError as exc:
+                self._break(self._lost(connection, exc))
+                return
+            if connection.moved > before:
+                self._moved = self._clock()
+            for job, index in done:
+                for follower in job.complete(index):
+                    step = job.prepared.steps[follower]
+                    todo.append((self._connections[step.peer, step.rail], selectors.EVENT_WRITE))
+                self._end_if_complete(job)
+            self._watch(connection)
+
+    def _watch(self, connection: Connection) -> None:
+        """Has the selector report what the connection waits for."""
+        wanted = selectors.EVENT_READ if connection.wants_to_receive else 0
+        wanted |= selectors.EVENT_WRITE if connection.wants_to_send else 0
+        before = self._registered.get(connection, 0)
+        if wanted == before:
+            return
+        if not before:
+            self._selector.register(connection.sock, wanted, connection)
+        elif wanted:
+            self._selector.modify(connection.sock, wanted, connection)
+        else:
+            self._selector.unregister(connection.sock)
+        self._registered[connection] = wanted
+
+    def _end_if_complete(self, job: Job) -> None:
+        if job.is_complete and job in self._jobs:
+            self._jobs.remove(job)
+            job.end()
+
+    def _check_deadline(self) -> None:
+        if not self._jobs or self._clock() < self._moved + self._timeout:
+            return
+        job = self._jobs[0]
+        waiting = sorted(c.channel for c in self._connections.values() if job in c.awaited)
+        peers = ", ".join(f"rank {peer} over rail {rail}" for peer, rail in waiting) or "room to send"
+        self._break(
+            DeadlineError(
+                f"rank {self.rank}: {job.name} stood still for {self._timeout:g} s, waiting for {peers}; a rank that needs"
+                f" longer than that for a step needs a larger {TIMEOUT_KEY}",
+                phase="collective",
+            )
+        )
+
+    def _lost(self, connection: Connection, exc: OSError) -> RankLostError:
+        peer, rail = connection.channel
+        names = ", ".join(job.name for job in self._jobs)
+        error = RankLostError(
+            f"rank {self.rank} lost its connection to rank {peer} over rail {rail} in {names or 'no collective'}: {exc}",
+            rank=peer,
+            phase="collective",
+        )
+        error.__cause__ = exc
+        return error
+
+    def _break(self, error: SparkdlCommError) -> None:
+        """The first failure: everybody who waits hears of it, and so do the peers, whose connections close."""
+        with self._starting:
+            if self._broken is not None:
+                return
+            self._broken = error
+        for job in self._jobs:
+            job.end(error)
+        self._jobs.clear()
+        for connection in self._connections.values():
+            if self._registered.pop(connection, 0):
+                self._selector.unregister(connection.sock)
+            connection.sock.close()

@@ -1,0 +1,98 @@
+"""A rank's collectives: plans made for what is asked, kept for the next time, and run by the socket engine."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+
+import torch
+
+from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
+from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.discover import arrange
+from sparkdl_comm.collectives.engine.job import Job, Prepared
+from sparkdl_comm.collectives.engine.links import Links
+from sparkdl_comm.collectives.engine.sockets import SocketEngine
+from sparkdl_comm.collectives.plan import Operation, Plan
+from sparkdl_comm.collectives.select import collective_for, ranking
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import ConfError, GangError
+from sparkdl_comm.train.gang import Gang
+
+AUTO = "auto"
+
+#: The rate that is assumed of links whose rate nobody gave: it decides nothing but the size of blocks, and which of
+#: algorithms that move equal bytes has the fewer messages.
+_ASSUMED_RATE = "10gbit"
+
+_log = logging.getLogger(__name__)
+
+
+class CollectiveGroup:
+    """Collectives of a gang's ranks by ``algorithm``, or (``auto``) by whichever is cheapest for what is asked.
+
+    All ranks make one, and call the same methods in the same order.
+
+    :raises ConfError: the topology does not fit the ranks, or the algorithm not the topology.
+    """
+
+    def __init__(self, gang: Gang, algorithm: str, conf: CommConf) -> None:
+        topology, self._order = arrange(gang.members, conf.topology)
+        if algorithm != AUTO and ALGORITHMS[algorithm].unfit(topology):
+            raise ConfError(f"strategy {algorithm} cannot run on {topology}: {ALGORITHMS[algorithm].unfit(topology)}")
+        self.topology = topology if topology.rates else topology.with_rates(_ASSUMED_RATE)
+        self.algorithm = algorithm
+        self._gang, self._block, self._timeout = gang, conf.block, conf.timeout
+        self._cost = Cost.of(self.topology)
+        self._prepared: dict[tuple[Operation, int, int, int], Prepared] = {}
+        self._place = self._order.index(gang.rank)
+        self._links = Links(gang, self._order, conf.timeout)
+        self._meet(conf)
+        self._engine = SocketEngine(self._place, self._links.connect, conf.timeout)
+        gang.close_in_children(self._engine.sockets)
+        gang.on_failure(lambda failure: self._engine.abort(failure.to_exception()))
+
+    def prepare(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> Prepared:
+        """The plan of a collective of ``count`` elements, connected; made when first asked for."""
+        key = (operation, count, dtype.itemsize, root)
+        if key not in self._prepared:
+            self._prepared[key] = self._engine.prepare(self._plan(*key))
+        return self._prepared[key]
+
+    def start(self, operation: Operation, tensor: torch.Tensor, op: str = "sum", root: int = 0) -> Job:
+        """Begins a collective on ``tensor``; see :class:`~sparkdl_comm.collectives.plan.Collective` for what it does.
+
+        :raises InputError: the tensor is not contiguous or not on the CPU; an unknown op.
+        """
+        return self._engine.start(self.prepare(operation, tensor.numel(), tensor.dtype, root), tensor, op)
+
+    def close(self) -> None:
+        """Closes the connections; whatever is under way fails."""
+        self._engine.close()
+        self._links.close()
+
+    def _plan(self, operation: Operation, count: int, itemsize: int, root: int) -> Plan:
+        """``root``: a rank of the gang."""
+        name = self.algorithm
+        if name == AUTO:
+            best, *others = ranking(operation, self.topology, count, itemsize, self._cost)
+            name = best.algorithm
+            if self._gang.rank == 0:
+                also = ", ".join(f"{other.algorithm} {other.seconds:.4g} s" for other in others) or "none"
+                _log.info(
+                    "%s of %d bytes: %s, predicted %.4g s (others: %s)",
+                    operation, count * itemsize, name, best.seconds, also,
+                )  # fmt: skip
+        collective = collective_for(name, operation, self.topology, count, itemsize, self._cost, self._block)
+        return make_plan(name, replace(collective, root=self._order.index(root)))
+
+    def _meet(self, conf: CommConf) -> None:
+        """Returns when all ranks accept connections, and agree on how they will communicate."""
+        mine = json.dumps([str(self.topology), self._order, self.algorithm, conf.block]).encode()
+        for rank, theirs in enumerate(self._gang.all_gather(mine, self._timeout)):
+            if theirs != mine:
+                raise GangError(
+                    f"rank {rank} has topology, order, algorithm and block {theirs.decode()}, rank {self._gang.rank} has"
+                    f" {mine.decode()}"
+                )
