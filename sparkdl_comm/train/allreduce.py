@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 
-import torch
 import torch.distributed as dist
 
 from sparkdl_comm.errors import ConfError, DeadlineError
@@ -13,10 +12,10 @@ from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.optimizing import OptimizerMaker
 from sparkdl_comm.train.process_group import bind_to_nic
-from sparkdl_comm.train.strategy import Strategy
+from sparkdl_comm.train.replicated import Replicated
 
 
-class AllReduce(Strategy):
+class AllReduce(Replicated):
     """Steps: backward; one all-reduce (sum) of the flat gradient; the whole optimizer step on every rank."""
 
     backend = ""
@@ -24,11 +23,7 @@ class AllReduce(Strategy):
     _group: dist.ProcessGroup | None = None
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
-        device = next(model.module.parameters()).device
-        model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))
-        self._model = model
-        self._world = gang.world
-        self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
+        super().join(gang, model, make_optimizer)
         bind_to_nic(gang)
         dist.init_process_group(
             self.backend,
@@ -39,9 +34,6 @@ class AllReduce(Strategy):
         )
         self._group = dist.group.WORLD
 
-    def before_forward(self) -> None:
-        """Nothing: the optimizer left the parameters in place."""
-
     def after_backward(self) -> None:
         with self.watch.phase("push"):
             self._collective("all-reduce", lambda: dist.all_reduce(self._model.gradients))
@@ -49,17 +41,6 @@ class AllReduce(Strategy):
         moved = self._model.gradients.nbytes * (self._world - 1) // self._world
         self.watch.bytes["push"] += moved
         self.watch.bytes["pull"] += moved
-
-    def gradients(self) -> list[torch.Tensor]:
-        return [self._model.gradients]
-
-    def update(self, apply: bool = True) -> None:
-        with self.watch.phase("update"):
-            if apply:
-                self.optimizer.step()
-
-    def owned(self) -> list[tuple[int, torch.Tensor]]:
-        return [(0, self._model.values)]
 
     def finish(self) -> None:
         self._collective("barrier", dist.barrier)

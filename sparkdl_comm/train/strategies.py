@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from sparkdl_comm.errors import ConfError
+from sparkdl_comm.train import collective
 from sparkdl_comm.train.allreduce import Gloo, Nccl
 from sparkdl_comm.train.parameter_server import ParameterServer
 from sparkdl_comm.train.strategy import Strategy
 
-STRATEGIES: dict[str, type[Strategy]] = {"ps": ParameterServer, "gloo": Gloo, "nccl": Nccl}
+STRATEGIES: dict[str, type[Strategy]] = {
+    "ps": ParameterServer,
+    **collective.strategies(),
+    "gloo": Gloo,
+    "nccl": Nccl,
+}
 
 
 def strategy_class(name: str) -> type[Strategy]:

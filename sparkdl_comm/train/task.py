@@ -80,6 +80,7 @@ class RankTask:
             payload=payload,
             timeout=conf.timeout,
             nic=conf.nic or None,
+            rails=conf.rails,
             ports=range(conf.ports[0], conf.ports[1] + 1) if conf.ports[0] else None,
         )
         return self.gang

@@ -1,0 +1,35 @@
+"""What strategies have in common by which every rank updates all parameters, from the sum of all ranks' gradients."""
+
+from __future__ import annotations
+
+import torch
+
+from sparkdl_comm.train.flat import FlatModel
+from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.train.optimizing import OptimizerMaker
+from sparkdl_comm.train.strategy import Strategy
+
+
+class Replicated(Strategy):
+    """The optimizer leaves the parameters in place; a subclass adds up the gradients."""
+
+    def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
+        device = next(model.module.parameters()).device
+        model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))
+        self._model = model
+        self._world = gang.world
+        self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
+
+    def before_forward(self) -> None:
+        """Nothing: the parameters are in place."""
+
+    def gradients(self) -> list[torch.Tensor]:
+        return [self._model.gradients]
+
+    def update(self, apply: bool = True) -> None:
+        with self.watch.phase("update"):
+            if apply:
+                self.optimizer.step()
+
+    def owned(self) -> list[tuple[int, torch.Tensor]]:
+        return [(0, self._model.values)]

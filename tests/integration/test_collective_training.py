@@ -1,0 +1,52 @@
+"""Whole fits on three executors whose gradients travel by this package's own collectives."""
+
+import pytest
+
+from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.topology import Topology
+from tests.integration.nets import Large
+from tests.integration.test_training import distance, fit, frame, in_one_process, same_bits
+
+FITTING = [name for name, algorithm in ALGORITHMS.items() if not algorithm.unfit(Topology.parse("star:3"))]
+STEPS = 4
+
+
+@pytest.mark.parametrize("strategy", [*FITTING, "auto"])
+def test_same_result_as_one_process(spark, strategy):
+    model = fit(frame(spark), model=Large, epochs=STEPS, strategy=strategy)
+    assert distance(model.module.state_dict(), in_one_process(Large, "sgd", STEPS)) < 1e-5
+    parameters = sum(parameter.numel() for parameter in Large().parameters())
+    if strategy in ("bml", "ring", "be", "p2p-ps"):
+        # Of three ranks each gets 2/3 of the gradients, and 2/3 of the sums, in every step.
+        for way in ("push", "pull"):
+            assert model.summary["bytes"][way] / STEPS == pytest.approx(3 * 4 * parameters * 2 / 3, rel=1e-3)
+
+
+def test_same_seed_same_bits(spark):
+    assert same_bits(*(fit(frame(spark), epochs=2, strategy="lp") for _ in range(2)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"strategy": "hierarchical"}, "strategy hierarchical cannot run on star:3"),
+        ({"strategy": "bml", "topology": "bcube:2,2"}, "bcube:2,2 has 4 ranks, not 3; 3 fit star:3"),
+        ({"strategy": "bml", "rails": "lo,eth77"}, "spark.sparkdl.comm.rails=eth77"),
+        (
+            {"strategy": "bml", "rails": "lo,lo", "topology": "star:3"},
+            "star:3 has 1 rails, but spark.sparkdl.comm.rails",
+        ),
+    ],
+)
+def test_networks_that_do_not_fit(spark, settings, complaint):
+    strategy = settings.pop("strategy")
+    for name, value in settings.items():
+        spark.conf.set(f"spark.sparkdl.comm.{name}", value)
+    try:
+        with pytest.raises(ConfError) as error:
+            fit(frame(spark), strategy=strategy)
+    finally:
+        for name in settings:
+            spark.conf.unset(f"spark.sparkdl.comm.{name}")
+    assert complaint in str(error.value)
