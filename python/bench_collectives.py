@@ -1,0 +1,150 @@
+"""Collectives of this package on an emulated network, against what its links allow, and beside their peers.
+
+    python python/bench_collectives.py --topology bcube:3,2 --rate 200 --sizes 4,16 --algorithms bml,ring --json
+
+One rank per host, over all rails of the topology. Theory of an all-reduce: each rank must send 2 (N-1)/N x bytes, over all
+its rails together; that of a linear pipeline or a tree is its own formula (Table 1 of the paper). A repeat is timed from a
+barrier to the end of the slowest rank, and its result is checked on every rank. `predicted` is the time that the plan's
+critical path takes by the model.
+
+With `--peers` gloo and Open MPI run in the same call, on star:N of as many hosts: they use one NIC per host. `--loopback` runs
+on the loopback interface, without limits: the figure is then bus bandwidth, and what the CPU does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.select import predict
+from sparkdl_comm.errors import ConfError, LabUnavailableError, SparkdlCommError
+from sparkdl_comm.lab import Lab
+from sparkdl_comm.lab.bench import Report, Row, broadcast_seconds, versions
+from sparkdl_comm.lab.bench import parser as bench_parser
+from sparkdl_comm.topology import Topology
+
+RANK_PROGRAM = Path(__file__).parent / "peers" / "collective_rank.py"
+OPERATIONS = ("all_reduce", "broadcast", "reduce")
+
+
+def own(options: Namespace, folder: Path) -> Iterator[Row]:
+    """Rows of all algorithms, operations and sizes on the options' topology."""
+    cluster = Lab.loopback(options.topology) if options.loopback else Lab(options.topology)
+    with cluster:
+        for algorithm in options.algorithms:
+            asked = [operation for operation in options.operations if operation in ALGORITHMS[algorithm].operations]
+            arguments = [options.warmup, options.repeats, options.timeout, options.block, *options.bytes]
+            rendezvous = folder / algorithm
+            rendezvous.mkdir()
+            results = cluster.run(
+                [sys.executable, str(RANK_PROGRAM), str(rendezvous), algorithm, ",".join(asked), *map(str, arguments)],
+                timeout=options.timeout,
+            )
+            for line in results[0].stdout.splitlines():
+                yield row(algorithm, json.loads(line), options)
+
+
+def row(algorithm: str, result: dict[str, Any], options: Namespace) -> Row:
+    topology, nbytes, operation = options.topology, result["bytes"], result["case"]
+    cost = Cost.of(topology)
+    predicted = predict(algorithm, operation, topology, nbytes // 4, 4, cost, options.block)
+    return Row(
+        suite="collectives",
+        case=operation,
+        algorithm=algorithm,
+        topology="loopback" if options.loopback else topology.text,
+        rate_mbit=None if options.loopback else options.rate,
+        world=topology.world,
+        bytes=nbytes,
+        samples=result["samples"],
+        theory_seconds=None if options.loopback else theory_seconds(operation, topology, nbytes, options.rate),
+        verified=result["verified"],
+        versions=versions("torch", "numpy"),
+        extra={"cpu_seconds": result["cpu_seconds"], "block": predicted.block}
+        | ({} if options.loopback else {"predicted": predicted.seconds}),
+    )
+
+
+def theory_seconds(operation: str, topology: Topology, nbytes: int, rate_mbit: float) -> float:
+    """The least time that the links allow, whatever the algorithm."""
+    if operation != "all_reduce":
+        return broadcast_seconds(nbytes, rate_mbit)  # over one rail
+    hosts = len(topology.hosts)
+    return 2 * (hosts - 1) / hosts * nbytes * 8 / (rate_mbit * 1e6) / topology.rails
+
+
+def peers(options: Namespace) -> tuple[list[dict[str, Any]], int]:
+    """What bench_peers measures on a star of as many hosts, and its exit status."""
+    command = [sys.executable, str(Path(__file__).parent / "bench_peers.py"), "--json"]
+    command += ["--topology", f"star:{options.topology.world}", "--rate", f"{options.rate:g}", "--sizes", options.sizes]
+    command += ["--peers", options.peers, "--repeats", str(options.repeats), "--warmup", str(options.warmup)]
+    command += ["--timeout", str(options.timeout)]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    return json.loads(ran.stdout or "[]"), ran.returncode
+
+
+def arguments() -> Namespace:
+    parser = bench_parser(__doc__)
+    parser.add_argument("--topology", default="bcube:3,2", help="see sparkdl_comm.topology")
+    parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of each link, each way")
+    parser.add_argument("--sizes", default="4,16", help="of the vector, MiB")
+    parser.add_argument("--algorithms", help="default: all that fit the topology")
+    parser.add_argument("--operations", default="all_reduce", help=f"of {', '.join(OPERATIONS)}")
+    parser.add_argument(
+        "--block", type=int, default=0, help="bytes per block of pipelines; 0: what the model says is best"
+    )
+    parser.add_argument("--peers", default="", help="gloo, openmpi, openmpi-shm: run too, on star:N")
+    parser.add_argument("--loopback", action="store_true", help="no links: what the machine does itself")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for all runs of one algorithm")
+    options = parser.parse_args()
+    if options.quick:
+        options.sizes, options.repeats = "0.25", 1
+    try:
+        options.topology = Topology.parse(options.topology).with_rates(round(options.rate * 1e6))
+        options.bytes = [int(float(size) * 2**18) * 4 for size in options.sizes.split(",")]
+    except (ConfError, ValueError, OverflowError) as error:
+        parser.error(str(error))
+    fitting = [name for name, algorithm in ALGORITHMS.items() if not algorithm.unfit(options.topology)]
+    options.algorithms = options.algorithms.split(",") if options.algorithms else fitting
+    if unfit := set(options.algorithms) - set(fitting):
+        parser.error(f"{', '.join(sorted(unfit))}: {options.topology.text} fits {', '.join(fitting)}")
+    options.operations = options.operations.split(",")
+    if unknown := set(options.operations) - set(OPERATIONS):
+        parser.error(f"unknown operations {', '.join(sorted(unknown))}; there are {', '.join(OPERATIONS)}")
+    return options
+
+
+def main() -> int:
+    options = arguments()
+    report = Report(as_json=False)
+    rows: list[dict[str, Any]] = []
+    status = 0
+    try:
+        with tempfile.TemporaryDirectory(prefix="sparkdl-collectives-") as folder:
+            for found in own(options, Path(folder)):
+                report.add(found)
+    except LabUnavailableError as reason:
+        report.note(f"skipped: {reason}")
+        return 0
+    except SparkdlCommError as error:
+        report.note(f"failed: {error}")
+        status = 1
+    rows += [found.as_dict() for found in report.rows]
+    if options.peers:
+        theirs, failed = peers(options)
+        rows, status = rows + theirs, max(status, failed)
+    if options.json:
+        print(json.dumps(rows, indent=1))
+    return max(status, report.finish())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
