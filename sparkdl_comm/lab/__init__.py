@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .cluster import Cluster, Result
-    from .network import Lab, Traffic, remove
+    from .network import Lab, Traffic
     from .place import Place
     from .rates import LinkRate, RateSchedule
+    from .removal import remove
 
 __all__ = ["Cluster", "Lab", "LinkRate", "Place", "RateSchedule", "Result", "Traffic", "remove"]
 
@@ -24,7 +25,7 @@ _HOME = {
     "RateSchedule": "rates",
     "Result": "cluster",
     "Traffic": "network",
-    "remove": "network",
+    "remove": "removal",
 }
 
 

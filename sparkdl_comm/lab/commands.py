@@ -23,8 +23,9 @@ from sparkdl_comm.lab.access import COMMAND_SECONDS
 from sparkdl_comm.lab.check import TOLERANCE, check
 from sparkdl_comm.lab.cluster import Cluster
 from sparkdl_comm.lab.layout import HEAD, HostId
-from sparkdl_comm.lab.network import Lab, Traffic, remove
+from sparkdl_comm.lab.network import Lab, Traffic
 from sparkdl_comm.lab.rates import DISTRIBUTIONS, RateSchedule
+from sparkdl_comm.lab.removal import remove
 from sparkdl_comm.topology import KNOWN, format_rate
 
 _LOG_TAIL = 3000

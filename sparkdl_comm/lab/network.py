@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 from sparkdl_comm.errors import DeadlineError, LabError
 from sparkdl_comm.lab import state
@@ -20,9 +18,9 @@ from sparkdl_comm.lab.cluster import Cluster
 from sparkdl_comm.lab.layout import CONTROL, HostId, Layout, RailId, check_rate, shaper
 from sparkdl_comm.lab.loopback import Loopback
 from sparkdl_comm.lab.rates import LinkRate, RateSchedule
+from sparkdl_comm.lab.removal import exit_on_signals, layout_of, tear_down
 from sparkdl_comm.topology import Topology
 
-_TERMINATING = (signal.SIGTERM, signal.SIGHUP)
 _FIRST_PORT, _PORTS = 29500, 1000
 
 
@@ -45,7 +43,7 @@ class Lab(Cluster):
             print(lab.counters()[0, 1].sent)
 
     Leaving the block removes everything, after an exception too, which SIGINT, SIGTERM and SIGHUP become. What a killed
-    program left is removed by :func:`remove` (`sparkdl-comm lab down`).
+    program left is removed by :func:`~sparkdl_comm.lab.removal.remove` (`sparkdl-comm lab down`).
 
     In a user namespace (where we are not root) the launching namespace is not on the control network.
 
@@ -94,7 +92,7 @@ class Lab(Cluster):
                 f"lab {name!r} was left by process {found.owner}, which is gone: `sparkdl-comm lab down {name}`"
             )
         lab = cls(found.topology, name=name, mtu=found.mtu)
-        lab.layout = _layout(found)
+        lab.layout = layout_of(found)
         lab._access = Access(found.holder)
         return lab
 
@@ -102,12 +100,12 @@ class Lab(Cluster):
         if self._access is not None:
             raise LabError(f"lab {self.name!r} is up already")
         with contextlib.ExitStack() as undo:
-            undo.enter_context(_exit_on_signals())
+            undo.enter_context(exit_on_signals())
             self._access = access = open_access(self._mode)
             undo.callback(self._forget_access)
             claimed = state.claim(self.name, str(self.topology), self.layout.mtu, access.holder, self._kept)
-            self.layout = _layout(claimed)
-            undo.callback(_tear_down, access, self.layout)
+            self.layout = layout_of(claimed)
+            undo.callback(tear_down, access, self.layout)
             undo.callback(self._kill_started)
             self._set_up(access)
             self._undo = undo.pop_all()
@@ -242,66 +240,6 @@ class Lab(Cluster):
         )
 
 
-def remove(name: str, force: bool = False) -> None:
-    """Removes a lab that its owner left, or that is only kept, and nothing else: processes, namespaces, state.
-
-    :param force: also if its owner runs on with it; that process fails then.
-    :raises LabError: no such lab, or it is in use and not `force`.
-    """
-    found = state.load(name)
-    if found.alive and not (found.kept or force):
-        raise LabError(f"lab {name!r} is in use by process {found.owner}; --force removes it all the same")
-    if found.alive:
-        os.kill(found.owner, signal.SIGTERM)
-        with contextlib.suppress(DeadlineError):
-            _until(lambda: not found.alive, f"process {found.owner} to end")
-        if found.alive:
-            os.kill(found.owner, signal.SIGKILL)
-            _until(lambda: not found.alive, f"process {found.owner} to die")
-    if any(left == found for left in state.every()):
-        access = Access(found.holder if found.holder_alive else None)
-        if found.holder is None or found.holder_alive:
-            _tear_down(access, _layout(found))
-            close_access(access)
-            _until(lambda: not found.holder_alive, f"process {found.holder} to die")
-        state.forget(name)
-
-
-def _tear_down(access: Access, layout: Layout) -> None:
-    """Kills what runs in the namespaces and removes them and the state, whatever of it is there. Not interruptible."""
-    with _signals_later():
-        there = set(access.run("ip", "netns", "list").replace("(", " ").split())
-        namespaces = [namespace for namespace in layout.namespaces if namespace in there]
-        _until(lambda: not _kill_inside(access, namespaces), f"the processes of lab {layout.name!r} to die")
-        links = {row["ifname"] for row in json.loads(access.run("ip", "-json", "link", "show"))}
-        lines = [f"link del {layout.uplink}"] if layout.uplink in links else []
-        access.batch("ip", lines + [f"netns del {namespace}" for namespace in namespaces])
-        state.forget(layout.name)
-
-
-def _kill_inside(access: Access, namespaces: Sequence[str]) -> bool:
-    """Kills all processes in the namespaces; whether there were any."""
-    found = False
-    for namespace in namespaces:
-        for pid in access.run("ip", "netns", "pids", namespace).split():
-            found = True
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-    return found
-
-
-def _until(done: Any, what: str) -> None:
-    deadline = time.monotonic() + COMMAND_SECONDS
-    while not done():
-        if time.monotonic() > deadline:
-            raise DeadlineError(f"waited {COMMAND_SECONDS:g} s for {what}")
-        time.sleep(0.02)
-
-
-def _layout(found: state.State) -> Layout:
-    return Layout(found.name, Topology.parse(found.topology), found.control, found.mtu)
-
-
 _made = 0
 
 
@@ -309,32 +247,3 @@ def _unique_name() -> str:
     global _made
     _made += 1
     return f"lab-{os.getpid()}-{_made}"
-
-
-@contextlib.contextmanager
-def _exit_on_signals() -> Iterator[None]:
-    """Makes signals that would end this process at once raise SystemExit instead, in the main thread, if they still do."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    ours = [number for number in _TERMINATING if signal.getsignal(number) == signal.SIG_DFL]
-    for number in ours:
-        signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
-
-
-@contextlib.contextmanager
-def _signals_later() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_TERMINATING})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
