@@ -1,8 +1,9 @@
 """Whether a lab's links are as fast as they should be, all of them busy both ways at once.
 
 On every rail the hosts of a segment form a ring, and each sends to the next one over TCP, as fast as it can. So every NIC
-sends one stream and receives one. Where switches are joined by trunks there is a second round, in which each host sends to
-the one half the cluster away: all streams cross the top, and fill the trunks.
+sends one stream and receives one. Where switches are joined by trunks there is a second round, in which hosts send to those
+half the cluster away: all streams cross the top, and no more of them than fill the trunks, for what competing streams reach
+says more about TCP than about the link.
 
 What is compared with the nominal rate is the payload that the receiving program got, plus the Ethernet, IP and TCP
 headers that every full packet of the MTU has, over a window after slow start. Acknowledgements are not added: they share
@@ -13,6 +14,7 @@ charged with what its stream to the next host reached, `down` with what arrived.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -69,9 +71,15 @@ def rings(lab: Lab) -> list[Stream]:
 
 
 def across(lab: Lab) -> list[Stream]:
-    """Streams that all cross the top of a Fat-Tree."""
-    count = len(lab.topology.hosts)
-    return [(host, (host + count // 2) % count, 0) for host in range(count)]
+    """Streams that all cross the top of a Fat-Tree: from each edge switch as many as its trunk has room for."""
+    hosts, found = lab.topology.hosts, []
+    room = {trunk.lower: math.ceil(trunk.factor) for trunk in lab.topology.trunks}
+    for host in hosts:
+        edge = host.nics[0].switch
+        if room[edge] > 0:
+            room[edge] -= 1
+            found.append((host.index, (host.index + len(hosts) // 2) % len(hosts), 0))
+    return found
 
 
 def check(lab: Lab, seconds: float = 2.0) -> list[LinkCheck]:

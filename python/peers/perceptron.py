@@ -1,0 +1,106 @@
+"""What every peer trains, what must come out of it, and how one is told what to do and says what it found.
+
+A perceptron of 784 inputs, one hidden layer and one output: for its few rows per step nearly all of an iteration is the
+network's. It computes, really, and the weights after the last step are compared with those that one process finds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+INPUTS = 784
+LEARNING_RATE = 0.05
+#: How far weights may be from the right ones, as a share of the furthest way that one has gone from the start.
+TOLERANCE = 1e-3
+_SEED = 11
+
+
+@dataclass(frozen=True)
+class Job:
+    """`hidden`: units of each model to train, one after the other; `rows`: of a rank in a step; `steps`: iterations of a run.
+
+    `warmup` runs come before the `repeats` that are timed. `timeout`: seconds for all. Results go to the file `output`.
+    """
+
+    hidden: Sequence[int]
+    rows: int
+    steps: int
+    warmup: int
+    repeats: int
+    ranks: int
+    timeout: float
+    output: str
+
+    @property
+    def iterations(self) -> int:
+        """Of all runs of a model together."""
+        return self.steps * (self.warmup + self.repeats)
+
+    @property
+    def total_bytes(self) -> int:
+        """Of the parameters of all models."""
+        return sum(map(nbytes, self.hidden))
+
+    @classmethod
+    def here(cls) -> Job:
+        """From this program's only argument."""
+        return cls(**json.loads(sys.argv[1]))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    def write(self, results: Sequence[dict[str, Any]]) -> None:
+        """What `bench_peers.py` reads: one JSON line each, with `bytes`, `samples` (seconds per iteration), `verified`."""
+        Path(self.output).write_text("".join(json.dumps({"case": "training", **result}) + "\n" for result in results))
+
+
+def nbytes(hidden: int) -> int:
+    """Of the float32 parameters."""
+    return 4 * (INPUTS * hidden + hidden + hidden + 1)
+
+
+def hidden_of(wanted: int) -> int:
+    """Units, so that the parameters have about as many bytes as wanted."""
+    return max(1, round((wanted / 4 - 1) / (INPUTS + 2)))
+
+
+def perceptron(hidden: int) -> nn.Sequential:
+    """The model; its weights are the same each time, everywhere."""
+    generator = torch.Generator().manual_seed(_SEED)
+    model = nn.Sequential(nn.Linear(INPUTS, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+    for parameter in model.parameters():
+        parameter.data.uniform_(-0.04, 0.04, generator=generator)
+    return model
+
+
+def rows(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The batch of all ranks together, float32 [count, 784], and its targets [count]; the same in every step."""
+    random = np.random.default_rng(_SEED)
+    return random.random((count, INPUTS), np.float32), random.random(count, np.float32)
+
+
+def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The mean squared error of outputs [rows, 1] and targets [rows]."""
+    return nn.functional.mse_loss(output.squeeze(1), target)
+
+
+def right(model: nn.Module, hidden: int, count: int, iterations: int) -> bool:
+    """Whether the model is what so many iterations of SGD make of it, in one process."""
+    start, alone = perceptron(hidden), perceptron(hidden)
+    optimizer = torch.optim.SGD(alone.parameters(), lr=LEARNING_RATE)
+    inputs, targets = map(torch.from_numpy, rows(count))
+    for _ in range(iterations):
+        optimizer.zero_grad()
+        loss(alone(inputs), targets).backward()
+        optimizer.step()
+    weights = [torch.cat([p.detach().flatten() for p in net.parameters()]) for net in (start, alone, model)]
+    return bool((weights[2] - weights[1]).abs().max() <= TOLERANCE * (weights[1] - weights[0]).abs().max())

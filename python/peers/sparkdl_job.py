@@ -1,0 +1,52 @@
+"""A Spark application of bench_peers.py: this package's own TorchEstimator, by the strategy of the session's conf.
+
+A run is a fit of `steps` iterations, each over all rows; its time per iteration is what the fit reports.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import pandas as pd
+import torch
+from perceptron import LEARNING_RATE, Job, loss, nbytes, perceptron, right, rows
+from pyspark.sql import SparkSession
+
+from sparkdl_comm import TorchEstimator
+from sparkdl_comm.errors import InputError
+
+
+def trained(spark: SparkSession, job: Job, hidden: int) -> dict[str, object]:
+    count = job.rows * job.ranks
+    inputs, targets = rows(count)
+    data = spark.createDataFrame(
+        pd.DataFrame({"features": list(inputs), "label": targets}), "features array<float>, label float"
+    )
+    estimator = TorchEstimator(
+        model=functools.partial(perceptron, hidden),
+        loss=loss,
+        optimizer=functools.partial(torch.optim.SGD, lr=LEARNING_RATE),
+        batchSize=count,
+        maxIter=job.steps,
+        num_workers=job.ranks,
+    )
+    samples, verified = [], True
+    for run in range(job.warmup + job.repeats):
+        model = estimator.fit(data)
+        if model.summary is None or model.summary["iterations"] != job.steps:
+            raise InputError(f"a fit should have had {job.steps} iterations: {model.summary}")
+        if run >= job.warmup:
+            samples.append(model.summary["seconds_per_iteration"])
+            verified &= right(model.module, hidden, count, job.steps)
+    return {"bytes": nbytes(hidden), "samples": samples, "verified": verified}
+
+
+def main() -> None:
+    job = Job.here()
+    spark = SparkSession.builder.appName("sparkdl_comm").getOrCreate()
+    job.write([trained(spark, job, hidden) for hidden in job.hidden])
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Peers that train, as Spark applications: torch DistributedDataParallel, BigDL, and this package itself.
+
+All train the same model on the same rows, see perceptron.py; each is an application of its own on the same Spark cluster.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from peers.perceptron import Job, hidden_of
+from peers.testbed import PROGRAMS, NotInstalledError, Testbed
+
+import sparkdl_comm
+from sparkdl_comm.errors import LabError
+from sparkdl_comm.lab.bench import Row, versions
+
+#: What a strategy or an engine is called in the table -> how its system calls it.
+STRATEGIES = {"sparkdl-ps": "ps", "sparkdl-gloo": "gloo"}
+ENGINES = {"bigdl-mkl": "mklblas", "bigdl-mkldnn": "mkldnn"}
+_LOG_TAIL = 2000
+
+
+def torch_ddp(bed: Testbed) -> Iterator[Row]:
+    need_pyspark()
+    conf = {"spark.executorEnv.GLOO_SOCKET_IFNAME": bed.lab.layout.node(0).interface(0)}
+    yield from train(bed, "torch-ddp", "ddp_job.py", conf, versions("torch", "pyspark"))
+
+
+def bigdl(bed: Testbed) -> Iterator[Row]:
+    need_pyspark()
+    folder = bed.options.bigdl.resolve()
+    jars = sorted(map(str, folder.glob("bigdl/share/*/lib/*.jar")))
+    found = {found.name: found.version for found in metadata.distributions(path=[str(folder)])}
+    if not {"bigdl-dllib-spark3", "bigdl-core"} <= found.keys() or not jars:
+        raise NotInstalledError(f"no BigDL in {folder}: `make bigdl` installs it")
+    # On the class path, not shipped: every host is this machine.
+    conf = {f"spark.{end}.extraClassPath": ":".join(jars) for end in ("driver", "executor")}
+    path = f"{folder}:{PROGRAMS}"
+    conf["spark.executorEnv.PYTHONPATH"] = path
+    for algorithm, engine in ENGINES.items():
+        conf |= {f"spark.{end}.extraJavaOptions": f"-Dbigdl.engineType={engine}" for end in ("driver", "executor")}
+        yield from train(bed, algorithm, "bigdl_job.py", conf, versions("pyspark") | found, {"PYTHONPATH": path})
+
+
+def sparkdl(bed: Testbed) -> Iterator[Row]:
+    need_pyspark()
+    for algorithm, strategy in STRATEGIES.items():
+        conf = sparkdl_comm.spark_conf(strategy=strategy, progress=False, slot_timeout="2min")
+        yield from train(bed, algorithm, "sparkdl_job.py", conf, versions("torch", "pyspark", "sparkdl_comm"))
+
+
+def need_pyspark() -> None:
+    if find_spec("pyspark") is None:
+        raise NotInstalledError("no pyspark: install the extra sparkdl_comm[spark]")
+
+
+def train(
+    bed: Testbed,
+    algorithm: str,
+    program: str,
+    conf: Mapping[str, str],
+    installed: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Row]:
+    """Submits a program of this folder with the job that all peers have.
+
+    :param environment: of the driver, added to the cluster's.
+    :raises LabError: the application failed: with what driver and executors wrote last.
+    """
+    options, topology = bed.options, bed.options.topology
+    output = bed.folder / f"{algorithm}.json"
+    job = Job(
+        hidden=[hidden_of(size) for size in options.bytes],
+        rows=options.rows,
+        steps=options.steps,
+        warmup=options.warmup,
+        repeats=options.repeats,
+        ranks=topology.world,
+        timeout=options.timeout,
+        output=str(output),
+    )
+    arguments = [f"--conf={key}={value}" for key, value in conf.items()]
+    arguments += ["--conf=spark.ui.enabled=false", str(PROGRAMS / program), job.to_json()]
+    # Every host needs the gradients of the others, or the parameters made of them: all bytes, in each iteration.
+    with bed.crossing(job.iterations * job.total_bytes):
+        done = bed.spark.submit(
+            arguments, timeout=options.timeout, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        if done.returncode:
+            said = "\n".join(f"{name}: {text[-_LOG_TAIL:]}" for name, text in bed.spark.executor_logs().items())
+            raise LabError(f"{program} ended with status {done.returncode}: {done.stdout[-_LOG_TAIL:]}\n{said}")
+    yield from bed.rows(algorithm, Path(output).read_text(), installed)

@@ -1,0 +1,48 @@
+"""What bench_peers.py compares trained weights with."""
+
+import pytest
+import torch
+from peers.perceptron import LEARNING_RATE, hidden_of, loss, nbytes, perceptron, right, rows
+
+HIDDEN, COUNT, ITERATIONS = 20, 12, 15
+
+
+def trained(inputs: torch.Tensor, targets: torch.Tensor, rate: float = LEARNING_RATE) -> torch.nn.Module:
+    model = perceptron(HIDDEN)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    for _ in range(ITERATIONS):
+        optimizer.zero_grad()
+        loss(model(inputs), targets).backward()
+        optimizer.step()
+    return model
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    inputs, targets = rows(COUNT)
+    return torch.from_numpy(inputs), torch.from_numpy(targets)
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    inputs, targets = batch()
+    order = torch.arange(COUNT - 1, -1, -1)
+    assert right(trained(inputs[order], targets[order]), HIDDEN, COUNT, ITERATIONS)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: perceptron(HIDDEN),  # not trained
+        lambda: trained(*(part[1:] for part in batch())),  # a row is missing
+        lambda: trained(*(part[[0, *range(COUNT)]] for part in batch())),  # a row counts twice
+        lambda: trained(*batch(), rate=LEARNING_RATE * (COUNT - 1) / COUNT),  # the mean is of too many
+    ],
+)
+def test_wrong_weights_are_told(model: object) -> None:
+    assert not right(model(), HIDDEN, COUNT, ITERATIONS)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("wanted", [2**18, 2**20, 2**24])
+def test_models_have_about_as_many_bytes_as_wanted(wanted: int) -> None:
+    hidden = hidden_of(wanted)
+    assert nbytes(hidden) == 4 * sum(parameter.numel() for parameter in perceptron(hidden).parameters())
+    assert nbytes(hidden) == pytest.approx(wanted, rel=0.01)
