@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from peers import collectives, training
-from peers.testbed import NotInstalledError, Testbed
+from peers.arena import Arena, NotInstalledError
 
 from sparkdl_comm.errors import ConfError, LabUnavailableError, SparkdlCommError
 from sparkdl_comm.lab.bench import Report, Row, positive
@@ -45,7 +45,7 @@ from sparkdl_comm.topology import Topology
 BIGDL = Path(__file__).parents[1] / "build" / "bigdl"
 
 #: In this order: those that need Spark come last, so that its daemons do not run beside the others.
-PEERS: dict[str, Callable[[Testbed], Iterator[Row]]] = {
+PEERS: dict[str, Callable[[Arena], Iterator[Row]]] = {
     "gloo": collectives.gloo,
     "openmpi": collectives.openmpi,
     "openmpi-shm": collectives.openmpi_shm,
@@ -89,10 +89,10 @@ def main() -> int:
     options = arguments()
     report = Report(as_json=options.json)
     failed = False
-    with tempfile.TemporaryDirectory(prefix="sparkdl-peers-") as folder, Testbed(options, Path(folder)) as bed:
+    with tempfile.TemporaryDirectory(prefix="sparkdl-peers-") as folder, Arena(options, Path(folder)) as arena:
         for peer in filter(options.peers.__contains__, PEERS):
             try:
-                for row in PEERS[peer](bed):
+                for row in PEERS[peer](arena):
                     report.add(row)
             except (NotInstalledError, LabUnavailableError) as reason:
                 report.note(f"{peer} skipped: {reason}")

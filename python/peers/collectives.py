@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from peers.testbed import PROGRAMS, NotInstalledError, Testbed
+from peers.arena import PROGRAMS, Arena, NotInstalledError
 
 from sparkdl_comm.lab import Cluster, Lab
 from sparkdl_comm.lab.bench import Row, versions
@@ -20,23 +20,23 @@ from sparkdl_comm.lab.layout import CONTROL
 RING = ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm", "4"]
 
 
-def gloo(bed: Testbed) -> Iterator[Row]:
-    lab, options = bed.lab, bed.options
+def gloo(arena: Arena) -> Iterator[Row]:
+    lab, options = arena.lab, arena.options
     counts = [options.warmup, options.repeats, options.timeout, *options.bytes]
-    with bed.crossing(necessary(bed)):
+    with arena.crossing(necessary(arena)):
         results = lab.run(
-            [sys.executable, str(PROGRAMS / "gloo_rank.py"), str(bed.folder / "rendezvous"), *map(str, counts)],
+            [sys.executable, str(PROGRAMS / "gloo_rank.py"), str(arena.folder / "rendezvous"), *map(str, counts)],
             timeout=options.timeout,
             env={"GLOO_SOCKET_IFNAME": lab.layout.node(0).interface(0)},
         )
-    yield from bed.rows("gloo", results[0].stdout, versions("torch"))
+    yield from arena.rows("gloo", results[0].stdout, versions("torch"))
 
 
-def openmpi(bed: Testbed) -> Iterator[Row]:
-    program, installed = openmpi_program(bed.folder)
-    lab = bed.lab
+def openmpi(arena: Arena) -> Iterator[Row]:
+    program, installed = openmpi_program(arena.folder)
+    lab = arena.lab
     nodes = {lab.address(host.index, CONTROL): lab.layout.node(host.index) for host in lab.topology.hosts}
-    agent = bed.folder / "agent"
+    agent = arena.folder / "agent"
     agent.write_text(launch_agent({address: node.namespace for address, node in nodes.items()}))
     agent.chmod(0o700)
     # Open MPI's own messages go over the control network, the data over the lab's links.
@@ -44,25 +44,25 @@ def openmpi(bed: Testbed) -> Iterator[Row]:
     network = ["--host", ",".join(f"{address}:{lab.topology.slots}" for address in nodes)]
     network += ["--mca", "plm_rsh_agent", str(agent), "--mca", "oob_tcp_if_include", control]
     network += ["--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", rail]
-    with bed.crossing(necessary(bed)):
-        chosen = mpirun(bed, lab, network, program)
-    yield from bed.rows("openmpi", chosen, installed)
-    with bed.crossing(necessary(bed)):
-        ring = mpirun(bed, lab, [*network, *RING], program)
+    with arena.crossing(necessary(arena)):
+        chosen = mpirun(arena, lab, network, program)
+    yield from arena.rows("openmpi", chosen, installed)
+    with arena.crossing(necessary(arena)):
+        ring = mpirun(arena, lab, [*network, *RING], program)
     # The ring is one of the all-reduce; the broadcast is the same as before.
-    yield from (row for row in bed.rows("openmpi-ring", ring, installed) if row.case == "allreduce")
+    yield from (row for row in arena.rows("openmpi-ring", ring, installed) if row.case == "allreduce")
 
 
-def openmpi_shm(bed: Testbed) -> Iterator[Row]:
-    program, installed = openmpi_program(bed.folder)
-    with Lab.loopback(bed.options.topology) as cluster:
-        output = mpirun(bed, cluster, ["--mca", "btl", "self,vader"], program)
-    yield from bed.rows("openmpi-shm", output, installed, linked=False)
+def openmpi_shm(arena: Arena) -> Iterator[Row]:
+    program, installed = openmpi_program(arena.folder)
+    with Lab.loopback(arena.options.topology) as cluster:
+        output = mpirun(arena, cluster, ["--mca", "btl", "self,vader"], program)
+    yield from arena.rows("openmpi-shm", output, installed, linked=False)
 
 
-def necessary(bed: Testbed) -> int:
+def necessary(arena: Arena) -> int:
     """Bytes that a host must receive: all, in each run of each of the two operations."""
-    return 2 * (bed.options.warmup + bed.options.repeats) * sum(bed.options.bytes)
+    return 2 * (arena.options.warmup + arena.options.repeats) * sum(arena.options.bytes)
 
 
 # --- Open MPI -------------------------------------------------------------------------------------------------------
@@ -95,9 +95,9 @@ def launch_agent(namespaces: Mapping[str, str]) -> str:
     return "\n".join(["#!/bin/sh", 'case "$1" in', *cases, refuse, "esac", "address=$1; shift", run, ""])
 
 
-def mpirun(bed: Testbed, cluster: Cluster, arguments: Sequence[str], program: str) -> str:
+def mpirun(arena: Arena, cluster: Cluster, arguments: Sequence[str], program: str) -> str:
     """Runs the program on all hosts, launched from host 0; what it printed."""
-    options = bed.options
+    options = arena.options
     # Ranks yield their core while they wait: there are more of them than cores, which Open MPI does not see.
     argv = ["mpirun", "-n", str(cluster.topology.world), "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
     argv += [*arguments, program, *map(str, (options.warmup, options.repeats, *options.bytes))]

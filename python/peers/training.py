@@ -11,8 +11,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from peers.arena import PROGRAMS, Arena, NotInstalledError
 from peers.perceptron import Job, hidden_of
-from peers.testbed import PROGRAMS, NotInstalledError, Testbed
 
 import sparkdl_comm
 from sparkdl_comm.errors import LabError
@@ -24,15 +24,15 @@ ENGINES = {"bigdl-mkl": "mklblas", "bigdl-mkldnn": "mkldnn"}
 _LOG_TAIL = 2000
 
 
-def torch_ddp(bed: Testbed) -> Iterator[Row]:
+def torch_ddp(arena: Arena) -> Iterator[Row]:
     need_pyspark()
-    conf = {"spark.executorEnv.GLOO_SOCKET_IFNAME": bed.lab.layout.node(0).interface(0)}
-    yield from train(bed, "torch-ddp", "ddp_job.py", conf, versions("torch", "pyspark"))
+    conf = {"spark.executorEnv.GLOO_SOCKET_IFNAME": arena.lab.layout.node(0).interface(0)}
+    yield from train(arena, "torch-ddp", "ddp_job.py", conf, versions("torch", "pyspark"))
 
 
-def bigdl(bed: Testbed) -> Iterator[Row]:
+def bigdl(arena: Arena) -> Iterator[Row]:
     need_pyspark()
-    folder = bed.options.bigdl.resolve()
+    folder = arena.options.bigdl.resolve()
     jars = sorted(map(str, folder.glob("bigdl/share/*/lib/*.jar")))
     found = {found.name: found.version for found in metadata.distributions(path=[str(folder)])}
     if not {"bigdl-dllib-spark3", "bigdl-core"} <= found.keys() or not jars:
@@ -43,14 +43,14 @@ def bigdl(bed: Testbed) -> Iterator[Row]:
     conf["spark.executorEnv.PYTHONPATH"] = path
     for algorithm, engine in ENGINES.items():
         conf |= {f"spark.{end}.extraJavaOptions": f"-Dbigdl.engineType={engine}" for end in ("driver", "executor")}
-        yield from train(bed, algorithm, "bigdl_job.py", conf, versions("pyspark") | found, {"PYTHONPATH": path})
+        yield from train(arena, algorithm, "bigdl_job.py", conf, versions("pyspark") | found, {"PYTHONPATH": path})
 
 
-def sparkdl(bed: Testbed) -> Iterator[Row]:
+def sparkdl(arena: Arena) -> Iterator[Row]:
     need_pyspark()
     for algorithm, strategy in STRATEGIES.items():
         conf = sparkdl_comm.spark_conf(strategy=strategy, progress=False, slot_timeout="2min")
-        yield from train(bed, algorithm, "sparkdl_job.py", conf, versions("torch", "pyspark", "sparkdl_comm"))
+        yield from train(arena, algorithm, "sparkdl_job.py", conf, versions("torch", "pyspark", "sparkdl_comm"))
 
 
 def need_pyspark() -> None:
@@ -59,7 +59,7 @@ def need_pyspark() -> None:
 
 
 def train(
-    bed: Testbed,
+    arena: Arena,
     algorithm: str,
     program: str,
     conf: Mapping[str, str],
@@ -71,8 +71,8 @@ def train(
     :param environment: of the driver, added to the cluster's.
     :raises LabError: the application failed: with what driver and executors wrote last.
     """
-    options, topology = bed.options, bed.options.topology
-    output = bed.folder / f"{algorithm}.json"
+    options, topology = arena.options, arena.options.topology
+    output = arena.folder / f"{algorithm}.json"
     job = Job(
         hidden=[hidden_of(size) for size in options.bytes],
         rows=options.rows,
@@ -86,11 +86,11 @@ def train(
     arguments = [f"--conf={key}={value}" for key, value in conf.items()]
     arguments += ["--conf=spark.ui.enabled=false", str(PROGRAMS / program), job.to_json()]
     # Every host needs the gradients of the others, or the parameters made of them: all bytes, in each iteration.
-    with bed.crossing(job.iterations * job.total_bytes):
-        done = bed.spark.submit(
+    with arena.crossing(job.iterations * job.total_bytes):
+        done = arena.spark.submit(
             arguments, timeout=options.timeout, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         if done.returncode:
-            said = "\n".join(f"{name}: {text[-_LOG_TAIL:]}" for name, text in bed.spark.executor_logs().items())
+            said = "\n".join(f"{name}: {text[-_LOG_TAIL:]}" for name, text in arena.spark.executor_logs().items())
             raise LabError(f"{program} ended with status {done.returncode}: {done.stdout[-_LOG_TAIL:]}\n{said}")
-    yield from bed.rows(algorithm, Path(output).read_text(), installed)
+    yield from arena.rows(algorithm, Path(output).read_text(), installed)

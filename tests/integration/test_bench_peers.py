@@ -5,16 +5,20 @@ import os
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from peers.arena import Arena
 
-from sparkdl_comm.errors import LabUnavailableError
+from sparkdl_comm.errors import LabError, LabUnavailableError
 from sparkdl_comm.lab import Lab
 from sparkdl_comm.lab.bench import FIELDS
+from sparkdl_comm.topology import Topology
 
-PROGRAM = Path(__file__).parents[2] / "python" / "bench_peers.py"
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "python" / "bench_peers.py"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,7 +33,7 @@ def _lab_allowed() -> None:
 def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PROGRAM), "--topology", "star:3", "--quick", "--json", *arguments]
     env = {**os.environ, **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=800, check=False, env=env)
 
 
 def rows(*arguments: str) -> list[dict[str, Any]]:
@@ -68,6 +72,37 @@ def test_a_peer_that_is_not_installed_is_skipped(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["openmpi skipped", "openmpi-shm skipped"]
     assert "libopenmpi-dev" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_training() -> None:
+    found = {row["algorithm"]: row for row in rows("--peers", "torch-ddp,bigdl,sparkdl")}
+    bigdl = {"bigdl-mkl", "bigdl-mkldnn"} if (ROOT / "build" / "bigdl").exists() else set()
+    assert found.keys() == {"torch-ddp", "sparkdl-ps", "sparkdl-gloo"} | bigdl
+    for algorithm, row in found.items():
+        assert row["verified"], algorithm
+        assert (row["case"], row["topology"], row["world"], row["compute"]) == ("training", "star:3", 3, "real")
+        assert row["bytes"] == pytest.approx(2**18, rel=0.01)
+        # A link lets a burst pass at once, which is half of so few bytes: faster than theory, but not by much.
+        assert row["ratio"] > 0.5, algorithm
+        assert row["versions"]["pyspark"]
+    assert all(found[algorithm]["versions"]["bigdl-dllib-spark3"] for algorithm in bigdl)
+
+
+def test_bigdl_is_looked_for_where_it_should_be(tmp_path: Path) -> None:
+    done = bench("--peers", "bigdl", "--bigdl", str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"bigdl skipped: no BigDL in {tmp_path}: `make bigdl` installs it\n"
+
+
+def test_bytes_that_do_not_cross_the_links_are_missed(tmp_path: Path) -> None:
+    options = Namespace(topology=Topology.parse("star:2,100mbit"))
+    with Arena(options, tmp_path) as arena:
+        with arena.crossing(0):
+            pass
+        with pytest.raises(LabError, match="host 1 received 0 bytes over its link, and needs 1"), arena.crossing(1):
+            pass
 
 
 def test_a_peer_that_does_not_end_is_an_error() -> None:

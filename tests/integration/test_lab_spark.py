@@ -1,6 +1,7 @@
 """Spark standalone on a lab: the training job of python/train.py, and where its bytes went."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +15,19 @@ from sparkdl_comm.lab.spark import SparkCluster
 from sparkdl_comm.session import JARS, PLUGIN, plugin_jar
 
 ROOT = Path(__file__).parents[2]
+SPARK4 = ROOT / ".spark4"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_bytes_that_training_counts_cross_the_shaped_links(networks, tmp_path):
+@pytest.mark.parametrize("version", [pyspark.__version__, pytest.param("4.2.0", marks=pytest.mark.spark4)])
+def test_the_bytes_that_training_counts_cross_the_shaped_links(networks, tmp_path, version):
+    environment = dict(os.environ)
+    if version != pyspark.__version__:
+        if not SPARK4.exists():
+            pytest.skip("no .spark4: make spark4-env")
+        environment["SPARK_HOME"] = str(SPARK4 / "pyspark")
+        environment["PYTHONPATH"] = os.pathsep.join([str(SPARK4), os.environ.get("PYTHONPATH", str(ROOT))])
     counters, output = tmp_path / "counters.json", tmp_path / "demo"
     output.mkdir()
     settings = {
@@ -30,14 +39,15 @@ def test_the_bytes_that_training_counts_cross_the_shaped_links(networks, tmp_pat
     }
     command = [sys.executable, "-m", "sparkdl_comm", "lab", "submit", "--topology", "star:4,200mbit"]
     command += ["--timeout", "400", "--counters", str(counters), "--"]
-    command += ["--jars", str(plugin_jar(pyspark.__version__, JARS))]
+    command += ["--jars", str(plugin_jar(version, JARS))]
     command += [f"--conf={key}={value}" for key, value in settings.items()]
     command += [str(ROOT / "python" / "train.py"), "--epochs", "1", "--output", str(output)]
     before = {known.name for known in state.every()}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=580, check=False)
     assert done.returncode == 0, done.stderr[-6000:]
 
     summary = json.loads((output / "summary.json").read_text())
+    assert summary["spark_version"] == version
     assert summary["executors"] == 4
     traffic = {(row["host"], row["rail"]): row for row in json.loads(counters.read_text())}
     counted = sum(summary["bytes"].values())

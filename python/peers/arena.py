@@ -24,7 +24,7 @@ class NotInstalledError(Exception):
     """A peer is not installed; the message says what to install."""
 
 
-class Testbed:
+class Arena:
     """`lab` and `spark` are made when a peer first asks for them, and are gone after the `with` block.
 
     :param options: of bench_peers.py.
@@ -35,7 +35,7 @@ class Testbed:
         self.options, self.folder = options, folder
         self._undo = contextlib.ExitStack()
 
-    def __enter__(self) -> Testbed:
+    def __enter__(self) -> Arena:
         return self
 
     def __exit__(self, *error: object) -> None:
