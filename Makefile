@@ -136,11 +136,17 @@ bench-full: env jar build/spark3-home/.stamp ## the benchmarks, completely: figu
 	$(BENCH) python/bench_ps.py
 	$(BENCH) python/bench_peers.py
 
-LAB_SWEEP := $(foreach rate,100 200 500,star:9,$(rate)mbit bcube:3,2,$(rate)mbit hosts:4x2,$(rate)mbit)
-
 .PHONY: lab-check
 lab-check: env ## measures the lab's links, on a quiet machine: fails if one is off by more than 8 %
-	for topology in $(LAB_SWEEP); do $(BIN)/sparkdl-comm lab check --topology $$topology; done
+	$(BIN)/python python/bench_lab.py
+
+.PHONY: lab-figures
+lab-figures: env jar bigdl build/spark3-home/.stamp ## the lab's figures for the record, on a quiet machine; JSON in build/lab-figures
+	@mkdir -p build/lab-figures
+	uptime
+	$(BENCH) python/bench_lab.py --json > build/lab-figures/lab.json
+	$(BENCH) python/bench_peers.py --topology star:9 --rate 200 --sizes 16 --steps 5 --json > build/lab-figures/peers.json
+	uptime
 
 # --- the rest -----------------------------------------------------------------------------------
 

@@ -89,8 +89,8 @@ def rows(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The mean squared error of outputs [rows, 1] and targets [rows]."""
-    return nn.functional.mse_loss(output.squeeze(1), target)
+    """The mean squared error of outputs [rows, 1], or [rows], and targets [rows]."""
+    return nn.functional.mse_loss(output.reshape(-1), target)
 
 
 def right(model: nn.Module, hidden: int, count: int, iterations: int) -> bool:

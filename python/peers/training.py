@@ -21,7 +21,7 @@ from sparkdl_comm.lab.bench import Row, versions
 #: What a strategy or an engine is called in the table -> how its system calls it.
 STRATEGIES = {"sparkdl-ps": "ps", "sparkdl-gloo": "gloo"}
 ENGINES = {"bigdl-mkl": "mklblas", "bigdl-mkldnn": "mkldnn"}
-_LOG_TAIL = 2000
+_LOG_TAIL = 3000
 
 
 def torch_ddp(arena: Arena) -> Iterator[Row]:
@@ -69,7 +69,7 @@ def train(
     """Submits a program of this folder with the job that all peers have.
 
     :param environment: of the driver, added to the cluster's.
-    :raises LabError: the application failed: with what driver and executors wrote last.
+    :raises LabError: the application failed: with what its driver wrote last.
     """
     options, topology = arena.options, arena.options.topology
     output = arena.folder / f"{algorithm}.json"
@@ -84,13 +84,13 @@ def train(
         output=str(output),
     )
     arguments = [f"--conf={key}={value}" for key, value in conf.items()]
-    arguments += ["--conf=spark.ui.enabled=false", str(PROGRAMS / program), job.to_json()]
+    arguments += ["--conf=spark.ui.enabled=false", "--conf=spark.log.level=WARN"]
+    arguments += [str(PROGRAMS / program), job.to_json()]
     # Every host needs the gradients of the others, or the parameters made of them: all bytes, in each iteration.
     with arena.crossing(job.iterations * job.total_bytes):
         done = arena.spark.submit(
             arguments, timeout=options.timeout, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         if done.returncode:
-            said = "\n".join(f"{name}: {text[-_LOG_TAIL:]}" for name, text in arena.spark.executor_logs().items())
-            raise LabError(f"{program} ended with status {done.returncode}: {done.stdout[-_LOG_TAIL:]}\n{said}")
+            raise LabError(f"{program} ended with status {done.returncode}: {done.stdout[-_LOG_TAIL:]}")
     yield from arena.rows(algorithm, Path(output).read_text(), installed)
