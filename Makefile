@@ -44,7 +44,7 @@ spark4-env: .spark4/.stamp ## .spark4: PySpark 4 on top of .venv
 bigdl: build/bigdl/.stamp ## build/bigdl: BigDL 2.4.0, which bench_peers.py compares with
 
 build/bigdl/.stamp: | .venv/.stamp
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps --upgrade --target $(@D) bigdl-dllib-spark3==2.4.0 bigdl-core==2.3.0
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --upgrade --target $(@D) bigdl-dllib-spark3==2.4.0 bigdl-core==2.3.0 six==1.17.0
 	@touch $@
 
 # --- Scala --------------------------------------------------------------------------------------

@@ -17,6 +17,9 @@ from bigdl.dllib.utils.common import Sample, create_spark_conf, init_engine
 from perceptron import INPUTS, LEARNING_RATE, Job, nbytes, perceptron, right, rows
 from pyspark import SparkContext
 
+#: mkldnn's number of the format `nc`: rows by columns.
+_MATRIX = 4
+
 
 def network(hidden: int) -> Model:
     """The perceptron as a graph, which both engines can run."""
@@ -26,7 +29,11 @@ def network(hidden: int) -> Model:
     first.set_weights(weights[0])
     second.set_weights(weights[1])
     begin = Input()
-    return Model([begin], [second(ReLU()(first(begin)))])
+    model = Model([begin], [second(ReLU()(first(begin)))])
+    # For mkldnn, which expects images otherwise.
+    model.set_input_formats([_MATRIX])
+    model.set_output_formats([_MATRIX])
+    return model
 
 
 def trained(sc: SparkContext, job: Job, hidden: int) -> dict[str, object]:
@@ -56,6 +63,7 @@ def trained(sc: SparkContext, job: Job, hidden: int) -> dict[str, object]:
 def main() -> None:
     job = Job.here()
     sc = SparkContext(appName="BigDL", conf=create_spark_conf())
+    sc.setLogLevel("WARN")
     init_engine()
     job.write([trained(sc, job, hidden) for hidden in job.hidden])
     sc.stop()
