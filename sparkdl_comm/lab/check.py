@@ -76,7 +76,7 @@ def across(lab: Lab) -> list[Stream]:
     room = {trunk.lower: math.ceil(trunk.factor) for trunk in lab.topology.trunks}
     for host in hosts:
         edge = host.nics[0].switch
-        if room[edge] > 0:
+        if room.get(edge, 0) > 0:
             room[edge] -= 1
             found.append((host.index, (host.index + len(hosts) // 2) % len(hosts), 0))
     return found

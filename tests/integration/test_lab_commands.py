@@ -139,6 +139,17 @@ def test_streams_of_a_round_share_no_link_of_a_host(topology):
     assert len(rings(lab)) == len(lab.topology.hosts) * lab.topology.rails
 
 
+@pytest.mark.parametrize("topology", ["fattree:2", "fattree:4", "fattree:4,oversub=2", "fattree:6,oversub=3"])
+def test_streams_across_fill_each_trunk_and_no_more(topology):
+    shape, streams = Lab(topology, "10mbit").topology, across(Lab(topology, "10mbit"))
+    parents = {trunk.lower: trunk.upper for trunk in shape.trunks}
+    edges = [tuple(shape.hosts[host].nics[0].switch for host in stream[:2]) for stream in streams]
+    for trunk in shape.trunks:
+        for end in (0, 1):
+            assert sum(trunk.lower in (pair[end], parents[pair[end]]) for pair in edges) == trunk.factor
+    assert all(parents[sender] != parents[receiver] for sender, receiver in edges)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [100, 200, 500])
 @pytest.mark.parametrize("topology", ["star:9", "bcube:3,2", "hosts:4x2", "fattree:4,oversub=2"])
