@@ -2,8 +2,8 @@
 
 On every rail the hosts of a segment form a ring, and each sends to the next one over TCP, as fast as it can. So every NIC
 sends one stream and receives one. Where switches are joined by trunks there is a second round, in which hosts send to those
-half the cluster away: all streams cross the top, and no more of them than fill the trunks, for what competing streams reach
-says more about TCP than about the link.
+half the cluster away: all streams cross the top, as many as fill the trunks. A trunk must have room for a whole number of
+streams. Else it would have to drop packets, and what is measured then is how TCP recovers: 0.7 to 0.98 of the rate.
 
 What is compared with the nominal rate is the payload that the receiving program got, plus the Ethernet, IP and TCP
 headers that every full packet of the MTU has, over a window after slow start. Acknowledgements are not added: they share
@@ -14,7 +14,6 @@ charged with what its stream to the next host reached, `down` with what arrived.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import time
@@ -31,8 +30,6 @@ TOLERANCE = 0.08
 _PORT = 28000
 #: Seconds before the window begins that a stream must have been running for, to be past slow start.
 _WARM_UP = 1.0
-#: Connections of a stream that shares links with others.
-_CROSSING = 4
 #: Seconds that the programs of all hosts get to start, per host, at first; and how often that is doubled.
 _START_UP, _ATTEMPTS = 0.1, 6
 #: Bytes of each full packet that are not payload: IP, TCP and TCP's time stamps; and the Ethernet header around them.
@@ -73,7 +70,7 @@ def rings(lab: Lab) -> list[Stream]:
 def across(lab: Lab) -> list[Stream]:
     """Streams that all cross the top of a Fat-Tree: from each edge switch as many as its trunk has room for."""
     hosts, found = lab.topology.hosts, []
-    room = {trunk.lower: math.ceil(trunk.factor) for trunk in lab.topology.trunks}
+    room = {trunk.lower: round(trunk.factor) for trunk in lab.topology.trunks}
     for host in hosts:
         edge = host.nics[0].switch
         if room.get(edge, 0) > 0:
@@ -87,10 +84,15 @@ def check(lab: Lab, seconds: float = 2.0) -> list[LinkCheck]:
 
     Nothing else should be sent meanwhile; the head's link is not measured.
 
-    :raises InputError: no two hosts share a segment, so there is nothing to measure.
+    :raises InputError: no two hosts share a segment, so there is nothing to measure; or it has a trunk that cannot be.
     """
     if not seconds > 0:
         raise ConfError(f"seconds={seconds}: must be more than 0")
+    if partial := [trunk.factor for trunk in lab.topology.trunks if not trunk.factor.is_integer()]:
+        raise InputError(
+            f"{lab.topology} has links between switches that are {partial[0]:g} times as fast as a NIC; only whole multiples"
+            " can be measured, that is, oversub must divide k/2"
+        )
     rates, streams = lab.rates(), rings(lab)
     if not streams:
         raise InputError(f"{lab.topology} has a single host: there is no link to check")
@@ -106,11 +108,8 @@ def check(lab: Lab, seconds: float = 2.0) -> list[LinkCheck]:
     return sorted(found, key=lambda link: link.link) + (_trunks(lab, seconds) if lab.topology.trunks else [])
 
 
-def measure(lab: Lab, streams: list[Stream], seconds: float, connections: int = 1) -> dict[Stream, float]:
+def measure(lab: Lab, streams: list[Stream], seconds: float) -> dict[Stream, float]:
     """bit/s on the wire that each stream reaches, all in the same window. At most one stream per receiving NIC.
-
-    :param connections: that a stream consists of; several keep a link full that streams meet on, where one of them that
-        has lost packets slows down.
 
     :raises DeadlineError: this machine is too busy to have all of them running at once.
     """
@@ -125,10 +124,9 @@ def measure(lab: Lab, streams: list[Stream], seconds: float, connections: int = 
         begin = time.monotonic() + start_up + _WARM_UP
         programs: list[tuple[HostId, list[str], Mapping[str, str]]] = []
         for host in hosts:
-            ports = range(_PORT + attempt * connections, _PORT + (attempt + 1) * connections)
             job = {
-                "listen": [(lab.address(host, rail), port) for _, _, rail in incoming[host] for port in ports],
-                "send": [(lab.address(to, rail), port) for by, to, rail in streams if by == host for port in ports],
+                "listen": [(lab.address(host, rail), _PORT + attempt) for _, _, rail in incoming[host]],
+                "send": [(lab.address(to, rail), _PORT + attempt) for by, to, rail in streams if by == host],
                 "begin": begin,
                 "seconds": seconds,
             }
@@ -138,9 +136,9 @@ def measure(lab: Lab, streams: list[Stream], seconds: float, connections: int = 
         found = [json.loads(result.stdout) for result in results]
         if max(arrived for received in found for _, arrived in received) <= begin - _WARM_UP:
             return {
-                stream: wire * sum(speed for speed, _ in received[index * connections : (index + 1) * connections])
+                stream: wire * speed
                 for received, mine in zip(found, incoming, strict=True)
-                for index, stream in enumerate(mine)
+                for (speed, _), stream in zip(received, mine, strict=True)
             }
     raise DeadlineError(
         f"the programs of {len(hosts)} hosts needed more than {start_up:g} s to start: machine too busy"
@@ -150,7 +148,7 @@ def measure(lab: Lab, streams: list[Stream], seconds: float, connections: int = 
 def _trunks(lab: Lab, seconds: float) -> list[LinkCheck]:
     """Each trunk, up and down: the sum of the streams that cross it."""
     topology, streams = lab.topology, across(lab)
-    speeds, found = measure(lab, streams, seconds, _CROSSING), []
+    speeds, found = measure(lab, streams, seconds), []
     parents = {trunk.lower: trunk.upper for trunk in topology.trunks}
     below = {host.index: [host.nics[0].switch, parents[host.nics[0].switch]] for host in topology.hosts}
     for index, trunk in enumerate(topology.trunks):

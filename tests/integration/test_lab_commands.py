@@ -130,6 +130,12 @@ def test_a_single_host_has_nothing_to_check(networks):
         check(lab)
 
 
+@pytest.mark.parametrize("oversub", [1.5, 4])
+def test_trunks_that_would_have_to_drop_packets_are_not_measured(oversub):
+    with pytest.raises(InputError, match=f"{2 / oversub:g} times as fast as a NIC; .* oversub must divide k/2"):
+        check(Lab(f"fattree:4,oversub={oversub:g},100mbit"))
+
+
 @pytest.mark.parametrize("topology", ["star:5", "bcube:3,2", "bcube:2x3", "fattree:4"])
 def test_streams_of_a_round_share_no_link_of_a_host(topology):
     lab = Lab(topology, "10mbit")
