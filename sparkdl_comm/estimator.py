@@ -42,12 +42,15 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
         model = estimator.fit(train)
         model.transform(test)
 
-    :param model: a ``torch.nn.Module``, its class, or a function that returns one. Gets float32 ``[rows,
-        width]``; a column of numbers has width 1. A module given is not changed: a copy is trained. A trained
-        :class:`~sparkdl_comm.model.TorchModel` is trained further.
+    :param model: a ``torch.nn.Module``, its class, or a function that returns one. Gets one tensor ``[rows, …]`` per feature
+        column, float32, or int64 for integers if the model has an Embedding (see ``inputTypes``); a column of numbers
+        has width 1. A module given is not changed: a copy is trained. A trained
+        :class:`~sparkdl_comm.model.TorchModel` is trained further. BatchNorm: each rank has running statistics of its
+        own, which are averaged after each epoch.
     :param loss: ``(output, target)`` -> scalar tensor, the mean over the rows; or a loss of ``torch.nn``: an
-        instance, a class, or its name. ``target`` is ``[rows]``: int64 for losses over classes and, with a
-        loss of your own, if the label column is of an integral type; else float32.
+        instance, a class, or its name. ``target`` is ``[rows, …]``, or a tuple for several label columns: int64 for
+        losses over classes and, with a loss of your own, if the label column is of an integral type; else float32. With
+        ``weightCol``, a loss of your own must return one loss per row.
     :param optimizer: what makes an optimizer from parameters: a class of ``torch.optim``, or a
         ``functools.partial`` of one. Default: SGD with learning rate 0.01.
     :param param_groups: function module -> list of dicts, as torch.optim takes parameter groups.
@@ -55,9 +58,12 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
         epoch, or per optimizer step (``lrSchedulerInterval``). ReduceLROnPlateau watches ``earlyStoppingMonitor``.
     :param metrics: by name, a ``torchmetrics.Metric``, or a callable (output, target) -> scalar, whose mean over
         the rows is taken; evaluated on the validation rows after each epoch.
+    :param decode: function from a value of a feature column that is binary or text, to an array or tensor; executors call
+        it once per row, and the model calls it in ``transform``.
     :param callbacks: list of :class:`~sparkdl_comm.train.callbacks.Callback`; each rank calls a copy of its own.
     :param params: ``featuresCol`` ("features"), ``labelCol`` ("label"), ``predictionCol`` ("prediction"),
-        ``rawPredictionCol`` ("rawPrediction"), ``probabilityCol`` ("probability"),
+        ``rawPredictionCol`` ("rawPrediction"), ``probabilityCol`` ("probability"), ``weightCol``,
+        ``validationIndicatorCol`` or ``validationFraction``, ``inputShapes``, ``inputTypes``;
         ``batchSize`` (rows per step over all ranks, 32), ``accumulationSteps`` (1), ``maxGradNorm``, ``precision``
         ("fp32"), ``earlyStoppingPatience`` and what goes with it, ``maxIter`` (epochs, 1), ``seed`` (0), ``num_workers``
         (one per slot), ``device`` ("cpu"), ``strategy`` (``spark.sparkdl.comm.strategy``); also
@@ -78,12 +84,13 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
         lr_scheduler: Any = None,
         metrics: Any = None,
         callbacks: Any = None,
+        decode: Any = None,
         **params: Unpack[ParamKeywords],
     ) -> None:
         super().__init__()
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.param_groups, self.lr_scheduler = param_groups, lr_scheduler
-        self.metrics, self.callbacks = metrics, callbacks
+        self.metrics, self.callbacks, self.decode = metrics, callbacks, decode
         self._set_keywords(dict(params))
 
     def setParams(self, **params: Unpack[ParamKeywords]) -> TorchEstimator:
@@ -129,7 +136,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
         strategy = strategy_class(conf.strategy)
         model = ingredients.model_like(self.model)
         loss = ingredients.loss_function(self.loss)
-        data, rows = columns.training_rows(dataset, self, functools.partial(ingredients.target_type, loss))
+        target_type, decode = functools.partial(ingredients.target_type, loss), self.decoding()
+        data, rows = columns.training_rows(dataset, self, target_type, decode)
         if rows.weight is not None:
             loss = ingredients.row_losses(loss)
         optimization, observation = self.optimization(), self.observation()
@@ -141,6 +149,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
             lr_scheduler=self.lr_scheduler,
             metrics=self.metrics,
             callbacks=self.callbacks,
+            decode=decode,
         )
         session.check_dynamic_allocation(spark)
         if strategy.needs_plugin:
@@ -167,14 +176,16 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
         )
         with TURNS.turn(world, session.slots_now(spark)):
             tensors, reports = launch(data, spec, spark.conf.get("spark.driver.host") or "localhost")
+        summary = summarize(reports, conf.strategy, world)
         shapes = [report.output_shape for report in reports if report.output_shape is not None]
         trained = TorchModel(
             trained_module(spec, tensors),
             spec.classification,
-            summarize(reports, conf.strategy, world),
+            summary,
             shapes[0] if shapes else None,
             self.model.factory if isinstance(self.model, TorchModel) else recipe_of(self.model),
             activation_of(loss),
+            decode,
         )
         trained._resetUid(self.uid)
         return self._copyValues(trained)

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from .data import columns
-from .data.fields import Field, for_model
+from .data.fields import Decode, Field, for_model
 from .errors import InputError
 from .params import TorchParams
 from .persistence import Recipe, TorchModelReader, TorchModelWriter
@@ -43,7 +43,8 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
     :func:`sparkdl_comm.train.report.summarize`), None for a model that was not trained here.
     ``classification``: labels were classes. ``output_shape``: shape of the output for one row, None if not
     known. ``activation``: what makes probabilities of outputs, softmax, exp, sigmoid or identity; None: nothing
-    does. These three decide what ``transform`` adds; see the table of :mod:`sparkdl_comm.scoring`.
+    does. These three decide what ``transform`` adds; see the table of :mod:`sparkdl_comm.scoring`. ``decode``: makes an
+    array of a value of a feature column that is binary or text; None: there is no such column.
 
     Copies share ``module``; nothing here changes it.
     """
@@ -56,6 +57,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         output_shape: list[int] | None = None,
         factory: Recipe | None = None,
         activation: Activation | None = None,
+        decode: Decode | None = None,
     ) -> None:
         """
         :param factory: how :meth:`load` makes such a module; see :func:`sparkdl_comm.persistence.recipe_of`.
@@ -67,6 +69,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         self.output_shape = output_shape
         self.factory = factory
         self.activation = activation
+        self.decode = decode
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         """``dataset`` with what the model predicts added; see ``transform``. All other columns stay as they are.
@@ -85,11 +88,11 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         added = self._added(columns_of(kind, self.activation), dataset)
         if not added:
             return dataset
-        expressions, inputs = columns.inputs(dataset, self)
+        expressions, inputs = columns.inputs(dataset, self, self.decode)
         converted: list[Column] = []
         features: list[tuple[int, Field]] = []
         for expression, field in zip(expressions, for_model(tuple(inputs), self.module), strict=True):
-            native = _is_native(dataset.schema[field.name].dataType)
+            native = field.decode is not None or _is_native(dataset.schema[field.name].dataType)
             place = dataset.columns.index(field.name) if native else len(dataset.columns) + len(converted)
             features.append((place, field))
             if not native:
@@ -138,16 +141,17 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         return TorchModelReader(cls)
 
     @classmethod
-    def load(cls, path: str, model: Any = None) -> TorchModel:
+    def load(cls, path: str, model: Any = None, decode: Decode | None = None) -> TorchModel:
         """The model saved at ``path``, any path that Spark can read.
 
         :param model: the module, or its class or factory, to load the weights into. Needed when the module
             given to the estimator was not an importable class or function, or a ``functools.partial`` of one
             with arguments of JSON.
+        :param decode: likewise, if the model was trained with one.
         :raises PersistenceError: nothing there, or it cannot be read, or ``model`` is needed.
         :raises ModelError: ``model`` is another model; names the tensors that differ.
         """
-        return TorchModelReader(cls, model).load(path)
+        return TorchModelReader(cls, model, decode).load(path)
 
 
 def _is_native(kind: DataType) -> bool:

@@ -7,8 +7,8 @@
     path/model.safetensors      tensors that share memory (tied weights) are stored once
 
 Nothing is pickled. The module is rebuilt by importing the class or function that the estimator was given, or that a
-``functools.partial`` with arguments of JSON calls;
-where that is not possible, whoever loads the model gives it.
+``functools.partial`` with arguments of JSON calls; where that is not possible, whoever loads the model gives it. The same
+holds for ``decode``.
 
 A save writes to a directory next to ``path`` and renames that, so that ``path`` is complete or not there at
 all (on object stores, where renaming is copying, an interrupted rename can leave a part).
@@ -33,12 +33,13 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 from pyspark.sql import SparkSession
 
+from .data.fields import Decode
 from .errors import ModelError, PersistenceError
 
 if TYPE_CHECKING:
     from .model import TorchModel
 
-#: How to make a module: ``package.module:qualname``, or what :func:`recipe_of` makes of a partial. JSON.
+#: How to get a callable: ``package.module:qualname``, or what :func:`recipe_of` makes of a partial. JSON.
 Recipe = str | dict[str, Any]
 
 FORMAT = 1
@@ -58,7 +59,7 @@ def importable(factory: Any) -> str | None:
 
 
 def recipe_of(factory: Any) -> Recipe | None:
-    """How another process makes what ``factory`` makes: by importing it, or None. Of a ``functools.partial`` with
+    """How another process gets the callable ``factory``: by importing it, or None. Of a ``functools.partial`` with
     arguments that JSON keeps as they are, a dict: ``call``, ``args`` and ``keywords``."""
     if not isinstance(factory, functools.partial):
         return importable(factory)
@@ -70,11 +71,11 @@ def recipe_of(factory: Any) -> Recipe | None:
     return {"call": name, **arguments} if name is not None and kept else None
 
 
-def _make(recipe: Recipe) -> Any:
-    """What a recipe makes."""
+def _callable(recipe: Recipe) -> Any:
+    """The inverse of :func:`recipe_of`."""
     if isinstance(recipe, str):
-        return _import(*recipe.split(":", 1))()
-    return _import(*recipe["call"].split(":", 1))(*recipe["args"], **recipe["keywords"])
+        return _import(*recipe.split(":", 1))
+    return functools.partial(_import(*recipe["call"].split(":", 1)), *recipe["args"], **recipe["keywords"])
 
 
 def _import(module: str, name: str) -> Any:
@@ -116,6 +117,7 @@ class TorchModelWriter(MLWriter):
                 "factory": model.factory,
                 "class": f"{type(model.module).__module__}:{type(model.module).__qualname__}",
             },
+            "decode": None if model.decode is None else {"recipe": recipe_of(model.decode)},
         }
         (folder / "metadata").mkdir()
         metadata = DefaultParamsWriter._get_metadata_to_save(model, self.sc, extraMetadata=extra)
@@ -130,10 +132,11 @@ class TorchModelWriter(MLWriter):
 class TorchModelReader(MLReader["TorchModel"]):
     """``TorchModel.read()``: ``load(path)``."""
 
-    def __init__(self, cls: type[TorchModel], model: Any = None) -> None:
+    def __init__(self, cls: type[TorchModel], model: Any = None, decode: Decode | None = None) -> None:
         super().__init__()
         self._cls = cls
         self._given = model
+        self._decode = decode
 
     def load(self, path: str) -> TorchModel:
         """See :meth:`sparkdl_comm.model.TorchModel.load`."""
@@ -148,6 +151,7 @@ class TorchModelReader(MLReader["TorchModel"]):
                     f"{path}: format {version}, and this sparkdl_comm reads up to {FORMAT}; use a newer one"
                 )
             module = _rebuild(self._given, factory, metadata["module"]["class"], path)
+            decode = _decode(self._decode, metadata.get("decode"), path)
             try:
                 safetensors.torch.load_model(module, str(folder / _WEIGHTS))
             except RuntimeError as error:  # names the tensors
@@ -161,6 +165,7 @@ class TorchModelReader(MLReader["TorchModel"]):
             metadata["outputShape"],
             factory,
             metadata.get("activation"),
+            decode,
         )
         model._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(model, metadata)
@@ -179,7 +184,7 @@ def _rebuild(given: Any, factory: Recipe | None, kind: str, path: str) -> torch.
         )
     else:
         try:
-            module = _make(factory)
+            module = _callable(factory)()
         except Exception as error:
             raise PersistenceError(
                 f"{path}: cannot rebuild the module from {factory}: {error!r}. Put it on the Python path, or "
@@ -188,6 +193,24 @@ def _rebuild(given: Any, factory: Recipe | None, kind: str, path: str) -> torch.
     if not isinstance(module, torch.nn.Module):
         raise PersistenceError(f"{path}: {factory or given} made a {type(module).__name__}, not a torch.nn.Module")
     return module
+
+
+def _decode(given: Decode | None, saved: dict[str, Any] | None, path: str) -> Decode | None:
+    """What the caller gave, else what the metadata name."""
+    if given is not None or saved is None:
+        return given
+    if saved["recipe"] is None:
+        raise PersistenceError(
+            f"{path}: decode came from __main__, a notebook or a local function, so it cannot be found by name. Give it:"
+            " TorchModel.load(path, decode=...)"
+        )
+    try:
+        return _callable(saved["recipe"])
+    except (ImportError, AttributeError) as error:
+        raise PersistenceError(
+            f"{path}: cannot find decode, {saved['recipe']}: {error!r}. Put it on the Python path, or give it:"
+            " TorchModel.load(path, decode=...)"
+        ) from error
 
 
 class Store:

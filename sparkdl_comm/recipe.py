@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import ingredients
+from .data.fields import Decode
 from .errors import ConfError, ModelError
 from .params import TorchParams
 from .train.callbacks import Callback
@@ -24,6 +25,15 @@ class TrainingRecipe(TorchParams):
     lr_scheduler: Any = None
     metrics: Any = None
     callbacks: Any = None
+    decode: Any = None
+
+    def decoding(self) -> Decode | None:
+        """:class:`ModelError` if ``decode`` cannot be called."""
+        if self.decode is not None and not callable(self.decode):
+            raise ModelError(
+                f"decode is {ingredients.describe(self.decode)}; give a function, bytes -> array or tensor"
+            )
+        return self.decode
 
     def optimization(self) -> Optimization:
         """:class:`ModelError` if an ingredient cannot be used."""
@@ -43,7 +53,8 @@ class TrainingRecipe(TorchParams):
         )
 
     def observation(self) -> Observation:
-        """:class:`ModelError` if an ingredient cannot be used; ConfError if the monitored value will not be there."""
+        """:class:`ModelError` if an ingredient cannot be used; ConfError if the monitored value will not be there, or if
+        there will be no validation rows for what needs them."""
         metrics = {} if self.metrics is None else self.metrics
         if not isinstance(metrics, Mapping) or not all(callable(metric) for metric in metrics.values()):
             raise ModelError(
@@ -60,6 +71,13 @@ class TrainingRecipe(TorchParams):
         if monitor not in ("loss", "val_loss", *metrics):
             known = ", ".join(["loss", "val_loss", *metrics])
             raise ConfError(f"earlyStoppingMonitor={monitor!r}: must be one of {known}")
+        if self.getValidationIndicatorCol() is None and self.getValidationFraction() is None:
+            stops = self.getEarlyStoppingPatience() is not None and monitor != "loss"
+            wanting = (
+                f"metrics {sorted(metrics)}" if metrics else f"earlyStoppingMonitor={monitor!r}" if stops else None
+            )
+            if wanting is not None:
+                raise ConfError(f"{wanting} needs validation rows; set validationIndicatorCol or validationFraction")
         stopping = Stopping(
             patience=self.getEarlyStoppingPatience(),
             monitor=monitor,
@@ -84,6 +102,9 @@ class TrainingRecipe(TorchParams):
     def getCallbacks(self) -> Any:
         return self.callbacks
 
+    def getDecode(self) -> Any:
+        return self.decode
+
     def setOptimizer(self, value: Any) -> Any:
         self.optimizer = value
         return self
@@ -102,4 +123,8 @@ class TrainingRecipe(TorchParams):
 
     def setCallbacks(self, value: Sequence[Callback] | None) -> Any:
         self.callbacks = value
+        return self
+
+    def setDecode(self, value: Decode | None) -> Any:
+        self.decode = value
         return self

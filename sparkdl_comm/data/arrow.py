@@ -9,15 +9,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import InputError
+from .decoding import decoded
 from .fields import Field
 
 
 def read(field: Field, column: pa.Array) -> np.ndarray:
-    """All rows of a batch, ``[rows, …]``, of the field's type and shape; a view where possible.
+    """All rows of a batch, ``[rows, …]``, decoded, of the field's type and shape; a view where possible.
 
     :raises InputError: null rows or elements (with their count), rows of different lengths, or of another length than the
-        field's shape takes.
+        field's shape takes; as :func:`sparkdl_comm.data.decoding.decoded`.
     """
+    if field.decode is not None:
+        column = decoded(field, column)
     nulls = null_rows(column)
     if nulls:
         raise InputError(

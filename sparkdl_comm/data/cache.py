@@ -1,7 +1,8 @@
 """A rank's rows in memory: one tensor per column, in an order that does not depend on the shuffle.
 
 1. Take the record batches as they come, checking them; drop nothing yet, copy nothing yet.
-2. Sort by the ``id`` column: Spark's shuffle delivers rows in any order, and the same seed must give the same model.
+2. Sort by the ``id`` column: Spark's shuffle delivers rows in any order, and the same seed must give the same model. Rows
+   for validation come after those for training.
 3. Allocate the arrays once and copy every batch to where its rows belong, letting go of it.
 4. When all ranks know what the others have, refuse rows that cannot be used, with their number over all ranks.
 
@@ -20,6 +21,7 @@ import torch
 
 from ..errors import InputError
 from . import arrow
+from .decoding import decode_batch
 from .fields import Field, RowFormat
 from .inspection import Inspection, refuse
 
@@ -41,7 +43,7 @@ class Batch:
 class RowCache:
     """Rows of one rank, sorted by id, on the CPU; like a :class:`Batch` of all of them.
 
-    The tensors share the memory of the numpy arrays they were made from. ``weights`` have mean 1 over all ranks.
+    ``weights`` have mean 1 over all ranks.
     """
 
     inputs: tuple[torch.Tensor, ...]
@@ -61,60 +63,100 @@ class RowCache:
         )
 
 
+@dataclass(frozen=True)
+class RankRows:
+    """All rows of one rank; its caches share their memory. ``validation``: perhaps without rows; None if no rank has any."""
+
+    training: RowCache
+    validation: RowCache | None
+
+
 class Reading:
     """A rank's rows before it knows those of the others: tell them :attr:`account`, then call :meth:`rows`."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], rows: RowFormat) -> None:
-        """Reads all batches, which have the columns that ``rows`` says."""
+        """Reads all batches, which have the columns that ``rows`` says.
+
+        :raises InputError: decode cannot be used.
+        """
         self._format = rows
         inspection = Inspection(rows)
         kept: list[pa.RecordBatch] = []
         for batch in batches:
             if batch.num_rows:
+                batch = decode_batch(batch, rows)
                 inspection.look(batch)
                 if inspection.found:
                     kept.clear()
                 else:
                     kept.append(batch)
-        self._columns, weights = _fill(kept, rows)
-        self._weights = weights
-        self.count = len(self._columns[0])
-        #: For :meth:`rows`, of all ranks; JSON-able.
+        self._columns, self._weights, training = _fill(kept, rows)
+        count = len(self._columns[0])
+        self._parts = {"training": slice(0, training), "validation": slice(training, count)}
+        #: For :meth:`rows`, of all ranks; JSON-able. ``training`` and ``validation``: number of rows, and their weight.
         self.account: dict[str, Any] = {
             "inspection": inspection.report(),
-            "count": self.count,
             "columns": [[str(array.dtype), list(array.shape[1:])] for array in self._columns],
-            "weight": None if weights is None else float(weights.sum()),
+            **{
+                name: {
+                    "rows": part.stop - part.start,
+                    "weight": None if self._weights is None else float(self._weights[part].sum()),
+                }
+                for name, part in self._parts.items()
+            },
         }
 
-    def rows(self, accounts: Sequence[dict[str, Any]]) -> RowCache:
-        """The rows to train on. A rank without any has tensors of the others' types and shapes, ``[0, …]``.
+    def rows(self, accounts: Sequence[dict[str, Any]]) -> RankRows:
+        """The rows to use. A rank without any has tensors of the others' types and shapes, ``[0, …]``.
 
         :param accounts: of all ranks, in their order.
-        :raises InputError: rows that cannot be used, with their number over all ranks; weights that are all 0.
+        :raises InputError: rows that cannot be used, with their number over all ranks; no row for training, or none for
+            validation where some were to be; weights that are all 0.
         """
         refuse([account["inspection"] for account in accounts])
+        chosen = self._format.validation
+        training, held = (sum(account[name]["rows"] for account in accounts) for name in ("training", "validation"))
+        if chosen is not None and held == 0 < training:
+            raise InputError(f"{chosen}: none of the {training} rows is for validation")
+        if chosen is not None and training == 0 < held:
+            raise InputError(f"{chosen}: all {held} rows are for validation, and none is left to train on")
         columns = [torch.from_numpy(array) for array in self._columns]
-        if not self.count:
-            other = next((account["columns"] for account in accounts if account["count"]), self.account["columns"])
-            columns = [torch.empty((0, *shape), dtype=getattr(torch, dtype)) for dtype, shape in other]
-        cache = RowCache(tuple(columns[: len(self._format.inputs)]), tuple(columns[len(self._format.inputs) :]))
+        if not len(columns[0]):
+            filled = (a["columns"] for a in accounts if a["training"]["rows"] + a["validation"]["rows"])
+            columns = [
+                torch.empty((0, *shape), dtype=getattr(torch, dtype))
+                for dtype, shape in next(filled, self.account["columns"])
+            ]
+        return RankRows(
+            self._part("training", columns, accounts),
+            None if chosen is None else self._part("validation", columns, accounts),
+        )
+
+    def _part(self, name: str, columns: list[torch.Tensor], accounts: Sequence[dict[str, Any]]) -> RowCache:
+        part = self._parts[name]
+        inputs = len(self._format.inputs)
+        tensors = [column[part] for column in columns]
+        cache = RowCache(tuple(tensors[:inputs]), tuple(tensors[inputs:]))
         if self._weights is None:
             return cache
-        count, total = sum(account["count"] for account in accounts), sum(account["weight"] for account in accounts)
-        if count and not total:
+        rows, total = (sum(account[name][key] for account in accounts) for key in ("rows", "weight"))
+        if rows and not total:
             raise InputError(
-                f"{self._format.weight}: the weights of all {count} rows are 0; at least one must be positive"
+                f"{self._format.weight}: the weights of all {rows} rows for {name} are 0; at least one must be positive"
             )
-        weights = self._weights * (count / total) if count else self._weights
+        weights = self._weights[part] * (rows / total if rows else 1.0)
         return replace(cache, weights=torch.from_numpy(weights.astype(np.float32)))
 
 
-def _fill(kept: list[pa.RecordBatch], rows: RowFormat) -> tuple[list[np.ndarray], np.ndarray | None]:
-    """All columns as arrays, sorted by id, and the weights. Lets go of each batch as soon as it is copied."""
-    ids = np.concatenate([np.empty(0, np.int64), *(batch["id"].to_numpy(zero_copy_only=False) for batch in kept)])
+def _fill(kept: list[pa.RecordBatch], rows: RowFormat) -> tuple[list[np.ndarray], np.ndarray | None, int]:
+    """All columns as arrays, sorted, the weights, and how many of the rows are for training. Lets go of each batch as soon
+    as it is copied."""
+    ids = _joined([batch["id"] for batch in kept], np.int64)
+    held = np.zeros(len(ids), bool)
+    if rows.validation is not None:
+        held = _joined([batch["validation"] for batch in kept], bool)
     place = np.empty(len(ids), np.int64)
-    place[np.argsort(ids, kind="stable")] = np.arange(len(ids))
+    place[np.lexsort((ids, held))] = np.arange(len(ids))  # by `held` first
     columns = [_Column(field, len(ids)) for _, field in rows.named()]
     weights = None if rows.weight is None else np.empty(len(ids))
     start = 0
@@ -127,7 +169,11 @@ def _fill(kept: list[pa.RecordBatch], rows: RowFormat) -> tuple[list[np.ndarray]
         if weights is not None:
             weights[where] = batch["weight"].to_numpy(zero_copy_only=False)
         start += batch.num_rows
-    return [column.array for column in columns], weights
+    return [column.array for column in columns], weights, int(len(held) - held.sum())
+
+
+def _joined(columns: list[pa.Array], dtype: Any) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype), *(column.to_numpy(zero_copy_only=False) for column in columns)])
 
 
 class _Column:

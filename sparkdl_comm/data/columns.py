@@ -1,7 +1,8 @@
 """The columns of a DataFrame that a model reads: checked against its schema, and made ready for Arrow.
 
-Accepted are numbers, booleans, arrays of them (nested too) and ML or MLlib Vectors, dense and sparse. Integers and booleans
-leave Spark as integers; all else as float32, or as float64 where that would change an integer.
+Accepted are numbers, booleans, arrays of them (nested too) and ML or MLlib Vectors, dense and sparse; as features also
+binary and text, for the user's ``decode``, which executors call. Integers and booleans leave Spark as integers; all other
+numbers as float32, or as float64 where that would change an integer.
 """
 
 from __future__ import annotations
@@ -14,30 +15,45 @@ from pyspark.ml.linalg import VectorUDT
 from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BooleanType, DataType, IntegralType, NumericType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegralType,
+    NumericType,
+    StringType,
+)
 
 from ..errors import InputError
+from ..params import TorchParams
 from ..params.columns import ColumnParams
-from .fields import Field, RowFormat
+from .fields import Decode, Field, RowFormat
 
 #: ``(integral, scalar)`` -> type.
 TargetType: TypeAlias = Callable[[bool, bool], str]
 
+#: Into how many parts the hashes of rows are cut, of which ``validationFraction`` takes the first ones.
+_PARTS = 1_000_000
 
-def training_rows(df: DataFrame, params: ColumnParams, target_type: TargetType) -> tuple[DataFrame, RowFormat]:
+
+def training_rows(
+    df: DataFrame, params: TorchParams, target_type: TargetType, decode: Decode | None
+) -> tuple[DataFrame, RowFormat]:
     """What ranks get of ``df``, and its description.
 
     :param target_type: type of the tensor of a label column: ``int64`` or ``float32``; see
         :func:`sparkdl_comm.ingredients.target_type`.
+    :param decode: for feature columns that are binary or text.
     :raises InputError: a column is missing, there twice, or of a type that is not accepted.
     """
-    expressions, fields = inputs(df, params)
+    expressions, fields = inputs(df, params, decode)
     targets = []
     for name in params.label_columns():
         field = _target(df, name, params.label_param(), target_type)
         expressions.append(number(df, field))
         targets.append(field)
-    rows = RowFormat(tuple(fields), tuple(targets), weight=params.getWeightCol())
+    rows = RowFormat(tuple(fields), tuple(targets), params.getWeightCol(), _validation(params))
     named = {name: expression for (name, _), expression in zip(rows.named(), expressions, strict=True)}
     if rows.weight is not None:
         kind = _type(df, rows.weight, "weightCol")
@@ -46,20 +62,45 @@ def training_rows(df: DataFrame, params: ColumnParams, target_type: TargetType) 
         named["weight"] = _column(rows.weight).cast("double")
     # Spark's shuffles deliver rows in any order. What a row holds is all that is the same in every run, so ranks sort
     # by that; rows that are equal may change places.
-    named["id"] = F.xxhash64(*named.values())
+    contents = list(named.values())
+    named["id"] = F.xxhash64(*contents)
+    indicator, fraction = params.getValidationIndicatorCol(), params.getValidationFraction()
+    if indicator is not None:
+        kind = _type(df, indicator, "validationIndicatorCol")
+        if not isinstance(kind, BooleanType):
+            raise InputError(f"validationIndicatorCol: column {indicator!r} is {kind.simpleString()}; must be boolean")
+        named["validation"] = _column(indicator)
+    elif fraction is not None:
+        part = F.pmod(F.xxhash64(F.lit(params.getSeed()), *contents), F.lit(_PARTS))
+        named["validation"] = part < F.lit(fraction * _PARTS)
     return df.select(*(expression.alias(name) for name, expression in named.items())), rows
 
 
-def inputs(df: DataFrame, params: ColumnParams) -> tuple[list[Column], list[Field]]:
-    """The feature columns, and their descriptions; see :func:`training_rows` for errors."""
+def _validation(params: TorchParams) -> str | None:
+    """What chooses the rows for validation."""
+    if params.getValidationIndicatorCol() is not None:
+        return f"validationIndicatorCol {params.getValidationIndicatorCol()!r}"
+    fraction = params.getValidationFraction()
+    return None if fraction is None else f"validationFraction={fraction}"
+
+
+def inputs(df: DataFrame, params: ColumnParams, decode: Decode | None) -> tuple[list[Column], list[Field]]:
+    """The feature columns, and their descriptions; see :func:`training_rows` for ``decode`` and for errors."""
     names = params.feature_columns()
     shapes: Sequence[list[int] | None] = params.getInputShapes() or [None] * len(names)
     types: Sequence[str | None] = params.getInputTypes() or [None] * len(names)
+    param = params.feature_param()
     fields = [
-        Field(params.feature_param(), name, dtype, None if shape is None else tuple(shape))
+        Field(
+            param, name, dtype, None if shape is None else tuple(shape), decode if _encoded(df, name, param) else None
+        )
         for name, dtype, shape in zip(names, types, shapes, strict=True)
     ]
-    return [number(df, field) for field in fields], fields
+    return [_column(field.name) if field.decode else number(df, field) for field in fields], fields
+
+
+def _encoded(df: DataFrame, name: str, param: str) -> bool:
+    return isinstance(_type(df, name, param), (BinaryType, StringType))
 
 
 def number(df: DataFrame, field: Field) -> Column:
@@ -82,7 +123,8 @@ def number(df: DataFrame, field: Field) -> Column:
         return column.cast(_nested(kind, "double" if wide else "float"))
     raise InputError(
         f"{field.param}: column {field.name!r} is {kind.simpleString()}; accepted are numbers, arrays of numbers (nested"
-        " too) and Vectors (as VectorAssembler makes them)"
+        " too), Vectors (as VectorAssembler makes them) and, as features, binary or text with decode=, a function that"
+        " makes an array of a value"
     )
 
 

@@ -23,7 +23,7 @@ class Field:
 
     ``param`` and ``name``: the Param that names the column, and its name. ``dtype``: of the tensor; None: float32, but
     int64 for integers if ``embeds``. ``shape``: of one row; None: as it comes, where a number that is not an integer comes
-    as ``[1]``. ``decode``: makes an array of a value.
+    as ``[1]``. ``decode``: makes an array or tensor of a value, all of one shape; None: the column holds numbers.
     """
 
     param: str
@@ -34,7 +34,7 @@ class Field:
     embeds: bool = False
 
     def __str__(self) -> str:
-        return f"{self.param} {self.name!r}"
+        return f"{'decode of ' if self.decode else ''}{self.param} {self.name!r}"
 
     def type_of(self, source: np.dtype[Any]) -> np.dtype[Any]:
         """Type of the tensor for values of type ``source``."""
@@ -56,7 +56,8 @@ class Field:
 @dataclass(frozen=True)
 class RowFormat:
     """The columns of the record batches that a rank gets: ``input0``, …, ``target0``, …, ``id`` (int64, a hash of all that
-    is in the row) and, if they have a name here, ``weight`` (double) and ``validation`` (boolean)."""
+    is in the row) and, if they have a name here, ``weight`` (double) and ``validation`` (boolean: the row is for validation,
+    not for training). These names, of Param and column, are for messages."""
 
     inputs: tuple[Field, ...] = ()
     targets: tuple[Field, ...] = ()

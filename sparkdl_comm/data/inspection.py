@@ -35,6 +35,8 @@ class Inspection:
         self._rows += batch.num_rows
         for name, field in self._format.named():
             self._look_at(field, batch[name])
+        if self._format.validation is not None:
+            self._count(f"a null in {self._format.validation}", arrow.is_null(batch["validation"]))
         if self._format.weight is not None:
             self._count(f"a null weight in {self._format.weight}", arrow.is_null(batch["weight"]))
             weights = batch["weight"].drop_null().to_numpy(zero_copy_only=False)
@@ -45,13 +47,17 @@ class Inspection:
         nulls = arrow.rows_with(column, arrow.is_null)
         self._count(f"a null (or a null element) in {field}", nulls)
         usable = column.filter(pa.array(~nulls)) if nulls.any() else column
-        known = self._lengths.setdefault(str(field), [])
-        for depth, level in enumerate(arrow.lengths(usable)):
-            if depth == len(known):
-                known.append(set())
-            known[depth] |= level
         if len(usable) == 0:
             return
+        found = arrow.lengths(usable)
+        known = self._lengths.setdefault(str(field), [set() for _ in found])
+        if len(found) != len(known):  # of what decode makes only; a column has one type
+            self._count(
+                f"arrays of {len(found)} dimensions, others of {len(known)}, in {field}", np.ones(len(usable), bool)
+            )
+            return
+        for level, more in zip(known, found, strict=True):
+            level |= more
         shape = tuple(min(level, default=0) for level in known)
         if not field.fits(shape) and all(len(level) == 1 for level in known):
             takes = f"{math.prod(shape)} values in {field}, where inputShapes has {list(field.shape or ())}"
@@ -77,14 +83,18 @@ def refuse(reports: Sequence[dict[str, Any]]) -> None:
     rows = sum(report["rows"] for report in reports)
     counts: dict[str, int] = {}
     lengths: dict[str, list[set[int]]] = {}
+    depths: dict[str, set[int]] = {}
     for report in reports:
         for what, count in report["counts"].items():
             counts[what] = counts.get(what, 0) + count
         for name, found in report["lengths"].items():
-            levels = lengths.setdefault(name, [set() for _ in found])
-            for level, more in zip(levels, found, strict=True):
+            depths.setdefault(name, set()).add(len(found))
+            for level, more in zip(lengths.setdefault(name, [set() for _ in found]), found, strict=False):
                 level.update(more)
     problems = [f"{count} of {rows} rows have {what}" for what, count in counts.items()]
+    for name, found_depths in depths.items():
+        if len(found_depths) > 1:
+            problems.append(f"{name} has arrays of {sorted(found_depths)} dimensions")
     for name, levels in lengths.items():
         if any(len(level) > 1 for level in levels):
             problems.append(f"{name} has arrays of different lengths in {rows} rows: {arrow.shown(levels)}")

@@ -7,13 +7,22 @@ from .columns import ColumnKeywords, ColumnParams
 from .early_stopping import EarlyStoppingKeywords, EarlyStoppingParams
 from .optimization import OptimizationKeywords, OptimizationParams
 from .training import TrainingKeywords, TrainingParams
+from .validation import ValidationKeywords, ValidationParams
 
 
 class ParamKeywords(
-    ColumnKeywords, TrainingKeywords, OptimizationKeywords, EarlyStoppingKeywords, ClusterKeywords, total=False
+    ColumnKeywords,
+    ValidationKeywords,
+    TrainingKeywords,
+    OptimizationKeywords,
+    EarlyStoppingKeywords,
+    ClusterKeywords,
+    total=False,
 ):
     """Keywords of the constructor and of ``setParams``: every Param, and its snake_case spelling."""
 
 
-class TorchParams(ColumnParams, TrainingParams, OptimizationParams, EarlyStoppingParams, ClusterParams):
+class TorchParams(
+    ColumnParams, ValidationParams, TrainingParams, OptimizationParams, EarlyStoppingParams, ClusterParams
+):
     """What estimator and model share. A Param set here overrides the session's conf."""

@@ -45,7 +45,6 @@ class Observer:
         objective: Objective,
         validation: RowCache | None,
     ) -> None:
-        """Raises ConfError if something needs validation rows, and there are none."""
         self._gang, self._timeout = gang, spec.conf.timeout
         self._model, self._strategy, self._schedule = model, strategy, schedule
         observed = spec.observation
@@ -56,11 +55,6 @@ class Observer:
             metrics = Metrics(observed.metrics, objective.device)
             batch = -(-spec.batch_size // spec.world)
             self._evaluation = Evaluation(validation, batch, objective, metrics)
-        elif observed.metrics or (self._stopping.active and self._monitor != "loss"):
-            wanted = (
-                f"metrics {sorted(observed.metrics)}" if observed.metrics else f"earlyStoppingMonitor={self._monitor!r}"
-            )
-            raise ConfError(f"{wanted}: there are no validation rows; set validationIndicatorCol or validationFraction")
         # Every rank has its own, also where the process was forked or is used again.
         self.callbacks = Callbacks(
             copy.deepcopy(observed.callbacks), TrainingState(gang.rank, gang.world, model.module)

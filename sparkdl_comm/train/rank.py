@@ -82,15 +82,16 @@ class Rank:
         strategy = strategy_class(spec.strategy)(spec.conf)
         stack.callback(strategy.close)
         gang = self._join_gang(reading, model, strategy)
-        rows = reading.rows([member.payload["data"] for member in gang.members])
+        accounts = [member.payload["data"] for member in gang.members]
+        rows = reading.rows(accounts)
         gang.on_failure(lambda _: strategy.abort())
         step_rows = spec.batch_size * spec.optimization.accumulation_steps
-        plan = BatchPlan.of([member.payload["data"]["count"] for member in gang.members], step_rows)
+        plan = BatchPlan.of([account["training"]["rows"] for account in accounts], step_rows)
         driver = self._task.connect_driver(stack)
         strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)
         rng.seed(spec.seed, self._rank)
-        loop = TrainingLoop(spec, gang, rows, plan, model, strategy, self._progress)
+        loop = TrainingLoop(spec, gang, rows.training, plan, model, strategy, self._progress, rows.validation)
         seconds = loop.run(_Teller(driver))
         if driver is not None:
             driver.send_tensors(model.module.state_dict())
@@ -102,6 +103,7 @@ class Rank:
             phases=strategy.watch.seconds,
             bytes=strategy.watch.bytes,
             history=self._progress.history,
+            rows=rows.training.rows,
             weights_sha256=hashlib.sha256(model.values.detach().cpu().numpy().data).hexdigest(),
             output_shape=self._progress.output_shape,
         )

@@ -18,8 +18,8 @@ class RankReport:
     forward, backward, push, aggregate, update). ``bytes``: over the network, ``pull`` and ``push``.
     ``history``: a row per epoch; its ``loss`` is this rank's part of the epoch's mean loss, the sum of these over the
     ranks, and all else is the same on all ranks but for the time.
-    ``weights_sha256``: of the trained tensors. ``output_shape``: shape of the model's output for one row;
-    None if the rank saw no row.
+    ``rows``: of this rank, that were trained on. ``weights_sha256``: of the trained tensors. ``output_shape``: shape of the
+    model's output for one row; None if the rank saw no row.
     """
 
     rank: int
@@ -28,6 +28,7 @@ class RankReport:
     phases: dict[str, float]
     bytes: dict[str, int]
     history: list[dict[str, Any]]
+    rows: int
     weights_sha256: str
     output_shape: list[int] | None = field(default=None)
 
@@ -55,7 +56,7 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
 
     :return: ``strategy``, ``world``, ``iterations``, ``seconds_per_iteration`` (of the slowest rank),
         ``iterations_per_second``, ``phases`` (seconds per iteration, mean over ranks), ``bytes`` (``pull``
-        and ``push``, all ranks, whole run), ``history`` (see :func:`merged_history`).
+        and ``push``, all ranks, whole run), ``rows`` (trained on, all ranks), ``history`` (see :func:`merged_history`).
     :raises GangError: see :func:`check`.
     """
     check(reports, world)
@@ -75,6 +76,7 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
             for name in sorted(phases)
         },
         "bytes": {kind: sum(report.bytes.get(kind, 0) for report in reports) for kind in sorted(kinds)},
+        "rows": sum(report.rows for report in reports),
         "history": merged_history(reports),
     }
 

@@ -90,12 +90,6 @@ def test_a_metric_that_is_no_scalar() -> None:
         )  # fmt: skip
 
 
-def test_what_needs_validation_rows_says_so() -> None:
-    for observation in (Observation({"x": lambda output, target: 0.0}), Observation(stopping=Stopping(patience=1))):
-        with pytest.raises(ConfError, match="there are no validation rows; set validationIndicatorCol"):
-            train(Net, parts(TRAINING), observation=observation, **SETTINGS)
-
-
 LOG: list[tuple[int, str, Any]] = []
 
 

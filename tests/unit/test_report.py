@@ -12,8 +12,8 @@ HISTORY = [
     [{"epoch": epoch, "step": 5 * epoch, "loss": loss, "lr": 0.1, "seconds": 2.0 + rank} for epoch, loss in losses]
     for rank, losses in enumerate([[(1, 0.5), (2, 0.25)], [(1, 0.5), (2, 0.5)]])
 ]
-ZERO = RankReport(0, 10, 5.0, {"forward": 2.0, "pull": 1.0}, {"pull": 100, "push": 50}, HISTORY[0], "ab")
-ONE = RankReport(1, 10, 4.0, {"forward": 4.0, "pull": 1.0}, {"pull": 200, "push": 50}, HISTORY[1], "ab", [10])
+ZERO = RankReport(0, 10, 5.0, {"forward": 2.0, "pull": 1.0}, {"pull": 100, "push": 50}, HISTORY[0], 7, "ab")
+ONE = RankReport(1, 10, 4.0, {"forward": 4.0, "pull": 1.0}, {"pull": 200, "push": 50}, HISTORY[1], 5, "ab", [10])
 
 
 def test_summary() -> None:
@@ -28,6 +28,7 @@ def test_summary() -> None:
         "iterations_per_second": 2.0,
         "phases": {"forward": pytest.approx(0.3), "pull": pytest.approx(0.1)},
         "bytes": {"pull": 300, "push": 100},
+        "rows": 12,
         "history": [
             {"epoch": 1, "step": 5, "loss": 1.0, "lr": 0.1, "seconds": 2.0},
             {"epoch": 2, "step": 10, "loss": 0.75, "lr": 0.1, "seconds": 2.0},

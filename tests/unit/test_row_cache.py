@@ -38,7 +38,7 @@ def batch(
 
 def read(batches: Iterable[pa.RecordBatch], rows: RowFormat) -> RowCache:
     reading = Reading(batches, rows)
-    return reading.rows([reading.account])
+    return reading.rows([reading.account]).training
 
 
 def test_sorted_by_id_whatever_the_order() -> None:
@@ -124,13 +124,13 @@ def test_weights_have_mean_one_over_all_ranks() -> None:
 
     readings = [Reading([weighted(weights)], rows) for weights in ([1.0, 3.0], [4.0])]
     accounts = [reading.account for reading in readings]
-    assert readings[0].rows(accounts).weights.tolist() == [0.375, 1.125]
-    assert readings[1].rows(accounts).weights.tolist() == [1.5]
+    assert readings[0].rows(accounts).training.weights.tolist() == [0.375, 1.125]
+    assert readings[1].rows(accounts).training.weights.tolist() == [1.5]
     for weights, message in (
         ([1, None], "1 of 2 rows have a null weight in w"),
         ([1, -2], "1 of 2 rows have a negative weight in w"),
         ([float("nan"), float("inf")], "2 of 2 rows have a NaN or infinite weight in w"),
-        ([0, 0], "w: the weights of all 2 rows are 0"),
+        ([0, 0], "w: the weights of all 2 rows for training are 0"),
     ):
         with pytest.raises(InputError, match=message):
             read([weighted(weights)], rows)
@@ -139,10 +139,51 @@ def test_weights_have_mean_one_over_all_ranks() -> None:
 def test_a_rank_without_rows_has_the_shapes_of_the_others() -> None:
     for batches in ([], [batch([], [], [])]):
         empty, full = Reading(batches, CLASSES), Reading([batch([[1, 2]], [0], [0])], CLASSES)
-        assert (empty.count, read(batches, CLASSES).rows) == (0, 0)
-        cache = empty.rows([empty.account, full.account])
+        assert (empty.account["training"]["rows"], read(batches, CLASSES).rows) == (0, 0)
+        cache = empty.rows([empty.account, full.account]).training
         assert (cache.inputs[0].shape, cache.targets[0].shape) == ((0, 2), (0,))
         assert (cache.inputs[0].dtype, cache.targets[0].dtype) == (torch.float32, torch.int64)
+
+
+HELD_OUT = RowFormat((FEATURES,), (CLASS,), weight="w", validation="validationIndicatorCol 'v'")
+
+
+def held_out(held: list[bool | None], ids: list[int] | None = None) -> pa.RecordBatch:
+    count = len(held)
+    return batch(
+        [[float(i)] for i in range(count)], [0] * count, ids or list(range(count)),
+        weight=pa.array(range(1, count + 1), pa.float64()), validation=pa.array(held, pa.bool_()),
+    )  # fmt: skip
+
+
+def test_validation_rows_are_apart_and_weighted_by_themselves() -> None:
+    one = Reading([held_out([True, False, True], [9, 8, 7]), held_out([False], [3])], HELD_OUT)
+    other, empty = Reading([held_out([False, False])], HELD_OUT), Reading([], HELD_OUT)
+    accounts = [reading.account for reading in (one, other, empty)]
+    rows = one.rows(accounts)
+    assert rows.training.inputs[0].tolist() == [[0.0], [1.0]], "sorted by id"
+    assert rows.validation.inputs[0].tolist() == [[2.0], [0.0]]
+    assert rows.training.weights.tolist() == pytest.approx([4 / 6 * 1, 4 / 6 * 2]), "of 1, 2, 1 and 2"
+    assert rows.validation.weights.tolist() == [1.5, 0.5]
+    assert (other.rows(accounts).training.rows, other.rows(accounts).validation.rows) == (2, 0)
+    assert empty.rows(accounts).validation.inputs[0].shape == (0, 1)
+    assert read([batch([[1]], [0], [0])], CLASSES).rows == 1
+    assert Reading([batch([[1]], [0], [0])], CLASSES).rows([]).validation is None
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        ([False, False], "validationIndicatorCol 'v': none of the 4 rows is for validation"),
+        ([True, True], "validationIndicatorCol 'v': all 4 rows are for validation, and none is left to train on"),
+        ([True, None], "2 of 4 rows have a null in validationIndicatorCol 'v'"),
+    ],
+)
+def test_validation_rows_refused(held: list[bool | None], message: str) -> None:
+    readings = [Reading([held_out(held)], HELD_OUT) for _ in range(2)]
+    for reading in readings:
+        with pytest.raises(InputError, match=message):
+            reading.rows([each.account for each in readings])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,57 @@
+"""Columns of encoded values, images or texts, given to the user's ``decode``: made columns of numbers, for Arrow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import InputError
+from .fields import Field, RowFormat
+
+
+def decode_batch(batch: pa.RecordBatch, rows: RowFormat) -> pa.RecordBatch:
+    """``batch`` with the inputs decoded that are encoded. :class:`InputError` as :func:`decoded`."""
+    for index, field in enumerate(rows.inputs):
+        if field.decode is not None:
+            name = f"input{index}"
+            place = batch.schema.names.index(name)
+            batch = batch.set_column(place, name, decoded(field, batch.column(place)))
+    return batch
+
+
+def decoded(field: Field, column: pa.Array) -> pa.Array:
+    """What ``field.decode`` makes of each value: numbers, or lists of them, as deep as its arrays; null stays null.
+
+    :raises InputError: decode raises, gives something else than numbers, or arrays of different shapes.
+    """
+    arrays = [None if value is None else _array(field, value) for value in column.to_pylist()]
+    usable = [array for array in arrays if array is not None]
+    if not usable:
+        return pa.nulls(len(column), pa.list_(pa.float32()))
+    shapes = sorted({array.shape for array in usable})
+    if len(shapes) > 1:
+        shown = ", ".join(str(list(shape)) for shape in shapes[:8])
+        raise InputError(f"{field} returns arrays of different shapes: {shown}; it must give all rows the same")
+    stacked = np.stack(usable)
+    numbers: pa.Array = pa.array(stacked.reshape(-1))
+    for length in reversed(stacked.shape[1:]):
+        numbers = pa.FixedSizeListArray.from_arrays(numbers, length)
+    if len(usable) == len(arrays):
+        return numbers
+    places = iter(range(len(usable)))
+    return numbers.take(pa.array([None if array is None else next(places) for array in arrays], pa.int64()))
+
+
+def _array(field: Field, value: Any) -> np.ndarray:
+    assert field.decode is not None
+    try:
+        array = np.asarray(field.decode(value))
+    except Exception as error:
+        raise InputError(
+            f"{field} raised {type(error).__name__} for a value of length {len(value)}: {error}"
+        ) from error
+    if array.dtype.kind not in "biuf" or array.size == 0:
+        raise InputError(f"{field} must return numbers, not an array of {array.dtype} of shape {list(array.shape)}")
+    return array.astype(np.int8) if array.dtype.kind == "b" else array
