@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import secrets
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -173,10 +174,18 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
             secret=secrets.token_bytes(32),
             driver_address=("", 0),
             rows=rows,
+            labels=ingredients.class_labels(loss, rows.targets),
         )
         with TURNS.turn(world, session.slots_now(spark)):
             tensors, reports = launch(data, spec, spark.conf.get("spark.driver.host") or "localhost")
         summary = summarize(reports, conf.strategy, world)
+        step_rows = spec.batch_size * optimization.accumulation_steps
+        if summary["rows"] < step_rows:
+            warnings.warn(
+                f"batchSize={spec.batch_size} x accumulationSteps={optimization.accumulation_steps} is more than the"
+                f" {summary['rows']} rows there are: each epoch was one step, on all of them",
+                stacklevel=3,  # the caller of fit
+            )
         shapes = [report.output_shape for report in reports if report.output_shape is not None]
         trained = TorchModel(
             trained_module(spec, tensors),

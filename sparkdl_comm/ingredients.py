@@ -6,14 +6,18 @@ import copy
 import difflib
 import functools
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from pyspark.cloudpickle import CloudPickler
 
+from .data.fields import Field
 from .errors import ModelError
 from .model import TorchModel
 from .scoring import activation_of
+from .train.diagnosis import ClassLabels
 from .train.spec import Loss, ModelLike, OptimizerFactory
 
 #: Losses of torch.nn that compare with values, not with classes: labels are float32 whatever the column's
@@ -99,6 +103,18 @@ def target_type(loss: Loss, integral: bool, scalar: bool) -> str:
     if isinstance(loss, _VALUE_LOSSES) or activation_of(loss) in ("sigmoid", "identity"):
         return "float32"
     return "int64" if integral or (scalar and isinstance(loss, _CLASS_LOSSES)) else "float32"
+
+
+def class_labels(loss: Loss, targets: Sequence[Field]) -> ClassLabels | None:
+    """What labels a loss over classes takes: a loss of torch.nn, or a function of torch.nn.functional; None: another."""
+    function = getattr(loss, "func", loss)  # of a functools.partial
+    known = isinstance(loss, _CLASS_LOSSES) or function in (F.cross_entropy, F.nll_loss, F.multi_margin_loss)
+    if not known or [field.dtype for field in targets] != ["int64"]:
+        return None
+    ignored = getattr(loss, "keywords", {}).get("ignore_index", getattr(loss, "ignore_index", None))
+    if ignored is None and function in (F.cross_entropy, F.nll_loss):
+        ignored = inspect.signature(function).parameters["ignore_index"].default
+    return ClassLabels(targets[0], ignored)
 
 
 def row_losses(loss: Loss) -> Loss:

@@ -72,8 +72,9 @@ class TrainingLoop:
         self.after_step: Callable[[TrainingLoop], None] | None = None
         self._spec, self._rank, self._rows, self._plan = spec, gang.rank, rows, plan
         self._device = next(model.module.parameters()).device
+        self._validation = validation
         how = spec.optimization
-        self._objective = Objective(spec.loss, how.precision, self._device)
+        self._objective = Objective(spec.loss, how.precision, self._device, spec.rows.inputs, self._look_at)
         self._rule = GradientRule(how, gang, strategy, spec.conf.timeout)
         self._schedule = Schedule(how, strategy.optimizer)
         self._observer = Observer(spec, gang, model, strategy, self._schedule, self._objective, validation)
@@ -190,15 +191,13 @@ class TrainingLoop:
         with watch.phase("forward"):
             batch = self._rows.take(index, self._device)
             versions = self.model.versions()
-            output, loss = self._objective(module, batch)
+            _, loss = self._objective(module, batch)
             if self.model.versions() != versions:
                 # Only the rank that owns them would keep the change, and others may be reading them right now.
                 raise ModelError(
                     "forward changes trainable parameters in place (Embedding with max_norm?): only the optimizer may"
                 )
             value = loss.item()
-        if at.output_shape is None and isinstance(output, torch.Tensor):
-            at.output_shape = list(output.shape[1:])
         if not math.isfinite(value):
             raise NonFiniteLossError(
                 f"the loss became {value} on rank {self._rank} at step {at.step}:"
@@ -210,3 +209,11 @@ class TrainingLoop:
         with watch.phase("backward"):
             (loss * (share * self._rule.scale)).backward()
         return value * share
+
+    def _look_at(self, output: Any) -> None:
+        """``output``: of the first batch."""
+        if isinstance(output, torch.Tensor):
+            self.progress.output_shape = list(output.shape[1:])
+        if self._spec.labels is not None:
+            parts = [self._rows] if self._validation is None else [self._rows, self._validation]
+            self._spec.labels.check(output, parts, self._rank)

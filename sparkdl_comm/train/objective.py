@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from sparkdl_comm.data.cache import Batch
+from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import ModelError
+from sparkdl_comm.train.diagnosis import misfit
 from sparkdl_comm.train.spec import Loss
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -16,11 +19,20 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 class Objective:
     """``loss``: (output, target) -> mean over the rows, a scalar; one loss per row, ``[rows]`` or ``[rows, …]``, where the
-    batch has weights. ``precision``: ``fp32``, ``bf16`` or ``fp16``: forward and loss run under torch.autocast."""
+    batch has weights. ``precision``: ``fp32``, ``bf16`` or ``fp16``: forward and loss run under torch.autocast. ``fields``:
+    the inputs, for messages. ``look_at``: is called with the first output, before the loss."""
 
-    def __init__(self, loss: Loss, precision: str, device: torch.device) -> None:
+    def __init__(
+        self,
+        loss: Loss,
+        precision: str,
+        device: torch.device,
+        fields: Sequence[Field] = (),
+        look_at: Callable[[Any], None] | None = None,
+    ) -> None:
         self._loss = loss
         self._dtype = _AUTOCAST.get(precision)
+        self._fields, self._look_at = fields, look_at
         self.device = device
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -31,15 +43,27 @@ class Objective:
     def __call__(self, module: torch.nn.Module, batch: Batch) -> tuple[Any, torch.Tensor]:
         """The module's output, matched to the target's shape, and the mean over the rows of weight x loss, a scalar.
 
-        Raises ModelError if the loss is none.
+        Raises ModelError if the loss is none, or if the rows do not fit the first layer.
         """
         with self.autocast():
-            output = matched(module(*batch.inputs), batch.targets)
+            output = matched(self._forward(module, batch), batch.targets)
+            if self._look_at is not None:
+                self._look_at(output)
+                self._look_at = None
             loss = self._loss(output, target_of(batch))
         if batch.weights is None:
             _check_scalar(loss)
             return output, loss
         return output, (_per_row(loss, len(batch.weights)) * batch.weights).mean()
+
+    def _forward(self, module: torch.nn.Module, batch: Batch) -> Any:
+        try:
+            return module(*batch.inputs)
+        except RuntimeError as exc:
+            problem = misfit(module, batch.inputs, self._fields)
+            if problem is None:
+                raise
+            raise ModelError(f"{problem}. torch says: {exc}") from exc
 
 
 def target_of(batch: Batch) -> Any:

@@ -13,6 +13,7 @@ from ..data.fields import RowFormat
 
 if TYPE_CHECKING:
     from .callbacks import Callback
+    from .diagnosis import ClassLabels
 
 #: A module, or anything that returns one when called without arguments (a class, a function).
 ModelLike: TypeAlias = "torch.nn.Module | Callable[[], torch.nn.Module]"
@@ -76,7 +77,7 @@ class TrainSpec:
     ranks. ``classification``: the label is one int64 class per row. ``epoch_id``: this gang, 16
     hexadecimal digits; a gang that is started again has another. ``secret``: 32 random bytes that only this
     gang has. ``driver_address``: host and port of the driver's listener for progress and the trained tensors.
-    ``rows``: the columns that ranks get.
+    ``rows``: the columns that ranks get. ``labels``: what classes the loss takes; None: it is not over classes.
     """
 
     model: ModelLike
@@ -94,6 +95,7 @@ class TrainSpec:
     secret: bytes = field(repr=False)
     driver_address: tuple[str, int]
     rows: RowFormat = RowFormat()
+    labels: ClassLabels | None = None
     observation: Observation = field(default_factory=Observation)
 
     def build_model(self) -> torch.nn.Module:

@@ -1,0 +1,73 @@
+"""What is wrong where model, loss and rows do not fit together, in terms of what the user set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparkdl_comm.data.cache import RowCache
+from sparkdl_comm.data.fields import Field
+from sparkdl_comm.errors import InputError
+
+
+@dataclass(frozen=True)
+class ClassLabels:
+    """Labels of a loss over classes must be 0 to the number of classes less one, or ``ignored``. ``column``: for messages.
+
+    torch would say which label, but neither how many nor of which column; on a GPU it would end the process.
+    """
+
+    column: Field
+    ignored: int | None = None
+
+    def check(self, output: Any, parts: Sequence[RowCache], rank: int) -> None:
+        """:class:`InputError` with the number of rows whose label is none of the classes.
+
+        :param output: the model's for a batch: ``[rows, classes, …]``. ``parts``: all rows of this rank.
+        """
+        if not isinstance(output, torch.Tensor) or output.dim() < 2:
+            return
+        classes = output.shape[1]
+        rows = bad = 0
+        for part in parts:
+            (labels,) = part.targets
+            outside = (labels < 0) | (labels >= classes)
+            if self.ignored is not None:
+                outside &= labels != self.ignored
+            bad += int(outside.flatten(1).any(1).sum()) if outside.dim() > 1 else int(outside.sum())
+            rows += part.rows
+        if bad:
+            raise InputError(
+                f"{bad} of {rows} rows of rank {rank} have a label outside of 0 to {classes - 1} in {self.column}: the"
+                f" model's output has {classes} classes",
+                rank=rank,
+            )
+
+
+def misfit(module: nn.Module, inputs: Sequence[torch.Tensor], fields: Sequence[Field]) -> str | None:
+    """What is wrong with the shape of the one input of a model whose first layer is linear or a convolution; None: nothing
+    that can be said without running the model."""
+    if len(inputs) != 1:
+        return None
+    (rows,), (field,) = inputs, fields
+    named = ((name, layer) for name, layer in module.named_modules() if next(layer.children(), None) is None)
+    name, first = next(named)
+    if isinstance(first, nn.Linear):
+        fits, wanted = rows.shape[-1] == first.in_features, f"[…, {first.in_features}]"
+    elif isinstance(first, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+        sizes = ["length"] if isinstance(first, nn.Conv1d) else ["height", "width"]
+        sizes = ["depth", *sizes] if isinstance(first, nn.Conv3d) else sizes
+        fits = rows.dim() == 2 + len(sizes) and rows.shape[1] == first.in_channels
+        wanted = f"[{first.in_channels}, {', '.join(sizes)}]"
+    else:
+        return None
+    if fits:
+        return None
+    return (
+        f"a row of {field} is {list(rows.shape[1:])}, and the model's first layer, {name or 'itself'} ({first}), takes"
+        f" {wanted}: change the layer, or set inputShapes"
+    )

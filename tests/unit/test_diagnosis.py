@@ -1,0 +1,70 @@
+"""Labels against the model's classes, features against its first layer."""
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sparkdl_comm.data.cache import RowCache
+from sparkdl_comm.data.fields import Field
+from sparkdl_comm.errors import InputError
+from sparkdl_comm.ingredients import class_labels
+from sparkdl_comm.train.diagnosis import ClassLabels, misfit
+
+LABEL, IMAGE = Field("labelCol", "y", "int64", ()), Field("featuresCol", "x")
+
+
+def rows(*labels: Any) -> RowCache:
+    return RowCache((torch.zeros(len(labels), 1),), (torch.tensor(labels),))
+
+
+def test_labels() -> None:
+    output = torch.zeros(2, 3)
+    ClassLabels(LABEL).check(output, [rows(0, 1, 2), rows(2)], 0)
+    with pytest.raises(
+        InputError, match="3 of 5 rows of rank 4 have a label outside of 0 to 2 in labelCol 'y'.* 3 classes"
+    ):
+        ClassLabels(LABEL).check(output, [rows(0, 3, 2), rows(-1, -100)], 4)
+    with pytest.raises(InputError, match="2 of 5 rows"):
+        ClassLabels(LABEL, -100).check(output, [rows(0, 3, 2), rows(-1, -100)], 4)
+    pixels = torch.zeros(2, 3, 2)
+    with pytest.raises(InputError, match="1 of 2 rows"):
+        ClassLabels(LABEL).check(pixels, [rows([0, 1], [7, 8])], 0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "ignored"),
+    [
+        (nn.CrossEntropyLoss(), -100),
+        (nn.NLLLoss(ignore_index=5), 5),
+        (nn.functional.cross_entropy, -100),
+        (functools.partial(nn.functional.nll_loss, ignore_index=7), 7),
+        (nn.MultiMarginLoss(), None),
+    ],
+)
+def test_losses_over_classes(loss: Any, ignored: int | None) -> None:
+    assert class_labels(loss, [LABEL]) == ClassLabels(LABEL, ignored)
+    assert class_labels(loss, [LABEL, LABEL]) is None
+    assert class_labels(loss, [Field("labelCol", "y", "float32")]) is None, "probabilities"
+
+
+def test_other_losses() -> None:
+    assert class_labels(lambda output, target: output.sum(), [LABEL]) is None
+    assert class_labels(nn.MSELoss(), [LABEL]) is None
+
+
+def test_first_layer() -> None:
+    dense, pictures = nn.Sequential(nn.Linear(784, 10)), nn.Sequential(nn.Conv2d(1, 6, 5), nn.Flatten())
+    assert misfit(dense, [torch.zeros(2, 784)], [IMAGE]) is None
+    assert misfit(pictures, [torch.zeros(2, 1, 28, 28)], [IMAGE]) is None
+    assert misfit(dense, [torch.zeros(2, 28), torch.zeros(2, 1)], [IMAGE, IMAGE]) is None, "which of them is unknown"
+    found = misfit(dense, [torch.zeros(2, 28)], [IMAGE])
+    assert found is not None
+    assert r"a row of featuresCol 'x' is [28], and the model's first layer, 0 (Linear(in_features=784" in found
+    assert "takes […, 784]" in found
+    for shape in ([2, 784], [2, 3, 28, 28]):
+        found = misfit(pictures, [torch.zeros(shape)], [IMAGE])
+        assert found is not None
+        assert "takes [1, height, width]: change the layer, or set inputShapes" in found
