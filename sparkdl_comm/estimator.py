@@ -47,7 +47,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
         column, float32, or int64 for integers if the model has an Embedding (see ``inputTypes``); a column of numbers
         has width 1. A module given is not changed: a copy is trained. A trained
         :class:`~sparkdl_comm.model.TorchModel` is trained further. BatchNorm: each rank has running statistics of its
-        own, which are averaged after each epoch.
+        own, which are averaged after each epoch; ``torch.nn.SyncBatchNorm`` works over all ranks, on CPUs too.
     :param loss: ``(output, target)`` -> scalar tensor, the mean over the rows; or a loss of ``torch.nn``: an
         instance, a class, or its name. ``target`` is ``[rows, …]``, or a tuple for several label columns: int64 for
         losses over classes and, with a loss of your own, if the label column is of an integral type; else float32. With

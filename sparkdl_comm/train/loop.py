@@ -65,14 +65,15 @@ class TrainingLoop:
         strategy: Strategy,
         progress: Progress,
         validation: RowCache | None = None,
+        together: bool = False,
     ) -> None:
         """``strategy`` has joined; ``plan`` cuts epochs into optimizer steps. ``validation``: this rank's rows; None if no
-        rank has any."""
+        rank has any. ``together``: the model has collectives, so ranks without rows run it too."""
         self.model, self.strategy, self.progress = model, strategy, progress
         self.after_step: Callable[[TrainingLoop], None] | None = None
         self._spec, self._rank, self._rows, self._plan = spec, gang.rank, rows, plan
         self._device = next(model.module.parameters()).device
-        self._validation = validation
+        self._validation, self._together = validation, together
         how = spec.optimization
         self._objective = Objective(spec.loss, how.precision, self._device, spec.rows.inputs, self._look_at)
         self._rule = GradientRule(how, gang, strategy, spec.conf.timeout)
@@ -174,7 +175,7 @@ class TrainingLoop:
         self.model.clear_gradients()
         value = 0.0
         for part in index.tensor_split(self._spec.optimization.accumulation_steps):
-            if len(part):
+            if len(part) or self._together:
                 value += self._compute(part, len(part) / total)
         self.model.complete_gradients()
         at.phase = "push"

@@ -41,7 +41,8 @@ class Objective:
         return torch.autocast(self.device.type, self._dtype)
 
     def __call__(self, module: torch.nn.Module, batch: Batch) -> tuple[Any, torch.Tensor]:
-        """The module's output, matched to the target's shape, and the mean over the rows of weight x loss, a scalar.
+        """The module's output, matched to the target's shape, and the mean over the rows of weight x loss, a scalar; 0 for
+        a batch without rows.
 
         Raises ModelError if the loss is none, or if the rows do not fit the first layer.
         """
@@ -50,6 +51,8 @@ class Objective:
             if self._look_at is not None:
                 self._look_at(output)
                 self._look_at = None
+            if not len(batch.inputs[0]):
+                return output, _nothing(output)
             loss = self._loss(output, target_of(batch))
         if batch.weights is None:
             _check_scalar(loss)
@@ -78,6 +81,14 @@ def matched(output: Any, targets: tuple[torch.Tensor, ...]) -> Any:
         if target.dim() == 1 and output.shape == (len(target), 1):
             return output.squeeze(1)
     return output
+
+
+def _nothing(output: Any) -> torch.Tensor:
+    """0, with a gradient of 0 for all of an output without rows: collectives in the model have a backward pass too."""
+    if isinstance(output, torch.Tensor):
+        return output.float().sum()
+    parts = output.values() if isinstance(output, dict) else output
+    return torch.stack([_nothing(part) for part in parts]).sum()
 
 
 def _check_scalar(loss: Any) -> None:

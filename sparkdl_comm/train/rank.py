@@ -14,7 +14,7 @@ import torch
 
 from sparkdl_comm.data.cache import Reading
 from sparkdl_comm.data.partitions import BatchPlan
-from sparkdl_comm.errors import CallbackError, ModelError
+from sparkdl_comm.errors import CallbackError, GangError, ModelError
 from sparkdl_comm.train import rng
 from sparkdl_comm.train.channel import DriverClient
 from sparkdl_comm.train.failure import Failure
@@ -26,6 +26,7 @@ from sparkdl_comm.train.report import RankReport
 from sparkdl_comm.train.spec import TrainSpec
 from sparkdl_comm.train.strategies import strategy_class
 from sparkdl_comm.train.strategy import Strategy
+from sparkdl_comm.train.sync_batch_norm import synchronize
 from sparkdl_comm.train.task import RankFn, RankTask
 
 #: How long rank 0, which is done, waits for the others to be.
@@ -71,8 +72,10 @@ class Rank:
             self._task.close()
 
     def _failure(self, exc: BaseException) -> Failure:
-        # In these only the user's code runs: what it raises is never the echo of another rank's failure.
-        own = self._progress.phase in ("forward", "backward") or isinstance(exc, CallbackError)
+        # In these only the user's code runs (and SyncBatchNorm, which raises GangErrors): what it raises is never the echo
+        # of another rank's failure.
+        users = self._progress.phase in ("forward", "backward") and not isinstance(exc, GangError)
+        own = users or isinstance(exc, CallbackError)
         return Failure.of(exc, self._rank, self._progress.step, self._progress.phase, secondary=False if own else None)
 
     def _train(self, batches: Iterator[pa.RecordBatch], stack: ExitStack) -> RankReport:
@@ -91,7 +94,9 @@ class Rank:
         strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)
         rng.seed(spec.seed, self._rank)
-        loop = TrainingLoop(spec, gang, rows.training, plan, model, strategy, self._progress, rows.validation)
+        device = self._task.device()
+        together = synchronize(model.module, device, gang, spec.conf.timeout, stack)
+        loop = TrainingLoop(spec, gang, rows.training, plan, model, strategy, self._progress, rows.validation, together)
         seconds = loop.run(_Teller(driver))
         if driver is not None:
             driver.send_tensors(model.module.state_dict())

@@ -9,7 +9,7 @@ import torch
 
 from sparkdl_comm import Callback
 from sparkdl_comm.errors import CallbackError
-from tests.integration.nets import Odd, Small
+from tests.integration.nets import Odd, Small, synchronized
 from tests.integration.test_training import ROWS, distance, fit, frame, table
 
 BOTH = pytest.mark.parametrize("strategy", ["ps", "gloo"])
@@ -28,6 +28,7 @@ def rate(optimizer: torch.optim.Optimizer) -> Any:
 
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+PLAIN = functools.partial(torch.optim.SGD, lr=0.3)
 
 
 @BOTH
@@ -118,3 +119,61 @@ def test_batch_norm_of_all_ranks_is_averaged(spark):
     assert torch.allclose(got.running_mean, whole.running_mean, atol=1e-6), "the mean of means, equally many rows each"
     assert (got.running_var - whole.running_var).abs().max() < 0.1
     assert got.num_batches_tracked == 4
+
+
+def odd_in_one_process(rows: int, epochs: int) -> dict[str, torch.Tensor]:
+    data = table(rows)
+    features, labels = torch.tensor(np.stack(data["features"])), torch.tensor(data["label"].to_numpy())
+    torch.manual_seed(5)
+    module = Odd()
+    optimizer = PLAIN(module.parameters())
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(module(features), labels).backward()
+        optimizer.step()
+    return module.state_dict()
+
+
+@BOTH
+@pytest.mark.parametrize("rows", [ROWS - 2, 2])
+def test_batch_norm_over_all_ranks_is_that_of_one_process(spark, strategy, rows):
+    """With frozen, shared, unused and empty parameters; of 2 rows, one rank has none."""
+    model = fit(frame(spark, rows), model=synchronized, epochs=5, optimizer=PLAIN, strategy=strategy)
+    assert distance(model.module.state_dict(), odd_in_one_process(rows, 5)) <= 1e-5
+    assert model.module.decoder.weight is model.module.encoder.weight
+
+
+def test_batch_norm_of_each_rank_is_not_that_of_one_process(spark):
+    model = fit(frame(spark), model=Odd, epochs=5, optimizer=PLAIN)
+    assert distance(model.module.state_dict(), odd_in_one_process(ROWS, 5)) > 1e-3
+
+
+@BOTH
+def test_a_failure_while_others_wait_for_it_in_batch_norm(spark, strategy):
+    with pytest.raises(CallbackError, match=r"callback Boom\.on_step_end raised ValueError on rank 2 at step 3"):
+        fit(frame(spark), model=synchronized, strategy=strategy, callbacks=[Boom()])
+
+
+@BOTH
+def test_clipping_accumulation_and_weights_as_in_one_process(spark, strategy):
+    """79 rows on 3 ranks, 2 batches of at most 40 rows per step."""
+    rows = 79
+    data = table(rows)
+    data["w"] = np.random.default_rng(2).random(rows)
+    model = fit(
+        spark.createDataFrame(data, "features array<float>, label long, w double"), batch=40, epochs=8, optimizer=PLAIN,
+        strategy=strategy, accumulationSteps=2, maxGradNorm=0.2, weightCol="w",
+    )  # fmt: skip
+    features, labels = torch.tensor(np.stack(data["features"])), torch.tensor(data["label"].to_numpy())
+    weights = torch.tensor((data["w"] / data["w"].mean()).to_numpy(np.float32))
+    torch.manual_seed(5)
+    module = Small()
+    optimizer = PLAIN(module.parameters())
+    clipped = 0
+    for _ in range(8):
+        optimizer.zero_grad()
+        (torch.nn.functional.cross_entropy(module(features), labels, reduction="none") * weights).mean().backward()
+        clipped += torch.nn.utils.clip_grad_norm_(module.parameters(), 0.2).item() > 0.2
+        optimizer.step()
+    assert clipped
+    assert distance(model.module.state_dict(), module.state_dict()) <= 1e-5
