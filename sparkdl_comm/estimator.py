@@ -51,7 +51,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
     :param loss: ``(output, target)`` -> scalar tensor, the mean over the rows; or a loss of ``torch.nn``: an
         instance, a class, or its name. ``target`` is ``[rows, …]``, or a tuple for several label columns: int64 for
         losses over classes and, with a loss of your own, if the label column is of an integral type; else float32. With
-        ``weightCol``, a loss of your own must return one loss per row.
+        ``weightCol``, a loss of your own must return one loss per row. A loss whose mean is not over the rows (of torch.nn
+        with class weights or ignored labels) takes it over each rank's rows, then over the ranks by their rows.
     :param optimizer: what makes an optimizer from parameters: a class of ``torch.optim``, or a
         ``functools.partial`` of one. Default: SGD with learning rate 0.01.
     :param param_groups: function module -> list of dicts, as torch.optim takes parameter groups.
