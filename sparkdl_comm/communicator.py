@@ -10,6 +10,11 @@ from typing import Any, Generic, TypeVar
 import torch
 import torch.distributed as dist
 
+from .collectives.algorithms import ALGORITHMS
+from .collectives.engine.job import Job
+from .collectives.group import AUTO, CollectiveGroup
+from .collectives.plan import Operation
+from .conf import CommConf
 from .errors import DeadlineError, GangError, InputError
 from .train.control import VERDICT_SECONDS
 from .train.gang import Gang
@@ -46,13 +51,16 @@ class Communicator:
     All ranks call the same collectives, in the same order, with tensors of the same shape and dtype. Tensors are on the CPU
     or on :attr:`device`. Each collective is there twice: blocking, and as ``…_async``, which returns a :class:`Handle`.
 
-    Runs on torch.distributed's default group for now; later on whichever engine ``spark.sparkdl.comm.strategy`` names.
+    If ``spark.sparkdl.comm.strategy`` names an algorithm of this package, such as ``bml``, or ``auto``, then all-reduce and
+    broadcast of tensors on the CPU are done by it, where it can; the rest by torch.distributed's default group.
     """
 
-    def __init__(self, gang: Gang, device: torch.device, timeout: float) -> None:
-        """Not to be called directly. ``timeout``: seconds."""
+    def __init__(self, gang: Gang, device: torch.device, conf: CommConf) -> None:
+        """Not to be called directly."""
         self._gang = gang
-        self._timeout = timeout
+        self._conf = conf
+        self._timeout = conf.timeout
+        self._groups: dict[str, CollectiveGroup] = {}
         self.rank = gang.rank
         self.world = gang.world
         self.device = device
@@ -66,6 +74,21 @@ class Communicator:
             raise GangError("there is no Communicator here: only a function that CommDistributor runs has one")
         return _current
 
+    def collectives(self, algorithm: str) -> CollectiveGroup:
+        """This package's collectives by ``algorithm``, or by whichever is cheapest (``auto``); made when first asked for, by
+        all ranks. See :mod:`sparkdl_comm.train.hooks`.
+
+        :raises ConfError: no such algorithm, or it does not fit the topology.
+        """
+        if algorithm not in self._groups:
+            self._groups[algorithm] = CollectiveGroup(self._gang, algorithm, self._conf)
+        return self._groups[algorithm]
+
+    def close(self) -> None:
+        """Not to be called directly."""
+        for group in self._groups.values():
+            group.close()
+
     @property
     def local_rank(self) -> int:
         """Number of this rank among those with the same host, from 0."""
@@ -76,6 +99,9 @@ class Communicator:
         return self.all_reduce_async(tensor, op).wait()
 
     def all_reduce_async(self, tensor: torch.Tensor, op: str = "sum") -> Handle[torch.Tensor]:
+        group = self._own("all_reduce", tensor)
+        if group is not None and op in _OPERATIONS:
+            return self._start("all-reduce", tensor, lambda: _JobWork(group.start("all_reduce", tensor, op)))
         return self._start("all-reduce", tensor, lambda: dist.all_reduce(tensor, _operation(op), async_op=True))
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
@@ -83,6 +109,9 @@ class Communicator:
         return self.broadcast_async(tensor, root).wait()
 
     def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Handle[torch.Tensor]:
+        group = self._own("broadcast", tensor)
+        if group is not None:
+            return self._start("broadcast", tensor, lambda: _JobWork(group.start("broadcast", tensor, root=root)))
         return self._start("broadcast", tensor, lambda: dist.broadcast(tensor, root, async_op=True))
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -135,10 +164,30 @@ class Communicator:
     def _all_have_one(self, mine: bool) -> bool:
         return bool(self.all_reduce(torch.tensor(int(mine), device=self.device), "min").item())
 
+    def _own(self, operation: Operation, tensor: torch.Tensor) -> CollectiveGroup | None:
+        """The group that does it; None: torch.distributed is to. The same on all ranks, whose tensors are alike."""
+        algorithm = self._conf.strategy
+        if algorithm not in (*ALGORITHMS, AUTO) or tensor.device.type != "cpu" or not tensor.is_contiguous():
+            return None
+        if tensor.is_complex() or tensor.dtype is torch.bool:
+            return None
+        group = self.collectives(algorithm)
+        return group if group.does(operation) else None
+
     def _start(self, what: str, result: T, start: Callable[[], Any]) -> Handle[T]:
         with _typed(what, self._gang, self._timeout):
             work = start()
         return Handle(what, self._gang, self._timeout, work, result)
+
+
+class _JobWork:
+    """A collective of this package's as torch.distributed's Work."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def wait(self, timeout: datetime.timedelta) -> None:
+        self._job.wait(timeout.total_seconds())
 
 
 @contextmanager
@@ -150,6 +199,7 @@ def installed(communicator: Communicator) -> Iterator[None]:
         yield
     finally:
         _current = None
+        communicator.close()
 
 
 def _operation(name: str) -> Any:

@@ -115,12 +115,14 @@ def _topology(text: str) -> str:
 
 
 def _size(text: str) -> int:
-    if text == "0":
-        return 0
     try:
         return parse_size(text)
     except ConfError:
-        raise ValueError("0, or a number and B, KiB, MiB or GiB, such as 64KiB; 4 bytes at least") from None
+        raise ValueError("a number and B, KiB, MiB or GiB, such as 64KiB; 4 bytes at least") from None
+
+
+def _size_or_0(text: str) -> int:
+    return 0 if text == "0" else _size(text)
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -207,6 +209,15 @@ KEYS: tuple[Key, ...] = (
         "size",
         "0",
         "Bytes per block of collectives that pipeline, such as 64KiB. 0: what the cost model says is best.",
+        _size_or_0,
+    ),
+    Key(
+        "collective.bucket",
+        "bucket",
+        "size",
+        "4MiB",
+        "Bytes of gradients that a collective reduces at once, at least: so much is there before it begins to\n"
+        "travel, while backward goes on.",
         _size,
     ),
     Key(
@@ -245,6 +256,7 @@ class CommConf:
     rails: tuple[str, ...]
     topology: str
     block: int
+    bucket: int
     ps_wire: str
     progress: bool
 

@@ -14,17 +14,14 @@ from sparkdl_comm.collectives.discover import arrange
 from sparkdl_comm.collectives.engine.job import Job, Prepared
 from sparkdl_comm.collectives.engine.links import Links
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
+from sparkdl_comm.collectives.measure import measured_cost
 from sparkdl_comm.collectives.plan import Operation, Plan
-from sparkdl_comm.collectives.select import collective_for, ranking
+from sparkdl_comm.collectives.select import collective_for, fitting, ranking
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, GangError
 from sparkdl_comm.train.gang import Gang
 
 AUTO = "auto"
-
-#: The rate that is assumed of links whose rate nobody gave: it decides nothing but the size of blocks, and which of
-#: algorithms that move equal bytes has the fewer messages.
-_ASSUMED_RATE = "10gbit"
 
 _log = logging.getLogger(__name__)
 
@@ -32,26 +29,29 @@ _log = logging.getLogger(__name__)
 class CollectiveGroup:
     """Collectives of a gang's ranks by ``algorithm``, or (``auto``) by whichever is cheapest for what is asked.
 
-    All ranks make one, and call the same methods in the same order.
+    All ranks make one, and call the same methods in the same order. A gang may have one for each algorithm.
 
     :raises ConfError: the topology does not fit the ranks, or the algorithm not the topology.
     """
 
     def __init__(self, gang: Gang, algorithm: str, conf: CommConf) -> None:
+        if algorithm not in (*ALGORITHMS, AUTO):
+            raise ConfError(f"algorithm {algorithm!r}: there are {', '.join([*ALGORITHMS, AUTO])}")
         topology, self._order = arrange(gang.members, conf.topology)
         if algorithm != AUTO and ALGORITHMS[algorithm].unfit(topology):
             raise ConfError(f"strategy {algorithm} cannot run on {topology}: {ALGORITHMS[algorithm].unfit(topology)}")
-        self.topology = topology if topology.rates else topology.with_rates(_ASSUMED_RATE)
+        self.topology = topology
         self.algorithm = algorithm
         self._gang, self._block, self._timeout = gang, conf.block, conf.timeout
-        self._cost = Cost.of(self.topology)
         self._prepared: dict[tuple[Operation, int, int, int], Prepared] = {}
         self._place = self._order.index(gang.rank)
-        self._links = Links(gang, self._order, conf.timeout)
+        self._links = Links(gang, algorithm, self._order, conf.timeout)
         self._meet(conf)
         self._engine = SocketEngine(self._place, self._links.connect, conf.timeout)
         gang.close_in_children(self._engine.sockets)
         gang.on_failure(lambda failure: self._engine.abort(failure.to_exception()))
+        #: As the topology's rates say, else as measured.
+        self.cost = Cost.of(topology) if topology.rates else measured_cost(self._engine, topology, self._gather)
 
     def prepare(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> Prepared:
         """The plan of a collective of ``count`` elements, connected; made when first asked for."""
@@ -67,6 +67,10 @@ class CollectiveGroup:
         """
         return self._engine.start(self.prepare(operation, tensor.numel(), tensor.dtype, root), tensor, op)
 
+    def does(self, operation: Operation) -> bool:
+        """Whether :meth:`start` can do it."""
+        return any(self.algorithm in (AUTO, algorithm.name) for algorithm in fitting(operation, self.topology))
+
     def close(self) -> None:
         """Closes the connections; whatever is under way fails."""
         self._engine.close()
@@ -76,7 +80,7 @@ class CollectiveGroup:
         """``root``: a rank of the gang."""
         name = self.algorithm
         if name == AUTO:
-            best, *others = ranking(operation, self.topology, count, itemsize, self._cost)
+            best, *others = ranking(operation, self.topology, count, itemsize, self.cost)
             name = best.algorithm
             if self._gang.rank == 0:
                 also = ", ".join(f"{other.algorithm} {other.seconds:.4g} s" for other in others) or "none"
@@ -84,13 +88,16 @@ class CollectiveGroup:
                     "%s of %d bytes: %s, predicted %.4g s (others: %s)",
                     operation, count * itemsize, name, best.seconds, also,
                 )  # fmt: skip
-        collective = collective_for(name, operation, self.topology, count, itemsize, self._cost, self._block)
+        collective = collective_for(name, operation, self.topology, count, itemsize, self.cost, self._block)
         return make_plan(name, replace(collective, root=self._order.index(root)))
+
+    def _gather(self, mine: bytes) -> list[bytes]:
+        return self._gang.all_gather(mine, self._timeout)
 
     def _meet(self, conf: CommConf) -> None:
         """Returns when all ranks accept connections, and agree on how they will communicate."""
         mine = json.dumps([str(self.topology), self._order, self.algorithm, conf.block]).encode()
-        for rank, theirs in enumerate(self._gang.all_gather(mine, self._timeout)):
+        for rank, theirs in enumerate(self._gather(mine)):
             if theirs != mine:
                 raise GangError(
                     f"rank {rank} has topology, order, algorithm and block {theirs.decode()}, rank {self._gang.rank} has"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.collectives.engine.job import Job
 from sparkdl_comm.collectives.group import AUTO, CollectiveGroup
 from sparkdl_comm.collectives.plan import Kind
 from sparkdl_comm.errors import ConfError, SparkdlCommError
+from sparkdl_comm.train.buckets import Buckets
 from sparkdl_comm.train.control import VERDICT_SECONDS
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
@@ -17,7 +22,8 @@ from sparkdl_comm.train.strategy import Strategy
 
 
 class CollectiveAllReduce(Replicated):
-    """Steps: backward; one all-reduce (sum) of the flat gradient by ``algorithm``; the whole optimizer step on every rank."""
+    """Steps: backward, and meanwhile all-reduces (sum) by ``algorithm`` of those parts of the flat gradient that are there;
+    the whole optimizer step on every rank."""
 
     algorithm = AUTO
 
@@ -32,23 +38,30 @@ class CollectiveAllReduce(Replicated):
             )
         super().join(gang, model, make_optimizer)
         self._gang = gang
-        self._group = CollectiveGroup(gang, self.algorithm, self.conf)
-        steps = self._group.prepare("all_reduce", model.count, torch.float32).steps
-        arriving = [(step.kind, step.stop - step.start) for step in steps if step.kind is not Kind.SEND]
-        self._arriving = {
-            "push": 4 * sum(count for kind, count in arriving if kind is Kind.COMBINE),
-            "pull": 4 * sum(count for kind, count in arriving if kind is Kind.RECEIVE),
-        }
+        self._group = group = CollectiveGroup(gang, self.algorithm, self.conf)
+        self._jobs: list[Job] = []
+        self._buckets = Buckets(model, self.conf.bucket, self._send)
+        self._arriving = {"push": 0, "pull": 0}
+        for start, stop in self._buckets.ranges:
+            for step in group.prepare("all_reduce", stop - start, torch.float32).steps:
+                if step.kind is not Kind.SEND:
+                    self._arriving["push" if step.kind is Kind.COMBINE else "pull"] += 4 * (step.stop - step.start)
+
+    def backward(self, last: bool) -> contextlib.AbstractContextManager[None]:
+        """Around a backward pass; ``last``: of the step, so that gradients travel as soon as they are there."""
+        return self._buckets.backward(last)
 
     def after_backward(self) -> None:
         with self.watch.phase("push"):
-            self._all_reduce(self._model.gradients)
+            self._buckets.flush()
+            jobs, self._jobs = self._jobs, []
+            for job in jobs:
+                self._wait(job)
         for way, arriving in self._arriving.items():
             self.watch.bytes[way] += arriving
 
     def finish(self) -> None:
-        """All ranks have all bytes of the last step: it ended with an all-reduce of everybody's."""
-        self._all_reduce(torch.zeros(1))
+        """Nothing: the last step ended with all-reduces, so all ranks have it."""
 
     def abort(self) -> None:
         """Nothing: the group hears of the gang's failure itself."""
@@ -57,10 +70,20 @@ class CollectiveAllReduce(Replicated):
         if self._group is not None:
             self._group.close()
 
-    def _all_reduce(self, tensor: torch.Tensor) -> None:
+    def _send(self, start: int, stop: int) -> None:
         assert self._group is not None
+        with self._typed():
+            self._jobs.append(self._group.start("all_reduce", self._model.gradients[start:stop]))
+
+    def _wait(self, job: Job) -> None:
+        with self._typed():
+            job.wait()
+
+    @contextlib.contextmanager
+    def _typed(self) -> Iterator[None]:
+        """Raises the gang's failure, if there is one, instead of what it looks like from here."""
         try:
-            self._group.start("all_reduce", tensor).wait()
+            yield
         except SparkdlCommError:
             self._gang.check(VERDICT_SECONDS)
             raise

@@ -64,7 +64,7 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 gang = task.join_gang({})
                 driver = task.connect_driver(stack)
                 stack.enter_context(process_group(gang, device, spec.conf.timeout))
-                stack.enter_context(installed(Communicator(gang, device, spec.conf.timeout)))
+                stack.enter_context(installed(Communicator(gang, device, spec.conf)))
                 phase = "train_fn"
                 # As Spark does with its own functions; only now, as it may import what keeps init_process_group.
                 result = cloudpickle.loads(spec.call)(*arguments)

@@ -26,8 +26,18 @@ def test_the_same_as_torch_distributor_by_changing_the_class_name(spark):
     assert np.abs(np.subtract(ours[1], CommDistributor(3).run(functions.train_ddp, 0)[1])).max() > 0.01
 
 
-def test_communicator(spark):
-    found = CommDistributor(num_workers=3).run(functions.every_collective)
+def test_hooks_give_what_ddp_does(spark):
+    plain, hooked = (CommDistributor(3).run(functions.train_ddp, 5, hook=hook)[1] for hook in (None, "bml"))
+    np.testing.assert_allclose(hooked, plain, rtol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["ps", "auto", "lp"])
+def test_communicator(spark, strategy):
+    spark.conf.set("spark.sparkdl.comm.strategy", strategy)
+    try:
+        found = CommDistributor(num_workers=3).run(functions.every_collective)
+    finally:
+        spark.conf.unset("spark.sparkdl.comm.strategy")
     each = [torch.arange(6.0).reshape(3, 2) + 10 * rank for rank in range(3)]
     total = sum(each)
     assert torch.equal(found["sum"], total)

@@ -16,14 +16,17 @@ from torch.utils.data import DataLoader
 
 from sparkdl_comm import Communicator
 from sparkdl_comm.errors import DeadlineError, InputError
+from sparkdl_comm.train import hooks
 
 
-def train_ddp(steps, lr=0.1):
-    """As in torch's tutorials; nothing of it is about sparkdl_comm."""
+def train_ddp(steps, lr=0.1, hook=None):
+    """As in torch's tutorials; nothing of it is about sparkdl_comm, but for the name of a hook."""
     init_process_group("gloo")
     rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
     torch.manual_seed(3)
     model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)))
+    if hook is not None:
+        model.register_comm_hook(None, getattr(hooks, hook))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     features = torch.randn(30, 4)[rank::world]
     for _ in range(steps):

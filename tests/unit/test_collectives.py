@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.group import CollectiveGroup
+from sparkdl_comm.collectives.measure import probe
+from sparkdl_comm.collectives.transfers import transfers
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, GangError, InputError, RankLostError
 from sparkdl_comm.topology import Topology
@@ -139,6 +143,33 @@ def test_auto_takes_what_is_cheapest_for_each_size():
     small, large = in_groups("star:4,100mbit", "auto", work)[0]
     assert small in ("mst", "be")
     assert large in ("torus2d", "ring", "bml", "be")
+
+
+def test_links_of_unknown_rate_are_measured():
+    def work(gang):
+        group = CollectiveGroup(gang, "auto", conf())
+        cost = group.cost
+        gang.all_gather(b"", SECONDS)
+        group.close()
+        return cost
+
+    with gang_of(3) as gangs:
+        costs = on_all(gangs, work)
+    assert costs[0] == costs[1] == costs[2]
+    # From a thread to another one of this process, through the kernel: not more than a million bytes in a second.
+    assert 0 < costs[0].alpha < 1
+    assert 0 < costs[0].betas[0] < 1e-6
+    assert 0 < costs[0].gamma < 1e-7
+
+
+@settings(deadline=None)
+@given(st.sampled_from(["star:1", "star:4", "bcube:3,2", "bcube:2x3", "hosts:3x2", "fattree:4"]))
+def test_the_probes_of_links_meet(text):
+    topology = Topology.parse(text)
+    for rail in range(topology.rails):
+        found = transfers(probe(topology, rail, 8))
+        assert len(found) == (topology.world if topology.radices[rail] > 1 else 0)
+        assert len({t.target for t in found}) == len(found)
 
 
 def test_tensors_of_other_lengths_are_noticed():

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_defaults() -> None:
     conf = CommConf.from_mapping({"spark.app.name": "x"})
-    assert conf == CommConf("ps", 300.0, 30.0, "", (0, 0), 0, (), "", 0, "fp32", True)
+    assert conf == CommConf("ps", 300.0, 30.0, "", (0, 0), 0, (), "", 0, 4 << 20, "fp32", True)
 
 
 def test_table_and_dataclass_agree() -> None:

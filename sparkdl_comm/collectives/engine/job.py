@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -63,6 +63,8 @@ class Job:
         self._waits = list(prepared.waits)
         self._open = len(prepared.steps)
         self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._callback: Callable[[Job], None] | None = None
         self._tensor = tensor
 
     def is_ready(self, index: int) -> bool:
@@ -91,8 +93,20 @@ class Job:
         """Wakes who waits for it."""
         if error is None:
             self.memory.finish(self.prepared.plan.collective.world)
-        self.error = error
-        self._done.set()
+        with self._lock:
+            self.error = error
+            self._done.set()
+        if self._callback is not None:
+            self._callback(self)
+
+    def then(self, callback: Callable[[Job], None]) -> None:
+        """Have ``callback`` called once when the collective has ended, well or not (:attr:`error`): from the engine's thread,
+        so it must be quick; at once and in this thread if it has ended already. For one callback."""
+        with self._lock:
+            if not self._done.is_set():
+                self._callback = callback
+                return
+        callback(self)
 
     def wait(self, timeout: float | None = None) -> torch.Tensor:
         """The tensor, when the collective is complete here.

@@ -14,18 +14,19 @@ from sparkdl_comm.train.handshake import TIMEOUT_KEY, hang_up
 
 
 class Links:
-    """``order[place]``: the gang's rank that is rank ``place`` of the plans. ``timeout``: seconds to connect.
+    """``name``: of the engine; of a gang's engines each has another. ``order[place]``: the gang's rank that is rank ``place``
+    of the plans. ``timeout``: seconds to connect.
 
     Of two ranks the one that comes first in the order dials.
     """
 
-    def __init__(self, gang: Gang, order: Sequence[int], timeout: float) -> None:
-        self._gang, self._order, self._timeout = gang, order, timeout
+    def __init__(self, gang: Gang, name: str, order: Sequence[int], timeout: float) -> None:
+        self._gang, self._name, self._order, self._timeout = gang, name, order, timeout
         self._place = order.index(gang.rank)
         self._changed = threading.Condition()
         self._came: dict[Channel, socket.socket] = {}
         for rail in range(len(gang.rails)):
-            gang.serve(_kind(rail), self._guest(rail))
+            gang.serve(self._kind(rail), self._guest(rail))
         gang.on_failure(lambda _: self._wake())
 
     def connect(self, channels: Iterable[Channel]) -> dict[Channel, socket.socket]:
@@ -39,7 +40,7 @@ class Links:
         found = {}
         for peer, rail in wanted:
             if self._place < peer:
-                found[peer, rail] = self._gang.dial(self._order[peer], _kind(rail), deadline, rail)
+                found[peer, rail] = self._gang.dial(self._order[peer], self._kind(rail), deadline, rail)
         awaited = set(wanted) - found.keys()
         with self._changed:
             self._changed.wait_for(
@@ -81,6 +82,5 @@ class Links:
         with self._changed:
             self._changed.notify_all()
 
-
-def _kind(rail: int) -> str:
-    return f"collective on rail {rail}"
+    def _kind(self, rail: int) -> str:
+        return f"collective {self._name} on rail {rail}"

@@ -1,0 +1,82 @@
+"""What a message and a byte cost here, measured by all ranks together before the first collective."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.engine.sockets import SocketEngine
+from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step
+from sparkdl_comm.topology import Topology
+
+#: Each probe is repeated so often; the fastest counts, since whatever disturbs makes it slower.
+_REPEATS = 3
+#: The largest probe's bytes, and how long one must take to tell: the rest is noise.
+_MOST_BYTES, _LONG_ENOUGH = 4 << 20, 0.02
+
+#: Gives what each rank said, by rank.
+Gather = Callable[[bytes], list[bytes]]
+
+
+def measured_cost(engine: SocketEngine, topology: Topology, gather: Gather) -> Cost:
+    """The same on all ranks: of each figure the worst that any of them found. Takes a fraction of a second per rail.
+
+    alpha is what an empty message takes from rank to rank, beta what a byte more of a large one does while every rank sends to
+    its next neighbour, gamma what adding a byte does.
+    """
+    alphas, betas = [], []
+    for rail in range(topology.rails):
+        alpha = _worst(gather, min(_exchange(engine, topology, rail, 1, gather) for _ in range(_REPEATS)))
+        nbytes, seconds = 64 << 10, 0.0
+        while seconds < _LONG_ENOUGH and nbytes < _MOST_BYTES:
+            nbytes *= 4
+            taken = min(_exchange(engine, topology, rail, nbytes, gather) for _ in range(_REPEATS))
+            seconds = _worst(gather, taken)
+        alphas.append(alpha)
+        betas.append(max(seconds - alpha, alpha) / nbytes)
+    return Cost(tuple(betas), alpha=max(alphas), gamma=_worst(gather, _adding()))
+
+
+def probe(topology: Topology, rail: int, count: int) -> Plan:
+    """Every rank sends ``count`` elements to the next of its neighbours on the rail, and gets as many from the one before."""
+
+    def program(rank: int) -> Program:
+        host = topology.host_of(rank)
+        slot = host.ranks.index(rank)
+        near = sorted([host.index, *topology.neighbour_hosts(host.index, rail)])
+        if len(near) == 1:
+            return Program(())
+        at = near.index(host.index)
+        to, source = (topology.hosts[near[(at + way) % len(near)]].ranks[slot] for way in (1, -1))
+        steps = Step(Kind.SEND, to, rail, 0, count), Step(Kind.RECEIVE, source, rail, count, 2 * count)
+        return Program(steps, scratch=count)
+
+    return Plan(f"probe of rail {rail}", Collective("all_gather", topology, count), program)
+
+
+def _exchange(engine: SocketEngine, topology: Topology, rail: int, nbytes: int, gather: Gather) -> float:
+    prepared = engine.prepare(probe(topology, rail, nbytes))
+    vector = torch.zeros(nbytes, dtype=torch.uint8)
+    gather(b"")  # so that all begin at once
+    begin = time.perf_counter()
+    engine.start(prepared, vector).wait()
+    return time.perf_counter() - begin
+
+
+def _adding() -> float:
+    mine, theirs = np.zeros(1 << 18, np.float32), np.ones(1 << 18, np.float32)
+    taken = []
+    for _ in range(_REPEATS):
+        begin = time.perf_counter()
+        np.add(mine, theirs, out=mine)
+        taken.append(time.perf_counter() - begin)
+    return min(taken) / mine.nbytes
+
+
+def _worst(gather: Gather, mine: float) -> float:
+    return max(json.loads(theirs) for theirs in gather(json.dumps(mine).encode()))

@@ -1,0 +1,46 @@
+"""Communication hooks for torch's DistributedDataParallel, in a function that CommDistributor runs::
+
+    model = DistributedDataParallel(Net())
+    model.register_comm_hook(None, hooks.bml)
+
+DDP hands over the gradients in buckets, the last layers' first, while backward goes on; each bucket is all-reduced by the
+algorithm that the hook is named after, on tensors of the CPU, and several are under way at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.collectives.engine.job import Job
+from sparkdl_comm.collectives.group import AUTO
+from sparkdl_comm.communicator import Communicator
+
+Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
+
+
+def all_reduce_hook(algorithm: str) -> Hook:
+    """The hook that averages gradients by ``algorithm``, or by whichever is cheapest for a bucket (``auto``)."""
+
+    def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        result: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        gradients = bucket.buffer()
+
+        def ended(job: Job) -> None:
+            if job.error is None:
+                result.set_result(gradients)
+            else:
+                result.set_exception(job.error)  # type: ignore[arg-type]  # what torch's own annotation says is wrong
+
+        Communicator.current().collectives(algorithm).start("all_reduce", gradients, "mean").then(ended)
+        return result
+
+    hook.__name__ = hook.__qualname__ = algorithm
+    return hook
+
+
+bml, lp, ring, mst, be, torus2d, hierarchical, p2p_ps, auto = map(all_reduce_hook, [*ALGORITHMS, AUTO])
