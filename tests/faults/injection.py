@@ -109,6 +109,7 @@ def arm(fault: Fault, rank: int) -> None:
     from sparkdl_comm.ps.bridge import Bridge
     from sparkdl_comm.train.allreduce import AllReduce
     from sparkdl_comm.train.channel import DriverClient
+    from sparkdl_comm.train.collective import CollectiveAllReduce
     from sparkdl_comm.train.parameter_server import ParameterServer
 
     _wrap(BarrierTaskContext, "allGather", lambda *_: "join")
@@ -119,7 +120,7 @@ def arm(fault: Fault, rank: int) -> None:
     _wrap(AllReduce, "finish", lambda *_: "finish")
     _wrap(ParameterServer, "finish", lambda *_: "finish")
     _wrap(DriverClient, "send_tensors", lambda *_: "send")
-    for strategy in (AllReduce, ParameterServer):
+    for strategy in (AllReduce, CollectiveAllReduce, ParameterServer):
         close = strategy.close
 
         def close_and_disarm(self: Any, close: Callable[[Any], None] = close) -> None:

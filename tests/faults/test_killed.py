@@ -22,9 +22,10 @@ PHASES = {
     "ps": ("set-up", "join", "attach", "pull", "forward", "backward", "push", "update", "finish"),
     # without a server there is nothing to attach to or to pull; what comes before is the same for all strategies
     "gloo": ("forward", "backward", "push", "update", "finish"),
+    "bml": ("forward", "backward"),
 }
 STEPS = ("pull", "forward", "backward", "push", "update")
-FAST = {("ps", "worker 1", "push"), ("ps", "executor 1", "pull")}
+FAST = {("ps", "worker 1", "push"), ("ps", "executor 1", "pull"), ("bml", "worker 1", "backward")}
 
 
 def _cases() -> list[Any]:

@@ -5,7 +5,7 @@ import pytest
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.topology import Topology
-from tests.integration.nets import Large
+from tests.integration.nets import Large, Small
 from tests.integration.test_training import distance, fit, frame, in_one_process, same_bits
 
 FITTING = [name for name, algorithm in ALGORITHMS.items() if not algorithm.unfit(Topology.parse("star:3"))]
@@ -23,8 +23,14 @@ def test_same_result_as_one_process(spark, strategy):
             assert model.summary["bytes"][way] / STEPS == pytest.approx(3 * 4 * parameters * 2 / 3, rel=1e-3)
 
 
-def test_same_seed_same_bits(spark):
-    assert same_bits(*(fit(frame(spark), epochs=2, strategy="lp") for _ in range(2)))
+def test_same_seed_same_bits_also_in_many_buckets(spark):
+    spark.conf.set("spark.sparkdl.comm.collective.bucket", "1KiB")
+    try:
+        models = [fit(frame(spark), epochs=2, strategy="lp") for _ in range(2)]
+    finally:
+        spark.conf.unset("spark.sparkdl.comm.collective.bucket")
+    assert same_bits(*models)
+    assert distance(models[0].module.state_dict(), in_one_process(Small, "sgd", 2)) < 1e-5
 
 
 @pytest.mark.parametrize(
