@@ -14,13 +14,14 @@ on the loopback interface, without limits: the figure is then bus bandwidth, and
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import bench_peers
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.cost import Cost
@@ -58,7 +59,7 @@ def row(algorithm: str, result: dict[str, Any], options: Namespace) -> Row:
     predicted = predict(algorithm, operation, topology, nbytes // 4, 4, cost, options.block)
     return Row(
         suite="collectives",
-        case=operation,
+        case=operation.replace("_", ""),  # as bench_peers has it
         algorithm=algorithm,
         topology="loopback" if options.loopback else topology.text,
         rate_mbit=None if options.loopback else options.rate,
@@ -81,14 +82,15 @@ def theory_seconds(operation: str, topology: Topology, nbytes: int, rate_mbit: f
     return 2 * (hosts - 1) / hosts * nbytes * 8 / (rate_mbit * 1e6) / topology.rails
 
 
-def peers(options: Namespace) -> tuple[list[dict[str, Any]], int]:
-    """What bench_peers measures on a star of as many hosts, and its exit status."""
-    command = [sys.executable, str(Path(__file__).parent / "bench_peers.py"), "--json"]
-    command += ["--topology", f"star:{options.topology.world}", "--rate", f"{options.rate:g}", "--sizes", options.sizes]
-    command += ["--peers", options.peers, "--repeats", str(options.repeats), "--warmup", str(options.warmup)]
-    command += ["--timeout", str(options.timeout)]
-    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    return json.loads(ran.stdout or "[]"), ran.returncode
+def peers(options: Namespace, folder: Path, report: Report) -> None:
+    """Rows of bench_peers's peers, on a star of as many hosts: they know one NIC per host."""
+    star = Topology.parse(f"star:{len(options.topology.hosts)}").with_rates(round(options.rate * 1e6))
+    for name in options.peers:
+        try:
+            for found in bench_peers.PEERS[name](Namespace(**{**vars(options), "topology": star}), folder):
+                report.add(found)
+        except bench_peers.NotInstalledError as reason:
+            report.note(f"{name} skipped: {reason}")
 
 
 def arguments() -> Namespace:
@@ -119,31 +121,28 @@ def arguments() -> Namespace:
     options.operations = options.operations.split(",")
     if unknown := set(options.operations) - set(OPERATIONS):
         parser.error(f"unknown operations {', '.join(sorted(unknown))}; there are {', '.join(OPERATIONS)}")
+    options.peers = options.peers.split(",") if options.peers else []
+    if unknown := set(options.peers) - bench_peers.PEERS.keys():
+        parser.error(f"unknown peers {', '.join(sorted(unknown))}; there are {', '.join(bench_peers.PEERS)}")
     return options
 
 
 def main() -> int:
     options = arguments()
-    report = Report(as_json=False)
-    rows: list[dict[str, Any]] = []
+    report = Report(as_json=options.json)
     status = 0
     try:
         with tempfile.TemporaryDirectory(prefix="sparkdl-collectives-") as folder:
             for found in own(options, Path(folder)):
                 report.add(found)
+            peers(options, Path(folder), report)
     except LabUnavailableError as reason:
         report.note(f"skipped: {reason}")
         return 0
     except SparkdlCommError as error:
         report.note(f"failed: {error}")
         status = 1
-    rows += [found.as_dict() for found in report.rows]
-    if options.peers:
-        theirs, failed = peers(options)
-        rows, status = rows + theirs, max(status, failed)
-    if options.json:
-        print(json.dumps(rows, indent=1))
-    return max(status, report.finish())
+    return max(report.finish(), status)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from .collectives.algorithms import ALGORITHMS
-from .collectives.engine.job import Job
 from .collectives.group import AUTO, CollectiveGroup
+from .collectives.group import Work as OwnWork
 from .collectives.plan import Operation
 from .conf import CommConf
 from .errors import DeadlineError, GangError, InputError
@@ -52,7 +52,7 @@ class Communicator:
     or on :attr:`device`. Each collective is there twice: blocking, and as ``…_async``, which returns a :class:`Handle`.
 
     If ``spark.sparkdl.comm.strategy`` names an algorithm of this package, such as ``bml``, or ``auto``, then all-reduce and
-    broadcast of tensors on the CPU are done by it, where it can; the rest by torch.distributed's default group.
+    broadcast of tensors on :attr:`device` are done by it, where it can; the rest by torch.distributed's default group.
     """
 
     def __init__(self, gang: Gang, device: torch.device, conf: CommConf) -> None:
@@ -81,7 +81,7 @@ class Communicator:
         :raises ConfError: no such algorithm, or it does not fit the topology.
         """
         if algorithm not in self._groups:
-            self._groups[algorithm] = CollectiveGroup(self._gang, algorithm, self._conf)
+            self._groups[algorithm] = CollectiveGroup(self._gang, algorithm, self._conf, self.device)
         return self._groups[algorithm]
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Communicator:
     def all_reduce_async(self, tensor: torch.Tensor, op: str = "sum") -> Handle[torch.Tensor]:
         group = self._own("all_reduce", tensor)
         if group is not None and op in _OPERATIONS:
-            return self._start("all-reduce", tensor, lambda: _JobWork(group.start("all_reduce", tensor, op)))
+            return self._start("all-reduce", tensor, lambda: _OwnWork(group.start("all_reduce", tensor, op)))
         return self._start("all-reduce", tensor, lambda: dist.all_reduce(tensor, _operation(op), async_op=True))
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
@@ -111,7 +111,7 @@ class Communicator:
     def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Handle[torch.Tensor]:
         group = self._own("broadcast", tensor)
         if group is not None:
-            return self._start("broadcast", tensor, lambda: _JobWork(group.start("broadcast", tensor, root=root)))
+            return self._start("broadcast", tensor, lambda: _OwnWork(group.start("broadcast", tensor, root=root)))
         return self._start("broadcast", tensor, lambda: dist.broadcast(tensor, root, async_op=True))
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -167,7 +167,7 @@ class Communicator:
     def _own(self, operation: Operation, tensor: torch.Tensor) -> CollectiveGroup | None:
         """The group that does it; None: torch.distributed is to. The same on all ranks, whose tensors are alike."""
         algorithm = self._conf.strategy
-        if algorithm not in (*ALGORITHMS, AUTO) or tensor.device.type != "cpu" or not tensor.is_contiguous():
+        if algorithm not in (*ALGORITHMS, AUTO) or tensor.device != self.device or not tensor.is_contiguous():
             return None
         if tensor.is_complex() or tensor.dtype is torch.bool:
             return None
@@ -180,10 +180,10 @@ class Communicator:
         return Handle(what, self._gang, self._timeout, work, result)
 
 
-class _JobWork:
+class _OwnWork:
     """A collective of this package's as torch.distributed's Work."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: OwnWork) -> None:
         self._job = job
 
     def wait(self, timeout: datetime.timedelta) -> None:

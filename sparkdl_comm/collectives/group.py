@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -14,6 +15,7 @@ from sparkdl_comm.collectives.discover import arrange
 from sparkdl_comm.collectives.engine.job import Job, Prepared
 from sparkdl_comm.collectives.engine.links import Links
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
+from sparkdl_comm.collectives.engine.torch_p2p import Enqueued, Rounds, TorchEngine
 from sparkdl_comm.collectives.measure import measured_cost
 from sparkdl_comm.collectives.plan import Operation, Plan
 from sparkdl_comm.collectives.select import collective_for, fitting, ranking
@@ -22,6 +24,10 @@ from sparkdl_comm.errors import ConfError, GangError
 from sparkdl_comm.train.gang import Gang
 
 AUTO = "auto"
+CPU = torch.device("cpu")
+
+#: A collective that was begun: has ``wait``, and ``then``.
+Work = Job | Enqueued
 
 _log = logging.getLogger(__name__)
 
@@ -29,12 +35,13 @@ _log = logging.getLogger(__name__)
 class CollectiveGroup:
     """Collectives of a gang's ranks by ``algorithm``, or (``auto``) by whichever is cheapest for what is asked.
 
-    All ranks make one, and call the same methods in the same order. A gang may have one for each algorithm.
+    All ranks make one, and call the same methods in the same order. A gang may have one for each algorithm. Tensors are on
+    ``device``: those of the CPU travel over sockets and all rails, those of a GPU by torch.distributed's default group.
 
     :raises ConfError: the topology does not fit the ranks, or the algorithm not the topology.
     """
 
-    def __init__(self, gang: Gang, algorithm: str, conf: CommConf) -> None:
+    def __init__(self, gang: Gang, algorithm: str, conf: CommConf, device: torch.device = CPU) -> None:
         if algorithm not in (*ALGORITHMS, AUTO):
             raise ConfError(f"algorithm {algorithm!r}: there are {', '.join([*ALGORITHMS, AUTO])}")
         topology, self._order = arrange(gang.members, conf.topology)
@@ -43,29 +50,35 @@ class CollectiveGroup:
         self.topology = topology
         self.algorithm = algorithm
         self._gang, self._block, self._timeout = gang, conf.block, conf.timeout
-        self._prepared: dict[tuple[Operation, int, int, int], Prepared] = {}
-        self._place = self._order.index(gang.rank)
+        self._prepared: dict[tuple[Operation, int, int, int], Any] = {}
+        #: This rank's number in the plans.
+        self.place = self._order.index(gang.rank)
         self._links = Links(gang, algorithm, self._order, conf.timeout)
         self._meet(conf)
-        self._engine = SocketEngine(self._place, self._links.connect, conf.timeout)
-        gang.close_in_children(self._engine.sockets)
-        gang.on_failure(lambda failure: self._engine.abort(failure.to_exception()))
+        self._engine: SocketEngine | TorchEngine
+        if device.type == "cpu":
+            self._engine = engine = SocketEngine(self.place, self._links.connect, conf.timeout)
+            gang.close_in_children(engine.sockets)
+            gang.on_failure(lambda failure: engine.abort(failure.to_exception()))
+        else:
+            self._engine = TorchEngine(self.place, self._order, device)
         #: As the topology's rates say, else as measured.
         self.cost = Cost.of(topology) if topology.rates else measured_cost(self._engine, topology, self._gather)
 
-    def prepare(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> Prepared:
+    def prepare(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> Prepared | Rounds:
         """The plan of a collective of ``count`` elements, connected; made when first asked for."""
         key = (operation, count, dtype.itemsize, root)
         if key not in self._prepared:
             self._prepared[key] = self._engine.prepare(self._plan(*key))
         return self._prepared[key]
 
-    def start(self, operation: Operation, tensor: torch.Tensor, op: str = "sum", root: int = 0) -> Job:
+    def start(self, operation: Operation, tensor: torch.Tensor, op: str = "sum", root: int = 0) -> Work:
         """Begins a collective on ``tensor``; see :class:`~sparkdl_comm.collectives.plan.Collective` for what it does.
 
         :raises InputError: the tensor is not contiguous or not on the CPU; an unknown op.
         """
-        return self._engine.start(self.prepare(operation, tensor.numel(), tensor.dtype, root), tensor, op)
+        prepared: Any = self.prepare(operation, tensor.numel(), tensor.dtype, root)  # of the engine's own kind
+        return self._engine.start(prepared, tensor, op)
 
     def does(self, operation: Operation) -> bool:
         """Whether :meth:`start` can do it."""
@@ -73,7 +86,8 @@ class CollectiveGroup:
 
     def close(self) -> None:
         """Closes the connections; whatever is under way fails."""
-        self._engine.close()
+        if isinstance(self._engine, SocketEngine):
+            self._engine.close()
         self._links.close()
 
     def _plan(self, operation: Operation, count: int, itemsize: int, root: int) -> Plan:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
+from sparkdl_comm.collectives.engine.torch_p2p import TorchEngine
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step
 from sparkdl_comm.topology import Topology
 
@@ -23,7 +25,7 @@ _MOST_BYTES, _LONG_ENOUGH = 4 << 20, 0.02
 Gather = Callable[[bytes], list[bytes]]
 
 
-def measured_cost(engine: SocketEngine, topology: Topology, gather: Gather) -> Cost:
+def measured_cost(engine: SocketEngine | TorchEngine, topology: Topology, gather: Gather) -> Cost:
     """The same on all ranks: of each figure the worst that any of them found. Takes a fraction of a second per rail.
 
     alpha is what an empty message takes from rank to rank, beta what a byte more of a large one does while every rank sends to
@@ -59,9 +61,9 @@ def probe(topology: Topology, rail: int, count: int) -> Plan:
     return Plan(f"probe of rail {rail}", Collective("all_gather", topology, count), program)
 
 
-def _exchange(engine: SocketEngine, topology: Topology, rail: int, nbytes: int, gather: Gather) -> float:
-    prepared = engine.prepare(probe(topology, rail, nbytes))
-    vector = torch.zeros(nbytes, dtype=torch.uint8)
+def _exchange(engine: SocketEngine | TorchEngine, topology: Topology, rail: int, nbytes: int, gather: Gather) -> float:
+    prepared: Any = engine.prepare(probe(topology, rail, nbytes))
+    vector = torch.zeros(nbytes, dtype=torch.uint8, device=engine.device)
     gather(b"")  # so that all begin at once
     begin = time.perf_counter()
     engine.start(prepared, vector).wait()

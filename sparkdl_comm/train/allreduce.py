@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 
 import torch.distributed as dist
@@ -11,7 +10,7 @@ from sparkdl_comm.errors import ConfError, DeadlineError
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.optimizing import OptimizerMaker
-from sparkdl_comm.train.process_group import bind_to_nic
+from sparkdl_comm.train.process_group import default_group
 from sparkdl_comm.train.replicated import Replicated
 
 
@@ -24,15 +23,7 @@ class AllReduce(Replicated):
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         super().join(gang, model, make_optimizer)
-        bind_to_nic(gang)
-        dist.init_process_group(
-            self.backend,
-            store=gang.store(self.backend),
-            rank=gang.rank,
-            world_size=gang.world,
-            timeout=datetime.timedelta(seconds=self.conf.timeout),
-        )
-        self._group = dist.group.WORLD
+        self._group = default_group(self.backend, gang, self.conf.timeout)
 
     def after_backward(self) -> None:
         with self.watch.phase("push"):

@@ -6,17 +6,18 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
+import torch.distributed as dist
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.collectives.engine.job import Job
-from sparkdl_comm.collectives.group import AUTO, CollectiveGroup
+from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, Work
 from sparkdl_comm.collectives.plan import Kind
-from sparkdl_comm.errors import ConfError, SparkdlCommError
+from sparkdl_comm.errors import SparkdlCommError
 from sparkdl_comm.train.buckets import Buckets
 from sparkdl_comm.train.control import VERDICT_SECONDS
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.optimizing import OptimizerMaker
+from sparkdl_comm.train.process_group import default_group
 from sparkdl_comm.train.replicated import Replicated
 from sparkdl_comm.train.strategy import Strategy
 
@@ -28,22 +29,20 @@ class CollectiveAllReduce(Replicated):
     algorithm = AUTO
 
     _group: CollectiveGroup | None = None
+    _nccl: dist.ProcessGroup | None = None
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
-        device = next(model.module.parameters()).device
-        if device.type != "cpu":
-            raise ConfError(
-                f"strategy {self.algorithm} moves tensors of the CPU so far, not of {device}: set device='cpu', or strategy"
-                " nccl (spark.sparkdl.comm.strategy)"
-            )
         super().join(gang, model, make_optimizer)
         self._gang = gang
-        self._group = group = CollectiveGroup(gang, self.algorithm, self.conf)
-        self._jobs: list[Job] = []
+        device = model.gradients.device
+        if device.type == "cuda":
+            self._nccl = default_group("nccl", gang, self.conf.timeout)
+        self._group = group = CollectiveGroup(gang, self.algorithm, self.conf, device)
+        self._jobs: list[Work] = []
         self._buckets = Buckets(model, self.conf.bucket, self._send)
         self._arriving = {"push": 0, "pull": 0}
         for start, stop in self._buckets.ranges:
-            for step in group.prepare("all_reduce", stop - start, torch.float32).steps:
+            for step in group.prepare("all_reduce", stop - start, torch.float32).plan.program(group.place).steps:
                 if step.kind is not Kind.SEND:
                     self._arriving["push" if step.kind is Kind.COMBINE else "pull"] += 4 * (step.stop - step.start)
 
@@ -69,13 +68,16 @@ class CollectiveAllReduce(Replicated):
     def close(self) -> None:
         if self._group is not None:
             self._group.close()
+        if self._nccl is not None:
+            self._nccl = None
+            dist.destroy_process_group()
 
     def _send(self, start: int, stop: int) -> None:
         assert self._group is not None
         with self._typed():
             self._jobs.append(self._group.start("all_reduce", self._model.gradients[start:stop]))
 
-    def _wait(self, job: Job) -> None:
+    def _wait(self, job: Work) -> None:
         with self._typed():
             job.wait()
 

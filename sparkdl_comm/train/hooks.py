@@ -4,10 +4,10 @@
     model.register_comm_hook(None, hooks.bml)
 
 DDP hands over the gradients in buckets, the last layers' first, while backward goes on; each bucket is all-reduced by the
-algorithm that the hook is named after, on tensors of the CPU, and several are under way at once.
+algorithm that the hook is named after, and several are under way at once.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: DDP compares a hook's annotations with the classes, not with their names.
 
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.collectives.engine.job import Job
-from sparkdl_comm.collectives.group import AUTO
+from sparkdl_comm.collectives.group import AUTO, Work
 from sparkdl_comm.communicator import Communicator
 
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
@@ -27,10 +26,11 @@ def all_reduce_hook(algorithm: str) -> Hook:
     """The hook that averages gradients by ``algorithm``, or by whichever is cheapest for a bucket (``auto``)."""
 
     def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        result: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         gradients = bucket.buffer()
+        devices: Any = [gradients.device] if gradients.is_cuda else None
+        result: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
 
-        def ended(job: Job) -> None:
+        def ended(job: Work) -> None:
             if job.error is None:
                 result.set_result(gradients)
             else:

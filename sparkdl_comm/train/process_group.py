@@ -39,6 +39,16 @@ def bind_to_nic(gang: Gang) -> None:
             os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = nic
 
 
+def default_group(backend: str, gang: Gang, timeout: float) -> dist.ProcessGroup:
+    """torch.distributed's default group of the gang's ranks, made by its authenticated store. To be destroyed."""
+    bind_to_nic(gang)
+    limit = datetime.timedelta(seconds=timeout)
+    _torchs(backend, store=gang.store(backend), rank=gang.rank, world_size=gang.world, timeout=limit)
+    group = dist.group.WORLD
+    assert group is not None
+    return group
+
+
 @contextmanager
 def process_group(gang: Gang, device: torch.device, timeout: float) -> Iterator[None]:
     """The default group and torchrun's environment variables, as long as the context lasts.

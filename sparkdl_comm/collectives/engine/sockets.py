@@ -44,6 +44,8 @@ class SocketEngine:
     :param timeout: seconds for which a collective may stand still.
     """
 
+    device = torch.device("cpu")
+
     def __init__(self, rank: int, connect: Connect, timeout: float, clock: Clock = time.monotonic) -> None:
         self.rank = rank
         self._connect, self._timeout, self._clock = connect, timeout, clock

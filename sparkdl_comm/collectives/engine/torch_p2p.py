@@ -1,0 +1,129 @@
+"""The second engine: runs plans by torch.distributed's sends and receives, on CUDA tensors by NCCL, on others by gloo.
+
+Neither knows rails: all bytes take the way that the backend chose. A plan is cut into rounds of transfers that do not depend
+on each other; each round is one batch, which NCCL needs, as a rank that only sends would wait for one that only sends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from sparkdl_comm.collectives.plan import Kind, Plan, Step
+from sparkdl_comm.collectives.transfers import transfers
+from sparkdl_comm.errors import InputError, SparkdlCommError
+
+_COMBINES: dict[str, Callable[..., Any]] = {
+    "sum": torch.add,
+    "mean": torch.add,
+    "min": torch.minimum,
+    "max": torch.maximum,
+}
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """A plan, ready to be run: the steps of one rank in each round, in an order that all ranks agree on."""
+
+    plan: Plan
+    steps: tuple[tuple[Step, ...], ...]
+    scratch: int
+
+    @classmethod
+    def of(cls, plan: Plan, rank: int) -> Rounds:
+        number: list[int] = []
+        rounds: list[list[Step]] = []
+        for transfer in transfers(plan):
+            number.append(1 + max((number[other] for other in transfer.after), default=-1))
+            if number[-1] == len(rounds):
+                rounds.append([])
+            if transfer.source == rank:
+                rounds[number[-1]].append(transfer.send)
+            if transfer.target == rank:
+                rounds[number[-1]].append(transfer.receive)
+        return cls(plan, tuple(map(tuple, filter(None, rounds))), plan.program(rank).scratch)
+
+
+class Enqueued:
+    """A collective that the backend has: complete, or (NCCL) to be so before whatever comes next in the CUDA stream."""
+
+    error: SparkdlCommError | None = None
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def wait(self, timeout: float | None = None) -> torch.Tensor:
+        """The tensor, complete. The group's own time limit holds, not ``timeout``."""
+        if self._tensor.is_cuda:
+            torch.cuda.current_stream(self._tensor.device).synchronize()
+        return self._tensor
+
+    def then(self, callback: Callable[[Enqueued], None]) -> None:
+        """As :meth:`~sparkdl_comm.collectives.engine.job.Job.then`; at once."""
+        callback(self)
+
+
+class TorchEngine:
+    """One rank's. All ranks start the same collectives in the same order, on tensors of ``device``.
+
+    :param rank: this rank's number in the plans.
+    :param order: ``order[place]``: the rank in torch.distributed's default group that is rank ``place`` of the plans. Its
+        timeout is that of every wait here.
+    """
+
+    def __init__(self, rank: int, order: Sequence[int], device: torch.device) -> None:
+        self.rank, self.device = rank, device
+        self._order = order
+
+    def prepare(self, plan: Plan) -> Rounds:
+        return Rounds.of(plan, self.rank)
+
+    def start(self, prepared: Rounds, tensor: torch.Tensor, op: str = "sum") -> Enqueued:
+        """Does a collective on ``tensor``: contiguous, of as many elements as the plan has.
+
+        :raises InputError: a tensor that is not so; an unknown op.
+        :raises RuntimeError: torch's, when a peer is lost or late.
+        """
+        if tensor.numel() != prepared.plan.collective.count or not tensor.is_contiguous():
+            raise InputError(
+                f"{prepared.plan}: needs so many elements, contiguous, not a tensor of {list(tensor.shape)}"
+            )
+        if op not in _COMBINES:
+            raise InputError(f"op={op!r}: there are {', '.join(_COMBINES)}")
+        parts = tensor.detach().view(-1), tensor.new_empty(prepared.scratch)
+        for steps in prepared.steps:
+            self._round(steps, parts, _COMBINES[op])
+        if op == "mean":
+            tensor.div_(prepared.plan.collective.world)
+        return Enqueued(tensor)
+
+    def _round(
+        self, steps: Sequence[Step], parts: tuple[torch.Tensor, torch.Tensor], combine: Callable[..., Any]
+    ) -> None:
+        operations, combines = [], []
+        messages: Counter[tuple[bool, int]] = Counter()  # so far in this round, by direction and peer
+        for step in steps:
+            target = self._view(step, parts)
+            sends = step.kind is Kind.SEND
+            memory = torch.empty_like(target) if step.kind is Kind.COMBINE else target
+            if step.kind is Kind.COMBINE:
+                combines.append((target, memory))
+            tag = messages[sends, step.peer]
+            messages[sends, step.peer] += 1
+            call = dist.isend if sends else dist.irecv
+            operations.append(dist.P2POp(call, memory, self._order[step.peer], None, tag))
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        for target, arrived in combines:
+            combine(target, arrived, out=target)
+
+    def _view(self, step: Step, parts: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        tensor, scratch = parts
+        if step.start < len(tensor):
+            return tensor[step.start : step.stop]
+        return scratch[step.start - len(tensor) : step.stop - len(tensor)]

@@ -1,0 +1,123 @@
+"""Plans by torch.distributed's own sends and receives: gloo, in processes."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
+from sparkdl_comm.collectives.engine.torch_p2p import Rounds, TorchEngine
+from sparkdl_comm.collectives.plan import Collective
+from sparkdl_comm.errors import InputError
+from sparkdl_comm.topology import Topology
+from tests.unit.gang_helpers import context
+
+WORLD = 4
+CPU = torch.device("cpu")
+TOPOLOGIES = ("star:4", "bcube:2,2", "hosts:2x2")
+#: The plans' ranks are the group's in another order.
+ORDER = [2, 0, 3, 1]
+
+
+def cases() -> list[Collective | Any]:
+    for text in TOPOLOGIES:
+        topology = Topology.parse(text)
+        for algorithm in ALGORITHMS.values():
+            if not algorithm.unfit(topology):
+                for operation in algorithm.operations:
+                    yield algorithm.name, Collective(operation, topology, 41, root=1, block=6)
+
+
+def vector(place: int) -> torch.Tensor:
+    return ((torch.arange(41) * (place + 3)) % 7).float()
+
+
+def rank_program(rank: int, rendezvous: str, pipe: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{rendezvous}",
+        rank=rank,
+        world_size=WORLD,
+        timeout=datetime.timedelta(seconds=120),
+    )
+    place = ORDER.index(rank)
+    engine = TorchEngine(place, ORDER, CPU)
+    found = []
+    for name, collective in cases():
+        tensor = vector(place)
+        engine.start(engine.prepare(make_plan(name, collective)), tensor).wait()
+        found.append(tensor.tolist())
+    plan = engine.prepare(make_plan("ring", Collective("all_reduce", Topology.parse("star:4"), 41)))
+    ops = [engine.start(plan, vector(place), op).wait().tolist() for op in ("mean", "max", "min")]
+    half = engine.start(plan, vector(place).bfloat16()).wait().tolist()
+    pipe.send((found, ops, half))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """By place in the plans."""
+    rendezvous = tmp_path_factory.mktemp("gloo") / "rendezvous"
+    pipes, processes = [], []
+    for rank in range(WORLD):
+        ours, theirs = context.Pipe()
+        processes.append(context.Process(target=rank_program, args=(rank, str(rendezvous), theirs), daemon=True))
+        processes[-1].start()
+        pipes.append(ours)
+    try:
+        assert all(pipe.poll(150) for pipe in pipes)
+        by_rank = [pipe.recv() for pipe in pipes]
+    finally:
+        for process in processes:
+            process.join(10)
+            process.kill()
+    return [by_rank[rank] for rank in ORDER]
+
+
+def test_all_plans_give_what_the_socket_engine_gives(results):
+    total = sum(vector(place) for place in range(WORLD)).tolist()
+    for number, (name, collective) in enumerate(cases()):
+        ended = [found[number] for found, _, _ in results]
+        plan = make_plan(name, collective)
+        if collective.operation == "all_reduce":
+            assert ended == [total] * WORLD, name
+        if collective.operation == "broadcast":
+            assert ended == [vector(1).tolist()] * WORLD, name
+        if collective.operation == "reduce":
+            assert ended[1] == total, name
+        for place in range(WORLD):
+            for start, stop in plan.owned(place):
+                if collective.operation == "reduce_scatter":
+                    assert ended[place][start:stop] == total[start:stop], name
+                if collective.operation == "all_gather":
+                    assert all(one[start:stop] == vector(place).tolist()[start:stop] for one in ended), name
+
+
+def test_ops_and_half_precision(results):
+    vectors = torch.stack([vector(place) for place in range(WORLD)])
+    wanted = [vectors.mean(0).tolist(), vectors.amax(0).tolist(), vectors.amin(0).tolist()]
+    for _, ops, half in results:
+        assert ops == wanted
+        assert half == vectors.sum(0).tolist()
+
+
+def test_a_ring_takes_as_many_rounds_as_steps():
+    plan = make_plan("ring", Collective("all_reduce", Topology.parse("star:4"), 40))
+    rounds = Rounds.of(plan, 0)
+    assert [len(steps) for steps in rounds.steps] == [2] * 6
+
+
+def test_tensors_that_do_not_fit():
+    engine = TorchEngine(0, [0], CPU)
+    plan = engine.prepare(make_plan("ring", Collective("all_reduce", Topology.parse("star:1"), 4)))
+    with pytest.raises(InputError, match="so many elements"):
+        engine.start(plan, torch.zeros(5))
+    with pytest.raises(InputError, match="there are sum, mean, min, max"):
+        engine.start(plan, torch.zeros(4), "product")
+    assert engine.start(plan, torch.ones(4), "mean").wait().tolist() == [1.0] * 4
