@@ -68,9 +68,15 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
         ``validationIndicatorCol`` or ``validationFraction``, ``inputShapes``, ``inputTypes``;
         ``batchSize`` (rows per step over all ranks, 32), ``accumulationSteps`` (1), ``maxGradNorm``, ``precision``
         ("fp32"), ``earlyStoppingPatience`` and what goes with it, ``maxIter`` (epochs, 1), ``seed`` (0), ``num_workers``
-        (one per slot), ``device`` ("cpu"), ``strategy`` (``spark.sparkdl.comm.strategy``); also
+        (one per slot), ``device`` ("cpu"), ``strategy`` (``spark.sparkdl.comm.strategy``), ``checkpointDir``; also
         ``features_col`` and so on.
     :raises TypeError: an unknown keyword, or a value of the wrong type.
+
+    With ``checkpointDir`` the state of training is written every ``checkpointInterval`` steps or ``checkpointSeconds``
+    seconds, while training goes on; the newest ``checkpointKeep`` (2) stay. ``fit`` goes on from there when a rank was lost
+    (``spark.sparkdl.comm.maxRestarts``), and another ``fit`` does with ``resume=True``: with the same rows in the same
+    partitions it ends with the bits of one that was never interrupted. The optimizer's settings, such as the learning rate,
+    are then those of the checkpoint.
 
     ``model``, ``loss``, ``optimizer`` and so on are attributes, not Params: Params must be JSON. :meth:`copy` shares
     them.
@@ -126,7 +132,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
 
         Then, from the ranks: InputError (nulls, ragged features, no rows), NonFiniteLossError,
         RankFailedError, RankLostError, DeadlineError and other GangErrors, with Spark's own exception as
-        cause.
+        cause; SlotsError (others hold the slots); PersistenceError (a checkpoint cannot be written or read), and
+        ConfError, ModelError or InputError if the last one is of another run.
         """
         from .train.launch import launch
         from .train.strategies import strategy_class
@@ -156,6 +163,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
         session.check_dynamic_allocation(spark)
         if strategy.needs_plugin:
             session.check_plugin(spark)
+        checkpoints = self.checkpoints(spark)
         world = session.check_slots(spark, self.getNumWorkers(), conf.slot_timeout)
 
         spec = TrainSpec(
@@ -176,6 +184,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
             driver_address=("", 0),
             rows=rows,
             labels=ingredients.class_labels(loss, rows.targets),
+            checkpoints=checkpoints,
         )
         with TURNS.turn(world, session.slots_now(spark)):
             tensors, reports = launch(data, spec, spark.conf.get("spark.driver.host") or "localhost")

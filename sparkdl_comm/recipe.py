@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from pyspark.sql import SparkSession
 
 from . import ingredients
 from .data.fields import Decode
 from .errors import ConfError, ModelError
 from .params import TorchParams
+from .session import shared_directory
 from .train.callbacks import Callback
-from .train.spec import Observation, Optimization, Stopping
+from .train.spec import Checkpoints, Observation, Optimization, Stopping
 
 #: Columns of the history, which metrics cannot be named.
 _TAKEN = ("epoch", "step", "loss", "val_loss", "lr", "seconds")
@@ -86,6 +90,20 @@ class TrainingRecipe(TorchParams):
             restore=self.getRestoreBestModel(),
         )
         return Observation(dict(metrics), callbacks, stopping)
+
+    def checkpoints(self, spark: SparkSession) -> Checkpoints | None:
+        """None: there are to be none. Raises what :func:`sparkdl_comm.session.shared_directory` does."""
+        directory = self.getCheckpointDir()
+        if directory is None:
+            return None
+        return Checkpoints(
+            directory=shared_directory(spark, directory, "checkpointDir"),
+            every_steps=self.getCheckpointInterval(),
+            every_seconds=self.getCheckpointSeconds(),
+            keep=self.getCheckpointKeep(),
+            resume=self.getResume(),
+            run=secrets.token_hex(8),
+        )
 
     def getOptimizer(self) -> Any:
         return self.optimizer

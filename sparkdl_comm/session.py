@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from .conf import KEYS, CommConf, as_text
@@ -114,6 +115,30 @@ def check_plugin_conf(conf: Mapping[str, str], spark_version: str, scala_version
             )
 
 
+def shared_directory(spark: SparkSession, path: str, param: str) -> str:
+    """A directory as executors are to be told of it: a local path, or a URI for Hadoop, which needs the plugin there.
+
+    :param path: as Spark takes it: without a scheme it lies in ``spark.hadoop.fs.defaultFS``.
+    :param param: the Param that it comes from.
+    :raises ConfError: there is no such file system, or a client of Spark Connect gave no scheme.
+    :raises PluginError: the plugin is needed, and is not loaded, or is another Spark's.
+    """
+    if is_classic(spark):
+        jvm: Any = spark.sparkContext._jvm
+        try:
+            given = jvm.org.apache.hadoop.fs.Path(path)
+            hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+            path = given.getFileSystem(hadoop).makeQualified(given).toString()
+        except Py4JJavaError as error:
+            raise ConfError(f"{param}={path}: {error.java_exception.toString()}") from error
+    elif not re.match(r"[A-Za-z][\w+.-]*:", path):
+        raise ConfError(f"{param}={path}: begin it with the file system's scheme, such as file: or hdfs:")
+    if path.startswith("file:"):
+        return "/" + path.removeprefix("file:").lstrip("/")
+    check_plugin(spark)
+    return path
+
+
 def check_slots(
     spark: SparkSession,
     num_workers: int | None,
@@ -163,6 +188,15 @@ def check_slots(
 def slots_now(spark: SparkSession) -> int | None:
     """How many tasks the executors registered now can run at once; None: a Spark Connect client cannot know."""
     return _slots(spark) if is_classic(spark) else None
+
+
+def executors(spark: SparkSession) -> set[str]:
+    """Addresses of the executors that are registered now, each different from those of executors that are gone. Empty for a
+    Spark Connect client, which cannot know."""
+    if not is_classic(spark):
+        return set()
+    context: Any = spark.sparkContext._jsc.sc()
+    return set(context.getExecutorMemoryStatus().keys().mkString(" ").split())
 
 
 def _slots(spark: SparkSession) -> int:

@@ -11,6 +11,7 @@ So memory peaks at the data as received plus the data as kept, and there is neve
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,7 +91,7 @@ class Reading:
                     kept.clear()
                 else:
                     kept.append(batch)
-        self._columns, self._weights, training = _fill(kept, rows)
+        ids, self._columns, self._weights, training = _fill(kept, rows)
         count = len(self._columns[0])
         self._parts = {"training": slice(0, training), "validation": slice(training, count)}
         #: For :meth:`rows`, of all ranks; JSON-able. ``training`` and ``validation``: number of rows, and their weight.
@@ -104,6 +105,7 @@ class Reading:
                 }
                 for name, part in self._parts.items()
             },
+            "sha256": hashlib.sha256(ids.tobytes() + str(training).encode()).hexdigest(),
         }
 
     def rows(self, accounts: Sequence[dict[str, Any]]) -> RankRows:
@@ -148,15 +150,16 @@ class Reading:
         return replace(cache, weights=torch.from_numpy(weights.astype(np.float32)))
 
 
-def _fill(kept: list[pa.RecordBatch], rows: RowFormat) -> tuple[list[np.ndarray], np.ndarray | None, int]:
-    """All columns as arrays, sorted, the weights, and how many of the rows are for training. Lets go of each batch as soon
-    as it is copied."""
+def _fill(kept: list[pa.RecordBatch], rows: RowFormat) -> tuple[np.ndarray, list[np.ndarray], np.ndarray | None, int]:
+    """The ids, all columns as arrays, the weights, sorted, and how many of the rows are for training. Lets go of each batch
+    as soon as it is copied."""
     ids = _joined([batch["id"] for batch in kept], np.int64)
     held = np.zeros(len(ids), bool)
     if rows.validation is not None:
         held = _joined([batch["validation"] for batch in kept], bool)
+    order = np.lexsort((ids, held))  # by `held` first
     place = np.empty(len(ids), np.int64)
-    place[np.lexsort((ids, held))] = np.arange(len(ids))  # by `held` first
+    place[order] = np.arange(len(ids))
     columns = [_Column(field, len(ids)) for _, field in rows.named()]
     weights = None if rows.weight is None else np.empty(len(ids))
     start = 0
@@ -169,7 +172,7 @@ def _fill(kept: list[pa.RecordBatch], rows: RowFormat) -> tuple[list[np.ndarray]
         if weights is not None:
             weights[where] = batch["weight"].to_numpy(zero_copy_only=False)
         start += batch.num_rows
-    return [column.array for column in columns], weights, int(len(held) - held.sum())
+    return ids[order], [column.array for column in columns], weights, int(len(held) - held.sum())
 
 
 def _joined(columns: list[pa.Array], dtype: Any) -> np.ndarray:

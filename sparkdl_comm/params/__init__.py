@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .checkpoints import CheckpointKeywords, CheckpointParams
 from .cluster import ClusterKeywords, ClusterParams
 from .columns import ColumnKeywords, ColumnParams
 from .early_stopping import EarlyStoppingKeywords, EarlyStoppingParams
@@ -16,6 +17,7 @@ class ParamKeywords(
     TrainingKeywords,
     OptimizationKeywords,
     EarlyStoppingKeywords,
+    CheckpointKeywords,
     ClusterKeywords,
     total=False,
 ):
@@ -23,6 +25,12 @@ class ParamKeywords(
 
 
 class TorchParams(
-    ColumnParams, ValidationParams, TrainingParams, OptimizationParams, EarlyStoppingParams, ClusterParams
+    ColumnParams,
+    ValidationParams,
+    TrainingParams,
+    OptimizationParams,
+    EarlyStoppingParams,
+    CheckpointParams,
+    ClusterParams,
 ):
     """What estimator and model share. A Param set here overrides the session's conf."""

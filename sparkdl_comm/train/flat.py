@@ -88,6 +88,15 @@ class FlatModel:
             digest.update(slot.parameter.detach().cpu().contiguous().numpy().data)
         return digest.hexdigest()
 
+    def load(self, start: int, values: torch.Tensor) -> None:
+        """Before :meth:`bind`: gives the parameters the elements from `start` on of the flat vector that they will be."""
+        for slot in self._slots:
+            begin = max(start, slot.start)
+            end = min(start + len(values), slot.start + slot.parameter.numel())
+            if begin < end:
+                parameter = slot.parameter.data = slot.parameter.detach().contiguous()
+                parameter.view(-1)[begin - slot.start : end - slot.start] = values[begin - start : end - start]
+
     def bind(self, values: torch.Tensor, gradients: torch.Tensor) -> None:
         """Moves the parameters into `values`, and has their gradients computed into `gradients`.
 

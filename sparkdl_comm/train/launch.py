@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from pyspark.sql import DataFrame
@@ -20,6 +22,8 @@ from .rank import make_rank_fn
 from .report import RankReport
 from .spec import TrainSpec
 from .task import RANK_SCHEMA, RankFn
+
+_log = logging.getLogger(__name__)
 
 #: What Spark's scheduler says of a barrier stage in which a task ended without a report of ours.
 _TASK_FAILED = re.compile(
@@ -68,7 +72,8 @@ def run_gang(
     """
     port = conf.driver_port
     with ProgressBar(conf.progress) as bar:
-        listener = DriverListener(host, range(port, port + 1) if port else None, secret, bar, epoch=epoch_id)
+        ports = range(port, port + 1) if port else None
+        listener = DriverListener(host, ports, secret, lambda told: _show(bar, told), epoch=epoch_id)
         try:
             reports = partitions.mapInArrow(make_fn(listener.address), RANK_SCHEMA, barrier=True).collect()  # type: ignore[arg-type]
             if not reports:  # Spark runs no task at all for a relation that it knows to be empty
@@ -84,6 +89,14 @@ def run_gang(
         finally:
             listener.close()
     return tensors, [row["report"] for row in reports]
+
+
+def _show(bar: ProgressBar, told: dict[str, Any]) -> None:
+    """What rank 0 tells while it runs: a warning, or its progress."""
+    if "warning" in told:
+        _log.warning("%s", told["warning"])
+    else:
+        bar(told)
 
 
 def _unreported(text: str) -> GangError | None:

@@ -97,31 +97,35 @@ class TrainingLoop:
         self._observer.train_end()
         return time.perf_counter() - begin
 
-    def state(self) -> dict[str, Any]:
-        """Everything of this rank, but for parameters and optimizer, that decides how training goes on: numbers, strings,
-        lists and dicts of them, and tensors, which are not copied."""
+    def state(self) -> dict[str, dict[str, Any]]:
+        """Everything, but for parameters and optimizer, that decides how training goes on: numbers, strings, lists and dicts
+        of them, and tensors, which are not copied. ``own`` is this rank's, ``common`` the same on all."""
         progress = asdict(self.progress)
         del progress["phase"]
-        return {
+        own = {
             "progress": progress,
             "rng": rng.state(self._device),
             "buffers": dict(self.model.module.named_buffers()),
             "rule": self._rule.state(),
             "schedule": self._schedule.state(),
-            "observer": self._observer.state(),
+            "callbacks": self._observer.callbacks.saved(),
         }
+        return {"own": own, "common": {"stopping": self._observer.stopping.state()}}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from `state` of the same rank in a gang of the same size, instead of from the beginning. Before `run`."""
-        for name, value in state["progress"].items():
+    def load_state(self, state: dict[str, dict[str, Any]]) -> None:
+        """Go on from `state` of the same rank in a gang of the same size, instead of from the beginning. Before `run`, and
+        after the optimizer has its state."""
+        own = state["own"]
+        for name, value in own["progress"].items():
             setattr(self.progress, name, value)
         with torch.no_grad():
             for name, buffer in self.model.module.named_buffers():
-                buffer.copy_(state["buffers"][name])
-        self._rule.load_state(state["rule"])
-        self._schedule.load_state(state["schedule"])
-        self._observer.load_state(state["observer"])
-        rng.load_state(state["rng"], self._device)
+                buffer.copy_(own["buffers"][name])
+        self._rule.load_state(own["rule"])
+        self._schedule.load_state(own["schedule"])
+        self._observer.callbacks.load(own["callbacks"])
+        self._observer.stopping.load_state(state["common"]["stopping"])
+        rng.load_state(own["rng"], self._device)
 
     def _epoch(self, tell: Tell) -> None:
         """The steps of the current epoch that are left, and its end."""

@@ -49,7 +49,7 @@ class Observer:
         self._model, self._strategy, self._schedule = model, strategy, schedule
         observed = spec.observation
         self._monitor = observed.stopping.monitor
-        self._stopping = EarlyStopping(observed.stopping, model)
+        self.stopping = EarlyStopping(observed.stopping, model)
         self._evaluation = None
         if validation is not None:
             metrics = Metrics(observed.metrics, objective.device)
@@ -67,7 +67,7 @@ class Observer:
         Raises CallbackError; ConfError if the monitored value is none of the history's.
         """
         buffers.average(self._model.module, rows, self._gang, self._timeout)
-        if not (self._evaluation or self._stopping.active or self.callbacks or self._schedule.watches):
+        if not (self._evaluation or self.stopping.active or self.callbacks or self._schedule.watches):
             self._schedule.after_epoch()
             return False
         self._strategy.before_forward()
@@ -75,7 +75,7 @@ class Observer:
             row.update(self._evaluation.run(self._model.module, self._gang, self._timeout))
         whole = {**row, "loss": sum(gather_json(self._gang, row["loss"], self._timeout))}
         self._schedule.after_epoch(self._watched(whole) if self._schedule.watches else None)
-        over = self._stopping.active and self._stopping.over(self._watched(whole))
+        over = self.stopping.active and self.stopping.over(self._watched(whole))
         if self.callbacks:
             self.callbacks.call("on_epoch_end", epoch=row["epoch"], step=row["step"], loss=whole["loss"], metrics=whole)
             over |= any(gather_json(self._gang, self.callbacks.state.stop_requested, self._timeout))
@@ -83,16 +83,9 @@ class Observer:
 
     def train_end(self) -> None:
         """All ranks have the final parameters: goes back to the best ones if asked to, and calls ``on_train_end``."""
-        if self._stopping.active:
-            self._stopping.restore()
+        if self.stopping.active:
+            self.stopping.restore()
         self.callbacks.call("on_train_end")
-
-    def state(self) -> dict[str, Any]:
-        return {"stopping": self._stopping.state(), "callbacks": self.callbacks.saved()}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self._stopping.load_state(state["stopping"])
-        self.callbacks.load(state["callbacks"])
 
     def _watched(self, row: dict[str, Any]) -> float:
         # Without validation and early stopping, ReduceLROnPlateau watches what there is.

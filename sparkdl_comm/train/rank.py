@@ -23,6 +23,8 @@ from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.loop import Progress, TrainingLoop
 from sparkdl_comm.train.optimizing import OptimizerMaker
 from sparkdl_comm.train.report import RankReport
+from sparkdl_comm.train.restore import Restorer, describe
+from sparkdl_comm.train.saver import Saver
 from sparkdl_comm.train.spec import TrainSpec
 from sparkdl_comm.train.strategies import strategy_class
 from sparkdl_comm.train.strategy import Strategy
@@ -91,13 +93,18 @@ class Rank:
         step_rows = spec.batch_size * spec.optimization.accumulation_steps
         plan = BatchPlan.of([account["training"]["rows"] for account in accounts], step_rows)
         driver = self._task.connect_driver(stack)
+        restorer = self._last_checkpoint(gang, model, strategy, driver, stack)
         strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)
         rng.seed(spec.seed, self._rank)
         device = self._task.device()
         together = synchronize(model.module, device, gang, spec.conf.timeout, stack)
         loop = TrainingLoop(spec, gang, rows.training, plan, model, strategy, self._progress, rows.validation, together)
+        saver = self._go_on(loop, gang, restorer, stack)
+        resumed_at = self._progress.step
         seconds = loop.run(_Teller(driver))
+        if saver is not None:
+            saver.wait()
         if driver is not None:
             driver.send_tensors(model.module.state_dict())
         gang.outlast(_LEAVE_SECONDS)
@@ -111,7 +118,36 @@ class Rank:
             rows=rows.training.rows,
             weights_sha256=hashlib.sha256(model.values.detach().cpu().numpy().data).hexdigest(),
             output_shape=self._progress.output_shape,
+            resumed_at=resumed_at,
         )
+
+    def _last_checkpoint(
+        self, gang: Gang, model: FlatModel, strategy: Strategy, driver: DriverClient | None, stack: ExitStack
+    ) -> Restorer | None:
+        """Gives the model the parameters of the last checkpoint, if there is one. None without checkpoints at all."""
+        spec = self._spec
+        if spec.checkpoints is None:
+            return None
+        rows = [member.payload["data"]["sha256"] for member in gang.members]
+        run = describe(spec.checkpoints.run, spec, model, rows)
+        restorer = Restorer(spec.checkpoints, run, gang, strategy.sharded, spec.conf.timeout)
+        stack.callback(restorer.close)
+        restorer.find(lambda text: driver is not None and driver.progress({"warning": text}))
+        if restorer.step:
+            restorer.load_parameters(model)
+        return restorer
+
+    def _go_on(self, loop: TrainingLoop, gang: Gang, restorer: Restorer | None, stack: ExitStack) -> Saver | None:
+        """Gives the loop the state of the last checkpoint, and has it write new ones."""
+        spec = self._spec
+        if spec.checkpoints is None or restorer is None:
+            return None
+        if restorer.step:
+            restorer.load_state(loop)
+        saver = Saver(spec.checkpoints, restorer.run, gang, spec.conf.timeout)
+        stack.callback(saver.close)
+        loop.after_step = saver
+        return saver
 
     def _build_module(self) -> torch.nn.Module:
         torch.manual_seed(self._spec.seed)

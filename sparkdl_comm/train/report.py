@@ -14,7 +14,8 @@ from ..errors import GangError
 class RankReport:
     """One rank's account of a run; its JSON is the ``report`` column of the rank's row.
 
-    ``iterations``: steps done. ``seconds``: time in those steps. ``phases``: seconds in total by phase (pull,
+    ``iterations``: steps done, ``resumed_at`` of them before the checkpoint from which this run went on. ``seconds``: time in
+    the others. ``phases``: seconds in total by phase (pull,
     forward, backward, push, aggregate, update). ``bytes``: over the network, ``pull`` and ``push``.
     ``history``: a row per epoch; its ``loss`` is this rank's part of the epoch's mean loss, the sum of these over the
     ranks, and all else is the same on all ranks but for the time.
@@ -31,6 +32,7 @@ class RankReport:
     rows: int
     weights_sha256: str
     output_shape: list[int] | None = field(default=None)
+    resumed_at: int = 0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -54,14 +56,15 @@ def check(reports: Sequence[RankReport], world: int) -> None:
 def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[str, Any]:
     """The run in numbers, ready for JSON.
 
-    :return: ``strategy``, ``world``, ``iterations``, ``seconds_per_iteration`` (of the slowest rank),
+    :return: ``strategy``, ``world``, ``iterations``, ``resumed_at`` (how many of them were in the checkpoint
+        from which the run went on), ``seconds_per_iteration`` (of the slowest rank),
         ``iterations_per_second``, ``phases`` (seconds per iteration, mean over ranks), ``bytes`` (``pull``
         and ``push``, all ranks, whole run), ``rows`` (trained on, all ranks), ``history`` (see :func:`merged_history`).
     :raises GangError: see :func:`check`.
     """
     check(reports, world)
     first = min(reports, key=lambda report: report.rank)
-    iterations = max(first.iterations, 1)
+    iterations = max(first.iterations - first.resumed_at, 1)
     seconds = max(report.seconds for report in reports) / iterations
     phases = {name for report in reports for name in report.phases}
     kinds = {"pull", "push"}.union(*(report.bytes for report in reports))
@@ -69,6 +72,7 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
         "strategy": strategy,
         "world": world,
         "iterations": first.iterations,
+        "resumed_at": first.resumed_at,
         "seconds_per_iteration": seconds,
         "iterations_per_second": 1 / seconds if seconds > 0 else 0.0,
         "phases": {

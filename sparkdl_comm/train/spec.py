@@ -69,6 +69,23 @@ class Observation:
 
 
 @dataclass(frozen=True)
+class Checkpoints:
+    """Where, and how often, the state of training is written.
+
+    ``directory``: a local path that all executors see, or a URI for Hadoop. ``every_steps``, ``every_seconds``: None: not
+    by these. ``keep``: how many complete ones. ``resume``: go on from the newest one, if there is any. ``run``: a random name
+    of this fit.
+    """
+
+    directory: str
+    every_steps: int | None
+    every_seconds: float | None
+    keep: int
+    resume: bool
+    run: str
+
+
+@dataclass(frozen=True)
 class TrainSpec:
     """One training run.
 
@@ -97,6 +114,7 @@ class TrainSpec:
     rows: RowFormat = RowFormat()
     labels: ClassLabels | None = None
     observation: Observation = field(default_factory=Observation)
+    checkpoints: Checkpoints | None = None
 
     def build_model(self) -> torch.nn.Module:
         """The module to train: the one given, or what the factory returns."""

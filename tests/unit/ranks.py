@@ -118,10 +118,13 @@ def train(
     batch: int = 10**6,
     epochs: int = 3,
     observation: Observation | None = None,
+    arrive: Callable[[TrainSpec, Gang, FlatModel], None] = lambda spec, gang, model: None,
     prepare: Callable[[TrainingLoop], None] = lambda loop: None,
+    finish: Callable[[TrainingLoop], None] = lambda loop: None,
     **optimization: Any,
 ) -> list[TrainingLoop]:
-    """One rank per part, to the end; raises what a rank raised. `prepare` is called before each rank's `run`."""
+    """One rank per part, to the end; raises what a rank raised. `arrive` is called before each rank's strategy joins,
+    `prepare` before its `run`, `finish` after it."""
     world = len(parts)
     optimization.setdefault("optimizer", lambda params: torch.optim.SGD(params, lr=0.1))
     spec = TrainSpec(
@@ -139,6 +142,7 @@ def train(
 
     def one(gang: Gang) -> None:
         try:
+            arrive(spec, gang, models[gang.rank])
             joined = strategy(spec.conf)
             joined.join(gang, models[gang.rank], OptimizerMaker(models[gang.rank], spec.optimization))
             seen = validation[gang.rank] if validation else None
@@ -146,11 +150,12 @@ def train(
             loops[gang.rank] = loop
             prepare(loop)
             loop.run(lambda progress: None)
+            finish(loop)
         except BaseException as exc:  # noqa: BLE001 - raised below, in the test's thread
             errors.append(exc)
             gang.close()
 
-    with gang_of(world) as gangs:
+    with gang_of(world, epoch=spec.epoch_id) as gangs:
         threads = [threading.Thread(target=one, args=(gang,), daemon=True) for gang in gangs]
         for thread in threads:
             thread.start()

@@ -16,6 +16,12 @@ ZERO = RankReport(0, 10, 5.0, {"forward": 2.0, "pull": 1.0}, {"pull": 100, "push
 ONE = RankReport(1, 10, 4.0, {"forward": 4.0, "pull": 1.0}, {"pull": 200, "push": 50}, HISTORY[1], 5, "ab", [10])
 
 
+def test_time_per_iteration_is_of_those_since_the_checkpoint() -> None:
+    reports = [dataclasses.replace(report, resumed_at=5) for report in (ZERO, ONE)]
+    summary = summarize(reports, "ps", 2)
+    assert (summary["iterations"], summary["resumed_at"], summary["seconds_per_iteration"]) == (10, 5, 1.0)
+
+
 def test_summary() -> None:
     reports = [RankReport.from_json(report.to_json()) for report in (ONE, ZERO)]
     assert reports == [ONE, ZERO]
@@ -24,6 +30,7 @@ def test_summary() -> None:
         "strategy": "ps",
         "world": 2,
         "iterations": 10,
+        "resumed_at": 0,
         "seconds_per_iteration": 0.5,
         "iterations_per_second": 2.0,
         "phases": {"forward": pytest.approx(0.3), "pull": pytest.approx(0.1)},

@@ -55,6 +55,12 @@ def test_sorted_by_id_whatever_the_order() -> None:
         assert torch.equal(taken.targets[0], torch.tensor([0, 1]))
 
 
+def test_the_account_says_which_rows_whatever_the_order() -> None:
+    one, two = batch([1.0], [0], [7], pa.float32()), batch([2.0], [1], [5], pa.float32())
+    digests = [Reading(order, CLASSES).account["sha256"] for order in ([one, two], [two, one], [two, two])]
+    assert digests[0] == digests[1] != digests[2]
+
+
 @pytest.mark.parametrize(
     "kind",
     [pa.list_(pa.float64()), pa.large_list(pa.float32()), pa.list_(pa.float32(), 2), pa.list_(pa.int32())],

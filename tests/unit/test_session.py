@@ -141,3 +141,14 @@ def test_dynamic_allocation() -> None:
     session.check_dynamic_allocation(FakeSpark([1]))  # type: ignore[arg-type]
     with pytest.raises(ConfError, match=r"spark\.dynamicAllocation\.enabled=true"):
         session.check_dynamic_allocation(FakeSpark([1], dynamicAllocation_enabled="TRUE"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("path", "told"), [("file:///a/b c", "/a/b c"), ("file:/a", "/a"), ("hdfs://name:1/a", "hdfs://name:1/a")]
+)
+def test_a_shared_directory_told_by_a_client(monkeypatch: pytest.MonkeyPatch, path: str, told: str) -> None:
+    client: Any = SimpleNamespace()
+    monkeypatch.setattr(session, "check_plugin", lambda spark: None)
+    assert session.shared_directory(client, path, "checkpointDir") == told
+    with pytest.raises(ConfError, match="checkpointDir=/a: begin it with the file system's scheme"):
+        session.shared_directory(client, "/a", "checkpointDir")

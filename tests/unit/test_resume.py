@@ -1,0 +1,326 @@
+"""A run that goes on from a checkpoint ends bit by bit as one that was never interrupted; ranks in threads."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sparkdl_comm.errors import ConfError, DeadlineError, InputError, ModelError, PersistenceError
+from sparkdl_comm.train import saver
+from sparkdl_comm.train.callbacks import Callback
+from sparkdl_comm.train.flat import FlatModel
+from sparkdl_comm.train.folder import LocalFolder
+from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.train.loop import TrainingLoop
+from sparkdl_comm.train.restore import Restorer, check_same, describe
+from sparkdl_comm.train.saver import Cadence, Saver
+from sparkdl_comm.train.spec import Checkpoints, Observation, Stopping, TrainSpec
+
+from .gang_helpers import SECONDS, gang_of
+from .ranks import Gathered, Rows, Sharded, train
+
+PARTS = (11, 0, 13)
+BOTH = pytest.mark.parametrize("strategy", [Gathered, Sharded])
+
+
+class Net(nn.Sequential):
+    """``bent``: the values of a layer that is not trained."""
+
+    def __init__(self, width: int = 9, bent: float = 1.0) -> None:
+        super().__init__(nn.Linear(6, width), nn.BatchNorm1d(width), nn.Tanh(), nn.Linear(width, 1), nn.Linear(1, 1))
+        nn.init.constant_(self[4].weight, bent)
+        self[4].requires_grad_(False)
+
+
+class Memory(Callback):
+    """Remembers the epochs that it saw, also over a restart."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+
+    def on_epoch_end(self, state: Any) -> None:
+        self.epochs.append(state.epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epochs": self.epochs}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epochs = state["epochs"]
+
+
+def table() -> list[Rows]:
+    random = torch.Generator().manual_seed(3)
+    return Rows(torch.randn(24, 6, generator=random), torch.randn(24, generator=random)).cut(*PARTS)
+
+
+class Fit:
+    """One fit of three ranks, 3 steps an epoch, a checkpoint every 2 steps; attributes of interest after it."""
+
+    def __init__(self, directory: Path, strategy: type[Gathered], epochs: int, **changes: Any) -> None:
+        self.checkpoints = Checkpoints(str(directory), 2, None, keep=2, resume=changes.pop("resume", False), run="one")
+        self.rows = changes.pop("rows", ["a", "b", "c"])
+        self.warnings: list[str] = []
+        self.restorers: dict[int, Restorer] = {}
+        self._ranks: dict[int, tuple[Gang, Restorer]] = {}  # by thread
+        self._savers: list[Saver] = []
+
+        def arrive(spec: TrainSpec, gang: Gang, model: FlatModel) -> None:
+            run = describe(self.checkpoints.run, spec, model, self.rows)
+            restorer = Restorer(self.checkpoints, run, gang, strategy.sharded, SECONDS)
+            restorer.find(self.warnings.append)
+            if restorer.step:
+                restorer.load_parameters(model)
+            self._ranks[threading.get_ident()] = gang, restorer
+            self.restorers[gang.rank] = restorer
+
+        def prepare(loop: TrainingLoop) -> None:
+            gang, restorer = self._ranks[threading.get_ident()]
+            if restorer.step:
+                restorer.load_state(loop)
+            loop.after_step = Saver(self.checkpoints, restorer.run, gang, SECONDS)
+            self._savers.append(loop.after_step)
+
+        def finish(loop: TrainingLoop) -> None:
+            loop.after_step.wait()
+
+        settings: dict[str, Any] = {
+            "make": Net,
+            "parts": table(),
+            "validation": table(),
+            "optimizer": lambda params: torch.optim.Adam(params, lr=0.05),
+            "lr_scheduler": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5),
+            "observation": Observation(callbacks=(Memory(),), stopping=Stopping(patience=100)),
+            "batch": 8,
+        }
+        hooks = {"arrive": arrive, "prepare": prepare, "finish": finish}
+        try:
+            self.loops = train(**{**settings, **changes}, **hooks, strategy=strategy, epochs=epochs)
+        finally:
+            for each in self._savers:
+                each.close()
+            for restorer in self.restorers.values():
+                restorer.close()
+
+    def results(self) -> list[Any]:
+        """All that must not depend on an interruption, as JSON-able values and bytes."""
+        found: list[Any] = []
+        for loop in self.loops:
+            history = [
+                {name: value for name, value in row.items() if name != "seconds"} for row in loop.progress.history
+            ]
+            state = loop.state()
+            found += [history, state["own"]["callbacks"], state["own"]["schedule"], loop.progress.step]
+            found += [tensor.tolist() for tensor in loop.model.module.state_dict().values()]
+            found += [
+                [p.tolist() for p in group.values()] for group in loop.strategy.optimizer_state()["state"].values()
+            ]
+            found += [state["common"]["stopping"]["best"], state["common"]["stopping"]["kept"][""].tolist()]
+        return found
+
+
+@BOTH
+def test_the_same_bits(tmp_path: Path, strategy: type[Gathered]) -> None:
+    """Interrupted at step 4, in the middle of the second epoch."""
+    whole = Fit(tmp_path / "whole", strategy, epochs=4)
+    first = Fit(tmp_path / "cut", strategy, epochs=2)
+    assert first.loops[0].progress.step == 6
+    (tmp_path / "cut" / "step-00000006" / "manifest.json").unlink()  # as if it had been killed before
+    second = Fit(tmp_path / "cut", strategy, epochs=4, resume=True)
+    assert {restorer.step for restorer in second.restorers.values()} == {4}
+    assert second.warnings == [
+        f"checkpointDir={tmp_path / 'cut'}: a checkpoint is skipped: step-00000006/manifest.json is not there"
+    ]
+    assert second.results() == whole.results()
+    assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == ["step-00000010", "step-00000012"]
+
+
+@BOTH
+def test_what_is_written_by_whom(tmp_path: Path, strategy: type[Gathered]) -> None:
+    Fit(tmp_path, strategy, epochs=1)
+    names = {path.stem for path in (tmp_path / "step-00000002").iterdir()}
+    writers = (0, 1, 2) if strategy.sharded else (0,)
+    each = {f"{part}-{rank}" for part in ("parameters", "optimizer") for rank in writers}
+    assert names == {"manifest", "common", "rank-0", "rank-1", "rank-2"} | each
+
+
+def test_going_on_with_nothing_there_begins(tmp_path: Path) -> None:
+    fit = Fit(tmp_path, Gathered, epochs=1, resume=True)
+    assert fit.restorers[0].step == 0
+    assert fit.loops[0].progress.step == 3
+
+
+def test_checkpoints_are_not_overwritten(tmp_path: Path) -> None:
+    Fit(tmp_path, Gathered, epochs=1)
+    with pytest.raises(ConfError, match="newest of step 2: set resume=True"):
+        Fit(tmp_path, Gathered, epochs=1)
+
+
+def test_none_is_whole(tmp_path: Path) -> None:
+    Fit(tmp_path, Gathered, epochs=1)
+    (tmp_path / "step-00000002" / "rank-2.safetensors").write_bytes(b"x")
+    with pytest.raises(PersistenceError, match=r"none of the checkpoints of steps \[2\]"):
+        Fit(tmp_path, Gathered, epochs=1, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"make": lambda: Net(8)}, ModelError, r"0\.weight is float32 \[8, 6\], was float32 \[9, 6\]"),
+        ({"make": lambda: Net(bent=2.0)}, ModelError, "frozen"),
+        ({"rows": ["a", "b", "other"]}, InputError, r"ranks \[2\] have other rows"),
+        ({"optimizer": torch.optim.SGD}, ConfError, "optimizer='SGD': .* was made with '.*lambda>'"),
+        ({"lr_scheduler": None}, ConfError, "lr_scheduler=None: "),
+        ({"batch": 6}, ConfError, "batchSize x accumulationSteps=6: .* was made with 8"),
+        ({"parts": table()[::2], "validation": None, "observation": None}, ConfError, "num_workers=2: .* with 3"),
+    ],
+)
+def test_another_run_is_refused(tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    Fit(tmp_path, Gathered, epochs=1)
+    with pytest.raises(error, match=message):
+        Fit(tmp_path, Gathered, epochs=1, resume=True, **changes)
+
+
+def test_tensors_that_differ_are_named() -> None:
+    run = dict.fromkeys(("world", "strategy", "device", "rows_per_step", "seed", "optimizer", "lr_scheduler", "frozen"))
+    run["rows"] = []
+    here, there = {"both": "float32 [2]", "new": "int64 []"}, {"both": "float32 [3]", "old": "float32 []"}
+    with pytest.raises(ModelError) as error:
+        check_same({**run, "model": here}, {**run, "model": there}, 7)
+    for part in ("step 7", "both is float32 [2], was float32 [3]", "not in this model: old", "only in this model: new"):
+        assert part in error.value.message
+
+
+def test_a_state_that_cannot_be_stored(tmp_path: Path) -> None:
+    with pytest.raises(PersistenceError, match="'lr_lambdas'.*set"):
+        Fit(tmp_path, Gathered, epochs=2, lr_scheduler=Unstorable)
+
+
+class Unstorable(torch.optim.lr_scheduler.ConstantLR):
+    def state_dict(self) -> dict[str, Any]:
+        return {"lr_lambdas": {1}}
+
+
+def test_an_error_of_the_writer_ends_the_fit(tmp_path: Path) -> None:
+    """The error of the thread that writes comes out of the fit."""
+    (tmp_path / "file").touch()
+    with pytest.raises(PersistenceError, match="checkpointDir"):
+        Fit(tmp_path / "file", Gathered, epochs=2)
+
+
+def at(step: int) -> Any:
+    """What a saver asks a loop, if the snapshot is made elsewhere."""
+    return SimpleNamespace(progress=SimpleNamespace(step=step))
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Writing waits for it to be set."""
+    go, create = threading.Event(), LocalFolder.create
+
+    def wait(self: LocalFolder, name: str, write: Any) -> Any:
+        assert go.wait(SECONDS)
+        return create(self, name, write)
+
+    monkeypatch.setattr(LocalFolder, "create", wait)
+    monkeypatch.setattr(saver, "snapshot", lambda loop, rank: {"rank-0": {}})
+    return go
+
+
+def test_training_goes_on_while_one_is_written_and_waits_with_the_next(
+    tmp_path: Path, slow_disk: threading.Event
+) -> None:
+    with gang_of(1, epoch="e") as (gang,):
+        save = Saver(Checkpoints(str(tmp_path), 2, None, keep=2, resume=False, run="r"), {}, gang, SECONDS)
+        for step in (1, 2, 3):
+            save(at(step))
+        assert list(tmp_path.iterdir()) == []
+        threading.Timer(0.3, slow_disk.set).start()
+        save(at(4))
+        assert slow_disk.is_set()
+        assert (tmp_path / "step-00000002").is_dir()
+        save.wait()
+        assert (tmp_path / "step-00000004").is_dir()
+        save.close()
+
+
+def test_a_disk_that_hangs(tmp_path: Path, slow_disk: threading.Event) -> None:
+    with gang_of(1, epoch="e") as (gang,):
+        save = Saver(Checkpoints(str(tmp_path), 1, None, keep=2, resume=False, run="r"), {}, gang, 0.2)
+        save(at(1))
+        with pytest.raises(DeadlineError, match=r"within 0\.2 s: write less often .*spark\.sparkdl\.comm\.timeout"):
+            save(at(2))
+        slow_disk.set()
+        save.close()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(("steps", "seconds", "expected"), [
+    (3, None, [3, 6, 9, 12]),
+    (None, 5.0, [5, 10, 15]),
+    (7, 5.0, [5, 7, 12, 14]),
+])  # fmt: skip
+def test_cadence(steps: int | None, seconds: float | None, expected: list[int]) -> None:
+    """One second a step."""
+    found: dict[int, list[int]] = {0: [], 1: []}
+    looks: dict[int, int] = {0: 0, 1: 0}
+
+    with gang_of(2) as gangs:
+
+        def one(gang: Gang) -> None:
+            clock = Clock()
+            gather = gang.all_gather
+
+            def counting(value: bytes, timeout: float) -> list[bytes]:
+                looks[gang.rank] += 1
+                return gather(value, timeout)
+
+            gang.all_gather = counting  # type: ignore[method-assign]
+            cadence = Cadence(steps, seconds, gang, SECONDS, clock)
+            for step in range(1, 16 if steps != 3 else 13):
+                clock.now += 1.0 if gang.rank == 0 else 77.0  # only rank 0's counts
+                if cadence.due(step):
+                    found[gang.rank].append(step)
+
+        threads = [threading.Thread(target=one, args=(gang,)) for gang in gangs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS)
+    assert found[0] == found[1] == expected
+    assert looks[0] == looks[1]
+    assert looks[0] == 0 if seconds is None else looks[0] < 15
+
+
+def test_rarely_asked() -> None:
+    """A thousand steps of a millisecond for one checkpoint: ranks talk a dozen times."""
+    with gang_of(1) as (gang,):
+        clock, looks = Clock(), 0
+        gather = gang.all_gather
+
+        def counting(value: bytes, timeout: float) -> list[bytes]:
+            nonlocal looks
+            looks += 1
+            return gather(value, timeout)
+
+        gang.all_gather = counting  # type: ignore[method-assign]
+        cadence = Cadence(None, 1.0, gang, SECONDS, clock)
+        due = []
+        for step in range(1, 1100):
+            clock.now += 0.001
+            if cadence.due(step):
+                due.append(step)
+    assert due in ([1000], [1001])
+    assert looks < 30
