@@ -125,6 +125,12 @@ def _size_or_0(text: str) -> int:
     return 0 if text == "0" else _size(text)
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError("a whole number of at least 0")
+    return int(text)
+
+
 def _one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
@@ -156,8 +162,18 @@ KEYS: tuple[Key, ...] = (
         "slot_timeout",
         "time",
         "30s",
-        "How long fit waits for executors to register, until there is one free slot per worker.",
+        "How long fit waits for executors to register, until there is one slot per worker, and for these slots to\n"
+        "become free.",
         seconds,
+    ),
+    Key(
+        "maxRestarts",
+        "max_restarts",
+        "number",
+        "2",
+        "How many times fit starts the ranks again after one was lost with its process, executor or host: from\n"
+        "the last checkpoint, or from the beginning without checkpointDir.",
+        _count,
     ),
     Key(
         "nic",
@@ -250,6 +266,7 @@ class CommConf:
     strategy: str
     timeout: float
     slot_timeout: float
+    max_restarts: int
     nic: str
     ports: tuple[int, int]
     driver_port: int

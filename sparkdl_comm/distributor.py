@@ -117,6 +117,7 @@ class CommDistributor:
         tensors, _ = run_gang(
             spark.range(0, world, 1, numPartitions=world) if rows is None else rows.repartition(world),
             lambda address: make_function_fn(dataclasses.replace(spec, driver_address=address)),
+            world=world,
             conf=conf,
             secret=spec.secret,
             epoch_id=spec.epoch_id,

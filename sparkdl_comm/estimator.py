@@ -187,8 +187,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
             checkpoints=checkpoints,
         )
         with TURNS.turn(world, session.slots_now(spark)):
-            tensors, reports = launch(data, spec, spark.conf.get("spark.driver.host") or "localhost")
-        summary = summarize(reports, conf.strategy, world)
+            tensors, reports, restarts = launch(data, spec, spark.conf.get("spark.driver.host") or "localhost")
+        summary = {**summarize(reports, conf.strategy, world), "restarts": restarts}
         step_rows = spec.batch_size * optimization.accumulation_steps
         if summary["rows"] < step_rows:
             warnings.warn(

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_log = logging.getLogger(__name__)
+
+#: Seconds after which a fit that waits says so, again and again.
+_TELL_SECONDS = 60.0
 
 
 class Turns:
     """Gangs wait here, first come, first served, until there are slots for all ranks of the first.
 
     Without this, Spark would hold back the tasks of a gang that does not fit beside another, and the time that
-    it spends waiting would count as time without slots. A gang waits for as long as those before it run; their
-    own deadlines end them.
+    it spends waiting would count as time without slots. A gang waits for as long as those before it run, and says so
+    every minute; their own deadlines end them.
     """
 
     def __init__(self) -> None:
@@ -27,7 +33,16 @@ class Turns:
         with self._changed:
             self._waiting.append(ticket)
             try:
-                self._changed.wait_for(lambda: self._waiting[0] is ticket and self._fits(ranks, slots))
+                while not self._changed.wait_for(
+                    lambda: self._waiting[0] is ticket and self._fits(ranks, slots), _TELL_SECONDS
+                ):
+                    _log.warning(
+                        "a fit with %d ranks waits for its turn: %d others are before it, and %d of %s slots in use",
+                        ranks,
+                        self._waiting.index(ticket),
+                        self._used,
+                        slots,
+                    )
                 self._used += ranks
             finally:
                 self._waiting.remove(ticket)

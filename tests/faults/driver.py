@@ -35,7 +35,8 @@ def start(folder: Path) -> SparkSession:
         "spark.local.dir": str(folder / "local"),
         # where the bridge has its socket
         "spark.executor.extraJavaOptions": f"-Djava.io.tmpdir={folder / 'tmp'}",
-        **sparkdl_comm.spark_conf(progress=False, slot_timeout="60s"),
+        # a fault is to be seen, not to be got over
+        **sparkdl_comm.spark_conf(progress=False, slot_timeout="60s", max_restarts=0),
     }
     session = SparkSession.builder.config(map=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

@@ -45,6 +45,15 @@ class Line(nn.Sequential):
         super().__init__(nn.Linear(28, 1))
 
 
+class Random(nn.Sequential):
+    """Dropout draws from each rank's generator; BatchNorm has buffers of floats and of an integer."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Linear(28, 300), nn.BatchNorm1d(300), nn.ReLU(), nn.Dropout(0.3), nn.Linear(300, 60), nn.Linear(60, 10)
+        )
+
+
 def different_everywhere() -> nn.Module:
     torch.manual_seed(os.getpid())
     return Small()

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_defaults() -> None:
     conf = CommConf.from_mapping({"spark.app.name": "x"})
-    assert conf == CommConf("ps", 300.0, 30.0, "", (0, 0), 0, (), "", 0, 4 << 20, "fp32", True)
+    assert conf == CommConf("ps", 300.0, 30.0, 2, "", (0, 0), 0, (), "", 0, 4 << 20, "fp32", True)
 
 
 def test_table_and_dataclass_agree() -> None:
@@ -54,6 +54,8 @@ def test_seconds(text: str, expected: float) -> None:
         ("timeout", "-1s"),
         ("timeout", "nan"),
         ("slotTimeout", ""),
+        ("maxRestarts", "-1"),
+        ("maxRestarts", "1.5"),
         ("strategy", ""),
         ("ports", "80"),
         ("ports", "50000-40000"),

@@ -1,10 +1,12 @@
 """Gangs of one application take turns at its slots."""
 
+import logging
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from sparkdl_comm.train import turns as turns_module
 from sparkdl_comm.train.turns import Turns
 
 
@@ -54,3 +56,14 @@ def test_a_gang_that_fails_frees_its_slots() -> None:
         assert gang.running_now  # type: ignore[attr-defined]
         end.set()
         gang.result(10)
+
+
+def test_a_gang_that_waits_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(turns_module, "_TELL_SECONDS", 0.05)
+    turns, end = Turns(), threading.Event()
+    with ThreadPoolExecutor() as pool, caplog.at_level(logging.WARNING):
+        gangs = [hold(turns, 2, 3, end, pool) for _ in range(2)]
+        end.set()
+        for gang in gangs:
+            gang.result(10)
+    assert "a fit with 2 ranks waits for its turn: 0 others are before it, and 2 of 3 slots in use" in caplog.text

@@ -1,0 +1,130 @@
+"""Fits that go on from a checkpoint, and slots that others hold, on three executors."""
+
+import functools
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from pyspark.sql import SparkSession
+
+from sparkdl_comm.errors import ConfError, PluginError, SlotsError
+from tests.integration.nets import Random, Small
+from tests.integration.test_training import fit as fit_once
+from tests.integration.test_training import frame, same_bits
+
+SETTINGS: dict[str, Any] = {
+    "model": Random,
+    "optimizer": functools.partial(torch.optim.Adam, lr=0.01),
+    "lr_scheduler": functools.partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5),
+    "batch": 30,
+}
+SLOTS = "spark.sparkdl.comm.slotTimeout"
+
+
+def rows(model: Any) -> list[dict[str, Any]]:
+    """The history, but for the time."""
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in model.history]
+
+
+def complete(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
+
+
+@pytest.mark.parametrize("strategy", ["ps", pytest.param("gloo", marks=pytest.mark.slow)])
+def test_the_same_bits_as_without_an_interruption(spark: SparkSession, tmp_path: Path, strategy: str) -> None:
+    """The checkpoint is of step 4, in the middle of the second of four epochs; the run that wrote it ended with step 6."""
+    data, settings = frame(spark), {**SETTINGS, "strategy": strategy}
+    whole = fit_once(data, epochs=4, **settings)
+    there: dict[str, Any] = {"checkpointDir": str(tmp_path), "checkpointInterval": 4}
+    fit_once(data, epochs=2, **there, **settings)
+    assert complete(tmp_path) == ["step-00000004"]
+    again = fit_once(data, epochs=4, resume=True, **there, **settings)
+    assert (again.summary["resumed_at"], again.summary["iterations"], again.summary["restarts"]) == (4, 12, 0)
+    assert same_bits(again, whole)
+    assert rows(again) == rows(whole)
+    assert complete(tmp_path) == ["step-00000008", "step-00000012"]
+
+
+def test_any_hadoop_path(spark: SparkSession, hadoop_path: tuple[str, Path]) -> None:
+    """Two ranks, a checkpoint after the first step that ends a millisecond after the last one."""
+    remote, disk = hadoop_path
+    data, there = frame(spark), {"checkpointDir": remote, "checkpointSeconds": 0.001, "checkpointKeep": 3}
+    whole = fit_once(data, epochs=2, num_workers=2, **SETTINGS)
+    fit_once(data, epochs=1, num_workers=2, **there, **SETTINGS)
+    assert complete(disk)[-1] == "step-00000003"
+    again = fit_once(data, epochs=2, num_workers=2, resume=True, **there, **SETTINGS)
+    assert again.summary["resumed_at"] == 3
+    assert same_bits(again, whole)
+    assert rows(again) == rows(whole)
+    newest = complete(disk)
+    assert len(newest) <= 3
+    manifest = json.loads((disk / newest[-1] / "manifest.json").read_text())
+    assert manifest["run"]["world"] == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"checkpointDir": "/x"}, ConfError, "set checkpointInterval"),
+        ({"resume": True}, ConfError, "need checkpointDir"),
+        ({"checkpointInterval": 3}, ConfError, "need checkpointDir"),
+        ({"checkpointDir": "/x", "checkpointSeconds": 0.0}, ConfError, "checkpointSeconds=0.0: must be more than 0"),
+        ({"checkpointDir": "/x", "checkpointInterval": 1, "checkpointKeep": 0}, ConfError, "checkpointKeep=0"),
+        (
+            {"checkpointDir": "none://x/y", "checkpointInterval": 1},
+            ConfError,
+            "checkpointDir=none://x/y: .*No FileSystem",
+        ),
+    ],
+)
+def test_refused(spark: SparkSession, settings: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        fit_once(frame(spark), **settings)
+
+
+def test_a_hadoop_path_needs_the_plugin(
+    spark: SparkSession, hadoop_path: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkdl_comm.session.application_conf", lambda spark: {})
+    with pytest.raises(PluginError, match="not loaded"):
+        fit_once(frame(spark), strategy="gloo", checkpointDir=hadoop_path[0], checkpointInterval=1)
+
+
+def sit(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        pass
+    time.sleep(12)
+    yield pa.RecordBatch.from_pydict({"x": [1]})
+
+
+def test_slots_that_another_job_holds(spark: SparkSession) -> None:
+    """It says so, with the numbers, and leaves nothing behind that would run later."""
+    other = threading.Thread(target=spark.range(0, 2, 1, 2).mapInArrow(sit, "x long").collect)
+    data = frame(spark).cache()
+    data.count()
+    other.start()
+    tracker = spark.sparkContext.statusTracker()
+    while not any(tracker.getStageInfo(stage).numActiveTasks == 2 for stage in tracker.getActiveStageIds()):
+        time.sleep(0.1)
+    spark.conf.set(SLOTS, "3s")
+    begin = time.monotonic()
+    try:
+        with pytest.raises(
+            SlotsError, match=r"3 ranks waited 3 s .*the cluster has 3, and 2 tasks of other jobs"
+        ) as error:
+            fit_once(data, epochs=1)
+        assert time.monotonic() - begin < 10
+        assert other.is_alive(), "the other job is over: it held nothing"
+        assert SLOTS in error.value.message
+    finally:
+        spark.conf.unset(SLOTS)
+        other.join()
+        data.unpersist()
+    assert not tracker.getActiveStageIds()
+    assert fit_once(frame(spark), model=Small, epochs=1).summary["iterations"] == 1

@@ -1,0 +1,114 @@
+"""Which failures have the ranks started again, and how the next gang differs from the one before."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import (
+    DeadlineError,
+    InputError,
+    NonFiniteLossError,
+    PersistenceError,
+    RankFailedError,
+    RankLostError,
+    SlotsError,
+    SparkdlCommError,
+)
+from sparkdl_comm.train import restart
+from sparkdl_comm.train.launch import _unreported
+from sparkdl_comm.train.spec import Checkpoints, Optimization, TrainSpec
+
+LOST = RankLostError("rank 1 was lost", rank=1)
+SPARK: Any = None  # the functions that would ask it are replaced
+
+
+def spec(restarts: int = 2, checkpoints: Checkpoints | None = None) -> TrainSpec:
+    return TrainSpec(
+        torch.nn.Identity, torch.nn.MSELoss(), Optimization(torch.optim.SGD), 1, 1, 0, "cpu", "gloo",
+        CommConf.from_mapping({}, max_restarts=restarts), 2, False, "0" * 16, b"secret", ("", 0), checkpoints=checkpoints,
+    )  # fmt: skip
+
+
+class Runs:
+    """Fails with each of `errors`, then succeeds."""
+
+    def __init__(self, *errors: SparkdlCommError) -> None:
+        self.errors = list(errors)
+        self.specs: list[TrainSpec] = []
+
+    def __call__(self, spec: TrainSpec) -> str:
+        self.specs.append(spec)
+        if self.errors:
+            raise self.errors.pop(0)
+        return "trained"
+
+
+@pytest.fixture(autouse=True)
+def cluster(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """What `executors` answers, one set per call; the last of them for ever."""
+    answers = [{"a", "b"}]
+    monkeypatch.setattr(restart, "executors", lambda spark: answers.pop(0) if len(answers) > 1 else answers[0])
+    monkeypatch.setattr(restart, "check_slots", lambda spark, world, timeout: world)
+    return answers
+
+
+def test_the_next_gang(caplog: pytest.LogCaptureFixture) -> None:
+    runs = Runs(LOST, LOST)
+    checkpoints = Checkpoints("/there", 5, None, 2, resume=False, run="r")
+    with caplog.at_level(logging.WARNING):
+        assert restart.with_restarts(runs, spec(checkpoints=checkpoints), SPARK) == ("trained", 2)
+    assert len({run.epoch_id for run in runs.specs}) == len({run.secret for run in runs.specs}) == 3
+    assert [run.checkpoints.resume for run in runs.specs] == [False, True, True]  # type: ignore[union-attr]
+    assert "rank 1 was lost\nStarting again from the last checkpoint in /there (2 of 2, " in caplog.text
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2])
+def test_at_most(limit: int) -> None:
+    runs = Runs(*[LOST] * 5)
+    with pytest.raises(RankLostError):
+        restart.with_restarts(runs, spec(limit), SPARK)
+    assert len(runs.specs) == 1 + limit
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InputError("rows"),
+        PersistenceError("disk"),
+        NonFiniteLossError("nan", rank=1, step=3),
+        RankFailedError(rank=1, step=3, phase="forward", error="LookupError", error_message="boom"),
+        DeadlineError("late"),
+    ],
+)
+def test_not_for(error: SparkdlCommError) -> None:
+    runs = Runs(error)
+    with pytest.raises(type(error)):
+        restart.with_restarts(runs, spec(), SPARK)
+    assert len(runs.specs) == 1
+
+
+def test_a_deadline_missed_by_an_executor_that_is_gone(cluster: list[set[str]]) -> None:
+    cluster[:] = [{"a", "b"}, {"a", "c"}]
+    assert restart.with_restarts(Runs(DeadlineError("late")), spec(), SPARK) == ("trained", 1)
+
+
+def test_executors_that_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(spark: Any, world: int, timeout: float) -> int:
+        raise SlotsError("1 slot")
+
+    monkeypatch.setattr(restart, "check_slots", refuse)
+    with pytest.raises(SlotsError) as error:
+        restart.with_restarts(Runs(LOST), spec(), SPARK)
+    assert error.value.__cause__ is LOST
+
+
+def test_too_few_slots_in_the_words_of_spark() -> None:
+    text = "Job aborted:\n[SPARK-24819]: Barrier execution mode does not allow run a barrier stage that …\n\tat x"
+    error = _unreported(text)
+    assert isinstance(error, SlotsError)
+    assert error.message.endswith("that …")
