@@ -173,5 +173,6 @@ def check_same(here: Mapping[str, Any], there: Mapping[str, Any], step: int) -> 
     if changed:
         raise InputError(
             f"ranks {changed} have other rows than when {at} was made: the DataFrame must give the same rows in the same"
-            " partitions again; write it to a file first, and read that"
+            " partitions. How many partitions it has can depend on the executors that are there; spark.default.parallelism"
+            " fixes it"
         )

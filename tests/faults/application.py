@@ -69,18 +69,33 @@ class Application:
         threading.Thread(target=self._read, daemon=True).start()
         self._answer("the start of the application")
 
-    def run(self, strategy: str, *, conf: dict[str, str] | None = None, ragged: bool = False, **fault: Any) -> Outcome:
-        """A run with one fault, the fields of :class:`Fault`; without any field, one without a fault."""
+    def run(
+        self,
+        strategy: str,
+        *,
+        conf: dict[str, str] | None = None,
+        ragged: bool = False,
+        settings: dict[str, Any] | None = None,
+        marker: Path | None = None,
+        **fault: Any,
+    ) -> Outcome:
+        """A run with one fault, the fields of :class:`Fault`; without any field, one without a fault.
+
+        `settings`: Params of the estimator. `marker`: of a fault that has struck another application.
+        """
         self._faults += 1
-        request: dict[str, Any] = {"strategy": strategy, "conf": conf, "ragged": ragged}
-        marker = self.folder / f"fault-{self._faults}.json"
+        request: dict[str, Any] = {"strategy": strategy, "conf": conf, "ragged": ragged, "settings": settings}
+        marker = marker or self.folder / f"fault-{self._faults}.json"
         if fault:
-            request["fault"] = asdict(Fault(marker=str(marker), **fault))
+            request["fault"] = asdict(Fault(marker=str(marker), driver=self._process.pid, **fault))
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
+        if fault.get("action") == "kill driver" and not marker.exists():
+            self._process.wait(HANG_SECONDS)
+            return Outcome({}, json.loads(marker.read_text()), self, marker)
         answer = self._answer(f"{strategy} with {fault or 'no fault'}")
         mark = json.loads(marker.read_text()) if marker.exists() else None
-        outcome = Outcome(answer, mark, self)
+        outcome = Outcome(answer, mark, self, marker)
         if mark and "bridge" in mark:
             self.abandoned.add(mark["bridge"])
         if fault or ragged:
@@ -134,9 +149,12 @@ class Application:
 class Outcome:
     """What a run ended with. Attributes of the answer: `error` (class name, None for success), `text`, `rank`, …"""
 
-    def __init__(self, answer: dict[str, Any], mark: dict[str, Any] | None, application: Application) -> None:
+    def __init__(
+        self, answer: dict[str, Any], mark: dict[str, Any] | None, application: Application, marker: Path
+    ) -> None:
         self.answer = answer
         self.mark = mark
+        self.marker = marker
         self._application = application
 
     def __getattr__(self, name: str) -> Any:
@@ -149,6 +167,12 @@ class Outcome:
     def seconds_to_error(self) -> float:
         """From the fault to the exception in the driver."""
         return self.answer["raised_at"] - self.mark["at"]
+
+    @property
+    def seconds_to_step(self) -> float:
+        """From the fault to the end of the first step of the gang that was started after it."""
+        lines = Path(f"{self.marker}.steps").read_text().splitlines()
+        return min(step["at"] for step in map(json.loads, lines) if step["at"] > self.mark["at"]) - self.mark["at"]
 
     def figures(self) -> dict[str, Any]:
         answer = self.answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tests.faults.application import Application
 
 _measured: list[dict[str, Any]] = []
+_resumed: list[dict[str, Any]] = []
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +24,17 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applicatio
         started.kill()
 
 
+@pytest.fixture(scope="session")
+def resumed() -> list[dict[str, Any]]:
+    """To be filled with a dict for each fault after which training went on; they are printed at the end."""
+    return _resumed
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if _resumed:
+        terminalreporter.section("faults: seconds until the first step again")
+    for row in _resumed:
+        terminalreporter.write_line(json.dumps(row))
     if not _measured:
         return
     terminalreporter.section("faults: seconds until …")

@@ -5,6 +5,7 @@ A process of its own, because its executors are killed, and a process has one JV
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import sparkdl_comm
+from sparkdl_comm import TorchModel
 from sparkdl_comm.estimator import TorchEstimator
 from tests.faults import processes
 from tests.faults.injection import Factory, Fault, Sgd
@@ -44,13 +46,14 @@ def start(folder: Path) -> SparkSession:
 
 
 def rows(spark: SparkSession, ragged: bool = False) -> DataFrame:
-    """96 rows of 64 features; every step has 12 of them, an epoch 8 steps."""
+    """96 rows of 64 features; every step has 12 of them, an epoch 8 steps. Partitions do not depend on how many executors
+    have registered yet: another application has the same."""
     width = F.when(F.col("id") == 50, 63).otherwise(64) if ragged else F.lit(64)
     features = F.transform(F.sequence(F.lit(1), width), lambda k: F.sin(k * (F.col("id") + 1)).cast("float"))
-    return spark.range(96).select(features.alias("features"), (F.col("id") % 2).alias("label"))
+    return spark.range(0, 96, 1, 4).select(features.alias("features"), (F.col("id") % 2).alias("label"))
 
 
-def estimator(strategy: str, fault: Fault | None) -> TorchEstimator:
+def estimator(strategy: str, fault: Fault | None, **settings: Any) -> TorchEstimator:
     return TorchEstimator(
         model=Factory(fault),
         loss="CrossEntropyLoss",
@@ -59,7 +62,16 @@ def estimator(strategy: str, fault: Fault | None) -> TorchEstimator:
         maxIter=2,
         num_workers=3,
         strategy=strategy,
+        **settings,
     )
+
+
+def weights(model: TorchModel) -> str:
+    """Digest of all its tensors."""
+    digest = hashlib.sha256()
+    for tensor in model.module.state_dict().values():
+        digest.update(tensor.numpy().data)
+    return digest.hexdigest()
 
 
 def running_tasks(spark: SparkSession) -> int:
@@ -107,12 +119,14 @@ def run(spark: SparkSession, name: str, request: dict[str, Any]) -> dict[str, An
         spark.conf.set(key, value)
     begin = time.monotonic()
     try:
-        estimator(request["strategy"], fault).fit(rows(spark, request.get("ragged", False)))
+        settings = request.get("settings") or {}
+        model = estimator(request["strategy"], fault, **settings).fit(rows(spark, request.get("ragged", False)))
     except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
         answer["raised_at"] = time.monotonic()
         answer.update(describe(error))
     else:
-        answer["error"] = None
+        summary = {name: model.summary[name] for name in ("iterations", "resumed_at", "restarts")}
+        answer.update(error=None, weights=weights(model), **summary)
     finally:
         for key in conf:
             spark.conf.unset(key)

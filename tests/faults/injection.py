@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -30,19 +31,28 @@ SLOW_SECONDS = 1.0
 IN_FLIGHT_SECONDS = 0.005
 STALL_SECONDS = 45.0
 
+#: What a run does more than once.
+STEPS = ("pull", "push", "publish", "forward", "backward", "update", "checkpoint")
+
 BOOM = "the camera of rank 1 is unplugged"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`action`: kill worker, kill executor, exit, sys.exit, raise, raise connection, nan, stall or
-    stop. `step` counts from 0."""
+    """`action`: kill worker, kill executor, kill driver, exit, sys.exit, raise, raise connection, nan, stall or
+    stop. `step` counts from 0; that of a checkpoint is in its name. `driver`: its process."""
 
     action: str
     rank: int
     phase: str
     marker: str
     step: int = 3
+    driver: int = 0
+
+    @property
+    def first_steps(self) -> str:
+        """A file with a line, JSON, for each rank's first step, also of the gang that is started again."""
+        return f"{self.marker}.steps"
 
 
 class Net(nn.Sequential):
@@ -86,7 +96,7 @@ class Factory:
         disarm()
         context = TaskContext.get()
         if self._fault is not None and context is not None:  # None: the driver rebuilds the trained module
-            arm(self._fault, context.partitionId())
+            arm(self._fault, context.partitionId(), struck=os.path.exists(self._fault.marker))
         hit("set-up")
         return Net()
 
@@ -95,14 +105,19 @@ class Factory:
 
 _fault: Fault | None = None
 _rank = -1
+_first_steps = ""
 _hits: dict[str, int] = {}
 _undo: list[Callable[[], None]] = []
 
 
-def arm(fault: Fault, rank: int) -> None:
-    global _fault, _rank
-    _fault, _rank = fault, rank
+def arm(fault: Fault, rank: int, struck: bool) -> None:
+    """`struck`: it has, and this gang takes the place of the one that it struck."""
+    global _fault, _rank, _first_steps
+    _rank, _first_steps = rank, fault.first_steps
     _hits.clear()
+    if struck:
+        return
+    _fault = fault
 
     from pyspark import BarrierTaskContext
 
@@ -110,6 +125,7 @@ def arm(fault: Fault, rank: int) -> None:
     from sparkdl_comm.train.allreduce import AllReduce
     from sparkdl_comm.train.channel import DriverClient
     from sparkdl_comm.train.collective import CollectiveAllReduce
+    from sparkdl_comm.train.folder import LocalFolder
     from sparkdl_comm.train.parameter_server import ParameterServer
 
     _wrap(BarrierTaskContext, "allGather", lambda *_: "join")
@@ -120,6 +136,7 @@ def arm(fault: Fault, rank: int) -> None:
     _wrap(AllReduce, "finish", lambda *_: "finish")
     _wrap(ParameterServer, "finish", lambda *_: "finish")
     _wrap(DriverClient, "send_tensors", lambda *_: "send")
+    _wrap(LocalFolder, "create", lambda *_: "checkpoint", lambda _folder, name, _write: int(name.split(".")[0][5:]))
     for strategy in (AllReduce, CollectiveAllReduce, ParameterServer):
         close = strategy.close
 
@@ -131,8 +148,8 @@ def arm(fault: Fault, rank: int) -> None:
 
 
 def disarm() -> None:
-    global _fault
-    _fault = None
+    global _fault, _first_steps
+    _fault, _first_steps = None, ""
     while _undo:
         _undo.pop()()
 
@@ -169,6 +186,9 @@ def _wrap(
             if _rank == _slow_rank() and phase in ("publish", "push", "join", "finish"):
                 time.sleep(SLOW_SECONDS)
             return call(*args, **fields)
+        if phase == "checkpoint":
+            folder, name, write = args
+            return call(folder, name, lambda path: _strike_half_way(fault, step, path, write))
         if phase == "attach":  # so that both sides have mapped the segment
             answer = call(*args, **fields)
             strike(fault, step)
@@ -191,7 +211,7 @@ def _is_due(phase: str, step: int) -> bool:
         return _rank == _slow_rank() and step == _fault.step
     if phase != _fault.phase:
         return False
-    return step == _fault.step or phase not in ("pull", "push", "publish", "forward", "backward", "update")
+    return step == _fault.step or phase not in STEPS
 
 
 def _slow_rank() -> int:
@@ -207,6 +227,9 @@ def _count(phase: str) -> int:
 def hit(phase: str) -> str | None:
     """The user's code is in `phase`: strikes if it is time. Returns "nan" if the loss is to become that."""
     step = _count(phase)
+    if phase == "update" and step == 0 and _first_steps:
+        with open(_first_steps, "a") as file:
+            file.write(json.dumps({"rank": _rank, "at": time.monotonic()}) + "\n")
     if _fault is None or _rank != _fault.rank or not _is_due(phase, step):
         return None
     return strike(_fault, step)
@@ -220,15 +243,27 @@ def _strike_later(fault: Fault, delay: float, answered: threading.Event, step: i
     strike(fault, step, in_flight)
 
 
+def _strike_half_way(fault: Fault, step: int, path: Path, write: Callable[[Path], object]) -> None:
+    """A file of a checkpoint has half of its bytes when the fault strikes."""
+    write(path)
+    os.truncate(path, path.stat().st_size // 2)
+    strike(fault, step, in_flight=True)
+    time.sleep(STALL_SECONDS)  # a rank whose executor or driver was killed lives a little longer
+
+
 def strike(fault: Fault, step: int, in_flight: bool | None = None) -> str | None:
-    victim, facts = os.getpid(), {}
+    victims, facts = [os.getpid()], {}
     if fault.action == "kill executor":
-        victim = next(parent.pid for parent in psutil.Process().parents() if parent.name() == "java")
+        victims = [next(parent.pid for parent in psutil.Process().parents() if parent.name() == "java")]
         facts["bridge"] = _bridge_directory()
-    facts.update(phase=fault.phase, step=step, pid=os.getpid(), victim=victim, in_flight=in_flight)
+    elif fault.action == "kill driver":
+        # Its JVM first: it is at once the cluster's master and workers, and would end in good order without its parent.
+        victims = [*(child.pid for child in psutil.Process(fault.driver).children()), fault.driver]
+    facts.update(phase=fault.phase, step=step, pid=os.getpid(), victim=victims[-1], in_flight=in_flight)
     _mark(fault, facts)
     if fault.action.startswith("kill"):
-        os.kill(victim, signal.SIGKILL)
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
     elif fault.action == "exit":
         os._exit(3)
     elif fault.action == "sys.exit":
@@ -240,7 +275,7 @@ def strike(fault: Fault, step: int, in_flight: bool | None = None) -> str | None
     elif fault.action == "stall":
         time.sleep(STALL_SECONDS)
     elif fault.action == "stop":
-        os.kill(victim, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
     return fault.action
 
 
