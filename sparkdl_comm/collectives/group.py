@@ -51,6 +51,7 @@ class CollectiveGroup:
         self.algorithm = algorithm
         self._gang, self._block, self._timeout = gang, conf.block, conf.timeout
         self._prepared: dict[tuple[Operation, int, int, int], Any] = {}
+        self._chosen: dict[tuple[Operation, int, int], str] = {}
         #: This rank's number in the plans.
         self.place = self._order.index(gang.rank)
         self._links = Links(gang, algorithm, self._order, conf.timeout)
@@ -92,18 +93,20 @@ class CollectiveGroup:
 
     def _plan(self, operation: Operation, count: int, itemsize: int, root: int) -> Plan:
         """``root``: a rank of the gang."""
-        name = self.algorithm
-        if name == AUTO:
-            best, *others = ranking(operation, self.topology, count, itemsize, self.cost)
-            name = best.algorithm
-            if self._gang.rank == 0:
-                also = ", ".join(f"{other.algorithm} {other.seconds:.4g} s" for other in others) or "none"
-                _log.info(
-                    "%s of %d bytes: %s, predicted %.4g s (others: %s)",
-                    operation, count * itemsize, name, best.seconds, also,
-                )  # fmt: skip
+        name = self._cheapest(operation, count, itemsize) if self.algorithm == AUTO else self.algorithm
         collective = collective_for(name, operation, self.topology, count, itemsize, self.cost, self._block)
         return make_plan(name, replace(collective, root=self._order.index(root)))
+
+    def _cheapest(self, operation: Operation, count: int, itemsize: int) -> str:
+        """For the size, rounded up to a power of two: costing all plans takes longer than running some."""
+        key = operation, 1 << max(0, count - 1).bit_length(), itemsize
+        if key not in self._chosen:
+            ranked = ranking(operation, self.topology, *key[1:], self.cost)
+            self._chosen[key] = ranked[0].algorithm
+            if self._gang.rank == 0:
+                predicted = ", ".join(f"{found.algorithm} {found.seconds:.4g} s" for found in ranked)
+                _log.info("%s up to %d bytes, predicted: %s; takes the first", operation, key[1] * itemsize, predicted)
+        return self._chosen[key]
 
     def _gather(self, mine: bytes) -> list[bytes]:
         return self._gang.all_gather(mine, self._timeout)

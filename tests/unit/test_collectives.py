@@ -172,10 +172,15 @@ def test_the_probes_of_links_meet(text):
         assert len({t.target for t in found}) == len(found)
 
 
-def test_tensors_of_other_lengths_are_noticed():
+@pytest.mark.parametrize(
+    "tensors",
+    [(torch.zeros(10), torch.zeros(11)), (torch.zeros(10), torch.zeros(10, dtype=torch.int32))],
+    ids=["lengths", "dtypes"],
+)
+def test_tensors_that_differ_between_ranks_are_noticed(tensors):
     def work(group, rank):
         with pytest.raises(GangError) as error:
-            group.start("all_reduce", torch.zeros(10 + rank)).wait(SECONDS)
+            group.start("all_reduce", tensors[rank]).wait(SECONDS)
         return str(error.value)
 
     errors = in_groups("star:2", "lp", work)
