@@ -11,10 +11,11 @@ between N hosts, bytes / rate for a broadcast. A repeat is timed from a barrier 
 result is checked on every rank.
 
 The case `training` is an iteration of synchronous SGD, in a Spark application on a Spark standalone cluster on that network:
-forward and backward pass of a perceptron with so many bytes of float32 parameters, for a few rows per rank, really
-computed; what the peer does to share gradients and parameters; and the update. The time is that of a run of `--steps`
-iterations, divided by them. Theory is that of an all-reduce of the parameters' bytes: computing counts as nothing. The
-weights after the last step are compared with those that one process finds.
+forward and backward pass of a perceptron with so many bytes of float32 parameters, for a few rows per rank, really computed
+(with `--profile`: of a real network's layers, which wait as long as they would compute); what the peer does to share
+gradients and parameters; and the update. The time is that of a run of `--steps` iterations, divided by them. Theory is that
+of an all-reduce of the parameters' bytes: computing counts as nothing. The weights after the last step are compared with
+those that one process finds.
 
 Peers, each skipped with one line if it is not installed, or if networks cannot be emulated here:
 
@@ -36,10 +37,12 @@ from pathlib import Path
 
 from peers import collectives, training
 from peers.arena import Arena, NotInstalledError
+from peers.workload import hidden_of
 
-from sparkdl_comm.errors import ConfError, LabUnavailableError, SparkdlCommError
+from sparkdl_comm.errors import ConfError, InputError, LabUnavailableError, SparkdlCommError
 from sparkdl_comm.lab.bench import Report, Row, positive
 from sparkdl_comm.lab.bench import parser as bench_parser
+from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.topology import Topology
 
 BIGDL = Path(__file__).parents[1] / "build" / "bigdl"
@@ -64,6 +67,7 @@ def arguments() -> Namespace:
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all runs of a program")
     group = parser.add_argument_group("training")
     group.add_argument("--steps", type=positive, default=10, help="iterations of a run")
+    group.add_argument("--profile", help="train this network, with emulated computing, instead: lenet5, resnet50, …")
     group.add_argument("--rows", type=positive, default=4, help="of a rank in a step")
     group.add_argument("--memory", default="1g", help="of each executor")
     group.add_argument("--bigdl", type=Path, default=BIGDL, help="where BigDL is")
@@ -73,7 +77,10 @@ def arguments() -> Namespace:
     try:
         options.topology = Topology.parse(options.topology).with_rates(round(options.rate * 1e6))
         options.bytes = [int(float(size) * 2**18) * 4 for size in options.sizes.split(",")]
-    except (ConfError, ValueError, OverflowError) as error:
+        options.models = [options.profile] if options.profile else [hidden_of(size) for size in options.bytes]
+        if options.profile:
+            Profile.load(options.profile)
+    except (ConfError, InputError, ValueError, OverflowError) as error:
         parser.error(str(error))
     options.peers = options.peers.split(",")
     if unknown := set(options.peers) - PEERS.keys():

@@ -71,7 +71,7 @@ class Arena:
         topology, rate = self.options.topology, self.options.rate
         for line in filter(None, output.splitlines()):
             result: dict[str, Any] = json.loads(line)
-            nbytes = result["bytes"]
+            nbytes, trained = result["bytes"], result["case"] == "training"
             if result["case"] == "broadcast":
                 theory = broadcast_seconds(nbytes, rate)
             else:
@@ -87,5 +87,7 @@ class Arena:
                 samples=result["samples"],
                 theory_seconds=theory if linked else None,
                 verified=result["verified"],
+                compute="emulated" if trained and self.options.profile else "real",
                 versions=installed,
+                extra={"profile": self.options.profile} if trained and self.options.profile else {},
             )

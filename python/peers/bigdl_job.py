@@ -14,14 +14,14 @@ from bigdl.dllib.nn.criterion import MSECriterion
 from bigdl.dllib.nn.layer import Input, Linear, Model, ReLU
 from bigdl.dllib.optim.optimizer import SGD, DistriOptimizer, MaxIteration, TrainSummary
 from bigdl.dllib.utils.common import Sample, create_spark_conf, init_engine
-from perceptron import INPUTS, LEARNING_RATE, Job, nbytes, perceptron, right, rows
 from pyspark import SparkContext
+from workload import INPUTS, LEARNING_RATE, Job, nbytes, perceptron, right, rows
 
 #: mkldnn's number of the format `nc`: rows by columns.
 _MATRIX = 4
 
 
-def network(hidden: int) -> Model:
+def graph(hidden: int) -> Model:
     """The perceptron as a graph, which both engines can run."""
     layers = [layer for layer in perceptron(hidden) if isinstance(layer, torch.nn.Linear)]
     weights = [[layer.weight.detach().numpy(), layer.bias.detach().numpy()] for layer in layers]
@@ -40,7 +40,7 @@ def trained(sc: SparkContext, job: Job, hidden: int) -> dict[str, object]:
     count = job.rows * job.ranks
     inputs, targets = rows(count)
     samples = [Sample.from_ndarray(features, target) for features, target in zip(inputs, targets[:, None], strict=True)]
-    model = network(hidden)
+    model = graph(hidden)
     # In one partition: BigDL deals its rows out, and so each host gets equally many.
     data = sc.parallelize(samples, 1)
     optimizer = DistriOptimizer(
@@ -65,7 +65,7 @@ def main() -> None:
     sc = SparkContext(appName="BigDL", conf=create_spark_conf())
     sc.setLogLevel("WARN")
     init_engine()
-    job.write([trained(sc, job, hidden) for hidden in job.hidden])
+    job.write([trained(sc, job, hidden) for hidden in job.models if isinstance(hidden, int)])
     sc.stop()
 
 

@@ -10,9 +10,9 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from perceptron import LEARNING_RATE, Job, loss, nbytes, perceptron, right, rows
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
+from workload import LEARNING_RATE, Job, loss, nbytes, network, right, rows
 
 
 def train(job: Job) -> list[dict[str, Any]]:
@@ -24,10 +24,10 @@ def train(job: Job) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=job.timeout))
     rank, results = int(os.environ["RANK"]), []
-    for hidden in job.hidden:
+    for name in job.models:
         mine = slice(rank * job.rows, (rank + 1) * job.rows)
         inputs, targets = (torch.from_numpy(part[mine]) for part in rows(job.rows * job.ranks))
-        model = DistributedDataParallel(perceptron(hidden))
+        model = DistributedDataParallel(network(name))
         optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
         samples = torch.zeros(job.warmup + job.repeats)
         for run in range(len(samples)):
@@ -38,11 +38,11 @@ def train(job: Job) -> list[dict[str, Any]]:
                 loss(model(inputs), targets).backward()
                 optimizer.step()
             samples[run] = (time.perf_counter() - begun) / job.steps
-        verified = torch.tensor([int(right(model.module, hidden, job.rows * job.ranks, job.iterations))])
+        verified = torch.tensor([int(right(model.module, name, job.rows * job.ranks, job.iterations))])
         dist.all_reduce(samples, dist.ReduceOp.MAX)
         dist.all_reduce(verified, dist.ReduceOp.MIN)
         timed = samples[job.warmup :].tolist()
-        results.append({"bytes": nbytes(hidden), "samples": timed, "verified": bool(verified.item())})
+        results.append({"bytes": nbytes(name), "samples": timed, "verified": bool(verified.item())})
     dist.destroy_process_group()
     return results
 

@@ -9,21 +9,21 @@ import functools
 
 import pandas as pd
 import torch
-from perceptron import LEARNING_RATE, Job, loss, nbytes, perceptron, right, rows
 from pyspark.sql import SparkSession
+from workload import LEARNING_RATE, Job, Model, loss, nbytes, network, right, rows
 
 from sparkdl_comm import TorchEstimator
 from sparkdl_comm.errors import InputError
 
 
-def trained(spark: SparkSession, job: Job, hidden: int) -> dict[str, object]:
+def trained(spark: SparkSession, job: Job, name: Model) -> dict[str, object]:
     count = job.rows * job.ranks
     inputs, targets = rows(count)
     data = spark.createDataFrame(
         pd.DataFrame({"features": list(inputs), "label": targets}), "features array<float>, label float"
     )
     estimator = TorchEstimator(
-        model=functools.partial(perceptron, hidden),
+        model=functools.partial(network, name),
         loss=loss,
         optimizer=functools.partial(torch.optim.SGD, lr=LEARNING_RATE),
         batchSize=count,
@@ -37,14 +37,14 @@ def trained(spark: SparkSession, job: Job, hidden: int) -> dict[str, object]:
             raise InputError(f"a fit should have had {job.steps} iterations: {model.summary}")
         if run >= job.warmup:
             samples.append(model.summary["seconds_per_iteration"])
-            verified &= right(model.module, hidden, count, job.steps)
-    return {"bytes": nbytes(hidden), "samples": samples, "verified": verified}
+            verified &= right(model.module, name, count, job.steps)
+    return {"bytes": nbytes(name), "samples": samples, "verified": verified}
 
 
 def main() -> None:
     job = Job.here()
     spark = SparkSession.builder.appName("sparkdl_comm").getOrCreate()
-    job.write([trained(spark, job, hidden) for hidden in job.hidden])
+    job.write([trained(spark, job, name) for name in job.models])
     spark.stop()
 
 

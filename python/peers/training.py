@@ -1,6 +1,6 @@
 """Peers that train, as Spark applications: torch DistributedDataParallel, BigDL, and this package itself.
 
-All train the same model on the same rows, see perceptron.py; each is an application of its own on the same Spark cluster.
+All train the same model on the same rows, see workload.py; each is an application of its own on the same Spark cluster.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from peers.arena import PROGRAMS, Arena, NotInstalledError
-from peers.perceptron import Job, hidden_of
+from peers.workload import Job
 
 import sparkdl_comm
 from sparkdl_comm.errors import LabError
@@ -32,6 +32,8 @@ def torch_ddp(arena: Arena) -> Iterator[Row]:
 
 def bigdl(arena: Arena) -> Iterator[Row]:
     need_pyspark()
+    if arena.options.profile:
+        raise NotInstalledError("it has no emulated computing, which --profile asks for")
     folder = arena.options.bigdl.resolve()
     jars = sorted(map(str, folder.glob("bigdl/share/*/lib/*.jar")))
     found = {found.name: found.version for found in metadata.distributions(path=[str(folder)])}
@@ -74,7 +76,7 @@ def train(
     options, topology = arena.options, arena.options.topology
     output = arena.folder / f"{algorithm}.json"
     job = Job(
-        hidden=[hidden_of(size) for size in options.bytes],
+        models=options.models,
         rows=options.rows,
         steps=options.steps,
         warmup=options.warmup,

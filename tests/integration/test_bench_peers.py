@@ -90,6 +90,23 @@ def test_training() -> None:
     assert all(found[algorithm]["versions"]["bigdl-dllib-spark3"] for algorithm in bigdl)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_training_with_emulated_computing() -> None:
+    done = bench("--peers", "torch-ddp,bigdl", "--profile", "lenet5")
+    assert done.returncode == 0, done.stderr
+    [row] = json.loads(done.stdout)
+    assert (row["algorithm"], row["profile"], row["compute"], row["verified"]) == (
+        "torch-ddp",
+        "lenet5",
+        "emulated",
+        True,
+    )
+    assert row["bytes"] == 4 * 3_274_634
+    assert row["ratio"] > 0.95
+    assert "bigdl skipped: it has no emulated computing" in done.stderr
+
+
 def test_bigdl_is_looked_for_where_it_should_be(tmp_path: Path) -> None:
     done = bench("--peers", "bigdl", "--bigdl", str(tmp_path))
     assert (done.returncode, done.stdout) == (0, "")
@@ -119,6 +136,7 @@ def test_a_peer_that_does_not_end_is_an_error() -> None:
         (["--topology", "bcube:2,2"], "one NIC per host"),
         (["--rate", "inf"], "infinity"),
         (["--peers", "gloo,nccl"], "unknown peers nccl"),
+        (["--profile", "lenet6"], "profile 'lenet6' is not known"),
     ],
 )
 def test_bad_arguments(arguments: list[str], message: str) -> None:

@@ -2,13 +2,15 @@
 
 import pytest
 import torch
-from peers.perceptron import LEARNING_RATE, hidden_of, loss, nbytes, perceptron, right, rows
+from peers.workload import LEARNING_RATE, Model, hidden_of, loss, nbytes, network, perceptron, right, rows
 
 HIDDEN, COUNT, ITERATIONS = 20, 12, 15
 
 
-def trained(inputs: torch.Tensor, targets: torch.Tensor, rate: float = LEARNING_RATE) -> torch.nn.Module:
-    model = perceptron(HIDDEN)
+def trained(
+    inputs: torch.Tensor, targets: torch.Tensor, rate: float = LEARNING_RATE, name: Model = HIDDEN
+) -> torch.nn.Module:
+    model = network(name, scale=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     for _ in range(ITERATIONS):
         optimizer.zero_grad()
@@ -39,6 +41,12 @@ def test_the_order_of_rows_does_not_matter() -> None:
 )
 def test_wrong_weights_are_told(model: object) -> None:
     assert not right(model(), HIDDEN, COUNT, ITERATIONS)  # type: ignore[operator]
+
+
+def test_emulated_networks_are_compared_too() -> None:
+    assert right(trained(*batch(), name="lenet5"), "lenet5", COUNT, ITERATIONS)
+    assert not right(trained(*(part[1:] for part in batch()), name="lenet5"), "lenet5", COUNT, ITERATIONS)
+    assert nbytes("lenet5") == 4 * sum(parameter.numel() for parameter in network("lenet5").parameters())
 
 
 @pytest.mark.parametrize("wanted", [2**18, 2**20, 2**24])

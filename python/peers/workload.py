@@ -1,7 +1,8 @@
 """What every peer trains, what must come out of it, and how one is told what to do and says what it found.
 
-A perceptron of 784 inputs, one hidden layer and one output: for its few rows per step nearly all of an iteration is the
-network's. It computes, really, and the weights after the last step are compared with those that one process finds.
+A model is a number, of hidden units: a perceptron of 784 inputs and one output, which really computes, and whose few rows
+per step leave nearly all of an iteration to the network. Or a text, a profile's name: an emulated network, whose layers
+wait (see sparkdl_comm.lab.emulated). The weights after the last step are compared with those that one process finds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from sparkdl_comm.lab.emulated import EmulatedNetwork
+from sparkdl_comm.lab.profile import Profile
+
+Model = int | str
+
 INPUTS = 784
 LEARNING_RATE = 0.05
 #: How far weights may be from the right ones, as a share of the furthest way that one has gone from the start.
@@ -26,12 +32,12 @@ _SEED = 11
 
 @dataclass(frozen=True)
 class Job:
-    """`hidden`: units of each model to train, one after the other; `rows`: of a rank in a step; `steps`: iterations of a run.
+    """`models`: to train, one after the other; `rows`: of a rank in a step; `steps`: iterations of a run.
 
     `warmup` runs come before the `repeats` that are timed. `timeout`: seconds for all. Results go to the file `output`.
     """
 
-    hidden: Sequence[int]
+    models: Sequence[Model]
     rows: int
     steps: int
     warmup: int
@@ -48,7 +54,7 @@ class Job:
     @property
     def total_bytes(self) -> int:
         """Of the parameters of all models."""
-        return sum(map(nbytes, self.hidden))
+        return sum(map(nbytes, self.models))
 
     @classmethod
     def here(cls) -> Job:
@@ -63,9 +69,11 @@ class Job:
         Path(self.output).write_text("".join(json.dumps({"case": "training", **result}) + "\n" for result in results))
 
 
-def nbytes(hidden: int) -> int:
+def nbytes(model: Model) -> int:
     """Of the float32 parameters."""
-    return 4 * (INPUTS * hidden + hidden + hidden + 1)
+    if isinstance(model, str):
+        return 4 * Profile.load(model).parameters
+    return 4 * (INPUTS * model + model + model + 1)
 
 
 def hidden_of(wanted: int) -> int:
@@ -73,8 +81,12 @@ def hidden_of(wanted: int) -> int:
     return max(1, round((wanted / 4 - 1) / (INPUTS + 2)))
 
 
+def network(model: Model, scale: float = 1.0) -> nn.Module:
+    """The model; its weights are the same each time, everywhere. `scale`: of the waits of an emulated network."""
+    return EmulatedNetwork(model, outputs=1, scale=scale) if isinstance(model, str) else perceptron(model)
+
+
 def perceptron(hidden: int) -> nn.Sequential:
-    """The model; its weights are the same each time, everywhere."""
     generator = torch.Generator().manual_seed(_SEED)
     model = nn.Sequential(nn.Linear(INPUTS, hidden), nn.ReLU(), nn.Linear(hidden, 1))
     for parameter in model.parameters():
@@ -93,14 +105,14 @@ def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return nn.functional.mse_loss(output.reshape(-1), target)
 
 
-def right(model: nn.Module, hidden: int, count: int, iterations: int) -> bool:
-    """Whether the model is what so many iterations of SGD make of it, in one process."""
-    start, alone = perceptron(hidden), perceptron(hidden)
+def right(trained: nn.Module, model: Model, count: int, iterations: int) -> bool:
+    """Whether a model is what so many iterations of SGD make of it, in one process."""
+    start, alone = network(model, scale=0), network(model, scale=0)
     optimizer = torch.optim.SGD(alone.parameters(), lr=LEARNING_RATE)
     inputs, targets = map(torch.from_numpy, rows(count))
     for _ in range(iterations):
         optimizer.zero_grad()
         loss(alone(inputs), targets).backward()
         optimizer.step()
-    weights = [torch.cat([p.detach().flatten() for p in net.parameters()]) for net in (start, alone, model)]
+    weights = [torch.cat([p.detach().flatten() for p in net.parameters()]) for net in (start, alone, trained)]
     return bool((weights[2] - weights[1]).abs().max() <= TOLERANCE * (weights[1] - weights[0]).abs().max())
