@@ -24,6 +24,11 @@ class NotInstalledError(Exception):
     """A peer is not installed; the message says what to install."""
 
 
+def python_path(*folders: Path) -> str:
+    """PYTHONPATH, with these in front."""
+    return os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 class Arena:
     """`lab` and `spark` are made when a peer first asks for them, and are gone after the `with` block.
 
@@ -47,9 +52,8 @@ class Arena:
 
     @functools.cached_property
     def spark(self) -> SparkCluster:
-        # Executors import what the applications define.
-        path = os.pathsep.join([str(PROGRAMS), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return self._undo.enter_context(self.lab.spark(memory=self.options.memory, env={"PYTHONPATH": path}))
+        env = {"PYTHONPATH": python_path(PROGRAMS)}  # executors import what the applications define
+        return self._undo.enter_context(self.lab.spark(memory=self.options.memory, env=env))
 
     @contextlib.contextmanager
     def crossing(self, necessary: int) -> Iterator[None]:

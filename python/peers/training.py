@@ -11,7 +11,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from peers.arena import PROGRAMS, Arena, NotInstalledError
+from peers.arena import PROGRAMS, Arena, NotInstalledError, python_path
 from peers.workload import Job
 
 import sparkdl_comm
@@ -41,7 +41,7 @@ def bigdl(arena: Arena) -> Iterator[Row]:
         raise NotInstalledError(f"no BigDL in {folder}: `make bigdl` installs it")
     # On the class path, not shipped: every host is this machine.
     conf = {f"spark.{end}.extraClassPath": ":".join(jars) for end in ("driver", "executor")}
-    path = f"{folder}:{PROGRAMS}"
+    path = python_path(folder, PROGRAMS)
     conf["spark.executorEnv.PYTHONPATH"] = path
     for algorithm, engine in ENGINES.items():
         conf |= {f"spark.{end}.extraJavaOptions": f"-Dbigdl.engineType={engine}" for end in ("driver", "executor")}
