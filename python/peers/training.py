@@ -36,7 +36,8 @@ def bigdl(arena: Arena) -> Iterator[Row]:
         raise NotInstalledError("it has no emulated computing, which --profile asks for")
     folder = arena.options.bigdl.resolve()
     jars = sorted(map(str, folder.glob("bigdl/share/*/lib/*.jar")))
-    found = {found.name: found.version for found in metadata.distributions(path=[str(folder)])}
+    there = {found.name: found.version for found in metadata.distributions(path=[str(folder)])}
+    found = {name: version for name, version in there.items() if name.startswith("bigdl")}
     if not {"bigdl-dllib-spark3", "bigdl-core"} <= found.keys() or not jars:
         raise NotInstalledError(f"no BigDL in {folder}: `make bigdl` installs it")
     # On the class path, not shipped: every host is this machine.
