@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import bench_peers
+from peers.arena import Arena, NotInstalledError
+from peers.collectives import PEERS
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.cost import Cost
@@ -85,12 +86,13 @@ def theory_seconds(operation: str, topology: Topology, nbytes: int, rate_mbit: f
 def peers(options: Namespace, folder: Path, report: Report) -> None:
     """Rows of bench_peers's peers, on a star of as many hosts: they know one NIC per host."""
     star = Topology.parse(f"star:{len(options.topology.hosts)}").with_rates(round(options.rate * 1e6))
-    for name in options.peers:
-        try:
-            for found in bench_peers.PEERS[name](Namespace(**{**vars(options), "topology": star}), folder):
-                report.add(found)
-        except bench_peers.NotInstalledError as reason:
-            report.note(f"{name} skipped: {reason}")
+    with Arena(Namespace(**{**vars(options), "topology": star}), folder) as arena:
+        for name in options.peers:
+            try:
+                for found in PEERS[name](arena):
+                    report.add(found)
+            except NotInstalledError as reason:
+                report.note(f"{name} skipped: {reason}")
 
 
 def arguments() -> Namespace:
@@ -122,8 +124,8 @@ def arguments() -> Namespace:
     if unknown := set(options.operations) - set(OPERATIONS):
         parser.error(f"unknown operations {', '.join(sorted(unknown))}; there are {', '.join(OPERATIONS)}")
     options.peers = options.peers.split(",") if options.peers else []
-    if unknown := set(options.peers) - bench_peers.PEERS.keys():
-        parser.error(f"unknown peers {', '.join(sorted(unknown))}; there are {', '.join(bench_peers.PEERS)}")
+    if unknown := set(options.peers) - PEERS.keys():
+        parser.error(f"unknown peers {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
     return options
 
 

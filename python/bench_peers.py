@@ -48,14 +48,7 @@ from sparkdl_comm.topology import Topology
 BIGDL = Path(__file__).parents[1] / "build" / "bigdl"
 
 #: In this order: those that need Spark come last, so that its daemons do not run beside the others.
-PEERS: dict[str, Callable[[Arena], Iterator[Row]]] = {
-    "gloo": collectives.gloo,
-    "openmpi": collectives.openmpi,
-    "openmpi-shm": collectives.openmpi_shm,
-    "torch-ddp": training.torch_ddp,
-    "bigdl": training.bigdl,
-    "sparkdl": training.sparkdl,
-}
+PEERS: dict[str, Callable[[Arena], Iterator[Row]]] = {**collectives.PEERS, **training.PEERS}
 
 
 def arguments() -> Namespace:

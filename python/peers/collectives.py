@@ -60,6 +60,9 @@ def openmpi_shm(arena: Arena) -> Iterator[Row]:
     yield from arena.rows("openmpi-shm", output, installed, linked=False)
 
 
+PEERS = {"gloo": gloo, "openmpi": openmpi, "openmpi-shm": openmpi_shm}
+
+
 def necessary(arena: Arena) -> int:
     """Bytes that a host must receive: all, in each run of each of the two operations."""
     return 2 * (arena.options.warmup + arena.options.repeats) * sum(arena.options.bytes)

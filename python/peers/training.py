@@ -56,6 +56,9 @@ def sparkdl(arena: Arena) -> Iterator[Row]:
         yield from train(arena, algorithm, "sparkdl_job.py", conf, versions("torch", "pyspark", "sparkdl_comm"))
 
 
+PEERS = {"torch-ddp": torch_ddp, "bigdl": bigdl, "sparkdl": sparkdl}
+
+
 def need_pyspark() -> None:
     if find_spec("pyspark") is None:
         raise NotInstalledError("no pyspark: install the extra sparkdl_comm[spark]")

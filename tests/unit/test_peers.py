@@ -1,10 +1,39 @@
 """What bench_peers.py compares trained weights with."""
 
+import json
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+import bench_collectives
 import pytest
 import torch
+from peers.arena import Arena, NotInstalledError
 from peers.workload import LEARNING_RATE, Model, hidden_of, loss, nbytes, network, perceptron, right, rows
 
+from sparkdl_comm.lab.bench import Report, Row
+from sparkdl_comm.topology import Topology
+
 HIDDEN, COUNT, ITERATIONS = 20, 12, 15
+
+
+def test_bench_collectives_asks_its_peers_on_a_star(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def here(arena: Arena) -> Iterator[Row]:
+        assert (str(arena.options.topology), arena.folder) == ("star:4,50mbit", tmp_path)
+        line = {"case": "broadcast", "bytes": 1000, "samples": [0.5], "verified": True}
+        yield from arena.rows("here", json.dumps(line), {})
+
+    def missing(arena: Arena) -> Iterator[Row]:
+        raise NotInstalledError("no such thing")
+
+    monkeypatch.setattr(bench_collectives, "PEERS", {"here": here, "missing": missing})
+    report = Report(as_json=False)
+    options = Namespace(topology=Topology.parse("bcube:2,2"), rate=50.0, peers=["missing", "here"])
+    bench_collectives.peers(options, tmp_path, report)
+    assert [(row.algorithm, row.compute, row.theory_seconds) for row in report.rows] == [("here", "real", 8000 / 50e6)]
+    assert "missing skipped: no such thing" in capsys.readouterr().err
 
 
 def trained(
