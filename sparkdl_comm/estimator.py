@@ -165,6 +165,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
             session.check_plugin(spark)
         checkpoints = self.checkpoints(spark)
         world = session.check_slots(spark, self.getNumWorkers(), conf.slot_timeout)
+        strategy.check(conf, world)
 
         spec = TrainSpec(
             model=model,

@@ -27,22 +27,20 @@ def arrange(members: Sequence[Member], text: str = "") -> tuple[Topology, list[i
     short = [member.rank for member in members if len(member.rails) != rails]
     if short:
         raise ConfError(f"ranks {short} have not the {rails} rails that rank 0 has: set {RAILS_KEY} alike everywhere")
-    given = Topology.parse(text) if text else None
-    if given is not None:
-        _check_size(given, len(members), rails)
+    known = given(text, len(members), rails) if text else None
     networks = [[member.rails[rail].network for member in members] for rail in range(rails)]
-    if rails > 1 and (given is None or any(len(set(row)) > 1 for row in networks)):
+    if rails > 1 and (known is None or any(len(set(row)) > 1 for row in networks)):
         radices, order = _cube(networks)
-        if given is None:
+        if known is None:
             return Topology.parse("bcube:" + "x".join(map(str, radices))), order
-        if given.radices != radices:
+        if known.radices != radices:
             raise ConfError(f"{TOPOLOGY_KEY}={text}, but the rails' networks join {_times(radices)} hosts")
-        return given, order
+        return known, order
     hosts = [member.rails[0].address for member in members]
     order = sorted(range(len(members)), key=lambda rank: (hosts.index(hosts[rank]), rank))
     counts = {hosts.count(host) for host in hosts}
-    if given is not None:
-        return given, order if counts == {given.slots} else list(range(len(members)))
+    if known is not None:
+        return known, order if counts == {known.slots} else list(range(len(members)))
     if len(set(hosts)) > 1 and len(counts) == 1 and counts != {1}:
         return Topology.parse(f"hosts:{len(set(hosts))}x{counts.pop()}"), order
     return Topology.parse(f"star:{len(members)}"), list(range(len(members)))
@@ -59,7 +57,12 @@ def shapes(world: int) -> list[str]:
     return found + [f"bcube:{a}x{b}" for a, b in pairs]
 
 
-def _check_size(topology: Topology, world: int, rails: int) -> None:
+def given(text: str, world: int, rails: int) -> Topology:
+    """The topology that the user gave.
+
+    :raises ConfError: it is not one of ``world`` ranks with ``rails`` NICs each.
+    """
+    topology = Topology.parse(text)
     if topology.world != world:
         possible = ", ".join([f"star:{world}", *shapes(world)])
         raise ConfError(f"{TOPOLOGY_KEY}={topology} has {topology.world} ranks, not {world}; {world} fit {possible}")
@@ -67,6 +70,7 @@ def _check_size(topology: Topology, world: int, rails: int) -> None:
         raise ConfError(
             f"{TOPOLOGY_KEY}={topology} has {topology.rails} rails, but {RAILS_KEY} names {rails}: name a NIC for each"
         )
+    return topology
 
 
 def _cube(networks: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], list[int]]:

@@ -21,6 +21,7 @@ from sparkdl_comm.collectives.plan import Operation, Plan
 from sparkdl_comm.collectives.select import collective_for, fitting, ranking
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, GangError
+from sparkdl_comm.topology import Topology
 from sparkdl_comm.train.gang import Gang
 
 AUTO = "auto"
@@ -30,6 +31,16 @@ CPU = torch.device("cpu")
 Work = Job | Enqueued
 
 _log = logging.getLogger(__name__)
+
+
+def check_fits(algorithm: str, topology: Topology) -> None:
+    """ConfError if there is no such algorithm, or it cannot run on the topology."""
+    if algorithm == AUTO:
+        return
+    if algorithm not in ALGORITHMS:
+        raise ConfError(f"algorithm {algorithm!r}: there are {', '.join([*ALGORITHMS, AUTO])}")
+    if ALGORITHMS[algorithm].unfit(topology):
+        raise ConfError(f"strategy {algorithm} cannot run on {topology}: {ALGORITHMS[algorithm].unfit(topology)}")
 
 
 class CollectiveGroup:
@@ -42,11 +53,8 @@ class CollectiveGroup:
     """
 
     def __init__(self, gang: Gang, algorithm: str, conf: CommConf, device: torch.device = CPU) -> None:
-        if algorithm not in (*ALGORITHMS, AUTO):
-            raise ConfError(f"algorithm {algorithm!r}: there are {', '.join([*ALGORITHMS, AUTO])}")
         topology, self._order = arrange(gang.members, conf.topology)
-        if algorithm != AUTO and ALGORITHMS[algorithm].unfit(topology):
-            raise ConfError(f"strategy {algorithm} cannot run on {topology}: {ALGORITHMS[algorithm].unfit(topology)}")
+        check_fits(algorithm, topology)
         self.topology = topology
         self.algorithm = algorithm
         self._gang, self._block, self._timeout = gang, conf.block, conf.timeout

@@ -9,8 +9,10 @@ import torch
 import torch.distributed as dist
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, Work
+from sparkdl_comm.collectives.discover import given
+from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, Work, check_fits
 from sparkdl_comm.collectives.plan import Kind
+from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import SparkdlCommError
 from sparkdl_comm.train.buckets import Buckets
 from sparkdl_comm.train.control import VERDICT_SECONDS
@@ -30,6 +32,11 @@ class CollectiveAllReduce(Replicated):
 
     _group: CollectiveGroup | None = None
     _nccl: dist.ProcessGroup | None = None
+
+    @classmethod
+    def check(cls, conf: CommConf, world: int) -> None:
+        if conf.topology:
+            check_fits(cls.algorithm, given(conf.topology, world, len(conf.rails) or 1))
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         super().join(gang, model, make_optimizer)

@@ -1,0 +1,40 @@
+"""What the driver finds out about a collective strategy before it starts ranks."""
+
+import pytest
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.train.strategies import STRATEGIES
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world", "settings", "complaint"),
+    [
+        ("bml", 3, {"topology": "bcube:2,2"}, "bcube:2,2 has 4 ranks, not 3; 3 fit star:3"),
+        ("bml", 9, {"topology": "bcube:3,2"}, "bcube:3,2 has 2 rails, but spark.sparkdl.comm.rails names 1"),
+        (
+            "lp",
+            3,
+            {"topology": "star:3", "rails": ("eth1", "eth2")},
+            "star:3 has 1 rails, but spark.sparkdl.comm.rails",
+        ),
+        ("mst", 9, {"topology": "bcube:3,2", "rails": ("eth1", "eth2")}, "mst cannot run on bcube:3,2"),
+        ("bml", 8, {"topology": "hosts:4x2"}, "takes one rank per host"),
+    ],
+)
+def test_topologies_that_do_not_fit(strategy, world, settings, complaint):
+    with pytest.raises(ConfError, match=complaint):
+        STRATEGIES[strategy].check(CommConf.from_mapping({}, **settings), world)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world", "settings"),
+    [
+        ("bml", 3, {}),
+        ("auto", 9, {"topology": "bcube:3,2", "rails": ("eth1", "eth2")}),
+        ("hierarchical", 8, {"topology": "hosts:4x2"}),
+        ("gloo", 3, {"topology": "bcube:2,2"}),
+    ],
+)
+def test_topologies_that_fit(strategy, world, settings):
+    STRATEGIES[strategy].check(CommConf.from_mapping({}, **settings), world)
