@@ -48,8 +48,8 @@ class Strategy(ABC):
     #: The user's, over what this rank updates; there from :meth:`join` on.
     optimizer: torch.optim.Optimizer
 
-    @classmethod
-    def check(cls, conf: CommConf, world: int) -> None:  # noqa: B027 - most can run with any
+    @classmethod  # noqa: B027 - most strategies have nothing to check
+    def check(cls, conf: CommConf, world: int) -> None:
         """On the driver, before any executor is touched. ConfError if ``world`` ranks cannot run it with these settings."""
 
     def __init__(self, conf: CommConf) -> None:
