@@ -8,8 +8,6 @@ from sparkdl_comm.collectives.plan import Kind, Step, cut
 from sparkdl_comm.errors import PlanError
 from sparkdl_comm.topology import Topology
 
-Rails = Sequence[int]
-
 
 def rail_between(topology: Topology, one: int, other: int) -> int:
     """The rail over which two ranks reach each other with no host in between; 0 for ranks of one host.
@@ -41,7 +39,8 @@ class Ring:
     def part(self, index: int) -> tuple[int, int]:
         """The range of part ``index``, which may be any integer: it is taken modulo the number of members."""
         index %= self._parts
-        return tuple(cut(self._start, self._stop, self._parts, i) for i in (index, index + 1))  # type: ignore[return-value]
+        start, stop = (cut(self._start, self._stop, self._parts, i) for i in (index, index + 1))
+        return start, stop
 
     @property
     def own(self) -> tuple[int, int]:

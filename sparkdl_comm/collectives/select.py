@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, Algorithm, make_plan
 from sparkdl_comm.collectives.cost import Cost, critical_path
 from sparkdl_comm.collectives.plan import Collective, Kind, Operation
-from sparkdl_comm.collectives.transfers import transfers
+from sparkdl_comm.collectives.transfers import sent_elements, transfers
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.topology import Topology
 
@@ -50,17 +50,18 @@ def predict(
     middle = plan.program(world // 2).steps
     if len(middle) * world > MAX_STEPS:
         # All ranks but those at the ends of a chain send alike.
-        sent = [[step for step in middle if step.kind is Kind.SEND and step.rail == r] for r in range(topology.rails)]
-        rail_bytes = tuple(sum(step.stop - step.start for step in steps) * itemsize for steps in sent)
-        links = zip(sent, rail_bytes, cost.betas, strict=True)
+        steps_of = [
+            [step for step in middle if step.kind is Kind.SEND and step.rail == r] for r in range(topology.rails)
+        ]
+        rail_bytes = tuple(sum(step.stop - step.start for step in steps) * itemsize for steps in steps_of)
+        links = zip(steps_of, rail_bytes, cost.betas, strict=True)
         busiest = max(len(steps) * cost.alpha + nbytes * beta for steps, nbytes, beta in links)
         return Prediction(name, busiest, rail_bytes, cut, bound=True)
     done = transfers(plan)
-    totals = [[0] * topology.rails for _ in range(world)]
-    for transfer in done:
-        if topology.host_of(transfer.source) is not topology.host_of(transfer.target):
-            totals[transfer.source][transfer.rail] += transfer.elements * itemsize
-    rail_bytes = tuple(max(rank[rail] for rank in totals) for rail in range(topology.rails))
+    sent = sent_elements(t for t in done if topology.host_of(t.source) is not topology.host_of(t.target))
+    rail_bytes = tuple(
+        max(sent.get((rank, rail), 0) for rank in range(world)) * itemsize for rail in range(topology.rails)
+    )
     return Prediction(name, critical_path(done, topology, itemsize, cost), rail_bytes, cut)
 
 
