@@ -1,0 +1,45 @@
+package sparkdl.comm.ibatch
+
+import scala.util.Try
+
+/** How a network is cut into batches. */
+sealed abstract class Policy(val name: String)
+
+object Policy {
+
+  /** One communication for everything. */
+  case object Whole extends Policy("whole")
+
+  /** One for each layer. */
+  case object Layerwise extends Policy("layerwise")
+
+  /** The paper's Algorithm 1. */
+  case object Greedy1 extends Policy("greedy1")
+
+  /** The paper's Algorithm 2. */
+  case object Greedy2 extends Policy("greedy2")
+
+  /** The better one of the two, as the paper has it. */
+  case object IBatch extends Policy("ibatch")
+
+  /** No plan takes less time. */
+  case object Optimal extends Policy("optimal")
+
+  /** As many layers as fit into `bytes`, at least one. */
+  final case class Fixed(bytes: Long) extends Policy(s"fixed:$bytes")
+
+  private val named: Seq[Policy] = Seq(Whole, Layerwise, Greedy1, Greedy2, IBatch, Optimal)
+  private val FixedPrefix = "fixed:"
+
+  def apply(text: String): Policy = named
+    .find(_.name == text)
+    .orElse(
+      Some(text).filter(_.startsWith(FixedPrefix))
+        .flatMap(fixed => Try(fixed.drop(FixedPrefix.length).toLong).toOption)
+        .filter(_ > 0)
+        .map(Fixed(_))
+    )
+    .getOrElse(throw new IllegalArgumentException(
+      s"policy $text: one of ${named.map(_.name).mkString(", ")}, or fixed:BYTES with BYTES of at least 1"
+    ))
+}

@@ -1,0 +1,31 @@
+package sparkdl.comm.ibatch
+
+/**
+ * What was measured of a network on a cluster, layer by layer, in the order in which forward computes them.
+ *
+ * Pull and push have one of their own each. A push is a pull that runs backwards in time: backward computes the last layer
+ * first, and what must be pulled before a layer is computed must be pushed after it. So all that is said of pulls holds for
+ * pushes, with `compute` as the times of backward.
+ *
+ * @param startup seconds that one communication takes before its first byte (the paper's T_s)
+ * @param transfer seconds to transfer each layer's parameters, or gradients (T_t)
+ * @param compute seconds of each layer's forward, or backward (C)
+ * @param bytes of each layer; empty if unknown. Only [[Policy.Fixed]] needs them.
+ */
+final case class Profile(
+    startup: Double,
+    transfer: IndexedSeq[Double],
+    compute: IndexedSeq[Double],
+    bytes: IndexedSeq[Long] = IndexedSeq.empty
+) {
+  private def times = startup +: (transfer ++ compute)
+  require(transfer.nonEmpty, "a profile has at least one layer")
+  require(
+    transfer.size == compute.size && (bytes.isEmpty || bytes.size == transfer.size),
+    s"a profile has as many layers in transfer (${transfer.size}) as in compute (${compute.size}) and bytes (${bytes.size})"
+  )
+  require(times.forall(time => time >= 0 && time < Double.PositiveInfinity), "a profile's times are finite and not negative")
+  require(bytes.forall(_ >= 0), "a profile's bytes are not negative")
+
+  def layers: Int = transfer.size
+}

@@ -1,0 +1,47 @@
+package sparkdl.comm.ibatch
+
+import java.io.{ByteArrayInputStream, ByteArrayOutputStream, PrintStream}
+
+import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
+import org.scalatest.funsuite.AnyFunSuite
+
+class PlanMainSpec extends AnyFunSuite {
+  private val mapper = new ObjectMapper
+
+  private def answers(lines: String*): Seq[JsonNode] = {
+    val (in, out, printed) = (System.in, System.out, new ByteArrayOutputStream)
+    System.setIn(new ByteArrayInputStream(lines.mkString("\n").getBytes("UTF-8")))
+    System.setOut(new PrintStream(printed))
+    try PlanMain.main(Array.empty)
+    finally {
+      System.setIn(in)
+      System.setOut(out)
+    }
+    printed.toString("UTF-8").linesIterator.map(mapper.readTree).toSeq
+  }
+
+  private def request(direction: String, policy: String = "layerwise"): String =
+    s"""{"startup": 1, "transfer": [2, 3], "compute": [4, 5], "policy": "$policy", "direction": "$direction"}"""
+
+  test("every line is answered with a line; pushes go in the reverse order, mirrored in time") {
+    val Seq(pull, push) = answers(request("pull"), request("push"))
+    assert(pull.toString === """{"predicted_seconds":12.0,"optimal_ratio":1.0,"batches":[[1,1],[2,2]],""" +
+      """"schedule":[[0.0,3.0,3.0,7.0],[3.0,7.0,7.0,12.0]]}""")
+    assert(push.path("batches").toString === "[[2,2],[1,1]]")
+    assert(push.path("schedule").toString === "[[5.0,9.0,0.0,5.0],[9.0,12.0,5.0,9.0]]")
+  }
+
+  test("a bad request is answered with what is wrong, and the next one with a plan") {
+    val bad = Seq(
+      "{" -> "not JSON",
+      "{}" -> "startup",
+      """{"startup": 1, "transfer": 3}""" -> "transfer is an array",
+      request("sideways") -> "direction sideways",
+      request("pull", "best") -> "policy best",
+      request("pull", "fixed:7") -> "needs the bytes"
+    )
+    val replies = answers(bad.map(_._1) :+ request("pull"): _*)
+    bad.zip(replies).foreach { case ((_, said), reply) => assert(reply.path("error").asText.contains(said)) }
+    assert(replies.last.path("batches").size === 2)
+  }
+}

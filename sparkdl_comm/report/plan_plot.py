@@ -1,0 +1,38 @@
+"""A drawing of a plan: what is transferred and what is computed, when. Needs matplotlib."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparkdl_comm.errors import PersistenceError, PluginError
+from sparkdl_comm.ps.plan import Plan
+
+
+def save_plot(plan: Plan, direction: str, path: Path) -> None:
+    """Writes the drawing; the suffix says the format (.png, .svg, .pdf).
+
+    Raises PluginError without matplotlib, PersistenceError if the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as exc:
+        raise PluginError("--plot needs matplotlib: pip install sparkdl_comm[demo]") from exc
+    figure = Figure(figsize=(10, 2.4), layout="constrained")
+    axes = figure.add_subplot()
+    rows = {"pull": ("pull", "forward"), "push": ("push", "backward")}[direction]
+    for number, ((first, last), times) in enumerate(zip(plan.batches, plan.schedule, strict=True)):
+        for row, (begin, end) in enumerate((times[:2], times[2:])):
+            axes.broken_barh([(begin, end - begin)], (row - 0.4, 0.8), facecolors=f"C{number % 10}", edgecolor="white")
+            axes.text(
+                (begin + end) / 2, row, f"{first}-{last}", ha="center", va="center", fontsize="small", clip_on=True
+            )
+    axes.set_yticks(range(len(rows)), rows)
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds; numbers are layers")
+    axes.set_title(
+        f"{len(plan.batches)} batches, {plan.predicted_seconds:.4g} s, {plan.optimal_ratio:.3f} x the optimum"
+    )
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as exc:
+        raise PersistenceError(f"--plot {path}: {exc}") from exc

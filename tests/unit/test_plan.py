@@ -1,0 +1,61 @@
+"""`sparkdl-comm plan` as a person meets it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparkdl_comm.cli import main
+
+#: The paper's worked case, Fig. 4: layer 2 computes long, layer 11 transfers long.
+TWELVE = {
+    "startup": 1,
+    "transfer": [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 9, 1],
+    "compute": [1, 4, 2, 2, 2, 9, 1, 1, 0, 1, 0, 0],
+}
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(TWELVE))
+    return path
+
+
+def test_the_papers_case(profile, capsys):
+    assert main(["plan", "--profile", str(profile), "--policy", "ibatch", "--json"]) == 0
+    batches = [[1, 5], [6, 10], [11, 12]]
+    expected = {"batches": batches, "predicted_seconds": 29.0, "optimal_ratio": 1.0}
+    assert json.loads(capsys.readouterr().out) == expected
+
+
+def test_for_people_and_drawn(profile, capsys):
+    drawing = profile.with_suffix(".png")
+    assert main(["plan", "--profile", str(profile), "--direction", "push", "--plot", str(drawing)]) == 0
+    assert capsys.readouterr().out == "3 batches: 11-12 6-10 1-5; predicted 29 s, 1.0000 x the optimum\n"
+    assert drawing.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "said"),
+    [
+        (TWELVE, ["--policy", "best"], "policy best: one of whole"),
+        (TWELVE, ["--policy", "fixed:100"], "needs the bytes of each layer"),
+        ({**TWELVE, "compute": [1]}, [], "as many layers in transfer (12) as in compute (1)"),
+        ({**TWELVE, "startup": -1}, [], "not negative"),
+        ([1], [], "expected an object"),
+        (TWELVE, ["--plot", "plan.xyz"], "--plot plan.xyz"),
+    ],
+)
+def test_what_makes_no_sense_is_said(profile, capsys, content, options, said):
+    profile.write_text(json.dumps(content))
+    assert main(["plan", "--profile", str(profile), *options]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_without_java_or_a_profile(profile, capsys, monkeypatch):
+    assert main(["plan", "--profile", "nowhere.json"]) == 1
+    assert "--profile nowhere.json: No such file" in capsys.readouterr().err
+    monkeypatch.setenv("JAVA_HOME", str(profile.parent))
+    assert main(["plan", "--profile", str(profile)]) == 1
+    assert "no java in JAVA_HOME" in capsys.readouterr().err
