@@ -26,6 +26,10 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0,
 _PORTS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
 
+#: Names of policies; ``fixed:BYTES`` is one more.
+POLICIES = ("whole", "layerwise")
+
+
 @dataclass(frozen=True)
 class Key:
     """One row of the table.
@@ -140,6 +144,18 @@ def _one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
+def _policy(text: str) -> str:
+    """How layers are cut into batches; the planner itself is in the plugin's jar."""
+    kind, _, size = text.partition(":")
+    if text in POLICIES or (kind == "fixed" and size.isdecimal() and int(size) > 0):
+        return text
+    raise ValueError(f"one of {', '.join(POLICIES)}, or fixed:BYTES with BYTES of at least 1")
+
+
+def _policy_or_empty(text: str) -> str:
+    return _policy(text) if text else text
+
+
 KEYS: tuple[Key, ...] = (
     Key(
         "strategy",
@@ -245,6 +261,23 @@ KEYS: tuple[Key, ...] = (
         _one_of("fp32", "bf16", "fp16"),
     ),
     Key(
+        "ps.batching",
+        "ps_batching",
+        "policy",
+        "whole",
+        "How layers are cut into batches of parameters that are pulled while the batch before is computed,\n"
+        "strategy ps: whole (one), layerwise, or fixed:BYTES (as many layers as fit, at least one).",
+        _policy,
+    ),
+    Key(
+        "ps.pushBatching",
+        "ps_push_batching",
+        "policy",
+        "",
+        "Likewise, batches of gradients that are pushed while backward goes on. Empty: as ps.batching.",
+        _policy_or_empty,
+    ),
+    Key(
         "progress",
         "progress",
         "true|false",
@@ -275,6 +308,8 @@ class CommConf:
     block: int
     bucket: int
     ps_wire: str
+    ps_batching: str
+    ps_push_batching: str
     progress: bool
 
     @classmethod

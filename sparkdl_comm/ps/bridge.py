@@ -15,7 +15,7 @@ from typing import Any
 
 from sparkdl_comm.errors import BridgeError, DeadlineError, PersistenceError, PluginError, RankLostError
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_FRAME = 16 << 20
 ADVERTISEMENT = "sparkdl-bridge.json"
 
@@ -28,6 +28,10 @@ def encode_frame(message: dict[str, Any]) -> bytes:
     if len(body) > MAX_FRAME:
         raise BridgeError(f"a request of {len(body)} bytes to the executor; at most {MAX_FRAME} are allowed")
     return len(body).to_bytes(4, "big") + body
+
+
+#: Answers that are left lying in the socket, which has room for some 250: the JVM would wait to write the next one.
+_MAX_UNANSWERED = 100
 
 
 class Bridge:
@@ -64,9 +68,11 @@ class Bridge:
         return cls(advertisement["socket"], base64.b64decode(advertisement["token"]), timeout)
 
     def post(self, op: str, **fields: Any) -> None:
-        """Send a request whose answer holds nothing; the next :meth:`request` raises what went wrong with it."""
+        """Send a request whose answer holds nothing; a later call raises what went wrong with it."""
         self._send(op, fields)
         self._unanswered.append(op)
+        if len(self._unanswered) > _MAX_UNANSWERED:
+            self._answer(self._unanswered.popleft())
 
     def request(self, op: str, **fields: Any) -> dict[str, Any]:
         """The executor's answer.

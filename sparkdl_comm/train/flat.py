@@ -37,6 +37,7 @@ class Piece:
 class _Slot:
     name: str
     parameter: nn.Parameter
+    layer: int
     start: int
 
     def view(self, flat: torch.Tensor) -> torch.Tensor:
@@ -70,15 +71,19 @@ class FlatModel:
                     )
                 seen.add(id(parameter))
                 if parameter.numel():
-                    self._slots.append(_Slot(name, parameter, count))
+                    self._slots.append(_Slot(name, parameter, len(self.layers), count))
                     count += parameter.numel()
             if count > start:
                 self.layers.append(Layer(layer_name, start, count - start))
         if not self.layers:
             raise ModelError(f"{type(module).__name__} has no trainable parameters (requires_grad) with elements")
         self.count = count
+        #: The layer, its number in :attr:`layers`, with which each of :attr:`parameters` lies.
+        self.layer_of_each = [slot.layer for slot in self._slots]
         self.values = torch.empty(0)
         self.gradients = torch.empty(0)
+        #: Called in the backward pass with the number of each parameter (in :attr:`parameters`) whose gradient is there.
+        self.on_gradient: Callable[[int], None] | None = None
 
     def fingerprint(self) -> str:
         """SHA-256 over names, shapes and values: equal on all ranks that begin with the same model."""
@@ -103,12 +108,12 @@ class FlatModel:
         Both: float32, `count` elements, on the module's device.
         """
         self.values, self.gradients = values, gradients
-        for slot in self._slots:
+        for number, slot in enumerate(self._slots):
             parameter, view = slot.parameter, slot.view(values)
             with torch.no_grad():
                 view.copy_(parameter)
             parameter.data = view
-            parameter.register_post_accumulate_grad_hook(_collector(slot.view(gradients)))
+            parameter.register_post_accumulate_grad_hook(self._collector(number, slot.view(gradients)))
 
     def release(self) -> None:
         """Gives the parameters memory of their own again, so that the flat vectors can go."""
@@ -132,10 +137,32 @@ class FlatModel:
             if slot.parameter.grad is None:
                 slot.parameter.grad = slot.view(self.gradients).zero_()
 
+    def _collector(self, number: int, target: torch.Tensor) -> Callable[[nn.Parameter], None]:
+        """Autograd hands over memory of its own; copying once is cheaper than zeroing `target` and accumulating into it."""
+
+        def collect(parameter: nn.Parameter) -> None:
+            gradient = parameter.grad
+            if gradient is None:
+                return
+            if gradient.is_sparse:  # has no data_ptr
+                gradient = gradient.to_dense()
+            if gradient.data_ptr() != target.data_ptr():
+                target.copy_(gradient)
+                parameter.grad = target
+            if self.on_gradient is not None:
+                self.on_gradient(number)
+
+        return collect
+
     @property
     def parameters(self) -> list[nn.Parameter]:
         """The trainable ones that have elements, in the order in which they lie."""
         return [slot.parameter for slot in self._slots]
+
+    def stretch(self, layers: range) -> slice:
+        """Where consecutive layers lie in the flat vectors."""
+        last = self.layers[layers[-1]]
+        return slice(self.layers[layers[0]].start, last.start + last.count)
 
     def cut(self, start: int, count: int) -> list[Piece]:
         """The range, cut where parameters end."""
@@ -146,20 +173,3 @@ class FlatModel:
             if begin < end:
                 pieces.append(Piece(begin, end - begin, slot.parameter))
         return pieces
-
-
-def _collector(target: torch.Tensor) -> Callable[[nn.Parameter], None]:
-    """Autograd hands over memory of its own; copying once is cheaper than zeroing `target` and accumulating into it."""
-
-    def collect(parameter: nn.Parameter) -> None:
-        gradient = parameter.grad
-        if gradient is None:
-            return
-        if gradient.is_sparse:  # has no data_ptr
-            gradient = gradient.to_dense()
-        if gradient.data_ptr() == target.data_ptr():
-            return
-        target.copy_(gradient)
-        parameter.grad = target
-
-    return collect

@@ -175,12 +175,13 @@ class TrainingLoop:
         """One optimizer step on `total` rows, those at `index` here; returns this rank's part of its mean loss."""
         at, strategy = self.progress, self.strategy
         at.phase = "pull"
-        strategy.before_forward()
+        strategy.begin_step()
         self.model.clear_gradients()
         value = 0.0
-        for part in index.tensor_split(self._spec.optimization.accumulation_steps):
-            if len(part) or self._together:
-                value += self._compute(part, len(part) / total)
+        parts = index.tensor_split(self._spec.optimization.accumulation_steps)
+        parts = tuple(part for part in parts if len(part) or self._together)
+        for number, part in enumerate(parts, 1):
+            value += self._compute(part, len(part) / total, last=number == len(parts))
         self.model.complete_gradients()
         at.phase = "push"
         strategy.after_backward()
@@ -189,14 +190,16 @@ class TrainingLoop:
         self._schedule.after_step()
         return value
 
-    def _compute(self, index: torch.Tensor, share: float) -> float:
-        """Forward and backward; returns what the rows at `index` add to the step's mean loss."""
+    def _compute(self, index: torch.Tensor, share: float, last: bool) -> float:
+        """Forward and backward, the `last` ones of the step or not; returns what the rows at `index` add to the step's mean
+        loss."""
         at, watch, module = self.progress, self.strategy.watch, self.model.module
         at.phase = "forward"
         with watch.phase("forward"):
             batch = self._rows.take(index, self._device)
             versions = self.model.versions()
-            _, loss = self._objective(module, batch)
+            with self.strategy.forward():
+                _, loss = self._objective(module, batch)
             if self.model.versions() != versions:
                 # Only the rank that owns them would keep the change, and others may be reading them right now.
                 raise ModelError(
@@ -211,7 +214,7 @@ class TrainingLoop:
                 step=at.step,
             )
         at.phase = "backward"
-        with watch.phase("backward"):
+        with watch.phase("backward"), self.strategy.backward(last):
             (loss * (share * self._rule.scale)).backward()
         return value * share
 

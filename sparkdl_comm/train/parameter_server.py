@@ -1,20 +1,24 @@
 """Strategy ps: a synchronous parameter server in Spark's BlockManager, every executor the server of one shard.
 
-Steps of an iteration, in the executor's JVM but for the optimizer (spec: iBatch, policy ``whole``):
+Steps of an iteration, in the executor's JVM but for the optimizer (spec: iBatch). Layers travel in batches, of which policy
+``whole`` has one:
 
 1. pull: fetch the shards of the other N-1 servers, all at once; (N-1)/N of the model's bytes into each rank;
-2. forward and backward, here;
-3. push: each server fetches its shard's gradients from the other N-1 ranks; as many bytes again;
+2. forward, here: a layer waits until its batch is there;
+3. backward, here; push: each server fetches its shard's gradients from the other N-1 ranks, a batch as soon as backward has
+   made it; as many bytes again;
 4. aggregate: the server adds them up, in the order of the ranks;
-5. update: the user's optimizer on this shard alone, here;
-6. publish the shard as the next version; the pull of that version begins at once.
+5. update: the user's optimizer on this shard alone, here, on each batch that is added up;
+6. publish the shard as the next version, each batch as soon as it is updated; the pulls of that version begin at once.
 
 Parameters and gradients of a CPU rank are views of memory that the JVM serves and fetches in place. A GPU rank computes on
-its device and copies through that memory, pinned.
+its device and copies through that memory, pinned; its gradients travel after backward.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -22,13 +26,16 @@ import torch
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.ps.bridge import PROTOCOL, Bridge
 from sparkdl_comm.ps.segment import SharedSegment
+from sparkdl_comm.train.cut import Batches, Countdown
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.train.gate import ParameterGate, can_gate
 from sparkdl_comm.train.optimizing import OptimizerMaker
+from sparkdl_comm.train.shard import Shard
 from sparkdl_comm.train.strategy import Strategy
 
-#: Optimizers that look at whole tensors, where a rank has only its stripes of each.
-_NOT_ELEMENTWISE = ("LBFGS", "Adafactor", "Muon", "SparseAdam")
+#: Of an element on the wire.
+_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 class ParameterServer(Strategy):
@@ -47,7 +54,7 @@ class ParameterServer(Strategy):
         return answer
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
-        self._gang = gang
+        self._gang, self._model = gang, model
         answer = self._request(
             "open",
             peers=[member.payload["strategy"] for member in gang.members],
@@ -56,51 +63,85 @@ class ParameterServer(Strategy):
             timeout=self.conf.timeout,
         )
         self._segment = segment = SharedSegment(answer["segment_bytes"])
+        self._pulls = Batches(self._plan(self.conf.ps_batching, "pull"))
+        self._pushes = Batches(self._plan(self.conf.ps_push_batching or self.conf.ps_batching, "push"))
         try:
-            self._request("attach", path=segment.path)
+            self._request("attach", path=segment.path, pull=self._pulls.pairs, push=self._pushes.pairs)
         finally:
             segment.detach()
         self._host_values = segment.floats(answer["parameters_offset"], model.count)
         self._host_gradients = segment.floats(answer["gradients_offset"], model.count)
         self._bind(model, segment)
-        self.optimizer = self._shard_optimizer(segment, answer["shard"], model, make_optimizer)
+        self._shard = self._make_shard(segment, answer["shard"], model, make_optimizer)
+        self.optimizer = self._shard.optimizer
+        self._gate = ParameterGate(model, self._need, self._all_pulled) if can_gate(model.module) else None
         self._version = 0
-        self._pulled = -1
         # All ranks begin with the same values (the gang compared fingerprints), unless the wire rounds them.
+        self._pulled = len(self._pulls)
         if self.conf.ps_wire != "fp32":
-            self._publish()
+            self._prefetch(0)
+            self._publish(0, range(len(self._pulls)))
+
+    def begin_step(self) -> None:
+        self._pushed = [False] * len(self._pushes)
+        self._collected = 0
+        if self._gate is None or len(self._pulls) == 1:
+            self.before_forward()
 
     def before_forward(self) -> None:
-        if self._pulled == self._version or (self._version == 0 and self.conf.ps_wire == "fp32"):
+        if not self._all_pulled():
+            self._pull(len(self._pulls) - 1)
+
+    @contextlib.contextmanager
+    def forward(self) -> Iterator[None]:
+        if self._gate is None or self._all_pulled():
+            yield
             return
-        with self.watch.phase("pull"):
-            answer = self._request("pull", version=self._version)
-            if self._on_gpu:
-                self._model.values.copy_(self._host_values, non_blocking=True)
-        self._pulled = self._version
-        self.watch.bytes["pull"] += answer["bytes"]
+        with self._gate:
+            yield
+        self.before_forward()
+
+    @contextlib.contextmanager
+    def backward(self, last: bool) -> Iterator[None]:
+        if not last or self._on_gpu or len(self._pushes) == 1:
+            yield
+            return
+        self._ready: set[int] = set()
+        self._awaited = Countdown(self._pushes, self._model.layer_of_each)
+        self._model.on_gradient = self._on_gradient
+        try:
+            yield
+        finally:
+            self._model.on_gradient = None
 
     def after_backward(self) -> None:
-        with self.watch.phase("push"):
-            if self._on_gpu:
+        self.before_forward()  # a rank without rows in this step had no forward
+        if self._on_gpu:
+            with self.watch.phase("push"):
                 self._host_gradients.copy_(self._model.gradients)
-            answer = self._request("push", version=self._version)
-        self.watch.seconds["push"] -= answer["aggregate_seconds"]
-        self.watch.seconds["aggregate"] += answer["aggregate_seconds"]
-        self.watch.bytes["push"] += answer["bytes"]
+        for batch, pushed in enumerate(self._pushed):
+            if not pushed:
+                self._push(batch)
+        self._prefetch(self._version + 1)
+        if len(self._pushes) == 1 or not self._shard.in_parts:
+            self._collect_all()
 
     def gradients(self) -> list[torch.Tensor]:
-        return self._shard_gradients
+        self._collect_all()
+        return self._shard.gradients
 
     def update(self, apply: bool = True) -> None:
         with self.watch.phase("update"):
-            if apply:
-                self.optimizer.step()
-            self._version += 1
-            self._publish()
+            if self._collected == len(self._pushes):
+                if apply:
+                    self._shard.step()
+                self._publish(self._version + 1, range(len(self._pulls)))
+            else:
+                self._update_in_parts(apply)
+        self._version += 1
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
-        return self._owned
+        return self._shard.owned
 
     def finish(self) -> None:
         self.before_forward()
@@ -126,7 +167,6 @@ class ParameterServer(Strategy):
 
     def _bind(self, model: FlatModel, segment: SharedSegment) -> None:
         device = next(model.module.parameters()).device
-        self._model = model
         self._on_gpu = device.type == "cuda"
         if self._on_gpu:
             segment.pin()
@@ -135,32 +175,106 @@ class ParameterServer(Strategy):
         else:
             model.bind(self._host_values, self._host_gradients)
 
-    def _shard_optimizer(
-        self, segment: SharedSegment, shard: list[dict[str, int]], model: FlatModel, make_optimizer: OptimizerMaker
-    ) -> torch.optim.Optimizer:
-        """The user's optimizer over this rank's stripe of each parameter."""
-        stripes = []
-        self._owned, self._shard_gradients = [], []
-        for piece in shard:
-            start, master = piece["start"], segment.floats(piece["master_offset"], piece["count"])
-            master.copy_(self._host_values[start : start + piece["count"]])
-            self._owned.append((start, master))
-            self._shard_gradients.append(self._host_gradients[start : start + piece["count"]])
-            for cut in model.cut(start, piece["count"]):
-                stripe = torch.nn.Parameter(master[cut.start - start : cut.start - start + cut.count])
-                stripe.grad = self._host_gradients[cut.start : cut.start + cut.count]
-                stripes.append((cut.owner, stripe))
-        made = make_optimizer(stripes)
-        if type(made).__name__ in _NOT_ELEMENTWISE:
-            raise ModelError(
-                f"optimizer {type(made).__name__} needs whole tensors, and strategy ps gives each rank its stripes of them:"
-                " use strategy gloo or nccl (spark.sparkdl.comm.strategy)"
-            )
-        return made
+    def _make_shard(
+        self, segment: SharedSegment, pieces: list[dict[str, int]], model: FlatModel, make_optimizer: OptimizerMaker
+    ) -> Shard:
+        owned = []
+        for piece in pieces:
+            start, count = piece["start"], piece["count"]
+            exact = segment.floats(piece["master_offset"], count)
+            exact.copy_(self._host_values[start : start + count])
+            owned.append((start, exact))
+        return Shard(model, owned, self._host_gradients, make_optimizer)
 
-    def _publish(self) -> None:
-        assert self._bridge is not None
-        self._bridge.post("publish", version=self._version)
+    def _plan(self, policy: str, direction: str) -> list[list[int]]:
+        """The executor's: there is one planner."""
+        layers = self._model.layers
+        unknown = [0.0] * len(layers)
+        plan = self._request(
+            "plan",
+            policy=policy,
+            direction=direction,
+            startup=0.0,
+            transfer=unknown,
+            compute=unknown,
+            bytes=[layer.count * _BYTES[self.conf.ps_wire] for layer in layers],
+        )
+        batches: list[list[int]] = plan["batches"]
+        return batches
+
+    def _prefetch(self, version: int) -> None:
+        """Parameters of `version` may arrive from now on."""
+        self._post("prefetch", version=version)
+        self._pulled = 0
+
+    def _all_pulled(self) -> bool:
+        return self._pulled == len(self._pulls)
+
+    def _need(self, layer: int) -> None:
+        """Forward is about to use this layer."""
+        if self._pulls.of[layer] >= self._pulled:
+            self._pull(self._pulls.of[layer])
+
+    def _pull(self, batch: int) -> None:
+        """Waits for the parameters up to those of `batch`."""
+        with self.watch.phase("pull"):
+            answer = self._request("pull", version=self._version, batch=batch)
+            if self._on_gpu:
+                for layers in self._pulls.layers[self._pulled : batch + 1]:
+                    stretch = self._model.stretch(layers)
+                    self._model.values[stretch].copy_(self._host_values[stretch], non_blocking=True)
+        self._pulled = batch + 1
+        self.watch.bytes["pull"] += answer["bytes"]
+
+    def _on_gradient(self, number: int) -> None:
+        """Backward has made the gradient of a parameter."""
+        layer = self._model.layer_of_each[number]
+        if number not in self._ready:
+            self._ready.add(number)
+            complete = self._awaited.arrived(layer)
+            if complete is not None:
+                self._push(complete)
+        elif self._pushed[self._pushes.of[layer]]:
+            raise ModelError(
+                f"backward made the gradient of a parameter of layer {self._model.layers[layer].name!r} twice, the second"
+                " time after it was sent (re-entrant checkpointing?): set spark.sparkdl.comm.ps.pushBatching=whole"
+            )
+
+    def _push(self, batch: int) -> None:
+        self._post("push", version=self._version, batch=batch)
+        self._pushed[batch] = True
+
+    def _collect_all(self) -> None:
+        while self._collected < len(self._pushes):
+            self._collect()
+
+    def _collect(self) -> None:
+        """Waits for the sum of the next batch's gradients."""
+        with self.watch.phase("push"):
+            answer = self._request("collect", version=self._version, batch=self._collected)
+        self._collected += 1
+        self.watch.seconds["push"] -= answer["aggregate_seconds"]
+        self.watch.seconds["aggregate"] += answer["aggregate_seconds"]
+        self.watch.bytes["push"] += answer["bytes"]
+
+    def _publish(self, version: int, batches: Iterable[int]) -> None:
+        for batch in batches:
+            self._post("publish", version=version, batch=batch)
+
+    def _update_in_parts(self, apply: bool) -> None:
+        """The optimizer's step on each batch of gradients as soon as its sum is there; a batch of parameters is published
+        as soon as all its layers are updated."""
+        awaited = Countdown(self._pulls, range(len(self._model.layers)))
+        for layers in self._pushes.layers[self._collected :]:
+            self._collect()
+            if apply:
+                self._shard.step_layers(layers)
+            complete = [awaited.arrived(layer) for layer in layers]
+            self._publish(self._version + 1, sorted(batch for batch in complete if batch is not None))
+
+    def _post(self, op: str, **fields: Any) -> None:
+        assert self._bridge is not None, "advertise comes first"
+        self._bridge.post(op, **fields)
 
     def _request(self, op: str, **fields: Any) -> dict[str, Any]:
         assert self._bridge is not None, "advertise comes first"

@@ -14,7 +14,7 @@ import torch
 
 from sparkdl_comm.data.cache import Reading
 from sparkdl_comm.data.partitions import BatchPlan
-from sparkdl_comm.errors import CallbackError, GangError, ModelError
+from sparkdl_comm.errors import BridgeError, CallbackError, GangError, ModelError
 from sparkdl_comm.train import rng
 from sparkdl_comm.train.channel import DriverClient
 from sparkdl_comm.train.failure import Failure
@@ -74,9 +74,9 @@ class Rank:
             self._task.close()
 
     def _failure(self, exc: BaseException) -> Failure:
-        # In these only the user's code runs (and SyncBatchNorm, which raises GangErrors): what it raises is never the echo
-        # of another rank's failure.
-        users = self._progress.phase in ("forward", "backward") and not isinstance(exc, GangError)
+        # In these only the user's code runs (and strategy and SyncBatchNorm, which raise the classes named here): what it
+        # raises is never the echo of another rank's failure.
+        users = self._progress.phase in ("forward", "backward") and not isinstance(exc, (BridgeError, GangError))
         own = users or isinstance(exc, CallbackError)
         return Failure.of(exc, self._rank, self._progress.step, self._progress.phase, secondary=False if own else None)
 

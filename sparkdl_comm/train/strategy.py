@@ -25,12 +25,17 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.bytes = {"pull": 0, "push": 0}
+        self._inner = 0.0
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        """A phase inside of another one is not counted into that one."""
+        outside, self._inner = self._inner, 0.0
         begin = time.perf_counter()
         yield
-        self.seconds[name] += time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        self.seconds[name] += seconds - self._inner
+        self._inner = outside + seconds
 
 
 class Strategy(ABC):
@@ -68,13 +73,26 @@ class Strategy(ABC):
     def before_forward(self) -> None:
         """Returns when the parameters of this step are in place. May be called again."""
 
+    def begin_step(self) -> None:
+        """Returns when :meth:`forward` may begin."""
+        self.before_forward()
+
+    def forward(self) -> contextlib.AbstractContextManager[Any]:
+        """Around what a step computes of its output and loss: each parameter is in place when it is used, and all at the
+        end."""
+        return contextlib.nullcontext()
+
+    def backward(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Around a backward pass; ``last``: of the step, so that gradients may travel as soon as they are there."""
+        return contextlib.nullcontext()
+
     @abstractmethod
     def after_backward(self) -> None:
-        """This rank's gradients are complete. Returns when :meth:`gradients` are the step's, the sum over the ranks."""
+        """This rank's gradients are complete."""
 
     @abstractmethod
     def gradients(self) -> list[torch.Tensor]:
-        """What :meth:`update` is about to use; may be changed in place."""
+        """What :meth:`update` is about to use, the sum over the ranks; may be changed in place."""
 
     @abstractmethod
     def update(self, apply: bool = True) -> None:

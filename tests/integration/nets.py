@@ -105,3 +105,48 @@ def floats(data: bytes) -> np.ndarray:
 def weighted_cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """One loss per row."""
     return nn.functional.cross_entropy(output, target, reduction="none")
+
+
+class Tangled(nn.Module):
+    """What makes it hard to say when a parameter is used, and when its gradient is there.
+
+    A residual branch; a layer used twice; weights used without their module being called (an attention's projection, a
+    decoder tied to the first layer); a parameter of the outermost module; a frozen layer; one that no step uses; one that
+    only some rows use, so that steps differ in which gradients there are.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(28, 40, bias=False)
+        self.frozen = nn.Linear(40, 40)
+        self.frozen.requires_grad_(False)
+        self.twice = nn.Linear(40, 40)
+        self.branch = nn.Sequential(nn.Linear(40, 600), nn.ReLU(), nn.Linear(600, 40))
+        self.attention = nn.MultiheadAttention(40, 4, batch_first=True)
+        self.unused = nn.Linear(40, 40)
+        self.sometimes = nn.Linear(40, 40)
+        self.norm = nn.LayerNorm(40)
+        self.scale = nn.Parameter(torch.ones(28))
+        self.head = nn.Linear(28, 10)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.twice(torch.tanh(self.twice(self.frozen(self.encoder(rows))))))
+        hidden = hidden + self.branch(hidden)
+        hidden = hidden + self.attention(hidden[:, None], hidden[:, None], hidden[:, None])[0][:, 0]
+        if rows[0, 0] > 0:
+            hidden = hidden + self.sometimes(hidden)
+        decoded = nn.functional.linear(self.norm(hidden), self.encoder.weight.t())
+        return self.head(decoded * self.scale)
+
+
+class Backwards(nn.Module):
+    """Layers are used in the reverse of the order in which they are defined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.third = nn.Linear(300, 10)
+        self.second = nn.Linear(700, 300)
+        self.first = nn.Linear(28, 700)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.third(torch.relu(self.second(torch.relu(self.first(rows)))))

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_defaults() -> None:
     conf = CommConf.from_mapping({"spark.app.name": "x"})
-    assert conf == CommConf("ps", 300.0, 30.0, 2, "", (0, 0), 0, (), "", 0, 4 << 20, "fp32", True)
+    assert conf == CommConf("ps", 300.0, 30.0, 2, "", (0, 0), 0, (), "", 0, 4 << 20, "fp32", "whole", "", True)
 
 
 def test_table_and_dataclass_agree() -> None:
@@ -64,6 +64,9 @@ def test_seconds(text: str, expected: float) -> None:
         ("driver.port", "40000-40100"),
         ("driver.port", "70000"),
         ("ps.wire", "fp8"),
+        ("ps.batching", ""),
+        ("ps.batching", "best"),
+        ("ps.pushBatching", "fixed:0"),
         ("progress", "1"),
     ],
 )

@@ -13,6 +13,7 @@ import org.apache.hadoop.fs.FileStatus
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.CommException
+import sparkdl.comm.ibatch.{Batch, PlanRequest}
 import sparkdl.comm.ps.{Peer, PsNode, PsSession, SegmentMap, Transfer, WireFormat}
 import sparkdl.comm.transport.BlockServer
 
@@ -65,10 +66,14 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
   private def perform(request: JsonNode, reply: ObjectNode): Unit = text(request, "op") match {
     case "hello" => hello(request, reply)
     case "open" => open(request, reply)
-    case "attach" => current.attach(text(request, "path"))
-    case "publish" => current.publish(number(request, "version"))
-    case "pull" => report(current.pull(number(request, "version")), reply)
-    case "push" => report(current.push(number(request, "version")), reply)
+    case "attach" => current.attach(text(request, "path"), batches(request, "pull"), batches(request, "push"))
+    case "plan" => PlanRequest.answer(request, reply)
+    case "cut" => current.cut(batches(request, "pull"), batches(request, "push"))
+    case "publish" => current.publish(number(request, "version"), batch(request))
+    case "prefetch" => current.prefetch(number(request, "version"))
+    case "pull" => report(current.pull(number(request, "version"), batch(request)), reply)
+    case "push" => current.push(number(request, "version"), batch(request))
+    case "collect" => report(current.collect(number(request, "version"), batch(request)), reply)
     case "close" => leave()
     case "fs.put" => files.put(text(request, "local"), text(request, "remote"))
     case "fs.get" => files.get(text(request, "remote"), text(request, "local"))
@@ -116,8 +121,8 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
     reply.put("parameters_offset", map.parameters)
     reply.put("gradients_offset", map.gradients)
     val shard = reply.putArray("shard")
-    map.shard.ranges.zip(map.masterOffsets).foreach { case (range, master) =>
-      shard.addObject().put("start", range.start).put("count", range.count).put("master_offset", master)
+    map.shard.foreach { range =>
+      shard.addObject().put("start", range.start).put("count", range.count).put("master_offset", map.master(range))
     }
   }
 
@@ -150,6 +155,11 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
   private def elements(message: JsonNode, field: String): IndexedSeq[JsonNode] =
     present(message, field, _.isArray).elements.asScala.toIndexedSeq
 
+  private def batch(message: JsonNode): Int = number(message, "batch").toInt
+
+  private def batches(message: JsonNode, field: String): IndexedSeq[Batch] =
+    elements(message, field).map(pair => Batch(pair.path(0).asInt, pair.path(1).asInt))
+
   private def present(message: JsonNode, field: String, right: JsonNode => Boolean): JsonNode = {
     val value = message.path(field)
     if (!right(value)) throw new CommException("Protocol", s"field $field is missing or has the wrong type: $value")
@@ -158,7 +168,7 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
 }
 
 object BridgeConnection {
-  val Protocol = 1L
+  val Protocol = 2L
   private val log = LoggerFactory.getLogger(classOf[BridgeConnection])
 
   private val operationThread: ThreadFactory = task => {

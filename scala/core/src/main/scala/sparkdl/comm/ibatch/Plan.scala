@@ -51,6 +51,7 @@ final class Pipeline(val profile: Profile) {
     val seconds = ends.indices.map(k => finish(k + 1, after(k), ends(k))).max
     Plan(ends.indices.map(k => Batch(after(k) + 1, ends(k))), seconds)
   }
+
   /** What `plan` predicts for pulls, batch by batch. Pushes: mirrored at `plan.seconds`. */
   def schedule(plan: Plan): IndexedSeq[Step] = plan.batches
     .scanLeft(Step(0, 0, 0, 0)) { (before, batch) =>

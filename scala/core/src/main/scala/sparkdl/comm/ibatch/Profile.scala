@@ -24,7 +24,10 @@ final case class Profile(
     transfer.size == compute.size && (bytes.isEmpty || bytes.size == transfer.size),
     s"a profile has as many layers in transfer (${transfer.size}) as in compute (${compute.size}) and bytes (${bytes.size})"
   )
-  require(times.forall(time => time >= 0 && time < Double.PositiveInfinity), "a profile's times are finite and not negative")
+  require(
+    times.forall(time => time >= 0 && time < Double.PositiveInfinity),
+    "a profile's times are finite and not negative"
+  )
   require(bytes.forall(_ >= 0), "a profile's bytes are not negative")
 
   def layers: Int = transfer.size

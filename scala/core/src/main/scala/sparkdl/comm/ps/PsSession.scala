@@ -1,19 +1,14 @@
 package sparkdl.comm.ps
 
-import java.util.concurrent.{
-  CompletableFuture,
-  CompletionException,
-  CompletionStage,
-  ConcurrentHashMap,
-  ExecutionException,
-  TimeUnit,
-  TimeoutException
-}
-import java.util.function.{Function => JFunction}
+import java.nio.ByteBuffer
+import java.util.concurrent.{CompletableFuture, TimeUnit}
+
+import scala.collection.mutable
 
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.CommException
+import sparkdl.comm.ibatch.Batch
 import sparkdl.comm.transport.{BlockServer, ControlPeer}
 
 /** A rank as the others reach it. */
@@ -25,19 +20,23 @@ final case class Transfer(seconds: Double, bytes: Long, aggregateSeconds: Double
 /**
  * One rank of a synchronous parameter server: worker and server of the shard with its number.
  *
- * An iteration is publish(v), pull(v), push(v), then publish(v + 1) with the optimizer's update in between. All is BSP, and
- * that is what makes the memory safe to reuse: a server has every rank's gradients of version v only when every rank has
- * pulled all of v, so push(v) ends by retiring the blocks of v, and only then may the optimizer write. A worker has version
- * v + 1 only when every server has fetched its gradients of v, so pull(v + 1) ends by retiring those.
+ * An iteration on version v, each step batch by batch: pull(v); when all is here, and backward goes on, push(v); after
+ * backward, prefetch(v + 1); collect(v), the optimizer's update, publish(v + 1). All is BSP, and that is what makes the
+ * memory safe to reuse:
  *
- * Operations are called by one thread. Notices and transfers complete on others.
+ *   - A rank pushes gradients of v only when it has pulled all of v. So a server that has collected some from every rank
+ *     retires the blocks of v, and only then may the optimizer write.
+ *   - A server publishes a batch of v + 1 only when it has collected the gradients of its layers. So a rank that has pulled
+ *     all of v + 1 retires its gradients of v, and only then may backward write the next ones.
+ *   - Parameters of v + 1 arrive in the memory that forward and backward of v compute with: prefetch comes after them.
+ *
+ * Operations are called by one thread. Notices, transfers and sums complete on others.
  */
 final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   import PsSession._
 
-  private val notices = new ConcurrentHashMap[(Notice.Kind, Int, Long), CompletableFuture[Void]]
-  private val failed = new CompletableFuture[Nothing]
-  private val published = ConcurrentHashMap.newKeySet[String]
+  private val incoming = new Incoming(job, rank, node)
+  private val shelf = new Shelf(job, node.blocks)
 
   @volatile private var peers: IndexedSeq[Peer] = IndexedSeq.empty
   private var controls: Map[Int, ControlPeer] = Map.empty
@@ -45,9 +44,14 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   private var map: SegmentMap = _
   private var segment: Segment = _
   private var math: ShardMath = _
-  private var pulling: Flight = _
-  private var collecting: Flight = _
-  private var warnedOfSpill = false
+  private var adder: ShardMath = _ // used by one thread at a time, but not the one of `math`
+
+  private var pullCut: IndexedSeq[Batch] = IndexedSeq.empty
+  private var pushCut: IndexedSeq[Batch] = IndexedSeq.empty
+  private var pulling: IndexedSeq[Flight] = IndexedSeq.empty
+  private var gathering: IndexedSeq[Gathering] = IndexedSeq.empty
+  private var pulled = 0
+  private var collected = 0
 
   private def others: Seq[Int] = peers.indices.filter(_ != rank)
 
@@ -59,69 +63,147 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     this.peers = peers
     this.timeoutSeconds = timeoutSeconds
     controls = others.map { other =>
-      checkNotFailed()
+      incoming.checkNotFailed()
       other -> node.connect(other, peers(other).controlHost, peers(other).controlPort)
     }.toMap
     map = new SegmentMap(new ShardLayout(layers, peers.size), rank, wire)
     map
   }
 
-  def attach(path: String): Unit = {
+  /** `pull` and `push`: as in [[cut]], for the first version. */
+  def attach(path: String, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
     if (map == null || segment != null) throw new CommException("Protocol", "attach comes once, and after open")
     segment = Segment.map(path, map.bytes)
     math = new ShardMath(segment, map)
-    collecting = collect(0)
+    adder = new ShardMath(segment, map)
+    cut(pull, push)
+    gathering = gather(0)
   }
 
-  /** The shard's values of `version` are in place: serve them, and begin to fetch the other shards' as they come. */
-  def publish(version: Long): Unit = {
-    checkUsable()
-    map.wire match {
-      case half: WireFormat.Half => math.stageMaster(half, map.master.get)
-      case WireFormat.Fp32 => math.stage(map.parameters, map.shard, map.shardStaging)
+  /**
+   * From the next version on, layers travel in these batches, in this order. All ranks change to the same ones at the same
+   * version: between its last push and the next prefetch.
+   */
+  def cut(pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
+    Seq(pull, push).foreach { batches =>
+      val layers = batches.sortBy(_.first).flatMap(batch => batch.first to batch.last)
+      if (layers != (1 to map.layout.layers.size))
+        throw new CommException("Protocol", s"batches ${batches.mkString(", ")} of ${map.layout.layers.size} layers")
     }
-    put(BlockNames.parameters(rank, Whole, version), map.parameters, map.shard, map.shardStaging)
-    others.foreach(tell(_, Notice.Parameters, version))
-    pulling = prefetch(version)
+    pullCut = pull
+    pushCut = push
   }
 
-  /** Waits until the parameters of `version` are here. */
-  def pull(version: Long): Transfer = {
+  /** The shard's values of a batch of `version` are in place: serve them. */
+  def publish(version: Long, batch: Int): Unit = {
     checkUsable()
-    val transfer = finish(pulling, "pull", version, Notice.Parameters)
-    map.wire match {
-      case half: WireFormat.Half => others.foreach(other => math.unpack(half, map.pullbox(other), map.shapes(other)))
-      case WireFormat.Fp32 => ()
+    val slice = map.slice(rank, pullCut(batch))
+    if (!slice.isEmpty) {
+      val staging = map.shardStaging(slice)
+      map.wire match {
+        case half: WireFormat.Half => math.stageMaster(half, slice)
+        case WireFormat.Fp32 => math.stage(map.parameters, slice.shape, staging)
+      }
+      val name = BlockNames.parameters(rank, batch, version)
+      shelf.put(name, Notice.Parameters, version, chunks(map.parameters, slice.shape, staging))
+      others.foreach(tell(_, Notice.Parameters, batch, version))
     }
-    if (version > 0) others.foreach(server => retire(BlockNames.gradients(rank, server, Whole, version - 1)))
-    node.metrics.pulledBytes.inc(transfer.bytes)
-    node.metrics.pullTime.update((transfer.seconds * 1e9).toLong, TimeUnit.NANOSECONDS)
-    transfer
   }
 
-  /** Gives this rank's gradients of `version` to the servers, and waits until this rank's shard has the sum of all. */
-  def push(version: Long): Transfer = {
+  /** Begins to fetch the other shards' parameters of `version`, batch by batch, as they are published. */
+  def prefetch(version: Long): Unit = {
+    checkUsable()
+    pulled = 0
+    val slices = pullCut.map(batch => others.map(server => server -> map.slice(server, batch)))
+    // A server's blocks are asked for in the order of the batches, and nothing else holds one back.
+    val ready = mutable.Map.empty[Int, CompletableFuture[Void]]
+    pulling = slices.zipWithIndex.map { case (parts, batch) =>
+      new Flight(parts.collect {
+        case (server, slice) if !slice.isEmpty =>
+          val notice = incoming.notice(Notice.Parameters, server, batch, version)
+          ready(server) = ready.get(server).fold(notice)(earlier => CompletableFuture.allOf(earlier, notice))
+          val targets = map.wire match {
+            case WireFormat.Fp32 => slice.shape.ranges.map(range => (map.parameters + range.start * 4, range.count * 4))
+            case _: WireFormat.Half => IndexedSeq((map.pullbox(server, slice), slice.shape.count * 2))
+          }
+          fetch(server, ready(server), BlockNames.parameters(server, batch, version), targets)
+      })
+    }
+  }
+
+  /** Waits until the parameters of `version` are here, up to those of `batch`. */
+  def pull(version: Long, batch: Int): Transfer = {
     checkUsable()
     val begin = System.nanoTime
-    others.foreach { server =>
-      val staging = map.gradientStaging(server)
-      math.stage(map.gradients, map.shapes(server), staging)
-      put(BlockNames.gradients(rank, server, Whole, version), map.gradients, map.shapes(server), staging)
-      tell(server, Notice.Gradients, version)
+    var bytes = 0L
+    while (pulled <= batch) {
+      val flight = pulling(pulled)
+      finish(flight, begin, s"pull of batch $pulled", version, Notice.Parameters, pulled)
+      map.wire match {
+        case half: WireFormat.Half =>
+          flight.parts.map(_.from).foreach { server =>
+            val slice = map.slice(server, pullCut(pulled))
+            math.unpack(half, map.pullbox(server, slice), slice.shape)
+          }
+        case WireFormat.Fp32 => ()
+      }
+      bytes += flight.bytes
+      pulled += 1
     }
-    val transfer = finish(collecting, "push", version, Notice.Gradients)
-    val arrived = System.nanoTime
-    math.reduce()
-    val reduced = System.nanoTime
-    retire(BlockNames.parameters(rank, Whole, version))
-    collecting = collect(version + 1)
-    node.metrics.pushedBytes.inc(transfer.bytes)
-    node.metrics.pushTime.update(arrived - begin, TimeUnit.NANOSECONDS)
-    node.metrics.aggregateTime.update(reduced - arrived, TimeUnit.NANOSECONDS)
-    Transfer((arrived - begin) / 1e9, transfer.bytes, (reduced - arrived) / 1e9)
+    if (pulled == pulling.size) retire(Notice.Gradients, version - 1)
+    val nanos = System.nanoTime - begin
+    node.metrics.pulledBytes.inc(bytes)
+    node.metrics.pullTime.update(nanos, TimeUnit.NANOSECONDS)
+    Transfer(nanos / 1e9, bytes)
   }
 
-  def noticed(notice: Notice): Unit = arrival(notice.kind, notice.from, notice.version).complete(null)
+  /** This rank's gradients of a batch of `version` are final: give them to the servers. */
+  def push(version: Long, batch: Int): Unit = {
+    checkUsable()
+    if (pulled != pulling.size)
+      throw new CommException("Protocol", s"push of version $version before all of it was pulled")
+    others.foreach { server =>
+      val slice = map.slice(server, pushCut(batch))
+      if (!slice.isEmpty) {
+        val staging = map.gradientStaging(server, slice)
+        math.stage(map.gradients, slice.shape, staging)
+        val name = BlockNames.gradients(rank, server, batch, version)
+        shelf.put(name, Notice.Gradients, version, chunks(map.gradients, slice.shape, staging))
+        tell(server, Notice.Gradients, batch, version)
+      }
+    }
+    gathering(batch).own.complete(null)
+  }
+
+  /** Waits until this rank's shard has the sum of all ranks' gradients of a batch. */
+  def collect(version: Long, batch: Int): Transfer = {
+    checkUsable()
+    val begin = System.nanoTime
+    val found = gathering(batch)
+    finish(found.flight, begin, s"push of batch $batch", version, Notice.Gradients, batch)
+    val arrived = System.nanoTime
+    incoming.await(found.sum, deadline(arrived)) {
+      new CommException(
+        "Deadline",
+        s"rank $rank did not add up batch $batch of version $version in $timeoutSeconds s",
+        rank
+      )
+    }
+    val reduced = System.nanoTime
+    if (!found.slice.isEmpty) retire(Notice.Parameters, version)
+    collected += 1
+    if (collected == gathering.size) {
+      collected = 0
+      gathering = gather(version + 1)
+    }
+    node.metrics.pushedBytes.inc(found.flight.bytes)
+    node.metrics.pushTime.update(arrived - begin, TimeUnit.NANOSECONDS)
+    node.metrics.aggregateTime.update(reduced - arrived, TimeUnit.NANOSECONDS)
+    Transfer((arrived - begin) / 1e9, found.flight.bytes, (reduced - arrived) / 1e9)
+  }
+
+  def noticed(notice: Notice): Unit =
+    incoming.notice(notice.kind, notice.from, notice.batch, notice.version).complete(null)
 
   def peerLost(host: String, port: Int): Unit =
     peers.indices
@@ -129,7 +211,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
       .foreach(peer => fail(new CommException("PeerLost", s"the executor of rank $peer ($host:$port) is gone", peer)))
 
   /** Ends every wait of this session, now and later, with `cause`. The first cause stays. */
-  def fail(cause: CommException): Unit = failed.completeExceptionally(cause)
+  def fail(cause: CommException): Unit = incoming.fail(cause)
 
   /**
    * Retires everything and gives the memory back. The other ranks must be done with this one's blocks, or be failing. Called
@@ -137,141 +219,80 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
    */
   def close(): Unit = {
     fail(new CommException("Closed", s"rank $rank left"))
-    if (retireAll(CloseSeconds)) free()
+    if (shelf.clear(CloseSeconds)) free()
     else {
       log.warn("A peer still reads blocks of rank {}; they are given {} s more", rank, LingerSeconds)
-      node.pool.execute(() => if (retireAll(LingerSeconds)) free())
+      node.pool.execute(() => if (shelf.clear(LingerSeconds)) free())
     }
     node.leave(this)
   }
 
-  private def retireAll(seconds: Long): Boolean = {
-    val deadline = System.nanoTime + TimeUnit.SECONDS.toNanos(seconds)
-    published.removeIf(name => node.blocks.retire(job, name, deadline))
-    published.isEmpty
-  }
-
   private def free(): Unit = if (segment != null) segment.close()
 
-  private def collect(version: Long): Flight = new Flight(others.map { worker =>
-    val sink = new SegmentSink(segment, IndexedSeq((map.inbox(worker), map.shard.count * map.wire.bytes)))
-    fetch(worker, Notice.Gradients, BlockNames.gradients(worker, rank, Whole, version), version, sink)
-  })
-
-  private def prefetch(version: Long): Flight = new Flight(others.map { server =>
-    val shape = map.shapes(server)
-    val targets =
-      if (map.wire == WireFormat.Fp32) shape.ranges.map(range => (map.parameters + range.start * 4, range.count * 4))
-      else IndexedSeq((map.pullbox(server), shape.count * 2))
-    fetch(
-      server,
-      Notice.Parameters,
-      BlockNames.parameters(server, Whole, version),
-      version,
-      new SegmentSink(segment, targets)
-    )
-  })
-
-  private def fetch(from: Int, kind: Notice.Kind, name: String, version: Long, sink: SegmentSink): Part = {
-    val server = peers(from).blocks
-    val start: JFunction[Void, CompletionStage[Void]] = _ => node.blocks.fetch(server, job, name, sink)
-    // Whoever waits for this part sees it end only after the session knows why it failed.
-    val done = arrival(kind, from, version)
-      .thenComposeAsync[Void](start, node.pool)
-      .whenComplete((_, cause) => if (cause != null) fail(describe(cause, name, from)))
-    val overNetwork = if (server.executorId == peers(rank).blocks.executorId) 0L else sink.bytes
-    new Part(from, done, overNetwork)
-  }
-
-  private def arrival(kind: Notice.Kind, from: Int, version: Long): CompletableFuture[Void] =
-    notices.computeIfAbsent((kind, from, version), _ => new CompletableFuture[Void])
-
-  private def finish(flight: Flight, what: String, version: Long, kind: Notice.Kind): Transfer = {
-    val begin = System.nanoTime
-    try CompletableFuture.anyOf(flight.all, failed).get((timeoutSeconds * 1e9).toLong, TimeUnit.NANOSECONDS)
-    catch {
-      case e: ExecutionException => throw known(e.getCause)
-      case _: TimeoutException =>
-        val missing = flight.parts.filterNot(_.done.isDone)
-        throw new CommException(
-          "Deadline",
-          s"rank $rank waited $timeoutSeconds s for ${missing.map(_.from).mkString("rank ", ", rank ", "")}" +
-            s" in $what of version $version (${missing.map(_.bytes).sum} bytes); a rank that needs longer than that" +
-            " for a step needs a larger spark.sparkdl.comm.timeout",
-          missing.headOption.fold(-1)(_.from)
-        )
+  /** Begins to fetch the gradients of `version` for this rank's shard, as they are pushed. */
+  private def gather(version: Long): IndexedSeq[Gathering] = pushCut.indices.map { batch =>
+    val slice = map.slice(rank, pushCut(batch))
+    val flight = new Flight((if (slice.isEmpty) Nil else others).map { worker =>
+      val notice = incoming.notice(Notice.Gradients, worker, batch, version)
+      val target = (map.inbox(worker, slice), slice.shape.count * map.wire.bytes)
+      fetch(worker, notice, BlockNames.gradients(worker, rank, batch, version), IndexedSeq(target))
+    })
+    val own = new CompletableFuture[Void]
+    val sum = incoming.compute(s"add up batch $batch of version $version", flight.all, own) {
+      adder.synchronized(adder.reduce(slice))
     }
-    others.foreach(other => notices.remove((kind, other, version)))
-    Transfer((System.nanoTime - begin) / 1e9, flight.parts.map(_.bytes).sum)
+    new Gathering(slice, flight, own, sum)
   }
 
-  private def known(cause: Throwable): Throwable = if (failed.isCompletedExceptionally) firstFailure else cause
+  private def fetch(
+      from: Int,
+      ready: CompletableFuture[Void],
+      name: String,
+      targets: IndexedSeq[(Long, Long)]
+  ): Part =
+    incoming.fetch(from, peers(from).blocks, peers(rank).blocks, ready, name, new SegmentSink(segment, targets))
 
-  private def firstFailure: Throwable =
-    try failed.join()
-    catch { case e: CompletionException => e.getCause }
-
-  private def describe(cause: Throwable, name: String, from: Int): CommException = cause match {
-    case known: CommException => known
-    case wrapped: CompletionException if wrapped.getCause != null => describe(wrapped.getCause, name, from)
-    case other =>
-      new CommException("PeerLost", s"rank $rank could not fetch block $name from rank $from: $other", from, other)
-  }
-
-  private def put(name: String, source: Long, shape: BlockShape, staging: Long): Unit = {
-    val staged =
-      if (map.wire == WireFormat.Fp32) segment.slices(staging, shape.packedCount * 4)
-      else segment.slices(staging, shape.count * 2)
-    val direct =
-      if (map.wire == WireFormat.Fp32)
-        shape.direct.flatMap(range => segment.slices(source + range.start * 4, range.count * 4))
-      else Nil
-    published.add(name)
-    node.blocks.put(job, name, staged ++ direct)
-    if (!warnedOfSpill && node.blocks.status(job, name).exists { case (_, disk) => disk > 0 }) {
-      warnedOfSpill = true
-      log.warn(
-        "Spark has no storage memory for block {} of {} bytes and keeps it on disk, which makes every iteration slow:" +
-          " raise spark.executor.memory (blocks of a rank take as much storage memory as the model)",
-        name,
-        shape.count * map.wire.bytes
+  private def finish(flight: Flight, begin: Long, what: String, version: Long, kind: Notice.Kind, batch: Int): Unit = {
+    incoming.await(flight.all, deadline(begin)) {
+      val missing = flight.parts.filterNot(_.done.isDone)
+      new CommException(
+        "Deadline",
+        s"rank $rank waited $timeoutSeconds s for ${missing.map(_.from).mkString("rank ", ", rank ", "")}" +
+          s" in $what of version $version (${missing.map(_.bytes).sum} bytes); a rank that needs longer than that" +
+          " for a step needs a larger spark.sparkdl.comm.timeout",
+        missing.headOption.fold(-1)(_.from)
       )
     }
+    flight.parts.foreach(part => incoming.forget(kind, part.from, batch, version))
   }
 
-  private def retire(name: String): Unit = {
-    val deadline = System.nanoTime + (timeoutSeconds * 1e9).toLong
-    if (!node.blocks.retire(job, name, deadline, () => failed.isDone)) {
-      checkNotFailed()
+  private def deadline(begin: Long): Long = begin + (timeoutSeconds * 1e9).toLong
+
+  /** What a block serves: what was gathered in `staging`, then the rest from where it lies. */
+  private def chunks(source: Long, shape: BlockShape, staging: Long): Array[ByteBuffer] = map.wire match {
+    case WireFormat.Fp32 =>
+      segment.slices(staging, shape.packedCount * 4) ++
+        shape.direct.flatMap(range => segment.slices(source + range.start * 4, range.count * 4))
+    case _: WireFormat.Half => segment.slices(staging, shape.count * 2)
+  }
+
+  private def retire(kind: Notice.Kind, version: Long): Unit =
+    shelf.retire(kind, version, deadline(System.nanoTime), () => incoming.hasFailed).foreach { name =>
+      incoming.checkNotFailed()
       throw new CommException("Deadline", s"a reader still held block $name of rank $rank after $timeoutSeconds s")
     }
-    published.remove(name)
-  }
 
-  private def tell(to: Int, kind: Notice.Kind, version: Long): Unit =
-    controls(to).send(Notice(job, to, rank, kind, Whole, version))
+  private def tell(to: Int, kind: Notice.Kind, batch: Int, version: Long): Unit =
+    controls(to).send(Notice(job, to, rank, kind, batch, version))
 
   private def checkUsable(): Unit = {
     if (segment == null) throw new CommException("Protocol", "no segment is attached")
-    checkNotFailed()
+    incoming.checkNotFailed()
   }
-
-  private def checkNotFailed(): Unit = if (failed.isCompletedExceptionally) throw firstFailure
 }
 
 object PsSession {
-
-  /** The batch number of a pull or push of everything at once. */
-  private val Whole = 0
-
   private val CloseSeconds = 2L
   private val LingerSeconds = 300L
   private val log = LoggerFactory.getLogger(classOf[PsSession])
-
-  /** One block under way from rank `from`; `bytes` of it cross the network. */
-  private final class Part(val from: Int, val done: CompletableFuture[Void], val bytes: Long)
-
-  private final class Flight(val parts: Seq[Part]) {
-    val all: CompletableFuture[Void] = CompletableFuture.allOf(parts.map(_.done): _*)
-  }
 }

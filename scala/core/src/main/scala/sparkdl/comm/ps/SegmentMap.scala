@@ -1,5 +1,17 @@
 package sparkdl.comm.ps
 
+import sparkdl.comm.ibatch.Batch
+
+/**
+ * What one server has of the layers of a batch: what travels as one block.
+ *
+ * @param before elements of the server's shard in earlier layers
+ * @param packedBefore those of them in short ranges
+ */
+final case class ShardSlice(shape: BlockShape, before: Long, packedBefore: Long) {
+  def isEmpty: Boolean = shape.count == 0
+}
+
 /**
  * Where everything lies in one rank's segment, as byte offsets. In float32 the shard that this rank serves *is* its stripe
  * of the parameters that the model computes with; in a 16-bit wire format the exact values live apart in `master`, because
@@ -7,13 +19,15 @@ package sparkdl.comm.ps
  *
  *   parameters | gradients | inbox: one slot per peer, its gradients for this shard | pullbox: likewise, 16-bit parameters
  *   | staging of the shard's block | staging of the gradient blocks per peer | master
+ *
+ * All but the first two hold the elements of one shard in the order of the layers. So a batch, however the layers are cut
+ * into batches, has a stretch of them to itself, inside of which they lie as they travel; in `master` they do not travel.
  */
 final class SegmentMap(val layout: ShardLayout, val rank: Int, val wire: WireFormat) {
   import SegmentMap.Line
 
   private val world = layout.world
-  val shard: BlockShape = layout.wholeBlock(rank)
-  val shapes: IndexedSeq[BlockShape] = (0 until world).map(layout.wholeBlock)
+  private val shapes: IndexedSeq[BlockShape] = (0 until world).map(layout.wholeBlock)
 
   private var used = 0L
   private def reserve(bytes: Long): Long = {
@@ -24,22 +38,46 @@ final class SegmentMap(val layout: ShardLayout, val rank: Int, val wire: WireFor
   private val half = wire != WireFormat.Fp32
   private def peers = (0 until world).filter(_ != rank)
   private def perPeer(bytes: Int => Long): Map[Int, Long] = peers.map(peer => peer -> reserve(bytes(peer))).toMap
-  private def stagedBytes(shape: BlockShape): Long = if (half) shape.count * 2 else shape.packedCount * 4
+  private def stagedBytes(shape: BlockShape): Long = staged(shape.count, shape.packedCount)
+  private def staged(count: Long, packed: Long): Long = if (half) count * 2 else packed * 4
 
   val parameters: Long = reserve(layout.total * 4)
   val gradients: Long = reserve(layout.total * 4)
-  val inbox: Map[Int, Long] = perPeer(_ => shard.count * wire.bytes)
-  val pullbox: Map[Int, Long] = if (half) perPeer(peer => shapes(peer).count * 2) else Map.empty
-  val shardStaging: Long = reserve(stagedBytes(shard))
-  val gradientStaging: Map[Int, Long] = perPeer(peer => stagedBytes(shapes(peer)))
-  val master: Option[Long] = if (half) Some(reserve(shard.count * 4)) else None
+  private val inboxes = perPeer(_ => shapes(rank).count * wire.bytes)
+  private val pullboxes = if (half) perPeer(peer => shapes(peer).count * 2) else Map.empty[Int, Long]
+  private val shardStagings = reserve(stagedBytes(shapes(rank)))
+  private val gradientStagings = perPeer(peer => stagedBytes(shapes(peer)))
+  private val masters: Option[Long] = if (half) Some(reserve(shapes(rank).count * 4)) else None
   val bytes: Long = used
 
-  /** Byte offset of the exact values of each of the shard's ranges: what the optimizer updates. */
-  def masterOffsets: IndexedSeq[Long] = master match {
-    case None => shard.ranges.map(range => parameters + range.start * 4)
-    case Some(begin) => shard.ranges.scanLeft(begin)((at, range) => at + range.count * 4).init
+  /** The ranges of this rank's shard, in the order of the layers. */
+  val shard: IndexedSeq[ElementRange] = layout.shard(rank)
+
+  private val masterAt: Map[Long, Long] = masters.fold(Map.empty[Long, Long]) { begin =>
+    shard.map(_.start).zip(shard.scanLeft(begin)((at, range) => at + range.count * 4)).toMap
   }
+
+  /** Byte offset of the exact values of a range of this rank's shard: what the optimizer updates. */
+  def master(range: ElementRange): Long = if (half) masterAt(range.start) else parameters + range.start * 4
+
+  def slice(server: Int, batch: Batch): ShardSlice = {
+    val earlier = layout.block(server, 0, batch.first - 2)
+    ShardSlice(layout.block(server, batch.first - 1, batch.last - 1), earlier.count, earlier.packedCount)
+  }
+
+  /** Where `peer`'s gradients for a slice of this rank's shard arrive. */
+  def inbox(peer: Int, slice: ShardSlice): Long = inboxes(peer) + slice.before * wire.bytes
+
+  /** Where a slice of `server`'s shard arrives in a 16-bit format. */
+  def pullbox(server: Int, slice: ShardSlice): Long = pullboxes(server) + slice.before * 2
+
+  def shardStaging(slice: ShardSlice): Long = shardStagings + staged(slice.before, slice.packedBefore)
+
+  def gradientStaging(server: Int, slice: ShardSlice): Long =
+    gradientStagings(server) + staged(slice.before, slice.packedBefore)
+
+  /** Peers in the order in which their gradients are added. */
+  val peersInOrder: IndexedSeq[Int] = peers
 }
 
 object SegmentMap {

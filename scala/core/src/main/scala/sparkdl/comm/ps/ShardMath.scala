@@ -12,12 +12,12 @@ final class ShardMath(segment: Segment, map: SegmentMap) {
   private val halves = new Array[Short](Tile)
 
   /**
-   * Adds all peers' gradients to this rank's own, in place. The order of the additions depends on the ranks alone, never on
-   * who came first: the same seed gives the same bits.
+   * Adds all peers' gradients for a slice of this rank's shard to its own, in place. The order of the additions depends on
+   * the ranks alone, never on who came first: the same seed gives the same bits.
    */
-  def reduce(): Unit = segment.access {
-    val slots = map.inbox.toArray.sortBy(_._1).map(_._2)
-    tiles(map.shard.ranges) { (element, arrived, count) =>
+  def reduce(slice: ShardSlice): Unit = segment.access {
+    val slots = map.peersInOrder.map(map.inbox(_, slice))
+    tiles(slice.shape.ranges) { (element, arrived, count) =>
       val own = map.gradients + element * 4
       segment.getFloats(own, sum, count)
       slots.foreach { slot =>
@@ -46,14 +46,19 @@ final class ShardMath(segment: Segment, map: SegmentMap) {
     }
   }
 
-  /** Rounds the master values of the shard into its staging, and writes the rounded values into the parameters. */
-  def stageMaster(half: WireFormat.Half, master: Long): Unit = segment.access {
-    tiles(map.shard.ranges) { (element, arrived, count) =>
-      segment.getFloats(master + arrived * 4, term, count)
-      half.encode(term, halves, count)
-      segment.putShorts(map.shardStaging + arrived * 2, halves, count)
-      half.decode(halves, term, count)
-      segment.putFloats(map.parameters + element * 4, term, count)
+  /** Rounds a slice of the shard's master values into its staging, and writes the rounded values into the parameters. */
+  def stageMaster(half: WireFormat.Half, slice: ShardSlice): Unit = segment.access {
+    var staging = map.shardStaging(slice)
+    slice.shape.ranges.foreach { range =>
+      val master = map.master(range)
+      tiles(IndexedSeq(range)) { (element, done, count) =>
+        segment.getFloats(master + done * 4, term, count)
+        half.encode(term, halves, count)
+        segment.putShorts(staging + done * 2, halves, count)
+        half.decode(halves, term, count)
+        segment.putFloats(map.parameters + element * 4, term, count)
+      }
+      staging += range.count * 2
     }
   }
 

@@ -127,7 +127,9 @@ class PlannerSpec extends AnyFunSuite {
     val plan = Planner.plan(googLeNet, Policy.IBatch)
     assert(plan.batches === Seq(Batch(1, 5), Batch(6, 10), Batch(11, 12)))
     assert(Planner.ratioToOptimal(googLeNet, plan) === 1.0)
-    Seq(Policy.Whole, Policy.Layerwise).foreach(policy => assert(Planner.plan(googLeNet, policy).seconds > plan.seconds))
+    Seq(Policy.Whole, Policy.Layerwise).foreach(policy =>
+      assert(Planner.plan(googLeNet, policy).seconds > plan.seconds)
+    )
   }
 
   test("fixed batches hold as many layers as fit, and at least one") {

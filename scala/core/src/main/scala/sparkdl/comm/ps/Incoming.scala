@@ -1,0 +1,81 @@
+package sparkdl.comm.ps
+
+import java.util.concurrent.{
+  CompletableFuture,
+  CompletionException,
+  CompletionStage,
+  ConcurrentHashMap,
+  ExecutionException,
+  TimeUnit,
+  TimeoutException
+}
+import java.util.function.{Function => JFunction}
+
+import sparkdl.comm.CommException
+import sparkdl.comm.transport.BlockServer
+
+/** What comes to one rank: the notices of the others, their blocks, and the failure that ends all waiting for them. */
+private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
+  private val notices = new ConcurrentHashMap[(Notice.Kind, Int, Int, Long), CompletableFuture[Void]]
+  private val failed = new CompletableFuture[Nothing]
+
+  /** Completes when rank `from` has published a block. */
+  def notice(kind: Notice.Kind, from: Int, batch: Int, version: Long): CompletableFuture[Void] =
+    notices.computeIfAbsent((kind, from, batch, version), _ => new CompletableFuture[Void])
+
+  def forget(kind: Notice.Kind, from: Int, batch: Int, version: Long): Unit =
+    notices.remove((kind, from, batch, version))
+
+  /** Ends every wait, now and later, with `cause`. The first cause stays. */
+  def fail(cause: CommException): Unit = failed.completeExceptionally(cause)
+
+  def hasFailed: Boolean = failed.isCompletedExceptionally
+
+  def checkNotFailed(): Unit = if (hasFailed) throw firstFailure
+
+  /**
+   * A block of rank `from`, fetched into `sink` once `ready` is complete.
+   *
+   * @param here the executor that this rank runs on
+   */
+  def fetch(
+      from: Int,
+      server: BlockServer,
+      here: BlockServer,
+      ready: CompletableFuture[Void],
+      name: String,
+      sink: SegmentSink
+  ): Part = {
+    val start: JFunction[Void, CompletionStage[Void]] = _ => node.blocks.fetch(server, job, name, sink)
+    // Whoever waits for this part sees it end only after the session knows why it failed.
+    val done = ready
+      .thenComposeAsync[Void](start, node.pool)
+      .whenComplete((_, cause) => if (cause != null) fail(describe(cause, s"fetch block $name from rank $from", from)))
+    new Part(from, done, if (server.executorId == here.executorId) 0L else sink.bytes)
+  }
+
+  /** Runs `work` once `ready` are complete; a failure of it is one of the session. */
+  def compute(what: String, ready: CompletableFuture[Void]*)(work: => Unit): CompletableFuture[Void] =
+    CompletableFuture
+      .allOf(ready: _*)
+      .thenRunAsync(() => work, node.pool)
+      .whenComplete((_, cause) => if (cause != null) fail(describe(cause, what, rank)))
+
+  /** Waits for `done` until `deadline` of System.nanoTime; `late` makes the exception of a wait that took too long. */
+  def await(done: CompletableFuture[Void], deadline: Long)(late: => CommException): Unit =
+    try CompletableFuture.anyOf(done, failed).get(deadline - System.nanoTime, TimeUnit.NANOSECONDS)
+    catch {
+      case e: ExecutionException => throw (if (hasFailed) firstFailure else e.getCause)
+      case _: TimeoutException => throw late
+    }
+
+  private def firstFailure: Throwable =
+    try failed.join()
+    catch { case e: CompletionException => e.getCause }
+
+  private def describe(cause: Throwable, what: String, peer: Int): CommException = cause match {
+    case known: CommException => known
+    case wrapped: CompletionException if wrapped.getCause != null => describe(wrapped.getCause, what, peer)
+    case other => new CommException("PeerLost", s"rank $rank could not $what: $other", peer, other)
+  }
+}

@@ -1,0 +1,59 @@
+package sparkdl.comm.ps
+
+import java.nio.ByteBuffer
+import java.util.concurrent.{ConcurrentHashMap, TimeUnit}
+
+import scala.jdk.CollectionConverters._
+
+import org.slf4j.LoggerFactory
+
+import sparkdl.comm.transport.Blocks
+
+/** The blocks that one rank has published and not yet retired. */
+private[ps] final class Shelf(job: Long, blocks: Blocks) {
+  import Shelf._
+
+  private val published = new ConcurrentHashMap[String, Label]
+  private var warnedOfSpill = false
+
+  def put(name: String, kind: Notice.Kind, version: Long, chunks: Array[ByteBuffer]): Unit = {
+    val bytes = chunks.map(_.remaining.toLong).sum
+    published.put(name, Label(kind, version))
+    blocks.put(job, name, chunks)
+    if (!warnedOfSpill && blocks.status(job, name).exists { case (_, disk) => disk > 0 }) {
+      warnedOfSpill = true
+      log.warn(
+        "Spark has no storage memory for block {} of {} bytes and keeps it on disk, which makes every iteration slow:" +
+          " raise spark.executor.memory (blocks of a rank take as much storage memory as the model)",
+        name,
+        bytes
+      )
+    }
+  }
+
+  /**
+   * Retires all blocks of a version.
+   *
+   * @return one that a reader still held at `deadlineNanos` of System.nanoTime, or when `over` said so
+   */
+  def retire(kind: Notice.Kind, version: Long, deadlineNanos: Long, over: () => Boolean): Option[String] = {
+    val names = published.asScala.collect { case (name, Label(`kind`, `version`)) => name }.toSeq
+    names.find { name =>
+      val gone = blocks.retire(job, name, deadlineNanos, over)
+      if (gone) published.remove(name)
+      !gone
+    }
+  }
+
+  /** Retires everything; false if there were readers for all of `seconds`. */
+  def clear(seconds: Long): Boolean = {
+    val deadline = System.nanoTime + TimeUnit.SECONDS.toNanos(seconds)
+    published.keySet.removeIf(name => blocks.retire(job, name, deadline))
+    published.isEmpty
+  }
+}
+
+private[ps] object Shelf {
+  private final case class Label(kind: Notice.Kind, version: Long)
+  private val log = LoggerFactory.getLogger(classOf[Shelf])
+}

@@ -1,0 +1,75 @@
+"""What one rank of a sharded strategy updates: its stripes of the parameters, with the user's optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.train.flat import FlatModel
+from sparkdl_comm.train.optimizing import OptimizerMaker
+
+#: Optimizers that look at whole tensors, where a rank has only its stripes of each.
+_NOT_ELEMENTWISE = ("LBFGS", "Adafactor", "Muon", "SparseAdam")
+
+
+@dataclass(frozen=True)
+class _Stripe:
+    """A part of a parameter that lies in ``layer``."""
+
+    layer: int
+    values: torch.nn.Parameter
+    gradient: torch.Tensor
+
+
+class Shard:
+    """Ranges of the flat vector, and the optimizer over them.
+
+    ``owned``: (first element, exact values, float32 ``[n]``); ``gradients``: of the same ranges.
+    ``in_parts``: :meth:`step_layers` may be used. Optimizers of torch keep all of their state per parameter; others may
+    count their steps.
+
+    Raises ModelError for an optimizer that needs whole tensors.
+    """
+
+    def __init__(
+        self,
+        model: FlatModel,
+        owned: Sequence[tuple[int, torch.Tensor]],
+        gradients: torch.Tensor,
+        make_optimizer: OptimizerMaker,
+    ) -> None:
+        """``gradients``: flat, of the whole model, where the sums for the shard's ranges will be."""
+        self.owned = list(owned)
+        self.gradients = [gradients[start : start + len(values)] for start, values in self.owned]
+        layer_of = dict(zip(map(id, model.parameters), model.layer_of_each, strict=True))
+        self._stripes = []
+        tensors = []
+        for start, values in self.owned:
+            for cut in model.cut(start, len(values)):
+                stripe = torch.nn.Parameter(values[cut.start - start : cut.start - start + cut.count])
+                stripe.grad = gradients[cut.start : cut.start + cut.count]
+                self._stripes.append(_Stripe(layer_of[id(cut.owner)], stripe, stripe.grad))
+                tensors.append((cut.owner, stripe))
+        self.optimizer = make_optimizer(tensors)
+        name = type(self.optimizer).__name__
+        if name in _NOT_ELEMENTWISE:
+            raise ModelError(
+                f"optimizer {name} needs whole tensors, and strategy ps gives each rank its stripes of them:"
+                " use strategy gloo or nccl (spark.sparkdl.comm.strategy)"
+            )
+        self.in_parts = type(self.optimizer).__module__.startswith("torch.optim.")
+
+    def step(self) -> None:
+        """The optimizer's step on all of it."""
+        self.optimizer.step()
+
+    def step_layers(self, layers: range) -> None:
+        """The optimizer's step on these layers; one for each layer makes a whole step."""
+        for stripe in self._stripes:
+            stripe.values.grad = stripe.gradient if stripe.layer in layers else None
+        self.optimizer.step()
+        for stripe in self._stripes:
+            stripe.values.grad = stripe.gradient

@@ -1,0 +1,88 @@
+"""Layers travel in batches: the same bits, whatever the batches are."""
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkdl_comm import TorchEstimator, TorchModel
+from tests.integration.nets import Backwards, Large, Tangled
+
+ROWS = 80
+POLICIES = ["layerwise", "fixed:30000"]
+SGD = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+ADAM = functools.partial(torch.optim.AdamW, lr=0.003)
+
+
+@pytest.fixture(scope="module")
+def data(spark: SparkSession) -> DataFrame:
+    random = np.random.default_rng(11)
+    features = random.standard_normal((ROWS, 28), np.float32)
+    table = pd.DataFrame({"features": list(features), "label": np.abs(features[:, :10]).argmax(1)})
+    return spark.createDataFrame(table, "features array<float>, label long").repartition(5).cache()
+
+
+@contextmanager
+def conf(spark: SparkSession, **settings: str) -> Iterator[None]:
+    keys = {f"spark.sparkdl.comm.ps.{name}": value for name, value in settings.items()}
+    for key, value in keys.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in keys:
+            spark.conf.unset(key)
+
+
+def fit(data: DataFrame, batching: str, push: str = "", wire: str = "fp32", **settings: object) -> TorchModel:
+    """20 steps of 16 rows on three executors."""
+    chosen = {"model": Tangled, "loss": "CrossEntropyLoss", "optimizer": SGD, "num_workers": 3, "seed": 5}
+    with conf(data.sparkSession, batching=batching, pushBatching=push, wire=wire):
+        model = TorchEstimator(batchSize=16, maxIter=4, strategy="ps", **{**chosen, **settings}).fit(data)
+    assert model.summary is not None
+    assert model.summary["iterations"] == 20
+    return model
+
+
+def same_bits(one: TorchModel, other: TorchModel) -> bool:
+    mine, theirs = one.module.state_dict(), other.module.state_dict()
+    return all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.fixture(scope="module")
+def whole(data: DataFrame) -> TorchModel:
+    return fit(data, "whole")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("push", ["", "whole"])
+def test_same_bits_as_whole(data, whole, policy, push):
+    model = fit(data, policy, push)
+    assert same_bits(model, whole)
+    assert model.summary["bytes"] == whole.summary["bytes"]
+    torch.manual_seed(5)
+    started = Tangled().state_dict()
+    assert not torch.equal(model.module.state_dict()["sometimes.weight"], started["sometimes.weight"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": Backwards},
+        {"model": Large, "optimizer": ADAM},
+        {"wire": "bf16"},
+        {"wire": "fp16", "model": Large},
+    ],
+    ids=str,
+)
+def test_same_bits_whatever_else_is_set(data, settings):
+    assert same_bits(fit(data, "layerwise", **settings), fit(data, "whole", **settings))
+
+
+def test_push_alone(data, whole):
+    assert same_bits(fit(data, "whole", "layerwise"), whole)
