@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import secrets
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 from pyspark.ml import Estimator
+from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from . import ingredients, session
 from .conf import CommConf
 from .data import columns
 from .errors import ModelError
+from .estimator_persistence import TorchEstimatorReader, TorchEstimatorWriter
 from .model import TorchModel
-from .persistence import recipe_of
 from .recipe import TrainingRecipe
 from .scoring import activation_of
 from .train.report import summarize
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from .params import ParamKeywords
 
 
-class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
+class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEstimator"], MLWritable):
     """Trains ``model`` on the rows of a DataFrame, on several executors at once, synchronously::
 
         estimator = TorchEstimator(
@@ -120,6 +122,33 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
     def getLoss(self) -> Any:
         return self.loss
 
+    def write(self) -> TorchEstimatorWriter:
+        return TorchEstimatorWriter(self)
+
+    @classmethod
+    def read(cls) -> TorchEstimatorReader:
+        return TorchEstimatorReader(cls, {})
+
+    @classmethod
+    def load(cls, path: str, **ingredients: Any) -> TorchEstimator:
+        """The estimator saved at ``path``, any path that Spark can read.
+
+        :param ingredients: ``model``, ``loss`` and so on, to take instead of those that were saved. Needed for those that
+            could not be imported by name; see :mod:`sparkdl_comm.estimator_persistence`.
+        :raises PersistenceError: nothing there, or it cannot be read, or an ingredient is needed.
+        :raises ModelError: ``model`` is another model; names the tensors that differ.
+        """
+        unknown = sorted(set(ingredients) - set(cls.ingredient_names()))
+        if unknown:
+            raise TypeError(f"{cls.__name__}.load: {', '.join(unknown)} must be of {', '.join(cls.ingredient_names())}")
+        return TorchEstimatorReader(cls, ingredients).load(path)
+
+    @staticmethod
+    def ingredient_names() -> list[str]:
+        """The attributes that are no Params: what the constructor names itself."""
+        parameters = inspect.signature(TorchEstimator.__init__).parameters.values()
+        return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+
     def _fit(self, dataset: DataFrame) -> TorchModel:
         """Train, and return the model. All that can be checked is, before any executor is touched, in this
         order:
@@ -203,12 +232,19 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe):
             spec.classification,
             summary,
             shapes[0] if shapes else None,
-            self.model.factory if isinstance(self.model, TorchModel) else recipe_of(self.model),
+            _factory(self.model),
             activation_of(loss),
             decode,
         )
         trained._resetUid(self.uid)
         return self._copyValues(trained)
+
+
+def _factory(model: Any) -> Any:
+    """What makes modules like ``model``, as the user gave it; None for a module."""
+    if isinstance(model, TorchModel):
+        return model.factory
+    return None if isinstance(model, torch.nn.Module) else model
 
 
 def trained_module(spec: TrainSpec, tensors: dict[str, torch.Tensor]) -> torch.nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from .data import columns
 from .data.fields import Decode, Field, for_model
 from .errors import InputError
 from .params import TorchParams
-from .persistence import Recipe, TorchModelReader, TorchModelWriter
+from .persistence import TorchModelReader, TorchModelWriter
 from .predict import Predictor, Shipped
 from .scoring import PREDICTION, Activation, Scoring, columns_of, kind_of
 from .session import is_classic
@@ -55,12 +55,12 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         classification: bool,
         summary: dict[str, Any] | None = None,
         output_shape: list[int] | None = None,
-        factory: Recipe | None = None,
+        factory: Callable[[], torch.nn.Module] | None = None,
         activation: Activation | None = None,
         decode: Decode | None = None,
     ) -> None:
         """
-        :param factory: how :meth:`load` makes such a module; see :func:`sparkdl_comm.persistence.recipe_of`.
+        :param factory: makes such a module, for :meth:`load`, which imports it by name.
         """
         super().__init__()
         self.module = module
@@ -138,20 +138,20 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
 
     @classmethod
     def read(cls) -> TorchModelReader:
-        return TorchModelReader(cls)
+        return TorchModelReader(cls, {})
 
     @classmethod
     def load(cls, path: str, model: Any = None, decode: Decode | None = None) -> TorchModel:
         """The model saved at ``path``, any path that Spark can read.
 
-        :param model: the module, or its class or factory, to load the weights into. Needed when the module
-            given to the estimator was not an importable class or function, or a ``functools.partial`` of one
-            with arguments of JSON.
+        :param model: the module, or its class or factory, to load the weights into. Needed when what was given to
+            the estimator was not an importable class or function, or a ``functools.partial`` of one.
         :param decode: likewise, if the model was trained with one.
-        :raises PersistenceError: nothing there, or it cannot be read, or ``model`` is needed.
+        :raises PersistenceError: nothing there, or it cannot be read, or ``model`` or ``decode`` is needed.
         :raises ModelError: ``model`` is another model; names the tensors that differ.
         """
-        return TorchModelReader(cls, model, decode).load(path)
+        given = {"model": model, "decode": decode}
+        return TorchModelReader(cls, {name: value for name, value in given.items() if value is not None}).load(path)
 
 
 def _is_native(kind: DataType) -> bool:

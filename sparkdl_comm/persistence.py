@@ -1,14 +1,15 @@
-"""Saving and loading a TorchModel: JSON metadata as pyspark.ml has it, and the weights as safetensors.
+"""Saving and loading: JSON metadata as pyspark.ml has it, weights as safetensors, and a :class:`Store` for any path.
 
-::
+A model is::
 
-    path/metadata/part-00000    one line of JSON: Params, summary, how to rebuild the module
+    path/metadata/part-00000       one line of JSON: Params, summary, how to rebuild the module
     path/metadata/_SUCCESS
-    path/model.safetensors      tensors that share memory (tied weights) are stored once
+    path/model.safetensors         tensors that share memory (tied weights) are stored once
+    path/ingredients.safetensors   if there are tensors among the arguments of what rebuilds the module
 
-Nothing is pickled. The module is rebuilt by importing the class or function that the estimator was given, or that a
-``functools.partial`` with arguments of JSON calls; where that is not possible, whoever loads the model gives it. The same
-holds for ``decode``.
+Nothing is pickled. What Params cannot hold, the ingredients, is rebuilt by name (see :mod:`sparkdl_comm.rebuild`): of a
+model, the class or function that makes the module, and ``decode``. Where that is not possible, saving warns, and whoever
+loads gives it.
 
 A save writes to a directory next to ``path`` and renames that, so that ``path`` is complete or not there at
 all (on object stores, where renaming is copying, an interrupted rename can leave a part).
@@ -17,15 +18,14 @@ all (on object stores, where renaming is copying, an interrupted rename can leav
 from __future__ import annotations
 
 import copy
-import functools
-import importlib
 import json
 import tempfile
 import uuid
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import safetensors.torch
 import torch
@@ -33,184 +33,206 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 from pyspark.sql import SparkSession
 
-from .data.fields import Decode
 from .errors import ModelError, PersistenceError
+from .rebuild import rebuild, recipe_of
 
 if TYPE_CHECKING:
+    from .estimator import TorchEstimator
     from .model import TorchModel
 
-#: How to get a callable: ``package.module:qualname``, or what :func:`recipe_of` makes of a partial. JSON.
-Recipe = str | dict[str, Any]
+T = TypeVar("T", bound="TorchEstimator | TorchModel")
 
 FORMAT = 1
+WEIGHTS = "model.safetensors"
 _METADATA = "metadata/part-00000"
-_WEIGHTS = "model.safetensors"
+_INGREDIENTS = "ingredients.safetensors"
 
 
-def importable(factory: Any) -> str | None:
-    """``package.module:qualname`` of a class or function that another process can import, or None."""
-    module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
-    if not module or not name or module == "__main__":
-        return None
-    try:
-        return f"{module}:{name}" if _import(module, name) is factory else None
-    except (ImportError, AttributeError):
-        return None
+class FolderWriter(MLWriter):
+    """``x.write()``: ``overwrite()``, then ``save(path)``. Subclasses say what is written."""
 
-
-def recipe_of(factory: Any) -> Recipe | None:
-    """How another process gets the callable ``factory``: by importing it, or None. Of a ``functools.partial`` with
-    arguments that JSON keeps as they are, a dict: ``call``, ``args`` and ``keywords``."""
-    if not isinstance(factory, functools.partial):
-        return importable(factory)
-    name, arguments = importable(factory.func), {"args": list(factory.args), "keywords": factory.keywords}
-    try:
-        kept = json.loads(json.dumps(arguments)) == arguments
-    except (TypeError, ValueError):
-        return None
-    return {"call": name, **arguments} if name is not None and kept else None
-
-
-def _callable(recipe: Recipe) -> Any:
-    """The inverse of :func:`recipe_of`."""
-    if isinstance(recipe, str):
-        return _import(*recipe.split(":", 1))
-    return functools.partial(_import(*recipe["call"].split(":", 1)), *recipe["args"], **recipe["keywords"])
-
-
-def _import(module: str, name: str) -> Any:
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
-
-
-class TorchModelWriter(MLWriter):
-    """``model.write()``: ``overwrite()``, then ``save(path)``."""
-
-    def __init__(self, model: TorchModel) -> None:
+    def __init__(self, instance: TorchEstimator | TorchModel) -> None:
         super().__init__()
-        self._model = model
+        self._instance = instance
 
     def save(self, path: str) -> None:
-        """Save to ``path``, any path that Spark can write. What was there, if ``overwrite()``, goes last.
+        """Save to ``path``, any path that Spark can write. What was there, if ``overwrite()``, goes last. Warns if
+        ``load`` will have to be given something.
 
         :raises PersistenceError: ``path`` exists, or cannot be written; nothing is left behind.
         """
-        # not MLWriter.save, which would delete the old model first
+        # not MLWriter.save, which would delete the old one first
         store = Store(self.sparkSession, path)
         if not self.shouldOverwrite and store.exists():
-            raise PersistenceError(f"{path} already exists; to replace it, model.write().overwrite().save(path)")
+            raise PersistenceError(f"{path} already exists; to replace it, x.write().overwrite().save(path)")
         with tempfile.TemporaryDirectory(prefix="sparkdl-save-") as folder:
-            self._write(Path(folder))
+            missing = self.write_to(Path(folder))
             store.put(Path(folder), replace=self.shouldOverwrite)
+        if missing:
+            warnings.warn(f"{path}: {_to_give(missing)}", stacklevel=2)
 
-    def _write(self, folder: Path) -> None:
-        model = self._model
-        extra = {
-            "formatVersion": FORMAT,
-            "classification": model.classification,
-            "activation": model.activation,
-            "outputShape": model.output_shape,
-            "summary": model.summary,
-            "module": {
-                "factory": model.factory,
-                "class": f"{type(model.module).__module__}:{type(model.module).__qualname__}",
-            },
-            "decode": None if model.decode is None else {"recipe": recipe_of(model.decode)},
-        }
-        (folder / "metadata").mkdir()
-        metadata = DefaultParamsWriter._get_metadata_to_save(model, self.sc, extraMetadata=extra)
+    def write_to(self, folder: Path) -> dict[str, str]:
+        """Write to a local directory. Returns what ``load`` will have to be given: why, by name."""
+        raise NotImplementedError
+
+    def write_metadata(self, folder: Path, ingredients: Mapping[str, Any], **extra: Any) -> dict[str, str]:
+        """Params, ``ingredients`` and what else is JSON. Returns as :meth:`write_to`."""
+        tensors: dict[str, torch.Tensor] = {}
+        recipes, missing = {}, {}
+        for name, value in ingredients.items():
+            try:
+                recipes[name] = recipe_of(value, tensors, name)
+            except PersistenceError as error:
+                missing[name] = str(error)
+        extra = {"formatVersion": FORMAT, "ingredients": recipes, "missing": missing, **extra}
+        metadata = DefaultParamsWriter._get_metadata_to_save(self._instance, self.sc, extraMetadata=extra)
+        (folder / _METADATA).parent.mkdir(parents=True)
         (folder / _METADATA).write_text(metadata + "\n", encoding="utf-8")
         (folder / "metadata/_SUCCESS").touch()
-        try:
-            safetensors.torch.save_model(model.module, str(folder / _WEIGHTS))
-        except (RuntimeError, ValueError, AttributeError) as error:
-            raise ModelError(f"the weights cannot be stored as safetensors: {error}") from error
+        if tensors:
+            safetensors.torch.save_file(tensors, folder / _INGREDIENTS)
+        return missing
 
 
-class TorchModelReader(MLReader["TorchModel"]):
-    """``TorchModel.read()``: ``load(path)``."""
+class TorchModelWriter(FolderWriter):
+    """Of a :class:`~sparkdl_comm.model.TorchModel`."""
 
-    def __init__(self, cls: type[TorchModel], model: Any = None, decode: Decode | None = None) -> None:
+    _instance: TorchModel
+
+    def write_to(self, folder: Path) -> dict[str, str]:
+        model = self._instance
+        write_weights(model.module, folder)
+        return self.write_metadata(
+            folder,
+            {"model": model.module if model.factory is None else model.factory, "decode": model.decode},
+            classification=model.classification,
+            activation=model.activation,
+            outputShape=model.output_shape,
+            summary=model.summary,
+        )
+
+
+class FolderReader(MLReader[T]):
+    """``X.read()``: ``load(path)``. Subclasses say what is read."""
+
+    def __init__(self, cls: type[T], given: Mapping[str, Any]) -> None:
+        """:param given: ingredients to take instead of those that were saved, by name."""
         super().__init__()
         self._cls = cls
-        self._given = model
-        self._decode = decode
+        self._given = given
 
-    def load(self, path: str) -> TorchModel:
-        """See :meth:`sparkdl_comm.model.TorchModel.load`."""
+    def load(self, path: str) -> T:
+        """What is at ``path``; see ``load`` of the class."""
         with Store(self.sparkSession, path).local() as folder:
-            try:
-                metadata = json.loads((folder / _METADATA).read_text(encoding="utf-8"))
-                version, factory = metadata["formatVersion"], metadata["module"]["factory"]
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise PersistenceError(f"{path}: not a saved TorchModel: {error!r}") from error
-            if version > FORMAT:
-                raise PersistenceError(
-                    f"{path}: format {version}, and this sparkdl_comm reads up to {FORMAT}; use a newer one"
-                )
-            module = _rebuild(self._given, factory, metadata["module"]["class"], path)
-            decode = _decode(self._decode, metadata.get("decode"), path)
-            try:
-                safetensors.torch.load_model(module, str(folder / _WEIGHTS))
-            except RuntimeError as error:  # names the tensors
-                raise ModelError(f"{path}: the weights are not those of {type(module).__name__}: {error}") from error
-            except (OSError, safetensors.SafetensorError) as error:
-                raise PersistenceError(f"{path}: cannot read {_WEIGHTS}: {error}") from error
+            return self.read_from(folder, path)
+
+    def read_from(self, folder: Path, path: str) -> T:
+        """Read from a local directory. ``path``: what to call it in errors."""
+        raise NotImplementedError
+
+    def metadata(self, folder: Path, path: str) -> dict[str, Any]:
+        """:class:`PersistenceError` if there are none that can be read."""
+        try:
+            metadata = json.loads((folder / _METADATA).read_text(encoding="utf-8"))
+            version = metadata["formatVersion"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PersistenceError(f"{path}: not a saved {self._cls.__name__}: {error!r}") from error
+        if version > FORMAT:
+            raise PersistenceError(
+                f"{path}: format {version}, and this sparkdl_comm reads up to {FORMAT}; use a newer one"
+            )
+        return metadata
+
+    def ingredients(self, metadata: Mapping[str, Any], folder: Path, path: str) -> dict[str, Any]:
+        """All ingredients: those given, and the others rebuilt.
+
+        :raises PersistenceError: one has to be given; names it.
+        """
+        missing = {name: why for name, why in metadata["missing"].items() if name not in self._given}
+        tensors = _read_tensors(folder / _INGREDIENTS, path) if (folder / _INGREDIENTS).exists() else {}
+        ingredients = dict(self._given)
+        for name, recipe in metadata["ingredients"].items():
+            if name not in self._given:
+                try:
+                    ingredients[name] = rebuild(recipe, tensors)
+                except PersistenceError as error:
+                    missing[name] = f"{name}: {error}"
+        if missing:
+            raise PersistenceError(f"{path}: {_to_give(missing)}")
+        return ingredients
+
+    def restored(self, instance: T, metadata: Mapping[str, Any]) -> T:
+        """``instance`` with the saved uid and Params."""
+        instance._resetUid(metadata["uid"])
+        DefaultParamsReader.getAndSetParams(instance, dict(metadata))
+        return instance
+
+
+class TorchModelReader(FolderReader["TorchModel"]):
+    """Of a :class:`~sparkdl_comm.model.TorchModel`."""
+
+    def read_from(self, folder: Path, path: str) -> TorchModel:
+        metadata = self.metadata(folder, path)
+        ingredients = self.ingredients(metadata, folder, path)
+        factory = ingredients["model"]
+        module = read_weights(factory, folder, path).eval()
         model = self._cls(
-            module.eval(),
+            module,
             metadata["classification"],
             metadata["summary"],
             metadata["outputShape"],
-            factory,
-            metadata.get("activation"),
-            decode,
+            None if isinstance(factory, torch.nn.Module) else factory,
+            metadata["activation"],
+            ingredients["decode"],
         )
-        model._resetUid(metadata["uid"])
-        DefaultParamsReader.getAndSetParams(model, metadata)
-        return model
+        return self.restored(model, metadata)
 
 
-def _rebuild(given: Any, factory: Recipe | None, kind: str, path: str) -> torch.nn.Module:
-    """A module to load weights into: from what the caller gave, else from the recipe in the metadata."""
-    if given is not None:
-        module = copy.deepcopy(given) if isinstance(given, torch.nn.Module) else given()
-    elif factory is None:
+def write_weights(module: torch.nn.Module, folder: Path) -> None:
+    """:class:`ModelError` if safetensors cannot hold them."""
+    try:
+        safetensors.torch.save_model(module, str(folder / WEIGHTS))
+    except (RuntimeError, ValueError, AttributeError) as error:
+        raise ModelError(f"the weights cannot be stored as safetensors: {error}") from error
+
+
+def read_weights(factory: Any, folder: Path, path: str) -> torch.nn.Module:
+    """A module with the weights that are in ``folder``.
+
+    :param factory: what makes a module, or a module, which is copied.
+    :raises PersistenceError: it does not make one, or the weights cannot be read.
+    :raises ModelError: it is another module; names the tensors that differ.
+    """
+    try:
+        module = copy.deepcopy(factory) if isinstance(factory, torch.nn.Module) else factory()
+    except Exception as error:
         raise PersistenceError(
-            f"{path}: the module, a {kind}, was given to the estimator as an instance, or came from "
-            "__main__, a notebook or a local function, so it cannot be rebuilt by name. Give it: "
-            "TorchModel.load(path, model=...), with the module, its class or a function that returns it"
-        )
-    else:
-        try:
-            module = _callable(factory)()
-        except Exception as error:
-            raise PersistenceError(
-                f"{path}: cannot rebuild the module from {factory}: {error!r}. Put it on the Python path, or "
-                "give it: TorchModel.load(path, model=...)"
-            ) from error
+            f"{path}: {factory} does not make the module: {error!r}. Give what does: load(path, model=...)"
+        ) from error
     if not isinstance(module, torch.nn.Module):
-        raise PersistenceError(f"{path}: {factory or given} made a {type(module).__name__}, not a torch.nn.Module")
+        raise PersistenceError(f"{path}: {factory} made a {type(module).__name__}, not a torch.nn.Module")
+    try:
+        safetensors.torch.load_model(module, str(folder / WEIGHTS))
+    except RuntimeError as error:  # names the tensors
+        raise ModelError(f"{path}: the weights are not those of {type(module).__name__}: {error}") from error
+    except (OSError, safetensors.SafetensorError) as error:
+        raise PersistenceError(f"{path}: cannot read {WEIGHTS}: {error}") from error
     return module
 
 
-def _decode(given: Decode | None, saved: dict[str, Any] | None, path: str) -> Decode | None:
-    """What the caller gave, else what the metadata name."""
-    if given is not None or saved is None:
-        return given
-    if saved["recipe"] is None:
-        raise PersistenceError(
-            f"{path}: decode came from __main__, a notebook or a local function, so it cannot be found by name. Give it:"
-            " TorchModel.load(path, decode=...)"
-        )
+def _read_tensors(file: Path, path: str) -> dict[str, torch.Tensor]:
     try:
-        return _callable(saved["recipe"])
-    except (ImportError, AttributeError) as error:
-        raise PersistenceError(
-            f"{path}: cannot find decode, {saved['recipe']}: {error!r}. Put it on the Python path, or give it:"
-            " TorchModel.load(path, decode=...)"
-        ) from error
+        return safetensors.torch.load_file(file)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise PersistenceError(f"{path}: cannot read {file.name}: {error}") from error
+
+
+def _to_give(missing: Mapping[str, str]) -> str:
+    keywords = ", ".join(f"{name}=..." for name in missing)
+    return (
+        f"{'; '.join(missing.values())}. Give what is missing: load(path, {keywords}). Classes and functions of modules that "
+        "can be imported, and functools.partials of them, need not be given"
+    )
 
 
 class Store:

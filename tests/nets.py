@@ -1,5 +1,7 @@
 """Small networks for tests; in a module of their own, so that executors can import them."""
 
+from collections.abc import Callable
+
 import torch
 
 
@@ -65,3 +67,15 @@ class Logarithms(torch.nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         return rows.log_softmax(1)
+
+
+class Scaled(torch.nn.Module):
+    """A layer for two features, made by what is given, and then a scale for each."""
+
+    def __init__(self, scale: torch.Tensor, layer: Callable[[int], torch.nn.Module]) -> None:
+        super().__init__()
+        self.layer = layer(2)
+        self.register_buffer("scale", scale)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.layer(rows) * self.scale

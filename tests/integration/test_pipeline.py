@@ -25,3 +25,15 @@ def test_pipeline_with_an_assembler(spark, tmp_path):
     model.save(str(tmp_path / "pipeline"))
     again = PipelineModel.load(str(tmp_path / "pipeline")).transform(data).orderBy(*columns).collect()
     assert [row.probability for row in again] == scored
+
+
+def test_a_pipeline_that_was_saved_trains_the_same(spark, tmp_path):
+    data = frame(spark, 180).select(F.col("features").alias("x"), "label")
+    estimator = TorchEstimator(
+        model=Small, loss="CrossEntropyLoss", batchSize=90, num_workers=3, featuresCol="x", seed=5
+    )
+    Pipeline(stages=[estimator]).save(str(tmp_path / "pipeline"))
+    (one,) = Pipeline(stages=[estimator]).fit(data).stages
+    (other,) = Pipeline.load(str(tmp_path / "pipeline")).fit(data).stages
+    for name, tensor in one.module.state_dict().items():
+        assert torch.equal(tensor, other.module.state_dict()[name])

@@ -14,7 +14,7 @@ from tests.integration.test_training import OPTIMIZERS, frame
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [CrossValidator, TrainValidationSplit])
-def test_the_better_of_two_is_found(spark, kind):
+def test_the_better_of_two_is_found(spark, kind, tmp_path):
     """Each fit needs all three slots, and two are started at a time."""
     data = frame(spark, 300).withColumn(
         "label", (F.aggregate("features", F.lit(0.0).cast("float"), lambda a, b: a + b) > 0).cast("double")
@@ -43,4 +43,11 @@ def test_the_better_of_two_is_found(spark, kind):
     assert isinstance(best, TorchModel)
     assert best.getMaxIter() == 40
     assert len(best.history) == 40
-    assert tuned.transform(data).select("probability", "prediction").count() == 300
+    scored = tuned.transform(data).select("features", "probability", "prediction")
+    assert scored.count() == 300
+
+    tuned.save(str(tmp_path / "tuned"))
+    again = type(tuned).load(str(tmp_path / "tuned"))
+    assert again.getEstimator().optimizer.keywords == estimator.optimizer.keywords
+    scored_again = again.transform(data).select(scored.columns)
+    assert sorted(scored_again.collect()) == sorted(scored.collect())

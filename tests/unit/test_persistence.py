@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,14 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm.errors import ModelError, PersistenceError
 from sparkdl_comm.model import TorchModel
-from sparkdl_comm.persistence import Store, importable, recipe_of
+from sparkdl_comm.persistence import Store
 
-from ..nets import Sum, Tied, TwoClasses, make_two_classes, not_a_module
+from ..nets import Scaled, Sum, Tied, TwoClasses, make_two_classes, not_a_module
 
 
 @pytest.fixture
 def model(spark: SparkSession) -> TorchModel:
-    trained = TorchModel(TwoClasses(), True, {"world": 3, "history": []}, [2], importable(make_two_classes), "exp")
+    trained = TorchModel(TwoClasses(), True, {"world": 3, "history": []}, [2], make_two_classes, "exp")
     with torch.no_grad():
         trained.module.linear.weight.mul_(7)
     return trained.setFeaturesCol("x").setBatchSize(9)
@@ -38,7 +39,7 @@ def test_round_trip(model: TorchModel, tmp_path: Path) -> None:
     assert torch.equal(weights(loaded)["linear.weight"], weights(model)["linear.weight"])
     assert not loaded.module.training
     assert (loaded.uid, loaded.summary, loaded.classification) == (model.uid, model.summary, True)
-    assert (loaded.output_shape, loaded.factory, loaded.activation) == ([2], "tests.nets:make_two_classes", "exp")
+    assert (loaded.output_shape, loaded.factory, loaded.activation) == ([2], make_two_classes, "exp")
     assert (loaded.getFeaturesCol(), loaded.getBatchSize(), loaded.getLabelCol()) == ("x", 9, "label")
     assert not loaded.isSet("labelCol")
     assert loaded.getStrategy() is None
@@ -128,7 +129,7 @@ def test_any_file_system(model: TorchModel, spark: SparkSession, tmp_path: Path)
 def test_tied_tensors(spark: SparkSession, tmp_path: Path) -> None:
     module = Tied()
     path = str(tmp_path / "model")
-    TorchModel(module, False, factory=importable(Tied)).save(path)
+    TorchModel(module, False, factory=Tied).save(path)
     loaded = TorchModel.load(path).module
     assert torch.equal(loaded.encoder.weight, module.encoder.weight)
     assert loaded.decoder.weight is loaded.encoder.weight
@@ -136,42 +137,29 @@ def test_tied_tensors(spark: SparkSession, tmp_path: Path) -> None:
     assert size < 9 * 4 * 2 + 3 * 4 + 250, "stored once"
 
 
-def test_what_can_be_imported() -> None:
-    def local() -> torch.nn.Module:
-        return TwoClasses()
-
-    assert importable(TwoClasses) == "tests.nets:TwoClasses"
-    assert importable(make_two_classes) == "tests.nets:make_two_classes"
-    for model in (local, lambda: TwoClasses(), TwoClasses()):
-        assert importable(model) is None
-    local.__module__, local.__qualname__ = "__main__", "local"
-    assert importable(local) is None
-
-
-def test_partial_with_arguments_of_json(spark: SparkSession, tmp_path: Path) -> None:
-    layer = functools.partial(torch.nn.Linear, 3, out_features=2, bias=False)
-    recipe = recipe_of(layer)
-    assert recipe == {
-        "call": "torch.nn.modules.linear:Linear",
-        "args": [3],
-        "keywords": {"out_features": 2, "bias": False},
-    }
-    saved = TorchModel(layer(), False, output_shape=[2], factory=recipe)
-    saved.save(str(tmp_path / "model"))
+def test_partial_with_a_tensor_among_its_arguments(spark: SparkSession, tmp_path: Path) -> None:
+    factory = functools.partial(
+        Scaled, torch.tensor([1.0, 3.0]), layer=functools.partial(torch.nn.Linear, 2, bias=False)
+    )
+    saved = TorchModel(factory(), False, output_shape=[2], factory=factory)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        saved.save(str(tmp_path / "model"))
     loaded = TorchModel.load(str(tmp_path / "model"))
-    assert torch.equal(loaded.module.weight, saved.module.weight)
-    assert loaded.module.bias is None
-    assert loaded.factory == recipe
-    for keywords in ({"dtype": torch.float64}, {"out_features": (2,)}):
-        assert recipe_of(functools.partial(torch.nn.Linear, 3, **keywords)) is None
-    assert recipe_of(functools.partial(lambda width: TwoClasses(), 3)) is None
+    assert torch.equal(loaded.module.layer.weight, saved.module.layer.weight)
+    assert torch.equal(loaded.factory().scale, torch.tensor([1.0, 3.0]))
+    (tmp_path / "model/ingredients.safetensors").write_bytes(b"")
+    with pytest.raises(PersistenceError, match=r"cannot read ingredients\.safetensors"):
+        TorchModel.load(str(tmp_path / "model"))
 
 
 def test_model_needed_and_given(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "model")
     module = Sum(4.0)
-    TorchModel(module, False).save(path)
-    with pytest.raises(PersistenceError, match=r"instance, or came from .*TorchModel\.load\(path, model="):
+    message = r"model \(instance of tests\.nets:Sum\) cannot be imported by name.* load\(path, model=\.\.\.\)"
+    with pytest.warns(UserWarning, match=message):
+        TorchModel(module, False).save(path)
+    with pytest.raises(PersistenceError, match=message):
         TorchModel.load(path)
     given = Sum(0.0)
     for model in (given, Sum, lambda: Sum(1.0)):
@@ -183,12 +171,17 @@ def test_model_needed_and_given(spark: SparkSession, tmp_path: Path) -> None:
         TorchModel.load(path, model=not_a_module)
 
 
-@pytest.mark.parametrize("factory", ["tests.nowhere:f", "tests.nets:Gone", "tests.nets:not_a_module"])
+@pytest.mark.parametrize(
+    "factory", ["tests.nowhere:f", "tests.nets:Gone", "tests.nets:not_a_module", "tests.nets:Scaled"]
+)
 def test_factory_gone(model: TorchModel, tmp_path: Path, factory: str) -> None:
-    model.factory = factory
     model.save(str(tmp_path / "model"))
-    with pytest.raises(PersistenceError, match=factory):
+    metadata = tmp_path / "model/metadata/part-00000"
+    metadata.write_text(metadata.read_text().replace("tests.nets:make_two_classes", factory))
+    (tmp_path / "model/metadata/.part-00000.crc").unlink()
+    with pytest.raises(PersistenceError, match=factory.split(":")[1]):
         TorchModel.load(str(tmp_path / "model"))
+    assert TorchModel.load(str(tmp_path / "model"), model=TwoClasses).uid == model.uid
 
 
 def test_nothing_there_or_something_else(spark: SparkSession, model: TorchModel, tmp_path: Path) -> None:
