@@ -131,6 +131,7 @@ bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench
 	$(BENCH) python/bench_ps.py --quick
 	$(BENCH) python/bench_peers.py --topology star:3 --quick
 	$(BENCH) python/bench_collectives.py --topology bcube:2,2 --quick
+	$(BENCH) python/bench_transform.py --quick
 
 .PHONY: bench-full
 bench-full: env jar build/spark3-home/.stamp ## the benchmarks, completely: figures for the record
@@ -138,6 +139,7 @@ bench-full: env jar build/spark3-home/.stamp ## the benchmarks, completely: figu
 	$(BENCH) python/bench_peers.py
 	$(BENCH) python/bench_collectives.py --topology bcube:3,2 --sizes 4,16,64
 	$(BENCH) python/bench_collectives.py --topology star:9 --sizes 4,16 --operations all_reduce,broadcast,reduce --peers gloo,openmpi
+	$(BENCH) python/bench_transform.py
 
 .PHONY: lab-check
 lab-check: env ## measures the lab's links, on a quiet machine: fails if one is off by more than 8 %

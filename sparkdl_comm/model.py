@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from pyspark.ml import Model
 from pyspark.ml.linalg import VectorUDT
 from pyspark.ml.util import MLReadable, MLWritable
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import (
     ArrayType,
     ByteType,
@@ -24,6 +25,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from . import export
 from .data import columns
 from .data.fields import Decode, Field, for_model
 from .errors import InputError
@@ -32,6 +34,9 @@ from .persistence import TorchModelReader, TorchModelWriter
 from .predict import Predictor, Shipped
 from .scoring import PREDICTION, Activation, Scoring, columns_of, kind_of
 from .session import is_classic
+
+#: What a module is called with: one tensor, or several.
+Example: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
 
 _NATIVE = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
 
@@ -103,7 +108,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
             else self.module,
             features=features,
             columns=len(dataset.columns),
-            batch_size=self.getBatchSize(),
+            batch_size=self.getPredictBatchSize(),
             scoring=Scoring(kind, self.activation, tuple(added)),
             device=self.getDevice(),
         )
@@ -133,6 +138,30 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         """A copy of ``module``, on the CPU, in eval mode: the caller's own to change."""
         return copy.deepcopy(self.module).eval()
 
+    def export_torchscript(self, path: str, example: Example | None = None, overwrite: bool = False) -> None:
+        """Write the module as TorchScript, for ``torch.jit.load`` in Python or C++, to any path that Spark can write.
+
+        :param example: input to record (``torch.jit.trace``): a tensor ``[rows, …]``, or a tuple of them for a module with
+            several inputs. None: the module's code is compiled (``torch.jit.script``).
+        :raises PersistenceError: ``path`` exists, unless ``overwrite``, or cannot be written.
+        :raises ModelError: torch cannot export this module.
+        """
+        write = functools.partial(export.torchscript, self.to_torch(), None if example is None else _inputs(example))
+        export.put(SparkSession.builder.getOrCreate(), path, write, overwrite)
+
+    def export_onnx(self, path: str, example: Example, overwrite: bool = False, **options: Any) -> None:
+        """Write the module as ONNX, to any path that Spark can write; its inputs are called as the feature columns.
+
+        Takes any number of rows. Large weights go to a file of their own beside it, ``<path>.data``.
+
+        :param example: as in :meth:`export_torchscript`.
+        :param options: for ``torch.onnx.export``, such as ``opset_version``.
+        :raises PersistenceError: ``path`` exists, unless ``overwrite``, or cannot be written.
+        :raises ModelError: torch cannot export this module, or ``sparkdl_comm[onnx]`` is not installed.
+        """
+        write = functools.partial(export.onnx, self.to_torch(), _inputs(example), self.feature_columns(), options)
+        export.put(SparkSession.builder.getOrCreate(), path, write, overwrite)
+
     def write(self) -> TorchModelWriter:
         return TorchModelWriter(self)
 
@@ -152,6 +181,10 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         """
         given = {"model": model, "decode": decode}
         return TorchModelReader(cls, {name: value for name, value in given.items() if value is not None}).load(path)
+
+
+def _inputs(example: Example) -> tuple[torch.Tensor, ...]:
+    return (example,) if isinstance(example, torch.Tensor) else tuple(example)
 
 
 def _is_native(kind: DataType) -> bool:

@@ -7,6 +7,7 @@ from .cluster import ClusterKeywords, ClusterParams
 from .columns import ColumnKeywords, ColumnParams
 from .early_stopping import EarlyStoppingKeywords, EarlyStoppingParams
 from .optimization import OptimizationKeywords, OptimizationParams
+from .prediction import PredictionKeywords, PredictionParams
 from .training import TrainingKeywords, TrainingParams
 from .validation import ValidationKeywords, ValidationParams
 
@@ -18,6 +19,7 @@ class ParamKeywords(
     OptimizationKeywords,
     EarlyStoppingKeywords,
     CheckpointKeywords,
+    PredictionKeywords,
     ClusterKeywords,
     total=False,
 ):
@@ -31,6 +33,7 @@ class TorchParams(
     OptimizationParams,
     EarlyStoppingParams,
     CheckpointParams,
+    PredictionParams,
     ClusterParams,
 ):
     """What estimator and model share. A Param set here overrides the session's conf."""

@@ -24,7 +24,7 @@ class TrainingParams(HasMaxIter, HasSeed, KeywordParams):
     batchSize: Param[int] = Param(
         Params._dummy(),
         "batchSize",
-        "rows per batch over all ranks, accumulationSteps of which make a step; in transform, rows per forward pass",
+        "rows per batch over all ranks, accumulationSteps of which make a step",
         TypeConverters.toInt,
     )
 

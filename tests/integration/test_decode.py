@@ -34,7 +34,7 @@ def test_a_decode_that_has_no_name_must_be_given_again(spark, tmp_path):
     data = encoded(spark)
     model = fit(data, epochs=1, decode=local)
     model.save(str(tmp_path / "model"))
-    with pytest.raises(PersistenceError, match=r"TorchModel\.load\(path, decode=\.\.\.\)"):
+    with pytest.raises(PersistenceError, match=r" load\(path, decode=\.\.\.\)"):
         TorchModel.load(str(tmp_path / "model"))
     loaded = TorchModel.load(str(tmp_path / "model"), decode=local)
     assert list(loaded.transform(data).toPandas()["prediction"]) == list(model.transform(data).toPandas()["prediction"])

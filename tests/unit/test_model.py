@@ -64,7 +64,7 @@ def test_column_metadata_survives(arrays: DataFrame, classifier: TorchModel) -> 
 
 def test_scalar_feature_and_value(spark: SparkSession) -> None:
     model = TorchModel(Sum(3.0), classification=False)
-    scored = model.setFeaturesCol("id").setBatchSize(7).transform(spark.range(100, numPartitions=3))
+    scored = model.setFeaturesCol("id").setPredictBatchSize(7).transform(spark.range(100, numPartitions=3))
     assert [row.prediction for row in scored.orderBy("id").collect()] == [3.0 * i for i in range(100)]
 
 
@@ -89,7 +89,7 @@ def test_rows_per_forward_pass(spark: SparkSession) -> None:
             assert not self.training
             return torch.full((len(rows),), float(len(rows)))
 
-    model = TorchModel(Counts(), classification=False).setFeaturesCol("id").setBatchSize(4)
+    model = TorchModel(Counts(), classification=False).setFeaturesCol("id").setPredictBatchSize(4)
     sizes = [row.prediction for row in model.transform(spark.range(10, numPartitions=1)).collect()]
     assert sizes == [4.0] * 8 + [2.0] * 2
 
@@ -119,8 +119,8 @@ def test_refused_before_anything_runs(arrays: DataFrame, classifier: TorchModel)
         classifier.transform(arrays.withColumn("features", F.lit("x")))
     with pytest.raises(InputError, match="predictionCol: there already is a column 'label'"):
         classifier.copy().setPredictionCol("label").transform(arrays)
-    with pytest.raises(ConfError, match="batchSize=0"):
-        classifier.copy().setBatchSize(0).transform(arrays)
+    with pytest.raises(ConfError, match="predictBatchSize=0"):
+        classifier.copy().setPredictBatchSize(0).transform(arrays)
 
 
 def test_evaluator(arrays: DataFrame, classifier: TorchModel) -> None:

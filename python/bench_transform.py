@@ -1,0 +1,192 @@
+"""Rows per second of `TorchModel.transform` beside a hand-written pandas_udf with the same model, in one run.
+
+    python python/bench_transform.py --json
+
+Both score the same cached DataFrame and add the same column, `prediction`; the result is consumed whole by Spark's noop
+sink. The hand-written functions are what one finds in tutorials: an iterator of Series, the model from a broadcast, one
+forward pass per Arrow batch (`pandas_udf`), and the same in passes of as many rows as transform takes
+(`pandas_udf chunks`). The ratio is to the faster of the two. `transform all` adds `rawPrediction` and `probability` too,
+which the hand-written ones do not.
+
+Verified: in every timed run, a checksum over all rows' ids and predictions is that of a forward pass in this process.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pandas as pd
+import torch
+from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.functions import vector_to_array
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.functions import pandas_udf
+from sklearn.datasets import load_breast_cancer
+
+from sparkdl_comm import TorchModel
+from sparkdl_comm.lab.bench import Report, Row, measure, versions
+from sparkdl_comm.lab.bench import parser as bench_parser
+from sparkdl_comm.networks import SmallLeNet, digits_28x28, parameter_count
+
+HAND_WRITTEN = ("pandas_udf", "pandas_udf chunks")
+
+
+def session(executors: int) -> SparkSession:
+    conf = {
+        "spark.master": f"local-cluster[{executors},1,2048]",
+        "spark.executor.memory": "2048m",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+    spark = SparkSession.builder.appName("bench_transform").config(map=conf).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def repeated(spark: SparkSession, features: np.ndarray, rows: int, executors: int) -> DataFrame:
+    """The rows of `features` again and again: `id`, and `features` as array<float>."""
+    table = pd.DataFrame({"row": range(len(features)), "features": list(features)})
+    known = F.broadcast(spark.createDataFrame(table, "row long, features array<float>"))
+    ids = spark.range(0, rows, numPartitions=2 * executors).withColumn("row", F.col("id") % len(features))
+    return ids.join(known, "row").select("id", "features")
+
+
+def lenet(spark: SparkSession, rows: int, executors: int) -> tuple[torch.nn.Module, np.ndarray, DataFrame]:
+    """Handwritten digits, as arrays of 784 pixels."""
+    torch.manual_seed(1)
+    pixels = digits_28x28()[0].numpy()
+    return SmallLeNet(), pixels, repeated(spark, pixels, rows, executors)
+
+
+def tabular(spark: SparkSession, rows: int, executors: int) -> tuple[torch.nn.Module, np.ndarray, DataFrame]:
+    """The 30 measurements of the breast cancer data, assembled to a Vector."""
+    torch.manual_seed(1)
+    values = load_breast_cancer().data
+    values = ((values - values.mean(0)) / values.std(0)).astype(np.float32)
+    network = torch.nn.Sequential(
+        *(torch.nn.Linear(30, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
+    )
+    names = [f"x{index}" for index in range(30)]
+    flat = repeated(spark, values, rows, executors).select(
+        "id", *(F.col("features")[i].alias(n) for i, n in enumerate(names))
+    )
+    return (
+        network,
+        values,
+        VectorAssembler(inputCols=names, outputCol="features").transform(flat).select("id", "features"),
+    )
+
+
+#: What is scored, and how many rows of it, as a multiple of `--rows`.
+CASES = {"lenet": (lenet, 1), "tabular": (tabular, 10)}
+
+
+def hand_written(spark: SparkSession, module: torch.nn.Module, chunk: int | None) -> Callable[[Column], Column]:
+    shared = spark.sparkContext.broadcast(module)
+
+    @pandas_udf("double")
+    def predict(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        network = shared.value.eval()
+        with torch.inference_mode():
+            for batch in batches:
+                inputs = torch.from_numpy(np.stack(batch.to_numpy()))
+                outputs = [network(part) for part in inputs.split(chunk or len(inputs))]
+                yield pd.Series(torch.cat(outputs).argmax(1).double().numpy())
+
+    return predict
+
+
+def scoring(module: torch.nn.Module, data: DataFrame, chunk: int) -> dict[str, Callable[[], DataFrame]]:
+    """What makes the scored DataFrame, by name."""
+    model = TorchModel(module, classification=True, activation="softmax").setPredictBatchSize(chunk)
+    alone = model.copy().setRawPredictionCol("").setProbabilityCol("")
+    vectors = data.schema["features"].dataType.typeName() != "array"
+    features = vector_to_array("features", "float32") if vectors else F.col("features")
+    ways = {
+        name: functools.partial(data.withColumn, "prediction", hand_written(data.sparkSession, module, size)(features))
+        for name, size in zip(HAND_WRITTEN, (None, chunk), strict=True)
+    }
+    return {**ways, "transform": lambda: alone.transform(data), "transform all": lambda: model.transform(data)}
+
+
+def score(make: Callable[[], DataFrame]) -> tuple[float, int, int]:
+    """Seconds, and the count and the checksum of what was scored."""
+    seen = Observation()
+    checksum = F.sum(F.xxhash64("id", "prediction") % F.lit(1 << 31))
+    scored = make().observe(seen, F.count("*").alias("rows"), checksum.alias("checksum"))
+    start = time.perf_counter()
+    scored.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - start, seen.get["rows"], seen.get["checksum"]
+
+
+def bench(spark: SparkSession, case: str, options: Namespace) -> list[Row]:
+    make, factor = CASES[case]
+    count = options.rows * factor
+    module, features, data = make(spark, count, options.executors)
+    data = data.cache()
+    with torch.inference_mode():
+        classes = module.eval()(torch.from_numpy(features)).argmax(1).double().tolist()
+    answers = spark.createDataFrame(enumerate(classes), "row long, prediction double")
+    known = spark.range(count).withColumn("row", F.col("id") % len(features)).join(answers, "row")
+    _, _, expected = score(lambda: known)
+
+    ways = scoring(module, data, options.chunk)
+    runs = measure(
+        {name: functools.partial(score, way) for name, way in ways.items()},
+        warmup=options.warmup,
+        repeats=options.repeats,
+    )
+    medians = {name: statistics.median(seconds for seconds, _, _ in done) for name, done in runs.items()}
+    by_hand = min(medians[name] for name in HAND_WRITTEN)
+    data.unpersist()
+    return [
+        Row(
+            suite="transform",
+            case=case,
+            algorithm=name,
+            topology="loopback",
+            rate_mbit=None,
+            world=options.executors,
+            bytes=count * features.shape[1] * 4,
+            samples=[seconds for seconds, _, _ in done],
+            verified=all((rows, checksum) == (count, expected) for _, rows, checksum in done),
+            versions=versions("pyspark", "torch", "pandas", "pyarrow"),
+            extra={
+                "rows": count,
+                "rows_per_second": count / medians[name],
+                "ratio_to_hand_written": by_hand / medians[name],
+                "parameters": parameter_count(module),
+            },
+        )
+        for name, done in runs.items()
+    ]
+
+
+def main() -> int:
+    parser = bench_parser(__doc__)
+    parser.add_argument("--executors", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=20_000, help="images to score; ten times as many tabular rows")
+    parser.add_argument("--chunk", type=int, default=256, help="rows per forward pass of transform")
+    parser.add_argument("--cases", default=",".join(CASES))
+    options = parser.parse_args()
+    if options.quick:
+        options.rows, options.repeats = 4000, 1
+    report = Report(as_json=options.json)
+    spark = session(options.executors)
+    for case in options.cases.split(","):
+        for row in bench(spark, case, options):
+            report.add(row)
+    spark.stop()
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
