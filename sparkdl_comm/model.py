@@ -11,6 +11,7 @@ import torch
 from pyspark.ml import Model
 from pyspark.ml.linalg import VectorUDT
 from pyspark.ml.util import MLReadable, MLWritable
+from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import (
     ArrayType,
@@ -38,7 +39,7 @@ from .session import is_classic
 #: What a module is called with: one tensor, or several.
 Example: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
 
-_NATIVE = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
+_NATIVE = (VectorUDT, OldVectorUDT, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
 
 
 class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
@@ -188,5 +189,5 @@ def _inputs(example: Example) -> tuple[torch.Tensor, ...]:
 
 
 def _is_native(kind: DataType) -> bool:
-    """Whether Arrow delivers this column as numbers that need no conversion by Spark."""
+    """Whether this column is read from Arrow as it is, with no conversion by Spark before."""
     return isinstance(kind.elementType if isinstance(kind, ArrayType) else kind, _NATIVE)

@@ -9,18 +9,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import InputError
+from . import vectors
 from .decoding import decoded
 from .fields import Field
 
 
 def read(field: Field, column: pa.Array) -> np.ndarray:
-    """All rows of a batch, ``[rows, …]``, decoded, of the field's type and shape; a view where possible.
+    """All rows of a batch of numbers, arrays, ML Vectors or encoded values, ``[rows, …]``, of the field's type and shape; a
+    view where possible.
 
     :raises InputError: null rows or elements (with their count), rows of different lengths, or of another length than the
         field's shape takes; as :func:`sparkdl_comm.data.decoding.decoded`.
     """
     if field.decode is not None:
         column = decoded(field, column)
+    elif pa.types.is_struct(column.type):
+        column = vectors.lists(column)
     nulls = null_rows(column)
     if nulls:
         raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def lists(column: pa.StructArray) -> pa.ListArray:
@@ -26,7 +27,7 @@ def lists(column: pa.StructArray) -> pa.ListArray:
 
 def _lengths(column: pa.ListArray) -> np.ndarray:
     """Of each list; 0 for null."""
-    return pa.compute.list_value_length(column).fill_null(0).to_numpy()
+    return pc.list_value_length(column).fill_null(0).to_numpy()
 
 
 def _nulls(column: pa.Array) -> np.ndarray:
