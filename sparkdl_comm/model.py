@@ -33,7 +33,7 @@ from .errors import InputError
 from .params import TorchParams
 from .persistence import TorchModelReader, TorchModelWriter
 from .predict import Predictor, Shipped
-from .scoring import PREDICTION, Activation, Scoring, columns_of, kind_of
+from .scoring import PREDICTION, Activation, Kind, OutputShape, Scoring, columns_of, kind_of, members_of
 from .session import is_classic
 
 #: What a module is called with: one tensor, or several.
@@ -47,10 +47,11 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
 
     ``module``: the trained ``torch.nn.Module``, on the CPU, in eval mode. ``summary``: the run in numbers (see
     :func:`sparkdl_comm.train.report.summarize`), None for a model that was not trained here.
-    ``classification``: labels were classes. ``output_shape``: shape of the output for one row, None if not
-    known. ``activation``: what makes probabilities of outputs, softmax, exp, sigmoid or identity; None: nothing
-    does. These three decide what ``transform`` adds; see the table of :mod:`sparkdl_comm.scoring`. ``decode``: makes an
-    array of a value of a feature column that is binary or text; None: there is no such column.
+    ``classification``: labels were classes. ``output_shape``: shape of the output for one row, or of each by name if
+    there are several, None if not known. ``activation``: what makes probabilities of outputs, softmax, exp, sigmoid or
+    identity; None: nothing does. These three decide what ``transform`` adds; see the table of
+    :mod:`sparkdl_comm.scoring`. ``decode``: makes an array of a value of a feature column that is binary or text; None:
+    there is no such column.
 
     Copies share ``module``; nothing here changes it.
     """
@@ -60,7 +61,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         module: torch.nn.Module,
         classification: bool,
         summary: dict[str, Any] | None = None,
-        output_shape: list[int] | None = None,
+        output_shape: OutputShape | None = None,
         factory: Callable[[], torch.nn.Module] | None = None,
         activation: Activation | None = None,
         decode: Decode | None = None,
@@ -82,8 +83,9 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
 
         A classifier adds ``rawPredictionCol`` and ``probabilityCol``, ML Vectors, and ``predictionCol``, the class
         as a double; any other model only ``predictionCol``, a double, or ``array<float>`` if it gives several
-        values per row. A name of "" leaves a column out. ``dataset`` may be a stream. Lazy, as everything in
-        Spark: null features are found (InputError) when the result is used.
+        values per row, or a struct of these if it gives several tensors. A name of "" leaves a column out.
+        ``dataset`` may be a stream. Lazy, as everything in Spark: null features are found (InputError) when the
+        result is used.
 
         :raises InputError: the features' column is missing or of a type that is not accepted, or a column to
             add is already there.
@@ -91,6 +93,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         """
         self._check_params()
         kind = kind_of(self.classification, self.activation, self.output_shape)
+        members = members_of(self.output_shape)
         added = self._added(columns_of(kind, self.activation), dataset)
         if not added:
             return dataset
@@ -110,14 +113,15 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
             features=features,
             columns=len(dataset.columns),
             batch_size=self.getPredictBatchSize(),
-            scoring=Scoring(kind, self.activation, tuple(added)),
+            scoring=Scoring(kind, self.activation, tuple(added), members),
             device=self.getDevice(),
         )
         rows = dataset.select("*", *converted) if converted else dataset
         # mapInArrow and Arrow look columns up by name, and stumble over dots and duplicates
         rows = rows.toDF(*(f"c{index}" for index in range(len(rows.columns))))
-        types = {PREDICTION: ArrayType(FloatType(), False) if kind == "vector" else DoubleType()}
-        fields = [StructField(column, types.get(column, VectorUDT())) for column in added]
+        parts = [StructField(name, _type_of(part)) for name, part in members.items()]
+        prediction = StructType(parts) if parts else _type_of(kind)
+        fields = [StructField(column, prediction if column == PREDICTION else VectorUDT()) for column in added]
         schema = StructType([*rows.schema.fields[: len(dataset.columns)], *fields])
         return rows.mapInArrow(predictor, schema).toDF(*dataset.columns, *added.values())
 
@@ -186,6 +190,11 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
 
 def _inputs(example: Example) -> tuple[torch.Tensor, ...]:
     return (example,) if isinstance(example, torch.Tensor) else tuple(example)
+
+
+def _type_of(kind: Kind) -> DataType:
+    """Of a prediction."""
+    return ArrayType(FloatType(), False) if kind == "vector" else DoubleType()
 
 
 def _is_native(kind: DataType) -> bool:

@@ -77,6 +77,9 @@ class Predictor:
                 ]
                 parts.append(self.scoring(module(*rows), len(rows[0])))
         columns = [torch.cat(column).numpy() for column in zip(*parts, strict=True)]
+        members = list(self.scoring.members)
+        if members:
+            return [pa.StructArray.from_arrays([_arrow(PREDICTION, column) for column in columns], names=members)]
         return [_arrow(name, column) for name, column in zip(self.scoring.columns, columns, strict=True)]
 
 

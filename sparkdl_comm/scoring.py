@@ -15,16 +15,21 @@ BCEWithLogitsLoss      one value z         (-z, z)                     (1 - s, s
 BCELoss                one value p         (1 - p, p)                  (1 - p, p)     1 where p > 0.5
 any other              one value           none                        none           the value
 any other              several values      none                        none           the values, flattened
+any                    several tensors     none                        none           a struct of those
 =====================  ==================  ==========================  =============  =====================
+
+Several tensors are a dict of them, or a tuple, whose members are called ``output0``, ``output1`` and so on. A member is
+one value or several, flattened.
 
 The functions of ``torch.nn.functional`` count as the losses of the same mathematics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -33,8 +38,11 @@ from .errors import ModelError
 
 #: What makes probabilities of the outputs of a classifier; ``identity``: they are probabilities already.
 Activation = Literal["softmax", "exp", "sigmoid", "identity"]
-#: ``classes``: one score per class. ``binary``: one score, for class 1. ``value``, ``vector``: no classifier.
-Kind = Literal["classes", "binary", "value", "vector"]
+#: ``classes``: one score per class. ``binary``: one score, for class 1. ``value``, ``vector``: no classifier. ``struct``:
+#: several tensors.
+Kind = Literal["classes", "binary", "value", "vector", "struct"]
+#: Shape of the output for one row; by name, if there are several tensors.
+OutputShape: TypeAlias = "list[int] | dict[str, list[int]]"
 
 RAW, PROBABILITY, PREDICTION = "rawPrediction", "probability", "prediction"
 
@@ -61,21 +69,45 @@ def activation_of(loss: Any) -> Activation | None:
     return next((activation for known, activation in _FUNCTIONS if known is function), None)
 
 
-def kind_of(classification: bool, activation: Activation | None, output_shape: Sequence[int] | None) -> Kind:
+def shape_of(output: Any) -> OutputShape | None:
+    """Shape of what a model returned, for one row; None if it is not made of tensors with rows."""
+    if isinstance(output, torch.Tensor):
+        return list(output.shape[1:]) if output.dim() else None
+    shapes = {name: shape_of(tensor) for name, tensor in _members(output).items()}
+    return {name: shape for name, shape in shapes.items() if isinstance(shape, list)} or None
+
+
+def _members(output: Any) -> dict[str, Any]:
+    """Several tensors by name."""
+    if isinstance(output, Mapping):
+        return {str(name): tensor for name, tensor in output.items()}
+    return {f"output{i}": tensor for i, tensor in enumerate(output)} if isinstance(output, (tuple, list)) else {}
+
+
+def members_of(output_shape: OutputShape | None) -> dict[str, Kind]:
+    """What the members of a struct are; nothing for anything else."""
+    return {name: _plain(shape) for name, shape in output_shape.items()} if isinstance(output_shape, dict) else {}
+
+
+def _plain(shape: list[int]) -> Kind:
+    return "value" if math.prod(shape) == 1 else "vector"
+
+
+def kind_of(classification: bool, activation: Activation | None, output_shape: OutputShape | None) -> Kind:
     """What a model is; see the table of this module.
 
     :param classification: labels were classes.
     :param output_shape: of the output for one row; None if not known, then a row has as many values as the
         loss suggests: one, unless labels were classes.
     """
-    size = 1
-    for length in output_shape or ():
-        size *= length
+    if isinstance(output_shape, dict):
+        return "struct"
+    size = math.prod(output_shape or ())
     if activation in ("sigmoid", "identity") and size == 1:
         return "binary"
     if classification and (output_shape is None or (size > 1 and len(output_shape) == 1)):
         return "classes"
-    return "value" if size == 1 else "vector"
+    return _plain(output_shape or [])
 
 
 _PROBABILITIES: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -93,28 +125,32 @@ def columns_of(kind: Kind, activation: Activation | None) -> tuple[str, ...]:
     """
     if activation is not None and activation not in _PROBABILITIES:
         raise ModelError(f"model.activation is {activation!r}; it must be None or one of {', '.join(_PROBABILITIES)}")
-    if kind in ("value", "vector"):
+    if kind in ("value", "vector", "struct"):
         return (PREDICTION,)
     return (RAW, PROBABILITY, PREDICTION) if activation is not None else (RAW, PREDICTION)
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """How outputs become columns. ``columns``: those that are wanted of :func:`columns_of`, in this order."""
+    """How outputs become columns. ``columns``: those that are wanted of :func:`columns_of`, in this order. ``members``: of a
+    struct, ``value`` or ``vector`` by name."""
 
     kind: Kind
     activation: Activation | None
     columns: tuple[str, ...]
+    members: Mapping[str, Kind] = field(default_factory=dict)
 
     def __call__(self, output: Any, rows: int) -> list[torch.Tensor]:
         """The columns for some rows, on the CPU.
 
         :param output: what the model returned.
         :return: one tensor per column: float64 ``[rows]``, or ``[rows, classes]`` for RAW and PROBABILITY;
-            the prediction of a ``vector`` is float32 ``[rows, values]``.
+            the prediction of a ``vector`` is float32 ``[rows, values]``; that of a ``struct`` is one tensor per member.
         :raises ModelError: the output does not have one row per row, or is a vector where a number was
             expected, or the other way round.
         """
+        if self.kind == "struct":
+            return list(self._of_members(_members(output), rows))
         if not isinstance(output, torch.Tensor) or output.dim() == 0 or output.shape[0] != rows:
             got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
             raise ModelError(f"the model must return a tensor with one row per row of input, {rows}; it returned {got}")
@@ -135,6 +171,12 @@ class Scoring:
                 "model.output_shape = [1] to have it as the prediction"
             )
         return [column.double().cpu() for column in self._classify(output)]
+
+    def _of_members(self, found: dict[str, Any], rows: int) -> Iterator[torch.Tensor]:
+        if list(found) != list(self.members):
+            raise ModelError(f"the model must return {list(self.members)}, as in training; it returned {list(found)}")
+        for name, kind in self.members.items():
+            yield from Scoring(kind, None, (PREDICTION,))(found[name], rows)
 
     def _classify(self, scores: torch.Tensor) -> Iterator[torch.Tensor]:
         """The columns of a classifier, from ``[rows, classes]``, or ``[rows, 1]`` if it is binary."""

@@ -13,6 +13,7 @@ import torch
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.partitions import BatchPlan, permutation
 from sparkdl_comm.errors import ModelError, NonFiniteLossError
+from sparkdl_comm.scoring import OutputShape, shape_of
 from sparkdl_comm.train import rng
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
@@ -41,7 +42,7 @@ class Progress:
     epoch_loss: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
     stopped: bool = False
-    output_shape: list[int] | None = None
+    output_shape: OutputShape | None = None
     phase: str = "set-up"
 
 
@@ -220,8 +221,7 @@ class TrainingLoop:
 
     def _look_at(self, output: Any) -> None:
         """``output``: of the first batch."""
-        if isinstance(output, torch.Tensor):
-            self.progress.output_shape = list(output.shape[1:])
+        self.progress.output_shape = shape_of(output)
         if self._spec.labels is not None:
             parts = [self._rows] if self._validation is None else [self._rows, self._validation]
             self._spec.labels.check(output, parts, self._rank)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import GangError
+from ..scoring import OutputShape
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class RankReport:
     ``history``: a row per epoch; its ``loss`` is this rank's part of the epoch's mean loss, the sum of these over the
     ranks, and all else is the same on all ranks but for the time.
     ``rows``: of this rank, that were trained on. ``weights_sha256``: of the trained tensors. ``output_shape``: shape of the
-    model's output for one row; None if the rank saw no row.
+    model's output for one row, by name if there are several; None if the rank saw no row.
     """
 
     rank: int
@@ -31,7 +32,7 @@ class RankReport:
     history: list[dict[str, Any]]
     rows: int
     weights_sha256: str
-    output_shape: list[int] | None = field(default=None)
+    output_shape: OutputShape | None = field(default=None)
     resumed_at: int = 0
 
     def to_json(self) -> str:

@@ -129,6 +129,9 @@ def test_several_labels_and_many_at_once(frame: DataFrame) -> None:
         TwoHeads, lambda module: both(module(tensor("features")), (tensor("label", torch.int64), tensor("value")))
     )
     assert distance(two.module.state_dict(), expected) < 1e-5
+    assert two.output_shape == {"output0": [10], "output1": []}
+    prediction = two.transform(frame).schema["prediction"].dataType.simpleString()
+    assert prediction == "struct<output0:array<float>,output1:double>"
 
 
 @pytest.mark.parametrize("loss", ["MSELoss", weighted_mse])

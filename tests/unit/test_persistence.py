@@ -178,7 +178,6 @@ def test_factory_gone(model: TorchModel, tmp_path: Path, factory: str) -> None:
     model.save(str(tmp_path / "model"))
     metadata = tmp_path / "model/metadata/part-00000"
     metadata.write_text(metadata.read_text().replace("tests.nets:make_two_classes", factory))
-    (tmp_path / "model/metadata/.part-00000.crc").unlink()
     with pytest.raises(PersistenceError, match=factory.split(":")[1]):
         TorchModel.load(str(tmp_path / "model"))
     assert TorchModel.load(str(tmp_path / "model"), model=TwoClasses).uid == model.uid

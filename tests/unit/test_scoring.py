@@ -20,7 +20,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from sparkdl_comm.errors import InputError, ModelError
 from sparkdl_comm.model import TorchModel
-from sparkdl_comm.scoring import Scoring, activation_of, columns_of, kind_of
+from sparkdl_comm.scoring import Scoring, activation_of, columns_of, kind_of, shape_of
 
 from ..nets import Logarithms, Sum, TwoClasses
 
@@ -94,8 +94,30 @@ def test_output_of_another_width_is_named() -> None:
         columns_of("classes", "tanh")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("names", [("total", "twice"), None], ids=["dict", "tuple"])
+def test_several_outputs(df: DataFrame, names: tuple[str, str] | None) -> None:
+    class Both(torch.nn.Module):
+        def forward(self, rows: torch.Tensor) -> Any:
+            both = rows.sum(1, keepdim=True), rows * 2
+            return dict(zip(names, both, strict=True)) if names else both
+
+    shape = shape_of(Both()(torch.zeros(3, 2)))
+    total, twice = names or ("output0", "output1")
+    assert shape == {total: [1], twice: [2]}
+    model = TorchModel(Both(), True, activation="softmax", output_shape=shape).setPredictBatchSize(7)
+    found = model.transform(df).orderBy("i").select("prediction.*")
+    assert found.columns == [total, twice]
+    np.testing.assert_allclose([row[total] for row in found.collect()], ROWS.sum(1), rtol=1e-6)
+    np.testing.assert_allclose([row[twice] for row in found.collect()], ROWS * 2)
+    model.output_shape = {"other": [1]}
+    with pytest.raises(
+        Exception, match=rf"must return \['other'\], as in training; it returned \['{total}', '{twice}'\]"
+    ):
+        model.transform(df).collect()
+
+
 def test_classes(df: DataFrame) -> None:
-    model = TorchModel(TwoClasses(), True, activation="softmax").setBatchSize(7)
+    model = TorchModel(TwoClasses(), True, activation="softmax").setPredictBatchSize(7)
     added = model.transform(df)
     assert added.columns == ["i", "features", "label", *ALL]
     assert [added.schema[name].dataType.typeName() for name in ALL] == ["vectorudt", "vectorudt", "double"]
