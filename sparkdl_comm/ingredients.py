@@ -34,6 +34,7 @@ _VALUE_LOSSES = (
     torch.nn.KLDivLoss,
 )
 _CLASS_LOSSES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.MultiMarginLoss)
+_CLASS_FUNCTIONS = (F.cross_entropy, F.nll_loss, F.multi_margin_loss)
 
 
 def model_like(model: Any) -> ModelLike:
@@ -95,26 +96,29 @@ def optimizer_factory(optimizer: Any) -> OptimizerFactory:
 def target_type(loss: Loss, integral: bool, scalar: bool) -> str:
     """Type of the tensor of a label column: ``int64`` for classes, else ``float32``.
 
-    As a loss of torch.nn says, which takes arrays of numbers that are no integers for probabilities of classes; with other
-    losses, classes are what is integral.
+    As a loss of torch.nn or torch.nn.functional says, which takes arrays of numbers that are no integers for
+    probabilities of classes; with other losses, classes are what is integral.
 
     :param integral: the column holds integers. ``scalar``: one per row, no array.
     """
     if isinstance(loss, _VALUE_LOSSES) or activation_of(loss) in ("sigmoid", "identity"):
         return "float32"
-    return "int64" if integral or (scalar and isinstance(loss, _CLASS_LOSSES)) else "float32"
+    return "int64" if integral or (scalar and _over_classes(loss)) else "float32"
 
 
 def class_labels(loss: Loss, targets: Sequence[Field]) -> ClassLabels | None:
     """What labels a loss over classes takes: a loss of torch.nn, or a function of torch.nn.functional; None: another."""
     function = getattr(loss, "func", loss)  # of a functools.partial
-    known = isinstance(loss, _CLASS_LOSSES) or function in (F.cross_entropy, F.nll_loss, F.multi_margin_loss)
-    if not known or [field.dtype for field in targets] != ["int64"]:
+    if not _over_classes(loss) or [field.dtype for field in targets] != ["int64"]:
         return None
     ignored = getattr(loss, "keywords", {}).get("ignore_index", getattr(loss, "ignore_index", None))
     if ignored is None and function in (F.cross_entropy, F.nll_loss):
         ignored = inspect.signature(function).parameters["ignore_index"].default
     return ClassLabels(targets[0], ignored)
+
+
+def _over_classes(loss: Loss) -> bool:
+    return isinstance(loss, _CLASS_LOSSES) or getattr(loss, "func", loss) in _CLASS_FUNCTIONS
 
 
 def row_losses(loss: Loss) -> Loss:

@@ -102,9 +102,9 @@ def test_nothing_is_overwritten_unasked(model: TorchModel, tmp_path: Path) -> No
 @pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
 def test_what_torch_cannot_export(model: TorchModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opaque = TorchModel(Opaque(), False)
-    with pytest.raises(ModelError, match=r"torch\.jit\.script cannot export Opaque.*give an example"):
+    with pytest.raises(ModelError, match=r"(?s)torch\.jit\.script cannot export Opaque.*give an example"):
         opaque.export_torchscript(str(tmp_path / "m.pt"))
-    with pytest.raises(ModelError, match=r"torch\.jit\.trace cannot export SmallLeNet.*is the example right"):
+    with pytest.raises(ModelError, match=r"(?s)torch\.jit\.trace cannot export SmallLeNet.*is the example right"):
         model.export_torchscript(str(tmp_path / "m.pt"), torch.zeros(1, 3))
     with pytest.raises(ModelError, match=r"torch\.onnx\.export cannot export SmallLeNet"):
         model.export_onnx(str(tmp_path / "m.onnx"), torch.zeros(1, 3))
