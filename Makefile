@@ -150,7 +150,7 @@ lab-figures: env jar bigdl build/spark3-home/.stamp ## the lab's figures for the
 	@mkdir -p build/lab-figures
 	uptime
 	$(BENCH) python/bench_lab.py --json > build/lab-figures/lab.json
-	$(BENCH) python/bench_peers.py --topology star:9 --rate 200 --sizes 16 --steps 5 --json > build/lab-figures/peers.json
+	$(BENCH) python/bench_peers.py --topology star:9 --rate 200 --sizes 8 --steps 5 --json > build/lab-figures/peers.json
 	uptime
 
 # --- the rest -----------------------------------------------------------------------------------

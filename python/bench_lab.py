@@ -22,7 +22,7 @@ from sparkdl_comm.lab.bench import parser as bench_parser
 from sparkdl_comm.lab.check import check
 from sparkdl_comm.topology import Topology
 
-TOPOLOGIES = "star:9 bcube:3,2 hosts:4x2 fattree:4 fattree:4,oversub=2"
+TOPOLOGIES = "star:9 bcube:3,2 hosts:4x2 fattree:4,oversub=2"
 RATES = "100,200,500"
 
 
