@@ -149,9 +149,10 @@ lab-check: env ## measures the lab's links, on a quiet machine: fails if one is 
 lab-figures: env jar bigdl build/spark3-home/.stamp ## the lab's figures for the record, on a quiet machine; JSON in build/lab-figures
 	@mkdir -p build/lab-figures
 	uptime
-	$(BENCH) python/bench_lab.py --json > build/lab-figures/lab.json
-	$(BENCH) python/bench_peers.py --topology star:9 --rate 200 --sizes 8 --steps 5 --json > build/lab-figures/peers.json
-	uptime
+	status=0; \
+	$(BENCH) python/bench_lab.py --json > build/lab-figures/lab.json || status=1; \
+	$(BENCH) python/bench_peers.py --topology star:9 --rate 200 --sizes 8 --steps 5 --json > build/lab-figures/peers.json || status=1; \
+	uptime; exit $$status
 
 # --- the rest -----------------------------------------------------------------------------------
 
