@@ -27,7 +27,7 @@ _PORTS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
 
 #: Names of policies; ``fixed:BYTES`` is one more.
-POLICIES = ("whole", "layerwise")
+POLICIES = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "optimal")
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,22 @@ def _one_of(*choices: str) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("a whole number of at least 1")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ValueError("a number of at least 0, such as 0.25")
+    return value
 
 
 def _policy(text: str) -> str:
@@ -266,7 +282,8 @@ KEYS: tuple[Key, ...] = (
         "policy",
         "whole",
         "How layers are cut into batches of parameters that are pulled while the batch before is computed,\n"
-        "strategy ps: whole (one), layerwise, or fixed:BYTES (as many layers as fit, at least one).",
+        "strategy ps: whole (one), layerwise, greedy1, greedy2, ibatch (the better one of the two greedy plans),\n"
+        "optimal (the plan that takes least), or fixed:BYTES (as many layers as fit, at least one).",
         _policy,
     ),
     Key(
@@ -276,6 +293,23 @@ KEYS: tuple[Key, ...] = (
         "",
         "Likewise, batches of gradients that are pushed while backward goes on. Empty: as ps.batching.",
         _policy_or_empty,
+    ),
+    Key(
+        "ps.profileIterations",
+        "ps_profile_iterations",
+        "number",
+        "10",
+        "Iterations that are measured before the first plan of greedy1, greedy2, ibatch or optimal; until then there\n"
+        "is one batch. Every tenth such period the ranks compare what they measure with what they planned for.",
+        _positive,
+    ),
+    Key(
+        "ps.replanDrift",
+        "ps_replan_drift",
+        "number",
+        "0.25",
+        "Plan again when computation, start-up or transfer took that share more or less than planned for.",
+        _share,
     ),
     Key(
         "progress",
@@ -310,6 +344,8 @@ class CommConf:
     ps_wire: str
     ps_batching: str
     ps_push_batching: str
+    ps_profile_iterations: int
+    ps_replan_drift: float
     progress: bool
 
     @classmethod

@@ -18,6 +18,7 @@ its device and copies through that memory, pinned; its gradients travel after ba
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -26,16 +27,14 @@ import torch
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.ps.bridge import PROTOCOL, Bridge
 from sparkdl_comm.ps.segment import SharedSegment
-from sparkdl_comm.train.cut import Batches, Countdown
+from sparkdl_comm.train.batching import Batching
+from sparkdl_comm.train.cut import Countdown
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.gate import ParameterGate, can_gate
 from sparkdl_comm.train.optimizing import OptimizerMaker
 from sparkdl_comm.train.shard import Shard
 from sparkdl_comm.train.strategy import Strategy
-
-#: Of an element on the wire.
-_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 class ParameterServer(Strategy):
@@ -63,8 +62,9 @@ class ParameterServer(Strategy):
             timeout=self.conf.timeout,
         )
         self._segment = segment = SharedSegment(answer["segment_bytes"])
-        self._pulls = Batches(self._plan(self.conf.ps_batching, "pull"))
-        self._pushes = Batches(self._plan(self.conf.ps_push_batching or self.conf.ps_batching, "push"))
+        self._batching = Batching(self.conf, model, gang, functools.partial(self._request, "plan"))
+        self._pulls, self._pushes = self._batching.pulls, self._batching.pushes
+        self._next_pushes = self._pushes
         try:
             self._request("attach", path=segment.path, pull=self._pulls.pairs, push=self._pushes.pairs)
         finally:
@@ -74,7 +74,9 @@ class ParameterServer(Strategy):
         self._bind(model, segment)
         self._shard = self._make_shard(segment, answer["shard"], model, make_optimizer)
         self.optimizer = self._shard.optimizer
-        self._gate = ParameterGate(model, self._need, self._all_pulled) if can_gate(model.module) else None
+        self._gate = ParameterGate(model, self._need, self._open) if can_gate(model.module) else None
+        # A GPU computes behind the host's back: what needs a profile stays at one batch.
+        self._profiler = None if self._on_gpu else self._batching.profiler
         self._version = 0
         # All ranks begin with the same values (the gang compared fingerprints), unless the wire rounds them.
         self._pulled = len(self._pulls)
@@ -85,6 +87,8 @@ class ParameterServer(Strategy):
     def begin_step(self) -> None:
         self._pushed = [False] * len(self._pushes)
         self._collected = 0
+        self._used: set[int] = set()
+        self._measuring = self._profiler is not None
         if self._gate is None or len(self._pulls) == 1:
             self.before_forward()
 
@@ -94,25 +98,34 @@ class ParameterServer(Strategy):
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
-        if self._gate is None or self._all_pulled():
+        if self._gate is None or self._open():
             yield
             return
+        if self._profiler is not None:
+            self._profiler.forward.begin()
         with self._gate:
             yield
+        if self._profiler is not None:
+            self._profiler.forward.end()
+            self._measuring = False  # a step's other passes do not wait for parameters
         self.before_forward()
 
     @contextlib.contextmanager
     def backward(self, last: bool) -> Iterator[None]:
-        if not last or self._on_gpu or len(self._pushes) == 1:
+        if not last or self._on_gpu or (len(self._pushes) == 1 and self._profiler is None):
             yield
             return
         self._ready: set[int] = set()
         self._awaited = Countdown(self._pushes, self._model.layer_of_each)
+        if self._profiler is not None:
+            self._profiler.backward.begin()
         self._model.on_gradient = self._on_gradient
         try:
             yield
         finally:
             self._model.on_gradient = None
+        if self._profiler is not None:
+            self._profiler.backward.end()
 
     def after_backward(self) -> None:
         self.before_forward()  # a rank without rows in this step had no forward
@@ -122,6 +135,8 @@ class ParameterServer(Strategy):
         for batch, pushed in enumerate(self._pushed):
             if not pushed:
                 self._push(batch)
+        if self._batching.due(self._version + 1):
+            self._replan()
         self._prefetch(self._version + 1)
         if len(self._pushes) == 1 or not self._shard.in_parts:
             self._collect_all()
@@ -139,9 +154,13 @@ class ParameterServer(Strategy):
             else:
                 self._update_in_parts(apply)
         self._version += 1
+        self._pushes = self._next_pushes
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return self._shard.owned
+
+    def details(self) -> dict[str, Any]:
+        return {"batching": self._batching.plans}
 
     def finish(self) -> None:
         self.before_forward()
@@ -186,21 +205,13 @@ class ParameterServer(Strategy):
             owned.append((start, exact))
         return Shard(model, owned, self._host_gradients, make_optimizer)
 
-    def _plan(self, policy: str, direction: str) -> list[list[int]]:
-        """The executor's: there is one planner."""
-        layers = self._model.layers
-        unknown = [0.0] * len(layers)
-        plan = self._request(
-            "plan",
-            policy=policy,
-            direction=direction,
-            startup=0.0,
-            transfer=unknown,
-            compute=unknown,
-            bytes=[layer.count * _BYTES[self.conf.ps_wire] for layer in layers],
-        )
-        batches: list[list[int]] = plan["batches"]
-        return batches
+    def _replan(self) -> None:
+        """The next step's batches may be others; this step's gradients still travel in those they have."""
+        with self.watch.phase("push"):
+            planned = self._batching.replan()
+        if planned is not None:
+            self._pulls, self._next_pushes = planned
+            self._post("cut", pull=self._pulls.pairs, push=self._next_pushes.pairs)
 
     def _prefetch(self, version: int) -> None:
         """Parameters of `version` may arrive from now on."""
@@ -210,10 +221,21 @@ class ParameterServer(Strategy):
     def _all_pulled(self) -> bool:
         return self._pulled == len(self._pulls)
 
+    def _open(self) -> bool:
+        """Whether nobody has to know any more which layer forward uses."""
+        return self._all_pulled() and not self._measuring
+
     def _need(self, layer: int) -> None:
         """Forward is about to use this layer."""
+        if layer in self._used:
+            return
+        self._used.add(layer)
+        if self._profiler is not None:
+            self._profiler.forward.stop()
         if self._pulls.of[layer] >= self._pulled:
             self._pull(self._pulls.of[layer])
+        if self._profiler is not None:
+            self._profiler.forward.at(layer)
 
     def _pull(self, batch: int) -> None:
         """Waits for the parameters up to those of `batch`."""
@@ -225,10 +247,14 @@ class ParameterServer(Strategy):
                     self._model.values[stretch].copy_(self._host_values[stretch], non_blocking=True)
         self._pulled = batch + 1
         self.watch.bytes["pull"] += answer["bytes"]
+        if self._profiler is not None:
+            self._profiler.pulls.add(answer["batches"])
 
     def _on_gradient(self, number: int) -> None:
         """Backward has made the gradient of a parameter."""
         layer = self._model.layer_of_each[number]
+        if self._profiler is not None:
+            self._profiler.backward.was(layer)
         if number not in self._ready:
             self._ready.add(number)
             complete = self._awaited.arrived(layer)
@@ -256,6 +282,8 @@ class ParameterServer(Strategy):
         self.watch.seconds["push"] -= answer["aggregate_seconds"]
         self.watch.seconds["aggregate"] += answer["aggregate_seconds"]
         self.watch.bytes["push"] += answer["bytes"]
+        if self._profiler is not None:
+            self._profiler.pushes.add(answer["batches"])
 
     def _publish(self, version: int, batches: Iterable[int]) -> None:
         for batch in batches:

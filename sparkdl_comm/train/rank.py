@@ -119,6 +119,7 @@ class Rank:
             weights_sha256=hashlib.sha256(model.values.detach().cpu().numpy().data).hexdigest(),
             output_shape=self._progress.output_shape,
             resumed_at=resumed_at,
+            details=strategy.details(),
         )
 
     def _last_checkpoint(

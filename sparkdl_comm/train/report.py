@@ -21,7 +21,8 @@ class RankReport:
     ``history``: a row per epoch; its ``loss`` is this rank's part of the epoch's mean loss, the sum of these over the
     ranks, and all else is the same on all ranks but for the time.
     ``rows``: of this rank, that were trained on. ``weights_sha256``: of the trained tensors. ``output_shape``: shape of the
-    model's output for one row, by name if there are several; None if the rank saw no row.
+    model's output for one row, by name if there are several; None if the rank saw no row. ``details``: what the strategy has
+    to say, for the summary.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class RankReport:
     weights_sha256: str
     output_shape: OutputShape | None = field(default=None)
     resumed_at: int = 0
+    details: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -60,7 +62,8 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
     :return: ``strategy``, ``world``, ``iterations``, ``resumed_at`` (how many of them were in the checkpoint
         from which the run went on), ``seconds_per_iteration`` (of the slowest rank),
         ``iterations_per_second``, ``phases`` (seconds per iteration, mean over ranks), ``bytes`` (``pull``
-        and ``push``, all ranks, whole run), ``rows`` (trained on, all ranks), ``history`` (see :func:`merged_history`).
+        and ``push``, all ranks, whole run), ``rows`` (trained on, all ranks), ``history`` (see :func:`merged_history`),
+        and the ``details`` of rank 0.
     :raises GangError: see :func:`check`.
     """
     check(reports, world)
@@ -83,6 +86,7 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
         "bytes": {kind: sum(report.bytes.get(kind, 0) for report in reports) for kind in sorted(kinds)},
         "rows": sum(report.rows for report in reports),
         "history": merged_history(reports),
+        **first.details,
     }
 
 

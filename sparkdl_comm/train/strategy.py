@@ -114,6 +114,10 @@ class Strategy(ABC):
         """After :meth:`join`, before the first step, on a rank of the same number in a gang of the same size."""
         self.optimizer.load_state_dict(state)
 
+    def details(self) -> dict[str, Any]:
+        """What the run's summary says of this strategy beside times and bytes; JSON-able."""
+        return {}
+
     @abstractmethod
     def finish(self) -> None:
         """Returns when this rank has the final parameters and nobody needs it any more."""

@@ -39,10 +39,19 @@ def conf(spark: SparkSession, **settings: str) -> Iterator[None]:
             spark.conf.unset(key)
 
 
-def fit(data: DataFrame, batching: str, push: str = "", wire: str = "fp32", **settings: object) -> TorchModel:
+def fit(
+    data: DataFrame,
+    batching: str,
+    push: str = "",
+    wire: str = "fp32",
+    iterations: str = "10",
+    drift: str = "0.25",
+    **settings: object,
+) -> TorchModel:
     """20 steps of 16 rows on three executors."""
     chosen = {"model": Tangled, "loss": "CrossEntropyLoss", "optimizer": SGD, "num_workers": 3, "seed": 5}
-    with conf(data.sparkSession, batching=batching, pushBatching=push, wire=wire):
+    keys = {"batching": batching, "pushBatching": push, "wire": wire, "profileIterations": iterations}
+    with conf(data.sparkSession, **keys, replanDrift=drift):
         model = TorchEstimator(batchSize=16, maxIter=4, strategy="ps", **{**chosen, **settings}).fit(data)
     assert model.summary is not None
     assert model.summary["iterations"] == 20
@@ -86,3 +95,21 @@ def test_same_bits_whatever_else_is_set(data, settings):
 
 def test_push_alone(data, whole):
     assert same_bits(fit(data, "whole", "layerwise"), whole)
+
+
+@pytest.mark.parametrize("policy", ["ibatch", "optimal", "greedy1", "greedy2"])
+def test_planned_from_a_profile(data, whole, policy):
+    """Plans after 4 steps, looks again after 31, never; the first steps have one batch."""
+    model = fit(data, policy, iterations="3")
+    assert same_bits(model, whole)
+    plans = model.summary["batching"]
+    for direction in ("pull", "push"):
+        assert plans[direction]["policy"] == policy
+        assert plans[direction]["predicted_seconds"] > 0
+        assert plans[direction]["optimal_ratio"] >= 1
+    assert plans["pull"]["batches"][0][0] == plans["push"]["batches"][-1][0] == 1
+
+
+def test_plans_that_change_all_the_time(data, whole):
+    """Every tenth step, however little changed: what is under way keeps the batches it began with."""
+    assert same_bits(fit(data, "optimal", iterations="1", drift="0"), whole)

@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_defaults() -> None:
     conf = CommConf.from_mapping({"spark.app.name": "x"})
-    assert conf == CommConf("ps", 300.0, 30.0, 2, "", (0, 0), 0, (), "", 0, 4 << 20, "fp32", "whole", "", True)
+    assert conf == CommConf(
+        "ps", 300.0, 30.0, 2, "", (0, 0), 0, (), "", 0, 4 << 20, "fp32", "whole", "", 10, 0.25, True
+    )
 
 
 def test_table_and_dataclass_agree() -> None:
@@ -67,6 +69,9 @@ def test_seconds(text: str, expected: float) -> None:
         ("ps.batching", ""),
         ("ps.batching", "best"),
         ("ps.pushBatching", "fixed:0"),
+        ("ps.profileIterations", "0"),
+        ("ps.replanDrift", "-1"),
+        ("ps.replanDrift", "nan"),
         ("progress", "1"),
     ],
 )

@@ -135,8 +135,16 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
   }
 
   private def report(transfer: Transfer, reply: ObjectNode): Unit = {
-    reply.put("seconds", transfer.seconds).put("bytes", transfer.bytes)
-    reply.put("aggregate_seconds", transfer.aggregateSeconds)
+    reply.put("bytes", transfer.bytes).put("aggregate_seconds", transfer.aggregateSeconds)
+    val batches = reply.putArray("batches")
+    transfer.batches.foreach { batch =>
+      val blocks = batches.addArray()
+      batch.foreach { block =>
+        val fields = blocks.addArray().add(block.from)
+        Seq(block.asked, block.begun, block.ended).foreach(nanos => fields.add(nanos / 1e9))
+        fields.add(block.bytes)
+      }
+    }
   }
 
   private def leave(): Unit =

@@ -1,18 +1,55 @@
 package sparkdl.comm.ps
 
-import java.util.concurrent.CompletableFuture
+import java.util.concurrent.{CompletableFuture, CompletionStage, Executor}
+import java.util.function.{Function => JFunction}
 
 /**
- * One block under way from rank `from`.
+ * When a block came, by System.nanoTime, which Python's time.perf_counter agrees with: asked for, first byte, last byte.
  *
- * @param bytes that cross the network for it
+ * @param bytes of the block
  */
-private[ps] final class Part(val from: Int, val done: CompletableFuture[Void], val bytes: Long)
+final case class Fetched(from: Int, asked: Long, begun: Long, ended: Long, bytes: Long)
+
+/**
+ * One block under way from rank `from`, to be fetched when `ready` is complete.
+ *
+ * @param broken told why it failed, before those learn of it who wait for `done`
+ */
+private[ps] final class Part(
+    val from: Int,
+    sink: SegmentSink,
+    overNetwork: Boolean,
+    ready: CompletableFuture[Void],
+    pool: Executor,
+    fetch: SegmentSink => CompletableFuture[Void],
+    broken: Throwable => Unit
+) {
+  @volatile private var asked = 0L
+  @volatile private var ended = 0L
+
+  /** Bytes that cross the network for it. */
+  val bytes: Long = if (overNetwork) sink.bytes else 0
+
+  private val start: JFunction[Void, CompletionStage[Void]] = _ => {
+    asked = System.nanoTime
+    fetch(sink)
+  }
+
+  val done: CompletableFuture[Void] = ready
+    .thenComposeAsync[Void](start, pool)
+    .whenComplete { (_, cause) =>
+      ended = System.nanoTime
+      if (cause != null) broken(cause)
+    }
+
+  def times: Fetched = Fetched(from, asked, sink.firstByteNanos, ended, sink.bytes)
+}
 
 /** The blocks of one batch, from all ranks that have some of it. */
 private[ps] final class Flight(val parts: Seq[Part]) {
   val all: CompletableFuture[Void] = CompletableFuture.allOf(parts.map(_.done): _*)
   val bytes: Long = parts.map(_.bytes).sum
+  def times: Seq[Fetched] = parts.map(_.times)
 }
 
 /**

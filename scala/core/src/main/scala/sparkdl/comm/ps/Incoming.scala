@@ -3,14 +3,11 @@ package sparkdl.comm.ps
 import java.util.concurrent.{
   CompletableFuture,
   CompletionException,
-  CompletionStage,
   ConcurrentHashMap,
   ExecutionException,
   TimeUnit,
   TimeoutException
 }
-import java.util.function.{Function => JFunction}
-
 import sparkdl.comm.CommException
 import sparkdl.comm.transport.BlockServer
 
@@ -46,12 +43,9 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
       name: String,
       sink: SegmentSink
   ): Part = {
-    val start: JFunction[Void, CompletionStage[Void]] = _ => node.blocks.fetch(server, job, name, sink)
-    // Whoever waits for this part sees it end only after the session knows why it failed.
-    val done = ready
-      .thenComposeAsync[Void](start, node.pool)
-      .whenComplete((_, cause) => if (cause != null) fail(describe(cause, s"fetch block $name from rank $from", from)))
-    new Part(from, done, if (server.executorId == here.executorId) 0L else sink.bytes)
+    def broken(cause: Throwable): Unit = fail(describe(cause, s"fetch block $name from rank $from", from))
+    val overNetwork = server.executorId != here.executorId
+    new Part(from, sink, overNetwork, ready, node.pool, node.blocks.fetch(server, job, name, _), broken)
   }
 
   /** Runs `work` once `ready` are complete; a failure of it is one of the session. */

@@ -14,8 +14,14 @@ import sparkdl.comm.transport.{BlockServer, ControlPeer}
 /** A rank as the others reach it. */
 final case class Peer(controlHost: String, controlPort: Int, blocks: BlockServer)
 
-/** How long an operation took, in seconds, and what came over the network for it, in bytes. */
-final case class Transfer(seconds: Double, bytes: Long, aggregateSeconds: Double = 0)
+/**
+ * What an operation waited for.
+ *
+ * @param bytes that came over the network for it
+ * @param batches when the blocks of each of its batches came
+ * @param aggregateSeconds that it waited for a sum after the last byte had come
+ */
+final case class Transfer(bytes: Long, batches: Seq[Seq[Fetched]], aggregateSeconds: Double = 0)
 
 /**
  * One rank of a synchronous parameter server: worker and server of the shard with its number.
@@ -135,7 +141,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   def pull(version: Long, batch: Int): Transfer = {
     checkUsable()
     val begin = System.nanoTime
-    var bytes = 0L
+    val from = pulled
     while (pulled <= batch) {
       val flight = pulling(pulled)
       finish(flight, begin, s"pull of batch $pulled", version, Notice.Parameters, pulled)
@@ -147,14 +153,14 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
           }
         case WireFormat.Fp32 => ()
       }
-      bytes += flight.bytes
       pulled += 1
     }
+    val flights = pulling.slice(from, pulled)
+    val bytes = flights.map(_.bytes).sum
     if (pulled == pulling.size) retire(Notice.Gradients, version - 1)
-    val nanos = System.nanoTime - begin
     node.metrics.pulledBytes.inc(bytes)
-    node.metrics.pullTime.update(nanos, TimeUnit.NANOSECONDS)
-    Transfer(nanos / 1e9, bytes)
+    node.metrics.pullTime.update(System.nanoTime - begin, TimeUnit.NANOSECONDS)
+    Transfer(bytes, flights.map(_.times))
   }
 
   /** This rank's gradients of a batch of `version` are final: give them to the servers. */
@@ -199,7 +205,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     node.metrics.pushedBytes.inc(found.flight.bytes)
     node.metrics.pushTime.update(arrived - begin, TimeUnit.NANOSECONDS)
     node.metrics.aggregateTime.update(reduced - arrived, TimeUnit.NANOSECONDS)
-    Transfer((arrived - begin) / 1e9, found.flight.bytes, (reduced - arrived) / 1e9)
+    Transfer(found.flight.bytes, Seq(found.flight.times), (reduced - arrived) / 1e9)
   }
 
   def noticed(notice: Notice): Unit =

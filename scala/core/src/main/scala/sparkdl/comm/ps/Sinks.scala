@@ -9,14 +9,20 @@ final class SegmentSink(segment: Segment, targets: IndexedSeq[(Long, Long)]) ext
   private var target = 0
   private var filled = 0L
 
+  /** When the first bytes came, by System.nanoTime; 0 before. */
+  @volatile private var begun = 0L
+  def firstByteNanos: Long = begun
+
   override val bytes: Long = targets.map(_._2).sum
 
   override def restart(): Unit = {
     target = 0
     filled = 0
+    begun = 0
   }
 
   override def write(from: ByteBuffer): Unit = segment.access {
+    if (begun == 0) begun = System.nanoTime
     val end = from.limit()
     while (from.position() < end) {
       val (offset, length) = targets(target)

@@ -1,0 +1,143 @@
+"""What a rank measures of its layers and of the network, for the planner of batches."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Direction:
+    """Of pulls and forward, or of pushes and backward.
+
+    ``compute``: seconds of each layer; ``startup``: seconds from the request of a block to its first byte;
+    ``per_byte``: seconds of transfer for each byte that this rank receives.
+    """
+
+    compute: list[float]
+    startup: float
+    per_byte: float
+
+
+class LayerTimes:
+    """A stopwatch that is always at one layer, or stopped. Keeps the last ``window`` rounds."""
+
+    def __init__(self, layers: int, window: int, clock: Clock) -> None:
+        self._layers, self._clock = layers, clock
+        self._rounds: deque[list[float]] = deque(maxlen=window)
+        self._round = [0.0] * layers
+        self._since = 0.0
+        self._layer: int | None = None
+
+    def begin(self) -> None:
+        """A round begins; its time counts for no layer yet."""
+        self._round = [0.0] * self._layers
+        self._layer = None
+        self._since = self._clock()
+
+    def stop(self) -> None:
+        """What went by counts for the layer that it is at; what comes, for none, until it is set again."""
+        if self._layer is not None:
+            self._round[self._layer] += self._clock() - self._since
+        self._layer = None
+
+    def at(self, layer: int) -> None:
+        """What comes counts for `layer`."""
+        self.stop()
+        self._layer, self._since = layer, self._clock()
+
+    def was(self, layer: int) -> None:
+        """What went by, since the last call, counts for `layer`."""
+        now = self._clock()
+        self._round[layer] += now - self._since
+        self._since = now
+
+    def end(self) -> None:
+        self.stop()
+        self._rounds.append(self._round)
+
+    def medians(self) -> list[float] | None:
+        """Of each layer; None if there was no round."""
+        return [statistics.median(times) for times in zip(*self._rounds, strict=True)] if self._rounds else None
+
+
+class NetworkTimes:
+    """What blocks took to come, in the last ``window`` communications."""
+
+    def __init__(self, window: int) -> None:
+        self._startups: deque[float] = deque(maxlen=window)
+        self._transfers: deque[tuple[float, int]] = deque(maxlen=window)
+
+    def add(self, batches: Iterable[Sequence[Sequence[float]]]) -> None:
+        """`batches`: of each, its blocks as the executor reports them: from, asked, begun, ended, bytes."""
+        for blocks in batches:
+            if blocks:
+                self._startups.append(statistics.mean(begun - asked for _, asked, begun, _, _ in blocks))
+                busy = _union([(begun, ended) for _, _, begun, ended, _ in blocks])
+                self._transfers.append((busy, int(sum(block[4] for block in blocks))))
+
+    def medians(self) -> tuple[float, float] | None:
+        """Start-up, and time per byte; None if nothing came."""
+        if not self._transfers:
+            return None
+        per_byte = statistics.median(seconds / count for seconds, count in self._transfers)
+        return statistics.median(self._startups), per_byte
+
+
+def _union(spans: list[tuple[float, float]]) -> float:
+    """Seconds in at least one of the spans."""
+    total, end = 0.0, float("-inf")
+    for begin, stop in sorted(spans):
+        total += max(0.0, stop - max(begin, end))
+        end = max(end, stop)
+    return total
+
+
+class Profiler:
+    """One rank's measurements. ``window``: steps that the medians are over."""
+
+    def __init__(self, layers: int, window: int, clock: Clock = time.perf_counter) -> None:
+        self.forward = LayerTimes(layers, window, clock)
+        self.backward = LayerTimes(layers, window, clock)
+        self.pulls = NetworkTimes(window)
+        self.pushes = NetworkTimes(window)
+
+    def report(self) -> dict[str, Any]:
+        """For :func:`agree`; JSON-able."""
+        found = {}
+        for name, layers, network in (("pull", self.forward, self.pulls), ("push", self.backward, self.pushes)):
+            compute, times = layers.medians(), network.medians()
+            if compute is not None and times is not None:
+                found[name] = asdict(Direction(compute, *times))
+        return found
+
+
+def agree(reports: Sequence[dict[str, Any]], name: str) -> Direction | None:
+    """The median over the ranks, of `name`, ``pull`` or ``push``; None unless a rank measured it.
+
+    Every rank gets the same, to the bit, from the same reports.
+    """
+    found = [Direction(**report[name]) for report in reports if name in report]
+    if not found:
+        return None
+    return Direction(
+        [statistics.median(times) for times in zip(*(direction.compute for direction in found), strict=True)],
+        statistics.median(direction.startup for direction in found),
+        statistics.median(direction.per_byte for direction in found),
+    )
+
+
+def drift(before: Direction, now: Direction) -> float:
+    """The largest change of what decides about batches: all computation, a start-up, a transfer. Relative to before."""
+    pairs = (
+        (sum(before.compute), sum(now.compute)),
+        (before.startup, now.startup),
+        (before.per_byte, now.per_byte),
+    )
+    return max(abs(new - old) / old if old else float(new > 0) for old, new in pairs)

@@ -1,0 +1,135 @@
+"""What ranks measure for the planner, and when they plan."""
+
+import json
+
+import pytest
+from torch import nn
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.train.batching import Batching
+from sparkdl_comm.train.flat import FlatModel
+from sparkdl_comm.train.profile import Direction, LayerTimes, NetworkTimes, Profiler, agree, drift
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_forward_counts_for_the_layer_in_use_and_waits_for_none():
+    clock = Clock()
+    times = LayerTimes(2, window=3, clock=clock)
+    assert times.medians() is None
+    for slow in (1, 1, 50):  # an outlier
+        times.begin()
+        clock.now += 9
+        times.at(0)
+        clock.now += 2 * slow
+        times.stop()
+        clock.now += 7
+        times.at(1)
+        clock.now += 3
+        times.end()
+    assert times.medians() == [2, 3]
+
+
+def test_backward_counts_for_the_layer_whose_gradient_is_there():
+    clock = Clock()
+    times = LayerTimes(3, window=1, clock=clock)
+    for seconds in (100, 1):  # the window has room for the last
+        times.begin()
+        for layer in (2, 2, 0):
+            clock.now += seconds
+            times.was(layer)
+        clock.now += seconds
+        times.end()
+    assert times.medians() == [1, 0, 2]
+
+
+def test_startup_is_up_to_the_first_byte_and_transfers_in_parallel_are_one():
+    network = NetworkTimes(window=10)
+    assert network.medians() is None
+    network.add([[], [[1, 10.0, 11.0, 13.0, 100], [2, 10.0, 12.0, 16.0, 300]]])
+    assert network.medians() == (1.5, 5 / 400)
+    network.add([[[1, 0.0, 1.0, 2.0, 100], [2, 3.0, 4.0, 5.0, 100]]])
+    assert network.medians() == (1.25, (5 / 400 + 2 / 200) / 2), "the pause between the two is not transfer"
+
+
+def report(startup: float, per_byte: float, compute: list[float]) -> dict:
+    return {"pull": {"startup": startup, "per_byte": per_byte, "compute": compute}}
+
+
+def test_ranks_agree_on_the_median():
+    reports = [report(1, 5, [1, 8]), report(2, 4, [2, 9]), {}, report(9, 1, [3, 1])]
+    assert agree(reports, "pull") == Direction([2, 8], 2, 4)
+    assert agree(reports, "push") is None
+
+
+def test_drift_is_the_largest_change():
+    before = Direction([1.0, 3.0], 0.5, 2.0)
+    assert drift(before, before) == 0
+    assert drift(before, Direction([3.0, 1.0], 0.5, 2.0)) == 0, "sums count, single layers scatter"
+    assert drift(before, Direction([2.0, 3.0], 0.5, 1.8)) == 0.25
+    assert drift(before, Direction([1.0, 3.0], 0.2, 2.0)) == 0.6
+
+
+class Gang:
+    """This rank, and one that reports the same."""
+
+    world = 2
+
+    def all_gather(self, value: bytes, timeout: float) -> list[bytes]:
+        return [value, value]
+
+
+class Planner:
+    """Cuts as asked for by policy: the real one is tested elsewhere."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict] = []
+
+    def __call__(self, **request: object) -> dict:
+        self.requests.append(request)
+        batches = [[1, 2]] if request["policy"] == "whole" else [[1, 1], [2, 2]]
+        return {"batches": batches, "predicted_seconds": 0.75, "optimal_ratio": 1.0}
+
+
+def batching(**settings: object) -> tuple[Batching, Planner]:
+    planner = Planner()
+    model = FlatModel(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)))
+    conf = CommConf.from_mapping({}, **settings)
+    return Batching(conf, model, Gang(), planner), planner  # type: ignore[arg-type]
+
+
+def test_blind_policies_measure_nothing():
+    made, planner = batching(ps_batching="layerwise", ps_push_batching="fixed:10")
+    assert made.profiler is None
+    assert not any(made.due(step) for step in range(200))
+    assert [(request["policy"], request["direction"]) for request in planner.requests] == [
+        ("layerwise", "pull"),
+        ("fixed:10", "push"),
+    ]
+    assert planner.requests[0]["bytes"] == [64, 20]
+
+
+def test_a_profile_comes_first_and_a_new_plan_when_it_drifts():
+    made, planner = batching(ps_batching="ibatch", ps_profile_iterations=5, ps_replan_drift=0.25)
+    assert len(made.pulls) == 1
+    assert [step for step in range(1, 120) if made.due(step)] == [6, 56, 106]
+    assert isinstance(made.profiler, Profiler)
+    assert made.replan() is None, "nothing was measured"
+    measured = report(0.001, 2e-9, [0.5, 0.25])
+    made.profiler.report = lambda: json.loads(json.dumps(measured))  # type: ignore[method-assign]
+    pulls, pushes = made.replan()
+    assert (len(pulls), len(pushes)) == (2, 1), "pushes were not measured"
+    request = planner.requests[-2]
+    assert (request["policy"], request["startup"], request["compute"]) == ("ibatch", 0.001, [0.5, 0.25])
+    planned = {"policy": "ibatch", "batches": [[1, 1], [2, 2]], "predicted_seconds": 0.75, "optimal_ratio": 1.0}
+    assert made.plans == {"pull": planned, "push": {"policy": "whole", "batches": [[1, 2]]}}
+    assert request["transfer"] == pytest.approx([64e-9, 20e-9]), "one of two ranks has half of each layer"
+    measured["pull"]["startup"] = 0.0012
+    assert made.replan() is None
+    measured["pull"]["startup"] = 0.0013
+    assert made.replan() is not None
