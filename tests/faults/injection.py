@@ -155,7 +155,10 @@ def disarm() -> None:
 
 
 def _bridge_phase(_bridge: Any, op: str) -> str:
-    return op if op in ("attach", "publish", "pull", "push") else ""
+    if op in ("push", "collect"):  # the slow rank is late to give its gradients, the victim waits for the sum
+        victim = _fault is not None and _rank == _fault.rank
+        return "push" if (op == "collect") == victim else ""
+    return op if op in ("attach", "publish", "pull") else ""
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:
