@@ -62,6 +62,17 @@ $(JAR_4): $(JAR_SOURCES)
 	$(MAVEN) -Pspark-4.2 -Dmaven.test.skip=true -DskipTests package
 	@touch $@
 
+# Spark 3's own package is without Spark Connect, and Maven Central has no jar of every patch release.
+CONNECT_VERSION := 3.5.7
+CONNECT_JAR := build/connect/spark-connect_2.12-$(CONNECT_VERSION).jar
+
+.PHONY: connect-jar
+connect-jar: $(CONNECT_JAR) ## Spark Connect for Spark 3.5, for its tests
+
+$(CONNECT_JAR):
+	$(MAVEN) org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy \
+	  -Dartifact=org.apache.spark:spark-connect_2.12:$(CONNECT_VERSION) -DoutputDirectory=$(CURDIR)/$(@D)
+
 .PHONY: scala-test
 scala-test: ## ScalaTest on both Spark lines
 	$(MAVEN) -Pspark-3.5 test
@@ -87,7 +98,7 @@ test: env spark4-env check jar scala-test ## everything but the slow tests
 	$(BIN)/python -m pytest -m "not slow"
 
 .PHONY: test-all
-test-all: env spark4-env check jar scala-test ## everything
+test-all: env spark4-env check jar connect-jar scala-test ## everything
 	$(BIN)/python -m pytest
 
 # --- programs on local-cluster ------------------------------------------------------------------

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .distributor import CommDistributor
     from .estimator import TorchEstimator
     from .model import TorchModel
+    from .report.loggers import MLflowLogger, TensorBoardLogger
     from .session import spark_conf
     from .train.callbacks import Callback
 
@@ -26,6 +27,8 @@ __all__ = [
     "CommConf",
     "CommDistributor",
     "Communicator",
+    "MLflowLogger",
+    "TensorBoardLogger",
     "TorchEstimator",
     "TorchModel",
     "__version__",
@@ -38,6 +41,8 @@ _HOME = {
     "CommConf": "conf",
     "CommDistributor": "distributor",
     "Communicator": "communicator",
+    "MLflowLogger": "report.loggers",
+    "TensorBoardLogger": "report.loggers",
     "TorchEstimator": "estimator",
     "TorchModel": "model",
     "spark_conf": "session",

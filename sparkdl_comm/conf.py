@@ -226,6 +226,15 @@ KEYS: tuple[Key, ...] = (
         _port_range,
     ),
     Key(
+        "driver.host",
+        "driver_host",
+        "name or address",
+        "",
+        "Name or address by which executors reach the process that calls fit, and on which it listens. Empty:\n"
+        "spark.driver.host; in a Spark Connect client, its address on the way to the server.",
+        _text,
+    ),
+    Key(
         "driver.port",
         "driver_port",
         "port",
@@ -319,6 +328,15 @@ KEYS: tuple[Key, ...] = (
         "Show a progress bar on the driver while fit runs.",
         _flag,
     ),
+    Key(
+        "logs",
+        "logs",
+        "true|false",
+        "true",
+        "Show on the driver what rank 0 prints, as it comes; of more than 100 lines in a quarter of a second\n"
+        "the last.",
+        _flag,
+    ),
 )
 
 
@@ -336,6 +354,7 @@ class CommConf:
     max_restarts: int
     nic: str
     ports: tuple[int, int]
+    driver_host: str
     driver_port: int
     rails: tuple[str, ...]
     topology: str
@@ -347,6 +366,7 @@ class CommConf:
     ps_profile_iterations: int
     ps_replan_drift: float
     progress: bool
+    logs: bool
 
     @classmethod
     def from_mapping(cls, conf: Mapping[str, str], **overrides: object) -> CommConf:

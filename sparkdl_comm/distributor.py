@@ -15,8 +15,11 @@ from .conf import CommConf
 from .data.dataset import tensor_columns
 from .errors import ConfError, InputError
 from .train.function import FunctionSpec, Script, make_function_fn
-from .train.launch import run_gang
+from .train.launch import run_gang, run_tasks
+from .train.local import HOST, run_locally
 from .train.process_group import BACKENDS
+from .train.slots import SlotWatch
+from .train.turns import TURNS
 from .train.values import unpack
 
 
@@ -36,29 +39,31 @@ class CommDistributor:
     is the number of the rank's GPU, else 0) and may call ``init_process_group`` itself. Ranks then meet over authenticated
     connections, not by a TCPStore; the data connections of gloo and NCCL are torch's own.
 
-    :param num_workers: number of ranks; None: one per slot of the cluster. Also ``num_processes``.
-    :param device: ``cpu`` or ``cuda``. Also ``use_gpu``.
-    :param local_mode: only False: ranks run in executors. (torchrun starts them on one machine.)
+    TorchDistributor's ``num_processes``, ``local_mode`` and ``use_gpu`` mean the same here, by name or in its order. Only the
+    defaults are not its own: ranks run in executors, on CPUs.
+
+    :param num_workers: number of ranks; None: one per slot of the cluster, with ``local_mode`` one. Also ``num_processes``.
+    :param device: ``cpu`` or ``cuda``. Also ``use_gpu``. True or False in its place is ``local_mode``.
+    :param local_mode: ranks are processes of the driver's machine, and its GPUs are dealt out to them in turn.
     :raises ConfError: a value that is not one of these.
     """
 
     def __init__(
         self,
         num_workers: int | None = None,
-        device: str = "cpu",
+        device: str | bool = "cpu",
+        use_gpu: bool | None = None,
         *,
         num_processes: int | None = None,
-        use_gpu: bool | None = None,
         local_mode: bool = False,
     ) -> None:
+        if isinstance(device, bool):
+            local_mode, device = device, "cpu"
         if use_gpu is not None:
             device = "cuda" if use_gpu else "cpu"
         self.num_workers = num_workers if num_processes is None else num_processes
         self.device = device
-        if local_mode:
-            raise ConfError(
-                "local_mode=True: ranks run in executors only; on one machine use torchrun, or master local[N]"
-            )
+        self.local_mode = local_mode
         if self.num_workers is not None and (type(self.num_workers) is not int or self.num_workers < 1):
             raise ConfError(f"num_workers={self.num_workers!r}: must be an integer of at least 1, or None")
         if device not in BACKENDS:
@@ -67,12 +72,12 @@ class CommDistributor:
     def run(self, train_fn: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
         """Calls ``train_fn(*args, **kwargs)`` in each rank, all at once.
 
-        :param train_fn: or the path of a Python file, on the executors, that is run with ``args`` as its command line.
+        :param train_fn: or the path of a Python file, there where ranks run, that is run with ``args`` as its command line.
         :return: what it returned at rank 0: a number, text, bytes, a tensor, an array, or dicts, lists and tuples of
             these, such as a ``state_dict``; tensors are on the CPU. Nothing else, as that would have to be unpickled. None
             of a file.
         :raises ConfError: a setting is wrong; dynamic allocation is on.
-        :raises InputError: arguments for a file that are no text; or what ``train_fn`` returned cannot be sent.
+        :raises InputError: keyword arguments for a file; or what ``train_fn`` returned cannot be sent.
         :raises ModelError: ``train_fn`` or an argument cannot be shipped to executors.
         :raises SlotsError: more workers than slots.
         :raises RankFailedError: ``train_fn`` raised; with the traceback of the rank. The other ranks were stopped.
@@ -98,32 +103,49 @@ class CommDistributor:
         """
         if isinstance(train_fn, str):
             raise InputError("run_on_df takes a function, not a file: a file could not get the dataset")
+        if self.local_mode:
+            raise ConfError("local_mode=True: run_on_df needs ranks in executors, where the rows are")
         return self._run(df.sparkSession, _call(train_fn, args, kwargs), tensor_columns(df))
 
     def _run(self, spark: SparkSession, call: Callable[..., Any], rows: DataFrame | None) -> Any:
         conf = CommConf.from_mapping(session.session_conf(spark))
-        session.check_dynamic_allocation(spark)
-        world = session.check_slots(spark, self.num_workers, conf.slot_timeout)
         spec = FunctionSpec(
             call=cloudpickle.dumps(call),
             on_rows=rows is not None,
             device=self.device,
             conf=conf,
-            world=world,
+            world=self.num_workers or 1,
             epoch_id=secrets.token_hex(8),
             secret=secrets.token_bytes(32),
             driver_address=("", 0),
+            local=self.local_mode,
         )
-        tensors, _ = run_gang(
-            spark.range(0, world, 1, numPartitions=world) if rows is None else rows.repartition(world),
-            lambda address: make_function_fn(dataclasses.replace(spec, driver_address=address)),
-            world=world,
-            conf=conf,
-            secret=spec.secret,
-            epoch_id=spec.epoch_id,
-            host=spark.conf.get("spark.driver.host") or "localhost",
-        )
-        return unpack(tensors)
+        if self.local_mode:
+            return _gang(spec, run_locally, HOST, None)
+        session.check_dynamic_allocation(spark)
+        world = session.check_slots(spark, self.num_workers, conf.slot_timeout)
+        spec = dataclasses.replace(spec, world=world)
+        partitions = spark.range(0, world, 1, numPartitions=world) if rows is None else rows.repartition(world)
+        with TURNS.turn(world, session.slots_now(spark)):
+            return _gang(
+                spec,
+                lambda spec: run_tasks(partitions, make_function_fn(spec)),
+                session.driver_host(spark, conf),
+                SlotWatch(spark, world, conf.slot_timeout),
+            )
+
+
+def _gang(spec: FunctionSpec, start: Callable[[FunctionSpec], list[str]], host: str, slots: SlotWatch | None) -> Any:
+    """Run the ranks with ``start``; returns what rank 0's function did."""
+    tensors, _ = run_gang(
+        lambda address: start(dataclasses.replace(spec, driver_address=address)),
+        slots=slots,
+        conf=spec.conf,
+        secret=spec.secret,
+        epoch_id=spec.epoch_id,
+        host=host,
+    )
+    return unpack(tensors)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,10 +163,9 @@ class _Call:
 def _call(train_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
     """What a rank calls, checked."""
     if isinstance(train_fn, str):
-        wrong = [value for value in args if not isinstance(value, str)]
-        if wrong or kwargs:
-            raise InputError(f"{train_fn} gets a command line: text only, not {wrong or kwargs}")
-        return Script(train_fn, args)
+        if kwargs:
+            raise InputError(f"{train_fn} gets a command line; it cannot have keyword arguments: {', '.join(kwargs)}")
+        return Script(train_fn, tuple(map(str, args)))
     if not callable(train_fn):
         raise InputError(
             f"train_fn is of type {type(train_fn).__name__}; give a function, or the path of a Python file"

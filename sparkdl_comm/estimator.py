@@ -21,6 +21,7 @@ from .errors import ModelError
 from .estimator_persistence import TorchEstimatorReader, TorchEstimatorWriter
 from .model import TorchModel
 from .recipe import TrainingRecipe
+from .report.loggers import RunLog
 from .scoring import activation_of
 from .train.report import summarize
 from .train.spec import TrainSpec
@@ -65,6 +66,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
     :param decode: function from a value of a feature column that is binary or text, to an array or tensor; executors call
         it once per row, and the model calls it in ``transform``.
     :param callbacks: list of :class:`~sparkdl_comm.train.callbacks.Callback`; each rank calls a copy of its own.
+    :param loggers: list of :class:`~sparkdl_comm.report.loggers.RunLogger`, such as TensorBoardLogger and MLflowLogger.
     :param params: ``featuresCol`` ("features"), ``labelCol`` ("label"), ``predictionCol`` ("prediction"),
         ``rawPredictionCol`` ("rawPrediction"), ``probabilityCol`` ("probability"), ``weightCol``,
         ``validationIndicatorCol`` or ``validationFraction``, ``inputShapes``, ``inputTypes``;
@@ -95,12 +97,14 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         metrics: Any = None,
         callbacks: Any = None,
         decode: Any = None,
+        loggers: Any = None,
         **params: Unpack[ParamKeywords],
     ) -> None:
         super().__init__()
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.param_groups, self.lr_scheduler = param_groups, lr_scheduler
         self.metrics, self.callbacks, self.decode = metrics, callbacks, decode
+        self.loggers = loggers
         self._set_keywords(dict(params))
 
     def setParams(self, **params: Unpack[ParamKeywords]) -> TorchEstimator:
@@ -216,9 +220,10 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             labels=ingredients.class_labels(loss, rows.targets),
             checkpoints=checkpoints,
         )
-        with TURNS.turn(world, session.slots_now(spark)):
-            tensors, reports, restarts = launch(data, spec, spark.conf.get("spark.driver.host") or "localhost")
-        summary = {**summarize(reports, conf.strategy, world), "restarts": restarts}
+        with RunLog.of(self) as log, TURNS.turn(world, session.slots_now(spark)):
+            tensors, reports, restarts = launch(data, spec, session.driver_host(spark, conf), log.progress)
+            summary = {**summarize(reports, conf.strategy, world), "restarts": restarts}
+            log.history(summary["history"])
         step_rows = spec.batch_size * optimization.accumulation_steps
         if summary["rows"] < step_rows:
             warnings.warn(

@@ -32,9 +32,9 @@ from .data.fields import Decode, Field, for_model
 from .errors import InputError
 from .params import TorchParams
 from .persistence import TorchModelReader, TorchModelWriter
-from .predict import Predictor, Shipped
+from .predict import Predictor
 from .scoring import PREDICTION, Activation, Kind, OutputShape, Scoring, columns_of, kind_of, members_of
-from .session import is_classic
+from .shipping import ship
 
 #: What a module is called with: one tensor, or several.
 Example: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
@@ -107,9 +107,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
             if not native:
                 converted.append(expression)
         predictor = Predictor(
-            module=dataset.sparkSession.sparkContext.broadcast(Shipped(self.module))
-            if is_classic(dataset.sparkSession)
-            else self.module,
+            module=ship(dataset.sparkSession, self.module),
             features=features,
             columns=len(dataset.columns),
             batch_size=self.getPredictBatchSize(),

@@ -20,21 +20,18 @@ from __future__ import annotations
 import copy
 import json
 import tempfile
-import uuid
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import safetensors.torch
 import torch
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
-from pyspark.sql import SparkSession
 
 from .errors import ModelError, PersistenceError
 from .rebuild import rebuild, recipe_of
+from .storage import open_store
 
 if TYPE_CHECKING:
     from .estimator import TorchEstimator
@@ -62,7 +59,7 @@ class FolderWriter(MLWriter):
         :raises PersistenceError: ``path`` exists, or cannot be written; nothing is left behind.
         """
         # not MLWriter.save, which would delete the old one first
-        store = Store(self.sparkSession, path)
+        store = open_store(self.sparkSession, path)
         if not self.shouldOverwrite and store.exists():
             raise PersistenceError(f"{path} already exists; to replace it, x.write().overwrite().save(path)")
         with tempfile.TemporaryDirectory(prefix="sparkdl-save-") as folder:
@@ -85,7 +82,11 @@ class FolderWriter(MLWriter):
             except PersistenceError as error:
                 missing[name] = str(error)
         extra = {"formatVersion": FORMAT, "ingredients": recipes, "missing": missing, **extra}
-        metadata = DefaultParamsWriter._get_metadata_to_save(self._instance, self.sc, extraMetadata=extra)
+        metadata = DefaultParamsWriter._get_metadata_to_save(
+            self._instance,
+            self.sparkSession,  # type: ignore[arg-type]  # only its version counts, and Spark Connect has no context
+            extraMetadata=extra,
+        )
         (folder / _METADATA).parent.mkdir(parents=True)
         (folder / _METADATA).write_text(metadata + "\n", encoding="utf-8")
         (folder / "metadata/_SUCCESS").touch()
@@ -123,7 +124,7 @@ class FolderReader(MLReader[T]):
 
     def load(self, path: str) -> T:
         """What is at ``path``; see ``load`` of the class."""
-        with Store(self.sparkSession, path).local() as folder:
+        with open_store(self.sparkSession, path).local() as folder:
             return self.read_from(folder, path)
 
     def read_from(self, folder: Path, path: str) -> T:
@@ -233,70 +234,3 @@ def _to_give(missing: Mapping[str, str]) -> str:
         f"{'; '.join(missing.values())}. Give what is missing: load(path, {keywords}). Classes and functions of modules that "
         "can be imported, and functools.partials of them, need not be given"
     )
-
-
-class Store:
-    """A directory at any path that Hadoop can reach with the session's settings. Raises PersistenceError."""
-
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        self._path = path
-        self._jvm: Any = spark.sparkContext._jvm
-        with self._named("open"):
-            self._target = self._at(path)
-            hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-            self._fs = self._target.getFileSystem(hadoop)
-            self._target = self._fs.makeQualified(self._target)
-
-    def exists(self) -> bool:
-        with self._named("look at"):
-            return bool(self._fs.exists(self._target))
-
-    def put(self, folder: Path, replace: bool) -> None:
-        """Copy a local directory here, all or nothing; ``replace``: instead of what is here now."""
-        parent, name = self._target.getParent(), self._target.getName()
-        new, old = (self._at(f"{parent}/.{name}.{uuid.uuid4().hex[:12]}.{kind}") for kind in ("new", "old"))
-        with self._named("write"):
-            try:
-                self._fs.mkdirs(parent)
-                self._fs.copyFromLocalFile(False, True, self._at(folder.as_uri()), new)
-                if replace and self._fs.exists(self._target):
-                    self._rename(self._target, old)
-                try:
-                    self._rename(new, self._target)
-                except BaseException:
-                    if self._fs.exists(old):
-                        self._fs.rename(old, self._target)
-                    raise
-                self._fs.delete(old, True)
-            finally:
-                self._fs.delete(new, True)
-
-    @contextmanager
-    def local(self) -> Iterator[Path]:
-        """The directory on a local disk: itself if it is there already, else a temporary copy."""
-        if not self.exists():
-            raise PersistenceError(f"{self._path}: there is nothing at {self._target.toString()}")
-        if self._fs.getUri().getScheme() == "file":
-            yield Path(self._target.toUri().getPath())
-            return
-        with tempfile.TemporaryDirectory(prefix="sparkdl-load-") as folder:
-            copied = Path(folder) / "model"
-            with self._named("read"):
-                self._fs.copyToLocalFile(False, self._target, self._at(copied.as_uri()), True)
-            yield copied
-
-    def _at(self, path: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(path)
-
-    def _rename(self, source: Any, target: Any) -> None:
-        if not self._fs.rename(source, target):
-            raise PersistenceError(f"{self._path}: cannot rename {source.toString()} to {target.toString()}")
-
-    @contextmanager
-    def _named(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except Py4JJavaError as error:
-            raise PersistenceError(f"cannot {what} {self._path}: {error.java_exception.toString()}") from error
-        except Py4JError as error:
-            raise PersistenceError(f"cannot {what} {self._path}: {error}") from error

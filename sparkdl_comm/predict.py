@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,34 +9,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from pyspark import Broadcast, TaskContext, cloudpickle
+from pyspark import Broadcast, TaskContext
 
 from .data import arrow
 from .data.fields import Field
 from .errors import ConfError
 from .scoring import PREDICTION, Scoring
-
-
-class Shipped:
-    """A module to broadcast. What executors find in the broadcast is the module itself, made once per Python
-    worker.
-
-    Spark pickles the value of a broadcast without cloudpickle, so that a class from a notebook would not
-    arrive.
-    """
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.module = module
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return pickle.loads, (cloudpickle.dumps(self.module),)
+from .shipping import SessionFile
 
 
 @dataclass(frozen=True)
 class Predictor:
     """Function for ``mapInArrow``.
 
-    ``module``: broadcast of :class:`Shipped`, or the module (Spark Connect has no broadcasts). ``features``:
+    ``module``: the module, or what :func:`~sparkdl_comm.shipping.ship` made of it. ``features``:
     index and description of each column that the module is called with. ``columns``: how many columns to keep, after
     which come those of ``scoring``; others that come in after them hold features converted for us. ``batch_size``:
     rows per forward pass. ``scoring``: what to make of the outputs. ``device``: cpu or cuda.
@@ -46,7 +31,7 @@ class Predictor:
     :raises ModelError: the output does not have one row per row, or is a vector where a number was expected.
     """
 
-    module: Broadcast[Any] | torch.nn.Module
+    module: Broadcast[Any] | SessionFile | torch.nn.Module
     features: Sequence[tuple[int, Field]]
     columns: int
     batch_size: int
@@ -61,7 +46,7 @@ class Predictor:
                 continue
             if module is None:  # not before: an empty partition needs neither the model nor a GPU
                 device = task_device(self.device)
-                shipped = self.module.value if isinstance(self.module, Broadcast) else self.module
+                shipped = self.module if isinstance(self.module, torch.nn.Module) else self.module.value
                 module = shipped.to(device).eval()
             predicted = self._predict(module, device, batch)
             columns, names = batch.columns[: self.columns], batch.schema.names[: self.columns]

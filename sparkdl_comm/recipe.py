@@ -12,6 +12,7 @@ from . import ingredients
 from .data.fields import Decode
 from .errors import ConfError, ModelError
 from .params import TorchParams
+from .report.loggers import RunLogger
 from .session import shared_directory
 from .train.callbacks import Callback
 from .train.spec import Checkpoints, Observation, Optimization, Stopping
@@ -30,6 +31,7 @@ class TrainingRecipe(TorchParams):
     metrics: Any = None
     callbacks: Any = None
     decode: Any = None
+    loggers: Any = None
 
     def decoding(self) -> Decode | None:
         """:class:`ModelError` if ``decode`` cannot be called."""
@@ -145,4 +147,11 @@ class TrainingRecipe(TorchParams):
 
     def setDecode(self, value: Decode | None) -> Any:
         self.decode = value
+        return self
+
+    def getLoggers(self) -> Any:
+        return self.loggers
+
+    def setLoggers(self, value: Sequence[RunLogger] | None) -> Any:
+        self.loggers = value
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ JARS = Path(__file__).parent / "jars"
 _JAR = re.compile(r"sparkdl-comm-spark(?P<spark>[\d.]+)_(?P<scala>[\d.]+)-.*\.jar")
 _ARROW = "spark.sql.execution.arrow.pyspark.enabled"
 _BARRIER_CHECK = "spark.scheduler.barrier.maxConcurrentTasksCheck.interval"
+_ANY_PORT = 15002  # nothing is sent there
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 
 
@@ -71,6 +73,28 @@ def session_conf(spark: SparkSession) -> dict[str, str]:
 def application_conf(spark: SparkSession) -> dict[str, str]:
     """The settings with which the application started: these decide about jars, plugins and executors."""
     return dict(spark.sparkContext.getConf().getAll()) if is_classic(spark) else session_conf(spark)
+
+
+def driver_host(spark: SparkSession, conf: CommConf) -> str:
+    """The name or address by which executors reach this process.
+
+    :raises ConfError: the Spark Connect server's name does not resolve here.
+    """
+    if conf.driver_host:
+        return conf.driver_host
+    if is_classic(spark):
+        return spark.conf.get("spark.driver.host") or "localhost"
+    server = spark.client.host
+    try:
+        family, _, _, _, address = socket.getaddrinfo(server, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as towards:
+            towards.connect(address)
+            return towards.getsockname()[0]
+    except OSError as error:
+        raise ConfError(
+            f"no address of this machine towards the Spark Connect server {server} ({error}); set "
+            "spark.sparkdl.comm.driver.host to one that executors reach"
+        ) from error
 
 
 def check_dynamic_allocation(spark: SparkSession) -> None:
@@ -153,10 +177,15 @@ def check_slots(
 
     :raises SlotsError: fewer slots than workers; says how many there are and which settings give more.
     """
-    if not is_classic(spark):
-        if num_workers is None:
-            raise SlotsError("num_workers: set it; the number of slots is not known to a Spark Connect client")
-        return num_workers
+    if not is_classic(spark):  # it cannot ask for the executors there are; Spark itself counts before it starts ranks
+        conf = session_conf(spark)
+        wanted = num_workers or _expected_slots(conf, conf.get("spark.master", ""))
+        if wanted is None:
+            raise SlotsError(
+                "num_workers: set it; a Spark Connect client cannot know the number of slots unless "
+                "spark.executor.instances and spark.executor.cores are set"
+            )
+        return wanted
     master = spark.sparkContext.master or ""
     expected = _expected_slots(application_conf(spark), master)
     wanted = num_workers or expected or 1

@@ -1,7 +1,8 @@
-"""The driver's progress bar."""
+"""What the driver shows while a run lasts: a progress bar, and what rank 0 prints."""
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import Any
 
@@ -37,3 +38,13 @@ class ProgressBar:
         self._bar.set_description(f"epoch {progress['epoch'] + 1}/{progress['epochs']}", refresh=False)
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(progress["epoch"] * progress["steps"] + progress["step"] - self._bar.n)
+
+    def log(self, lines: list[str], dropped: int) -> None:
+        """Show lines that rank 0 printed on standard output, above the bar. ``dropped``: how many before them are lost."""
+        if dropped:
+            lines = [f"[{dropped} lines of rank 0 not shown]", *lines]
+        text = "\n".join(lines)
+        if self._bar is None:
+            print(text, flush=True)
+        else:
+            self._bar.write(text, file=sys.stdout)

@@ -1,8 +1,8 @@
-"""Rank 0 -> driver: progress while training, the trained tensors at the end; not through Spark's task
+"""Rank 0 -> driver: progress and printed lines while training, the trained tensors at the end; not through Spark's task
 results, whose size is limited and which come only when the task is over.
 
-Frames from rank 0, after handshake and hello: `progress` (any number), `tensors` (a header, then raw bytes),
-`bye`. The driver answers the tensors with `received`, so that rank 0 does not end its task before they are
+Frames from rank 0, after handshake and hello: `progress` and `log` (any number), `tensors` (a header, then raw bytes) or
+`failure`, `bye`. The driver answers the tensors with `received`, so that rank 0 does not end its task before they are
 there.
 """
 
@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import psutil
@@ -22,6 +23,7 @@ import torch
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
 from sparkdl_comm.train import handshake, listen
+from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.handshake import (
     TIMEOUT_KEY,
     Address,
@@ -43,11 +45,17 @@ _KIND = "driver"
 _log = logging.getLogger(__name__)
 
 OnProgress = Callable[[dict[str, Any]], None]
+#: Gets lines that rank 0 printed, and how many before them were dropped.
+OnLog = Callable[[list[str], int], None]
+
+
+def _ignore(lines: list[str], dropped: int) -> None:
+    pass
 
 
 class DriverListener:
     """The driver's end. One connection per gang epoch; of another epoch than `epoch` none (None: the first to
-    come fixes it). `on_progress` is called from the connection's thread; what it raises is logged."""
+    come fixes it). `on_progress` and `on_log` are called from the connection's thread; what they raise is logged."""
 
     def __init__(
         self,
@@ -56,6 +64,7 @@ class DriverListener:
         secret: bytes,
         on_progress: OnProgress,
         *,
+        on_log: OnLog | None = None,
         epoch: str | None = None,
         nic: str | None = None,
         max_bytes: int | None = None,
@@ -64,6 +73,7 @@ class DriverListener:
         """Listens at once on the address of `nic`, or that `host` resolves to; else ConfError. `max_bytes`:
         most that the tensors may take; None: the memory available when they come."""
         self._on_progress = on_progress
+        self._on_log = on_log or _ignore
         self._max_bytes = max_bytes
         self._clock = clock
         self._changed = threading.Condition()
@@ -72,6 +82,7 @@ class DriverListener:
         self._sock: socket.socket | None = None
         self._tensors: dict[str, torch.Tensor] | None = None
         self._error: SparkdlCommError | None = None
+        self._failure: Failure | None = None
         self._door = listen.Door(listen.choose_address(host, nic), ports, secret, self._guest, clock)
         self.address: Address = self._door.address
         self._wake_in, self._wake_out = socket.socketpair()
@@ -82,7 +93,7 @@ class DriverListener:
         """Wait for rank 0 of another gang from now on; the old one's connection and tensors are dropped."""
         with self._changed:
             self._epoch, self._taken = epoch, False
-            self._tensors = self._error = None
+            self._tensors = self._error = self._failure = None
             old, self._sock = self._sock, None
         if old is not None:
             hang_up(old)
@@ -107,6 +118,14 @@ class DriverListener:
                 raise GangError("the driver's listener is closed")
         state = "sent no model" if self._taken else "did not connect"
         raise DeadlineError(f"rank 0 of gang epoch {self._epoch} {state} to the driver in time ({TIMEOUT_KEY})")
+
+    def failure(self, deadline: float) -> Failure | None:
+        """What rank 0 says stopped the gang; None if it says nothing until `deadline`, or is gone."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._failure or self._error or self._closed, max(0.0, deadline - self._clock())
+            )
+            return self._failure
 
     def close(self) -> None:
         """Stop listening and drop the connection. May be repeated."""
@@ -183,13 +202,24 @@ class DriverListener:
                         self._tensors = tensors
                         self._changed.notify_all()
                 send_frame(sock, {"type": "received"}, 64, clock() + STALL_SECONDS, clock)
+            elif kind == "failure":
+                failure = Failure.from_dict(message.get("failure"))
+                with self._changed:
+                    if self._sock is sock:
+                        self._failure = failure
+                        self._changed.notify_all()
             elif kind == "progress" and isinstance(message.get("progress"), dict):
-                try:
-                    self._on_progress(message["progress"])
-                except Exception:  # noqa: BLE001 - it is the caller's, and the model must still arrive
-                    _log.exception("on_progress failed")
+                self._show(self._on_progress, message["progress"])
+            elif kind == "log" and isinstance(message.get("lines"), list) and isinstance(message.get("dropped"), int):
+                self._show(self._on_log, message["lines"], message["dropped"])
             else:
                 raise InputError(f"rank 0 sent an unknown message {kind!r:.40}")
+
+    def _show(self, callback: Callable[..., None], *what: Any) -> None:
+        try:
+            callback(*what)
+        except Exception:  # noqa: BLE001 - it is the caller's, and the model must still arrive
+            _log.exception("what rank 0 sent could not be shown")
 
 
 class DriverClient:
@@ -235,7 +265,13 @@ class DriverClient:
     def progress(self, progress: dict[str, Any]) -> bool:
         """Show `progress` (JSON, up to 64 KiB, else InputError) to the driver if that takes no waiting; False
         if it was dropped, because the one before has not gone out or the driver is away."""
-        frame = encode_frame({"type": "progress", "progress": progress}, MAX_PROGRESS)
+        return self._tell(encode_frame({"type": "progress", "progress": progress}, MAX_PROGRESS))
+
+    def log(self, lines: list[str], dropped: int) -> bool:
+        """Show printed `lines` to the driver, and how many before them were dropped; as :meth:`progress`."""
+        return self._tell(encode_frame({"type": "log", "lines": lines, "dropped": dropped}, MAX_HEADER))
+
+    def _tell(self, frame: bytes) -> bool:
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -271,14 +307,16 @@ class DriverClient:
                 text = f"the driver went away, or refused, while rank 0 sent the model: {exc}"
                 raise (DeadlineError if isinstance(exc, DeadlineError) else GangError)(text, rank=0) from exc
 
+    def failed(self, failure: Failure) -> None:
+        """Tell the driver what stopped the gang, if that takes no more than a second. Spark tells it too, but Spark
+        Connect cuts long messages off."""
+        with self._lock:
+            self._last({"type": "failure", "failure": asdict(failure)})
+
     def close(self) -> None:
         """Say goodbye, waiting a second at most. May be repeated."""
         with self._lock:
-            if self._gone is None:
-                with contextlib.suppress(OSError):
-                    deadline = self._clock() + 1.0
-                    handshake.send_all(self._sock, bytes(self._rest), deadline, self._clock)
-                    send_frame(self._sock, {"type": "bye"}, 64, deadline, self._clock)
+            self._last({"type": "bye"})
             self._gone = "closed"
             self._sock.close()
 
@@ -287,6 +325,17 @@ class DriverClient:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def _last(self, message: dict[str, Any]) -> None:
+        if self._gone is not None:
+            return
+        deadline = self._clock() + 1.0
+        try:
+            handshake.send_all(self._sock, bytes(self._rest), deadline, self._clock)
+            self._rest.clear()
+            send_frame(self._sock, message, MAX_HEADER, deadline, self._clock)
+        except OSError as exc:
+            self._gone = str(exc)
 
     def _push(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -27,7 +27,7 @@ from sparkdl_comm.train.task import RankFn, RankTask
 @dataclass(frozen=True)
 class FunctionSpec:
     """One run of a function. ``call``: the function, its arguments bound, pickled. ``on_rows``: it gets the rank's rows, a
-    PartitionDataset, as first argument. The rest as in TrainSpec."""
+    PartitionDataset, as first argument. ``local``: ranks are processes of one machine. The rest as in TrainSpec."""
 
     call: bytes = field(repr=False)
     on_rows: bool
@@ -37,6 +37,7 @@ class FunctionSpec:
     epoch_id: str
     secret: bytes = field(repr=False)
     driver_address: Address
+    local: bool = False
 
 
 def make_function_fn(spec: FunctionSpec) -> RankFn:
@@ -63,7 +64,7 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 device = task.device()
                 gang = task.join_gang({})
                 driver = task.connect_driver(stack)
-                stack.enter_context(process_group(gang, device, spec.conf.timeout))
+                stack.enter_context(process_group(gang, device, spec.conf.timeout, spec.local))
                 stack.enter_context(installed(Communicator(gang, device, spec.conf)))
                 phase = "train_fn"
                 # As Spark does with its own functions; only now, as it may import what keeps init_process_group.

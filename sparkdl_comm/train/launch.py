@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from pyspark.sql import DataFrame
 from ..conf import CommConf
 from ..errors import InputError, RankFailedError, RankLostError, SlotsError, SparkdlCommError
 from ..report.progress import ProgressBar
-from .channel import DriverListener
+from .channel import DriverListener, OnProgress
 from .failure import Failure
 from .handshake import Address
 from .rank import make_rank_fn
@@ -31,6 +32,10 @@ _log = logging.getLogger(__name__)
 _TASK_FAILED = re.compile(
     r"barrier task \w+\(\d+, (?P<rank>\d+)\) finished unsuccessfully\.\s*(?P<reason>.*?)\s*(?:\n\tat |\Z)", re.DOTALL
 )
+#: How a message ends that Spark Connect 3.5 has cut to 2048 characters.
+_CUT = "..."
+#: How long rank 0 may then take to say why the gang failed.
+_SETTLE_SECONDS = 3.0
 _TOO_FEW_SLOTS = "[SPARK-24819]"
 _PYTHON_RAISED = re.compile(
     r"(?P<traceback>Traceback \(most recent call last\):\n.*?^(?P<error>\w[\w.]*)(?:: (?P<message>.*))?)\Z",
@@ -38,12 +43,15 @@ _PYTHON_RAISED = re.compile(
 )
 
 
-def launch(rows: DataFrame, spec: TrainSpec, host: str) -> tuple[dict[str, torch.Tensor], list[RankReport], int]:
+def launch(
+    rows: DataFrame, spec: TrainSpec, host: str, watch: OnProgress
+) -> tuple[dict[str, torch.Tensor], list[RankReport], int]:
     """Train on ``rows`` with ``spec.world`` ranks at once; again, if one of them is lost.
 
     :param rows: columns as ``spec.rows`` says; see :class:`sparkdl_comm.data.fields.RowFormat`.
     :param spec: everything but ``driver_address``, which is filled in here.
     :param host: the name or address by which executors reach this process.
+    :param watch: gets rank 0's messages about progress, as the bar does.
     :return: the trained tensors by name, on the CPU; one report per rank; how many times the ranks were started again.
     :raises SparkdlCommError: what stopped the first rank that failed; Spark's own exception is its cause.
     """
@@ -51,61 +59,76 @@ def launch(rows: DataFrame, spec: TrainSpec, host: str) -> tuple[dict[str, torch
 
     def run(spec: TrainSpec) -> tuple[dict[str, torch.Tensor], list[str]]:
         return run_gang(
-            partitions,
-            lambda address: make_rank_fn(dataclasses.replace(spec, driver_address=address)),
-            world=spec.world,
+            lambda address: run_tasks(partitions, make_rank_fn(dataclasses.replace(spec, driver_address=address))),
+            slots=SlotWatch(rows.sparkSession, spec.world, spec.conf.slot_timeout),
             conf=spec.conf,
             secret=spec.secret,
             epoch_id=spec.epoch_id,
             host=host,
+            watch=watch,
         )
 
     (tensors, reports), restarts = with_restarts(run, spec, rows.sparkSession)
     return tensors, [RankReport.from_json(report) for report in reports], restarts
 
 
+def run_tasks(partitions: DataFrame, rank_fn: RankFn) -> list[str]:
+    """Run one barrier task for each partition of ``partitions``, all at once, and wait for all of them: their reports.
+
+    :raises Exception: Spark's, when a task failed; its text has what the rank reported.
+    """
+    done = partitions.mapInArrow(rank_fn, RANK_SCHEMA, barrier=True).collect()  # type: ignore[arg-type]
+    return [row["report"] for row in done]
+
+
 def run_gang(
-    partitions: DataFrame,
-    make_fn: Callable[[Address], RankFn],
+    start: Callable[[Address], list[str]],
     *,
-    world: int,
+    slots: SlotWatch | None,
     conf: CommConf,
     secret: bytes,
     epoch_id: str,
     host: str,
+    watch: OnProgress | None = None,
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
-    """Run one barrier task for each of the ``world`` partitions, all at once, and wait for all of them.
+    """Run a gang, and get what it sends.
 
-    :param make_fn: makes the tasks' function from the address of the driver's listener; see :data:`RankFn`.
+    :param start: runs the ranks, given the address of the driver's listener, and returns their reports.
+    :param slots: watches Spark's jobs; None: ``start`` does not run any.
     :return: the tensors that rank 0 sent, and every rank's report.
     :raises SparkdlCommError: as :func:`launch`.
     """
     port = conf.driver_port
     with ProgressBar(conf.progress) as bar:
         ports = range(port, port + 1) if port else None
-        watch = SlotWatch(partitions.sparkSession, world, conf.slot_timeout)
 
         def told(message: dict[str, Any]) -> None:
-            watch.satisfied()
+            if slots is not None:
+                slots.satisfied()
             _show(bar, message)
+            if watch is not None and "warning" not in message:
+                watch(message)
 
-        listener = DriverListener(host, ports, secret, told, epoch=epoch_id)
+        listener = DriverListener(host, ports, secret, told, on_log=bar.log, epoch=epoch_id)
         try:
-            with watch:
-                reports = partitions.mapInArrow(make_fn(listener.address), RANK_SCHEMA, barrier=True).collect()  # type: ignore[arg-type]
+            with slots or nullcontext():
+                reports = start(listener.address)
             if not reports:  # Spark runs no task at all for a relation that it knows to be empty
                 raise InputError("nothing to train on: the DataFrame has no rows")
             # rank 0 sent them before it reported
             tensors = listener.tensors(time.monotonic() + conf.timeout)
         except Exception as error:
             failure = Failure.find(str(error))
-            typed = failure.to_exception() if failure is not None else watch.error or _unreported(str(error))
+            if failure is None and str(error).endswith(_CUT):
+                failure = listener.failure(time.monotonic() + _SETTLE_SECONDS)
+            too_few = slots.error if slots is not None else None
+            typed = failure.to_exception() if failure is not None else too_few or _unreported(str(error))
             if typed is None:
                 raise
             raise typed from error
         finally:
             listener.close()
-    return tensors, [row["report"] for row in reports]
+    return tensors, reports
 
 
 def _show(bar: ProgressBar, message: dict[str, Any]) -> None:
@@ -121,7 +144,8 @@ def _unreported(text: str) -> SparkdlCommError | None:
     or outside of our code; or there were too few slots. None if they are about something else."""
     if _TOO_FEW_SLOTS in text:
         return SlotsError(
-            "there were too few slots for all ranks to run at once: an executor was lost, or taken by another application."
+            "there were too few slots for all ranks to run at once: an executor was lost, or taken by another application,"
+            " or num_workers is more than there ever were."
             f" Spark says: {text[text.index(_TOO_FEW_SLOTS) :].splitlines()[0]}"
         )
     task = _TASK_FAILED.search(text)

@@ -50,15 +50,18 @@ def default_group(backend: str, gang: Gang, timeout: float) -> dist.ProcessGroup
 
 
 @contextmanager
-def process_group(gang: Gang, device: torch.device, timeout: float) -> Iterator[None]:
+def process_group(gang: Gang, device: torch.device, timeout: float, one_node: bool = False) -> Iterator[None]:
     """The default group and torchrun's environment variables, as long as the context lasts.
 
     Each rank is a node of its own, as under TorchDistributor; LOCAL_RANK is the number of its GPU, which is what functions
-    use it for, or 0. `timeout`: seconds, of any collective and of each wait for the store.
+    use it for, or 0. With `one_node` all of them are on one. `timeout`: seconds, of any collective and of each wait for
+    the store.
     """
     global _running
     before = dict(os.environ)
     os.environ.update(_variables(gang, device))
+    if one_node:
+        os.environ.update(_one_node(gang))
     bind_to_nic(gang)
     dist.init_process_group = dist.distributed_c10d.init_process_group = init_process_group
     _running = _Running(gang, timeout)
@@ -89,6 +92,11 @@ def _variables(gang: Gang, device: torch.device) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
     }
+
+
+def _one_node(gang: Gang) -> dict[str, str]:
+    rank, world = str(gang.rank), str(gang.world)
+    return {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world, "NODE_RANK": "0", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
 
 
 @dataclass

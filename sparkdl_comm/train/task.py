@@ -50,6 +50,7 @@ class RankTask:
         self._context = context
         self.rank: int = context.partitionId()
         self.gang: Gang | None = None
+        self._driver: DriverClient | None = None
         self._output = OutputTail()
 
     def report(self, report: str) -> pa.RecordBatch:
@@ -95,14 +96,19 @@ class RankTask:
         except (GangError, OSError) as exc:
             host, port = spec.driver_address
             raise GangError(
-                f"rank 0 cannot reach the driver at {host}:{port} ({exc}): spark.driver.host must be an address that"
-                " executors reach, and spark.sparkdl.comm.driver.port one that is open"
+                f"rank 0 cannot reach the driver at {host}:{port} ({exc}): spark.driver.host, or"
+                " spark.sparkdl.comm.driver.host, must be an address that executors reach, and"
+                " spark.sparkdl.comm.driver.port one that is open"
             ) from exc
         stack.callback(driver.close)
+        self._driver = driver
+        if spec.conf.logs:
+            self._output.forward(driver.log)
+            stack.callback(self._output.end_forward)
         return driver
 
     def failed(self, failure: Failure) -> RuntimeError:
-        """Tell the other ranks; returns what the task is to raise, with the *first* failure of the gang inside.
+        """Tell the other ranks and the driver; returns what the task is to raise, with the *first* failure of the gang inside.
 
         To be called before any connection is closed: else the others would blame the closing.
         """
@@ -111,6 +117,8 @@ class RankTask:
         if self.gang is not None:
             self.gang.announce_failure(failure)
             failure = self.gang.failure() or failure
+        if self._driver is not None:
+            self._driver.failed(failure)
         return RuntimeError(failure.embed())
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -24,6 +25,32 @@ def test_the_same_as_torch_distributor_by_changing_the_class_name(spark):
     assert ours[0] == theirs[0] == 0
     np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-5)
     assert np.abs(np.subtract(ours[1], CommDistributor(3).run(functions.train_ddp, 0)[1])).max() > 0.01
+
+
+def test_the_same_on_this_machine(spark):
+    theirs, ours = (
+        kind(2, True, False).run(functions.train_ddp, 20, lr=0.05) for kind in (TorchDistributor, CommDistributor)
+    )
+    assert ours[0] == theirs[0] == 0
+    np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-5)
+    assert CommDistributor(local_mode=True).run(functions.train_ddp, 0)[0] == 0
+
+
+def test_what_rank_0_prints_is_seen(spark, capsys):
+    CommDistributor(num_workers=2).run(functions.prints)
+    assert capsys.readouterr().out == "rank 0 printed\nand its child\n"
+    spark.conf.set("spark.sparkdl.comm.logs", "false")
+    try:
+        CommDistributor(num_workers=2).run(functions.prints)
+    finally:
+        spark.conf.unset("spark.sparkdl.comm.logs")
+    assert capsys.readouterr().out == ""
+
+
+def test_runs_at_the_same_time_take_turns(spark):
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(lambda _: CommDistributor(num_workers=2).run(functions.values)["text"], range(3)))
+    assert found == ["x"] * 3
 
 
 def test_hooks_give_what_ddp_does(spark):
@@ -131,21 +158,24 @@ def test_a_file(spark, tmp_path):
         "        file.write(sys.argv[1] + os.environ['WORLD_SIZE'])\n"
         "    sys.exit(0)\n"
     )
-    assert CommDistributor(num_workers=3).run(str(script), "--lr=1", str(tmp_path)) is None
-    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == ["--lr=13"] * 3
+    for kind in (TorchDistributor, CommDistributor):
+        (tmp_path / kind.__name__).mkdir()
+        distributor = kind(num_processes=3, local_mode=False, use_gpu=False)
+        assert distributor.run(str(script), 1, str(tmp_path / kind.__name__)) is None
+        assert [(tmp_path / kind.__name__ / str(rank)).read_text() for rank in range(3)] == ["13"] * 3
 
 
 def test_refused_before_any_executor_is_touched(spark):
     with pytest.raises(ConfError, match="local_mode"):
-        CommDistributor(2, local_mode=True)
+        CommDistributor(2, local_mode=True).run_on_df(functions.rows_of, spark.range(3), 1)
     with pytest.raises(ConfError, match="num_workers=0"):
         CommDistributor(0)
     with pytest.raises(ConfError, match="device='tpu'"):
         CommDistributor(2, device="tpu")
     with pytest.raises(InputError, match="train_fn is of type int"):
         CommDistributor(2).run(3)
-    with pytest.raises(InputError, match="text only"):
-        CommDistributor(2).run("train.py", 1)
+    with pytest.raises(InputError, match="keyword arguments: lr"):
+        CommDistributor(2).run("train.py", lr=1)
     with pytest.raises(ModelError, match="args.*cannot be shipped"):
         CommDistributor(2).run(functions.values, threading.Lock())
     with pytest.raises(SlotsError, match="num_workers=4"):

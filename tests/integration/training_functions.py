@@ -104,6 +104,12 @@ def rows_of(dataset, epochs):
     return {"seen": everybodys, "batch": batch, "steps": steps, "workers": workers == sorted(seen[0])}
 
 
+def prints():
+    print(f"rank {dist.get_rank()} printed", flush=True)
+    if dist.get_rank() == 0:
+        subprocess.run(["echo", "and its child"], check=True)
+
+
 def a_model():
     return torch.nn.Linear(1, 1)
 

@@ -18,6 +18,7 @@ from sparkdl_comm.errors import (
 )
 from sparkdl_comm.train import handshake
 from sparkdl_comm.train.channel import DriverClient, DriverListener
+from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.handshake import send_frame
 from sparkdl_comm.train.tensors import DTYPES, describe, raw
 from tests.unit.gang_helpers import SECONDS, SECRET, hangs_up, wait_for
@@ -88,6 +89,26 @@ def test_progress_arrives_in_order_before_the_tensors(listener, seen):
     listener.tensors(soon())
     assert [progress["step"] for progress in seen] == list(range(50))
     assert seen[49]["loss"] != seen[49]["loss"]
+
+
+def test_printed_lines():
+    seen = []
+    with DriverListener("127.0.0.1", None, SECRET, seen.append, on_log=lambda *log: seen.append(log)) as listener:
+        with connect(listener) as client:
+            assert client.log(["one", "t\u00fco"], 0)
+            client.send_tensors({})
+            assert client.log([1000 * "\U0001f600"] * 100, 7)
+        wait_for(lambda: len(seen) == 2)
+    assert seen == [(["one", "t\u00fco"], 0), ([1000 * "\U0001f600"] * 100, 7)]
+
+
+def test_why_the_gang_failed():
+    failure = Failure(1, 7, "forward", "KeyError", "x" * 5000, "Traceback ...", log="one\ntwo")
+    with DriverListener("127.0.0.1", None, SECRET, print, epoch="e/0") as listener:
+        assert listener.failure(soon(0)) is None
+        with connect(listener) as client:
+            client.failed(failure)
+            assert listener.failure(soon()) == failure
 
 
 def test_progress_that_is_no_json(listener):

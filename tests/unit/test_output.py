@@ -46,6 +46,39 @@ def test_whoever_writes_and_everything_is_passed_on(tmp_path) -> None:
     assert passed_on[-1] == b"not ended"
 
 
+FLOOD = """
+import sys, time
+from sparkdl_comm.train.output import OutputTail
+
+sent = []
+tail = OutputTail()
+print("before", flush=True)
+tail.forward(lambda lines, dropped: sent.append((lines, dropped)) or len(sent) != 2)
+time.sleep(0.5)
+assert sent == [(["before"], 0)], sent
+line = 99 * "x" + "\\n"
+begin = time.monotonic()
+for _ in range(1000):
+    sys.stdout.write(1000 * line)
+seconds = time.monotonic() - begin
+print("the last", end="")
+tail.end_forward()
+print("not for the driver")
+tail.close()
+refused, taken = sent[1], sent[2:]
+assert len(sent) <= 2 + (seconds + 1) / 0.25, (len(sent), seconds)
+assert all(len(lines) <= 100 for lines, _ in sent)
+assert sum(len(lines) + dropped for lines, dropped in taken) == 1_000_001, refused
+assert sent[-1][0][-1] == "the last"
+"""
+
+
+def test_of_a_flood_the_last_lines_are_sent() -> None:
+    done = subprocess.run([sys.executable, "-c", FLOOD], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(done.stderr) > 100_000_000
+
+
 def test_in_the_exception() -> None:
     failure = Failure(2, 7, "forward", "KeyError", "x", "Traceback ...", log="one\ntwo")
     error = Failure.find(failure.embed()).to_exception()

@@ -8,6 +8,7 @@ import pyspark
 import pytest
 
 from sparkdl_comm import session
+from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, PluginError, SlotsError
 
 JAR_3 = "sparkdl-comm-spark3.5_2.12-0.1.0.jar"
@@ -152,3 +153,37 @@ def test_a_shared_directory_told_by_a_client(monkeypatch: pytest.MonkeyPatch, pa
     assert session.shared_directory(client, path, "checkpointDir") == told
     with pytest.raises(ConfError, match="checkpointDir=/a: begin it with the file system's scheme"):
         session.shared_directory(client, "/a", "checkpointDir")
+
+
+class FakeClient:
+    """A Spark Connect session."""
+
+    def __init__(self, server: str = "127.0.0.1", **conf: str) -> None:
+        self.client = SimpleNamespace(host=server)
+        self._conf = [("spark." + key.replace("_", "."), value) for key, value in conf.items()]
+
+    def sql(self, text: str) -> Any:
+        assert text == "SET"
+        return SimpleNamespace(collect=lambda: self._conf)
+
+
+def test_slots_of_a_spark_connect_client() -> None:
+    def check(spark: FakeClient, num_workers: int | None = None) -> int:
+        return session.check_slots(spark, num_workers, 1.0)  # type: ignore[arg-type]
+
+    assert check(FakeClient(), 5) == 5
+    assert check(FakeClient(master="local-cluster[3,2,1024]")) == 6
+    assert check(FakeClient(executor_instances="4", executor_cores="2", master="yarn")) == 8
+    with pytest.raises(SlotsError, match="num_workers: set it"):
+        check(FakeClient(master="yarn"))
+
+
+def test_driver_host() -> None:
+    conf = CommConf.from_mapping({})
+    client: Any = FakeClient()
+    assert session.driver_host(client, conf) == "127.0.0.1"
+    assert session.driver_host(client, CommConf.from_mapping({"spark.sparkdl.comm.driver.host": "h"})) == "h"
+    with pytest.raises(ConfError, match=r"server nowhere\.invalid .* set spark\.sparkdl\.comm\.driver\.host"):
+        session.driver_host(FakeClient("nowhere.invalid"), conf)  # type: ignore[arg-type]
+    classic: Any = SimpleNamespace(_jsparkSession=None, conf={"spark.driver.host": "there"})
+    assert session.driver_host(classic, conf) == "there"

@@ -1,0 +1,107 @@
+"""Ranks as processes of the driver's machine, without Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import psutil
+import pytest
+import torch.distributed as dist
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import RankFailedError, RankLostError
+from sparkdl_comm.train.function import FunctionSpec
+from sparkdl_comm.train.launch import run_gang
+from sparkdl_comm.train.local import HOST, run_locally
+from sparkdl_comm.train.values import unpack
+from tests.unit.gang_helpers import wait_for
+
+
+def run(function: Any) -> Any:
+    conf = CommConf.from_mapping({}, progress=False, timeout="30s")
+    spec = FunctionSpec(cloudpickle.dumps(function), False, "cpu", conf, 2, "epoch", bytes(32), ("", 0), local=True)
+    tensors, reports = run_gang(
+        lambda address: run_locally(dataclasses.replace(spec, driver_address=address)),
+        slots=None,
+        conf=conf,
+        secret=spec.secret,
+        epoch_id=spec.epoch_id,
+        host=HOST,
+    )
+    assert reports == ["", ""]
+    return unpack(tensors)
+
+
+def children(of: int | None = None) -> list[psutil.Process]:
+    return [child for child in psutil.Process(of).children() if "sparkdl_comm.train.local" in child.cmdline()]
+
+
+def who() -> Any:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_WORLD_SIZE")
+    everybodys: list[Any] = [None, None]
+    dist.all_gather_object(everybodys, ([os.environ[name] for name in names], os.getpid()))
+    print("hello from", dist.get_rank())
+    return everybodys
+
+
+def test_each_rank_is_a_process_of_one_node(capfd: Any) -> None:
+    (first, one), (second, other) = run(who)
+    assert first == ["0", "2", "0", "2", "0", "1"]
+    assert second == ["1", "2", "1", "2", "0", "1"]
+    assert len({one, other, os.getpid()}) == 3
+    shown = capfd.readouterr()
+    assert shown.out == "hello from 0\n"
+    assert "hello" not in shown.err
+    assert children() == []
+
+
+def fails() -> None:
+    if dist.get_rank() == 1:
+        print("the last words")
+        raise LookupError("mine")
+    dist.barrier()
+
+
+def test_a_rank_that_raises() -> None:
+    with pytest.raises(RankFailedError, match="LookupError: mine") as caught:
+        run(fails)
+    assert caught.value.rank == 1
+    assert caught.value.log_tail.endswith("the last words")
+    assert children() == []
+
+
+def is_killed() -> None:
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+def test_a_rank_that_is_killed() -> None:
+    with pytest.raises(RankLostError) as caught:
+        run(is_killed)
+    assert caught.value.rank == 1
+    assert children() == []
+
+
+def sleeps() -> None:
+    Path(f"rank-{dist.get_rank()}").touch()
+    time.sleep(600)
+
+
+def test_ranks_end_with_the_driver(tmp_path: Path) -> None:
+    program = "from tests.unit import test_local; test_local.run(test_local.sleeps)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env=environment) as driver:
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 2, 60)
+        ranks = children(driver.pid)
+        driver.kill()
+    assert len(ranks) == 2
+    assert psutil.wait_procs(ranks, 5)[1] == []
