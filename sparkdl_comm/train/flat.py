@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from sparkdl_comm.errors import ModelError
 
@@ -84,6 +85,7 @@ class FlatModel:
         self.gradients = torch.empty(0)
         #: Called in the backward pass with the number of each parameter (in :attr:`parameters`) whose gradient is there.
         self.on_gradient: Callable[[int], None] | None = None
+        self._collectors: list[RemovableHandle] = []
 
     def fingerprint(self) -> str:
         """SHA-256 over names, shapes and values: equal on all ranks that begin with the same model."""
@@ -113,10 +115,15 @@ class FlatModel:
             with torch.no_grad():
                 view.copy_(parameter)
             parameter.data = view
-            parameter.register_post_accumulate_grad_hook(self._collector(number, slot.view(gradients)))
+            collector = self._collector(number, slot.view(gradients))
+            self._collectors.append(parameter.register_post_accumulate_grad_hook(collector))
 
     def release(self) -> None:
         """Gives the parameters memory of their own again, so that the flat vectors can go."""
+        # Python does not find the circle of parameter, collector and model: it goes through torch's own code.
+        for collector in self._collectors:
+            collector.remove()
+        self._collectors.clear()
         for slot in self._slots:
             slot.parameter.data = slot.parameter.detach().clone()
             slot.parameter.grad = None

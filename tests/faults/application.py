@@ -206,6 +206,6 @@ class Outcome:
         """No task still runs, no segment is still mapped, no worker is without its JVM; the next run succeeds."""
         assert self.idle_after is not None, "tasks of the failed run still run"
         assert self.idle_after <= LIMIT_SECONDS
-        assert self.leftovers == []
+        assert self.leftovers == [], "\n".join(self.leftovers)
         assert self.again["error"] is None, self.again["error"]
         assert self.again["iterations"] == 16
