@@ -96,7 +96,7 @@ def test_files_need_no_rank_and_do_not_disturb_one(spark: SparkSession, hadoop_p
                 files.exists(remote)
             # the refusal of a session that has joined; without one it would be "hello has to come first"
             with pytest.raises(BridgeError, match="no segment is attached"):
-                rank.request("pull", version=0)
+                rank.request("pull", version=0, batch=0)
             rank.request("close")
         finally:
             rank.close()
