@@ -55,29 +55,22 @@ class Exchange:
 
     def aggregation(self) -> list[list[Step]]:
         """The steps of each level."""
-        stages = []
-        for level, lowest, width in self._path():
-            own = level.digit(self._rank)
-            steps = []
-            for turn in range(1, level.radix):
-                to, source = (own + turn) % level.radix, (own - turn) % level.radix
-                steps.append(self._step(Kind.SEND, level, to, lowest + to * width, width))
-                steps.append(self._step(Kind.COMBINE, level, source, lowest + own * width, width))
-            stages.append(steps)
-        return stages
+        return [self._exchange(Kind.COMBINE, *stage) for stage in self._path()]
 
     def broadcasting(self) -> list[list[Step]]:
         """The steps of each level, beginning with the last level."""
-        stages = []
-        for level, lowest, width in reversed(self._path()):
-            own = level.digit(self._rank)
-            steps = []
-            for turn in range(1, level.radix):
-                to, source = (own + turn) % level.radix, (own - turn) % level.radix
-                steps.append(self._step(Kind.SEND, level, to, lowest + own * width, width))
-                steps.append(self._step(Kind.RECEIVE, level, source, lowest + source * width, width))
-            stages.append(steps)
-        return stages
+        return [self._exchange(Kind.RECEIVE, *stage) for stage in reversed(self._path())]
+
+    def _exchange(self, kind: Kind, level: Level, lowest: int, width: int) -> list[Step]:
+        """With each neighbour on the level: to combine, it gets its pieces and gives the rank's; to receive, the reverse."""
+        own = level.digit(self._rank)
+        steps = []
+        for turn in range(1, level.radix):
+            to, source = (own + turn) % level.radix, (own - turn) % level.radix
+            sent, received = (to, own) if kind is Kind.COMBINE else (own, source)
+            steps.append(self._step(Kind.SEND, level, to, lowest + sent * width, width))
+            steps.append(self._step(kind, level, source, lowest + received * width, width))
+        return steps
 
     def _path(self) -> list[tuple[Level, int, int]]:
         """For each level: it, the first piece that the rank works on there, and how many pieces go to each digit."""

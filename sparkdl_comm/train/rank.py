@@ -46,7 +46,7 @@ def make_rank_fn(spec: TrainSpec) -> RankFn:
 
         task = RankTask(spec, BarrierTaskContext.get())
         report = Rank(spec, task).run(batches)
-        # Collectors of gradients and the optimizer's views keep each other, and the segment, alive.
+        # Optimizers, schedulers and the strategy refer to each other in circles, and keep the segment alive.
         gc.collect()
         yield task.report(report.to_json())
 

@@ -1,5 +1,7 @@
 """BatchPlan: every row once, all ranks in step, whatever the partitions look like."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -25,7 +27,7 @@ def test_plan(counts: list[int], batch_size: int) -> None:
         edges = [plan.slice(rank, step) for step in range(plan.steps)]
         assert edges[0][0] == 0
         assert edges[-1][1] == count
-        assert all(stop == start for (_, stop), (start, _) in zip(edges, edges[1:], strict=False))
+        assert all(stop == start for (_, stop), (start, _) in pairwise(edges))
         sizes = {stop - start for start, stop in edges}
         assert min(sizes) >= 0
         assert max(sizes) - min(sizes) <= 1

@@ -63,7 +63,7 @@ def test_plans(profiles: list[Profile]) -> None:
     requests += [profile.request("ibatch", "push") for profile in profiles]
     plans = make_plans(requests)
     for number, profile in enumerate(profiles):
-        made = dict(zip(POLICIES, plans[number * len(POLICIES) :], strict=False))
+        made = dict(zip(POLICIES, plans[number * len(POLICIES) : (number + 1) * len(POLICIES)], strict=True))
         best = min(profile.seconds(cut) for cut in profile.every_cut())
         for plan in made.values():
             assert ends(plan)[-1] == len(profile.layers)
