@@ -54,8 +54,9 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
     :param loss: ``(output, target)`` -> scalar tensor, the mean over the rows; or a loss of ``torch.nn``: an
         instance, a class, or its name. ``target`` is ``[rows, …]``, or a tuple for several label columns: int64 for
         losses over classes and, with a loss of your own, if the label column is of an integral type; else float32. With
-        ``weightCol``, a loss of your own must return one loss per row. A loss whose mean is not over the rows (of torch.nn
-        with class weights or ignored labels) takes it over each rank's rows, then over the ranks by their rows.
+        ``weightCol``, a loss of your own must return one loss per row. CrossEntropyLoss and NLLLoss with weights of classes
+        or ignored labels take their mean over the labels of all ranks, as in one process; a loss of your own whose mean is
+        not over the rows takes it over each rank's, then over the ranks by their rows.
     :param optimizer: what makes an optimizer from parameters: a class of ``torch.optim``, or a
         ``functools.partial`` of one. Default: SGD with learning rate 0.01.
     :param param_groups: function module -> list of dicts, as torch.optim takes parameter groups.
@@ -179,7 +180,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         model = ingredients.model_like(self.model)
         loss = ingredients.loss_function(self.loss)
         target_type, decode = functools.partial(ingredients.target_type, loss), self.decoding()
-        data, rows = columns.training_rows(dataset, self, target_type, decode)
+        limits = ingredients.label_limits(loss)
+        data, rows = columns.training_rows(dataset, self, target_type, decode, limits)
         if rows.weight is not None:
             loss = ingredients.row_losses(loss)
         optimization, observation = self.optimization(), self.observation()

@@ -72,8 +72,8 @@ def loss_function(loss: Any) -> Loss:
             f"loss is {describe(loss)}; give a callable (output, target) -> scalar tensor, or a loss of "
             'torch.nn, e.g. loss="CrossEntropyLoss"'
         )
-    reduction = getattr(loss, "reduction", "mean")
-    if reduction != "mean":
+    reduction = getattr(loss, "keywords", {}).get("reduction", getattr(loss, "reduction", "mean"))
+    if reduction == "sum" or (reduction != "mean" and isinstance(loss, torch.nn.Module)):  # 'none' is for weightCol
         raise ModelError(f"loss: {type(loss).__name__} has reduction={reduction!r}; it must be 'mean' over the rows")
     return loss
 
@@ -115,6 +115,11 @@ def class_labels(loss: Loss, targets: Sequence[Field]) -> ClassLabels | None:
     if ignored is None and function in (F.cross_entropy, F.nll_loss):
         ignored = inspect.signature(function).parameters["ignore_index"].default
     return ClassLabels(targets[0], ignored)
+
+
+def label_limits(loss: Loss) -> tuple[float, float] | None:
+    """Between which values the labels of a loss over probabilities must be; None: another loss."""
+    return (0.0, 1.0) if activation_of(loss) in ("sigmoid", "identity") else None
 
 
 def _over_classes(loss: Loss) -> bool:

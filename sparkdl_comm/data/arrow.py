@@ -63,6 +63,14 @@ def rows_with(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> np.nda
     return found
 
 
+def first_with(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> float | None:
+    """The first number for which ``bad`` is true, as :func:`rows_with` has it; None if there is none."""
+    while is_list(column.type):
+        column = column.flatten()
+    found = column.filter(pa.array(bad(column)))
+    return float(found[0].as_py()) if len(found) else None
+
+
 def is_null(column: pa.Array) -> np.ndarray:
     """For :func:`rows_with`."""
     if column.null_count == 0:

@@ -8,6 +8,7 @@ numbers as float32, or as float64 where that would change an integer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from pyspark.ml.functions import vector_to_array
@@ -38,19 +39,24 @@ _PARTS = 1_000_000
 
 
 def training_rows(
-    df: DataFrame, params: TorchParams, target_type: TargetType, decode: Decode | None
+    df: DataFrame,
+    params: TorchParams,
+    target_type: TargetType,
+    decode: Decode | None,
+    limits: tuple[float, float] | None = None,
 ) -> tuple[DataFrame, RowFormat]:
     """What ranks get of ``df``, and its description.
 
     :param target_type: type of the tensor of a label column: ``int64`` or ``float32``; see
         :func:`sparkdl_comm.ingredients.target_type`.
     :param decode: for feature columns that are binary or text.
+    :param limits: of the values of label columns.
     :raises InputError: a column is missing, there twice, or of a type that is not accepted.
     """
     expressions, fields = inputs(df, params, decode)
     targets = []
     for name in params.label_columns():
-        field = _target(df, name, params.label_param(), target_type)
+        field = replace(_target(df, name, params.label_param(), target_type), limits=limits)
         expressions.append(number(df, field))
         targets.append(field)
     rows = RowFormat(tuple(fields), tuple(targets), params.getWeightCol(), _validation(params))

@@ -24,6 +24,7 @@ class Field:
     ``param`` and ``name``: the Param that names the column, and its name. ``dtype``: of the tensor; None: float32, but
     int64 for integers if ``embeds``. ``shape``: of one row; None: as it comes, where a number that is not an integer comes
     as ``[1]``. ``decode``: makes an array or tensor of a value, all of one shape; None: the column holds numbers.
+    ``limits``: the smallest and the largest value that may be there; None: any.
     """
 
     param: str
@@ -32,6 +33,7 @@ class Field:
     shape: tuple[int, ...] | None = None
     decode: Decode | None = None
     embeds: bool = False
+    limits: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         return f"{'decode of ' if self.decode else ''}{self.param} {self.name!r}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,9 @@ import pyarrow as pa
 from ..errors import InputError
 from . import arrow
 from .fields import Field, RowFormat
+
+#: For :func:`arrow.rows_with`.
+Test: TypeAlias = Callable[[pa.Array], np.ndarray]
 
 #: Different lengths of a column that are told.
 _LENGTHS = 8
@@ -24,6 +27,7 @@ class Inspection:
         self._format = rows
         self._rows = 0
         self._counts: dict[str, int] = {}
+        self._examples: dict[str, float] = {}
         self._lengths: dict[str, list[set[int]]] = {}
 
     @property
@@ -49,49 +53,55 @@ class Inspection:
         usable = column.filter(pa.array(~nulls)) if nulls.any() else column
         if len(usable) == 0:
             return
-        found = arrow.lengths(usable)
-        known = self._lengths.setdefault(str(field), [set() for _ in found])
-        if len(found) != len(known):  # of what decode makes only; a column has one type
+        lengths = arrow.lengths(usable)
+        known = self._lengths.setdefault(str(field), [set() for _ in lengths])
+        if len(lengths) != len(known):  # of what decode makes only; a column has one type
             self._count(
-                f"arrays of {len(found)} dimensions, others of {len(known)}, in {field}", np.ones(len(usable), bool)
+                f"arrays of {len(lengths)} dimensions, others of {len(known)}, in {field}", np.ones(len(usable), bool)
             )
             return
-        for level, more in zip(known, found, strict=True):
+        for level, more in zip(known, lengths, strict=True):
             level |= more
         shape = tuple(min(level, default=0) for level in known)
         if not field.fits(shape) and all(len(level) == 1 for level in known):
             takes = f"{math.prod(shape)} values in {field}, where inputShapes has {list(field.shape or ())}"
             self._count(takes, np.ones(len(usable), bool))
         for what, bad in _unusable(field):
-            self._count(f"{what} in {field}", arrow.rows_with(usable, bad))
+            found = arrow.rows_with(usable, bad)
+            self._count(f"{what} in {field}", found, arrow.first_with(usable, bad) if found.any() else None)
 
-    def _count(self, what: str, bad: np.ndarray) -> None:
+    def _count(self, what: str, bad: np.ndarray, example: float | None = None) -> None:
         count = int(bad.sum())
         if count:
             self._counts[what] = self._counts.get(what, 0) + count
+            if example is not None:
+                self._examples.setdefault(what, example)
 
     def report(self) -> dict[str, Any]:
         """For :func:`refuse`; JSON-able, and small whatever the data."""
         lengths = {
             name: [sorted(level)[:_LENGTHS] for level in found] for name, found in self._lengths.items() if self._rows
         }
-        return {"rows": self._rows, "counts": self._counts, "lengths": lengths}
+        return {"rows": self._rows, "counts": self._counts, "examples": self._examples, "lengths": lengths}
 
 
 def refuse(reports: Sequence[dict[str, Any]]) -> None:
     """:class:`InputError` if any of the ranks' reports has rows that cannot be used; counts them over all ranks."""
     rows = sum(report["rows"] for report in reports)
     counts: dict[str, int] = {}
+    examples: dict[str, float] = {}
     lengths: dict[str, list[set[int]]] = {}
     depths: dict[str, set[int]] = {}
     for report in reports:
         for what, count in report["counts"].items():
             counts[what] = counts.get(what, 0) + count
+        examples = {**report["examples"], **examples}
         for name, found in report["lengths"].items():
             depths.setdefault(name, set()).add(len(found))
             for level, more in zip(lengths.setdefault(name, [set() for _ in found]), found, strict=False):
                 level.update(more)
-    problems = [f"{count} of {rows} rows have {what}" for what, count in counts.items()]
+    shown = {what: f", such as {example:g}" for what, example in examples.items()}
+    problems = [f"{count} of {rows} rows have {what}{shown.get(what, '')}" for what, count in counts.items()]
     for name, found_depths in depths.items():
         if len(found_depths) > 1:
             problems.append(f"{name} has arrays of {sorted(found_depths)} dimensions")
@@ -102,8 +112,8 @@ def refuse(reports: Sequence[dict[str, Any]]) -> None:
         raise InputError("; ".join(problems) + ". Drop, fill or convert these rows before fit, e.g. with df.dropna()")
 
 
-def _unusable(field: Field) -> list[tuple[str, Callable[[pa.Array], np.ndarray]]]:
-    """What values a column must not have: a description, and the test for :func:`arrow.rows_with`."""
+def _unusable(field: Field) -> list[tuple[str, Test]]:
+    """What values a column must not have: a description, and the test."""
 
     def not_finite(column: pa.Array) -> np.ndarray:
         numbers = _numbers(column)
@@ -120,10 +130,19 @@ def _unusable(field: Field) -> list[tuple[str, Callable[[pa.Array], np.ndarray]]
         finite = np.isfinite(numbers)
         return finite & ((np.floor(numbers) != numbers) | (numbers < limits.min) | (numbers > limits.max))
 
-    return [
+    found: list[tuple[str, Test]] = [
         ("a NaN or infinite value", not_finite),
         (f"a value that is not an integer ({field.dtype})", not_representable),
     ]
+    if field.limits is not None:
+        low, high = field.limits
+
+        def outside(column: pa.Array) -> np.ndarray:
+            numbers = _numbers(column)
+            return np.zeros(len(column), bool) if numbers is None else (numbers < low) | (numbers > high)
+
+        found.append((f"a value outside of {low:g} to {high:g}, which the loss takes,", outside))
+    return found
 
 
 def _numbers(column: pa.Array) -> np.ndarray | None:

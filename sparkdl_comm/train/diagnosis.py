@@ -33,6 +33,7 @@ class ClassLabels:
             return
         classes = output.shape[1]
         rows = bad = 0
+        found: list[torch.Tensor] = []
         for part in parts:
             (labels,) = part.targets
             outside = (labels < 0) | (labels >= classes)
@@ -40,10 +41,11 @@ class ClassLabels:
                 outside &= labels != self.ignored
             bad += int(outside.flatten(1).any(1).sum()) if outside.dim() > 1 else int(outside.sum())
             rows += part.rows
+            found.append(labels[outside])
         if bad:
             raise InputError(
-                f"{bad} of {rows} rows of rank {rank} have a label outside of 0 to {classes - 1} in {self.column}: the"
-                f" model's output has {classes} classes",
+                f"{bad} of {rows} rows of rank {rank} have a label outside of 0 to {classes - 1} in {self.column}, such as"
+                f" {torch.cat(found)[0]}: the model's output has {classes} classes",
                 rank=rank,
             )
 

@@ -34,8 +34,9 @@ class Evaluation:
                     continue
                 batch = self._rows.take(index, self._objective.device)
                 output, loss = self._objective(module, batch)
-                total += loss.item() * len(index)
-                weight += len(index) if batch.weights is None else batch.weights.sum().item()
+                count = self._objective.count(batch)
+                total += loss.item() * count
+                weight += count if batch.weights is None else batch.weights.sum().item()
                 self._metrics.update(_as_float32(output), target_of(batch), len(index))
         module.train()
         told = gather_json(gang, [total, weight], timeout)

@@ -15,10 +15,11 @@ from sparkdl_comm.data.partitions import BatchPlan, permutation
 from sparkdl_comm.errors import ModelError, NonFiniteLossError
 from sparkdl_comm.scoring import OutputShape, shape_of
 from sparkdl_comm.train import rng
+from sparkdl_comm.train.class_mean import ClassMean, Shares
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.gradients import GradientRule
-from sparkdl_comm.train.objective import Objective
+from sparkdl_comm.train.objective import Objective, on_device
 from sparkdl_comm.train.observer import Observer
 from sparkdl_comm.train.schedule import Schedule
 from sparkdl_comm.train.spec import TrainSpec
@@ -50,8 +51,8 @@ class TrainingLoop:
     """Steps of an epoch: this rank's slice of the batch, forward, backward, strategy.
 
     A step's loss is the mean over the rows that all ranks have in it. So a rank scales its own mean by its share of these
-    rows, and a rank without a row in the step takes part with gradient zero. With ``accumulation_steps`` k the slice is
-    computed in k parts, whose gradients add up to those of the whole.
+    rows (see :mod:`sparkdl_comm.train.class_mean`), and a rank without a row in the step takes part with gradient zero.
+    With ``accumulation_steps`` k the slice is computed in k parts, whose gradients add up to those of the whole.
 
     ``after_step``, if set, is called after every optimizer step, when :meth:`state` is what the next step begins with.
     """
@@ -75,9 +76,15 @@ class TrainingLoop:
         self._spec, self._rank, self._rows, self._plan = spec, gang.rank, rows, plan
         self._device = next(model.module.parameters()).device
         self._validation, self._together = validation, together
-        how = spec.optimization
-        self._objective = Objective(spec.loss, how.precision, self._device, spec.rows.inputs, self._look_at)
-        self._rule = GradientRule(how, gang, strategy, spec.conf.timeout)
+        how, timeout = spec.optimization, spec.conf.timeout
+        parts = [rows] if validation is None else [rows, validation]
+        loss = on_device(spec.loss, self._device)
+        mean = ClassMean.of(loss, spec.rows)
+        if mean is not None and not mean.needed(parts, gang, timeout):
+            mean = None
+        self._shares = Shares(mean, rows, plan, gang, timeout)
+        self._objective = Objective(mean or loss, how.precision, self._device, spec.rows.inputs, self._look_at)
+        self._rule = GradientRule(how, gang, strategy, timeout)
         self._schedule = Schedule(how, strategy.optimizer)
         self._observer = Observer(spec, gang, model, strategy, self._schedule, self._objective, validation)
 
@@ -132,12 +139,13 @@ class TrainingLoop:
         """The steps of the current epoch that are left, and its end."""
         at, plan = self.progress, self._plan
         order = torch.from_numpy(permutation(self._rows.rows, self._spec.seed, at.epoch, self._rank))
+        self._shares.begin_epoch(order)
         self._observer.callbacks.call("on_epoch_begin", epoch=at.epoch + 1)
         begin, rows = time.perf_counter(), 0
         while at.batch < plan.steps:
             start, stop = plan.slice(self._rank, at.batch)
-            share = (stop - start) / plan.rows(at.batch)
-            loss = self._step(order[start:stop], plan.rows(at.batch))
+            share = self._shares.of(order[start:stop], at.batch)
+            loss = self._step(order[start:stop])
             rows += plan.rows(at.batch)
             at.epoch_loss += loss
             at.batch += 1
@@ -172,8 +180,8 @@ class TrainingLoop:
         at.history.append(row)
         at.epoch, at.batch, at.epoch_loss = at.epoch + 1, 0, 0.0
 
-    def _step(self, index: torch.Tensor, total: int) -> float:
-        """One optimizer step on `total` rows, those at `index` here; returns this rank's part of its mean loss."""
+    def _step(self, index: torch.Tensor) -> float:
+        """One optimizer step, here on the rows at `index`; returns this rank's part of its mean loss."""
         at, strategy = self.progress, self.strategy
         at.phase = "pull"
         strategy.begin_step()
@@ -182,7 +190,7 @@ class TrainingLoop:
         parts = index.tensor_split(self._spec.optimization.accumulation_steps)
         parts = tuple(part for part in parts if len(part) or self._together)
         for number, part in enumerate(parts, 1):
-            value += self._compute(part, len(part) / total, last=number == len(parts))
+            value += self._compute(part, self._shares.of(part, at.batch), last=number == len(parts))
         self.model.complete_gradients()
         at.phase = "push"
         strategy.after_backward()

@@ -11,6 +11,7 @@ import torch
 from sparkdl_comm.data.cache import Batch
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import ModelError
+from sparkdl_comm.train.class_mean import ClassMean
 from sparkdl_comm.train.diagnosis import misfit
 from sparkdl_comm.train.spec import Loss
 
@@ -59,6 +60,12 @@ class Objective:
             return output, loss
         return output, (_per_row(loss, len(batch.weights)) * batch.weights).mean()
 
+    def count(self, batch: Batch) -> float:
+        """What the mean over a batch weighs beside that over another one."""
+        if isinstance(self._loss, ClassMean):
+            return self._loss.counts(batch.targets[0]).sum().item()
+        return float(len(batch.inputs[0]))
+
     def _forward(self, module: torch.nn.Module, batch: Batch) -> Any:
         try:
             return module(*batch.inputs)
@@ -67,6 +74,11 @@ class Objective:
             if problem is None:
                 raise
             raise ModelError(f"{problem}. torch says: {exc}") from exc
+
+
+def on_device(loss: Loss, device: torch.device) -> Loss:
+    """The loss, its weights of classes and the like on ``device``."""
+    return loss.to(device) if isinstance(loss, torch.nn.Module) else loss
 
 
 def target_of(batch: Batch) -> Any:

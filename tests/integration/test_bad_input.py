@@ -18,6 +18,14 @@ def test_labels_that_are_none_of_the_classes(spark):
         fit(data)
 
 
+def test_labels_that_are_no_probabilities(spark):
+    with pytest.raises(
+        InputError,
+        match=r"[1-9]\d* of \d+ rows have a value outside of 0 to 1, which the loss takes, in labelCol 'label', such as 2\.",
+    ):
+        fit(frame(spark).where("label < 3"), model=Line, loss="BCEWithLogitsLoss")
+
+
 def test_features_that_the_first_layer_does_not_take(spark):
     short = frame(spark).withColumn("features", F.slice("features", 1, 20))
     with pytest.raises(

@@ -177,3 +177,24 @@ def test_clipping_accumulation_and_weights_as_in_one_process(spark, strategy):
         optimizer.step()
     assert clipped
     assert distance(model.module.state_dict(), module.state_dict()) <= 1e-5
+
+
+@BOTH
+def test_weights_of_classes_and_ignored_labels_as_in_one_process(spark, strategy):
+    """79 rows on 3 ranks, 4 batches of at most 20 per step; a label of 7 does not count."""
+    rows = 79
+    loss = torch.nn.CrossEntropyLoss(torch.linspace(0.1, 3.0, 10), ignore_index=7)
+    model = fit(
+        frame(spark, rows), loss=loss, batch=20, epochs=8, optimizer=PLAIN, strategy=strategy, accumulationSteps=4,
+    )  # fmt: skip
+    data = table(rows)
+    features, labels = torch.tensor(np.stack(data["features"])), torch.tensor(data["label"].to_numpy())
+    assert 0 < (labels == 7).sum() < rows
+    torch.manual_seed(5)
+    module = Small()
+    optimizer = PLAIN(module.parameters())
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss(module(features), labels).backward()
+        optimizer.step()
+    assert distance(model.module.state_dict(), module.state_dict()) <= 1e-5

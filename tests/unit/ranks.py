@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.data.cache import Batch
+from sparkdl_comm.data.cache import Batch, RowCache
+from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.partitions import BatchPlan
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
@@ -110,9 +111,10 @@ class Sharded(Gathered):
 
 def train(
     make: Callable[[], torch.nn.Module],
-    parts: list[Rows],
+    parts: list[Rows] | list[RowCache],
     *,
-    validation: list[Rows] | None = None,
+    validation: list[Rows] | list[RowCache] | None = None,
+    rows: RowFormat | None = None,
     strategy: type[Gathered] = Gathered,
     loss: Any = None,
     batch: int = 10**6,
@@ -130,7 +132,7 @@ def train(
     spec = TrainSpec(
         make, loss or torch.nn.MSELoss(), Optimization(**optimization), batch, epochs, 5, "cpu", "none",
         CommConf.from_mapping({}, timeout="20s"), world, False, "0" * 16, b"", ("", 0),
-        observation=observation or Observation(),
+        rows=rows or RowFormat(), observation=observation or Observation(),
     )  # fmt: skip
     models = []
     for _ in parts:

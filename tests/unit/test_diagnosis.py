@@ -24,7 +24,8 @@ def test_labels() -> None:
     output = torch.zeros(2, 3)
     ClassLabels(LABEL).check(output, [rows(0, 1, 2), rows(2)], 0)
     with pytest.raises(
-        InputError, match="3 of 5 rows of rank 4 have a label outside of 0 to 2 in labelCol 'y'.* 3 classes"
+        InputError,
+        match="3 of 5 rows of rank 4 have a label outside of 0 to 2 in labelCol 'y', such as 3: .* 3 classes",
     ):
         ClassLabels(LABEL).check(output, [rows(0, 3, 2), rows(-1, -100)], 4)
     with pytest.raises(InputError, match="2 of 5 rows"):

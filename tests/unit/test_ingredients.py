@@ -9,6 +9,7 @@ import torch
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.ingredients import (
     check_ships,
+    label_limits,
     loss_function,
     model_like,
     optimizer_factory,
@@ -43,8 +44,11 @@ def test_loss() -> None:
         loss_function("crossentropy")
     with pytest.raises(ModelError, match="loss is not given"):
         loss_function(None)
-    with pytest.raises(ModelError, match="reduction='sum'"):
-        loss_function(torch.nn.MSELoss(reduction="sum"))
+    for loss in (torch.nn.MSELoss(reduction="sum"), functools.partial(mine, reduction="sum")):
+        with pytest.raises(ModelError, match="reduction='sum'"):
+            loss_function(loss)
+    assert label_limits(torch.nn.BCEWithLogitsLoss()) == label_limits(torch.nn.BCELoss()) == (0.0, 1.0)
+    assert label_limits(torch.nn.MSELoss()) is None
 
 
 def test_optimizer() -> None:

@@ -94,6 +94,22 @@ def test_integers_are_kept_for_a_model_that_looks_them_up() -> None:
         read([batch([[1, 2], [256, 4]], [0, 1], [0, 1], pa.list_(pa.int64()))], forced)
 
 
+@pytest.mark.parametrize("labels", [[0, 1, 2, -1], [[0, 1], [1, 2], [1, 1], [0.5, -3]]])
+def test_labels_outside_of_what_the_loss_takes(labels: list) -> None:
+    rows = RowFormat((FEATURES,), (Field("labelCol", "y", "float32", limits=(0.0, 1.0)),))
+    kind = FLOATS if isinstance(labels[0], list) else pa.float32()
+    good, bad = (
+        batch([[1.0]] * len(part), part, [0, 1, 2, 3][: len(part)], label=kind) for part in (labels[:1], labels)
+    )
+    readings = [Reading([good], rows), Reading([bad], rows)]
+    with pytest.raises(
+        InputError,
+        match="2 of 5 rows have a value outside of 0 to 1, which the loss takes, in labelCol 'y', such as 2. Drop",
+    ):
+        readings[0].rows([reading.account for reading in readings])
+    assert read([good], rows).rows == 1
+
+
 def test_nested_arrays_shapes_and_several_columns() -> None:
     nested = pa.array([[[1, 2, 3], [4, 5, 6]], [[7, 8, 9], [0, 1, 2]]], pa.list_(pa.list_(pa.float64())))
     flags = pa.array([[0, 1], [1, 1]], pa.list_(pa.int8()))

@@ -1,0 +1,130 @@
+"""Losses whose mean is not over the rows: with weights of classes and ignored labels, on ranks of unequal size."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sparkdl_comm.data.cache import RowCache
+from sparkdl_comm.data.fields import Field, RowFormat
+from sparkdl_comm.train.class_mean import ClassMean
+from sparkdl_comm.train.loop import TrainingLoop
+
+from .ranks import train
+
+CLASSES = RowFormat((Field("featuresCol", "x"),), (Field("labelCol", "y", "int64"),))
+PARTS = (11, 0, 13)
+WEIGHT = torch.tensor([0.1, 3.0, 1.0])
+
+
+class Net(nn.Sequential):
+    """Three classes, or three for each of two places."""
+
+    def __init__(self, *places: int) -> None:
+        super().__init__(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3 * max([1, *places])), nn.Unflatten(1, (3, *places)))
+
+
+def table(*places: int, ignored: int = -100) -> tuple[torch.Tensor, torch.Tensor]:
+    """24 rows; classes are unequally frequent on the ranks, and some labels are `ignored`."""
+    random = torch.Generator().manual_seed(3)
+    labels = torch.randint(0, 3, (24, *places), generator=random)
+    labels[:5] = 1
+    labels[9:19] = ignored
+    return torch.randn(24, 6, generator=random), labels
+
+
+def cut(*columns: torch.Tensor) -> list[RowCache]:
+    return [RowCache((x,), (y,)) for x, y in zip(*(column.split(PARTS) for column in columns), strict=True)]
+
+
+def in_one_process(make: Callable[[], nn.Module], loss: Any, data: Any, epochs: int) -> nn.Module:
+    torch.manual_seed(5)
+    module = make()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        loss(module(data[0]), data[1]).backward()
+        optimizer.step()
+    return module
+
+
+def assert_same(loops: list[TrainingLoop], module: nn.Module) -> None:
+    expected = nn.utils.parameters_to_vector(module.parameters())
+    for loop in loops:
+        got = nn.utils.parameters_to_vector(loop.model.module.parameters())
+        assert (got - expected).norm() / expected.norm() <= 1e-5
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("loss", [
+    nn.CrossEntropyLoss(),
+    nn.CrossEntropyLoss(WEIGHT),
+    nn.CrossEntropyLoss(WEIGHT, ignore_index=2, label_smoothing=0.1),
+    nn.functional.cross_entropy,
+    functools.partial(nn.functional.cross_entropy, weight=WEIGHT, ignore_index=2),
+])  # fmt: skip
+def test_the_mean_of_one_process(loss: Any, accumulation: int) -> None:
+    mean = ClassMean.of(loss, CLASSES)
+    assert mean is not None
+    data = table(ignored=mean.ignored)
+    batch = -(-24 // accumulation)
+    settings: dict[str, Any] = {"batch": batch, "accumulation_steps": accumulation, "epochs": 6, "rows": CLASSES}
+    loops = train(Net, cut(*data), loss=loss, **settings)
+    assert loops[0].progress.step == 6
+    module = in_one_process(Net, loss, data, 6)
+    assert_same(loops, module)
+    told = sum(loop.progress.history[-1]["loss"] for loop in loops)
+    before = in_one_process(Net, loss, data, 5)
+    assert told == pytest.approx(loss(before(data[0]), data[1]).item(), rel=1e-5)
+
+    def by_rows(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Each rank's own mean, by its share of the rows."""
+        pairs = zip(output.split(PARTS), target.split(PARTS), strict=True)
+        return torch.stack([loss(*pair) * len(pair[0]) / 24 for pair in pairs if len(pair[0])]).sum()
+
+    with pytest.raises(AssertionError):
+        assert_same(loops, in_one_process(Net, by_rows, data, 6))
+
+
+def test_of_logarithms_for_several_labels_per_row() -> None:
+    class Logarithms(Net):
+        def __init__(self) -> None:
+            super().__init__(2)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return super().forward(rows).log_softmax(1)
+
+    loss, data = nn.NLLLoss(WEIGHT), table(2)
+    loops = train(Logarithms, cut(*data), loss=loss, epochs=4, rows=CLASSES)
+    assert_same(loops, in_one_process(Logarithms, loss, data, 4))
+
+
+def test_validation() -> None:
+    loss, data = nn.CrossEntropyLoss(WEIGHT), table()
+    loops = train(Net, cut(*data), validation=cut(*data), loss=loss, batch=8, epochs=2, rows=CLASSES)
+    found = [loop.progress.history[-1]["val_loss"] for loop in loops]
+    assert found == pytest.approx([loss(loops[0].model.module(data[0]), data[1]).item()] * 3, rel=1e-5)
+
+
+def test_steps_in_which_no_label_counts() -> None:
+    """24 steps of one row; those with an ignored label change nothing."""
+    loops = train(Net, cut(*table()), loss=nn.CrossEntropyLoss(), batch=1, epochs=1, rows=CLASSES)
+    assert loops[0].progress.step == 24
+    assert all(torch.isfinite(loop.model.values).all() for loop in loops)
+
+
+@pytest.mark.parametrize(
+    ("loss", "rows"),
+    [
+        (nn.MultiMarginLoss(weight=WEIGHT), CLASSES),
+        (nn.MSELoss(), CLASSES),
+        (lambda output, target: output.sum(), CLASSES),
+        (nn.CrossEntropyLoss(WEIGHT), RowFormat(targets=(Field("labelCol", "y", "float32"),))),
+        (nn.CrossEntropyLoss(WEIGHT), RowFormat(targets=CLASSES.targets, weight="weightCol 'w'")),
+    ],
+)
+def test_means_over_the_rows(loss: Any, rows: RowFormat) -> None:
+    assert ClassMean.of(loss, rows) is None
