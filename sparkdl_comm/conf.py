@@ -199,6 +199,14 @@ KEYS: tuple[Key, ...] = (
         seconds,
     ),
     Key(
+        "turnTimeout",
+        "turn_timeout",
+        "time",
+        "1d",
+        "How long fit waits for other fits of the same application, which hold the slots that it needs.",
+        seconds,
+    ),
+    Key(
         "maxRestarts",
         "max_restarts",
         "number",
@@ -351,6 +359,7 @@ class CommConf:
     strategy: str
     timeout: float
     slot_timeout: float
+    turn_timeout: float
     max_restarts: int
     nic: str
     ports: tuple[int, int]

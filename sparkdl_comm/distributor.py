@@ -126,7 +126,7 @@ class CommDistributor:
         world = session.check_slots(spark, self.num_workers, conf.slot_timeout)
         spec = dataclasses.replace(spec, world=world)
         partitions = spark.range(0, world, 1, numPartitions=world) if rows is None else rows.repartition(world)
-        with TURNS.turn(world, session.slots_now(spark)):
+        with TURNS.turn(world, session.slots_now(spark), conf.turn_timeout):
             return _gang(
                 spec,
                 lambda spec: run_tasks(partitions, make_function_fn(spec)),

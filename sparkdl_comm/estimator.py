@@ -163,6 +163,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         :raises ModelError: model, loss or optimizer cannot be used, or cannot be shipped.
         :raises PluginError: the strategy needs the plugin, and it is not loaded, or is another Spark's.
         :raises SlotsError: more workers than slots.
+        :raises DeadlineError: other fits of this application hold the slots for too long.
 
         Then, from the ranks: InputError (nulls, ragged features, no rows), NonFiniteLossError,
         RankFailedError, RankLostError, DeadlineError and other GangErrors, with Spark's own exception as
@@ -222,7 +223,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             labels=ingredients.class_labels(loss, rows.targets),
             checkpoints=checkpoints,
         )
-        with RunLog.of(self) as log, TURNS.turn(world, session.slots_now(spark)):
+        with RunLog.of(self) as log, TURNS.turn(world, session.slots_now(spark), conf.turn_timeout):
             tensors, reports, restarts = launch(data, spec, session.driver_host(spark, conf), log.progress)
             summary = {**summarize(reports, conf.strategy, world), "restarts": restarts}
             log.history(summary["history"])

@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from sparkdl_comm.errors import DeadlineError
 from sparkdl_comm.train import turns as turns_module
 from sparkdl_comm.train.turns import Turns
 
@@ -15,7 +16,7 @@ def hold(turns: Turns, ranks: int, slots: int | None, until: threading.Event, po
     running = threading.Event()
 
     def gang() -> None:
-        with turns.turn(ranks, slots):
+        with turns.turn(ranks, slots, 10):
             running.set()
             assert until.wait(10)
 
@@ -48,7 +49,7 @@ def test_a_small_gang_does_not_overtake_a_large_one() -> None:
 
 def test_a_gang_that_fails_frees_its_slots() -> None:
     turns = Turns()
-    with pytest.raises(ValueError, match="boom"), turns.turn(3, 3):
+    with pytest.raises(ValueError, match="boom"), turns.turn(3, 3, 10):
         raise ValueError("boom")
     with ThreadPoolExecutor() as pool:
         end = threading.Event()
@@ -67,3 +68,16 @@ def test_a_gang_that_waits_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pyte
         for gang in gangs:
             gang.result(10)
     assert "a fit with 2 ranks waits for its turn: 0 others are before it, and 2 of 3 slots in use" in caplog.text
+
+
+def test_a_gang_does_not_wait_for_ever() -> None:
+    turns, end = Turns(), threading.Event()
+    with ThreadPoolExecutor() as pool:
+        first = hold(turns, 2, 3, end, pool)
+        message = r"waited 0\.1 s .*turnTimeout\): 0 others .*, and 2 of 3 slots in use"
+        with pytest.raises(DeadlineError, match=message), turns.turn(2, 3, 0.1):
+            pytest.fail("there are no slots")
+        end.set()
+        first.result(10)
+    with turns.turn(3, 3, 10):
+        pass
