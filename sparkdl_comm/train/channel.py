@@ -1,5 +1,6 @@
 """Rank 0 -> driver: progress and printed lines while training, the trained tensors at the end; not through Spark's task
-results, whose size is limited and which come only when the task is over.
+results, whose size is limited and which come only when the task is over. The driver's end; rank 0's is
+:mod:`sparkdl_comm.train.driver_client`.
 
 Frames from rank 0, after handshake and hello: `progress` and `log` (any number), `tensors` (a header, then raw bytes) or
 `failure`, `bye`. The driver answers the tensors with `received`, so that rank 0 does not end its task before they are
@@ -8,14 +9,12 @@ there.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -24,23 +23,15 @@ import torch
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
 from sparkdl_comm.train import handshake, listen
 from sparkdl_comm.train.failure import Failure
-from sparkdl_comm.train.handshake import (
-    TIMEOUT_KEY,
-    Address,
-    Clock,
-    encode_frame,
-    hang_up,
-    recv_frame,
-    send_frame,
-)
-from sparkdl_comm.train.tensors import MAX_HEADER, allocate, describe, pieces, raw
+from sparkdl_comm.train.handshake import TIMEOUT_KEY, Address, Clock, hang_up, recv_frame, send_frame
+from sparkdl_comm.train.tensors import MAX_HEADER, allocate, pieces, raw
 
-MAX_PROGRESS = 64 << 10
 #: Seconds that each piece (8 MiB) of the tensors may take: no deadline for the whole would fit models of all
 #: sizes.
 STALL_SECONDS = 60.0
 _DAY = 86400.0
-_KIND = "driver"
+#: Of the hello.
+KIND = "driver"
 
 _log = logging.getLogger(__name__)
 
@@ -159,7 +150,7 @@ class DriverListener:
     def _guest(self, sock: socket.socket, hello: dict[str, Any]) -> None:
         epoch = hello.get("epoch")
         with self._changed:
-            if hello.get("kind") != _KIND or not isinstance(epoch, str) or epoch != (self._epoch or epoch):
+            if hello.get("kind") != KIND or not isinstance(epoch, str) or epoch != (self._epoch or epoch):
                 raise GangError(f"the driver expects gang epoch {self._epoch}, not {epoch!r:.80}")
             if self._taken or self._closed:
                 raise GangError(f"gang epoch {epoch} has its connection to the driver already")
@@ -220,128 +211,3 @@ class DriverListener:
             callback(*what)
         except Exception:  # noqa: BLE001 - it is the caller's, and the model must still arrive
             _log.exception("what rank 0 sent could not be shown")
-
-
-class DriverClient:
-    """Rank 0's end. Thread-safe."""
-
-    def __init__(self, sock: socket.socket, stall_seconds: float, clock: Clock) -> None:
-        """Not to be called directly: see `connect`."""
-        self._sock = sock
-        self._stall = stall_seconds
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._rest = bytearray()  # of a progress message that the kernel took only a part of
-        self._gone: str | None = None
-
-    @classmethod
-    def connect(
-        cls,
-        address: Address,
-        secret: bytes,
-        epoch: str,
-        timeout: float,
-        *,
-        bind_ip: str | None = None,
-        stall_seconds: float = STALL_SECONDS,
-        clock: Clock = time.monotonic,
-    ) -> DriverClient:
-        """Connect to the driver within `timeout` seconds. `stall_seconds`: how long tensors may stand still.
-
-        Raises DeadlineError, AuthenticationError, GangError (nobody there, or it expects another epoch).
-        """
-        deadline = clock() + timeout
-        sock = handshake.connect(address, secret, deadline, bind_ip, clock)
-        try:
-            send_frame(sock, {"kind": _KIND, "epoch": epoch}, listen.MAX_HELLO, deadline, clock)
-            recv_frame(sock, 64, deadline, clock)
-        except BaseException as exc:
-            sock.close()
-            if isinstance(exc, ConnectionError):
-                raise GangError(f"the driver turned rank 0 of gang epoch {epoch} away: {exc}") from exc
-            raise
-        return cls(sock, stall_seconds, clock)
-
-    def progress(self, progress: dict[str, Any]) -> bool:
-        """Show `progress` (JSON, up to 64 KiB, else InputError) to the driver if that takes no waiting; False
-        if it was dropped, because the one before has not gone out or the driver is away."""
-        return self._tell(encode_frame({"type": "progress", "progress": progress}, MAX_PROGRESS))
-
-    def log(self, lines: list[str], dropped: int) -> bool:
-        """Show printed `lines` to the driver, and how many before them were dropped; as :meth:`progress`."""
-        return self._tell(encode_frame({"type": "log", "lines": lines, "dropped": dropped}, MAX_HEADER))
-
-    def _tell(self, frame: bytes) -> bool:
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            if self._gone is None:
-                self._push()
-            if self._gone is not None or self._rest:
-                return False
-            self._rest += frame
-            self._push()
-        except OSError as exc:
-            self._gone = str(exc)
-            return False
-        finally:
-            self._lock.release()
-        return True
-
-    def send_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Send `tensors` and wait until the driver has them; non-contiguous and GPU ones are copied one at a
-        time. Raises ModelError (a tensor without plain bytes), GangError (the driver is away),
-        DeadlineError."""
-        header = encode_frame({"type": "tensors", **describe(tensors)}, MAX_HEADER)
-        with self._lock:
-            try:
-                if self._gone is not None:
-                    raise ConnectionResetError(self._gone)
-                self._send(memoryview(bytes(self._rest) + header))
-                self._rest.clear()
-                for tensor in tensors.values():
-                    self._send(raw(tensor))
-                recv_frame(self._sock, 64, self._clock() + self._stall, self._clock)
-            except OSError as exc:  # DeadlineError is one too
-                self._gone = str(exc)  # what has gone out cannot be taken back, so nothing can follow it
-                text = f"the driver went away, or refused, while rank 0 sent the model: {exc}"
-                raise (DeadlineError if isinstance(exc, DeadlineError) else GangError)(text, rank=0) from exc
-
-    def failed(self, failure: Failure) -> None:
-        """Tell the driver what stopped the gang, if that takes no more than a second. Spark tells it too, but Spark
-        Connect cuts long messages off."""
-        with self._lock:
-            self._last({"type": "failure", "failure": asdict(failure)})
-
-    def close(self) -> None:
-        """Say goodbye, waiting a second at most. May be repeated."""
-        with self._lock:
-            self._last({"type": "bye"})
-            self._gone = "closed"
-            self._sock.close()
-
-    def __enter__(self) -> DriverClient:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def _last(self, message: dict[str, Any]) -> None:
-        if self._gone is not None:
-            return
-        deadline = self._clock() + 1.0
-        try:
-            handshake.send_all(self._sock, bytes(self._rest), deadline, self._clock)
-            self._rest.clear()
-            send_frame(self._sock, message, MAX_HEADER, deadline, self._clock)
-        except OSError as exc:
-            self._gone = str(exc)
-
-    def _push(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._rest:
-                del self._rest[: self._sock.send(self._rest)]
-
-    def _send(self, view: memoryview) -> None:
-        for piece in pieces(view):
-            handshake.send_all(self._sock, piece, self._clock() + self._stall, self._clock)

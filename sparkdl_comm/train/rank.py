@@ -16,7 +16,7 @@ from sparkdl_comm.data.cache import Reading
 from sparkdl_comm.data.partitions import BatchPlan
 from sparkdl_comm.errors import BridgeError, CallbackError, GangError, ModelError
 from sparkdl_comm.train import rng
-from sparkdl_comm.train.channel import DriverClient
+from sparkdl_comm.train.driver_client import DriverClient
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang

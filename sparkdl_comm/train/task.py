@@ -13,7 +13,7 @@ import torch
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import GangError, SlotsError
-from sparkdl_comm.train.channel import DriverClient
+from sparkdl_comm.train.driver_client import DriverClient
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.handshake import Address

@@ -123,8 +123,8 @@ def arm(fault: Fault, rank: int, struck: bool) -> None:
 
     from sparkdl_comm.ps.bridge import Bridge
     from sparkdl_comm.train.allreduce import AllReduce
-    from sparkdl_comm.train.channel import DriverClient
     from sparkdl_comm.train.collective import CollectiveAllReduce
+    from sparkdl_comm.train.driver_client import DriverClient
     from sparkdl_comm.train.folder import LocalFolder
     from sparkdl_comm.train.parameter_server import ParameterServer
 

@@ -17,7 +17,8 @@ from sparkdl_comm.errors import (
     RankLostError,
 )
 from sparkdl_comm.train import handshake
-from sparkdl_comm.train.channel import DriverClient, DriverListener
+from sparkdl_comm.train.channel import DriverListener
+from sparkdl_comm.train.driver_client import DriverClient
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.handshake import send_frame
 from sparkdl_comm.train.tensors import DTYPES, describe, raw
