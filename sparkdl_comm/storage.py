@@ -9,10 +9,10 @@ from __future__ import annotations
 import tempfile
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
@@ -28,6 +28,18 @@ from .shipping import add_file
 #: Bytes of a file per row on the way to the client.
 _CHUNK = 1 << 20
 _SCHEMA = "error string, name string, data binary"
+
+
+class Files(Protocol):
+    """What :class:`~sparkdl_comm.ps.files.ExecutorFiles` and the driver's JVM can do alike."""
+
+    def exists(self, remote: str) -> bool: ...
+
+    def put(self, local: str, remote: str) -> None: ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def delete(self, remote: str, recursive: bool = False) -> None: ...
 
 
 class Store(ABC):
@@ -56,33 +68,18 @@ class DriverStore(Store):
         self._path = path
         self._jvm: Any = spark.sparkContext._jvm
         with self._named("open"):
-            self._target = self._at(path)
-            hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-            self._fs = self._target.getFileSystem(hadoop)
-            self._target = self._fs.makeQualified(self._target)
+            target = self._at(path)
+            self._fs = target.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+            self._target = self._fs.makeQualified(target)
 
     def exists(self) -> bool:
         with self._named("look at"):
             return bool(self._fs.exists(self._target))
 
     def put(self, folder: Path, replace: bool) -> None:
-        parent, name = self._target.getParent(), self._target.getName()
-        new, old = (self._at(f"{parent}/.{name}.{uuid.uuid4().hex[:12]}.{kind}") for kind in ("new", "old"))
+        files = {below: str(file) for below, file in _files(folder).items()}
         with self._named("write"):
-            try:
-                self._fs.mkdirs(parent)
-                self._fs.copyFromLocalFile(False, True, self._at(folder.as_uri()), new)
-                if replace and self._fs.exists(self._target):
-                    self._rename(self._target, old)
-                try:
-                    self._rename(new, self._target)
-                except BaseException:
-                    if self._fs.exists(old):
-                        self._fs.rename(old, self._target)
-                    raise
-                self._fs.delete(old, True)
-            finally:
-                self._fs.delete(new, True)
+            _put(_DriverFiles(self._fs, self._at), files, self._target.toString(), replace)
 
     @contextmanager
     def local(self) -> Iterator[Path]:
@@ -101,10 +98,6 @@ class DriverStore(Store):
     def _at(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
 
-    def _rename(self, source: Any, target: Any) -> None:
-        if not self._fs.rename(source, target):
-            raise PersistenceError(f"{self._path}: cannot rename {source.toString()} to {target.toString()}")
-
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
         try:
@@ -113,6 +106,26 @@ class DriverStore(Store):
             raise PersistenceError(f"cannot {what} {self._path}: {error.java_exception.toString()}") from error
         except Py4JError as error:
             raise PersistenceError(f"cannot {what} {self._path}: {error}") from error
+
+
+class _DriverFiles:
+    """:class:`Files` of one of Hadoop's file systems, ``at`` making its paths."""
+
+    def __init__(self, fs: Any, at: Callable[[str], Any]) -> None:
+        self._fs, self._at = fs, at
+
+    def exists(self, remote: str) -> bool:
+        return bool(self._fs.exists(self._at(remote)))
+
+    def put(self, local: str, remote: str) -> None:
+        self._fs.copyFromLocalFile(False, True, self._at(Path(local).as_uri()), self._at(remote))
+
+    def rename(self, source: str, target: str) -> None:
+        if not self._fs.rename(self._at(source), self._at(target)):
+            raise PersistenceError(f"cannot rename {source} to {target}")
+
+    def delete(self, remote: str, recursive: bool = False) -> None:
+        self._fs.delete(self._at(remote), recursive)
 
 
 class ExecutorStore(Store):
@@ -127,13 +140,14 @@ class ExecutorStore(Store):
         return bool(list(self._run(lambda files: [(path, b"")] if files.exists(path) else [])))
 
     def put(self, folder: Path, replace: bool) -> None:
-        if folder.is_file():
-            sent = {"": add_file(self._spark, folder)}
-        else:
-            files = [file for file in folder.rglob("*") if file.is_file()]
-            sent = {"/" + file.relative_to(folder).as_posix(): add_file(self._spark, file) for file in files}
-        path, token = self._path.rstrip("/"), uuid.uuid4().hex[:12]
-        list(self._run(lambda files: _put(files, sent, path, token, replace)))
+        sent = {below: add_file(self._spark, file) for below, file in _files(folder).items()}
+        path = self._path.rstrip("/")
+
+        def work(files: ExecutorFiles) -> Iterable[tuple[str, bytes]]:
+            _put(files, {below: SparkFiles.get(name) for below, name in sent.items()}, path, replace)
+            return []
+
+        list(self._run(work))
 
     @contextmanager
     def local(self) -> Iterator[Path]:
@@ -175,12 +189,20 @@ def _row(error: str | None, name: str, data: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["error", "name", "data"])
 
 
-def _put(files: ExecutorFiles, sent: dict[str, str], path: str, token: str, replace: bool) -> list[tuple[str, bytes]]:
-    name = path.rpartition("/")[2]
+def _files(folder: Path) -> dict[str, Path]:
+    """The files in a directory, by what their paths add to its own; of a file, itself."""
+    if folder.is_file():
+        return {"": folder}
+    return {"/" + file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
+
+
+def _put(files: Files, sent: Mapping[str, str], path: str, replace: bool) -> None:
+    """Copy local files to ``path``, all or nothing. ``sent``: them, by what their paths add to ``path``."""
+    name, token = path.rpartition("/")[2], uuid.uuid4().hex[:12]
     new, old = (f"{path.removesuffix(name)}.{name}.{token}.{kind}" for kind in ("new", "old"))
     try:
-        for relative, file in sent.items():
-            files.put(SparkFiles.get(file), new + relative)
+        for below, file in sent.items():
+            files.put(file, new + below)
         if replace and files.exists(path):
             files.rename(path, old)
         try:
@@ -192,7 +214,6 @@ def _put(files: ExecutorFiles, sent: dict[str, str], path: str, token: str, repl
         files.delete(old, recursive=True)
     finally:
         files.delete(new, recursive=True)
-    return []
 
 
 def _read(files: ExecutorFiles, path: str, folder: str) -> Iterator[tuple[str, bytes]]:
