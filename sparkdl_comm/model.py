@@ -150,7 +150,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         :raises ModelError: torch cannot export this module.
         """
         write = functools.partial(export.torchscript, self.to_torch(), None if example is None else _inputs(example))
-        export.put(SparkSession.builder.getOrCreate(), path, write, overwrite)
+        export.put(SparkSession.active(), path, write, overwrite)
 
     def export_onnx(self, path: str, example: Example, overwrite: bool = False, **options: Any) -> None:
         """Write the module as ONNX, to any path that Spark can write; its inputs are called as the feature columns.
@@ -163,7 +163,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         :raises ModelError: torch cannot export this module, or ``sparkdl_comm[onnx]`` is not installed.
         """
         write = functools.partial(export.onnx, self.to_torch(), _inputs(example), self.feature_columns(), options)
-        export.put(SparkSession.builder.getOrCreate(), path, write, overwrite)
+        export.put(SparkSession.active(), path, write, overwrite)
 
     def write(self) -> TorchModelWriter:
         return TorchModelWriter(self)

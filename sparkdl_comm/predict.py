@@ -15,7 +15,7 @@ from .data import arrow
 from .data.fields import Field
 from .errors import ConfError
 from .scoring import PREDICTION, Scoring
-from .shipping import SessionFile
+from .shipping import SessionModule
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Predictor:
     :raises ModelError: the output does not have one row per row, or is a vector where a number was expected.
     """
 
-    module: Broadcast[Any] | SessionFile | torch.nn.Module
+    module: Broadcast[Any] | SessionModule | torch.nn.Module
     features: Sequence[tuple[int, Field]]
     columns: int
     batch_size: int

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import pickle
 import tempfile
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from pyspark import Broadcast, SparkFiles, cloudpickle
 from pyspark.sql import SparkSession
 
 from .session import is_classic
+from .train.spec import ModelLike
 
 
 class Shipped:
@@ -44,30 +47,66 @@ def add_file(spark: SparkSession, path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class SessionFile:
-    """A module as a file of a Spark Connect session, which has no broadcasts, and whose messages are limited to 128 MiB."""
+class SessionModule:
+    """A module for the tasks of a Spark Connect session, which has no broadcasts, and whose messages are limited to 128 MiB.
 
-    name: str
+    ``weights``: name of the session's file with its parameters and dense buffers, safetensors. ``empty``: the module with
+    tensors of the same shapes that take no memory; Spark ships it with the function that uses it.
+    """
+
+    weights: str
+    empty: torch.nn.Module = field(compare=False, repr=False)
 
     @classmethod
-    def of(cls, spark: SparkSession, module: torch.nn.Module) -> SessionFile:
-        with tempfile.NamedTemporaryFile(prefix="sparkdl-ship-") as file:
-            file.write(cloudpickle.dumps(module))
-            file.flush()
-            return cls(add_file(spark, Path(file.name)))
+    def of(cls, spark: SparkSession, module: torch.nn.Module) -> SessionModule:
+        tensors = _tensors(module)
+        empty = {id(tensor): _empty(tensor) for tensor in tensors.values()}
+        with tempfile.TemporaryDirectory(prefix="sparkdl-ship-") as folder:
+            file = Path(folder, "weights")
+            safetensors.torch.save_file({name: _own(tensor) for name, tensor in tensors.items()}, file)
+            return cls(add_file(spark, file), copy.deepcopy(module, empty))
+
+    def __call__(self) -> torch.nn.Module:
+        """The module; once, as it is made of ``empty``."""
+        weights = safetensors.torch.load_file(SparkFiles.get(self.weights))
+        for name, tensor in _tensors(self.empty).items():
+            tensor.data = weights[name]
+        return self.empty
 
     @property
     def value(self) -> torch.nn.Module:
-        return _read(SparkFiles.get(self.name))
+        """The module, the same for all tasks of a Python worker."""
+        return _made(self)
 
 
 @functools.lru_cache(maxsize=1)
-def _read(path: str) -> torch.nn.Module:
-    return cloudpickle.loads(Path(path).read_bytes())
+def _made(module: SessionModule) -> torch.nn.Module:
+    return module()
 
 
-def ship(spark: SparkSession, module: torch.nn.Module) -> Broadcast[Any] | SessionFile:
-    """What executors get the module from, as ``value``."""
+def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers that are dense, as safetensors takes them; those that are shared once."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: tensor for name, tensor in tensors.items() if tensor.layout == torch.strided}
+
+
+def _empty(tensor: torch.Tensor) -> torch.Tensor:
+    shape = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
+    return torch.nn.Parameter(shape, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else shape
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """Memory of its own, as safetensors wants it."""
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def for_tasks(spark: SparkSession, model: ModelLike) -> ModelLike:
+    """What tasks that train make the model of: itself, or of a module the parts in which Spark Connect ships it."""
+    return model if is_classic(spark) or not isinstance(model, torch.nn.Module) else SessionModule.of(spark, model)
+
+
+def ship(spark: SparkSession, module: torch.nn.Module) -> Broadcast[Any] | SessionModule:
+    """What tasks that score get the module from, as ``value``."""
     if is_classic(spark):
         return spark.sparkContext.broadcast(Shipped(module))
-    return SessionFile.of(spark, module)
+    return SessionModule.of(spark, module)

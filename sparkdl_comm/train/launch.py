@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from ..conf import CommConf
 from ..errors import InputError, RankFailedError, RankLostError, SlotsError, SparkdlCommError
 from ..report.progress import ProgressBar
+from ..shipping import for_tasks
 from .channel import DriverListener, OnProgress
 from .failure import Failure
 from .handshake import Address
@@ -56,6 +57,7 @@ def launch(
     :raises SparkdlCommError: what stopped the first rank that failed; Spark's own exception is its cause.
     """
     partitions = rows.repartition(spec.world)
+    spec = dataclasses.replace(spec, model=for_tasks(rows.sparkSession, spec.model))
 
     def run(spec: TrainSpec) -> tuple[dict[str, torch.Tensor], list[str]]:
         return run_gang(
