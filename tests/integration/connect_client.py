@@ -4,13 +4,14 @@ import functools
 import json
 import sys
 
+import numpy as np
 import torch
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import CommDistributor, TorchEstimator, TorchModel
 from sparkdl_comm.errors import PersistenceError, RankFailedError, SlotsError
 from tests.integration import training_functions as functions
-from tests.integration.nets import Large
+from tests.integration.nets import Large, floats
 
 
 def main(remote: str, ranks: str, folder: str) -> None:
@@ -49,6 +50,10 @@ def main(remote: str, ranks: str, folder: str) -> None:
         except PersistenceError as error:
             report["refused"].append(str(error))
     row = scored.first()
+    report |= {"trained_on": trained_on(model, data, saved), "kept": kept(data, f"{folder}/estimator")}
+    report["decoded"] = decoded(spark, data)
+    model.export_torchscript(f"{folder}/model.pt", torch.zeros(1, 28))
+    model.export_onnx(f"{folder}/model.onnx", torch.zeros(1, 28))
     report["columns"] = scored.columns
     report["probability"] = float(sum(row["probability"].toArray()))
     report["returned"] = CommDistributor(num_workers=world).run(functions.train_ddp, 1)[0]
@@ -62,6 +67,30 @@ def main(remote: str, ranks: str, folder: str) -> None:
         report["slots"] = str(error)
     print("REPORT " + json.dumps(report))
     spark.stop()
+
+
+def trained_on(model: TorchModel, data: DataFrame, saved: str) -> list[float]:
+    """Losses of a model that is trained further, as it is and loaded; the modules are instances."""
+    models = (model, TorchModel.load(saved), model.to_torch())
+    fits = [TorchEstimator(model=each, loss="CrossEntropyLoss", batchSize=60, seed=3).fit(data) for each in models]
+    return [fit.history[0]["loss"] for fit in fits]
+
+
+def kept(data: DataFrame, path: str) -> list[float]:
+    """The losses of an estimator, and of what is loaded after it was saved."""
+    estimator = TorchEstimator(model=Large, loss="CrossEntropyLoss", batchSize=20, maxIter=2, num_workers=2)
+    estimator.save(path)
+    return [each.fit(data).history[-1]["loss"] for each in (estimator, TorchEstimator.load(path))]
+
+
+def decoded(spark: SparkSession, data: DataFrame) -> list[float]:
+    """The loss of a model of encoded features, and how many predictions are those of their numbers."""
+    rows = [(np.float32(row["features"]).tobytes(), row["features"], row["label"]) for row in data.collect()]
+    encoded = spark.createDataFrame(rows, "bytes binary, features array<float>, label int")
+    model = TorchEstimator(model=Large, loss="CrossEntropyLoss", decode=floats, featuresCol="bytes").fit(encoded)
+    scored = model.transform(encoded).withColumnRenamed("prediction", "of_bytes").drop("rawPrediction", "probability")
+    both = model.setFeaturesCol("features").transform(scored)
+    return [model.history[0]["loss"], float(both.where("prediction = of_bytes").count())]
 
 
 if __name__ == "__main__":

@@ -49,6 +49,11 @@ def test_the_same_bits_as_without_an_interruption(spark: SparkSession, tmp_path:
     assert same_bits(again, whole)
     assert rows(again) == rows(whole)
     assert complete(tmp_path) == ["step-00000008", "step-00000012"]
+    done = fit_once(data, epochs=4, resume=True, **there, **settings)
+    assert (done.summary["resumed_at"], done.summary["iterations"]) == (12, 12), "no step was left"
+    assert same_bits(done, whole)
+    assert (rows(done), done.output_shape) == (rows(whole), [10])
+    assert done.transform(data).columns == whole.transform(data).columns
 
 
 def test_any_hadoop_path(spark: SparkSession, hadoop_path: tuple[str, Path]) -> None:

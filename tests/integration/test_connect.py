@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+import torch
 
 from sparkdl_comm.session import JARS, PLUGIN, plugin_jar
 
@@ -90,7 +91,10 @@ def fits(folder: Path, pyspark_home: Path, python_path: list[Path], jars: list[P
     reports = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
     assert reports, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}\n{(folder / 'server.log').read_text()[-3000:]}"
     assert {"metadata", "model.safetensors"} <= {path.name for path in (folder / "model").iterdir()}
-    assert not list(folder.glob(".model.*"))  # what a save uses on its way
+    assert not [*folder.glob(".*.new"), *folder.glob(".*.old")]  # what a save uses on its way
+    exported = torch.jit.load(str(folder / "model.pt"))(torch.zeros(3, 28))
+    assert exported.shape == (3, 10)
+    assert (folder / "model.onnx").stat().st_size
     return json.loads(reports[0].removeprefix("REPORT "))
 
 
@@ -104,6 +108,10 @@ def check(report: dict) -> None:
     assert report["columns"] == ["features", "label", "rawPrediction", "probability", "prediction"]
     assert report["probability"] == pytest.approx(1.0)
     assert report["loaded"] == report["scored"]["ps"]
+    assert report["trained_on"] == pytest.approx([report["trained_on"][0]] * 3)
+    assert report["trained_on"][0] < losses["ps"][-1]
+    assert report["kept"][0] == report["kept"][1] < losses["ps"][0]
+    assert report["decoded"] == [pytest.approx(losses["ps"][0], rel=0.5), 60]
     assert report["refused"][0].startswith(f"{HADOOP}/model already exists")
     assert "there is nothing at" in report["refused"][1]
     assert report["returned"] == 0
