@@ -172,7 +172,8 @@ def check_same(here: Mapping[str, Any], there: Mapping[str, Any], step: int) -> 
     changed = [rank for rank, rows in enumerate(here["rows"]) if rows != there["rows"][rank]]
     if changed:
         raise InputError(
-            f"ranks {changed} have other rows than when {at} was made: the DataFrame must give the same rows in the same"
-            " partitions. How many partitions it has can depend on the executors that are there; spark.default.parallelism"
-            " fixes it"
+            f"ranks {changed} of {len(here['rows'])} have other rows than when {at} was made: the DataFrame must give the same"
+            " rows in the same partitions. How many partitions it has can depend on the executors that are there: set"
+            " spark.default.parallelism as it was, or give fit df.repartition(n, column) each time. To begin anew, name"
+            " another checkpointDir"
         )
