@@ -159,7 +159,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         order:
 
         :raises ConfError: a Param or a setting is wrong; dynamic allocation is on (after the model's checks).
-        :raises InputError: a column is missing or of a type that is not accepted.
+        :raises InputError: no DataFrame of Spark; a column is missing or of a type that is not accepted.
         :raises ModelError: model, loss or optimizer cannot be used, or cannot be shipped.
         :raises PluginError: the strategy needs the plugin, and it is not loaded, or is another Spark's.
         :raises SlotsError: more workers than slots.
@@ -174,7 +174,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         from .train.strategies import strategy_class
         from .train.turns import TURNS
 
-        spark = dataset.sparkSession
+        spark = session.session_of(dataset)
         self._check_params()
         conf = CommConf.from_mapping(session.session_conf(spark), strategy=self.getStrategy())
         strategy = strategy_class(conf.strategy)

@@ -17,37 +17,43 @@ from .data.fields import Field
 from .errors import ModelError
 from .model import TorchModel
 from .scoring import activation_of
-from .train.diagnosis import ClassLabels
+from .train.diagnosis import ClassLabels, compares_values
+from .train.flat import FlatModel
 from .train.spec import Loss, ModelLike, OptimizerFactory
 
-#: Losses of torch.nn that compare with values, not with classes: labels are float32 whatever the column's
-#: type.
-_VALUE_LOSSES = (
-    torch.nn.L1Loss,
-    torch.nn.MSELoss,
-    torch.nn.HuberLoss,
-    torch.nn.SmoothL1Loss,
-    torch.nn.BCELoss,
-    torch.nn.BCEWithLogitsLoss,
-    torch.nn.PoissonNLLLoss,
-    torch.nn.SoftMarginLoss,
-    torch.nn.KLDivLoss,
-)
 _CLASS_LOSSES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.MultiMarginLoss)
 _CLASS_FUNCTIONS = (F.cross_entropy, F.nll_loss, F.multi_margin_loss)
 
 
 def model_like(model: Any) -> ModelLike:
     """``model`` if it is a module or can be called to make one; the module of a TorchModel, to train it further.
-    :class:`ModelError` otherwise."""
+    :class:`ModelError` otherwise, or if it cannot be trained."""
     if isinstance(model, TorchModel):
-        return model.module
-    if isinstance(model, torch.nn.Module) or callable(model):
+        model = model.module
+    if isinstance(model, torch.nn.Module):
+        FlatModel(model)
+        return model
+    if callable(model):
+        _check_signature(model)
         return model
     raise ModelError(
         f"model is {describe(model)}; give a torch.nn.Module, its class, or a function that returns one, "
         "e.g. TorchEstimator(model=LeNet5, ...)"
     )
+
+
+def _check_signature(factory: Any) -> None:
+    """:class:`ModelError` if it cannot be called without arguments."""
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:  # of something that is not written in Python
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise ModelError(
+            f"model ({describe(factory)}) is called without arguments: {error}. Give functools.partial(it, ...)"
+        ) from error
 
 
 def loss_function(loss: Any) -> Loss:
@@ -101,7 +107,7 @@ def target_type(loss: Loss, integral: bool, scalar: bool) -> str:
 
     :param integral: the column holds integers. ``scalar``: one per row, no array.
     """
-    if isinstance(loss, _VALUE_LOSSES) or activation_of(loss) in ("sigmoid", "identity"):
+    if compares_values(loss):
         return "float32"
     return "int64" if integral or (scalar and _over_classes(loss)) else "float32"
 

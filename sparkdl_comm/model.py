@@ -34,6 +34,7 @@ from .params import TorchParams
 from .persistence import TorchModelReader, TorchModelWriter
 from .predict import Predictor
 from .scoring import PREDICTION, Activation, Kind, OutputShape, Scoring, columns_of, kind_of, members_of
+from .session import session_of
 from .shipping import ship
 
 #: What a module is called with: one tensor, or several.
@@ -91,6 +92,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
             add is already there.
         :raises ModelError: ``activation`` is none of those above.
         """
+        spark = session_of(dataset)
         self._check_params()
         kind = kind_of(self.classification, self.activation, self.output_shape)
         members = members_of(self.output_shape)
@@ -107,7 +109,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
             if not native:
                 converted.append(expression)
         predictor = Predictor(
-            module=ship(dataset.sparkSession, self.module),
+            module=ship(spark, self.module),
             features=features,
             columns=len(dataset.columns),
             batch_size=self.getPredictBatchSize(),

@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from .conf import KEYS, CommConf, as_text
-from .errors import ConfError, PluginError, SlotsError
+from .errors import ConfError, InputError, PluginError, SlotsError
 
 PLUGIN = "sparkdl.comm.CommPlugin"
 JARS = Path(__file__).parent / "jars"
@@ -63,6 +63,16 @@ def plugin_jar(spark_version: str, folder: Path) -> Path:
 def is_classic(spark: SparkSession) -> bool:
     """Whether the session has its driver's JVM in this process, unlike one of Spark Connect."""
     return hasattr(spark, "_jsparkSession")
+
+
+def session_of(dataset: Any) -> SparkSession:
+    """The session of a DataFrame of Spark. :class:`InputError` if it is something else."""
+    if not hasattr(dataset, "sparkSession"):
+        raise InputError(
+            f"a Spark DataFrame is needed, not {type(dataset).__module__}.{type(dataset).__qualname__}; pandas' becomes one"
+            " by spark.createDataFrame(...)"
+        )
+    return dataset.sparkSession
 
 
 def session_conf(spark: SparkSession) -> dict[str, str]:

@@ -7,11 +7,36 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.fields import Field
-from sparkdl_comm.errors import InputError
+from sparkdl_comm.errors import InputError, ModelError
+
+#: Losses that compare output and labels one by one: labels are float32 whatever the column's type.
+_VALUE_LOSSES = (
+    nn.L1Loss,
+    nn.MSELoss,
+    nn.HuberLoss,
+    nn.SmoothL1Loss,
+    nn.BCELoss,
+    nn.BCEWithLogitsLoss,
+    nn.PoissonNLLLoss,
+    nn.SoftMarginLoss,
+    nn.KLDivLoss,
+)
+_VALUE_FUNCTIONS = (
+    F.l1_loss,
+    F.mse_loss,
+    F.huber_loss,
+    F.smooth_l1_loss,
+    F.binary_cross_entropy,
+    F.binary_cross_entropy_with_logits,
+    F.poisson_nll_loss,
+    F.soft_margin_loss,
+    F.kl_div,
+)
 
 
 @dataclass(frozen=True)
@@ -25,12 +50,17 @@ class ClassLabels:
     ignored: int | None = None
 
     def check(self, output: Any, parts: Sequence[RowCache], rank: int) -> None:
-        """:class:`InputError` with the number of rows whose label is none of the classes.
+        """:class:`InputError` with the number of rows whose label is none of the classes; ModelError for other shapes.
 
         :param output: the model's for a batch: ``[rows, classes, …]``. ``parts``: all rows of this rank.
         """
-        if not isinstance(output, torch.Tensor) or output.dim() < 2:
-            return
+        shape = parts[0].targets[0].shape[1:]
+        if not isinstance(output, torch.Tensor) or output.dim() < 2 or output.shape[2:] != shape:
+            given = list(output.shape[1:]) if isinstance(output, torch.Tensor) else f"a {type(output).__name__}"
+            raise ModelError(
+                f"a loss over classes takes [classes{''.join(f', {length}' for length in shape)}] per row, for the labels in"
+                f" {self.column}; the model's output is {given}"
+            )
         classes = output.shape[1]
         rows = bad = 0
         found: list[torch.Tensor] = []
@@ -48,6 +78,23 @@ class ClassLabels:
                 f" {torch.cat(found)[0]}: the model's output has {classes} classes",
                 rank=rank,
             )
+
+
+def compares_values(loss: Any) -> bool:
+    """Whether this is a loss of torch.nn, or a function of torch.nn.functional, that compares one by one."""
+    return isinstance(loss, _VALUE_LOSSES) or getattr(loss, "func", loss) in _VALUE_FUNCTIONS
+
+
+def mismatch(loss: Any, output: Any, target: Any) -> str | None:
+    """What is wrong with the output's shape for a loss that compares one by one, where torch would broadcast; or None."""
+    if not compares_values(loss) or not isinstance(output, torch.Tensor) or not isinstance(target, torch.Tensor):
+        return None
+    if output.shape == target.shape:
+        return None
+    return (
+        f"the model's output is {list(output.shape[1:])} per row, and the label {list(target.shape[1:])}; this loss compares"
+        " them one by one: change the model's last layer, or the label column"
+    )
 
 
 def misfit(module: nn.Module, inputs: Sequence[torch.Tensor], fields: Sequence[Field]) -> str | None:

@@ -51,7 +51,7 @@ class FlatModel:
     A parameter that several layers share lies with the first of them. Frozen parameters and buffers are left where they
     are.
 
-    Raises ModelError if nothing is trainable, or if a trainable parameter is not float32.
+    Raises ModelError if nothing is trainable, or if a trainable parameter is not float32 or has no shape yet.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -65,6 +65,11 @@ class FlatModel:
             for name, parameter in layer.named_parameters(prefix=layer_name, recurse=False):
                 if not parameter.requires_grad or id(parameter) in seen:
                     continue
+                if isinstance(parameter, nn.parameter.UninitializedParameter):
+                    raise ModelError(
+                        f"parameter {name} has no shape yet (a Lazy module): give the sizes, or call the module on an example"
+                        " first"
+                    )
                 if parameter.dtype != torch.float32:
                     raise ModelError(
                         f"parameter {name} is {parameter.dtype}; parameters that are trained must be torch.float32"

@@ -12,7 +12,7 @@ from sparkdl_comm.data.cache import Batch
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.train.class_mean import ClassMean
-from sparkdl_comm.train.diagnosis import misfit
+from sparkdl_comm.train.diagnosis import misfit, mismatch
 from sparkdl_comm.train.spec import Loss
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,7 +45,7 @@ class Objective:
         """The module's output, matched to the target's shape, and the mean over the rows of weight x loss, a scalar; 0 for
         a batch without rows.
 
-        Raises ModelError if the loss is none, or if the rows do not fit the first layer.
+        Raises ModelError if the loss is none, or if rows, model and labels do not fit together.
         """
         with self.autocast():
             output = matched(self._forward(module, batch), batch.targets)
@@ -54,6 +54,9 @@ class Objective:
                 self._look_at = None
             if not len(batch.inputs[0]):
                 return output, _nothing(output)
+            problem = mismatch(self._loss, output, target_of(batch))
+            if problem is not None:
+                raise ModelError(problem)
             loss = self._loss(output, target_of(batch))
         if batch.weights is None:
             _check_scalar(loss)

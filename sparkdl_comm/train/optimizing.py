@@ -16,8 +16,8 @@ from sparkdl_comm.train.spec import Optimization
 class OptimizerMaker:
     """Makes the optimizer of one rank; all ranks' have the same groups, so that a scheduler may treat them apart.
 
-    Raises ModelError if ``param_groups`` gives something else than groups of the module's trainable parameters, each of
-    them once.
+    Raises ModelError if the factory makes something else, or if ``param_groups`` gives something else than groups of the
+    module's trainable parameters, each of them once.
     """
 
     def __init__(self, model: FlatModel, optimization: Optimization) -> None:
@@ -29,13 +29,18 @@ class OptimizerMaker:
     def __call__(self, tensors: Sequence[tuple[nn.Parameter, nn.Parameter]]) -> torch.optim.Optimizer:
         """``tensors``: a parameter of the module, and what is to be updated of it, itself or a stripe."""
         if self._groups is None:
-            return self._factory(_some([tensor for _, tensor in tensors]))
-        return self._factory(
-            [
+            params: list[Any] = _some([tensor for _, tensor in tensors])
+        else:
+            params = [
                 {**options, "params": _some([tensor for owner, tensor in tensors if id(owner) in members])}
                 for options, members in self._groups
             ]
-        )
+        optimizer = self._factory(params)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ModelError(
+                f"optimizer: the factory returned {type(optimizer).__name__}; it must return a torch.optim.Optimizer"
+            )
+        return optimizer
 
 
 def _some(tensors: list[nn.Parameter]) -> list[nn.Parameter]:

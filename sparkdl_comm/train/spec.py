@@ -10,6 +10,7 @@ import torch
 
 from ..conf import CommConf
 from ..data.fields import RowFormat
+from ..errors import ModelError
 
 if TYPE_CHECKING:
     from .callbacks import Callback
@@ -117,5 +118,8 @@ class TrainSpec:
     checkpoints: Checkpoints | None = None
 
     def build_model(self) -> torch.nn.Module:
-        """The module to train: the one given, or what the factory returns."""
-        return self.model if isinstance(self.model, torch.nn.Module) else self.model()
+        """The module to train: the one given, or what the factory returns. ModelError if that is none."""
+        module = self.model if isinstance(self.model, torch.nn.Module) else self.model()
+        if not isinstance(module, torch.nn.Module):
+            raise ModelError(f"model: the factory returned {type(module).__name__}; it must return a torch.nn.Module")
+        return module

@@ -9,7 +9,7 @@ from torch import nn
 
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.fields import Field
-from sparkdl_comm.errors import InputError
+from sparkdl_comm.errors import InputError, ModelError
 from sparkdl_comm.ingredients import class_labels
 from sparkdl_comm.train.diagnosis import ClassLabels, misfit
 
@@ -33,6 +33,20 @@ def test_labels() -> None:
     pixels = torch.zeros(2, 3, 2)
     with pytest.raises(InputError, match="1 of 2 rows"):
         ClassLabels(LABEL).check(pixels, [rows([0, 1], [7, 8])], 0)
+
+
+@pytest.mark.parametrize(
+    ("output", "labels", "message"),
+    [
+        (torch.zeros(2), [0, 1], r"takes \[classes\] per row, .* labelCol 'y'; the model's output is \[\]"),
+        (torch.zeros(2, 3), [[0], [1]], r"takes \[classes, 1\] per row, .* output is \[3\]"),
+        (torch.zeros(2, 3, 5), [[0, 1], [1, 2]], r"takes \[classes, 2\] per row, .* output is \[3, 5\]"),
+        ({"logits": torch.zeros(2, 3)}, [0, 1], r"takes \[classes\] .* output is a dict"),
+    ],
+)
+def test_outputs_of_another_shape(output: Any, labels: list[Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        ClassLabels(LABEL).check(output, [rows(*labels)], 0)
 
 
 @pytest.mark.parametrize(

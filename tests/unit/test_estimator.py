@@ -4,18 +4,19 @@ import functools
 import threading
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sparkdl_comm import TorchEstimator, session
+from sparkdl_comm import TorchEstimator, TorchModel, session
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, InputError, ModelError, PluginError, SlotsError
 from sparkdl_comm.estimator import trained_module
 from sparkdl_comm.train.spec import Optimization, TrainSpec
 
-from ..nets import Sum, Tied, TwoClasses
+from ..nets import Sum, Tied, TwoClasses, not_a_module
 
 
 @pytest.fixture
@@ -122,6 +123,18 @@ def test_copy() -> None:
         ({"inputTypes": ["bfloat16"]}, ConfError, "inputTypes: 'bfloat16' must be one of float32"),
         ({"weightCol": "features"}, InputError, "weightCol: column 'features' is array<double>; accepted are numbers"),
         ({"model": None}, ModelError, "model is not given"),
+        ({"model": torch.nn.ReLU()}, ModelError, "ReLU has no trainable parameters"),
+        (
+            {"model": torch.nn.Linear(2, 2).double()},
+            ModelError,
+            r"parameter weight is torch.float64; .*model\.float\(\)",
+        ),
+        ({"model": torch.nn.LazyLinear(2)}, ModelError, "parameter weight has no shape yet"),
+        (
+            {"model": torch.nn.Linear},
+            ModelError,
+            "Linear.* missing a required argument: 'in_features'.*functools.partial",
+        ),
         ({"loss": "L3Loss"}, ModelError, "did you mean L1Loss"),
         ({"optimizer": 0.1}, ModelError, "optimizer is of type builtins.float"),
         ({"model": functools.partial(Sum, factor=threading.Lock())}, ModelError, "model.factor"),
@@ -141,6 +154,13 @@ def test_label_of_the_wrong_type(df: DataFrame) -> None:
         estimator().fit(df.withColumn("label", F.lit("a")))
     with pytest.raises(InputError, match="2 columns named 'label'"):
         estimator().fit(df.select("features", "label", F.lit(1).alias("label")))
+
+
+@pytest.mark.parametrize("data", [pd.DataFrame({"features": [[0.0, 1.0]], "label": [0]}), [([0.0, 1.0], 0)], None])
+def test_what_is_no_dataframe(data: Any) -> None:
+    for use in (estimator().fit, TorchModel(TwoClasses(), True).transform):
+        with pytest.raises(InputError, match=r"a Spark DataFrame is needed, not .*spark\.createDataFrame"):
+            use(data)
 
 
 def test_unknown_key_in_the_session(df: DataFrame) -> None:
@@ -187,6 +207,11 @@ def test_trained_module() -> None:
 def test_trained_module_of_another_model(tensors: dict[str, torch.Tensor]) -> None:
     with pytest.raises(ModelError, match="not the driver's"):
         trained_module(spec(Sum), tensors)
+
+
+def test_a_factory_that_makes_no_module() -> None:
+    with pytest.raises(ModelError, match="the factory returned int; it must return a torch.nn.Module"):
+        spec(not_a_module).build_model()
 
 
 def test_secret_is_not_shown() -> None:

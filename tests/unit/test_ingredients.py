@@ -69,7 +69,7 @@ def test_classification() -> None:
     assert target_type(torch.nn.functional.nll_loss, False, True) == "int64"
     assert target_type(functools.partial(torch.nn.functional.cross_entropy), False, True) == "int64"
     assert target_type(torch.nn.functional.cross_entropy, False, False) == "float32"
-    assert target_type(torch.nn.functional.mse_loss, False, True) == "float32"
+    assert target_type(torch.nn.functional.mse_loss, True, True) == "float32"
     assert target_type(torch.nn.MSELoss(), True, True) == "float32", "an integer column is a value too"
     assert target_type(torch.nn.BCEWithLogitsLoss(), True, False) == "float32"
 

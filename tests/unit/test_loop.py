@@ -149,6 +149,24 @@ def test_plateau_sees_the_loss_of_all_ranks() -> None:
     assert len(set(seen)) == 2
 
 
+def test_an_optimizer_that_is_none() -> None:
+    with pytest.raises(
+        ModelError, match="optimizer: the factory returned list; it must return a torch.optim.Optimizer"
+    ):
+        train(Net, table().cut(ROWS), optimizer=list)
+
+
+@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.functional.l1_loss, nn.SmoothL1Loss()])
+def test_an_output_that_torch_would_broadcast(loss: Any) -> None:
+    def wide() -> nn.Module:
+        return nn.Linear(6, ROWS)
+
+    with pytest.raises(
+        ModelError, match=r"the model's output is \[24\] per row, and the label \[\]; this loss compares"
+    ):
+        train(wide, table().cut(ROWS), loss=loss)
+
+
 def scalar_loss(shape: Any) -> Any:
     return lambda output, target: torch.ones(shape) * output.sum()
 
