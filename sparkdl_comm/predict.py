@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,18 +54,37 @@ class Predictor:
 
     def _predict(self, module: torch.nn.Module, device: torch.device | None, batch: pa.RecordBatch) -> list[pa.Array]:
         inputs = [arrow.read(field, batch.column(index)) for index, field in self.features]
-        parts: list[list[torch.Tensor]] = []
+        outputs = []
         with torch.inference_mode():
             for start in range(0, batch.num_rows, self.batch_size):
                 rows = [
                     torch.from_numpy(values[start : start + self.batch_size].copy()).to(device) for values in inputs
                 ]
-                parts.append(self.scoring(module(*rows), len(rows[0])))
-        columns = [torch.cat(column).numpy() for column in zip(*parts, strict=True)]
+                outputs.append(_on_cpu(module(*rows)))
+            columns = [column.numpy() for column in self.scoring(_joined(outputs), batch.num_rows)]
         members = list(self.scoring.members)
         if members:
             return [pa.StructArray.from_arrays([_arrow(PREDICTION, column) for column in columns], names=members)]
         return [_arrow(name, column) for name, column in zip(self.scoring.columns, columns, strict=True)]
+
+
+def _on_cpu(output: Any) -> Any:
+    """A tensor, or several as a dict or tuple, off the GPU."""
+    if isinstance(output, Mapping):
+        return {name: _on_cpu(part) for name, part in output.items()}
+    if isinstance(output, (tuple, list)):
+        return tuple(map(_on_cpu, output))
+    return output.cpu() if isinstance(output, torch.Tensor) else output
+
+
+def _joined(outputs: Sequence[Any]) -> Any:
+    """What the model would have returned for all rows at once."""
+    first = outputs[0]
+    if isinstance(first, Mapping):
+        return {name: _joined([output[name] for output in outputs]) for name in first}
+    if isinstance(first, tuple):
+        return tuple(map(_joined, zip(*outputs, strict=True)))
+    return torch.cat(list(outputs)) if isinstance(first, torch.Tensor) and first.dim() and len(outputs) > 1 else first
 
 
 def _arrow(name: str, values: np.ndarray) -> pa.Array:
