@@ -24,6 +24,7 @@ def test_every_row_is_verified():
     )
     assert done.returncode == 0, done.stderr[-3000:]
     rows = json.loads(done.stdout)
-    ways = ["pandas_udf", "pandas_udf chunks", "transform", "transform all"]
+    ways = ["pandas_udf", "pandas_udf chunks", "transform", "pandas_udf all", "transform all"]
     assert [(row["case"], row["algorithm"]) for row in rows] == [(c, way) for c in ("lenet", "tabular") for way in ways]
     assert all(row["verified"] and row["rows_per_second"] > 0 for row in rows)
+    assert ["ratio_to_hand_written" in row for row in rows] == [False, False, True, False, True] * 2
