@@ -64,7 +64,7 @@ class ClassMean:
         """What rows count, float64 ``[rows]``. ``labels``: int64 ``[rows, …]``; those that are no classes are found later."""
         counts = (labels != self.ignored).double()
         if self.weight is not None:
-            counts *= self.weight[labels.clamp(0, len(self.weight) - 1)]
+            counts *= self.weight.to(labels.device)[labels.clamp(0, len(self.weight) - 1)]
         return counts.flatten(1).sum(1) if counts.dim() > 1 else counts
 
     def needed(self, parts: Sequence[RowCache], gang: Gang, timeout: float) -> bool:

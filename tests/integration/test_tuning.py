@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationSplit
 from pyspark.sql import functions as F
@@ -15,7 +16,7 @@ from tests.integration.test_training import OPTIMIZERS, frame
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [CrossValidator, TrainValidationSplit])
 def test_the_better_of_two_is_found(spark, kind, tmp_path):
-    """Each fit needs all three slots, and two are started at a time."""
+    """Each fit needs all three slots, and two are started at a time. In a Pipeline, or with all models kept."""
     data = frame(spark, 300).withColumn(
         "label", (F.aggregate("features", F.lit(0.0).cast("float"), lambda a, b: a + b) > 0).cast("double")
     )
@@ -27,19 +28,20 @@ def test_the_better_of_two_is_found(spark, kind, tmp_path):
         num_workers=3,
         batchSize=300,
     )
+    cross = kind is CrossValidator
     grid = ParamGridBuilder().addGrid(estimator.maxIter, [1, 40]).build()
-    ways = {"numFolds": 2} if kind is CrossValidator else {"trainRatio": 0.7}
+    ways = {"numFolds": 2, "collectSubModels": True} if cross else {"trainRatio": 0.7}
     tuned = kind(
-        estimator=estimator,
+        estimator=estimator if cross else Pipeline(stages=[estimator]),
         estimatorParamMaps=grid,
         evaluator=MulticlassClassificationEvaluator(metricName="logLoss"),
         parallelism=2,
         seed=1,
         **ways,
     ).fit(data)
-    short, long = tuned.avgMetrics if kind is CrossValidator else tuned.validationMetrics
+    short, long = tuned.avgMetrics if cross else tuned.validationMetrics
     assert long < short
-    best = tuned.bestModel
+    best = tuned.bestModel if cross else tuned.bestModel.stages[0]
     assert isinstance(best, TorchModel)
     assert best.getMaxIter() == 40
     assert len(best.history) == 40
@@ -48,6 +50,11 @@ def test_the_better_of_two_is_found(spark, kind, tmp_path):
 
     tuned.save(str(tmp_path / "tuned"))
     again = type(tuned).load(str(tmp_path / "tuned"))
-    assert again.getEstimator().optimizer.keywords == estimator.optimizer.keywords
+    given = again.getEstimator() if cross else again.getEstimator().getStages()[0]
+    assert given.optimizer.keywords == estimator.optimizer.keywords
+    if cross:
+        assert again.avgMetrics == tuned.avgMetrics
+        for one, other in zip(sum(tuned.subModels, []), sum(again.subModels, []), strict=True):
+            assert torch.equal(one.module.weight, other.module.weight)
     scored_again = again.transform(data).select(scored.columns)
     assert sorted(scored_again.collect()) == sorted(scored.collect())
