@@ -31,7 +31,7 @@ def model_like(model: Any) -> ModelLike:
     if isinstance(model, TorchModel):
         model = model.module
     if isinstance(model, torch.nn.Module):
-        FlatModel(model)
+        FlatModel(model)  # looks at its parameters
         return model
     if callable(model):
         _check_signature(model)
