@@ -1,7 +1,8 @@
 """The connection of a Python worker to its executor's JVM.
 
-A Unix-domain socket. The first 32 bytes are the token; then requests and answers alternate, each one frame: four bytes of
-length (big-endian) and a JSON object in UTF-8. The wire is pinned by tests/golden/bridge, which the Scala tests read too.
+A Unix-domain socket. The first 32 bytes are the token; then come requests, and their answers back, each one frame: four bytes
+of length (big-endian) and a JSON object in UTF-8. Requests in POSTED get no answer; if one fails, the next other request is
+answered with that. The wire is pinned by tests/golden/bridge, which the Scala tests read too.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import base64
 import json
 import os
 import socket
-from collections import deque
 from typing import Any
 
 from sparkdl_comm.errors import BridgeError, DeadlineError, PersistenceError, PluginError, RankLostError
 
-PROTOCOL = 2
+PROTOCOL = 3
+#: What holds nothing in its answer, and is done many times in an iteration.
+POSTED = frozenset({"cut", "publish", "prefetch", "push"})
 MAX_FRAME = 16 << 20
 ADVERTISEMENT = "sparkdl-bridge.json"
 
@@ -30,15 +32,11 @@ def encode_frame(message: dict[str, Any]) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-#: Answers that are left lying in the socket, which has room for some 250: the JVM would wait to write the next one.
-_MAX_UNANSWERED = 100
-
-
 class Bridge:
     """One rank's requests to its executor. Not thread-safe, but :meth:`abort` may be called from any thread."""
 
     def __init__(self, path: str, token: bytes, timeout: float) -> None:
-        self._unanswered: deque[str] = deque()
+        self._deferred = b""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(timeout + _GRACE)
         try:
@@ -68,26 +66,28 @@ class Bridge:
         return cls(advertisement["socket"], base64.b64decode(advertisement["token"]), timeout)
 
     def post(self, op: str, **fields: Any) -> None:
-        """Send a request whose answer holds nothing; a later call raises what went wrong with it."""
-        self._send(op, fields)
-        self._unanswered.append(op)
-        if len(self._unanswered) > _MAX_UNANSWERED:
-            self._answer(self._unanswered.popleft())
+        """Send one of POSTED; the next :meth:`request` raises what went wrong with it."""
+        self.defer(op, **fields)
+        self._flush(op)
+
+    def defer(self, op: str, **fields: Any) -> None:
+        """As :meth:`post`, but it goes with what is sent next: for what no other rank waits for."""
+        assert op in POSTED, op
+        self._deferred += encode_frame({"op": op, **fields})
 
     def request(self, op: str, **fields: Any) -> dict[str, Any]:
         """The executor's answer.
 
         Raises DeadlineError, RankLostError, PersistenceError or BridgeError, as the executor says.
         """
-        self._send(op, fields)
-        while self._unanswered:
-            self._answer(self._unanswered.popleft())
+        self._deferred += encode_frame({"op": op, **fields})
+        self._flush(op)
         return self._answer(op)
 
-    def _send(self, op: str, fields: dict[str, Any]) -> None:
-        frame = encode_frame({"op": op, **fields})
+    def _flush(self, op: str) -> None:
+        frames, self._deferred = self._deferred, b""
         try:
-            self._socket.sendall(frame)
+            self._socket.sendall(frames)
         except OSError as exc:
             raise BridgeError(f"the connection to the executor broke before {op}: {exc}") from exc
 
@@ -130,7 +130,7 @@ class Bridge:
 
 
 def _error(op: str, answer: dict[str, Any]) -> BridgeError | DeadlineError | PersistenceError | RankLostError:
-    kind, message = answer.get("error"), f"{op}: {answer.get('message')}"
+    kind, message = answer.get("error"), f"{answer.get('op', op)}: {answer.get('message')}"
     peer = answer.get("peer", -1)
     if kind == "Deadline":
         return DeadlineError(message)

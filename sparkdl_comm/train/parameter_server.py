@@ -11,6 +11,9 @@ Steps of an iteration, in the executor's JVM but for the optimizer (spec: iBatch
 5. update: the user's optimizer on this shard alone, here, on each batch that is added up;
 6. publish the shard as the next version, each batch as soon as it is updated; the pulls of that version begin at once.
 
+What a server has of a batch, or a rank for a server, is one block. Those up to 64 KiB need no fetch: they travel inside of the
+notice that they are there.
+
 Parameters and gradients of a CPU rank are views of memory that the JVM serves and fetches in place. A GPU rank computes on
 its device and copies through that memory, pinned; its gradients travel after backward.
 """
@@ -211,11 +214,11 @@ class ParameterServer(Strategy):
             planned = self._batching.replan()
         if planned is not None:
             self._pulls, self._next_pushes = planned
-            self._post("cut", pull=self._pulls.pairs, push=self._next_pushes.pairs)
+            self._defer("cut", pull=self._pulls.pairs, push=self._next_pushes.pairs)
 
     def _prefetch(self, version: int) -> None:
         """Parameters of `version` may arrive from now on."""
-        self._post("prefetch", version=version)
+        self._defer("prefetch", version=version)
         self._pulled = 0
 
     def _all_pulled(self) -> bool:
@@ -303,6 +306,10 @@ class ParameterServer(Strategy):
     def _post(self, op: str, **fields: Any) -> None:
         assert self._bridge is not None, "advertise comes first"
         self._bridge.post(op, **fields)
+
+    def _defer(self, op: str, **fields: Any) -> None:
+        assert self._bridge is not None, "advertise comes first"
+        self._bridge.defer(op, **fields)
 
     def _request(self, op: str, **fields: Any) -> dict[str, Any]:
         assert self._bridge is not None, "advertise comes first"

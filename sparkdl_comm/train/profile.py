@@ -75,8 +75,11 @@ class NetworkTimes:
         self._transfers: deque[tuple[float, int]] = deque(maxlen=window)
 
     def add(self, batches: Iterable[Sequence[Sequence[float]]]) -> None:
-        """`batches`: of each, its blocks as the executor reports them: from, asked, begun, ended, bytes."""
-        for blocks in batches:
+        """`batches`: of each, its blocks as the executor reports them: from, asked, begun, ended, bytes.
+
+        Blocks that came with their notices, which nobody asked for, say nothing of what a fetch takes."""
+        for batch in batches:
+            blocks = [block for block in batch if block[2] > block[1]]
             if blocks:
                 self._startups.append(statistics.mean(begun - asked for _, asked, begun, _, _ in blocks))
                 busy = _union([(begun, ended) for _, _, begun, ended, _ in blocks])

@@ -16,7 +16,7 @@ from sparkdl_comm.ps.bridge import encode_frame
 HERE = Path(__file__).parent
 
 REQUEST = {"op": "pull", "version": 4611686018427387904, "layers": [800, 32], "path": "/proc/1/fd/3", "é": "ü"}
-REPLY = {"ok": False, "error": "PeerLost", "message": "rank 2 \u2192 gone", "peer": 2, "seconds": 0.25}
+REPLY = {"ok": False, "op": "push", "error": "PeerLost", "message": "rank 2 \u2192 gone", "peer": 2, "seconds": 0.25}
 
 
 def values() -> torch.Tensor:

@@ -72,12 +72,21 @@ def test_the_token_comes_first_and_answers_come_back(connect):
 
 
 def test_a_posted_request_fails_the_next_one(connect):
-    bridge, executor = connect({"ok": False, "error": "Internal", "message": "disk full"}, {"ok": True})
+    bridge, executor = connect(b"", {"ok": False, "op": "publish", "error": "Internal", "message": "disk full"})
     bridge.post("publish", version=1)
     with pytest.raises(BridgeError, match="publish: disk full"):
         bridge.request("pull", version=1)
     executor.thread.join(5)
     assert [request["op"] for request in executor.requests] == ["publish", "pull"]
+
+
+def test_a_deferred_request_goes_before_the_next_one(connect):
+    bridge, executor = connect(b"", b"", {"ok": True})
+    bridge.defer("prefetch", version=1)
+    bridge.post("push", version=0, batch=0)
+    bridge.request("collect", version=0, batch=0)
+    executor.thread.join(5)
+    assert [request["op"] for request in executor.requests] == ["prefetch", "push", "collect"]
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,14 @@ def test_startup_is_up_to_the_first_byte_and_transfers_in_parallel_are_one():
     assert network.medians() == (1.25, (5 / 400 + 2 / 200) / 2), "the pause between the two is not transfer"
 
 
+def test_blocks_that_came_with_their_notices_are_not_measured():
+    network = NetworkTimes(window=10)
+    network.add([[[1, 10.0, 10.0, 10.1, 100]]])
+    assert network.medians() is None
+    network.add([[[1, 10.0, 10.0, 10.1, 100], [2, 10.0, 12.0, 16.0, 400]]])
+    assert network.medians() == (2.0, 4 / 400)
+
+
 def report(startup: float, per_byte: float, compute: list[float]) -> dict:
     return {"pull": {"startup": startup, "per_byte": per_byte, "compute": compute}}
 

@@ -2,6 +2,7 @@ package sparkdl.comm.bridge
 
 import java.nio.channels.SocketChannel
 import java.util.concurrent.{Executors, ThreadFactory}
+import java.util.concurrent.atomic.AtomicInteger
 
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
@@ -19,8 +20,9 @@ import sparkdl.comm.transport.BlockServer
 
 /**
  * One connection of a Python worker, hence at most one rank; a worker may have another one for its files, which needs no rank.
- * Requests are answered in order by one thread; another one keeps reading, so that a worker's death is seen while an operation
- * waits, and ends that wait.
+ * Requests are answered in order. A thread of its own does those that may wait, while the one that reads them keeps reading,
+ * so that a worker's death is seen and ends that wait. Those in [[BridgeConnection.Posted]] never wait and get no answer: if
+ * one fails, the next request is answered with that.
  */
 final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: => Configuration) {
   import BridgeConnection._
@@ -28,11 +30,21 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
   private val operations = Executors.newSingleThreadExecutor(operationThread)
   @volatile private var session: Option[PsSession] = None
   @volatile private var workerGone = false
+  private val underWay = new AtomicInteger // operations that `operations` has yet to end
+  private var failedPost: Option[ObjectNode] = None
   private val files = new HadoopFiles(hadoopConf, () => workerGone)
 
   def run(): Unit =
     try Iterator.continually(Frames.read(channel)).takeWhile(_.isDefined).flatten.foreach { request =>
-        operations.execute(() => answer(request))
+        val op = request.path("op").asText
+        if (Posted(op) && underWay.get == 0) answer(op, request) // saves waking another thread
+        else {
+          underWay.incrementAndGet()
+          operations.execute { () =>
+            answer(op, request)
+            underWay.decrementAndGet()
+          }
+        }
       }
     finally {
       workerGone = true
@@ -44,26 +56,34 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
       operations.shutdown()
     }
 
-  private def answer(request: JsonNode): Unit = {
+  private def answer(op: String, request: JsonNode): Unit =
+    if (Posted(op)) {
+      if (failedPost.isEmpty) failedPost = Some(attempt(op, request)).filterNot(_.get("ok").asBoolean)
+    } else {
+      val reply = failedPost.getOrElse(attempt(op, request))
+      failedPost = None
+      try Frames.write(channel, reply)
+      catch { case e: java.io.IOException => log.debug("The worker left before its answer: {}", e.toString) }
+    }
+
+  private def attempt(op: String, request: JsonNode): ObjectNode = {
     val reply = Frames.newObject()
     try {
-      perform(request, reply)
+      perform(op, request, reply)
       reply.put("ok", true)
     } catch {
-      case e: CommException => refuse(reply, e.kind, e.getMessage).put("peer", e.peer)
-      case e: IllegalArgumentException => refuse(reply, "Protocol", e.getMessage)
+      case e: CommException => refusal(op, e.kind, e.getMessage).put("peer", e.peer)
+      case e: IllegalArgumentException => refusal(op, "Protocol", e.getMessage)
       case NonFatal(e) =>
         log.error("A bridge request failed", e)
-        refuse(reply, "Internal", e.toString)
+        refusal(op, "Internal", e.toString)
     }
-    try Frames.write(channel, reply)
-    catch { case e: java.io.IOException => log.debug("The worker left before its answer: {}", e.toString) }
   }
 
-  private def refuse(reply: ObjectNode, kind: String, message: String): ObjectNode =
-    reply.put("ok", false).put("error", kind).put("message", message)
+  private def refusal(op: String, kind: String, message: String): ObjectNode =
+    Frames.newObject().put("ok", false).put("op", op).put("error", kind).put("message", message)
 
-  private def perform(request: JsonNode, reply: ObjectNode): Unit = text(request, "op") match {
+  private def perform(op: String, request: JsonNode, reply: ObjectNode): Unit = op match {
     case "hello" => hello(request, reply)
     case "open" => open(request, reply)
     case "attach" => current.attach(text(request, "path"), batches(request, "pull"), batches(request, "push"))
@@ -176,7 +196,10 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
 }
 
 object BridgeConnection {
-  val Protocol = 2L
+  val Protocol = 3L
+
+  /** What holds nothing in its answer, and is done many times in an iteration. */
+  private val Posted = Set("cut", "publish", "prefetch", "push")
   private val log = LoggerFactory.getLogger(classOf[BridgeConnection])
 
   private val operationThread: ThreadFactory = task => {

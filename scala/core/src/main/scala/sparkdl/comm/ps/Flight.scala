@@ -1,25 +1,30 @@
 package sparkdl.comm.ps
 
+import java.nio.ByteBuffer
 import java.util.concurrent.{CompletableFuture, CompletionStage, Executor}
 import java.util.function.{Function => JFunction}
 
+import sparkdl.comm.CommException
+
 /**
  * When a block came, by System.nanoTime, which Python's time.perf_counter agrees with: asked for, first byte, last byte.
+ * Nobody asks for one that comes with its notice: `asked` is `begun`.
  *
  * @param bytes of the block
  */
 final case class Fetched(from: Int, asked: Long, begun: Long, ended: Long, bytes: Long)
 
 /**
- * One block under way from rank `from`, to be fetched when `ready` is complete.
+ * One block under way from rank `from`: it comes with its notice, or is fetched when that is here.
  *
+ * @param pool runs the fetch, so that the thread which delivers notices never waits for a connection
  * @param broken told why it failed, before those learn of it who wait for `done`
  */
 private[ps] final class Part(
     val from: Int,
     sink: SegmentSink,
     overNetwork: Boolean,
-    ready: CompletableFuture[Void],
+    ready: CompletableFuture[Notice],
     pool: Executor,
     fetch: SegmentSink => CompletableFuture[Void],
     broken: Throwable => Unit
@@ -30,19 +35,36 @@ private[ps] final class Part(
   /** Bytes that cross the network for it. */
   val bytes: Long = if (overNetwork) sink.bytes else 0
 
-  private val start: JFunction[Void, CompletionStage[Void]] = _ => {
+  private val take: JFunction[Notice, CompletionStage[Void]] = notice =>
+    if (notice.holdsBlock) {
+      if (notice.bytes.length != sink.bytes)
+        throw new CommException(
+          "Protocol",
+          s"a notice of rank $from holds ${notice.bytes.length} bytes, expected ${sink.bytes}",
+          from
+        )
+      sink.write(ByteBuffer.wrap(notice.bytes))
+      asked = sink.firstByteNanos
+      Part.Here
+    } else CompletableFuture.supplyAsync(() => start(), pool).thenCompose[Void](fetching => fetching)
+
+  private def start(): CompletableFuture[Void] = {
     asked = System.nanoTime
     fetch(sink)
   }
 
   val done: CompletableFuture[Void] = ready
-    .thenComposeAsync[Void](start, pool)
+    .thenCompose[Void](take)
     .whenComplete { (_, cause) =>
       ended = System.nanoTime
       if (cause != null) broken(cause)
     }
 
   def times: Fetched = Fetched(from, asked, sink.firstByteNanos, ended, sink.bytes)
+}
+
+private[ps] object Part {
+  private val Here: CompletableFuture[Void] = CompletableFuture.completedFuture(null)
 }
 
 /** The blocks of one batch, from all ranks that have some of it. */

@@ -13,12 +13,12 @@ import sparkdl.comm.transport.BlockServer
 
 /** What comes to one rank: the notices of the others, their blocks, and the failure that ends all waiting for them. */
 private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
-  private val notices = new ConcurrentHashMap[(Notice.Kind, Int, Int, Long), CompletableFuture[Void]]
+  private val notices = new ConcurrentHashMap[(Notice.Kind, Int, Int, Long), CompletableFuture[Notice]]
   private val failed = new CompletableFuture[Nothing]
 
   /** Completes when rank `from` has published a block. */
-  def notice(kind: Notice.Kind, from: Int, batch: Int, version: Long): CompletableFuture[Void] =
-    notices.computeIfAbsent((kind, from, batch, version), _ => new CompletableFuture[Void])
+  def notice(kind: Notice.Kind, from: Int, batch: Int, version: Long): CompletableFuture[Notice] =
+    notices.computeIfAbsent((kind, from, batch, version), _ => new CompletableFuture[Notice])
 
   def forget(kind: Notice.Kind, from: Int, batch: Int, version: Long): Unit =
     notices.remove((kind, from, batch, version))
@@ -31,7 +31,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   def checkNotFailed(): Unit = if (hasFailed) throw firstFailure
 
   /**
-   * A block of rank `from`, fetched into `sink` once `ready` is complete.
+   * A block of rank `from`, which goes into `sink` once `ready` is complete.
    *
    * @param here the executor that this rank runs on
    */
@@ -39,7 +39,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
       from: Int,
       server: BlockServer,
       here: BlockServer,
-      ready: CompletableFuture[Void],
+      ready: CompletableFuture[Notice],
       name: String,
       sink: SegmentSink
   ): Part = {
@@ -48,12 +48,18 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
     new Part(from, sink, overNetwork, ready, node.pool, node.blocks.fetch(server, job, name, _), broken)
   }
 
-  /** Runs `work` once `ready` are complete; a failure of it is one of the session. */
-  def compute(what: String, ready: CompletableFuture[Void]*)(work: => Unit): CompletableFuture[Void] =
-    CompletableFuture
-      .allOf(ready: _*)
-      .thenRunAsync(() => work, node.pool)
+  /**
+   * Runs `work` once `ready` are complete; a failure of it is one of the session.
+   *
+   * @param small it takes less time than to wake another thread for it
+   */
+  def compute(what: String, small: Boolean, ready: CompletableFuture[Void]*)(
+      work: => Unit
+  ): CompletableFuture[Void] = {
+    val all = CompletableFuture.allOf(ready: _*)
+    (if (small) all.thenRun(() => work) else all.thenRunAsync(() => work, node.pool))
       .whenComplete((_, cause) => if (cause != null) fail(describe(cause, what, rank)))
+  }
 
   /** Waits for `done` until `deadline` of System.nanoTime; `late` makes the exception of a wait that took too long. */
   def await(done: CompletableFuture[Void], deadline: Long)(late: => CommException): Unit =

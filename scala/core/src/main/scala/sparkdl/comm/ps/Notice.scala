@@ -1,7 +1,21 @@
 package sparkdl.comm.ps
 
-/** Rank `from` tells rank `to` that it published a block: who needs bytes fetches them. */
-final case class Notice(job: Long, to: Int, from: Int, kind: Notice.Kind, batch: Int, version: Long)
+/**
+ * Rank `from` tells rank `to` that it published a block: who needs bytes fetches them.
+ *
+ * @param bytes all of the block, if it is a small one: nothing is fetched then. Empty otherwise
+ */
+final case class Notice(
+    job: Long,
+    to: Int,
+    from: Int,
+    kind: Notice.Kind,
+    batch: Int,
+    version: Long,
+    bytes: Array[Byte]
+) {
+  def holdsBlock: Boolean = bytes.nonEmpty
+}
 
 object Notice {
   type Kind = Byte
@@ -11,4 +25,7 @@ object Notice {
 
   /** The gradients that `from` computed for the shard that `to` serves. */
   val Gradients: Kind = 1
+
+  /** The block is to be fetched. */
+  val Apart: Array[Byte] = Array.empty
 }

@@ -9,7 +9,7 @@ import org.slf4j.LoggerFactory
 
 import sparkdl.comm.CommException
 import sparkdl.comm.ibatch.Batch
-import sparkdl.comm.transport.{BlockServer, ControlPeer}
+import sparkdl.comm.transport.BlockServer
 
 /** A rank as the others reach it. */
 final case class Peer(controlHost: String, controlPort: Int, blocks: BlockServer)
@@ -36,24 +36,23 @@ final case class Transfer(bytes: Long, batches: Seq[Seq[Fetched]], aggregateSeco
  *     all of v + 1 retires its gradients of v, and only then may backward write the next ones.
  *   - Parameters of v + 1 arrive in the memory that forward and backward of v compute with: prefetch comes after them.
  *
- * Operations are called by one thread. Notices, transfers and sums complete on others.
+ * Operations are called one at a time. Notices, transfers and sums complete on other threads.
  */
 final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   import PsSession._
 
   private val incoming = new Incoming(job, rank, node)
-  private val shelf = new Shelf(job, node.blocks)
+  private val outgoing = new Outgoing(job, rank, node)
 
   @volatile private var peers: IndexedSeq[Peer] = IndexedSeq.empty
-  private var controls: Map[Int, ControlPeer] = Map.empty
   private var timeoutSeconds = 0.0
   private var map: SegmentMap = _
   private var segment: Segment = _
   private var math: ShardMath = _
-  private var adder: ShardMath = _ // used by one thread at a time, but not the one of `math`
 
-  private var pullCut: IndexedSeq[Batch] = IndexedSeq.empty
-  private var pushCut: IndexedSeq[Batch] = IndexedSeq.empty
+  // What each server has of each batch: by batch, then server.
+  private var pulls: IndexedSeq[IndexedSeq[ShardSlice]] = IndexedSeq.empty
+  private var pushes: IndexedSeq[IndexedSeq[ShardSlice]] = IndexedSeq.empty
   private var pulling: IndexedSeq[Flight] = IndexedSeq.empty
   private var gathering: IndexedSeq[Gathering] = IndexedSeq.empty
   private var pulled = 0
@@ -68,10 +67,10 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
       throw new CommException("Protocol", s"rank $rank is not one of the ${peers.size} peers")
     this.peers = peers
     this.timeoutSeconds = timeoutSeconds
-    controls = others.map { other =>
+    others.foreach { other =>
       incoming.checkNotFailed()
-      other -> node.connect(other, peers(other).controlHost, peers(other).controlPort)
-    }.toMap
+      outgoing.connect(other, peers(other))
+    }
     map = new SegmentMap(new ShardLayout(layers, peers.size), rank, wire)
     map
   }
@@ -81,7 +80,6 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     if (map == null || segment != null) throw new CommException("Protocol", "attach comes once, and after open")
     segment = Segment.map(path, map.bytes)
     math = new ShardMath(segment, map)
-    adder = new ShardMath(segment, map)
     cut(pull, push)
     gathering = gather(0)
   }
@@ -91,28 +89,28 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
    * version: between its last push and the next prefetch.
    */
   def cut(pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
-    Seq(pull, push).foreach { batches =>
-      val layers = batches.sortBy(_.first).flatMap(batch => batch.first to batch.last)
-      if (layers != (1 to map.layout.layers.size))
-        throw new CommException("Protocol", s"batches ${batches.mkString(", ")} of ${map.layout.layers.size} layers")
-    }
-    pullCut = pull
-    pushCut = push
+    pulls = slices(pull)
+    pushes = slices(push)
+  }
+
+  private def slices(batches: IndexedSeq[Batch]): IndexedSeq[IndexedSeq[ShardSlice]] = {
+    val layers = batches.sortBy(_.first).flatMap(batch => batch.first to batch.last)
+    if (layers != (1 to map.layout.layers.size))
+      throw new CommException("Protocol", s"batches ${batches.mkString(", ")} of ${map.layout.layers.size} layers")
+    batches.map(batch => peers.indices.map(map.slice(_, batch)))
   }
 
   /** The shard's values of a batch of `version` are in place: serve them. */
   def publish(version: Long, batch: Int): Unit = {
     checkUsable()
-    val slice = map.slice(rank, pullCut(batch))
+    val slice = pulls(batch)(rank)
     if (!slice.isEmpty) {
       val staging = map.shardStaging(slice)
       map.wire match {
         case half: WireFormat.Half => math.stageMaster(half, slice)
         case WireFormat.Fp32 => math.stage(map.parameters, slice.shape, staging)
       }
-      val name = BlockNames.parameters(rank, batch, version)
-      shelf.put(name, Notice.Parameters, version, chunks(map.parameters, slice.shape, staging))
-      others.foreach(tell(_, Notice.Parameters, batch, version))
+      segment.access(outgoing.parameters(batch, version, chunks(map.parameters, slice.shape, staging)))
     }
   }
 
@@ -120,14 +118,13 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   def prefetch(version: Long): Unit = {
     checkUsable()
     pulled = 0
-    val slices = pullCut.map(batch => others.map(server => server -> map.slice(server, batch)))
     // A server's blocks are asked for in the order of the batches, and nothing else holds one back.
-    val ready = mutable.Map.empty[Int, CompletableFuture[Void]]
-    pulling = slices.zipWithIndex.map { case (parts, batch) =>
-      new Flight(parts.collect {
+    val ready = mutable.Map.empty[Int, CompletableFuture[Notice]]
+    pulling = pulls.indices.map { batch =>
+      new Flight(others.map(server => server -> pulls(batch)(server)).collect {
         case (server, slice) if !slice.isEmpty =>
           val notice = incoming.notice(Notice.Parameters, server, batch, version)
-          ready(server) = ready.get(server).fold(notice)(earlier => CompletableFuture.allOf(earlier, notice))
+          ready(server) = ready.get(server).fold(notice)(_.thenCombine[Notice, Notice](notice, (_, next) => next))
           val targets = map.wire match {
             case WireFormat.Fp32 => slice.shape.ranges.map(range => (map.parameters + range.start * 4, range.count * 4))
             case _: WireFormat.Half => IndexedSeq((map.pullbox(server, slice), slice.shape.count * 2))
@@ -144,11 +141,11 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     val from = pulled
     while (pulled <= batch) {
       val flight = pulling(pulled)
-      finish(flight, begin, s"pull of batch $pulled", version, Notice.Parameters, pulled)
+      finish(flight, flight.all, begin, s"pull of batch $pulled", version, Notice.Parameters, pulled)
       map.wire match {
         case half: WireFormat.Half =>
           flight.parts.map(_.from).foreach { server =>
-            val slice = map.slice(server, pullCut(pulled))
+            val slice = pulls(pulled)(server)
             math.unpack(half, map.pullbox(server, slice), slice.shape)
           }
         case WireFormat.Fp32 => ()
@@ -169,13 +166,11 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     if (pulled != pulling.size)
       throw new CommException("Protocol", s"push of version $version before all of it was pulled")
     others.foreach { server =>
-      val slice = map.slice(server, pushCut(batch))
+      val slice = pushes(batch)(server)
       if (!slice.isEmpty) {
         val staging = map.gradientStaging(server, slice)
         math.stage(map.gradients, slice.shape, staging)
-        val name = BlockNames.gradients(rank, server, batch, version)
-        shelf.put(name, Notice.Gradients, version, chunks(map.gradients, slice.shape, staging))
-        tell(server, Notice.Gradients, batch, version)
+        segment.access(outgoing.gradients(server, batch, version, chunks(map.gradients, slice.shape, staging)))
       }
     }
     gathering(batch).own.complete(null)
@@ -186,16 +181,9 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     checkUsable()
     val begin = System.nanoTime
     val found = gathering(batch)
-    finish(found.flight, begin, s"push of batch $batch", version, Notice.Gradients, batch)
-    val arrived = System.nanoTime
-    incoming.await(found.sum, deadline(arrived)) {
-      new CommException(
-        "Deadline",
-        s"rank $rank did not add up batch $batch of version $version in $timeoutSeconds s",
-        rank
-      )
-    }
+    finish(found.flight, found.sum, begin, s"push of batch $batch", version, Notice.Gradients, batch)
     val reduced = System.nanoTime
+    val arrived = found.flight.times.map(_.ended).foldLeft(begin)(_ max _)
     if (!found.slice.isEmpty) retire(Notice.Parameters, version)
     collected += 1
     if (collected == gathering.size) {
@@ -209,7 +197,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   }
 
   def noticed(notice: Notice): Unit =
-    incoming.notice(notice.kind, notice.from, notice.batch, notice.version).complete(null)
+    incoming.notice(notice.kind, notice.from, notice.batch, notice.version).complete(notice)
 
   def peerLost(host: String, port: Int): Unit =
     peers.indices
@@ -225,10 +213,10 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
    */
   def close(): Unit = {
     fail(new CommException("Closed", s"rank $rank left"))
-    if (shelf.clear(CloseSeconds)) free()
+    if (outgoing.clear(CloseSeconds)) free()
     else {
       log.warn("A peer still reads blocks of rank {}; they are given {} s more", rank, LingerSeconds)
-      node.pool.execute(() => if (shelf.clear(LingerSeconds)) free())
+      node.pool.execute(() => if (outgoing.clear(LingerSeconds)) free())
     }
     node.leave(this)
   }
@@ -236,34 +224,44 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   private def free(): Unit = if (segment != null) segment.close()
 
   /** Begins to fetch the gradients of `version` for this rank's shard, as they are pushed. */
-  private def gather(version: Long): IndexedSeq[Gathering] = pushCut.indices.map { batch =>
-    val slice = map.slice(rank, pushCut(batch))
+  private def gather(version: Long): IndexedSeq[Gathering] = pushes.indices.map { batch =>
+    val slice = pushes(batch)(rank)
     val flight = new Flight((if (slice.isEmpty) Nil else others).map { worker =>
       val notice = incoming.notice(Notice.Gradients, worker, batch, version)
       val target = (map.inbox(worker, slice), slice.shape.count * map.wire.bytes)
       fetch(worker, notice, BlockNames.gradients(worker, rank, batch, version), IndexedSeq(target))
     })
     val own = new CompletableFuture[Void]
-    val sum = incoming.compute(s"add up batch $batch of version $version", flight.all, own) {
-      adder.synchronized(adder.reduce(slice))
-    }
+    val small = slice.shape.count * map.wire.bytes <= node.blocks.fetchAbove
+    val sum = incoming.compute(s"add up batch $batch of version $version", small, flight.all, own)(math.reduce(slice))
     new Gathering(slice, flight, own, sum)
   }
 
   private def fetch(
       from: Int,
-      ready: CompletableFuture[Void],
+      ready: CompletableFuture[Notice],
       name: String,
       targets: IndexedSeq[(Long, Long)]
   ): Part =
     incoming.fetch(from, peers(from).blocks, peers(rank).blocks, ready, name, new SegmentSink(segment, targets))
 
-  private def finish(flight: Flight, begin: Long, what: String, version: Long, kind: Notice.Kind, batch: Int): Unit = {
-    incoming.await(flight.all, deadline(begin)) {
+  /** Waits for `done`, which comes with or after all of `flight`. */
+  private def finish(
+      flight: Flight,
+      done: CompletableFuture[Void],
+      begin: Long,
+      what: String,
+      version: Long,
+      kind: Notice.Kind,
+      batch: Int
+  ): Unit = {
+    incoming.await(done, deadline(begin)) {
       val missing = flight.parts.filterNot(_.done.isDone)
       new CommException(
         "Deadline",
-        s"rank $rank waited $timeoutSeconds s for ${missing.map(_.from).mkString("rank ", ", rank ", "")}" +
+        if (missing.isEmpty) s"rank $rank did not finish its $what of version $version in $timeoutSeconds s"
+        else
+          s"rank $rank waited $timeoutSeconds s for ${missing.map(_.from).mkString("rank ", ", rank ", "")}" +
           s" in $what of version $version (${missing.map(_.bytes).sum} bytes); a rank that needs longer than that" +
           " for a step needs a larger spark.sparkdl.comm.timeout",
         missing.headOption.fold(-1)(_.from)
@@ -283,13 +281,10 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   }
 
   private def retire(kind: Notice.Kind, version: Long): Unit =
-    shelf.retire(kind, version, deadline(System.nanoTime), () => incoming.hasFailed).foreach { name =>
+    outgoing.retire(kind, version, deadline(System.nanoTime), () => incoming.hasFailed).foreach { name =>
       incoming.checkNotFailed()
       throw new CommException("Deadline", s"a reader still held block $name of rank $rank after $timeoutSeconds s")
     }
-
-  private def tell(to: Int, kind: Notice.Kind, batch: Int, version: Long): Unit =
-    controls(to).send(Notice(job, to, rank, kind, batch, version))
 
   private def checkUsable(): Unit = {
     if (segment == null) throw new CommException("Protocol", "no segment is attached")

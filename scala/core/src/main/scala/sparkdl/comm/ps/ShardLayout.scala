@@ -13,7 +13,7 @@ final case class ElementRange(start: Long, count: Long) {
 final case class BlockShape(packed: IndexedSeq[ElementRange], direct: IndexedSeq[ElementRange]) {
   val packedCount: Long = packed.map(_.count).sum
   val count: Long = packedCount + direct.map(_.count).sum
-  def ranges: IndexedSeq[ElementRange] = packed ++ direct
+  val ranges: IndexedSeq[ElementRange] = packed ++ direct
 }
 
 /**

@@ -2,14 +2,11 @@ package sparkdl.comm.ps
 
 /**
  * The arithmetic on a segment: summing gradients and converting between float32 and the wire. It goes through heap tiles
- * that stay in the first-level cache, because the JIT vectorises loops over arrays and not over mapped buffers.
+ * that stay in the first-level cache, because the JIT vectorises loops over arrays and not over mapped buffers. Any number
+ * of threads may use it at once, on different slices.
  */
 final class ShardMath(segment: Segment, map: SegmentMap) {
-  import ShardMath.Tile
-
-  private val sum = new Array[Float](Tile)
-  private val term = new Array[Float](Tile)
-  private val halves = new Array[Short](Tile)
+  import ShardMath._
 
   /**
    * Adds all peers' gradients for a slice of this rank's shard to its own, in place. The order of the additions depends on
@@ -17,14 +14,15 @@ final class ShardMath(segment: Segment, map: SegmentMap) {
    */
   def reduce(slice: ShardSlice): Unit = segment.access {
     val slots = map.peersInOrder.map(map.inbox(_, slice))
+    val scratch = ofThisThread.get
     tiles(slice.shape.ranges) { (element, arrived, count) =>
       val own = map.gradients + element * 4
-      segment.getFloats(own, sum, count)
+      segment.getFloats(own, scratch.sum, count)
       slots.foreach { slot =>
-        load(slot + arrived * map.wire.bytes, count)
-        add(count)
+        load(slot + arrived * map.wire.bytes, scratch, count)
+        add(scratch.sum, scratch.term, count)
       }
-      segment.putFloats(own, sum, count)
+      segment.putFloats(own, scratch.sum, count)
     }
   }
 
@@ -38,25 +36,27 @@ final class ShardMath(segment: Segment, map: SegmentMap) {
           to += range.count * 4
         }
       case half: WireFormat.Half =>
+        val scratch = ofThisThread.get
         tiles(shape.ranges) { (element, arrived, count) =>
-          segment.getFloats(source + element * 4, term, count)
-          half.encode(term, halves, count)
-          segment.putShorts(staging + arrived * 2, halves, count)
+          segment.getFloats(source + element * 4, scratch.term, count)
+          half.encode(scratch.term, scratch.halves, count)
+          segment.putShorts(staging + arrived * 2, scratch.halves, count)
         }
     }
   }
 
   /** Rounds a slice of the shard's master values into its staging, and writes the rounded values into the parameters. */
   def stageMaster(half: WireFormat.Half, slice: ShardSlice): Unit = segment.access {
+    val scratch = ofThisThread.get
     var staging = map.shardStaging(slice)
     slice.shape.ranges.foreach { range =>
       val master = map.master(range)
       tiles(IndexedSeq(range)) { (element, done, count) =>
-        segment.getFloats(master + done * 4, term, count)
-        half.encode(term, halves, count)
-        segment.putShorts(staging + done * 2, halves, count)
-        half.decode(halves, term, count)
-        segment.putFloats(map.parameters + element * 4, term, count)
+        segment.getFloats(master + done * 4, scratch.term, count)
+        half.encode(scratch.term, scratch.halves, count)
+        segment.putShorts(staging + done * 2, scratch.halves, count)
+        half.decode(scratch.halves, scratch.term, count)
+        segment.putFloats(map.parameters + element * 4, scratch.term, count)
       }
       staging += range.count * 2
     }
@@ -64,21 +64,22 @@ final class ShardMath(segment: Segment, map: SegmentMap) {
 
   /** Writes a 16-bit block that was received at `from` into the parameters. */
   def unpack(half: WireFormat.Half, from: Long, shape: BlockShape): Unit = segment.access {
+    val scratch = ofThisThread.get
     tiles(shape.ranges) { (element, arrived, count) =>
-      segment.getShorts(from + arrived * 2, halves, count)
-      half.decode(halves, term, count)
-      segment.putFloats(map.parameters + element * 4, term, count)
+      segment.getShorts(from + arrived * 2, scratch.halves, count)
+      half.decode(scratch.halves, scratch.term, count)
+      segment.putFloats(map.parameters + element * 4, scratch.term, count)
     }
   }
 
-  private def load(offset: Long, count: Int): Unit = map.wire match {
-    case WireFormat.Fp32 => segment.getFloats(offset, term, count)
+  private def load(offset: Long, scratch: Scratch, count: Int): Unit = map.wire match {
+    case WireFormat.Fp32 => segment.getFloats(offset, scratch.term, count)
     case half: WireFormat.Half =>
-      segment.getShorts(offset, halves, count)
-      half.decode(halves, term, count)
+      segment.getShorts(offset, scratch.halves, count)
+      half.decode(scratch.halves, scratch.term, count)
   }
 
-  private def add(count: Int): Unit = {
+  private def add(sum: Array[Float], term: Array[Float], count: Int): Unit = {
     var i = 0
     while (i < count) {
       sum(i) += term(i)
@@ -105,4 +106,12 @@ object ShardMath {
 
   /** Elements: three such arrays are half of a 32 KiB cache. */
   private val Tile = 2048
+
+  private final class Scratch {
+    val sum = new Array[Float](Tile)
+    val term = new Array[Float](Tile)
+    val halves = new Array[Short](Tile)
+  }
+
+  private val ofThisThread: ThreadLocal[Scratch] = ThreadLocal.withInitial(() => new Scratch)
 }

@@ -81,6 +81,18 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     client.close()
   }
 
+  test("a request that is posted has no answer; one that fails is the answer to the next other one") {
+    val client = new Client
+    val ask = s"""{"op": "fs.exists", "remote": "file:$directory"}"""
+    client.send("""{"op": "push", "version": 0, "batch": 0}""")
+    client.send("""{"op": "publish", "version": 1, "batch": 0}""")
+    val failed = client.ask(ask)
+    assert(failed.get("op").asText === "push")
+    assert(failed.get("message").asText.contains("hello"))
+    assert(client.ask(ask).get("exists").asBoolean)
+    client.close()
+  }
+
   test("a long copy does not hold up another connection, and ends when its worker leaves") {
     val (copying, other) = (new Client, new Client)
     copying.send(put(s"held:$directory/held"))

@@ -48,8 +48,8 @@ class FramesSpec extends AnyFunSuite {
     withConnection(Golden.bytes("bridge/reply.bin")) { channel =>
       val expected = Frames.read(channel).get
       val reply = Frames.newObject()
-      reply.put("ok", false).put("error", "PeerLost").put("message", "rank 2 \u2192 gone").put("peer", 2)
-      reply.put("seconds", 0.25)
+      reply.put("ok", false).put("op", "push").put("error", "PeerLost").put("message", "rank 2 \u2192 gone")
+      reply.put("peer", 2).put("seconds", 0.25)
       assert(reply === expected)
       val frame = Frames.encode(reply)
       assert(frame.getInt(0) === frame.remaining - 4)

@@ -30,8 +30,8 @@ import org.apache.spark.util.io.ChunkedByteBuffer
 import sparkdl.comm.transport.{BlockServer, BlockSink, Blocks, ControlPeer, ControlPlane, ControlReceiver, Transport}
 
 /*
- * The only file that touches names which are internal to Spark. Everything here is mechanism; what is published, fetched and
- * retired when is decided in sparkdl.comm.ps.
+ * The only file, beside FetchBench, that touches names which are internal to Spark. Everything here is mechanism; what is
+ * published, fetched and retired when is decided in sparkdl.comm.ps.
  */
 
 /**
@@ -48,6 +48,12 @@ final class SparkdlBlockBridge(conf: SparkConf) extends Transport with Blocks {
   Configurator.setLevel(classOf[MemoryStore].getName, Level.WARN)
 
   override def blocks: Blocks = this
+
+  /**
+   * A fetch is two round trips and some thread hand-overs more. A message, however, is copied five times on its way, and an
+   * executor takes one at a time.
+   */
+  override def fetchAbove: Long = 64 << 10
 
   override def here: BlockServer = {
     val id = manager.blockManagerId
@@ -114,6 +120,12 @@ final class SparkdlBlockBridge(conf: SparkConf) extends Transport with Blocks {
       )
     }
     done
+  }
+
+  /** A whole block in one buffer, as Spark fetches broadcasts: what FetchBench compares with. */
+  private[storage] def fetchPlainly(from: BlockServer, job: Long, name: String): ManagedBuffer = {
+    val id = BroadcastBlockId(job, name).name
+    manager.blockTransferService.fetchBlockSync(from.host, from.port, from.executorId, id, null)
   }
 
   private def fetchHere(id: BlockId, target: SinkFile, done: CompletableFuture[Void]): Unit =

@@ -1,0 +1,132 @@
+package sparkdl.comm.ps
+
+import java.io.File
+import java.nio.ByteBuffer
+import java.util.concurrent.{CompletableFuture, ConcurrentHashMap}
+
+import scala.jdk.CollectionConverters._
+
+import com.codahale.metrics.MetricRegistry
+import org.apache.hadoop.conf.Configuration
+import org.scalatest.funsuite.AnyFunSuite
+
+import sparkdl.comm.{CommConf, CommException}
+import sparkdl.comm.ibatch.Batch
+import sparkdl.comm.transport._
+
+/** Two ranks in one JVM, without Spark: notices are handed over at once, blocks from one map to another's sink. */
+class PsSessionSpec extends AnyFunSuite {
+  private val Job = 7L
+  private val receivers = new ConcurrentHashMap[Int, ControlReceiver]
+
+  private final class Executor(number: Int) extends Transport with Blocks {
+    val stored = new ConcurrentHashMap[String, Array[ByteBuffer]]
+    @volatile var served = 0
+
+    override def host: String = "here"
+    override def localDirectory: File = fail("nobody needs it")
+    override def hadoopConf: Configuration = fail("nobody needs it")
+    override def blocks: Blocks = this
+    override def fetchAbove: Long = 64 << 10
+    override def here: BlockServer = BlockServer(host, number, number.toString)
+    override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane = {
+      receivers.put(number, receiver)
+      new ControlPlane {
+        override def port: Int = number
+        override def connect(host: String, port: Int): ControlPeer = message => receivers.get(port).received(message)
+        override def close(): Unit = ()
+      }
+    }
+
+    override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = stored.put(name, chunks)
+    override def retire(job: Long, name: String, deadlineNanos: Long, over: () => Boolean): Boolean = {
+      stored.remove(name)
+      true
+    }
+    override def status(job: Long, name: String): Option[(Long, Long)] = None
+    override def fetch(from: BlockServer, job: Long, name: String, sink: BlockSink): CompletableFuture[Void] = {
+      executors(from.port).served += 1
+      executors(from.port).stored.get(name).foreach(chunk => sink.write(chunk.duplicate))
+      CompletableFuture.completedFuture(null)
+    }
+  }
+
+  private var executors: IndexedSeq[Executor] = IndexedSeq.empty
+
+  private final class Worker(val session: PsSession, val map: SegmentMap, path: String) {
+    session.attach(path, whole, whole)
+    private val memory = Segment.map(path, map.bytes)
+    def write(offset: Long, value: Float): Unit =
+      memory.putFloats(offset, Array.fill(map.layout.total.toInt)(value), map.layout.total.toInt)
+    def read(offset: Long): Set[Float] = {
+      val values = new Array[Float](map.layout.total.toInt)
+      memory.getFloats(offset, values, values.length)
+      values.toSet
+    }
+    private def whole = IndexedSeq(Batch(1, map.layout.layers.size))
+  }
+
+  private def withWorkers(layers: Long*)(body: IndexedSeq[Worker] => Unit): Unit = {
+    executors = IndexedSeq.tabulate(2)(new Executor(_))
+    val nodes = executors.map(new PsNode(_, CommConf(0, 1), new MetricRegistry))
+    val peers = IndexedSeq.tabulate(2)(rank => Peer("here", rank, executors(rank).here))
+    val sessions = nodes.indices.map(rank => nodes(rank).join(Job, rank))
+    val maps = sessions.map(_.open(peers, layers.toIndexedSeq, WireFormat.Fp32, 5))
+    Memory.withPath(maps(0).bytes) { first =>
+      Memory.withPath(maps(1).bytes) { second =>
+        try body(IndexedSeq(new Worker(sessions(0), maps(0), first), new Worker(sessions(1), maps(1), second)))
+        finally {
+          sessions.foreach(_.close())
+          nodes.foreach(_.close())
+        }
+      }
+    }
+  }
+
+  /** One iteration: gradients 1 and 2; each rank's optimizer sets its shard to minus their sum. */
+  private def iterate(workers: IndexedSeq[Worker]): Unit = {
+    workers.zip(Seq(1f, 2f)).foreach { case (worker, gradient) =>
+      worker.write(worker.map.gradients, gradient)
+      worker.session.push(0, 0)
+      worker.session.prefetch(1)
+    }
+    val collected = workers.map(_.session.collect(0, 0))
+    workers.foreach { worker =>
+      assert(worker.read(worker.map.gradients) === Set(1f + worker.map.rank, 3f))
+      worker.write(worker.map.parameters, -3f * (worker.map.rank + 1))
+    }
+    workers.foreach(_.session.publish(1, 0))
+    val pulled = workers.map(_.session.pull(1, 0))
+    workers.foreach(worker => assert(worker.read(worker.map.parameters) === Set(-3f, -6f)))
+    (pulled ++ collected).zip(workers ++ workers).foreach { case (transfer, worker) =>
+      val shard = worker.map.shard.map(_.count).sum * 4
+      assert(transfer.bytes === shard, "both shards are as large")
+    }
+  }
+
+  test("small blocks come with their notices; parameters are in the store all the same") {
+    withWorkers(16000, 1600) { workers =>
+      iterate(workers)
+      assert(executors.map(_.served) === Seq(0, 0))
+      executors.zipWithIndex.foreach { case (executor, rank) =>
+        assert(executor.stored.keySet.asScala === Set(BlockNames.parameters(rank, 0, 1)))
+      }
+    }
+  }
+
+  test("larger ones are fetched") {
+    withWorkers(40000) { workers =>
+      iterate(workers)
+      assert(executors.map(_.served) === Seq(2, 2))
+    }
+  }
+
+  test("a notice that holds another number of bytes than its block has fails the session") {
+    withWorkers(1600) { workers =>
+      receivers.get(0).received(Notice(Job, 0, 1, Notice.Gradients, 0, 0, new Array[Byte](7)))
+      workers(0).session.push(0, 0)
+      val error = intercept[CommException](workers(0).session.collect(0, 0))
+      assert(error.getMessage.contains("7 bytes") && error.peer === 1)
+    }
+  }
+}
