@@ -124,8 +124,7 @@ class PsSessionSpec extends AnyFunSuite {
   test("a notice that holds another number of bytes than its block has fails the session") {
     withWorkers(1600) { workers =>
       receivers.get(0).received(Notice(Job, 0, 1, Notice.Gradients, 0, 0, new Array[Byte](7)))
-      workers(0).session.push(0, 0)
-      val error = intercept[CommException](workers(0).session.collect(0, 0))
+      val error = intercept[CommException](workers(0).session.push(0, 0))
       assert(error.getMessage.contains("7 bytes") && error.peer === 1)
     }
   }
