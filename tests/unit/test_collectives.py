@@ -96,6 +96,36 @@ def test_all_operations_of_all_algorithms(topology, algorithm):
     assert torch.equal(results[world - 1].get("reduce", total), total)
 
 
+@pytest.mark.parametrize(
+    ("topology", "algorithm"),
+    [
+        (t, a)
+        for t in ("star:3", "bcube:2,2", "bcube:2x3,1gbit/9gbit", "hosts:2x2")
+        for a in [name for name, algorithm in ALGORITHMS.items() if "all_gather" in algorithm.operations]
+        if not ALGORITHMS[a].unfit(Topology.parse(t))
+    ],
+)
+def test_parts_of_equal_length_are_gathered_and_scattered(topology, algorithm):
+    world, shapes = Topology.parse(topology).world, [(0,), (1,), (5,), (3, 67)]
+
+    def work(group, rank):
+        found = []
+        for shape in shapes:
+            everybodys = torch.empty(world, *shape)
+            group.all_gather(torch.full(shape, float(rank)), everybodys).wait(SECONDS)
+            own = torch.empty(shape)
+            given = torch.stack([torch.full(shape, 10.0 * rank + other) for other in range(world)])
+            group.reduce_scatter(given, own).wait(SECONDS)
+            assert torch.equal(given, torch.stack([torch.full(shape, 10.0 * rank + other) for other in range(world)]))
+            found.append((everybodys, own))
+        return found
+
+    for rank, found in enumerate(in_groups(topology, algorithm, work)):
+        for shape, (everybodys, own) in zip(shapes, found, strict=True):
+            assert torch.equal(everybodys, torch.stack([torch.full(shape, float(other)) for other in range(world)]))
+            assert torch.equal(own, torch.full(shape, 10.0 * sum(range(world)) + rank * world))
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8])
 def test_dtypes(dtype):
     count = 70001  # more than is combined at once, and an odd number of bytes
