@@ -74,6 +74,11 @@ class Communicator:
             raise GangError("there is no Communicator here: only a function that CommDistributor runs has one")
         return _current
 
+    @staticmethod
+    def is_there() -> bool:
+        """Whether :meth:`current` gives one."""
+        return _current is not None
+
     def collectives(self, algorithm: str) -> CollectiveGroup:
         """This package's collectives by ``algorithm``, or by whichever is cheapest (``auto``); made when first asked for, by
         all ranks. See :mod:`sparkdl_comm.train.hooks`.
