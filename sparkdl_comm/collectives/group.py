@@ -17,7 +17,7 @@ from sparkdl_comm.collectives.engine.job import Job, Prepared
 from sparkdl_comm.collectives.engine.links import Links
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
 from sparkdl_comm.collectives.engine.torch_p2p import Enqueued, Rounds, TorchEngine
-from sparkdl_comm.collectives.measure import measured_cost
+from sparkdl_comm.collectives.measure import known_or_measured_cost
 from sparkdl_comm.collectives.parts import Parts
 from sparkdl_comm.collectives.plan import Operation, Plan
 from sparkdl_comm.collectives.select import collective_for, fitting, ranking
@@ -87,7 +87,11 @@ class CollectiveGroup:
         else:
             self._engine = TorchEngine(self.place, self._order, device)
         #: As the topology's rates say, else as measured.
-        self.cost = Cost.of(topology) if topology.rates else measured_cost(self._engine, topology, self._gather)
+        self.cost = (
+            Cost.of(topology)
+            if topology.rates
+            else known_or_measured_cost(self._engine, topology, gang.members, self._gather)
+        )
 
     def prepare(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> Prepared | Rounds:
         """The plan of a collective of ``count`` elements, connected; made when first asked for."""

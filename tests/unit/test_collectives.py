@@ -13,9 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkdl_comm.collectives import measure
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.group import CollectiveGroup
-from sparkdl_comm.collectives.measure import probe
+from sparkdl_comm.collectives.measure import measured_cost, probe
 from sparkdl_comm.collectives.transfers import transfers
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, GangError, InputError, RankLostError
@@ -175,7 +176,13 @@ def test_auto_takes_what_is_cheapest_for_each_size():
     assert large in ("torus2d", "ring", "bml", "be")
 
 
-def test_links_of_unknown_rate_are_measured():
+def test_links_of_unknown_rate_are_measured_once(monkeypatch):
+    measured = []
+
+    def counting(*args):
+        measured.append(args)
+        return measured_cost(*args)
+
     def work(gang):
         group = CollectiveGroup(gang, "auto", conf())
         cost = group.cost
@@ -183,8 +190,14 @@ def test_links_of_unknown_rate_are_measured():
         group.close()
         return cost
 
+    monkeypatch.setattr(measure, "measured_cost", counting)
+    monkeypatch.setattr(measure, "_known", {})
     with gang_of(3) as gangs:
         costs = on_all(gangs, work)
+    assert len(measured) == 3
+    with gang_of(3) as gangs:
+        assert on_all(gangs, work) == costs
+    assert len(measured) == 3
     assert costs[0] == costs[1] == costs[2]
     # From a thread to another one of this process, through the kernel: not more than a million bytes in a second.
     assert 0 < costs[0].alpha < 1
