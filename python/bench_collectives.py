@@ -8,12 +8,14 @@ barrier to the end of the slowest rank, and its result is checked on every rank.
 critical path takes by the model.
 
 With `--peers` gloo and Open MPI run in the same call, on star:N of as many hosts: they use one NIC per host. `--loopback` runs
-on the loopback interface, without limits: the figure is then bus bandwidth, and what the CPU does.
+on the loopback interface, without limits: theory is left out, and bus bandwidth, 2 (N-1)/N x bytes / seconds, and CPU seconds
+per GB of it are what tells; its peers are gloo-loopback and openmpi-shm.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import tempfile
 from argparse import Namespace
@@ -29,7 +31,7 @@ from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.select import predict
 from sparkdl_comm.errors import ConfError, LabUnavailableError, SparkdlCommError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Report, Row, broadcast_seconds, versions
+from sparkdl_comm.lab.bench import Report, Row, broadcast_seconds, per_gigabyte, versions
 from sparkdl_comm.lab.bench import parser as bench_parser
 from sparkdl_comm.topology import Topology
 
@@ -56,8 +58,12 @@ def own(options: Namespace, folder: Path) -> Iterator[Row]:
 
 def row(algorithm: str, result: dict[str, Any], options: Namespace) -> Row:
     topology, nbytes, operation = options.topology, result["bytes"], result["case"]
-    cost = Cost.of(topology)
-    predicted = predict(algorithm, operation, topology, nbytes // 4, 4, cost, options.block)
+    extra = {"cpu_seconds": result["cpu_seconds"]}
+    if options.loopback:
+        extra |= per_gigabyte(topology.world, nbytes, statistics.median(result["samples"]), result["cpu_seconds"])
+    else:
+        predicted = predict(algorithm, operation, topology, nbytes // 4, 4, Cost.of(topology), options.block)
+        extra |= {"block": predicted.block, "predicted": predicted.seconds}
     return Row(
         suite="collectives",
         case=operation.replace("_", ""),  # as bench_peers has it
@@ -70,8 +76,7 @@ def row(algorithm: str, result: dict[str, Any], options: Namespace) -> Row:
         theory_seconds=None if options.loopback else theory_seconds(operation, topology, nbytes, options.rate),
         verified=result["verified"],
         versions=versions("torch", "numpy"),
-        extra={"cpu_seconds": result["cpu_seconds"], "block": predicted.block}
-        | ({} if options.loopback else {"predicted": predicted.seconds}),
+        extra=extra,
     )
 
 
@@ -112,7 +117,9 @@ def arguments() -> Namespace:
     if options.quick:
         options.sizes, options.repeats = "0.25", 1
     try:
-        options.topology = Topology.parse(options.topology).with_rates(round(options.rate * 1e6))
+        options.topology = Topology.parse(options.topology)
+        if not options.loopback:  # there the ranks measure what a byte costs
+            options.topology = options.topology.with_rates(round(options.rate * 1e6))
         options.bytes = [int(float(size) * 2**18) * 4 for size in options.sizes.split(",")]
     except (ConfError, ValueError, OverflowError) as error:
         parser.error(str(error))

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from .collectives.algorithms import ALGORITHMS
-from .collectives.group import AUTO, CollectiveGroup
+from .collectives.group import AUTO, CollectiveGroup, Finishing
 from .collectives.group import Work as OwnWork
 from .collectives.plan import Operation
 from .conf import CommConf
@@ -51,8 +51,8 @@ class Communicator:
     All ranks call the same collectives, in the same order, with tensors of the same shape and dtype. Tensors are on the CPU
     or on :attr:`device`. Each collective is there twice: blocking, and as ``…_async``, which returns a :class:`Handle`.
 
-    If ``spark.sparkdl.comm.strategy`` names an algorithm of this package, such as ``bml``, or ``auto``, then all-reduce and
-    broadcast of tensors on :attr:`device` are done by it, where it can; the rest by torch.distributed's default group.
+    If ``spark.sparkdl.comm.strategy`` names an algorithm of this package, such as ``bml``, or ``auto``, then collectives on
+    tensors on :attr:`device` are done by it, where it can; the rest by torch.distributed's default group.
     """
 
     def __init__(self, gang: Gang, device: torch.device, conf: CommConf) -> None:
@@ -73,6 +73,11 @@ class Communicator:
         if _current is None:
             raise GangError("there is no Communicator here: only a function that CommDistributor runs has one")
         return _current
+
+    @staticmethod
+    def is_there() -> bool:
+        """Whether :meth:`current` gives one."""
+        return _current is not None
 
     def collectives(self, algorithm: str) -> CollectiveGroup:
         """This package's collectives by ``algorithm``, or by whichever is cheapest (``auto``); made when first asked for, by
@@ -120,6 +125,9 @@ class Communicator:
 
     def all_gather_async(self, tensor: torch.Tensor) -> Handle[torch.Tensor]:
         result = tensor.new_empty((self.world, *tensor.shape))
+        group = self._own("all_gather", tensor)
+        if group is not None:
+            return self._start("all-gather", result, lambda: _OwnWork(group.all_gather(tensor, result)))
         return self._start(
             "all-gather", result, lambda: dist.all_gather(list(result), tensor.contiguous(), async_op=True)
         )
@@ -137,6 +145,9 @@ class Communicator:
                 f"reduce_scatter of shape {list(tensor.shape)}: the first dimension must be {self.world} ranks"
             )
         result = tensor.new_empty(tensor.shape[1:])
+        group = self._own("reduce_scatter", tensor)
+        if group is not None and op in _OPERATIONS:
+            return self._start("reduce-scatter", result, lambda: _OwnWork(group.reduce_scatter(tensor, result, op)))
         return self._start(
             "reduce-scatter",
             result,
@@ -183,7 +194,7 @@ class Communicator:
 class _OwnWork:
     """A collective of this package's as torch.distributed's Work."""
 
-    def __init__(self, job: OwnWork) -> None:
+    def __init__(self, job: OwnWork | Finishing) -> None:
         self._job = job
 
     def wait(self, timeout: datetime.timedelta) -> None:

@@ -286,6 +286,25 @@ KEYS: tuple[Key, ...] = (
         _size,
     ),
     Key(
+        "collective.loop",
+        "loop",
+        "name",
+        "all-reduce",
+        "What a step with a collective is: all-reduce (gradients are all-reduced, every rank updates), root (they are\n"
+        "reduced to rank 0, which updates and broadcasts the parameters), or root-overlap (likewise, and forward uses\n"
+        "each layer's parameters as they come). The last two for strategies that reduce and broadcast.",
+        _one_of("all-reduce", "root", "root-overlap"),
+    ),
+    Key(
+        "collective.resync",
+        "resync",
+        "number",
+        "0",
+        "With collective.loop=all-reduce: broadcast rank 0's parameters after every so many steps, in case that\n"
+        "ranks round differently (other processors); 0: never.",
+        _count,
+    ),
+    Key(
         "ps.wire",
         "ps_wire",
         "fp32|bf16|fp16",
@@ -369,6 +388,8 @@ class CommConf:
     topology: str
     block: int
     bucket: int
+    loop: str
+    resync: int
     ps_wire: str
     ps_batching: str
     ps_push_batching: str

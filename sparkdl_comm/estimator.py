@@ -177,7 +177,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         spark = session.session_of(dataset)
         self._check_params()
         conf = CommConf.from_mapping(session.session_conf(spark), strategy=self.getStrategy())
-        strategy = strategy_class(conf.strategy)
+        strategy = strategy_class(conf)
         model = ingredients.model_like(self.model)
         loss = ingredients.loss_function(self.loss)
         target_type, decode = functools.partial(ingredients.target_type, loss), self.decoding()

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import statistics
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from sparkdl_comm.errors import LabError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Row, allreduce_seconds, broadcast_seconds
+from sparkdl_comm.lab.bench import Row, allreduce_seconds, broadcast_seconds, per_gigabyte
 from sparkdl_comm.lab.spark import SparkCluster
 
 #: The programs that run on the hosts.
@@ -76,6 +77,12 @@ class Arena:
         for line in filter(None, output.splitlines()):
             result: dict[str, Any] = json.loads(line)
             nbytes, trained = result["bytes"], result["case"] == "training"
+            extra = {"cpu_seconds": result["cpu_seconds"]} if "cpu_seconds" in result else {}
+            if extra and result["case"] == "allreduce" and not linked:
+                seconds = statistics.median(result["samples"])
+                extra |= per_gigabyte(topology.world, nbytes, seconds, result["cpu_seconds"])
+            if trained and self.options.profile:
+                extra["profile"] = self.options.profile
             if result["case"] == "broadcast":
                 theory = broadcast_seconds(nbytes, rate)
             else:
@@ -93,5 +100,5 @@ class Arena:
                 verified=result["verified"],
                 compute="emulated" if trained and self.options.profile else "real",
                 versions=installed,
-                extra={"profile": self.options.profile} if trained and self.options.profile else {},
+                extra=extra,
             )

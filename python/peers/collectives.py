@@ -32,6 +32,18 @@ def gloo(arena: Arena) -> Iterator[Row]:
     yield from arena.rows("gloo", results[0].stdout, versions("torch"))
 
 
+def gloo_loopback(arena: Arena) -> Iterator[Row]:
+    options = arena.options
+    counts = [options.warmup, options.repeats, options.timeout, *options.bytes]
+    with Lab.loopback(options.topology) as cluster:
+        results = cluster.run(
+            [sys.executable, str(PROGRAMS / "gloo_rank.py"), str(arena.folder / "meeting"), *map(str, counts)],
+            timeout=options.timeout,
+            env={"GLOO_SOCKET_IFNAME": "lo"},
+        )
+    yield from arena.rows("gloo-loopback", results[0].stdout, versions("torch"), linked=False)
+
+
 def openmpi(arena: Arena) -> Iterator[Row]:
     program, installed = openmpi_program(arena.folder)
     lab = arena.lab
@@ -60,7 +72,7 @@ def openmpi_shm(arena: Arena) -> Iterator[Row]:
     yield from arena.rows("openmpi-shm", output, installed, linked=False)
 
 
-PEERS = {"gloo": gloo, "openmpi": openmpi, "openmpi-shm": openmpi_shm}
+PEERS = {"gloo": gloo, "gloo-loopback": gloo_loopback, "openmpi": openmpi, "openmpi-shm": openmpi_shm}
 
 
 def necessary(arena: Arena) -> int:

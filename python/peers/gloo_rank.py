@@ -3,8 +3,8 @@
     python gloo_rank.py RENDEZVOUS_FILE WARMUP REPEATS SECONDS BYTES...
 
 RANK and WORLD_SIZE are in the environment, and GLOO_SOCKET_IFNAME names the network interface. Rank 0 prints a JSON line
-for each operation and size: how long the slowest rank took in each repeat, and whether all ranks had the right result
-after every one. `SECONDS` is the deadline of each operation.
+for each operation and size: how long the slowest rank took in each repeat, the CPU seconds of all ranks per repeat, and
+whether all ranks had the right result after every one. `SECONDS` is the deadline of each operation.
 """
 
 from __future__ import annotations
@@ -37,30 +37,33 @@ def main() -> None:
     for nbytes in map(int, sizes):
         base = (torch.arange(nbytes // 4) % PERIOD).float()
 
-        def allreduce(run: int, base: torch.Tensor = base) -> tuple[float, bool]:
+        def allreduce(run: int, base: torch.Tensor = base) -> tuple[float, float, bool]:
             buffer = base + (rank + run)
             taken = timed(lambda: dist.all_reduce(buffer))
-            return taken, torch.equal(buffer, world * (base + run) + world * (world - 1) / 2)
+            return *taken, torch.equal(buffer, world * (base + run) + world * (world - 1) / 2)
 
-        def broadcast(run: int, base: torch.Tensor = base) -> tuple[float, bool]:
+        def broadcast(run: int, base: torch.Tensor = base) -> tuple[float, float, bool]:
             buffer = base + run if rank == 0 else torch.zeros_like(base)
             taken = timed(lambda: dist.broadcast(buffer, 0))
-            return taken, torch.equal(buffer, base + run)
+            return *taken, torch.equal(buffer, base + run)
 
         for case, operation in (("allreduce", allreduce), ("broadcast", broadcast)):
             for run in range(int(warmup)):
                 operation(run)
             # The run's number is in the data: what an earlier run left behind is wrong.
             done = [operation(int(warmup) + run) for run in range(int(repeats))]
-            samples = torch.tensor([taken for taken, _ in done], dtype=torch.float64)
-            verified = torch.tensor([int(all(right for _, right in done))])
+            samples = torch.tensor([taken for taken, _, _ in done], dtype=torch.float64)
+            used = torch.tensor(sum(used for _, used, _ in done) / len(done), dtype=torch.float64)
+            verified = torch.tensor([int(all(right for _, _, right in done))])
             dist.all_reduce(samples, dist.ReduceOp.MAX)
+            dist.all_reduce(used)
             dist.all_reduce(verified, dist.ReduceOp.MIN)
             if rank == 0:
                 result = {
                     "case": case,
                     "bytes": nbytes,
                     "samples": samples.tolist(),
+                    "cpu_seconds": used.item(),
                     "verified": bool(verified.item()),
                 }
                 print(json.dumps(result), flush=True)
@@ -68,12 +71,12 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def timed(operation: Callable[[], object]) -> float:
-    """Seconds of an operation that all ranks begin at about the same time."""
+def timed(operation: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of an operation that all ranks begin at about the same time, and of this process's CPU time."""
     dist.barrier()
-    begun = time.perf_counter()
+    begun, used = time.perf_counter(), time.process_time()
     operation()
-    return time.perf_counter() - begun
+    return time.perf_counter() - begun, time.process_time() - used
 
 
 if __name__ == "__main__":

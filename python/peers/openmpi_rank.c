@@ -7,6 +7,7 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* Integers, and small: their float sums are exact, so that results can be compared for equality. */
 #define PERIOD 997
@@ -20,17 +21,19 @@ static void check_allocated(const void *memory) {
     }
 }
 
-/* Runs one operation and sets *right; returns its seconds. `run` is in the data: what an earlier run left is wrong. */
-static double once(int reduce, float *buffer, int count, int run, int *right) {
+/* Runs one operation, sets *right and adds this process's CPU time to *used; returns its seconds. `run` is in the data: what an earlier run left is wrong. */
+static double once(int reduce, float *buffer, int count, int run, int *right, double *used) {
     for (int i = 0; i < count; i++)
         buffer[i] = reduce ? i % PERIOD + rank + run : rank == 0 ? i % PERIOD + run : 0;
     MPI_Barrier(MPI_COMM_WORLD);
     double begun = MPI_Wtime();
+    clock_t clock_begun = clock();
     if (reduce)
         MPI_Allreduce(MPI_IN_PLACE, buffer, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
     else
         MPI_Bcast(buffer, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
     double taken = MPI_Wtime() - begun;
+    *used += (double)(clock() - clock_begun) / CLOCKS_PER_SEC;
     for (int i = 0; i < count; i++) {
         float one = i % PERIOD + run;
         *right &= buffer[i] == (reduce ? world * one + world * (world - 1) / 2 : one);
@@ -55,17 +58,21 @@ int main(int argc, char **argv) {
         check_allocated(buffer);
         for (int reduce = 1; reduce >= 0; reduce--) {
             int right = 1, ignored = 1;
+            double used = 0;
             for (int run = 0; run < warmup; run++)
-                once(reduce, buffer, count, run, &ignored);
+                once(reduce, buffer, count, run, &ignored, &used);
+            used = 0;
             for (int run = 0; run < repeats; run++)
-                samples[run] = once(reduce, buffer, count, warmup + run, &right);
+                samples[run] = once(reduce, buffer, count, warmup + run, &right, &used);
+            used /= repeats;
+            MPI_Allreduce(MPI_IN_PLACE, &used, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
             MPI_Allreduce(MPI_IN_PLACE, samples, repeats, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
             MPI_Allreduce(MPI_IN_PLACE, &right, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
             if (rank == 0) {
                 printf("{\"case\": \"%s\", \"bytes\": %d, \"samples\": [", reduce ? "allreduce" : "broadcast", nbytes);
                 for (int run = 0; run < repeats; run++)
                     printf("%s%.9f", run ? ", " : "", samples[run]);
-                printf("], \"verified\": %s}\n", right ? "true" : "false");
+                printf("], \"cpu_seconds\": %.9f, \"verified\": %s}\n", used, right ? "true" : "false");
                 fflush(stdout);
             }
         }

@@ -1,7 +1,7 @@
 """What every peer trains, what must come out of it, and how one is told what to do and says what it found.
 
 A model is a number, of hidden units: a perceptron of 784 inputs and one output, which really computes, and whose few rows
-per step leave nearly all of an iteration to the network. Or a text, a profile's name: an emulated network, whose layers
+per step leave nearly all of an iteration to the network. Or a profile, or its name: an emulated network, whose layers
 wait (see sparkdl_comm.lab.emulated). The weights after the last step are compared with those that one process finds.
 """
 
@@ -21,7 +21,7 @@ from torch import nn
 from sparkdl_comm.lab.emulated import EmulatedNetwork
 from sparkdl_comm.lab.profile import Profile
 
-Model = int | str
+Model = int | str | Profile
 
 INPUTS = 784
 LEARNING_RATE = 0.05
@@ -71,8 +71,8 @@ class Job:
 
 def nbytes(model: Model) -> int:
     """Of the float32 parameters."""
-    if isinstance(model, str):
-        return 4 * Profile.load(model).parameters
+    if not isinstance(model, int):
+        return 4 * (Profile.load(model) if isinstance(model, str) else model).parameters
     return 4 * (INPUTS * model + model + model + 1)
 
 
@@ -83,7 +83,7 @@ def hidden_of(wanted: int) -> int:
 
 def network(model: Model, scale: float = 1.0) -> nn.Module:
     """The model; its weights are the same each time, everywhere. `scale`: of the waits of an emulated network."""
-    return EmulatedNetwork(model, outputs=1, scale=scale) if isinstance(model, str) else perceptron(model)
+    return perceptron(model) if isinstance(model, int) else EmulatedNetwork(model, outputs=1, scale=scale)
 
 
 def perceptron(hidden: int) -> nn.Sequential:

@@ -59,17 +59,20 @@ class Algorithm:
     depth: Callable[[Topology], float] = _no_blocks
 
 
+#: Of algorithms by which ranks have parts of the vector in between.
+_SCATTERED: tuple[Operation, ...] = ("all_reduce", "reduce_scatter", "all_gather")
+
 ALGORITHMS = {
     algorithm.name: algorithm
     for algorithm in (
-        Algorithm("bml", bml.plan, ("all_reduce", "reduce_scatter", "all_gather"), _one_rank_per_host, _rounds_depth),
+        Algorithm("bml", bml.plan, _SCATTERED, _one_rank_per_host, _rounds_depth),
         Algorithm("lp", lp.plan, ("all_reduce", "broadcast", "reduce"), depth=_chain_depth),
-        Algorithm("ring", ring.plan, ("all_reduce", "reduce_scatter", "all_gather")),
+        Algorithm("ring", ring.plan, _SCATTERED),
         Algorithm("mst", mst.plan, ("all_reduce", "broadcast", "reduce"), _one_rail),
         Algorithm("be", be.plan, OPERATIONS, _one_rail),
-        Algorithm("torus2d", torus2d.plan, ("all_reduce",), _two_rails),
-        Algorithm("hierarchical", hierarchical.plan, ("all_reduce",), _groups),
-        Algorithm("p2p-ps", p2p_ps.plan, ("all_reduce",)),
+        Algorithm("torus2d", torus2d.plan, _SCATTERED, _two_rails),
+        Algorithm("hierarchical", hierarchical.plan, _SCATTERED, _groups),
+        Algorithm("p2p-ps", p2p_ps.plan, _SCATTERED),
     )
 }
 

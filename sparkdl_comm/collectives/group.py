@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,8 @@ from sparkdl_comm.collectives.engine.job import Job, Prepared
 from sparkdl_comm.collectives.engine.links import Links
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
 from sparkdl_comm.collectives.engine.torch_p2p import Enqueued, Rounds, TorchEngine
-from sparkdl_comm.collectives.measure import measured_cost
+from sparkdl_comm.collectives.measure import known_or_measured_cost
+from sparkdl_comm.collectives.parts import Parts
 from sparkdl_comm.collectives.plan import Operation, Plan
 from sparkdl_comm.collectives.select import collective_for, fitting, ranking
 from sparkdl_comm.conf import CommConf
@@ -31,6 +33,18 @@ CPU = torch.device("cpu")
 Work = Job | Enqueued
 
 _log = logging.getLogger(__name__)
+
+
+class Finishing:
+    """A collective that was begun, and what is left to do when it is complete."""
+
+    def __init__(self, work: Work, finish: Callable[[], None]) -> None:
+        self._work, self._finish = work, finish
+
+    def wait(self, timeout: float | None = None) -> None:
+        """As :meth:`~sparkdl_comm.collectives.engine.job.Job.wait`."""
+        self._work.wait(timeout)
+        self._finish()
 
 
 def check_fits(algorithm: str, topology: Topology) -> None:
@@ -60,6 +74,7 @@ class CollectiveGroup:
         self._gang, self._block, self._timeout = gang, conf.block, conf.timeout
         self._prepared: dict[tuple[Operation, int, int, int], Any] = {}
         self._chosen: dict[tuple[Operation, int, int], str] = {}
+        self._parts: dict[tuple[Operation, int, int], Parts] = {}
         #: This rank's number in the plans.
         self.place = self._order.index(gang.rank)
         self._links = Links(gang, algorithm, self._order, conf.timeout)
@@ -72,7 +87,11 @@ class CollectiveGroup:
         else:
             self._engine = TorchEngine(self.place, self._order, device)
         #: As the topology's rates say, else as measured.
-        self.cost = Cost.of(topology) if topology.rates else measured_cost(self._engine, topology, self._gather)
+        self.cost = (
+            Cost.of(topology)
+            if topology.rates
+            else known_or_measured_cost(self._engine, topology, gang.members, self._gather)
+        )
 
     def prepare(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> Prepared | Rounds:
         """The plan of a collective of ``count`` elements, connected; made when first asked for."""
@@ -89,6 +108,28 @@ class CollectiveGroup:
         prepared: Any = self.prepare(operation, tensor.numel(), tensor.dtype, root)  # of the engine's own kind
         return self._engine.start(prepared, tensor, op)
 
+    def all_gather(self, part: torch.Tensor, result: torch.Tensor) -> Finishing:
+        """Begins to gather each rank's ``part`` into ``result``: contiguous, ``[world, *part.shape]``."""
+        parts, mine = self._parts_for("all_gather", part), self._gang.rank
+        vector = result.view(-1) if parts.is_plain else part.new_zeros(parts.size)
+        parts.put(vector, mine, part.reshape(-1))
+
+        def finish() -> None:
+            if not parts.is_plain:
+                for rank, row in enumerate(result):
+                    parts.get(vector, rank, row.view(-1))
+
+        return Finishing(self.start("all_gather", vector), finish)
+
+    def reduce_scatter(self, tensor: torch.Tensor, result: torch.Tensor, op: str = "sum") -> Finishing:
+        """Begins to combine all ranks' ``tensor``, ``[world, *result.shape]``, of which this rank gets its row as ``result``,
+        contiguous."""
+        parts, mine = self._parts_for("reduce_scatter", result), self._gang.rank
+        vector = tensor.new_zeros(parts.size)
+        for rank, row in enumerate(tensor):
+            parts.put(vector, rank, row.reshape(-1))
+        return Finishing(self.start("reduce_scatter", vector, op), lambda: parts.get(vector, mine, result.view(-1)))
+
     def does(self, operation: Operation) -> bool:
         """Whether :meth:`start` can do it."""
         return any(self.algorithm in (AUTO, algorithm.name) for algorithm in fitting(operation, self.topology))
@@ -104,6 +145,17 @@ class CollectiveGroup:
         name = self._cheapest(operation, count, itemsize) if self.algorithm == AUTO else self.algorithm
         collective = collective_for(name, operation, self.topology, count, itemsize, self.cost, self._block)
         return make_plan(name, replace(collective, root=self._order.index(root)))
+
+    def _parts_for(self, operation: Operation, part: torch.Tensor) -> Parts:
+        """Of a vector that has a part like this one for each rank."""
+        key = operation, part.numel(), part.element_size()
+        if key not in self._parts:
+
+            def make(count: int) -> Plan:
+                return self._plan(operation, count, part.element_size(), 0)
+
+            self._parts[key] = Parts(make, part.numel(), self._order)
+        return self._parts[key]
 
     def _cheapest(self, operation: Operation, count: int, itemsize: int) -> str:
         """For the size, rounded up to a power of two: costing all plans takes longer than running some."""

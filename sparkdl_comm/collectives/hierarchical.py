@@ -33,7 +33,11 @@ def plan(collective: Collective) -> Plan:
         return Exchange(rank, levels, 0, collective.count)
 
     def program(rank: int) -> Program:
-        stages = exchange(rank).aggregation() + exchange(rank).broadcasting()
+        stages = []
+        if collective.operation != "all_gather":
+            stages += exchange(rank).aggregation()
+        if collective.operation != "reduce_scatter":
+            stages += exchange(rank).broadcasting()
         return Program(some([step for steps in stages for step in steps]))
 
     return Plan("hierarchical", collective, program, lambda rank: [exchange(rank).own])

@@ -32,7 +32,12 @@ def plan(collective: Collective) -> Plan:
     def program(rank: int) -> Program:
         relay = _Relay(rank, count)
         stages: list[list[Step]] = []
-        for kind, part_of in ((Kind.COMBINE, _target), (Kind.RECEIVE, _origin)):
+        for kind, part_of, without in (
+            (Kind.COMBINE, _target, "all_gather"),
+            (Kind.RECEIVE, _origin, "reduce_scatter"),
+        ):
+            if collective.operation == without:
+                continue
             threads = [
                 relay.route(kind, part_of, levels[t:] + levels[:t], (bounds[t], bounds[t + 1]))
                 for t in range(len(levels))
@@ -40,7 +45,10 @@ def plan(collective: Collective) -> Plan:
             stages += [steps for stage in zip(*threads, strict=True) for steps in stage]
         return Program(some([step for steps in stages for step in steps]), relay.scratch)
 
-    return Plan("p2p-ps", collective, program)
+    def owned(rank: int) -> list[tuple[int, int]]:
+        return [_part((bounds[t], bounds[t + 1]), topology.world, rank) for t, _ in enumerate(levels)]
+
+    return Plan("p2p-ps", collective, program, owned)
 
 
 def _origin(message: _Message) -> int:

@@ -29,11 +29,18 @@ def plan(collective: Collective) -> Plan:
     topology, world = collective.topology, collective.world
     length = row_length(topology)
 
-    def program(rank: int) -> Program:
+    def rings(rank: int) -> tuple[Ring, Ring]:
         first = rank - rank % length
         row = Ring(topology, range(first, first + length), rank, 0, collective.count)
-        column = Ring(topology, range(rank % length, world, length), rank, *row.own)
-        steps = row.reduce_scatter() + column.reduce_scatter() + column.all_gather() + row.all_gather()
+        return row, Ring(topology, range(rank % length, world, length), rank, *row.own)
+
+    def program(rank: int) -> Program:
+        row, column = rings(rank)
+        steps = []
+        if collective.operation != "all_gather":
+            steps += row.reduce_scatter() + column.reduce_scatter()
+        if collective.operation != "reduce_scatter":
+            steps += column.all_gather() + row.all_gather()
         return Program(some(steps))
 
-    return Plan("torus2d", collective, program)
+    return Plan("torus2d", collective, program, lambda rank: [rings(rank)[1].own])

@@ -120,6 +120,13 @@ def broadcast_seconds(nbytes: int, rate_mbit: float) -> float:
     return nbytes * 8 / (rate_mbit * 1e6)
 
 
+def per_gigabyte(world: int, nbytes: int, seconds: float, cpu_seconds: float) -> dict[str, float]:
+    """What an all-reduce without links is measured by: bus bandwidth (GB/s, 10^9 bytes that a rank must send and receive), and
+    CPU seconds of all ranks for a GB of what they all must send."""
+    moved = 2 * (world - 1) / world * nbytes / 1e9
+    return {"bus_gb_per_s": moved / seconds, "cpu_s_per_gb": cpu_seconds / (world * moved)}
+
+
 def versions(*distributions: str) -> dict[str, str]:
     """Versions of Python, the kernel and the named Python distributions, those installed."""
     found = {"python": platform.python_version(), "linux": platform.release()}

@@ -1,7 +1,11 @@
-"""Communication hooks for torch's DistributedDataParallel, in a function that CommDistributor runs::
+"""Communication hooks for torch's DistributedDataParallel, in a function that CommDistributor, TorchDistributor or torchrun
+runs::
 
     model = DistributedDataParallel(Net())
     model.register_comm_hook(None, hooks.bml)
+
+CommDistributor passes on the settings of the Spark session. Others know nothing of them: there, give what is not default in
+the hook's state, such as ``{"spark.sparkdl.comm.rails": "eth1,eth2"}``, alike on all ranks and for all hooks.
 
 DDP hands over the gradients in buckets, the last layers' first, while backward goes on; each bucket is all-reduced by the
 algorithm that the hook is named after, and several are under way at once.
@@ -18,6 +22,7 @@ import torch.distributed as dist
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.group import AUTO, Work
 from sparkdl_comm.communicator import Communicator
+from sparkdl_comm.train.torch_gang import communicator
 
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -36,7 +41,8 @@ def all_reduce_hook(algorithm: str) -> Hook:
             else:
                 result.set_exception(job.error)  # type: ignore[arg-type]  # what torch's own annotation says is wrong
 
-        Communicator.current().collectives(algorithm).start("all_reduce", gradients, "mean").then(ended)
+        comm = Communicator.current() if Communicator.is_there() else communicator(state, gradients.device)
+        comm.collectives(algorithm).start("all_reduce", gradients, "mean").then(ended)
         return result
 
     hook.__name__ = hook.__qualname__ = algorithm

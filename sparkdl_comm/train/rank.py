@@ -84,7 +84,7 @@ class Rank:
         spec = self._spec
         model = FlatModel(self._build_module())
         reading = Reading(batches, spec.rows.for_model(model.module))
-        strategy = strategy_class(spec.strategy)(spec.conf)
+        strategy = strategy_class(spec.conf)(spec.conf)
         stack.callback(strategy.close)
         gang = self._join_gang(reading, model, strategy)
         accounts = [member.payload["data"] for member in gang.members]

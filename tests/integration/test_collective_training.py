@@ -34,6 +34,33 @@ def test_same_seed_same_bits_also_in_many_buckets(spark):
 
 
 @pytest.mark.parametrize(
+    ("strategy", "settings", "pulled"),
+    [
+        # In each of 6 steps two ranks get all parameters from the third,
+        ("lp", {"collective.loop": "root-overlap"}, 6 * 2),
+        ("mst", {"collective.loop": "root"}, 6 * 2),
+        # or the third gets two parts of the sums; two get a part of the parameters, and then all of them the other parts;
+        ("be", {"collective.loop": "root-overlap", "collective.bucket": "1KiB"}, 6 * (2 / 3 + 2 / 3 + 2)),
+        # or two get the sums, and once, after step 5, the parameters;
+        ("lp", {"collective.resync": "5"}, 6 * 2 + 2),
+        # or each gets two parts of the sums.
+        ("hierarchical", {"topology": "hosts:1x3"}, 6 * 2),
+    ],
+)
+def test_same_result_by_all_loops(spark, strategy, settings, pulled):
+    for name, value in settings.items():
+        spark.conf.set(f"spark.sparkdl.comm.{name}", value)
+    try:
+        model = fit(frame(spark), epochs=6, strategy=strategy)
+    finally:
+        for name in settings:
+            spark.conf.unset(f"spark.sparkdl.comm.{name}")
+    assert distance(model.module.state_dict(), in_one_process(Small, "sgd", 6)) < 1e-5
+    nbytes = 4 * sum(parameter.numel() for parameter in Small().parameters())
+    assert model.summary["bytes"]["pull"] == pytest.approx(pulled * nbytes, rel=0.02)
+
+
+@pytest.mark.parametrize(
     ("settings", "complaint"),
     [
         ({"strategy": "hierarchical"}, "strategy hierarchical cannot run on star:3"),

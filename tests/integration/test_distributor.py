@@ -56,6 +56,8 @@ def test_runs_at_the_same_time_take_turns(spark):
 def test_hooks_give_what_ddp_does(spark):
     plain, hooked = (CommDistributor(3).run(functions.train_ddp, 5, hook=hook)[1] for hook in (None, "bml"))
     np.testing.assert_allclose(hooked, plain, rtol=1e-5)
+    elsewhere = TorchDistributor(3, local_mode=False, use_gpu=False).run(functions.train_ddp, 5, hook="bml")[1]
+    np.testing.assert_array_equal(elsewhere, hooked)
 
 
 @pytest.mark.parametrize("strategy", ["ps", "auto", "lp"])

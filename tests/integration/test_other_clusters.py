@@ -9,11 +9,15 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.topology import Topology
+
 ROOT = Path(__file__).parents[2]
 SPARK4 = ROOT / ".spark4"
 
 
-def run(tmp_path: Path, master: str, strategy: str, ranks: int, spark_home: Path, python_path: list[Path]) -> dict:
+def run(tmp_path: Path, program: str, arguments: list[str], spark_home: Path, python_path: list[Path]) -> list[dict]:
+    """What a program of this folder reports."""
     home = tmp_path / "home"
     home.mkdir()
     for part in ("bin", "jars", "python"):
@@ -25,17 +29,17 @@ def run(tmp_path: Path, master: str, strategy: str, ranks: int, spark_home: Path
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(map(str, [*python_path, ROOT])),
     }
-    program = [sys.executable, str(ROOT / "tests/integration/one_fit.py"), master, strategy, str(ranks)]
+    command = [sys.executable, str(ROOT / "tests/integration" / program), *arguments]
     done = subprocess.run(
-        program, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=580, check=False
     )
     reports = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
-    assert reports, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-    return json.loads(reports[0].removeprefix("REPORT "))
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+    return [json.loads(report.removeprefix("REPORT ")) for report in reports]
 
 
 def here(tmp_path: Path, master: str, ranks: int) -> dict:
-    return run(tmp_path, master, "ps", ranks, Path(pyspark.__file__).parent, [])
+    return run(tmp_path, "one_fit.py", [master, "ps", str(ranks)], Path(pyspark.__file__).parent, [])[0]
 
 
 def test_several_ranks_in_one_jvm_share_it_without_the_network(tmp_path):
@@ -53,7 +57,21 @@ def test_several_ranks_in_one_jvm_share_it_without_the_network(tmp_path):
 def test_spark_4(tmp_path):
     if not SPARK4.exists():
         pytest.skip("no .spark4: make spark4-env")
-    report = run(tmp_path, "local-cluster[2,1,1024]", "ps", 2, SPARK4 / "pyspark", [SPARK4])
+    [report] = run(tmp_path, "one_fit.py", ["local-cluster[2,1,1024]", "ps", "2"], SPARK4 / "pyspark", [SPARK4])
     assert report["spark"].startswith("4.2.")
     assert report["summary"]["bytes"]["pull"] > 0
     assert report["scored"] > 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_all_strategies_on_nine_executors(tmp_path):
+    star = Topology.parse("star:9")
+    cases = ["ps", "gloo", "auto", *(a.name for a in ALGORITHMS.values() if not a.unfit(star))]
+    cases += ["hierarchical topology=hosts:3x3", "lp collective.loop=root-overlap"]
+    arguments = ["local-cluster[9,1,512]", "9", *cases]
+    reports = run(tmp_path, "many_fits.py", arguments, Path(pyspark.__file__).parent, [])
+    assert [report["case"] for report in reports] == cases
+    for report in reports:
+        assert report["world"] == 9
+        assert report["distance"] < 1e-5, report

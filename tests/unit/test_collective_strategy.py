@@ -4,7 +4,12 @@ import pytest
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.train.strategies import STRATEGIES
+from sparkdl_comm.train.strategies import strategy_class
+
+
+def check(strategy, world, settings):
+    conf = CommConf.from_mapping({}, strategy=strategy, **settings)
+    strategy_class(conf).check(conf, world)
 
 
 @pytest.mark.parametrize(
@@ -20,11 +25,13 @@ from sparkdl_comm.train.strategies import STRATEGIES
         ),
         ("mst", 9, {"topology": "bcube:3,2", "rails": ("eth1", "eth2")}, "mst cannot run on bcube:3,2"),
         ("bml", 8, {"topology": "hosts:4x2"}, "takes one rank per host"),
+        ("ring", 3, {"loop": "root"}, "collective.loop=root: strategy ring does no broadcast, reduce; lp, mst, be do"),
+        ("bml", 3, {"resync": 5}, "collective.resync=5: strategy bml does no broadcast; lp, mst, be do"),
     ],
 )
 def test_topologies_that_do_not_fit(strategy, world, settings, complaint):
     with pytest.raises(ConfError, match=complaint):
-        STRATEGIES[strategy].check(CommConf.from_mapping({}, **settings), world)
+        check(strategy, world, settings)
 
 
 @pytest.mark.parametrize(
@@ -33,8 +40,11 @@ def test_topologies_that_do_not_fit(strategy, world, settings, complaint):
         ("bml", 3, {}),
         ("auto", 9, {"topology": "bcube:3,2", "rails": ("eth1", "eth2")}),
         ("hierarchical", 8, {"topology": "hosts:4x2"}),
-        ("gloo", 3, {"topology": "bcube:2,2"}),
+        ("gloo", 3, {"topology": "bcube:2,2", "loop": "root"}),
+        ("lp", 3, {"loop": "root-overlap"}),
+        ("auto", 3, {"loop": "root"}),
+        ("be", 3, {"resync": 5}),
     ],
 )
 def test_topologies_that_fit(strategy, world, settings):
-    STRATEGIES[strategy].check(CommConf.from_mapping({}, **settings), world)
+    check(strategy, world, settings)

@@ -13,9 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkdl_comm.collectives import measure
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.group import CollectiveGroup
-from sparkdl_comm.collectives.measure import probe
+from sparkdl_comm.collectives.measure import measured_cost, probe
 from sparkdl_comm.collectives.transfers import transfers
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, GangError, InputError, RankLostError
@@ -96,6 +97,36 @@ def test_all_operations_of_all_algorithms(topology, algorithm):
     assert torch.equal(results[world - 1].get("reduce", total), total)
 
 
+@pytest.mark.parametrize(
+    ("topology", "algorithm"),
+    [
+        (t, a)
+        for t in ("star:3", "bcube:2,2", "bcube:2x3,1gbit/9gbit", "hosts:2x2")
+        for a in [name for name, algorithm in ALGORITHMS.items() if "all_gather" in algorithm.operations]
+        if not ALGORITHMS[a].unfit(Topology.parse(t))
+    ],
+)
+def test_parts_of_equal_length_are_gathered_and_scattered(topology, algorithm):
+    world, shapes = Topology.parse(topology).world, [(0,), (1,), (5,), (3, 67)]
+
+    def work(group, rank):
+        found = []
+        for shape in shapes:
+            everybodys = torch.empty(world, *shape)
+            group.all_gather(torch.full(shape, float(rank)), everybodys).wait(SECONDS)
+            own = torch.empty(shape)
+            given = torch.stack([torch.full(shape, 10.0 * rank + other) for other in range(world)])
+            group.reduce_scatter(given, own).wait(SECONDS)
+            assert torch.equal(given, torch.stack([torch.full(shape, 10.0 * rank + other) for other in range(world)]))
+            found.append((everybodys, own))
+        return found
+
+    for rank, found in enumerate(in_groups(topology, algorithm, work)):
+        for shape, (everybodys, own) in zip(shapes, found, strict=True):
+            assert torch.equal(everybodys, torch.stack([torch.full(shape, float(other)) for other in range(world)]))
+            assert torch.equal(own, torch.full(shape, 10.0 * sum(range(world)) + rank * world))
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8])
 def test_dtypes(dtype):
     count = 70001  # more than is combined at once, and an odd number of bytes
@@ -145,7 +176,13 @@ def test_auto_takes_what_is_cheapest_for_each_size():
     assert large in ("torus2d", "ring", "bml", "be")
 
 
-def test_links_of_unknown_rate_are_measured():
+def test_links_of_unknown_rate_are_measured_once(monkeypatch):
+    measured = []
+
+    def counting(*args):
+        measured.append(args)
+        return measured_cost(*args)
+
     def work(gang):
         group = CollectiveGroup(gang, "auto", conf())
         cost = group.cost
@@ -153,8 +190,14 @@ def test_links_of_unknown_rate_are_measured():
         group.close()
         return cost
 
+    monkeypatch.setattr(measure, "measured_cost", counting)
+    monkeypatch.setattr(measure, "_known", {})
     with gang_of(3) as gangs:
         costs = on_all(gangs, work)
+    assert len(measured) == 3
+    with gang_of(3) as gangs:
+        assert on_all(gangs, work) == costs
+    assert len(measured) == 3
     assert costs[0] == costs[1] == costs[2]
     # From a thread to another one of this process, through the kernel: not more than a million bytes in a second.
     assert 0 < costs[0].alpha < 1

@@ -1,4 +1,4 @@
-"""DDP's communication hooks; see test_distributor for what they compute."""
+"""DDP's communication hooks where no Communicator is; see test_distributor for what they compute among ranks."""
 
 import pytest
 import torch
@@ -6,8 +6,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.errors import GangError
+from sparkdl_comm.errors import ConfError, GangError
 from sparkdl_comm.train import hooks
+from sparkdl_comm.train.torch_gang import communicator
 
 
 @pytest.fixture
@@ -17,10 +18,33 @@ def _group(tmp_path):
     dist.destroy_process_group()
 
 
-@pytest.mark.usefixtures("_group")
-@pytest.mark.parametrize("name", [*ALGORITHMS, "auto"])
-def test_ddp_takes_them(name):
+def gradient(name, state):
     model = DistributedDataParallel(torch.nn.Linear(2, 1))
-    model.register_comm_hook(None, getattr(hooks, name.replace("-", "_")))
+    model.register_comm_hook(state, getattr(hooks, name.replace("-", "_")))
+    model(torch.ones(1, 2)).sum().backward()
+    return model.module.weight.grad.tolist()
+
+
+@pytest.mark.usefixtures("_group")
+@pytest.mark.parametrize("name", [name for name in (*ALGORITHMS, "auto") if name != "hierarchical"])
+def test_ddp_takes_them(name):
+    assert gradient(name, None) == [[1.0, 1.0]]
+
+
+@pytest.mark.usefixtures("_group")
+@pytest.mark.parametrize(
+    ("state", "complaint"),
+    [
+        ({"spark.sparkdl.comm.rail": "lo"}, "did you mean spark.sparkdl.comm.rails"),
+        ({"spark.sparkdl.comm.rails": "eth77"}, "spark.sparkdl.comm.rails=eth77"),
+        ({}, "star:1 has no groups of ranks"),
+    ],
+)
+def test_what_cannot_be(state, complaint):
+    with pytest.raises(ConfError, match=complaint):
+        gradient("hierarchical", state)
+
+
+def test_without_any_ranks():
     with pytest.raises(GangError, match="there is no Communicator here"):
-        model(torch.ones(1, 2)).sum().backward()
+        communicator(None, torch.device("cpu"))

@@ -5,7 +5,10 @@ Not thread-safe: the engine's thread only.
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import struct
+import termios
 from collections import deque
 from collections.abc import Iterable
 
@@ -16,10 +19,13 @@ from sparkdl_comm.errors import GangError
 #: Bytes that are received before they are combined: few enough to be in the cache still, and that many system calls are
 #: no cost.
 _CHUNK = 256 * 1024
-#: Bytes that one connection may send, and receive, before it is another one's turn.
+#: Bytes that one connection may receive before it is another one's turn.
 _TURN = 1024 * 1024
+#: Bytes that the kernel may hold of a message that it has not sent yet. With more, the end of a message would share the NIC
+#: with the next ones; with much less, the NIC would wait for this process.
+_UNSENT = 256 * 1024
 
-_Message = tuple[Job, int]
+Message = tuple[Job, int]
 
 
 class Connection:
@@ -27,10 +33,13 @@ class Connection:
 
     def __init__(self, channel: Channel, sock: socket.socket) -> None:
         self.channel, self.sock = channel, sock
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
         self.moved = 0  # bytes sent and received, headers too
-        self._out: deque[_Message] = deque()
-        self._in: deque[_Message] = deque()
+        self._out: deque[Message] = deque()
+        self._in: deque[Message] = deque()
         self._sending: list[memoryview] = []  # what is left of the first message
+        self.is_full = False  # the kernel took no more of it; who waits for room says when there is some
+        self._held, self._since = 0, 0.0  # bytes that the kernel held then, or later; when that changed last
         self._head = memoryview(bytearray(HEADER.size))
         self._headed = 0  # bytes of the first message's header that are there
         self._got = 0  # bytes of it that are there, or combined already
@@ -47,6 +56,19 @@ class Connection:
         return bool(self._out) and self._out[0][0].is_ready(self._out[0][1])
 
     @property
+    def place(self) -> tuple[bool, int, int]:
+        """Of the first message, among those to be sent: one that was begun is first, then the order of the program counts."""
+        job, index = self._out[0]
+        return not self._sending, job.number, index
+
+    def is_stalled(self, now: float, patience: float) -> bool:
+        """Full, and for ``patience`` seconds the peer has taken nothing; to be asked now and then."""
+        held = self._held_by_kernel()
+        if held != self._held:
+            self._held, self._since = held, now
+        return now - self._since >= patience
+
+    @property
     def wants_to_receive(self) -> bool:
         return bool(self._in) and self._in[0][0].is_ready(self._in[0][1])
 
@@ -55,25 +77,26 @@ class Connection:
         """Whose messages are to come over it."""
         return {job for job, _ in self._in}
 
-    def send(self) -> Iterable[_Message]:
-        """Sends what the kernel takes, up to a limit; yields each step that is done then. OSError if the peer is gone."""
-        limit = self.moved + _TURN
-        while self.moved < limit and self.wants_to_send:
-            job, index = self._out[0]
-            if not self._sending:
-                step = job.prepared.steps[index]
-                self._sending = [memoryview(job.header(index)), job.memory.bytes(step.start, step.stop)]
-            try:
-                sent = self.sock.sendmsg(self._sending)
-            except (BlockingIOError, InterruptedError):
-                return
-            self.moved += sent
-            self._sending = _rest(self._sending, sent)
-            if not self._sending:
-                self._out.popleft()
-                yield job, index
+    def send(self, now: float) -> Iterable[Message]:
+        """Sends what the kernel takes of the first message, which is ready; yields it when it is done. OSError if the peer is
+        gone."""
+        job, index = self._out[0]
+        if not self._sending:
+            step = job.prepared.steps[index]
+            self._sending = [memoryview(job.header(index)), job.memory.bytes(step.start, step.stop)]
+        try:
+            sent = self.sock.sendmsg(self._sending)
+        except (BlockingIOError, InterruptedError):
+            self.is_full = True
+            self._held, self._since = self._held_by_kernel(), now
+            return
+        self.moved += sent
+        self._sending = _rest(self._sending, sent)
+        if not self._sending:
+            self._out.popleft()
+            yield job, index
 
-    def receive(self) -> Iterable[_Message]:
+    def receive(self) -> Iterable[Message]:
         """Receives what is there, up to a limit; yields each step that is done then.
 
         :raises OSError: the peer is gone.
@@ -118,6 +141,11 @@ class Connection:
             raise ConnectionResetError("it closed the connection")
         self.moved += got
         return got
+
+    def _held_by_kernel(self) -> int:
+        """Bytes that were given to it and that the peer's kernel has not acknowledged."""
+        [held] = struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
+        return int(held)
 
     def _check(self, job: Job, index: int) -> None:
         wanted, found = HEADER.unpack(job.header(index)), HEADER.unpack(self._head)

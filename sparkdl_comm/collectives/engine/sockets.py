@@ -11,6 +11,7 @@ After any failure the engine is of no use any more: nobody knows what was in the
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import selectors
 import socket
@@ -21,9 +22,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from sparkdl_comm.collectives.engine.connection import Connection
+from sparkdl_comm.collectives.engine.connection import Connection, Message
 from sparkdl_comm.collectives.engine.job import Channel, Job, Prepared
-from sparkdl_comm.collectives.plan import Plan
+from sparkdl_comm.collectives.engine.rail import PATIENCE, Rail
+from sparkdl_comm.collectives.plan import Kind, Plan
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
 from sparkdl_comm.train.handshake import TIMEOUT_KEY, Clock
 
@@ -32,6 +34,8 @@ Connect = Callable[[Iterable[Channel]], Mapping[Channel, socket.socket]]
 
 #: How often the thread wakes if nothing is under way.
 _IDLE_SECONDS = 60.0
+#: Bytes that are sent over all connections together before it is looked what arrived.
+_TURN = 1024 * 1024
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +57,7 @@ class SocketEngine:
         self._connecting = threading.Lock()
         self._starting = threading.Lock()  # so that collectives begin in the order of their numbers, or not at all
         self._connections: dict[Channel, Connection] = {}
+        self._rails: dict[int, Rail] = {}  # the engine's thread only
         self._jobs: list[Job] = []  # under way, in their order; the engine's thread only
         self._moved = 0.0  # when bytes moved last, or there was nothing to move
         self._posted: deque[Callable[[], None]] = deque()
@@ -75,7 +80,9 @@ class SocketEngine:
         with self._connecting:
             missing = prepared.channels - self._connections.keys()
             found = self._connect(sorted(missing)) if missing else {}
-            self._connections |= {channel: Connection(channel, sock) for channel, sock in found.items()}
+            made = {channel: Connection(channel, sock) for channel, sock in found.items()}
+            self._connections |= made
+            self._post(lambda: self._admit(made))
         return prepared
 
     def start(self, prepared: Prepared, tensor: torch.Tensor, op: str = "sum") -> Job:
@@ -127,6 +134,7 @@ class SocketEngine:
                         self._serve(key.data, events)
                 while self._posted:
                     self._posted.popleft()()
+                self._send([rail for rail in self._rails.values() if rail.is_held_up])
                 self._check_deadline()
         except Exception as exc:  # noqa: BLE001 - who waits for a collective must hear of it
             _log.exception("the collectives' thread of rank %d failed", self.rank)
@@ -144,7 +152,15 @@ class SocketEngine:
             self._wake_out.recv(4096)
 
     def _patience(self) -> float:
-        return max(0.0, self._moved + self._timeout - self._clock()) if self._jobs else _IDLE_SECONDS
+        """Seconds until something is to be done even if nothing happens."""
+        if not self._jobs:
+            return _IDLE_SECONDS
+        left = max(0.0, self._moved + self._timeout - self._clock())
+        return min(left, PATIENCE / 4) if any(rail.is_held_up for rail in self._rails.values()) else left
+
+    def _admit(self, connections: Mapping[Channel, Connection]) -> None:
+        for (_, rail), connection in connections.items():
+            self._rails.setdefault(rail, Rail()).connections.append(connection)
 
     def _begin(self, job: Job) -> None:
         if self._broken is not None:
@@ -153,46 +169,67 @@ class SocketEngine:
         if not self._jobs:
             self._moved = self._clock()
         self._jobs.append(job)
-        touched = {}
         for index, step in enumerate(job.prepared.steps):
-            connection = self._connections[step.peer, step.rail]
-            connection.add(job, index)
-            touched[connection] = selectors.EVENT_WRITE
-        for connection, events in touched.items():
-            self._serve(connection, events)
+            self._connections[step.peer, step.rail].add(job, index)
+        for channel in job.prepared.channels:
+            self._watch(self._connections[channel])
+        self._send(self._rails.values())
         self._end_if_complete(job)
 
     def _serve(self, connection: Connection, events: int) -> None:
         """Does what it can over the connection, and sends what that makes possible over others."""
-        todo = deque([(connection, events)])
+        touched = set()
+        if events & selectors.EVENT_WRITE:
+            connection.is_full = False
+            touched.add(self._rails[connection.channel[1]])
+        if events & selectors.EVENT_READ:
+            touched |= self._take(connection, connection.receive)
+        self._send(touched)
+
+    def _send(self, rails: Iterable[Rail]) -> None:
+        """Has each of the rails send, and those on which that makes messages ready."""
+        todo = deque(rails)
+        sent = 0
         while todo and self._broken is None:
-            connection, events = todo.popleft()
-            before = connection.moved
-            done: list[tuple[Job, int]] = []
-            try:
-                if events & selectors.EVENT_READ:
-                    done += connection.receive()
-                if events & selectors.EVENT_WRITE:
-                    done += connection.send()
-            except SparkdlCommError as exc:
-                self._break(exc)
-                return
-            except OSError as exc:
-                self._break(self._lost(connection, exc))
-                return
-            if connection.moved > before:
-                self._moved = self._clock()
-            for job, index in done:
-                for follower in job.complete(index):
-                    step = job.prepared.steps[follower]
-                    todo.append((self._connections[step.peer, step.rail], selectors.EVENT_WRITE))
-                self._end_if_complete(job)
-            self._watch(connection)
+            rail, now = todo.popleft(), self._clock()
+            before = rail.first
+            connection = rail.order(now)
+            if connection is not None and sent < _TURN:
+                sent -= connection.moved
+                todo += self._take(connection, functools.partial(connection.send, now)) | {rail}
+                sent += connection.moved
+            for changed in {*before, *rail.first}:
+                self._watch(changed)
+
+    def _take(self, connection: Connection, steps: Callable[[], Iterable[Message]]) -> set[Rail]:
+        """Takes ``steps`` over the connection; the rails on which messages became ready."""
+        before = connection.moved
+        try:
+            done = list(steps())
+        except SparkdlCommError as exc:
+            self._break(exc)
+            return set()
+        except OSError as exc:
+            self._break(self._lost(connection, exc))
+            return set()
+        if connection.moved > before:
+            self._moved = self._clock()
+        touched = set()
+        for job, index in done:
+            for follower in job.complete(index):
+                step = job.prepared.steps[follower]
+                if step.kind is Kind.SEND:
+                    touched.add(self._rails[step.rail])
+                else:
+                    self._watch(self._connections[step.peer, step.rail])
+            self._end_if_complete(job)
+        self._watch(connection)
+        return touched
 
     def _watch(self, connection: Connection) -> None:
         """Has the selector report what the connection waits for."""
         wanted = selectors.EVENT_READ if connection.wants_to_receive else 0
-        wanted |= selectors.EVENT_WRITE if connection.wants_to_send else 0
+        wanted |= selectors.EVENT_WRITE if connection in self._rails[connection.channel[1]].first else 0
         before = self._registered.get(connection, 0)
         if wanted == before:
             return

@@ -1,0 +1,137 @@
+"""Job completion time of training on emulated networks, as in the BML paper's figures 6 and 7.
+
+    python python/bench_jobs.py --profile lenet5 --rows 128,1024 --systems bml@bcube:3,2,p2p-ps@star:9,gloo@star:9
+
+A system is a strategy and the topology it runs on. One rank per host trains the profile's network with emulated computing:
+layers wait as long as they would compute for `--rows` rows at `--teraflops`, and every byte is sent. The paper's links have 40
+Gbit/s; as many times as the lab's are slower, layers compute slower, so that computing and sending are in proportion. With
+`--shrink` D every layer has about 1/D of its parameters and of its computing time, which keeps the proportion.
+
+Theory of an iteration: forward, and then backward, or what the links allow for the all-reduce, whichever is longer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from peers.job_rank import RankJob
+
+from sparkdl_comm.errors import ConfError, InputError, LabUnavailableError, SparkdlCommError
+from sparkdl_comm.lab import Lab
+from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, positive, versions
+from sparkdl_comm.lab.bench import parser as bench_parser
+from sparkdl_comm.lab.profile import Layer, Profile
+from sparkdl_comm.topology import Topology
+
+RANK_PROGRAM = Path(__file__).parent / "peers" / "job_rank.py"
+#: Mbit/s of the paper's links.
+PAPER_RATE = 40_000.0
+
+
+def shrunk(profile: Profile, divisor: int) -> Profile:
+    """Every tensor 1/divisor as large, by its first dimension, and every time as short."""
+
+    def smaller(layer: Layer) -> Layer:
+        shapes = {name: (math.ceil(shape[0] / divisor), *shape[1:]) for name, shape in layer.shapes.items()}
+        return replace(layer, shapes=shapes, forward=layer.forward / divisor, backward=layer.backward / divisor)
+
+    return replace(profile, layers=tuple(map(smaller, profile.layers)))
+
+
+def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
+    path = folder / "profile.json"
+    path.write_text(options.profile.to_json())
+    for number, ((strategy, topology), rows) in enumerate(itertools.product(options.systems, options.rows)):
+        scale = rows / options.profile.rows * PAPER_RATE / options.rate / options.teraflops
+        job = RankJob(strategy, str(path), scale, options.steps, options.warmup, options.repeats, options.timeout)
+        rendezvous = folder / str(number)
+        rendezvous.mkdir()
+        with Lab(topology) as lab:
+            command = [sys.executable, str(RANK_PROGRAM), str(rendezvous), json.dumps(asdict(job))]
+            result = json.loads(lab.run(command, timeout=options.timeout)[0].stdout)
+        forward, backward = (
+            scale * math.fsum(getattr(layer, way) for layer in options.profile.layers)
+            for way in ("forward", "backward")
+        )
+        sending = allreduce_seconds(topology.world, result["bytes"], options.rate) / topology.rails
+        yield Row(
+            suite="jobs",
+            case=options.name,
+            algorithm=strategy,
+            topology=topology.text,
+            rate_mbit=options.rate,
+            world=topology.world,
+            bytes=result["bytes"],
+            samples=result["samples"],
+            theory_seconds=forward + max(backward, sending),
+            verified=result["verified"],
+            compute="emulated",
+            versions=versions("torch", "numpy"),
+            extra={
+                "rows": rows,
+                "computing": forward + backward,
+                "teraflops": options.teraflops,
+                "shrink": options.shrink,
+            },
+        )
+
+
+def system(text: str, rate_mbit: float) -> tuple[str, Topology]:
+    strategy, _, topology = text.partition("@")
+    return strategy, Topology.parse(topology).with_rates(round(rate_mbit * 1e6))
+
+
+def arguments() -> Namespace:
+    parser = bench_parser(__doc__)
+    parser.add_argument("--profile", default="lenet5", help="see sparkdl_comm/lab/profiles")
+    parser.add_argument("--rows", default="128,256,512,1024", help="of a rank in an iteration, the sub-minibatch")
+    parser.add_argument("--teraflops", type=float, default=4.0, help="of a host; the profiles' times are for 1")
+    parser.add_argument("--shrink", type=positive, default=1, help="for networks that are too large for one machine")
+    parser.add_argument(
+        "--systems",
+        nargs="+",
+        default=["bml@bcube:3,2", "p2p-ps@star:9", "gloo@star:9"],
+        help="strategy@topology, one after another",
+    )
+    parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of each link, each way")
+    parser.add_argument("--steps", type=positive, default=3, help="iterations of a run")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for all runs of one row")
+    options = parser.parse_args()
+    if options.quick:
+        options.rows, options.steps, options.repeats, options.shrink = options.rows.split(",")[0], 1, 1, 64
+    try:
+        options.name, options.profile = options.profile, shrunk(Profile.load(options.profile), options.shrink)
+        options.rows = [positive(count) for count in options.rows.split(",")]
+        options.systems = [system(text, options.rate) for text in options.systems]
+    except (ConfError, InputError, ValueError, OverflowError) as error:
+        parser.error(str(error))
+    return options
+
+
+def main() -> int:
+    options = arguments()
+    report = Report(as_json=options.json)
+    status = 0
+    try:
+        with tempfile.TemporaryDirectory(prefix="sparkdl-jobs-") as folder:
+            for found in jobs(options, Path(folder)):
+                report.add(found)
+    except LabUnavailableError as reason:
+        report.note(f"skipped: {reason}")
+        return 0
+    except SparkdlCommError as error:
+        report.note(f"failed: {error}")
+        status = 1
+    return max(report.finish(), status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

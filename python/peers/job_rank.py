@@ -1,0 +1,105 @@
+"""One rank of bench_jobs.py: trains an emulated network by a strategy of this package, over the lab's links and without Spark.
+
+    python job_rank.py RENDEZVOUS_FOLDER JOB
+
+JOB: JSON of :class:`RankJob`. Rank 0 prints a JSON line: bytes of the parameters, seconds per iteration in each run (the
+slowest rank's), and whether the weights are at last those that one process finds.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from collective_rank import exchange_by_files
+from workload import LEARNING_RATE, loss, right, rows
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.lab import Place
+from sparkdl_comm.lab.emulated import EmulatedNetwork
+from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.train.flat import FlatModel
+from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.train.optimizing import OptimizerMaker
+from sparkdl_comm.train.spec import Optimization
+from sparkdl_comm.train.strategies import strategy_class
+from sparkdl_comm.train.strategy import Strategy
+
+#: Of each rank. Waits do not depend on them.
+ROWS = 4
+
+
+@dataclass(frozen=True)
+class RankJob:
+    """``profile``: a file. ``scale``: of its waits. ``steps``: iterations of a run; ``warmup`` runs precede ``repeats``."""
+
+    strategy: str
+    profile: str
+    scale: float
+    steps: int
+    warmup: int
+    repeats: int
+    timeout: float
+
+
+def main() -> None:
+    folder, job = sys.argv[1], RankJob(**json.loads(sys.argv[2]))
+    place = Place.here()
+    torch.set_num_threads(1)
+    conf = CommConf.from_mapping(
+        {}, strategy=job.strategy, topology=str(place.topology), rails=place.addresses, timeout=f"{job.timeout}s"
+    )
+    gang = Gang.join(
+        rank=place.rank,
+        world=place.world,
+        host=place.addresses[0],
+        exchange=exchange_by_files(Path(folder), place, job.timeout),
+        secret=hashlib.sha256(folder.encode()).digest(),
+        epoch="bench",
+        timeout=job.timeout,
+        rails=place.addresses,
+    )
+    with gang:
+        profile = Profile.read(Path(job.profile))
+        model = FlatModel(EmulatedNetwork(profile, outputs=1, scale=job.scale))
+        strategy = strategy_class(conf)(conf)
+        optimizer = functools.partial(torch.optim.SGD, lr=LEARNING_RATE)
+        strategy.join(gang, model, OptimizerMaker(model, Optimization(optimizer=optimizer)))
+        samples = [run(gang, model, strategy, job) for _ in range(job.warmup + job.repeats)][job.warmup :]
+        strategy.finish()
+        if gang.rank == 0:
+            iterations = job.steps * (job.warmup + job.repeats)
+            verified = right(model.module, profile, ROWS * gang.world, iterations)
+            print(json.dumps({"bytes": 4 * model.count, "samples": samples, "verified": verified}), flush=True)
+        strategy.close()
+        gang.outlast(job.timeout)
+
+
+def run(gang: Gang, model: FlatModel, strategy: Strategy, job: RankJob) -> float:
+    """Seconds per iteration, of the slowest rank."""
+    mine = slice(gang.rank * ROWS, (gang.rank + 1) * ROWS)
+    inputs, targets = (torch.from_numpy(part[mine]) for part in rows(ROWS * gang.world))
+    gang.all_gather(b"", job.timeout)
+    begun = time.perf_counter()
+    for _ in range(job.steps):
+        strategy.begin_step()
+        model.clear_gradients()
+        with strategy.forward():
+            value = loss(model.module(inputs), targets)
+        with strategy.backward(True):
+            (value / gang.world).backward()
+        model.complete_gradients()
+        strategy.after_backward()
+        strategy.update()
+    taken = (time.perf_counter() - begun) / job.steps
+    return max(json.loads(theirs) for theirs in gang.all_gather(json.dumps(taken).encode(), job.timeout))
+
+
+if __name__ == "__main__":
+    main()
