@@ -126,7 +126,9 @@ def test_a_profile_comes_first_and_a_new_plan_when_it_drifts():
     assert (len(pulls), len(pushes)) == (2, 1), "pushes were not measured"
     request = planner.requests[-2]
     assert (request["policy"], request["startup"], request["compute"]) == ("ibatch", 0.001, [0.5, 0.25])
+    profile = {name: request[name] for name in ("startup", "transfer", "compute")}
     planned = {"policy": "ibatch", "batches": [[1, 1], [2, 2]], "predicted_seconds": 0.75, "optimal_ratio": 1.0}
+    planned["profile"] = profile
     assert made.plans == {"pull": planned, "push": {"policy": "whole", "batches": [[1, 2]]}}
     assert request["transfer"] == pytest.approx([64e-9, 20e-9]), "one of two ranks has half of each layer"
     measured["pull"]["startup"] = 0.0012
