@@ -9,10 +9,10 @@ ranks of a fit end with the same bits (fit refuses otherwise), and after ten ste
 
     python python/bench_ps.py --topology star:8 --rate auto:1 --model vgg19 --batching whole,layerwise,ibatch --json
 
-With its layers cut into batches in one way or another, on an emulated network of that shape, computing emulated (see
-batching/lab.py, which has the theory). Networks are `--scale` of their size, parameters and times alike, and computed by a
-device `--slowdown` times slower than that of their profiles, which does 1e12 operations a second: two cores send no faster.
-`ibatch-pull` is what the paper has, batches of pulls alone. Verified: all ways end with the same bits.
+With its layers cut into batches in one way or another, on an emulated network of that shape (see batching/lab.py, which has
+the theory). Computing is emulated: networks are `--scale` of their size, parameters and times alike, and computed by a device
+`--slowdown` times slower than that of their profiles, which does 1e12 operations a second: two cores send no faster. Models
+`real:…` compute. `ibatch-pull` is what the paper has, batches of pulls alone. Verified: all ways end with the same bits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from batching.job import WAYS
+from batching.job import REAL, WAYS
 from batching.lab import bench as bench_batching
 from pyspark.sql import DataFrame, SparkSession
 
@@ -145,7 +145,9 @@ def main() -> int:
     beside.add_argument("--strategies", default="ps,gloo")
     lab = parser.add_argument_group("in batches, on the lab")
     lab.add_argument("--topology", help="star:N, hosts:MxS, fattree:k")
-    lab.add_argument("--model", default="googlenet,inception_v3,vgg19", help="profiles of networks")
+    lab.add_argument(
+        "--model", default="googlenet,inception_v3,vgg19", help=f"profiles of networks, or {', '.join(REAL)}"
+    )
     lab.add_argument("--batching", default=",".join(WAYS))
     lab.add_argument(
         "--rate",
@@ -155,6 +157,7 @@ def main() -> int:
     lab.add_argument("--delay", default="0", help="ms that the lab adds to the start-up of every communication")
     lab.add_argument("--scale", type=float, default=0.05, help="of the networks")
     lab.add_argument("--slowdown", type=float, default=20.0, help="of the device that computes")
+    lab.add_argument("--rows", type=positive, default=2, help="of a rank in a step; waits are what they are")
     lab.add_argument("--timeout", type=float, default=600.0, help="seconds for all fits of a network")
     options = parser.parse_args()
     report = Report(as_json=options.json)
@@ -169,7 +172,8 @@ def bench_lab(options: Namespace, report: Report) -> None:
     options.memory = f"{options.memory or 512}m"
     options.steps = options.steps or 4
     if options.quick:
-        options.model, options.scale, options.steps, options.repeats = "vgg19", 0.002, 2, 1
+        options.model, options.scale, options.steps, options.repeats = options.model or "vgg19", 0.002, 2, 1
+    options.model = options.model or "googlenet,inception_v3,vgg19"
     bench_batching(options, report)
 
 

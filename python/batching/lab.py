@@ -1,7 +1,8 @@
-"""The parameter server with layers in batches, on an emulated network, computing emulated.
+"""The parameter server with layers in batches, on an emulated network; computing is emulated, or real.
 
 Theory of an iteration, whatever the batches: links carry each parameter and each gradient once, (N-1)/N of the bytes each
-way, and no pull of a step ends after its first push begins; computing is that of the profile. So it takes at least
+way, and no pull of a step ends after its first push begins; computing is that of the profile, and not known of networks that
+really compute. So it takes at least
 
     max(computing + 2 (T_s + T_t[1]), communication + 2 T_s + C_f[L] + C_b[L])
 
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batching.job import WAYS, Job
+from batching.job import REAL, WAYS, Job
 
 import sparkdl_comm
 from sparkdl_comm.errors import ConfError, LabError
@@ -42,29 +43,29 @@ _BITS = 8 * 4  # of a parameter
 
 @dataclass(frozen=True)
 class Case:
-    """A network on the lab. `rate`: bit/s of a link; `delay`: seconds that the lab adds to a communication's start-up."""
+    """A network on the lab. `profile`: None if it really computes; `rate`: bit/s of a link; `delay`: seconds that the lab adds
+    to a communication's start-up."""
 
     name: str
-    profile: Profile
+    profile: Profile | None
     world: int
     rate: float
     delay: float
 
     @property
-    def forward(self) -> float:
-        return sum(layer.forward for layer in self.profile.layers)
-
-    @property
-    def pull(self) -> float:
-        """Seconds in which all parameters reach a rank, and likewise all gradients their servers."""
-        return self._transfer(self.profile.parameters)
-
-    @property
-    def bound(self) -> float:
-        """The theory value: see the top of this file."""
+    def about(self) -> dict[str, float]:
+        """Of an emulated network: `pull_seconds`, in which all parameters reach a rank, and likewise all gradients their
+        servers; `forward_seconds`; `bound_seconds`, the theory value."""
+        if self.profile is None:
+            return {}
         first, last = self.profile.layers[0], self.profile.layers[-1]
+        pull = self._transfer(self.profile.parameters)
         computing = self.profile.seconds + 2 * (self.delay + self._transfer(first.parameters))
-        return max(computing, 2 * (self.pull + self.delay) + last.forward + last.backward)
+        return {
+            "pull_seconds": pull,
+            "forward_seconds": sum(layer.forward for layer in self.profile.layers),
+            "bound_seconds": max(computing, 2 * (pull + self.delay) + last.forward + last.backward),
+        }
 
     def _transfer(self, parameters: int) -> float:
         return parameters * _BITS * (self.world - 1) / self.world / self.rate
@@ -85,7 +86,7 @@ def bench(options: Namespace, report: Report) -> None:
         for name in options.model.split(",")
         for rate in options.rate.split(",")
         for delay in options.delay.split(",")
-        for case in [_case(name, rate, float(delay) / 1e3, topology.world, options)]
+        for case in [_case(name, rate, _number("--delay", delay) / 1e3, topology.world, options)]
     ]
     environment = {"PYTHONPATH": os.pathsep.join([str(_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])])}
     with (
@@ -112,12 +113,24 @@ def bench(options: Namespace, report: Report) -> None:
 
 def _case(name: str, rate: str, delay: float, world: int, options: Namespace) -> Case:
     """`rate`: Mbit/s, or "auto:R": at which pulling takes R times as long as forward."""
-    profile = Profile.load(name).scaled(options.scale, options.scale * options.slowdown)
     kind, _, ratio = rate.partition(":")
+    if name in REAL:
+        if kind == "auto":
+            raise ConfError(f"--rate {rate}: {name} computes as fast as it can; give Mbit/s")
+        return Case(name, None, world, _number("--rate", rate) * 1e6, delay)
+    profile = Profile.load(name).scaled(options.scale, options.scale * options.slowdown)
     if kind != "auto":
-        return Case(name, profile, world, float(rate) * 1e6, delay)
-    at_1 = Case(name, profile, world, 1.0, delay)
-    return Case(name, profile, world, at_1.pull / at_1.forward / float(ratio or 1), delay)
+        return Case(name, profile, world, _number("--rate", rate) * 1e6, delay)
+    ratio = _number("--rate", ratio) if ratio else 1.0
+    at_1_bit = Case(name, profile, world, 1.0, delay).about
+    return Case(name, profile, world, at_1_bit["pull_seconds"] / at_1_bit["forward_seconds"] / ratio, delay)
+
+
+def _number(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfError(f"{option} {text}: must be numbers") from None
 
 
 def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float) -> None:
@@ -142,11 +155,11 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: 
             "delay": case.delay,
             "scale": options.scale,
             "slowdown": options.slowdown,
-            "pull_seconds": case.pull,
-            "forward_seconds": case.forward,
+            **case.about,
             "batches": {name: len(plan["batches"]) for name, plan in plans.items()},
             "predicted_seconds": predicted.get(way),
             "measured_over_predicted": seconds[way] / predicted[way] if way in predicted else None,
+            "phases": result["phases"],
             "plans": plans,
         }
         extra |= {
@@ -163,9 +176,9 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: 
             world=case.world,
             bytes=round(result["bytes"]),
             samples=result["samples"],
-            theory_seconds=case.bound,
+            theory_seconds=case.about.get("bound_seconds"),
             verified=same,
-            compute="emulated",
+            compute="emulated" if case.profile is not None else "real",
             versions=versions("torch", "pyspark", "sparkdl_comm"),
             extra=extra,
         )

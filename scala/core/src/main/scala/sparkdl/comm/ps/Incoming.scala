@@ -49,14 +49,14 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   }
 
   /** Runs `work` once `ready` are complete; a failure of it is one of the session. */
-  def compute(what: String, ready: CompletableFuture[Void]*)(work: => Unit): CompletableFuture[Void] =
+  def compute[T](what: String, ready: CompletableFuture[Void]*)(work: => T): CompletableFuture[T] =
     CompletableFuture
       .allOf(ready: _*)
-      .thenRunAsync(() => work, node.pool)
+      .thenApplyAsync[T]((_: Void) => work, node.pool)
       .whenComplete((_, cause) => if (cause != null) fail(describe(cause, what, rank)))
 
   /** Waits for `done` until `deadline` of System.nanoTime; `late` makes the exception of a wait that took too long. */
-  def await(done: CompletableFuture[Void], deadline: Long)(late: => CommException): Unit =
+  def await(done: CompletableFuture[_], deadline: Long)(late: => CommException): Unit =
     try CompletableFuture.anyOf(done, failed).get(deadline - System.nanoTime, TimeUnit.NANOSECONDS)
     catch {
       case e: ExecutionException => throw (if (hasFailed) firstFailure else e.getCause)

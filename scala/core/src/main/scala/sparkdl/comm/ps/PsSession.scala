@@ -20,8 +20,14 @@ final case class Peer(controlHost: String, controlPort: Int, blocks: BlockServer
  * @param bytes that came over the network for it
  * @param batches when the blocks of each of its batches came
  * @param aggregateSeconds that it waited for a sum after the last byte had come
+ * @param sum when that was added up
  */
-final case class Transfer(bytes: Long, batches: Seq[Seq[Fetched]], aggregateSeconds: Double = 0)
+final case class Transfer(
+    bytes: Long,
+    batches: Seq[Seq[Fetched]],
+    aggregateSeconds: Double = 0,
+    sum: Option[Span] = None
+)
 
 /**
  * One rank of a synchronous parameter server: worker and server of the shard with its number.
@@ -205,7 +211,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     node.metrics.pushedBytes.inc(found.flight.bytes)
     node.metrics.pushTime.update(arrived - begin, TimeUnit.NANOSECONDS)
     node.metrics.aggregateTime.update(reduced - arrived, TimeUnit.NANOSECONDS)
-    Transfer(found.flight.bytes, Seq(found.flight.times), (reduced - arrived) / 1e9)
+    Transfer(found.flight.bytes, Seq(found.flight.times), (reduced - arrived) / 1e9, Some(found.sum.join()))
   }
 
   def noticed(notice: Notice): Unit =
@@ -245,7 +251,11 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     })
     val own = new CompletableFuture[Void]
     val sum = incoming.compute(s"add up batch $batch of version $version", flight.all, own) {
-      adder.synchronized(adder.reduce(slice))
+      adder.synchronized {
+        val begun = System.nanoTime
+        adder.reduce(slice)
+        Span(begun, System.nanoTime)
+      }
     }
     new Gathering(slice, flight, own, sum)
   }
