@@ -145,9 +145,8 @@ def main() -> int:
     beside.add_argument("--strategies", default="ps,gloo")
     lab = parser.add_argument_group("in batches, on the lab")
     lab.add_argument("--topology", help="star:N, hosts:MxS, fattree:k")
-    lab.add_argument(
-        "--model", default="googlenet,inception_v3,vgg19", help=f"profiles of networks, or {', '.join(REAL)}"
-    )
+    networks = f"profiles of networks, or {', '.join(REAL)}; default: googlenet, inception_v3, vgg19"
+    lab.add_argument("--model", help=networks)
     lab.add_argument("--batching", default=",".join(WAYS))
     lab.add_argument(
         "--rate",

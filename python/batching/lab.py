@@ -97,14 +97,13 @@ def bench(options: Namespace, report: Report) -> None:
         for case in cases:
             link = LinkRate(round(case.rate), round(case.rate))
             lab.set_rates({(host.index, 0): link for host in topology.hosts})
-            report.note(
-                f"{case.name}: {case.profile.parameters:,} parameters, {case.pull:.3g} s of pull to"
-                f" {case.forward:.3g} s of forward at {case.rate / 1e6:.1f} Mbit/s, {case.delay:g} s added to a start-up"
-            )
-            job = Job(
-                str(Path(folder, "profile.json")), ways, case.world, options.steps, options.repeats, f"{folder}/out"
-            )
-            Path(job.profile).write_text(case.profile.to_json())
+            about = ", ".join(f"{name} {value:.3g}" for name, value in case.about.items())
+            report.note(f"{case.name} at {case.rate / 1e6:.1f} Mbit/s, {case.delay:g} s added to a start-up: {about}")
+            network = case.name
+            if case.profile is not None:
+                network = str(Path(folder, "profile.json"))
+                Path(network).write_text(case.profile.to_json())
+            job = Job(network, ways, case.world, options.rows, options.steps, options.repeats, f"{folder}/out")
             _submit(spark, job, case, options.timeout)
             found = [json.loads(line) for line in Path(job.output).read_text().splitlines()]
             for row in _rows(case, found, topology, options):
@@ -121,9 +120,9 @@ def _case(name: str, rate: str, delay: float, world: int, options: Namespace) ->
     profile = Profile.load(name).scaled(options.scale, options.scale * options.slowdown)
     if kind != "auto":
         return Case(name, profile, world, _number("--rate", rate) * 1e6, delay)
-    ratio = _number("--rate", ratio) if ratio else 1.0
+    wanted = _number("--rate", ratio) if ratio else 1.0
     at_1_bit = Case(name, profile, world, 1.0, delay).about
-    return Case(name, profile, world, at_1_bit["pull_seconds"] / at_1_bit["forward_seconds"] / ratio, delay)
+    return Case(name, profile, world, at_1_bit["pull_seconds"] / at_1_bit["forward_seconds"] / wanted, delay)
 
 
 def _number(option: str, text: str) -> float:
@@ -160,7 +159,11 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: 
             "predicted_seconds": predicted.get(way),
             "measured_over_predicted": seconds[way] / predicted[way] if way in predicted else None,
             "phases": result["phases"],
-            "plans": plans,
+            "plans": {name: plan["batches"] for name, plan in plans.items() if "profile" in plan},
+            "startup_seconds": {name: plan["profile"]["startup"] for name, plan in plans.items() if "profile" in plan},
+            "transfer_seconds": {
+                name: sum(plan["profile"]["transfer"]) for name, plan in plans.items() if "profile" in plan
+            },
         }
         extra |= {
             f"throughput_over_{other}": seconds[other] / seconds[way]
