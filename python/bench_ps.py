@@ -10,9 +10,10 @@ ranks of a fit end with the same bits (fit refuses otherwise), and after ten ste
     python python/bench_ps.py --topology star:8 --rate auto:1 --model vgg19 --batching whole,layerwise,ibatch --json
 
 With its layers cut into batches in one way or another, on an emulated network of that shape (see batching/lab.py, which has
-the theory). Computing is emulated: networks are `--scale` of their size, parameters and times alike, and computed by a device
-`--slowdown` times slower than that of their profiles, which does 1e12 operations a second: two cores send no faster. Models
-`real:…` compute. `ibatch-pull` is what the paper has, batches of pulls alone. Verified: all ways end with the same bits.
+the theory). Computing is emulated: by a device `--slowdown` times slower than that of the profiles, which does 1e12
+operations a second, for two cores send no faster; and of each layer a share, parameters and times alike, so that forward
+takes `--forward` seconds. Models `real:…` compute. `ibatch-pull` is what the paper has, batches of pulls alone. Verified: all
+ways end with the same bits.
 """
 
 from __future__ import annotations
@@ -154,8 +155,8 @@ def main() -> int:
         help="Mbit/s of each link, or auto:R, at which a pull takes R times as long as forward",
     )
     lab.add_argument("--delay", default="0", help="ms that the lab adds to the start-up of every communication")
-    lab.add_argument("--scale", type=float, default=0.05, help="of the networks")
-    lab.add_argument("--slowdown", type=float, default=20.0, help="of the device that computes")
+    lab.add_argument("--forward", type=float, default=0.5, help="seconds to which networks are scaled")
+    lab.add_argument("--slowdown", type=float, default=60.0, help="of the device that computes")
     lab.add_argument("--rows", type=positive, default=2, help="of a rank in a step; waits are what they are")
     lab.add_argument("--timeout", type=float, default=600.0, help="seconds for all fits of a network")
     options = parser.parse_args()
@@ -171,7 +172,7 @@ def bench_lab(options: Namespace, report: Report) -> None:
     options.memory = f"{options.memory or 512}m"
     options.steps = options.steps or 4
     if options.quick:
-        options.model, options.scale, options.steps, options.repeats = options.model or "vgg19", 0.002, 2, 1
+        options.model, options.forward, options.steps, options.repeats = options.model or "vgg19", 0.1, 2, 1
     options.model = options.model or "googlenet,inception_v3,vgg19"
     bench_batching(options, report)
 

@@ -54,14 +54,17 @@ class Case:
 
     @property
     def about(self) -> dict[str, float]:
-        """Of an emulated network: `pull_seconds`, in which all parameters reach a rank, and likewise all gradients their
-        servers; `forward_seconds`; `bound_seconds`, the theory value."""
+        """Of an emulated network: its `parameters`, and `scale`, their share of the real one's; `pull_seconds`, in which all
+        parameters reach a rank, and likewise all gradients their servers; `forward_seconds`; `bound_seconds`, the theory
+        value."""
         if self.profile is None:
             return {}
         first, last = self.profile.layers[0], self.profile.layers[-1]
         pull = self._transfer(self.profile.parameters)
         computing = self.profile.seconds + 2 * (self.delay + self._transfer(first.parameters))
         return {
+            "parameters": self.profile.parameters,
+            "scale": self.profile.parameters / Profile.load(self.name).parameters,
             "pull_seconds": pull,
             "forward_seconds": sum(layer.forward for layer in self.profile.layers),
             "bound_seconds": max(computing, 2 * (pull + self.delay) + last.forward + last.backward),
@@ -117,7 +120,9 @@ def _case(name: str, rate: str, delay: float, world: int, options: Namespace) ->
         if kind == "auto":
             raise ConfError(f"--rate {rate}: {name} computes as fast as it can; give Mbit/s")
         return Case(name, None, world, _number("--rate", rate) * 1e6, delay)
-    profile = Profile.load(name).scaled(options.scale, options.scale * options.slowdown)
+    full = Profile.load(name)
+    share = options.forward / options.slowdown / sum(layer.forward for layer in full.layers)
+    profile = full.scaled(share, share * options.slowdown)
     if kind != "auto":
         return Case(name, profile, world, _number("--rate", rate) * 1e6, delay)
     wanted = _number("--rate", ratio) if ratio else 1.0
@@ -152,8 +157,6 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: 
         way, plans = result["way"], result["batching"]
         extra: dict[str, Any] = {
             "delay": case.delay,
-            "scale": options.scale,
-            "slowdown": options.slowdown,
             **case.about,
             "batches": {name: len(plan["batches"]) for name, plan in plans.items()},
             "predicted_seconds": predicted.get(way),

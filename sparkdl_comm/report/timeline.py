@@ -86,7 +86,7 @@ class Timeline:
             raise PersistenceError(f"the timeline cannot be written to {path}: {error}") from error
 
     def plot(self, iteration: int | None = None, ranks: Sequence[int] = (0,)) -> Figure:
-        """A drawing of one iteration: batches in colours, computing hatched where the worker waits.
+        """A drawing of one iteration: batches in colours of their own, grey where the worker waits.
 
         :param iteration: from 1; default: the last one.
         :raises InputError: it was not traced, or there is no such rank. PluginError: no matplotlib.
