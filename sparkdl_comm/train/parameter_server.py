@@ -87,6 +87,7 @@ class ParameterServer(Strategy):
             self._publish(0, range(len(self._pulls)))
 
     def begin_step(self) -> None:
+        self._batch_trace.between = False
         self._pushed = [False] * len(self._pushes)
         self._collected = 0
         self._used: set[int] = set()
@@ -165,6 +166,7 @@ class ParameterServer(Strategy):
                 self._update_in_parts(apply)
         self._version += 1
         self._pushes = self._next_pushes
+        self._batch_trace.between = True
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return self._shard.owned

@@ -7,7 +7,6 @@ has the same one, and so have all ranks of a machine. Between machines it differ
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,20 +24,27 @@ class Trace:
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
-        self._iterations: deque[dict[str, Any]] = deque(maxlen=limit)
+        self._limit = limit
+        #: The number of the iteration that goes on.
+        self.current = 0
+        self._spans: dict[int, list[dict[str, Any]]] = {}
 
     def iteration(self, number: int) -> None:
-        """What comes belongs to this iteration, counted from 1."""
-        self._iterations.append({"iteration": number, "spans": []})
+        """What comes belongs to this iteration, counted from 1, unless it is said to belong to another."""
+        self.current = number
+        for old in [known for known in self._spans if known <= number - self._limit]:
+            del self._spans[old]
 
-    def add(self, name: str, begin: float, end: float, **about: Any) -> None:
+    def add(self, name: str, begin: float, end: float, iteration: int | None = None, **about: Any) -> None:
         """Something that went on from `begin` to `end`. ``about``: JSON-able; ``batch`` if it was a batch of layers."""
-        if self._iterations:
-            self._iterations[-1]["spans"].append({"name": name, "begin": begin, "end": end, **about})
+        spans = self._spans.setdefault(self.current if iteration is None else iteration, [])
+        spans.append({"name": name, "begin": begin, "end": end, **about})
 
     def report(self, gang: Gang, timeout: float) -> dict[str, Any]:
         """For :class:`sparkdl_comm.report.timeline.Timeline`; JSON-able. All ranks call it."""
-        return {"clocks": read_clocks(gang, timeout, self.clock), "iterations": list(self._iterations)}
+        begun = [number for number in sorted(self._spans) if 0 < number <= self.current]
+        iterations = [{"iteration": number, "spans": self._spans[number]} for number in begun]
+        return {"clocks": read_clocks(gang, timeout, self.clock), "iterations": iterations}
 
 
 class BatchTrace:
@@ -46,6 +52,8 @@ class BatchTrace:
 
     def __init__(self, trace: Trace | None) -> None:
         self._trace = trace
+        #: Whether the last iteration is over: parameters that come are for the next one.
+        self.between = False
         self._since = 0.0
         self._next = 0
         self._cut: Batches | None = None

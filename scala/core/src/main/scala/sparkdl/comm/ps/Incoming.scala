@@ -8,6 +8,8 @@ import java.util.concurrent.{
   TimeUnit,
   TimeoutException
 }
+import java.util.function.{Function => JFunction}
+
 import sparkdl.comm.CommException
 import sparkdl.comm.transport.BlockServer
 
@@ -49,11 +51,13 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   }
 
   /** Runs `work` once `ready` are complete; a failure of it is one of the session. */
-  def compute[T](what: String, ready: CompletableFuture[Void]*)(work: => T): CompletableFuture[T] =
+  def compute[T](what: String, ready: CompletableFuture[Void]*)(work: => T): CompletableFuture[T] = {
+    val run: JFunction[Void, T] = _ => work
     CompletableFuture
       .allOf(ready: _*)
-      .thenApplyAsync[T]((_: Void) => work, node.pool)
+      .thenApplyAsync[T](run, node.pool)
       .whenComplete((_, cause) => if (cause != null) fail(describe(cause, what, rank)))
+  }
 
   /** Waits for `done` until `deadline` of System.nanoTime; `late` makes the exception of a wait that took too long. */
   def await(done: CompletableFuture[_], deadline: Long)(late: => CommException): Unit =
