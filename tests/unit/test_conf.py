@@ -15,7 +15,27 @@ ROOT = Path(__file__).parents[2]
 def test_defaults() -> None:
     conf = CommConf.from_mapping({"spark.app.name": "x"})
     assert conf == CommConf(
-        "ps", 300.0, 30.0, 86400.0, 2, "", (0, 0), "", 0, (), "", 0, 4 << 20, "fp32", "whole", "", 10, 0.25, True, True
+        "ps",
+        300.0,
+        30.0,
+        86400.0,
+        2,
+        "",
+        (0, 0),
+        "",
+        0,
+        (),
+        "",
+        0,
+        4 << 20,
+        "fp32",
+        "whole",
+        "",
+        10,
+        0.25,
+        0,
+        True,
+        True,
     )
 
 
