@@ -140,6 +140,7 @@ BENCH = env SPARK_HOME=$(CURDIR)/build/spark3-home SPARK_LOCAL_IP=127.0.0.1 PYSP
 .PHONY: bench
 bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench_*.py --help has the rest
 	$(BENCH) python/bench_ps.py --quick
+	$(BENCH) python/bench_ps.py --topology star:3 --quick
 	$(BENCH) python/bench_fetch.py --quick
 	$(BENCH) python/bench_peers.py --topology star:3 --quick
 	$(BENCH) python/bench_collectives.py --topology bcube:2,2 --quick
@@ -148,6 +149,7 @@ bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench
 .PHONY: bench-full
 bench-full: env jar build/spark3-home/.stamp ## the benchmarks, completely: figures for the record
 	$(BENCH) python/bench_ps.py
+	$(BENCH) python/bench_ps.py --topology star:8 --rate auto:1,auto:2 --delay 0,5,20,50
 	$(BENCH) python/bench_fetch.py
 	$(BENCH) python/bench_peers.py
 	$(BENCH) python/bench_collectives.py --topology bcube:3,2 --sizes 4,16,64

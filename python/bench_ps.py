@@ -1,10 +1,19 @@
-"""Time per iteration of the parameter server beside gloo's, same executors, same network, same run.
+"""Time per iteration of the parameter server.
 
     python python/bench_ps.py --json
 
-For each number of executors (local-cluster, one core each) and each network: one fit of every strategy to warm up, then
-`--repeats` fits of each in turn, and the medians. Verified: all ranks of a fit end with the same bits (fit refuses
-otherwise), and after ten steps all strategies have the same weights, to 1e-5 of the largest.
+Beside gloo's: same executors, same network, same run. For each number of executors (local-cluster, one core each) and
+each network: one fit of every strategy to warm up, then `--repeats` fits of each in turn, and the medians. Verified: all
+ranks of a fit end with the same bits (fit refuses otherwise), and after ten steps all strategies have the same weights, to
+1e-5 of the largest.
+
+    python python/bench_ps.py --topology star:8 --rate auto:1 --model vgg19 --batching whole,layerwise,ibatch --json
+
+With its layers cut into batches in one way or another, on an emulated network of that shape (see batching/lab.py, which has
+the theory). Computing is emulated: by a device `--slowdown` times slower than that of the profiles, which does 1e12
+operations a second, for two cores send no faster; and of each layer a share, parameters and times alike, so that forward
+takes `--forward` seconds. Models `real:…` compute. `ibatch-pull` is what the paper has, batches of pulls alone. Verified: all
+ways end with the same bits.
 """
 
 from __future__ import annotations
@@ -18,10 +27,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from batching.job import REAL, WAYS
+from batching.lab import bench as bench_batching
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import TorchEstimator, TorchModel, spark_conf
-from sparkdl_comm.lab.bench import Report, Row, measure, versions
+from sparkdl_comm.errors import SparkdlCommError
+from sparkdl_comm.lab.bench import Report, Row, measure, positive, versions
 from sparkdl_comm.lab.bench import parser as bench_parser
 from sparkdl_comm.networks import LeNet5, SmallLeNet, WidePerceptron, parameter_count
 
@@ -126,26 +138,57 @@ def bench(data: DataFrame, network: str, executors: int, strategies: list[str], 
 
 def main() -> int:
     parser = bench_parser(__doc__)
-    parser.add_argument("--executors", default="2,3", help="numbers of executors")
-    parser.add_argument("--networks", default=",".join(NETWORKS))
-    parser.add_argument("--strategies", default="ps,gloo")
-    parser.add_argument(
-        "--steps", type=int, default=60, help="iterations of a timed fit; the wide network does a third"
+    parser.add_argument("--steps", type=positive, help="iterations that are timed together: 60, on the lab 4")
+    parser.add_argument("--memory", type=int, help="MiB of each executor: 2048, on the lab 512")
+    beside = parser.add_argument_group("beside gloo")
+    beside.add_argument("--executors", default="2,3", help="numbers of executors")
+    beside.add_argument("--networks", default=",".join(NETWORKS), help="the wide one does a third of --steps")
+    beside.add_argument("--strategies", default="ps,gloo")
+    lab = parser.add_argument_group("in batches, on the lab")
+    lab.add_argument("--topology", help="star:N, hosts:MxS, fattree:k")
+    networks = f"profiles of networks, or {', '.join(REAL)}; default: googlenet, inception_v3, vgg19"
+    lab.add_argument("--model", help=networks)
+    lab.add_argument("--batching", default=",".join(WAYS))
+    lab.add_argument(
+        "--rate",
+        default="auto:1",
+        help="Mbit/s of each link, or auto:R, at which a pull takes R times as long as forward",
     )
-    parser.add_argument("--memory", type=int, default=2048, help="MiB of each executor")
+    lab.add_argument("--delay", default="0", help="ms that the lab adds to the start-up of every communication")
+    lab.add_argument("--forward", type=float, default=0.5, help="seconds to which networks are scaled")
+    lab.add_argument("--slowdown", type=float, default=60.0, help="of the device that computes")
+    lab.add_argument("--rows", type=positive, default=2, help="of a rank in a step; waits are what they are")
+    lab.add_argument("--timeout", type=float, default=600.0, help="seconds for all fits of a network")
     options = parser.parse_args()
+    report = Report(as_json=options.json)
+    try:
+        (bench_lab if options.topology else bench_beside_gloo)(options, report)
+    except SparkdlCommError as error:
+        parser.error(str(error))
+    return report.finish()
+
+
+def bench_lab(options: Namespace, report: Report) -> None:
+    options.memory = f"{options.memory or 512}m"
+    options.steps = options.steps or 4
+    if options.quick:
+        options.model, options.forward, options.steps, options.repeats = options.model or "vgg19", 0.1, 2, 1
+    options.model = options.model or "googlenet,inception_v3,vgg19"
+    bench_batching(options, report)
+
+
+def bench_beside_gloo(options: Namespace, report: Report) -> None:
+    options.steps = options.steps or 60
     if options.quick:
         options.executors, options.steps, options.repeats = "2", BATCHES, 1
-    report = Report(as_json=options.json)
     for executors in map(int, options.executors.split(",")):
-        spark = session(executors, options.memory)
+        spark = session(executors, options.memory or 2048)
         for network in options.networks.split(","):
             data = rows(spark, NETWORKS[network][1] * BATCHES)
             for row in bench(data, network, executors, options.strategies.split(","), options):
                 report.add(row)
             data.unpersist()
         spark.stop()
-    return report.finish()
 
 
 if __name__ == "__main__":

@@ -348,6 +348,14 @@ KEYS: tuple[Key, ...] = (
         _share,
     ),
     Key(
+        "timeline",
+        "timeline",
+        "count",
+        "0",
+        "How many of the last iterations of a run are traced, on all ranks, for model.timeline(). 0: none, at no cost.",
+        _count,
+    ),
+    Key(
         "progress",
         "progress",
         "true|false",
@@ -395,6 +403,7 @@ class CommConf:
     ps_push_batching: str
     ps_profile_iterations: int
     ps_replan_drift: float
+    timeline: int
     progress: bool
     logs: bool
 

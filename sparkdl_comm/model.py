@@ -33,6 +33,7 @@ from .errors import InputError
 from .params import TorchParams
 from .persistence import TorchModelReader, TorchModelWriter
 from .predict import Predictor
+from .report.timeline import Timeline
 from .scoring import PREDICTION, Activation, Kind, OutputShape, Scoring, columns_of, kind_of, members_of
 from .session import session_of
 from .shipping import ship
@@ -138,6 +139,18 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
     def history(self) -> list[dict[str, Any]]:
         """One row per epoch, ``epoch`` counting from 1; empty for a model that was not trained here."""
         return list((self.summary or {}).get("history", ()))
+
+    def timeline(self) -> Timeline:
+        """What all ranks did in the last iterations of the run: ``.save("trace.json")`` for Perfetto, ``.plot()``.
+
+        :raises InputError: no iterations were traced.
+        """
+        reports = (self.summary or {}).get("timeline")
+        if not reports:
+            raise InputError(
+                "no iterations were traced: set spark.sparkdl.comm.timeline to how many of the last ones are to be, then fit"
+            )
+        return Timeline(reports)
 
     def to_torch(self) -> torch.nn.Module:
         """A copy of ``module``, on the CPU, in eval mode: the caller's own to change."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -54,6 +55,22 @@ class Profile:
     def seconds(self) -> float:
         """Of one forward and backward pass."""
         return math.fsum(layer.forward + layer.backward for layer in self.layers)
+
+    def scaled(self, parameters: float, seconds: float) -> Profile:
+        """As many layers with a share of the `parameters`, one tensor each, that take `seconds` times as long."""
+        return dataclasses.replace(
+            self,
+            source=f"{self.source}; parameters x {parameters:g}, seconds x {seconds:g}",
+            layers=tuple(
+                Layer(
+                    layer.name,
+                    {"weight": [max(1, round(layer.parameters * parameters))]},
+                    layer.forward * seconds,
+                    layer.backward * seconds,
+                )
+                for layer in self.layers
+            ),
+        )
 
     @classmethod
     def load(cls, name: str) -> Profile:

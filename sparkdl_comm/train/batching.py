@@ -30,7 +30,8 @@ class Batching:
     A policy that needs a profile begins with one batch for everything, and plans after ``ps.profileIterations`` steps.
 
     ``pulls``, ``pushes``: the first batches. ``plans``: the last ones by direction, each with ``policy``, ``batches`` (see
-    sparkdl_comm.ps.plan.Plan) and, if it was made from a profile, ``predicted_seconds`` and ``optimal_ratio``.
+    sparkdl_comm.ps.plan.Plan) and, if it was made from a profile, ``predicted_seconds``, ``optimal_ratio`` and the
+    ``profile``, as `sparkdl-comm plan` takes it.
     ``profiler``: what to tell how long things take; None if nobody wants to know.
     """
 
@@ -77,15 +78,14 @@ class Batching:
             policy = "whole"
         sizes = [layer.count * _BYTES[self._conf.ps_wire] for layer in self._model.layers]
         received = (self._gang.world - 1) / self._gang.world
-        plan = self._ask(
-            policy=policy,
-            direction=direction,
-            startup=known.startup if known else 0.0,
-            transfer=[size * received * (known.per_byte if known else 0.0) for size in sizes],
-            compute=known.compute if known else [0.0] * len(sizes),
-            bytes=sizes,
-        )
+        profile = {
+            "startup": known.startup if known else 0.0,
+            "transfer": [size * received * (known.per_byte if known else 0.0) for size in sizes],
+            "compute": known.compute if known else [0.0] * len(sizes),
+        }
+        plan = self._ask(policy=policy, direction=direction, bytes=sizes, **profile)
         self.plans[direction] = {"policy": policy, "batches": plan["batches"]}
         if known:
-            self.plans[direction].update({name: plan[name] for name in ("predicted_seconds", "optimal_ratio")})
+            measured = {name: plan[name] for name in ("predicted_seconds", "optimal_ratio")}
+            self.plans[direction].update(measured, profile=profile)
         return Batches(plan["batches"])

@@ -183,6 +183,8 @@ class TrainingLoop:
     def _step(self, index: torch.Tensor) -> float:
         """One optimizer step, here on the rows at `index`; returns this rank's part of its mean loss."""
         at, strategy = self.progress, self.strategy
+        if strategy.trace is not None:
+            strategy.trace.iteration(at.step + 1)
         at.phase = "pull"
         strategy.begin_step()
         self.model.clear_gradients()

@@ -38,6 +38,7 @@ from sparkdl_comm.train.gate import ParameterGate, can_gate
 from sparkdl_comm.train.optimizing import OptimizerMaker
 from sparkdl_comm.train.shard import Shard
 from sparkdl_comm.train.strategy import Strategy
+from sparkdl_comm.train.trace import BatchTrace
 
 
 class ParameterServer(Strategy):
@@ -80,6 +81,7 @@ class ParameterServer(Strategy):
         self._gate = ParameterGate(model, self._need, self._open) if can_gate(model.module) else None
         # A GPU computes behind the host's back: what needs a profile stays at one batch.
         self._profiler = None if self._on_gpu else self._batching.profiler
+        self._batch_trace = BatchTrace(self.trace)
         self._version = 0
         # All ranks begin with the same values (the gang compared fingerprints), unless the wire rounds them.
         self._pulled = len(self._pulls)
@@ -88,6 +90,7 @@ class ParameterServer(Strategy):
             self._publish(0, range(len(self._pulls)))
 
     def begin_step(self) -> None:
+        self._batch_trace.between = False
         self._pushed = [False] * len(self._pushes)
         self._collected = 0
         self._used: set[int] = set()
@@ -101,8 +104,10 @@ class ParameterServer(Strategy):
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
+        self._batch_trace.begin(self._pulls)
         if self._gate is None or self._open():
             yield
+            self._batch_trace.done("forward batch", len(self._pulls))
             return
         if self._profiler is not None:
             self._profiler.forward.begin()
@@ -111,12 +116,15 @@ class ParameterServer(Strategy):
         if self._profiler is not None:
             self._profiler.forward.end()
             self._measuring = False  # a step's other passes do not wait for parameters
+        self._batch_trace.done("forward batch", len(self._pulls))
         self.before_forward()
 
     @contextlib.contextmanager
     def backward(self, last: bool) -> Iterator[None]:
+        self._batch_trace.begin(self._pushes)
         if not last or self._on_gpu or (len(self._pushes) == 1 and self._profiler is None):
             yield
+            self._batch_trace.done("backward batch", len(self._pushes))
             return
         self._ready: set[int] = set()
         self._awaited = Countdown(self._pushes, self._model.layer_of_each)
@@ -127,6 +135,7 @@ class ParameterServer(Strategy):
             yield
         finally:
             self._model.on_gradient = None
+        self._batch_trace.done("backward batch", len(self._pushes))
         if self._profiler is not None:
             self._profiler.backward.end()
 
@@ -151,13 +160,16 @@ class ParameterServer(Strategy):
     def update(self, apply: bool = True) -> None:
         with self.watch.phase("update"):
             if self._collected == len(self._pushes):
+                self._batch_trace.begin(self._pushes)
                 if apply:
                     self._shard.step()
+                self._batch_trace.done("update batch", len(self._pushes))
                 self._publish(self._version + 1, range(len(self._pulls)))
             else:
                 self._update_in_parts(apply)
         self._version += 1
         self._pushes = self._next_pushes
+        self._batch_trace.between = True
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return self._shard.owned
@@ -242,16 +254,21 @@ class ParameterServer(Strategy):
 
     def _pull(self, batch: int) -> None:
         """Waits for the parameters up to those of `batch`."""
+        self._batch_trace.done("forward batch", self._pulled)
         with self.watch.phase("pull"):
             answer = self._request("pull", version=self._version, batch=batch)
             if self._on_gpu:
                 for layers in self._pulls.layers[self._pulled : batch + 1]:
                     stretch = self._model.stretch(layers)
                     self._model.values[stretch].copy_(self._host_values[stretch], non_blocking=True)
+        self._batch_trace.came("pull batch", self._pulls, self._pulled, answer["batches"])
+        self._batch_trace.go_on()
         self._pulled = batch + 1
         self.watch.bytes["pull"] += answer["bytes"]
         if self._profiler is not None:
             self._profiler.pulls.add(answer["batches"])
+            if self._all_pulled():
+                self._profiler.pulls.end()
 
     def _on_gradient(self, number: int) -> None:
         """Backward has made the gradient of a parameter."""
@@ -262,6 +279,7 @@ class ParameterServer(Strategy):
             self._ready.add(number)
             complete = self._awaited.arrived(layer)
             if complete is not None:
+                self._batch_trace.done("backward batch", complete + 1)
                 self._push(complete)
         elif self._pushed[self._pushes.of[layer]]:
             raise ModelError(
@@ -281,12 +299,15 @@ class ParameterServer(Strategy):
         """Waits for the sum of the next batch's gradients."""
         with self.watch.phase("push"):
             answer = self._request("collect", version=self._version, batch=self._collected)
+        self._batch_trace.collected(self._pushes, self._collected, answer)
         self._collected += 1
         self.watch.seconds["push"] -= answer["aggregate_seconds"]
         self.watch.seconds["aggregate"] += answer["aggregate_seconds"]
         self.watch.bytes["push"] += answer["bytes"]
         if self._profiler is not None:
             self._profiler.pushes.add(answer["batches"])
+            if self._collected == len(self._pushes):
+                self._profiler.pushes.end()
 
     def _publish(self, version: int, batches: Iterable[int]) -> None:
         for batch in batches:
@@ -296,10 +317,13 @@ class ParameterServer(Strategy):
         """The optimizer's step on each batch of gradients as soon as its sum is there; a batch of parameters is published
         as soon as all its layers are updated."""
         awaited = Countdown(self._pulls, range(len(self._model.layers)))
+        self._batch_trace.begin(self._pushes)
         for layers in self._pushes.layers[self._collected :]:
             self._collect()
+            self._batch_trace.go_on()
             if apply:
                 self._shard.step_layers(layers)
+            self._batch_trace.done("update batch", self._collected)
             complete = [awaited.arrived(layer) for layer in layers]
             self._publish(self._version + 1, sorted(batch for batch in complete if batch is not None))
 

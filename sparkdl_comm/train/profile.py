@@ -16,7 +16,7 @@ Clock = Callable[[], float]
 class Direction:
     """Of pulls and forward, or of pushes and backward.
 
-    ``compute``: seconds of each layer; ``startup``: seconds from the request of a block to its first byte;
+    ``compute``: seconds of each layer; ``startup``: seconds from the request of a batch to its first byte;
     ``per_byte``: seconds of transfer for each byte that this rank receives.
     """
 
@@ -68,29 +68,44 @@ class LayerTimes:
 
 
 class NetworkTimes:
-    """What blocks took to come, in the last ``window`` communications."""
+    """What communications took, in the last ``window`` steps.
+
+    Batches travel at the same time: one is asked for while the one before still comes. So the transfer time of a step is that
+    in which anything came, and only a batch that found the network idle shows what a start-up takes.
+    """
 
     def __init__(self, window: int) -> None:
         self._startups: deque[float] = deque(maxlen=window)
-        self._transfers: deque[tuple[float, int]] = deque(maxlen=window)
+        self._per_byte: deque[float] = deque(maxlen=window)
+        self._batches: list[Sequence[Sequence[float]]] = []
 
     def add(self, batches: Iterable[Sequence[Sequence[float]]]) -> None:
         """`batches`: of each, its blocks as the executor reports them: from, asked, begun, ended, bytes.
 
         Blocks that came with their notices, which nobody asked for, say nothing of what a fetch takes."""
-        for batch in batches:
-            blocks = [block for block in batch if block[2] > block[1]]
-            if blocks:
-                self._startups.append(statistics.mean(begun - asked for _, asked, begun, _, _ in blocks))
-                busy = _union([(begun, ended) for _, _, begun, ended, _ in blocks])
-                self._transfers.append((busy, int(sum(block[4] for block in blocks))))
+        fetched = ([block for block in batch if block[2] > block[1]] for batch in batches)
+        self._batches.extend(blocks for blocks in fetched if blocks)
+
+    def end(self) -> None:
+        """All batches of a step were added."""
+        if not self._batches:
+            return
+        startups, idle_from = [], float("-inf")
+        for blocks in self._batches:
+            _, asked, begun, _, _ = min(blocks, key=lambda block: block[2])
+            if asked >= idle_from:
+                startups.append(begun - asked)
+            idle_from = max(idle_from, *(block[3] for block in blocks))
+        blocks = [block for batch in self._batches for block in batch]
+        self._startups.append(statistics.median(startups))
+        self._per_byte.append(_union([(block[2], block[3]) for block in blocks]) / sum(block[4] for block in blocks))
+        self._batches = []
 
     def medians(self) -> tuple[float, float] | None:
         """Start-up, and time per byte; None if nothing came."""
-        if not self._transfers:
+        if not self._per_byte:
             return None
-        per_byte = statistics.median(seconds / count for seconds, count in self._transfers)
-        return statistics.median(self._startups), per_byte
+        return statistics.median(self._startups), statistics.median(self._per_byte)
 
 
 def _union(spans: list[tuple[float, float]]) -> float:

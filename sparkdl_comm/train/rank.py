@@ -103,6 +103,7 @@ class Rank:
         saver = self._go_on(loop, gang, restorer, stack)
         resumed_at = self._progress.step
         seconds = loop.run(_Teller(driver))
+        timeline = strategy.trace.report(gang, spec.conf.timeout) if strategy.trace is not None else None
         if saver is not None:
             saver.wait()
         if driver is not None:
@@ -120,6 +121,7 @@ class Rank:
             output_shape=self._progress.output_shape,
             resumed_at=resumed_at,
             details=strategy.details(),
+            timeline=timeline,
         )
 
     def _last_checkpoint(

@@ -22,7 +22,7 @@ class RankReport:
     ranks, and all else is the same on all ranks but for the time.
     ``rows``: of this rank, that were trained on. ``weights_sha256``: of the trained tensors. ``output_shape``: shape of the
     model's output for one row, by name if there are several; None if the rank saw no row. ``details``: what the strategy has
-    to say, for the summary.
+    to say, for the summary. ``timeline``: see :meth:`sparkdl_comm.train.trace.Trace.report`; None if nothing was traced.
     """
 
     rank: int
@@ -36,6 +36,7 @@ class RankReport:
     output_shape: OutputShape | None = field(default=None)
     resumed_at: int = 0
     details: dict[str, Any] = field(default_factory=dict)
+    timeline: dict[str, Any] | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -63,7 +64,8 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
         from which the run went on), ``seconds_per_iteration`` (of the slowest rank),
         ``iterations_per_second``, ``phases`` (seconds per iteration, mean over ranks), ``bytes`` (``pull``
         and ``push``, all ranks, whole run), ``rows`` (trained on, all ranks), ``history`` (see :func:`merged_history`),
-        and the ``details`` of rank 0.
+        the ``details`` of rank 0, and if iterations were traced ``timeline``, of all ranks (see
+        :class:`sparkdl_comm.report.timeline.Timeline`).
     :raises GangError: see :func:`check`.
     """
     check(reports, world)
@@ -72,6 +74,7 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
     seconds = max(report.seconds for report in reports) / iterations
     phases = {name for report in reports for name in report.phases}
     kinds = {"pull", "push"}.union(*(report.bytes for report in reports))
+    traced = {"timeline": [report.timeline for report in sorted(reports, key=lambda report: report.rank)]}
     return {
         "strategy": strategy,
         "world": world,
@@ -87,6 +90,7 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
         "rows": sum(report.rows for report in reports),
         "history": merged_history(reports),
         **first.details,
+        **(traced if first.timeline is not None else {}),
     }
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sparkdl_comm.train.trace import Trace
+
 if TYPE_CHECKING:
     from sparkdl_comm.conf import CommConf
     from sparkdl_comm.train.flat import FlatModel
@@ -18,11 +20,15 @@ if TYPE_CHECKING:
 
 PHASES = ("pull", "forward", "backward", "push", "aggregate", "update")
 
+#: What a trace calls the phases in which a rank only waits.
+_WAITS = {"pull": "wait for pull", "push": "wait for push"}
+
 
 class Stopwatch:
-    """Seconds spent in each phase, and bytes that came to this rank over the network."""
+    """Seconds spent in each phase, and bytes that came to this rank over the network. Tells the ``trace``, if there is one."""
 
-    def __init__(self) -> None:
+    def __init__(self, trace: Trace | None = None) -> None:
+        self._trace = trace
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.bytes = {"pull": 0, "push": 0}
         self._inner = 0.0
@@ -33,7 +39,10 @@ class Stopwatch:
         outside, self._inner = self._inner, 0.0
         begin = time.perf_counter()
         yield
-        seconds = time.perf_counter() - begin
+        end = time.perf_counter()
+        if self._trace is not None:
+            self._trace.add(_WAITS.get(name, name), begin, end)
+        seconds = end - begin
         self.seconds[name] += seconds - self._inner
         self._inner = outside + seconds
 
@@ -59,7 +68,9 @@ class Strategy(ABC):
 
     def __init__(self, conf: CommConf) -> None:
         self.conf = conf
-        self.watch = Stopwatch()
+        #: Of the last iterations; None if nobody wants it.
+        self.trace = Trace(conf.timeline) if conf.timeline else None
+        self.watch = Stopwatch(self.trace)
 
     def advertise(self, epoch_id: str, rank: int) -> dict[str, Any]:
         """What the other ranks have to know of this one before :meth:`join`; JSON-able."""

@@ -35,6 +35,7 @@ def test_defaults() -> None:
         "",
         10,
         0.25,
+        0,
         True,
         True,
     )

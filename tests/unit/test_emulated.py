@@ -73,6 +73,15 @@ def test_every_shipped_profile_reads_and_writes_itself() -> None:
         assert Profile.read(path).to_json() == path.read_text()
 
 
+def test_a_scaled_profile_keeps_its_layers_and_their_proportions(tmp_path: Path) -> None:
+    scaled = TINY.scaled(parameters=0.4, seconds=3.0)
+    assert [layer.name for layer in scaled.layers] == [layer.name for layer in TINY.layers]
+    assert [layer.parameters for layer in scaled.layers] == [4, 2, 1], "none is without parameters"
+    assert [(layer.forward, layer.backward) for layer in scaled.layers] == [(3.0, 6.0), (1.5, 3.0), (0.75, 1.5)]
+    (tmp_path / "scaled.json").write_text(scaled.to_json())
+    assert Profile.read(tmp_path / "scaled.json") == scaled
+
+
 def test_lenet_has_the_shapes_of_the_real_one() -> None:
     shapes = [tuple(shape) for layer in Profile.load("lenet5").layers for shape in layer.shapes.values()]
     assert shapes == [tuple(parameter.shape) for parameter in LeNet5().parameters()]

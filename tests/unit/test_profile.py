@@ -51,17 +51,31 @@ def test_backward_counts_for_the_layer_whose_gradient_is_there():
 def test_startup_is_up_to_the_first_byte_and_transfers_in_parallel_are_one():
     network = NetworkTimes(window=10)
     assert network.medians() is None
+    network.end()
+    assert network.medians() is None, "a step in which nothing came"
     network.add([[], [[1, 10.0, 11.0, 13.0, 100], [2, 10.0, 12.0, 16.0, 300]]])
-    assert network.medians() == (1.5, 5 / 400)
-    network.add([[[1, 0.0, 1.0, 2.0, 100], [2, 3.0, 4.0, 5.0, 100]]])
-    assert network.medians() == (1.25, (5 / 400 + 2 / 200) / 2), "the pause between the two is not transfer"
+    network.end()
+    assert network.medians() == (1.0, 5 / 400)
+    network.add([[[1, 0.0, 2.0, 3.0, 100], [2, 3.0, 4.0, 5.0, 100]]])
+    network.end()
+    assert network.medians() == (1.5, (5 / 400 + 2 / 200) / 2), "the pause between the two is not transfer"
+
+
+def test_batches_that_come_at_the_same_time_count_once_and_say_nothing_of_startups():
+    network = NetworkTimes(window=10)
+    network.add([[[1, 0.0, 1.0, 4.0, 300]]])
+    network.add([[[1, 0.0, 4.0, 6.0, 100], [2, 0.0, 3.0, 5.0, 100]], [[1, 10.0, 13.0, 15.0, 100]]])
+    network.end()
+    assert network.medians() == (2.0, 7 / 600), "of the first and the last batch"
 
 
 def test_blocks_that_came_with_their_notices_are_not_measured():
     network = NetworkTimes(window=10)
     network.add([[[1, 10.0, 10.0, 10.1, 100]]])
+    network.end()
     assert network.medians() is None
     network.add([[[1, 10.0, 10.0, 10.1, 100], [2, 10.0, 12.0, 16.0, 400]]])
+    network.end()
     assert network.medians() == (2.0, 4 / 400)
 
 
@@ -134,7 +148,9 @@ def test_a_profile_comes_first_and_a_new_plan_when_it_drifts():
     assert (len(pulls), len(pushes)) == (2, 1), "pushes were not measured"
     request = planner.requests[-2]
     assert (request["policy"], request["startup"], request["compute"]) == ("ibatch", 0.001, [0.5, 0.25])
+    profile = {name: request[name] for name in ("startup", "transfer", "compute")}
     planned = {"policy": "ibatch", "batches": [[1, 1], [2, 2]], "predicted_seconds": 0.75, "optimal_ratio": 1.0}
+    planned["profile"] = profile
     assert made.plans == {"pull": planned, "push": {"policy": "whole", "batches": [[1, 2]]}}
     assert request["transfer"] == pytest.approx([64e-9, 20e-9]), "one of two ranks has half of each layer"
     measured["pull"]["startup"] = 0.0012

@@ -156,6 +156,7 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
 
   private def report(transfer: Transfer, reply: ObjectNode): Unit = {
     reply.put("bytes", transfer.bytes).put("aggregate_seconds", transfer.aggregateSeconds)
+    transfer.sum.foreach(sum => reply.putArray("sum").add(sum.begun / 1e9).add(sum.ended / 1e9))
     val batches = reply.putArray("batches")
     transfer.batches.foreach { batch =>
       val blocks = batches.addArray()

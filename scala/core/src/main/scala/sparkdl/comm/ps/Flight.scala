@@ -74,6 +74,9 @@ private[ps] final class Flight(val parts: Seq[Part]) {
   def times: Seq[Fetched] = parts.map(_.times)
 }
 
+/** When something was done, by System.nanoTime. */
+final case class Span(begun: Long, ended: Long)
+
 /**
  * A batch of gradients for this rank's shard.
  *
@@ -84,5 +87,5 @@ private[ps] final class Gathering(
     val slice: ShardSlice,
     val flight: Flight,
     val own: CompletableFuture[Void],
-    val sum: CompletableFuture[Void]
+    val sum: CompletableFuture[Span]
 )

@@ -8,6 +8,8 @@ import java.util.concurrent.{
   TimeUnit,
   TimeoutException
 }
+import java.util.function.{Function => JFunction}
+
 import sparkdl.comm.CommException
 import sparkdl.comm.transport.BlockServer
 
@@ -53,16 +55,15 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
    *
    * @param small it takes less time than to wake another thread for it
    */
-  def compute(what: String, small: Boolean, ready: CompletableFuture[Void]*)(
-      work: => Unit
-  ): CompletableFuture[Void] = {
+  def compute[T](what: String, small: Boolean, ready: CompletableFuture[Void]*)(work: => T): CompletableFuture[T] = {
+    val run: JFunction[Void, T] = _ => work
     val all = CompletableFuture.allOf(ready: _*)
-    (if (small) all.thenRun(() => work) else all.thenRunAsync(() => work, node.pool))
+    (if (small) all.thenApply[T](run) else all.thenApplyAsync[T](run, node.pool))
       .whenComplete((_, cause) => if (cause != null) fail(describe(cause, what, rank)))
   }
 
   /** Waits for `done` until `deadline` of System.nanoTime; `late` makes the exception of a wait that took too long. */
-  def await(done: CompletableFuture[Void], deadline: Long)(late: => CommException): Unit =
+  def await(done: CompletableFuture[_], deadline: Long)(late: => CommException): Unit =
     try CompletableFuture.anyOf(done, failed).get(deadline - System.nanoTime, TimeUnit.NANOSECONDS)
     catch {
       case e: ExecutionException => throw (if (hasFailed) firstFailure else e.getCause)

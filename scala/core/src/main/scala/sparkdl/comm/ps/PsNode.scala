@@ -9,13 +9,13 @@ import scala.util.control.NonFatal
 import com.codahale.metrics.{Gauge, MetricRegistry}
 
 import sparkdl.comm.{CommConf, CommException}
-import sparkdl.comm.transport.{Blocks, ControlPeer, ControlPlane, ControlReceiver, Transport}
+import sparkdl.comm.transport.{Blocks, ControlPeer, ControlPlane, ControlReceiver, SlowStart, Transport}
 
 /** What one executor has for all ranks on it: the way to be called, the blocks, the sessions and their metrics. */
 final class PsNode(transport: Transport, conf: CommConf, registry: MetricRegistry) extends ControlReceiver {
   private val sessions = new ConcurrentHashMap[(Long, Int), PsSession]
 
-  val blocks: Blocks = transport.blocks
+  val blocks: Blocks = SlowStart.wrap(transport.blocks)
   val metrics = new PsMetrics(registry)
   registry.register("ps.sessions", new Gauge[Int] { override def getValue: Int = sessions.size })
 

@@ -20,8 +20,14 @@ final case class Peer(controlHost: String, controlPort: Int, blocks: BlockServer
  * @param bytes that came over the network for it
  * @param batches when the blocks of each of its batches came
  * @param aggregateSeconds that it waited for a sum after the last byte had come
+ * @param sum when that was added up
  */
-final case class Transfer(bytes: Long, batches: Seq[Seq[Fetched]], aggregateSeconds: Double = 0)
+final case class Transfer(
+    bytes: Long,
+    batches: Seq[Seq[Fetched]],
+    aggregateSeconds: Double = 0,
+    sum: Option[Span] = None
+)
 
 /**
  * One rank of a synchronous parameter server: worker and server of the shard with its number.
@@ -193,7 +199,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     node.metrics.pushedBytes.inc(found.flight.bytes)
     node.metrics.pushTime.update(arrived - begin, TimeUnit.NANOSECONDS)
     node.metrics.aggregateTime.update(reduced - arrived, TimeUnit.NANOSECONDS)
-    Transfer(found.flight.bytes, Seq(found.flight.times), (reduced - arrived) / 1e9)
+    Transfer(found.flight.bytes, Seq(found.flight.times), (reduced - arrived) / 1e9, Some(found.sum.join()))
   }
 
   def noticed(notice: Notice): Unit =
@@ -233,7 +239,11 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     })
     val own = new CompletableFuture[Void]
     val small = slice.shape.count * map.wire.bytes <= node.blocks.fetchAbove
-    val sum = incoming.compute(s"add up batch $batch of version $version", small, flight.all, own)(math.reduce(slice))
+    val sum = incoming.compute(s"add up batch $batch of version $version", small, flight.all, own) {
+      val begun = System.nanoTime
+      math.reduce(slice)
+      Span(begun, System.nanoTime)
+    }
     new Gathering(slice, flight, own, sum)
   }
 
@@ -248,7 +258,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   /** Waits for `done`, which comes with or after all of `flight`. */
   private def finish(
       flight: Flight,
-      done: CompletableFuture[Void],
+      done: CompletableFuture[_],
       begin: Long,
       what: String,
       version: Long,

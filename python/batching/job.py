@@ -1,0 +1,160 @@
+"""A Spark application of bench_ps.py: fits of one network, one for each way to cut it into batches.
+
+A fit begins with two epochs in which it measures and plans, and then has as many epochs of equal length as are timed. Its
+result is a JSON line.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from pyspark.sql import DataFrame, SparkSession
+from torch import nn
+
+from sparkdl_comm import TorchEstimator, TorchModel
+from sparkdl_comm.lab.emulated import EmulatedNetwork
+from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.networks import LeNet5
+from sparkdl_comm.report.timeline import Timeline
+
+#: What a way is called in the table -> spark.sparkdl.comm.ps.batching and .pushBatching. The paper batches pulls only.
+WAYS = {
+    "whole": ("whole", "whole"),
+    "layerwise": ("layerwise", "layerwise"),
+    "ibatch-pull": ("ibatch", "whole"),
+    "ibatch": ("ibatch", "ibatch"),
+    "optimal": ("optimal", "optimal"),
+}
+_WARM_UP_EPOCHS = 2
+_INPUTS = 784
+
+
+class SmallVgg(nn.Sequential):
+    """Much to compute in front and much to send behind, as VGG has it.
+
+    Input [rows, 784] (28 x 28, flat), output [rows, 10]."""
+
+    def __init__(self) -> None:
+        layers: list[nn.Module] = [nn.Unflatten(1, (1, 28, 28))]
+        for inputs, outputs in ((1, 16), (16, 32), (32, 64)):
+            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()]
+            layers += [nn.Conv2d(outputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Flatten(), nn.Linear(576, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)]
+        super().__init__(*layers)
+
+
+#: Networks that really compute.
+REAL: dict[str, Callable[[], nn.Module]] = {"real:lenet5": LeNet5, "real:vgg": SmallVgg}
+
+
+@dataclass(frozen=True)
+class Job:
+    """`network`: of REAL, or the file that an emulated one's profile is in; `ways`: of WAYS; `rows`: of a rank in a step;
+    `steps`: of an epoch; `epochs`: timed ones. Results go to the file `output`."""
+
+    network: str
+    ways: list[str]
+    ranks: int
+    rows: int
+    steps: int
+    epochs: int
+    output: str
+
+    @classmethod
+    def here(cls) -> Job:
+        """From this program's only argument."""
+        return cls(**json.loads(sys.argv[1]))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    def profile_iterations(self) -> int:
+        """So that the plan is in use before the first epoch that is timed: pulls change one step after it is made, pushes
+        two."""
+        return _WARM_UP_EPOCHS * self.steps - 3
+
+    def make_network(self) -> Callable[[], nn.Module]:
+        if self.network in REAL:
+            return REAL[self.network]
+        return functools.partial(EmulatedNetwork, Profile.read(Path(self.network)))
+
+
+def train(spark: SparkSession, data: DataFrame, job: Job, way: str) -> TorchModel:
+    batching, push = WAYS[way]
+    spark.conf.set("spark.sparkdl.comm.ps.batching", batching)
+    spark.conf.set("spark.sparkdl.comm.ps.pushBatching", push)
+    spark.conf.set("spark.sparkdl.comm.ps.profileIterations", job.profile_iterations())
+    spark.conf.set("spark.sparkdl.comm.timeline", job.epochs * job.steps)
+    return TorchEstimator(
+        model=job.make_network(),
+        loss="CrossEntropyLoss",
+        optimizer=functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+        batchSize=job.ranks * job.rows,
+        maxIter=_WARM_UP_EPOCHS + job.epochs,
+        num_workers=job.ranks,
+        strategy="ps",
+    ).fit(data)
+
+
+def result(model: TorchModel, job: Job) -> dict[str, Any]:
+    summary = model.summary or {}
+    digest = hashlib.sha256()
+    for tensor in model.module.state_dict().values():
+        digest.update(tensor.numpy().data)
+    return {
+        "samples": [row["seconds"] / job.steps for row in model.history[_WARM_UP_EPOCHS:]],
+        "phases": phases(model.timeline()),
+        "bytes": sum(summary["bytes"].values()) / summary["iterations"],
+        "batching": summary["batching"],
+        "weights": digest.hexdigest(),
+    }
+
+
+def phases(timeline: Timeline) -> dict[str, float]:
+    """Seconds of an iteration, the mean over ranks and iterations, in each phase; what is within another one counts once."""
+    spent: dict[str, float] = defaultdict(float)
+    around: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for span in timeline.spans:
+        if "batch" in span:
+            continue
+        outer, seconds = around[span["rank"]], span["end"] - span["begin"]
+        while outer and outer[-1]["end"] <= span["begin"]:
+            outer.pop()
+        if outer:
+            spent[outer[-1]["name"]] -= seconds
+        outer.append(span)
+        spent[span["name"]] += seconds
+    return {name: seconds / len(timeline.iterations) / timeline.world for name, seconds in spent.items()}
+
+
+def results(spark: SparkSession, job: Job) -> Iterator[dict[str, Any]]:
+    count, random = job.ranks * job.rows * job.steps, np.random.default_rng(5)
+    features = random.random((count, _INPUTS), np.float32)
+    table = pd.DataFrame({"features": list(features), "label": random.integers(0, 10, count)})
+    data = spark.createDataFrame(table, "features array<float>, label long").repartition(job.ranks).cache()
+    for way in job.ways:
+        yield {"way": way, **result(train(spark, data, job, way), job)}
+
+
+def main() -> None:
+    job = Job.here()
+    spark = SparkSession.builder.appName("bench_ps").getOrCreate()
+    with open(job.output, "w") as output:
+        for line in results(spark, job):
+            print(json.dumps(line), file=output, flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

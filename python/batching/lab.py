@@ -1,0 +1,211 @@
+"""The parameter server with layers in batches, on an emulated network; computing is emulated, or real.
+
+Theory of an iteration, whatever the batches: links carry each parameter and each gradient once, (N-1)/N of the bytes each
+way, and no pull of a step ends after its first push begins; computing is that of the profile, and not known of networks that
+really compute. So it takes at least
+
+    max(computing + 2 (T_s + T_t[1]), communication + 2 T_s + C_f[L] + C_b[L])
+
+with the start-up T_s that the lab adds, T_t[1] the transfer of the first layer, and C_f[L], C_b[L] forward and backward of
+the last one: the first layer is pulled before anything is computed and pushed after everything is, and the last one is
+computed between the last pull and the first push.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batching.job import REAL, WAYS, Job
+
+import sparkdl_comm
+from sparkdl_comm.errors import ConfError, LabError
+from sparkdl_comm.lab import Lab
+from sparkdl_comm.lab.bench import Report, Row, versions
+from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.lab.rates import LinkRate
+from sparkdl_comm.lab.spark import SparkCluster
+from sparkdl_comm.ps.plan import make_plans
+from sparkdl_comm.topology import Topology
+
+_FOLDER = Path(__file__).parents[1]
+_LOG_TAIL = 3000
+_BITS = 8 * 4  # of a parameter
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network on the lab. `profile`: None if it really computes; `rate`: bit/s of a link; `delay`: seconds that the lab adds
+    to a communication's start-up."""
+
+    name: str
+    profile: Profile | None
+    world: int
+    rate: float
+    delay: float
+
+    @property
+    def about(self) -> dict[str, float]:
+        """Of an emulated network: its `parameters`, and `scale`, their share of the real one's; `pull_seconds`, in which all
+        parameters reach a rank, and likewise all gradients their servers; `forward_seconds`; `bound_seconds`, the theory
+        value."""
+        if self.profile is None:
+            return {}
+        first, last = self.profile.layers[0], self.profile.layers[-1]
+        pull = self._transfer(self.profile.parameters)
+        computing = self.profile.seconds + 2 * (self.delay + self._transfer(first.parameters))
+        return {
+            "parameters": self.profile.parameters,
+            "scale": self.profile.parameters / Profile.load(self.name).parameters,
+            "pull_seconds": pull,
+            "forward_seconds": sum(layer.forward for layer in self.profile.layers),
+            "bound_seconds": max(computing, 2 * (pull + self.delay) + last.forward + last.backward),
+        }
+
+    def _transfer(self, parameters: int) -> float:
+        return parameters * _BITS * (self.world - 1) / self.world / self.rate
+
+
+def bench(options: Namespace, report: Report) -> None:
+    """Adds a row for each network, pull-to-forward ratio, delay and way, and what it means beside others.
+
+    :param options: of bench_ps.py.
+    :raises ConfError: an option that makes no sense. LabError: an application failed.
+    """
+    topology = Topology.parse(options.topology)
+    ways = options.batching.split(",")
+    if unknown := set(ways) - WAYS.keys():
+        raise ConfError(f"--batching {', '.join(sorted(unknown))}: must be some of {', '.join(WAYS)}")
+    cases = [
+        case
+        for name in options.model.split(",")
+        for rate in options.rate.split(",")
+        for delay in options.delay.split(",")
+        for case in [_case(name, rate, _number("--delay", delay) / 1e3, topology.world, options)]
+    ]
+    environment = {"PYTHONPATH": os.pathsep.join([str(_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    with (
+        tempfile.TemporaryDirectory(prefix="sparkdl-batching-") as folder,
+        Lab(topology.with_rates(round(cases[0].rate))) as lab,
+        lab.spark(memory=options.memory, env=environment) as spark,
+    ):
+        for case in cases:
+            link = LinkRate(round(case.rate), round(case.rate))
+            lab.set_rates({(host.index, 0): link for host in topology.hosts})
+            about = ", ".join(f"{name} {value:.3g}" for name, value in case.about.items())
+            report.note(f"{case.name} at {case.rate / 1e6:.1f} Mbit/s, {case.delay:g} s added to a start-up: {about}")
+            network = case.name
+            if case.profile is not None:
+                network = str(Path(folder, "profile.json"))
+                Path(network).write_text(case.profile.to_json())
+            job = Job(network, ways, case.world, options.rows, options.steps, options.repeats, f"{folder}/out")
+            _submit(spark, job, case, options.timeout)
+            found = [json.loads(line) for line in Path(job.output).read_text().splitlines()]
+            for row in _rows(case, found, topology, options):
+                report.add(row)
+
+
+def _case(name: str, rate: str, delay: float, world: int, options: Namespace) -> Case:
+    """`rate`: Mbit/s, or "auto:R": at which pulling takes R times as long as forward."""
+    kind, _, ratio = rate.partition(":")
+    if name in REAL:
+        if kind == "auto":
+            raise ConfError(f"--rate {rate}: {name} computes as fast as it can; give Mbit/s")
+        return Case(name, None, world, _number("--rate", rate) * 1e6, delay)
+    full = Profile.load(name)
+    share = options.forward / options.slowdown / sum(layer.forward for layer in full.layers)
+    profile = full.scaled(share, share * options.slowdown)
+    if kind != "auto":
+        return Case(name, profile, world, _number("--rate", rate) * 1e6, delay)
+    wanted = _number("--rate", ratio) if ratio else 1.0
+    at_1_bit = Case(name, profile, world, 1.0, delay).about
+    return Case(name, profile, world, at_1_bit["pull_seconds"] / at_1_bit["forward_seconds"] / wanted, delay)
+
+
+def _number(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfError(f"{option} {text}: must be numbers") from None
+
+
+def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float) -> None:
+    conf = sparkdl_comm.spark_conf(strategy="ps", progress=False, slot_timeout="2min")
+    conf |= {"spark.ui.enabled": "false", "spark.log.level": "WARN", "spark.ui.showConsoleProgress": "false"}
+    if case.delay:
+        conf["spark.executor.extraJavaOptions"] = f"-Dsparkdl.comm.lab.startupSeconds={case.delay}"
+    arguments = [f"--conf={key}={value}" for key, value in conf.items()]
+    arguments += [str(_FOLDER / "batching" / "job.py"), job.to_json()]
+    done = spark.submit(arguments, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        raise LabError(f"the application ended with status {done.returncode}: {done.stdout[-_LOG_TAIL:]}")
+
+
+def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: Namespace) -> Iterator[Row]:
+    seconds = {result["way"]: statistics.median(result["samples"]) for result in found}
+    predicted = _predicted(found)
+    same = len({result["weights"] for result in found}) == 1
+    for result in found:
+        way, plans = result["way"], result["batching"]
+        extra: dict[str, Any] = {
+            "delay": case.delay,
+            **case.about,
+            "batches": {name: len(plan["batches"]) for name, plan in plans.items()},
+            "predicted_seconds": predicted.get(way),
+            "measured_over_predicted": seconds[way] / predicted[way] if way in predicted else None,
+            "phases": result["phases"],
+            "plans": {name: plan["batches"] for name, plan in plans.items() if "profile" in plan},
+            "startup_seconds": {name: plan["profile"]["startup"] for name, plan in plans.items() if "profile" in plan},
+            "transfer_seconds": {
+                name: sum(plan["profile"]["transfer"]) for name, plan in plans.items() if "profile" in plan
+            },
+        }
+        extra |= {
+            f"throughput_over_{other}": seconds[other] / seconds[way]
+            for other in ("whole", "layerwise")
+            if other in seconds
+        }
+        yield Row(
+            suite="ps",
+            case=case.name,
+            algorithm=way,
+            topology=topology.text,
+            rate_mbit=case.rate / 1e6,
+            world=case.world,
+            bytes=round(result["bytes"]),
+            samples=result["samples"],
+            theory_seconds=case.about.get("bound_seconds"),
+            verified=same,
+            compute="emulated" if case.profile is not None else "real",
+            versions=versions("torch", "pyspark", "sparkdl_comm"),
+            extra=extra,
+        )
+
+
+def _predicted(found: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds of an iteration by way: what the planner says of the batches in use. Those that were cut without a profile are
+    judged by the one that another way measured; nobody is, if there is none."""
+    plans = {result["way"]: result["batching"] for result in found}
+    measured = next((each for each in plans.values() if all("profile" in plan for plan in each.values())), None)
+    predicted = {way: 0.0 for way in plans if measured is not None}
+    if measured is None:
+        return {}
+    requests, owners = [], []
+    for way, each in plans.items():
+        for name, plan in each.items():
+            if "predicted_seconds" in plan:
+                predicted[way] += plan["predicted_seconds"]
+            else:
+                requests.append({**measured[name]["profile"], "direction": name, "policy": plan["policy"]})
+                owners.append(way)
+    for way, plan in zip(owners, make_plans(requests), strict=True):
+        predicted[way] += plan.predicted_seconds
+    return predicted

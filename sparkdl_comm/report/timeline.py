@@ -1,0 +1,158 @@
+"""What all ranks did in the last iterations of a run, drawn, or as a trace that Chrome and Perfetto show.
+
+A rank's spans, by ``name``:
+
+- ``forward``, ``backward``, ``update``: what the worker did; ``wait for pull``, ``wait for push``: that it waited in them;
+- of each batch of layers (strategy ps): ``pull batch``, from the first byte to the last; ``forward batch`` and ``backward
+  batch``, computing its layers, waits for their parameters excluded; ``push batch``, gradients of the others coming to this
+  rank, which is their server; ``aggregate batch``, adding them up; ``update batch``, the optimizer.
+
+Times of all ranks are on rank 0's clock: see :func:`sparkdl_comm.train.trace.offset`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkdl_comm.errors import InputError, PersistenceError, PluginError
+from sparkdl_comm.train.trace import offset
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: The rows of a rank, from above, and the spans in each. Those of the first kind may overlap each other.
+_ROWS = {
+    "pull": ("pull batch",),
+    "worker": ("forward", "backward", "update", "wait for pull", "wait for push"),
+    "batches": ("forward batch", "backward batch", "update batch"),
+    "push": ("push batch",),
+    "sums": ("aggregate batch",),
+}
+_OVERLAPPING = ("pull", "push")
+_ROW_OF = {name: row for row, names in _ROWS.items() for name in names}
+
+
+class Timeline:
+    """``spans``: of all ranks and iterations, in the order in which they began: ``rank``, ``iteration`` (from 1), ``name``,
+    ``begin`` and ``end`` (seconds since the first began); where it has them ``batch`` (from 0), ``layers`` (first and last,
+    from 1), and of what came over the network ``bytes``, ``from`` (ranks) and ``startup`` (seconds from the request to the
+    first byte). ``uncertainty``: seconds by which clocks of different machines may be misaligned.
+    """
+
+    def __init__(self, reports: Sequence[Mapping[str, Any]]) -> None:
+        """:param reports: of the ranks in order, as :meth:`sparkdl_comm.train.trace.Trace.report` makes them."""
+        self.world = len(reports)
+        offsets = [offset(report["clocks"], reports[0]["clocks"]) for report in reports]
+        self.uncertainty = max(wrong for _, wrong in offsets)
+        self.spans: list[dict[str, Any]] = [
+            {
+                "rank": rank,
+                "iteration": iteration["iteration"],
+                **span,
+                "begin": span["begin"] - ahead,
+                "end": span["end"] - ahead,
+            }
+            for rank, (report, (ahead, _)) in enumerate(zip(reports, offsets, strict=True))
+            for iteration in report["iterations"]
+            for span in iteration["spans"]
+        ]
+        self.spans.sort(key=lambda span: (span["begin"], -span["end"]))
+        first = self.spans[0]["begin"] if self.spans else 0.0
+        for span in self.spans:
+            span["begin"] -= first
+            span["end"] -= first
+
+    @property
+    def iterations(self) -> list[int]:
+        """Their numbers, from 1."""
+        return sorted({span["iteration"] for span in self.spans})
+
+    def save(self, path: str | Path) -> None:
+        """Writes a trace for https://ui.perfetto.dev or chrome://tracing: JSON, microseconds, a process for each rank.
+
+        :param path: on this machine. :raises PersistenceError: it cannot be written.
+        """
+        trace = {
+            "traceEvents": list(self._events()),
+            "displayTimeUnit": "ms",
+            "otherData": {"clock": "rank 0's", "uncertainty_seconds": self.uncertainty},
+        }
+        try:
+            Path(path).write_text(json.dumps(trace))
+        except OSError as error:
+            raise PersistenceError(f"the timeline cannot be written to {path}: {error}") from error
+
+    def plot(self, iteration: int | None = None, ranks: Sequence[int] = (0,)) -> Figure:
+        """A drawing of one iteration: batches in colours of their own, grey where the worker waits.
+
+        :param iteration: from 1; default: the last one.
+        :raises InputError: it was not traced, or there is no such rank. PluginError: no matplotlib.
+        """
+        number = self.iterations[-1] if iteration is None else iteration
+        if number not in self.iterations or not set(ranks) <= set(range(self.world)):
+            raise InputError(
+                f"iteration={number}, ranks={list(ranks)}: there are iterations {self.iterations[0]} to"
+                f" {self.iterations[-1]} and ranks 0 to {self.world - 1}"
+            )
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as exc:
+            raise PluginError("a plot needs matplotlib: pip install sparkdl_comm[demo]") from exc
+        rows = [(rank, row) for rank in ranks for row in _ROWS]
+        figure = Figure(figsize=(11, 0.8 + 0.3 * len(rows)), layout="constrained")
+        axes = figure.add_subplot()
+        chosen = [span for span in self.spans if span["iteration"] == number and span["rank"] in ranks]
+        begin = min(span["begin"] for span in chosen)
+        for span in chosen:
+            colour = f"C{span['batch'] % 10}" if "batch" in span else _WORKER_COLOURS[span["name"]]
+            axes.broken_barh(
+                [(span["begin"] - begin, span["end"] - span["begin"])],
+                (rows.index((span["rank"], _ROW_OF[span["name"]])) - 0.4, 0.8),
+                facecolors=colour,
+                edgecolor="white",
+                linewidth=0.3,
+            )
+        axes.set_yticks(range(len(rows)), [f"{rank}: {row}" if row == "pull" else row for rank, row in rows])
+        axes.invert_yaxis()
+        axes.set_xlabel(f"seconds of iteration {number}")
+        for name, colour in _WORKER_COLOURS.items():
+            axes.broken_barh([(0, 0)], (0, 0), facecolors=colour, label=name)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.15), ncols=len(_WORKER_COLOURS), frameon=False)
+        return figure
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        """Of the Trace Event Format. Pulls and pushes of batches overlap each other, so they are asynchronous events."""
+        lanes = {row: lane for lane, row in enumerate(_ROWS)}
+        for rank in range(self.world):
+            yield {"ph": "M", "pid": rank, "tid": 0, "name": "process_name", "args": {"name": f"rank {rank}"}}
+            for row, lane in lanes.items():
+                yield {"ph": "M", "pid": rank, "tid": lane, "name": "thread_name", "args": {"name": row}}
+        for number, span in enumerate(self.spans):
+            row = _ROW_OF[span["name"]]
+            begin, end = span["begin"] * 1e6, span["end"] * 1e6
+            where = {"pid": span["rank"], "tid": lanes[row], "cat": row, "name": _label(span)}
+            about = {key: value for key, value in span.items() if key not in ("rank", "name", "begin", "end")}
+            if row in _OVERLAPPING:
+                yield {"ph": "b", "id": number, "ts": begin, "args": about, **where}
+                yield {"ph": "e", "id": number, "ts": end, **where}
+            else:
+                yield {"ph": "X", "ts": begin, "dur": end - begin, "args": about, **where}
+
+
+_WORKER_COLOURS = {
+    "forward": "tab:green",
+    "backward": "tab:olive",
+    "update": "tab:purple",
+    "wait for pull": "lightgrey",
+    "wait for push": "darkgrey",
+}
+
+
+def _label(span: Mapping[str, Any]) -> str:
+    if "layers" not in span:
+        return str(span["name"])
+    first, last = span["layers"]
+    return f"{span['name'].removesuffix(' batch')} {first}-{last}"

@@ -1,0 +1,66 @@
+"""bench_ps on an emulated network: a row for every way to cut a network into batches, all with the same bits."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkdl_comm.lab.bench import FIELDS
+
+PROGRAM = Path(__file__).parents[2] / "python" / "bench_ps.py"
+WAYS = ["whole", "layerwise", "ibatch-pull", "ibatch", "optimal"]
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PROGRAM), "--topology", "star:2", "--quick", "--json", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("networks")
+def test_every_way_gives_a_row_and_the_same_bits() -> None:
+    done = bench("--delay", "20")
+    assert done.returncode == 0, done.stderr
+    found = {row["algorithm"]: row for row in json.loads(done.stdout)}
+    assert list(found) == WAYS
+    for way, row in found.items():
+        assert set(FIELDS) <= row.keys()
+        assert row["verified"]
+        assert (row["compute"], row["world"], row["delay"]) == ("emulated", 2, 0.02)
+        assert row["pull_seconds"] == pytest.approx(row["forward_seconds"]), "the rate was chosen so"
+        assert row["predicted_seconds"] > 0
+        assert row["theory_seconds"] >= 2 * row["pull_seconds"]
+        assert row["throughput_over_whole"] == pytest.approx(found["whole"]["seconds"] / row["seconds"])
+        assert {"forward", "backward", "update"} <= row["phases"].keys()
+        assert row["batches"]["push"] == {"layerwise": 19, "whole": 1, "ibatch-pull": 1}.get(
+            way, row["batches"]["push"]
+        )
+    for direction in ("pull", "push"):
+        assert found["optimal"]["startup_seconds"][direction] >= 0.02, "as the lab delays it"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("networks")
+def test_networks_that_compute() -> None:
+    done = bench("--model", "real:vgg", "--rate", "200", "--batching", "whole,ibatch")
+    assert done.returncode == 0, done.stderr
+    for row in json.loads(done.stdout):
+        assert (row["case"], row["compute"], row["theory_seconds"]) == ("real:vgg", "real", None)
+        assert row["verified"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--batching", "whole,sideways"], "sideways: must be some of whole"),
+        (["--model", "real:vgg", "--rate", "auto:1"], "give Mbit/s"),
+        (["--model", "vgg99"], "profile 'vgg99' is not known"),
+        (["--rate", "fast"], "--rate fast"),
+    ],
+)
+def test_options_that_make_no_sense(arguments: list[str], said: str) -> None:
+    done = bench(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
