@@ -272,8 +272,8 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
         if (missing.isEmpty) s"rank $rank did not finish its $what of version $version in $timeoutSeconds s"
         else
           s"rank $rank waited $timeoutSeconds s for ${missing.map(_.from).mkString("rank ", ", rank ", "")}" +
-          s" in $what of version $version (${missing.map(_.bytes).sum} bytes); a rank that needs longer than that" +
-          " for a step needs a larger spark.sparkdl.comm.timeout",
+            s" in $what of version $version (${missing.map(_.bytes).sum} bytes); a rank that needs longer than that" +
+            " for a step needs a larger spark.sparkdl.comm.timeout",
         missing.headOption.fold(-1)(_.from)
       )
     }
