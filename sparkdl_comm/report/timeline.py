@@ -23,7 +23,7 @@ from sparkdl_comm.train.trace import offset
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: The rows of a rank, from above, and the spans in each. Those of the first kind may overlap each other.
+#: The rows of a rank, from above, and the spans in each.
 _ROWS = {
     "pull": ("pull batch",),
     "worker": ("forward", "backward", "update", "wait for pull", "wait for push"),
@@ -31,7 +31,8 @@ _ROWS = {
     "push": ("push batch",),
     "sums": ("aggregate batch",),
 }
-_OVERLAPPING = ("pull", "push")
+#: Batches come, and are added up, beside each other.
+_OVERLAPPING = ("pull", "push", "sums")
 _ROW_OF = {name: row for row, names in _ROWS.items() for name in names}
 
 
@@ -124,7 +125,7 @@ class Timeline:
         return figure
 
     def _events(self) -> Iterator[dict[str, Any]]:
-        """Of the Trace Event Format. Pulls and pushes of batches overlap each other, so they are asynchronous events."""
+        """Of the Trace Event Format. What may overlap is made of asynchronous events."""
         lanes = {row: lane for lane, row in enumerate(_ROWS)}
         for rank in range(self.world):
             yield {"ph": "M", "pid": rank, "tid": 0, "name": "process_name", "args": {"name": f"rank {rank}"}}

@@ -88,7 +88,8 @@ class BatchTrace:
             if blocks:
                 senders, asked, begun, ended, count = zip(*blocks, strict=True)
                 about = {"layers": cut.pairs[batch], "bytes": sum(count), "from": senders}
-                self._trace.add(name, min(begun), max(ended), batch=batch, startup=min(begun) - min(asked), **about)
+                about |= {"startup": min(begun) - min(asked), "iteration": self._trace.current + self.between}
+                self._trace.add(name, min(begun), max(ended), batch=batch, **about)
 
     def collected(self, cut: Batches, batch: int, answer: Mapping[str, Any]) -> None:
         """The executor has the sum of all ranks' gradients of a batch; ``answer``: its own to `collect`."""
