@@ -17,33 +17,23 @@ import json
 import math
 import sys
 import tempfile
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
-from peers.job_rank import RankJob
+from peers.workload import RankJob
 
 from sparkdl_comm.errors import ConfError, InputError, LabUnavailableError, SparkdlCommError
 from sparkdl_comm.lab import Lab
 from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, positive, versions
 from sparkdl_comm.lab.bench import parser as bench_parser
-from sparkdl_comm.lab.profile import Layer, Profile
+from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.topology import Topology
 
 RANK_PROGRAM = Path(__file__).parent / "peers" / "job_rank.py"
 #: Mbit/s of the paper's links.
 PAPER_RATE = 40_000.0
-
-
-def shrunk(profile: Profile, divisor: int) -> Profile:
-    """Every tensor 1/divisor as large, by its first dimension, and every time as short."""
-
-    def smaller(layer: Layer) -> Layer:
-        shapes = {name: (math.ceil(shape[0] / divisor), *shape[1:]) for name, shape in layer.shapes.items()}
-        return replace(layer, shapes=shapes, forward=layer.forward / divisor, backward=layer.backward / divisor)
-
-    return replace(profile, layers=tuple(map(smaller, profile.layers)))
 
 
 def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
@@ -108,10 +98,11 @@ def arguments() -> Namespace:
     if options.quick:
         options.rows, options.steps, options.repeats, options.shrink = options.rows.split(",")[0], 1, 1, 64
     try:
-        options.name, options.profile = options.profile, shrunk(Profile.load(options.profile), options.shrink)
+        share = 1 / options.shrink
+        options.name, options.profile = options.profile, Profile.load(options.profile).scaled(share, share)
         options.rows = [positive(count) for count in options.rows.split(",")]
         options.systems = [system(text, options.rate) for text in options.systems]
-    except (ConfError, InputError, ValueError, OverflowError) as error:
+    except (ArgumentTypeError, ConfError, InputError, ValueError, OverflowError) as error:
         parser.error(str(error))
     return options
 

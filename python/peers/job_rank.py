@@ -2,7 +2,7 @@
 
     python job_rank.py RENDEZVOUS_FOLDER JOB
 
-JOB: JSON of :class:`RankJob`. Rank 0 prints a JSON line: bytes of the parameters, seconds per iteration in each run (the
+JOB: JSON of a RankJob. Rank 0 prints a JSON line: bytes of the parameters, seconds per iteration in each run (the
 slowest rank's), and whether the weights are at last those that one process finds.
 """
 
@@ -13,12 +13,11 @@ import hashlib
 import json
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from collective_rank import exchange_by_files
-from workload import LEARNING_RATE, loss, right, rows
+from workload import LEARNING_RATE, RankJob, loss, right, rows
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.lab import Place
@@ -33,19 +32,6 @@ from sparkdl_comm.train.strategy import Strategy
 
 #: Of each rank. Waits do not depend on them.
 ROWS = 4
-
-
-@dataclass(frozen=True)
-class RankJob:
-    """``profile``: a file. ``scale``: of its waits. ``steps``: iterations of a run; ``warmup`` runs precede ``repeats``."""
-
-    strategy: str
-    profile: str
-    scale: float
-    steps: int
-    warmup: int
-    repeats: int
-    timeout: float
 
 
 def main() -> None:

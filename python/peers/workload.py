@@ -69,6 +69,20 @@ class Job:
         Path(self.output).write_text("".join(json.dumps({"case": "training", **result}) + "\n" for result in results))
 
 
+@dataclass(frozen=True)
+class RankJob:
+    """Of bench_jobs.py. ``profile``: a file. ``scale``: of its waits. ``steps``: iterations of a run; ``warmup`` runs precede
+    ``repeats``."""
+
+    strategy: str
+    profile: str
+    scale: float
+    steps: int
+    warmup: int
+    repeats: int
+    timeout: float
+
+
 def nbytes(model: Model) -> int:
     """Of the float32 parameters."""
     if not isinstance(model, int):
