@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 
 import torch
 
 from sparkdl_comm.errors import PluginError
+
+_NUMBER = struct.Struct("=q")
 
 
 class SharedSegment:
@@ -45,6 +48,10 @@ class SharedSegment:
         if count == 0:
             return torch.empty(0)
         return torch.frombuffer(self._memory, dtype=torch.float32, count=count, offset=offset)
+
+    def number(self, offset: int) -> int:
+        """The 64-bit integer at byte `offset`, as the other side wrote it last."""
+        return int(_NUMBER.unpack_from(self._memory, offset)[0])
 
     def pin(self) -> None:
         """Page-lock the memory for CUDA, so that copies to and from a GPU are DMA."""

@@ -91,6 +91,7 @@ class FlatModel:
         #: Called in the backward pass with the number of each parameter (in :attr:`parameters`) whose gradient is there.
         self.on_gradient: Callable[[int], None] | None = None
         self._collectors: list[RemovableHandle] = []
+        self._views: dict[int, list[torch.Tensor]] = {}
 
     def fingerprint(self) -> str:
         """SHA-256 over names, shapes and values: equal on all ranks that begin with the same model."""
@@ -123,6 +124,16 @@ class FlatModel:
             collector = self._collector(number, slot.view(gradients))
             self._collectors.append(parameter.register_post_accumulate_grad_hook(collector))
 
+    def move(self, values: torch.Tensor) -> None:
+        """After :meth:`bind`: from now on the parameters are what `values` has, of the same form and device. Not between a
+        forward pass and its backward pass."""
+        views = self._views.setdefault(values.data_ptr(), [])
+        if not views:
+            views.extend(slot.view(values) for slot in self._slots)
+        for slot, view in zip(self._slots, views, strict=True):
+            slot.parameter.data = view
+        self.values = values
+
     def release(self) -> None:
         """Gives the parameters memory of their own again, so that the flat vectors can go."""
         # Python does not find the circle of parameter, collector and model: it goes through torch's own code.
@@ -132,6 +143,7 @@ class FlatModel:
         for slot in self._slots:
             slot.parameter.data = slot.parameter.detach().clone()
             slot.parameter.grad = None
+        self._views.clear()
         self.values = self.gradients = torch.empty(0)
 
     def versions(self) -> list[int]:

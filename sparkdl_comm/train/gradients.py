@@ -25,6 +25,7 @@ class GradientRule:
     """
 
     def __init__(self, optimization: Optimization, gang: Gang, strategy: Strategy, timeout: float) -> None:
+        self._idle = not optimization.judges_gradients
         self._limit = optimization.max_grad_norm
         self._scaled = optimization.precision == "fp16"
         self._gang, self._strategy, self._timeout = gang, strategy, timeout
@@ -37,7 +38,7 @@ class GradientRule:
 
         Raises NonFiniteLossError if the gradient is not finite, and a smaller scale of the loss would not help.
         """
-        if self._limit is None and not self._scaled:
+        if self._idle:
             return True
         gradients = self._strategy.gradients()
         norm = math.sqrt(self._squared_norm(gradients)) / self.scale

@@ -22,6 +22,8 @@ class OptimizerMaker:
 
     def __init__(self, model: FlatModel, optimization: Optimization) -> None:
         self._factory = optimization.optimizer
+        #: Whether :meth:`step` may only be called once all gradients are there.
+        self.judges_gradients = optimization.judges_gradients
         self._groups: list[tuple[dict[str, Any], set[int]]] | None = None
         if optimization.param_groups is not None:
             self._groups = _groups(model, optimization.param_groups(model.module))

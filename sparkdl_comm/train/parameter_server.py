@@ -11,6 +11,9 @@ Steps of an iteration, in the executor's JVM but for the optimizer (spec: iBatch
 5. update: the user's optimizer on this shard alone, here, on each batch that is added up;
 6. publish the shard as the next version, each batch as soon as it is updated; the pulls of that version begin at once.
 
+Where layers travel in batches, steps 4 to 6 and the next pull do not wait for the end of backward: those of the last layers
+go on while the gradients of the first ones are still computed. That takes memory for two versions of the parameters.
+
 What a server has of a batch, or a rank for a server, is one block. Those up to 64 KiB need no fetch: they travel inside of the
 notice that they are there.
 
@@ -40,6 +43,9 @@ from sparkdl_comm.train.shard import Shard
 from sparkdl_comm.train.strategy import Strategy
 from sparkdl_comm.train.trace import BatchTrace
 
+#: What one version counts in the number that tells how many batches are summed; see SegmentMap.scala.
+_SUMMED_VERSION = 1 << 32
+
 
 class ParameterServer(Strategy):
     needs_plugin = True
@@ -58,11 +64,15 @@ class ParameterServer(Strategy):
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         self._gang, self._model = gang, model
+        self._on_gpu = next(model.module.parameters()).device.type == "cuda"
+        policies = {self.conf.ps_batching, self.conf.ps_push_batching or self.conf.ps_batching}
+        self._ahead = "whole" not in policies and not self._on_gpu and not make_optimizer.judges_gradients
         answer = self._request(
             "open",
             peers=[member.payload["strategy"] for member in gang.members],
             layers=[layer.count for layer in model.layers],
             wire=self.conf.ps_wire,
+            ahead=self._ahead,
             timeout=self.conf.timeout,
         )
         self._segment = segment = SharedSegment(answer["segment_bytes"])
@@ -73,7 +83,9 @@ class ParameterServer(Strategy):
             self._request("attach", path=segment.path, pull=self._pulls.pairs, push=self._pushes.pairs)
         finally:
             segment.detach()
-        self._host_values = segment.floats(answer["parameters_offset"], model.count)
+        self._buffers = [segment.floats(offset, model.count) for offset in answer["parameters_offsets"]]
+        self._host_values = self._buffers[0]
+        self._summed_offset = answer["summed_offset"]
         self._host_gradients = segment.floats(answer["gradients_offset"], model.count)
         self._bind(model, segment)
         self._shard = self._make_shard(segment, answer["shard"], model, make_optimizer)
@@ -82,10 +94,12 @@ class ParameterServer(Strategy):
         # A GPU computes behind the host's back: what needs a profile stays at one batch.
         self._profiler = None if self._on_gpu else self._batching.profiler
         self._batch_trace = BatchTrace(self.trace)
-        self._version = 0
+        self._begin_version(0)
+        self._wanted = 0
         # All ranks begin with the same values (the gang compared fingerprints), unless the wire rounds them.
         self._pulled = len(self._pulls)
         if self.conf.ps_wire != "fp32":
+            self._pulled = 0
             self._prefetch(0)
             self._publish(0, range(len(self._pulls)))
 
@@ -93,6 +107,7 @@ class ParameterServer(Strategy):
         self._batch_trace.between = False
         self._pushed = [False] * len(self._pushes)
         self._collected = 0
+        self._unpublished: Countdown | None = None
         self._used: set[int] = set()
         self._measuring = self._profiler is not None
         if self._gate is None or len(self._pulls) == 1:
@@ -149,7 +164,8 @@ class ParameterServer(Strategy):
                 self._push(batch)
         if self._batching.due(self._version + 1):
             self._replan()
-        self._prefetch(self._version + 1)
+        if self._wanted == self._version:
+            self._prefetch(self._version + 1)
         if len(self._pushes) == 1 or not self._shard.in_parts:
             self._collect_all()
 
@@ -159,16 +175,19 @@ class ParameterServer(Strategy):
 
     def update(self, apply: bool = True) -> None:
         with self.watch.phase("update"):
-            if self._collected == len(self._pushes):
+            if self._unpublished is None and self._collected == len(self._pushes):
                 self._batch_trace.begin(self._pushes)
                 if apply:
                     self._shard.step()
                 self._batch_trace.done("update batch", len(self._pushes))
                 self._publish(self._version + 1, range(len(self._pulls)))
-            else:
-                self._update_in_parts(apply)
-        self._version += 1
+            while self._collected < len(self._pushes):
+                self._update_next(apply)
+        self._begin_version(self._version + 1)
+        self._pulled = 0
         self._pushes = self._next_pushes
+        if self._ahead:
+            self._model.move(self._buffers[self._version % 2])
         self._batch_trace.between = True
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
@@ -200,9 +219,8 @@ class ParameterServer(Strategy):
             self._segment = None
 
     def _bind(self, model: FlatModel, segment: SharedSegment) -> None:
-        device = next(model.module.parameters()).device
-        self._on_gpu = device.type == "cuda"
         if self._on_gpu:
+            device = next(model.module.parameters()).device
             segment.pin()
             model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))
             self._host_values.copy_(model.values)
@@ -220,6 +238,11 @@ class ParameterServer(Strategy):
             owned.append((start, exact))
         return Shard(model, owned, self._host_gradients, make_optimizer)
 
+    def _begin_version(self, version: int) -> None:
+        self._version = version
+        #: Whether the next version may be made, and pulled, while this one is computed with: not if its batches are others.
+        self._early = self._ahead and self._shard.in_parts and not self._batching.due(version + 1)
+
     def _replan(self) -> None:
         """The next step's batches may be others; this step's gradients still travel in those they have."""
         with self.watch.phase("push"):
@@ -231,7 +254,7 @@ class ParameterServer(Strategy):
     def _prefetch(self, version: int) -> None:
         """Parameters of `version` may arrive from now on."""
         self._defer("prefetch", version=version)
-        self._pulled = 0
+        self._wanted = version
 
     def _all_pulled(self) -> bool:
         return self._pulled == len(self._pulls)
@@ -269,6 +292,8 @@ class ParameterServer(Strategy):
             self._profiler.pulls.add(answer["batches"])
             if self._all_pulled():
                 self._profiler.pulls.end()
+        if self._all_pulled() and self._early:
+            self._prefetch(self._version + 1)
 
     def _on_gradient(self, number: int) -> None:
         """Backward has made the gradient of a parameter."""
@@ -281,6 +306,8 @@ class ParameterServer(Strategy):
             if complete is not None:
                 self._batch_trace.done("backward batch", complete + 1)
                 self._push(complete)
+            if self._early:
+                self._update_what_is_summed()
         elif self._pushed[self._pushes.of[layer]]:
             raise ModelError(
                 f"backward made the gradient of a parameter of layer {self._model.layers[layer].name!r} twice, the second"
@@ -313,19 +340,30 @@ class ParameterServer(Strategy):
         for batch in batches:
             self._post("publish", version=version, batch=batch)
 
-    def _update_in_parts(self, apply: bool) -> None:
-        """The optimizer's step on each batch of gradients as soon as its sum is there; a batch of parameters is published
-        as soon as all its layers are updated."""
-        awaited = Countdown(self._pulls, range(len(self._model.layers)))
-        self._batch_trace.begin(self._pushes)
-        for layers in self._pushes.layers[self._collected :]:
-            self._collect()
-            self._batch_trace.go_on()
+    def _update_what_is_summed(self) -> None:
+        """In the backward pass: does not wait."""
+        assert self._segment is not None, "join comes first"
+        version, summed = divmod(self._segment.number(self._summed_offset), _SUMMED_VERSION)
+        if version != self._version or summed <= self._collected:
+            return
+        with self.watch.phase("update"):
+            while self._collected < summed:
+                self._update_next(apply=True)
+        if self._profiler is not None:
+            self._profiler.backward.skip()
+
+    def _update_next(self, apply: bool) -> None:
+        """The optimizer's step on the next batch of gradients as soon as its sum is there; a batch of parameters is
+        published as soon as all its layers are updated."""
+        if self._unpublished is None:
+            self._unpublished = Countdown(self._pulls, range(len(self._model.layers)))
+        layers = self._pushes.layers[self._collected]
+        self._collect()
+        with self._batch_trace.one("update batch", self._pushes, self._collected - 1):
             if apply:
                 self._shard.step_layers(layers)
-            self._batch_trace.done("update batch", self._collected)
-            complete = [awaited.arrived(layer) for layer in layers]
-            self._publish(self._version + 1, sorted(batch for batch in complete if batch is not None))
+        complete = [self._unpublished.arrived(layer) for layer in layers]
+        self._publish(self._version + 1, sorted(batch for batch in complete if batch is not None))
 
     def _post(self, op: str, **fields: Any) -> None:
         assert self._bridge is not None, "advertise comes first"

@@ -58,6 +58,10 @@ class LayerTimes:
         self._round[layer] += now - self._since
         self._since = now
 
+    def skip(self) -> None:
+        """What went by, since the last call, counts for none."""
+        self._since = self._clock()
+
     def end(self) -> None:
         self.stop()
         self._rounds.append(self._round)

@@ -45,6 +45,11 @@ class Optimization:
     max_grad_norm: float | None = None
     precision: str = "fp32"
 
+    @property
+    def judges_gradients(self) -> bool:
+        """Whether the update of any parameter depends on the gradients of all."""
+        return self.max_grad_norm is not None or self.precision == "fp16"
+
 
 @dataclass(frozen=True)
 class Stopping:

@@ -6,8 +6,9 @@ has the same one, and so have all ranks of a machine. Between machines it differ
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,14 @@ class BatchTrace:
         self._since, self._next = now, batch
         if batch == len(self._cut):
             self._cut = None
+
+    @contextlib.contextmanager
+    def one(self, name: str, cut: Batches, batch: int) -> Iterator[None]:
+        """Around what is done with one batch, whatever pass is going on."""
+        begin = 0.0 if self._trace is None else self._trace.clock()
+        yield
+        if self._trace is not None:
+            self._trace.add(name, begin, self._trace.clock(), batch=batch, layers=cut.pairs[batch])
 
     def came(self, name: str, cut: Batches, first: int, batches: Sequence[Sequence[Sequence[float]]]) -> None:
         """Batches from number `first` on came over the network, in blocks as the executor reports them."""

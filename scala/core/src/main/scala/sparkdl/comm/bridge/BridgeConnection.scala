@@ -132,14 +132,17 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
       )
     }
     val layers = elements(request, "layers").map(_.asLong)
-    val map = current.open(peers, layers, WireFormat(text(request, "wire")), request.path("timeout").asDouble)
+    val wire = WireFormat(text(request, "wire"))
+    val map = current.open(peers, layers, wire, flag(request, "ahead"), request.path("timeout").asDouble)
     describe(map, reply)
   }
 
   private def describe(map: SegmentMap, reply: ObjectNode): Unit = {
     reply.put("segment_bytes", map.bytes)
-    reply.put("parameters_offset", map.parameters)
+    val parameters = reply.putArray("parameters_offsets")
+    map.parameterBuffers.foreach(offset => parameters.add(offset))
     reply.put("gradients_offset", map.gradients)
+    reply.put("summed_offset", map.summed)
     val shard = reply.putArray("shard")
     map.shard.foreach { range =>
       shard.addObject().put("start", range.start).put("count", range.count).put("master_offset", map.master(range))
@@ -197,7 +200,7 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
 }
 
 object BridgeConnection {
-  val Protocol = 3L
+  val Protocol = 4L
 
   /** What holds nothing in its answer, and is done many times in an iteration. */
   private val Posted = Set("cut", "publish", "prefetch", "push")

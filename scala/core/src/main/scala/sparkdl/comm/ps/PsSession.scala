@@ -1,9 +1,8 @@
 package sparkdl.comm.ps
 
 import java.nio.ByteBuffer
+import java.util.BitSet
 import java.util.concurrent.{CompletableFuture, TimeUnit}
-
-import scala.collection.mutable
 
 import org.slf4j.LoggerFactory
 
@@ -33,14 +32,15 @@ final case class Transfer(
  * One rank of a synchronous parameter server: worker and server of the shard with its number.
  *
  * An iteration on version v, each step batch by batch: pull(v); when all is here, and backward goes on, push(v); after
- * backward, prefetch(v + 1); collect(v), the optimizer's update, publish(v + 1). All is BSP, and that is what makes the
- * memory safe to reuse:
+ * backward, prefetch(v + 1), collect(v), the optimizer's update, publish(v + 1). If parameters are pulled ahead, these four
+ * begin as soon as all of v is here, and go on during backward. All is BSP, and that is what makes the memory safe to reuse:
  *
  *   - A rank pushes gradients of v only when it has pulled all of v. So a server that has collected some from every rank
  *     retires the blocks of v, and only then may the optimizer write.
  *   - A server publishes a batch of v + 1 only when it has collected the gradients of its layers. So a rank that has pulled
  *     all of v + 1 retires its gradients of v, and only then may backward write the next ones.
- *   - Parameters of v + 1 arrive in the memory that forward and backward of v compute with: prefetch comes after them.
+ *   - Parameters of v + 1 arrive in the memory that forward and backward of v compute with: prefetch comes after them. Or,
+ *     pulled ahead, in that which they computed with for v - 1.
  *
  * Operations are called one at a time. Notices, transfers and sums complete on other threads.
  */
@@ -63,11 +63,22 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   private var gathering: IndexedSeq[Gathering] = IndexedSeq.empty
   private var pulled = 0
   private var collected = 0
+  private var complete = -1L // the last version of which all parameters are here
 
   private def others: Seq[Int] = peers.indices.filter(_ != rank)
 
-  /** Agrees on who takes part and on what lies where. The worker makes a segment of `map.bytes` next and calls [[attach]]. */
-  def open(peers: IndexedSeq[Peer], layers: IndexedSeq[Long], wire: WireFormat, timeoutSeconds: Double): SegmentMap = {
+  /**
+   * Agrees on who takes part and on what lies where. The worker makes a segment of `map.bytes` next and calls [[attach]].
+   *
+   * @param ahead as in [[SegmentMap]]
+   */
+  def open(
+      peers: IndexedSeq[Peer],
+      layers: IndexedSeq[Long],
+      wire: WireFormat,
+      ahead: Boolean,
+      timeoutSeconds: Double
+  ): SegmentMap = {
     if (map != null) throw new CommException("Protocol", "open was called twice")
     if (!peers.indices.contains(rank))
       throw new CommException("Protocol", s"rank $rank is not one of the ${peers.size} peers")
@@ -77,7 +88,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
       incoming.checkNotFailed()
       outgoing.connect(other, peers(other))
     }
-    map = new SegmentMap(new ShardLayout(layers, peers.size), rank, wire)
+    map = new SegmentMap(new ShardLayout(layers, peers.size), rank, wire, ahead)
     map
   }
 
@@ -87,12 +98,13 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     segment = Segment.map(path, map.bytes)
     math = new ShardMath(segment, map)
     cut(pull, push)
+    if (map.wire == WireFormat.Fp32) complete = 0 // all ranks begin with the same values
     gathering = gather(0)
   }
 
   /**
-   * From the next version on, layers travel in these batches, in this order. All ranks change to the same ones at the same
-   * version: between its last push and the next prefetch.
+   * From the next version on, layers travel in these batches. All ranks change to the same ones at the same version: between
+   * its last push and the next prefetch.
    */
   def cut(pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
     pulls = slices(pull)
@@ -112,30 +124,33 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     val slice = pulls(batch)(rank)
     if (!slice.isEmpty) {
       val staging = map.shardStaging(slice)
+      val parameters = map.parameters(version)
       map.wire match {
-        case half: WireFormat.Half => math.stageMaster(half, slice)
-        case WireFormat.Fp32 => math.stage(map.parameters, slice.shape, staging)
+        case half: WireFormat.Half => math.stageMaster(half, slice, parameters)
+        case WireFormat.Fp32 =>
+          if (map.ahead) math.placeMaster(slice, parameters)
+          math.stage(parameters, slice.shape, staging)
       }
-      segment.access(outgoing.parameters(batch, version, chunks(map.parameters, slice.shape, staging)))
+      segment.access(outgoing.parameters(batch, version, chunks(parameters, slice.shape, staging)))
     }
   }
 
-  /** Begins to fetch the other shards' parameters of `version`, batch by batch, as they are published. */
+  /** Begins to fetch the other shards' parameters of `version`, each batch as it is published. */
   def prefetch(version: Long): Unit = {
     checkUsable()
+    if (pulled != pulling.size)
+      throw new CommException("Protocol", s"prefetch of version $version before the last one was pulled")
     pulled = 0
-    // A server's blocks are asked for in the order of the batches, and nothing else holds one back.
-    val ready = mutable.Map.empty[Int, CompletableFuture[Notice]]
+    val parameters = map.parameters(version)
     pulling = pulls.indices.map { batch =>
       new Flight(others.map(server => server -> pulls(batch)(server)).collect {
         case (server, slice) if !slice.isEmpty =>
           val notice = incoming.notice(Notice.Parameters, server, batch, version)
-          ready(server) = ready.get(server).fold(notice)(_.thenCombine[Notice, Notice](notice, (_, next) => next))
           val targets = map.wire match {
-            case WireFormat.Fp32 => slice.shape.ranges.map(range => (map.parameters + range.start * 4, range.count * 4))
+            case WireFormat.Fp32 => slice.shape.ranges.map(range => (parameters + range.start * 4, range.count * 4))
             case _: WireFormat.Half => IndexedSeq((map.pullbox(server, slice), slice.shape.count * 2))
           }
-          fetch(server, ready(server), BlockNames.parameters(server, batch, version), targets)
+          fetch(server, notice, BlockNames.parameters(server, batch, version), targets)
       })
     }
   }
@@ -152,7 +167,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
         case half: WireFormat.Half =>
           flight.parts.map(_.from).foreach { server =>
             val slice = pulls(pulled)(server)
-            math.unpack(half, map.pullbox(server, slice), slice.shape)
+            math.unpack(half, map.pullbox(server, slice), slice.shape, map.parameters(version))
           }
         case WireFormat.Fp32 => ()
       }
@@ -160,7 +175,10 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     }
     val flights = pulling.slice(from, pulled)
     val bytes = flights.map(_.bytes).sum
-    if (pulled == pulling.size) retire(Notice.Gradients, version - 1)
+    if (pulled == pulling.size) {
+      complete = version
+      retire(Notice.Gradients, version - 1)
+    }
     node.metrics.pulledBytes.inc(bytes)
     node.metrics.pullTime.update(System.nanoTime - begin, TimeUnit.NANOSECONDS)
     Transfer(bytes, flights.map(_.times))
@@ -169,7 +187,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   /** This rank's gradients of a batch of `version` are final: give them to the servers. */
   def push(version: Long, batch: Int): Unit = {
     checkUsable()
-    if (pulled != pulling.size)
+    if (version != complete)
       throw new CommException("Protocol", s"push of version $version before all of it was pulled")
     others.foreach { server =>
       val slice = pushes(batch)(server)
@@ -230,7 +248,19 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   private def free(): Unit = if (segment != null) segment.close()
 
   /** Begins to fetch the gradients of `version` for this rank's shard, as they are pushed. */
-  private def gather(version: Long): IndexedSeq[Gathering] = pushes.indices.map { batch =>
+  private def gather(version: Long): IndexedSeq[Gathering] = {
+    val summed = new BitSet
+    pushes.indices.map(gather(version, summed, _))
+  }
+
+  /** The worker looks between layers of its backward pass, and must not have to wait for an answer then. */
+  private def tellSummed(version: Long, summed: BitSet, batch: Int): Unit = summed.synchronized {
+    summed.set(batch)
+    val told = version * SegmentMap.SummedVersion + summed.nextClearBit(0)
+    segment.access(segment.putLong(map.summed, told))
+  }
+
+  private def gather(version: Long, summed: BitSet, batch: Int): Gathering = {
     val slice = pushes(batch)(rank)
     val flight = new Flight((if (slice.isEmpty) Nil else others).map { worker =>
       val notice = incoming.notice(Notice.Gradients, worker, batch, version)
@@ -242,6 +272,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     val sum = incoming.compute(s"add up batch $batch of version $version", small, flight.all, own) {
       val begun = System.nanoTime
       math.reduce(slice)
+      tellSummed(version, summed, batch)
       Span(begun, System.nanoTime)
     }
     new Gathering(slice, flight, own, sum)

@@ -70,6 +70,11 @@ final class Segment private (windows: Array[MappedByteBuffer], val bytes: Long) 
     forWindows(offset, count, 2)((window, at, length, done) => shorts(window).put(at, from, done, length))
   }
 
+  def putLong(offset: Long, value: Long): Unit = {
+    check(offset, 8)
+    windows((offset / WindowBytes).toInt).putLong((offset % WindowBytes).toInt, value)
+  }
+
   def copy(from: Long, to: Long, count: Long): Unit = {
     var at = to
     slices(from, count).foreach { part =>

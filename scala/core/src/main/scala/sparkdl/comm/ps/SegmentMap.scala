@@ -14,16 +14,20 @@ final case class ShardSlice(shape: BlockShape, before: Long, packedBefore: Long)
 
 /**
  * Where everything lies in one rank's segment, as byte offsets. In float32 the shard that this rank serves *is* its stripe
- * of the parameters that the model computes with; in a 16-bit wire format the exact values live apart in `master`, because
- * every rank, the owner too, must compute with the same rounded ones.
+ * of the parameters that the model computes with. In a 16-bit wire format the exact values live apart in `master`, because
+ * every rank, the owner too, must compute with the same rounded ones; and so they do where parameters are pulled ahead,
+ * because the optimizer writes them while backward still computes with the ones before.
  *
- *   parameters | gradients | inbox: one slot per peer, its gradients for this shard | pullbox: likewise, 16-bit parameters
- *   | staging of the shard's block | staging of the gradient blocks per peer | master
+ *   parameters, of even and odd versions apart if they are pulled ahead | gradients | inbox: one slot per peer, its
+ *   gradients for this shard | pullbox: likewise, 16-bit parameters | staging of the shard's block | staging of the gradient
+ *   blocks per peer | master | summed: what tells the worker how many batches of gradients are added up
  *
- * All but the first two hold the elements of one shard in the order of the layers. So a batch, however the layers are cut
- * into batches, has a stretch of them to itself, inside of which they lie as they travel; in `master` they do not travel.
+ * All from inbox to master hold the elements of one shard in the order of the layers. So a batch, however the layers are
+ * cut into batches, has a stretch of them to itself, inside of which they lie as they travel; in `master` they do not.
+ *
+ * @param ahead parameters of the next version arrive while this one is computed with
  */
-final class SegmentMap(val layout: ShardLayout, val rank: Int, val wire: WireFormat) {
+final class SegmentMap(val layout: ShardLayout, val rank: Int, val wire: WireFormat, val ahead: Boolean = false) {
   import SegmentMap.Line
 
   private val world = layout.world
@@ -41,13 +45,14 @@ final class SegmentMap(val layout: ShardLayout, val rank: Int, val wire: WireFor
   private def stagedBytes(shape: BlockShape): Long = staged(shape.count, shape.packedCount)
   private def staged(count: Long, packed: Long): Long = if (half) count * 2 else packed * 4
 
-  val parameters: Long = reserve(layout.total * 4)
+  val parameterBuffers: IndexedSeq[Long] = IndexedSeq.fill(if (ahead) 2 else 1)(reserve(layout.total * 4))
   val gradients: Long = reserve(layout.total * 4)
   private val inboxes = perPeer(_ => shapes(rank).count * wire.bytes)
   private val pullboxes = if (half) perPeer(peer => shapes(peer).count * 2) else Map.empty[Int, Long]
   private val shardStagings = reserve(stagedBytes(shapes(rank)))
   private val gradientStagings = perPeer(peer => stagedBytes(shapes(peer)))
-  private val masters: Option[Long] = if (half) Some(reserve(shapes(rank).count * 4)) else None
+  private val masters: Option[Long] = if (half || ahead) Some(reserve(shapes(rank).count * 4)) else None
+  val summed: Long = reserve(8)
   val bytes: Long = used
 
   /** The ranges of this rank's shard, in the order of the layers. */
@@ -58,7 +63,10 @@ final class SegmentMap(val layout: ShardLayout, val rank: Int, val wire: WireFor
   }
 
   /** Byte offset of the exact values of a range of this rank's shard: what the optimizer updates. */
-  def master(range: ElementRange): Long = if (half) masterAt(range.start) else parameters + range.start * 4
+  def master(range: ElementRange): Long =
+    if (masters.isDefined) masterAt(range.start) else parameters(0) + range.start * 4
+
+  def parameters(version: Long): Long = parameterBuffers((version % parameterBuffers.size).toInt)
 
   def slice(server: Int, batch: Batch): ShardSlice = {
     val earlier = layout.block(server, 0, batch.first - 2)
@@ -82,4 +90,7 @@ final class SegmentMap(val layout: ShardLayout, val rank: Int, val wire: WireFor
 
 object SegmentMap {
   private val Line = 64L
+
+  /** What one version counts in `summed`; a batch counts 1. */
+  val SummedVersion: Long = 1L << 32
 }

@@ -45,8 +45,13 @@ final class ShardMath(segment: Segment, map: SegmentMap) {
     }
   }
 
-  /** Rounds a slice of the shard's master values into its staging, and writes the rounded values into the parameters. */
-  def stageMaster(half: WireFormat.Half, slice: ShardSlice): Unit = segment.access {
+  /** Copies a slice of the shard's master values to `parameters`. */
+  def placeMaster(slice: ShardSlice, parameters: Long): Unit = segment.access {
+    slice.shape.ranges.foreach(range => segment.copy(map.master(range), parameters + range.start * 4, range.count * 4))
+  }
+
+  /** Rounds a slice of the shard's master values into its staging, and writes the rounded values to `parameters`. */
+  def stageMaster(half: WireFormat.Half, slice: ShardSlice, parameters: Long): Unit = segment.access {
     val scratch = ofThisThread.get
     var staging = map.shardStaging(slice)
     slice.shape.ranges.foreach { range =>
@@ -56,19 +61,19 @@ final class ShardMath(segment: Segment, map: SegmentMap) {
         half.encode(scratch.term, scratch.halves, count)
         segment.putShorts(staging + done * 2, scratch.halves, count)
         half.decode(scratch.halves, scratch.term, count)
-        segment.putFloats(map.parameters + element * 4, scratch.term, count)
+        segment.putFloats(parameters + element * 4, scratch.term, count)
       }
       staging += range.count * 2
     }
   }
 
-  /** Writes a 16-bit block that was received at `from` into the parameters. */
-  def unpack(half: WireFormat.Half, from: Long, shape: BlockShape): Unit = segment.access {
+  /** Writes a 16-bit block that was received at `from` to `parameters`. */
+  def unpack(half: WireFormat.Half, from: Long, shape: BlockShape, parameters: Long): Unit = segment.access {
     val scratch = ofThisThread.get
     tiles(shape.ranges) { (element, arrived, count) =>
       segment.getShorts(from + arrived * 2, scratch.halves, count)
       half.decode(scratch.halves, scratch.term, count)
-      segment.putFloats(map.parameters + element * 4, scratch.term, count)
+      segment.putFloats(parameters + element * 4, scratch.term, count)
     }
   }
 

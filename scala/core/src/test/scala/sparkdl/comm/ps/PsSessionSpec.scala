@@ -1,7 +1,7 @@
 package sparkdl.comm.ps
 
 import java.io.File
-import java.nio.ByteBuffer
+import java.nio.{ByteBuffer, ByteOrder}
 import java.util.concurrent.{CompletableFuture, ConcurrentHashMap}
 
 import scala.jdk.CollectionConverters._
@@ -63,15 +63,21 @@ class PsSessionSpec extends AnyFunSuite {
       memory.getFloats(offset, values, values.length)
       values.toSet
     }
+    def summed: Long = memory.slices(map.summed, 8).head.order(ByteOrder.nativeOrder).getLong
+    def writeShard(value: Float): Unit = map.shard.foreach { range =>
+      memory.putFloats(map.master(range), Array.fill(range.count.toInt)(value), range.count.toInt)
+    }
     private def whole = IndexedSeq(Batch(1, map.layout.layers.size))
   }
 
-  private def withWorkers(layers: Long*)(body: IndexedSeq[Worker] => Unit): Unit = {
+  private def withWorkers(layers: Long*)(body: IndexedSeq[Worker] => Unit): Unit = withWorkers(layers, ahead = false)(body)
+
+  private def withWorkers(layers: Seq[Long], ahead: Boolean)(body: IndexedSeq[Worker] => Unit): Unit = {
     executors = IndexedSeq.tabulate(2)(new Executor(_))
     val nodes = executors.map(new PsNode(_, CommConf(0, 1), new MetricRegistry))
     val peers = IndexedSeq.tabulate(2)(rank => Peer("here", rank, executors(rank).here))
     val sessions = nodes.indices.map(rank => nodes(rank).join(Job, rank))
-    val maps = sessions.map(_.open(peers, layers.toIndexedSeq, WireFormat.Fp32, 5))
+    val maps = sessions.map(_.open(peers, layers.toIndexedSeq, WireFormat.Fp32, ahead, 5))
     Memory.withPath(maps(0).bytes) { first =>
       Memory.withPath(maps(1).bytes) { second =>
         try body(IndexedSeq(new Worker(sessions(0), maps(0), first), new Worker(sessions(1), maps(1), second)))
@@ -93,11 +99,11 @@ class PsSessionSpec extends AnyFunSuite {
     val collected = workers.map(_.session.collect(0, 0))
     workers.foreach { worker =>
       assert(worker.read(worker.map.gradients) === Set(1f + worker.map.rank, 3f))
-      worker.write(worker.map.parameters, -3f * (worker.map.rank + 1))
+      worker.write(worker.map.parameters(1), -3f * (worker.map.rank + 1))
     }
     workers.foreach(_.session.publish(1, 0))
     val pulled = workers.map(_.session.pull(1, 0))
-    workers.foreach(worker => assert(worker.read(worker.map.parameters) === Set(-3f, -6f)))
+    workers.foreach(worker => assert(worker.read(worker.map.parameters(1)) === Set(-3f, -6f)))
     (pulled ++ collected).zip(workers ++ workers).foreach { case (transfer, worker) =>
       val shard = worker.map.shard.map(_.count).sum * 4
       assert(transfer.bytes === shard, "both shards are as large")
@@ -118,6 +124,37 @@ class PsSessionSpec extends AnyFunSuite {
     withWorkers(40000) { workers =>
       iterate(workers)
       assert(executors.map(_.served) === Seq(2, 2))
+    }
+  }
+
+  test("parameters that are pulled ahead leave those alone that are computed with") {
+    withWorkers(Seq(40000L, 1600L), ahead = true) { workers =>
+      workers.foreach { worker =>
+        worker.write(worker.map.parameters(0), 5f)
+        worker.session.prefetch(1)
+        worker.write(worker.map.gradients, 1f)
+      }
+      workers.foreach(_.session.push(0, 0))
+      workers.foreach { worker =>
+        worker.session.collect(0, 0)
+        assert(worker.summed === 1)
+        worker.writeShard(-1f - worker.map.rank)
+      }
+      workers.foreach(_.session.publish(1, 0))
+      workers.foreach { worker =>
+        worker.session.pull(1, 0)
+        assert(worker.read(worker.map.parameters(0)) === Set(5f))
+        assert(worker.read(worker.map.parameters(1)) === Set(-1f, -2f))
+      }
+    }
+  }
+
+  test("what was not pulled cannot be pushed, nor the next version be asked for") {
+    withWorkers(1600) { workers =>
+      workers(0).session.prefetch(1)
+      Seq[PsSession => Unit](_.push(1, 0), _.prefetch(2)).foreach { early =>
+        assert(intercept[CommException](early(workers(0).session)).getMessage.contains("before"))
+      }
     }
   }
 

@@ -53,20 +53,20 @@ class ShardMathSpec extends AnyFunSuite {
           val sending = new ShardMath(owned, owner)
           val receiving = new ShardMath(read, reader)
           cut.map(owner.slice(0, _)).foreach { slice =>
-            sending.stageMaster(half, slice)
+            sending.stageMaster(half, slice, owner.parameters(0))
             val staged = owned.slices(owner.shardStaging(slice), slice.shape.count * 2)
             staged.foldLeft(reader.pullbox(0, slice)) { (at, part) =>
               val bytes = part.remaining
               read.put(at, part)
               at + bytes
             }
-            receiving.unpack(half, reader.pullbox(0, slice), slice.shape)
+            receiving.unpack(half, reader.pullbox(0, slice), slice.shape, reader.parameters(0))
           }
           owner.shard.foreach { range =>
             val exact, mine, theirs = new Array[Float](range.count.toInt)
             owned.getFloats(owner.master(range), exact, exact.length)
-            owned.getFloats(owner.parameters + range.start * 4, mine, mine.length)
-            read.getFloats(reader.parameters + range.start * 4, theirs, theirs.length)
+            owned.getFloats(owner.parameters(0) + range.start * 4, mine, mine.length)
+            read.getFloats(reader.parameters(0) + range.start * 4, theirs, theirs.length)
             assert(mine === theirs)
             assert(mine.zip(exact).forall { case (rounded, value) =>
               math.abs(rounded - value) <= math.abs(value) / 256
@@ -78,22 +78,22 @@ class ShardMathSpec extends AnyFunSuite {
     }
 
   test("nothing in a segment overlaps, however it is cut") {
-    for (wire <- Seq(WireFormat.Fp32, WireFormat.Bf16); cut <- cuts) {
-      val map = new SegmentMap(new ShardLayout(layers, 4), 2, wire)
+    for (wire <- Seq(WireFormat.Fp32, WireFormat.Bf16); ahead <- Seq(false, true); cut <- cuts) {
+      val map = new SegmentMap(new ShardLayout(layers, 4), 2, wire, ahead)
       val own = cut.map(map.slice(2, _))
       val others = for (peer <- Seq(0, 1, 3); batch <- cut) yield (peer, map.slice(peer, batch))
       def staged(slice: ShardSlice) =
         if (wire == WireFormat.Fp32) slice.shape.packedCount * 4 else slice.shape.count * 2
-      val parts = Seq((map.parameters, map.layout.total * 4), (map.gradients, map.layout.total * 4)) ++
+      val parts = (map.parameterBuffers :+ map.gradients).map((_, map.layout.total * 4)) ++ Seq((map.summed, 8L)) ++
         own.map(slice => (map.shardStaging(slice), staged(slice))) ++
         (for (peer <- Seq(0, 1, 3); slice <- own) yield (map.inbox(peer, slice), slice.shape.count * wire.bytes)) ++
         others.map { case (peer, slice) =>
           (map.gradientStaging(peer, slice), staged(slice))
         } ++
         (if (wire == WireFormat.Fp32) Nil
-         else
-           others.map { case (peer, slice) => (map.pullbox(peer, slice), slice.shape.count * 2) } ++
-             map.shard.map(range => (map.master(range), range.count * 4)))
+         else others.map { case (peer, slice) => (map.pullbox(peer, slice), slice.shape.count * 2) }) ++
+        (if (wire == WireFormat.Fp32 && !ahead) Nil
+         else map.shard.map(range => (map.master(range), range.count * 4)))
       val sorted = parts.filter(_._2 > 0).sortBy(_._1)
       sorted.zip(sorted.tail).foreach { case ((begin, bytes), (next, _)) => assert(begin + bytes <= next) }
       assert(sorted.last._1 + sorted.last._2 <= map.bytes)
