@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from batching.iteration import iteration_seconds
 from batching.job import REAL, WAYS, Job
 
 import sparkdl_comm
@@ -33,7 +34,6 @@ from sparkdl_comm.lab.bench import Report, Row, versions
 from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.lab.rates import LinkRate
 from sparkdl_comm.lab.spark import SparkCluster
-from sparkdl_comm.ps.plan import make_plans
 from sparkdl_comm.topology import Topology
 
 _FOLDER = Path(__file__).parents[1]
@@ -191,21 +191,13 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: 
 
 
 def _predicted(found: list[dict[str, Any]]) -> dict[str, float]:
-    """Seconds of an iteration by way: what the planner says of the batches in use. Those that were cut without a profile are
-    judged by the one that another way measured; nobody is, if there is none."""
+    """Seconds of an iteration by way, of the batches in use. Those that were cut without a profile are judged by the one that
+    another way measured; nobody is, if there is none."""
     plans = {result["way"]: result["batching"] for result in found}
     measured = next((each for each in plans.values() if all("profile" in plan for plan in each.values())), None)
-    predicted = {way: 0.0 for way in plans if measured is not None}
     if measured is None:
         return {}
-    requests, owners = [], []
-    for way, each in plans.items():
-        for name, plan in each.items():
-            if "predicted_seconds" in plan:
-                predicted[way] += plan["predicted_seconds"]
-            else:
-                requests.append({**measured[name]["profile"], "direction": name, "policy": plan["policy"]})
-                owners.append(way)
-    for way, plan in zip(owners, make_plans(requests), strict=True):
-        predicted[way] += plan.predicted_seconds
-    return predicted
+    return {
+        way: iteration_seconds({name: {"profile": measured[name]["profile"], **plan} for name, plan in each.items()})
+        for way, each in plans.items()
+    }
