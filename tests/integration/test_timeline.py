@@ -2,13 +2,14 @@
 
 import functools
 import json
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from pyspark.sql import SparkSession
 
-from sparkdl_comm import TorchEstimator
+from sparkdl_comm import TorchEstimator, TorchModel
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.report.timeline import Timeline
 from tests.integration.test_batching import conf
@@ -23,9 +24,17 @@ class Deep(torch.nn.Sequential):
         super().__init__(*(torch.nn.Linear(300, 300) for _ in range(LAYERS - 1)), torch.nn.Linear(300, 10))
 
 
-def estimator(strategy: str = "ps") -> TorchEstimator:
+class SlowBackwards(Deep):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self:
+            x = layer(x)
+            x.register_hook(lambda gradient: time.sleep(0.2))
+        return x
+
+
+def estimator(strategy: str = "ps", model: type[Deep] = Deep) -> TorchEstimator:
     return TorchEstimator(
-        model=Deep,
+        model=model,
         loss="CrossEntropyLoss",
         optimizer=functools.partial(torch.optim.SGD, lr=0.01),
         batchSize=12,
@@ -41,14 +50,19 @@ def data(spark: SparkSession):
     return spark.createDataFrame(rows, "features array<float>, label long").repartition(3).cache()
 
 
-@pytest.fixture(scope="module")
-def timeline(spark: SparkSession, data) -> Timeline:
-    with conf(spark, batching="layerwise", pushBatching="fixed:400000"):
+def traced(data, model: type[Deep], **batching: str) -> TorchModel:
+    spark = data.sparkSession
+    with conf(spark, **batching):
         spark.conf.set("spark.sparkdl.comm.timeline", TRACED)
         try:
-            model = estimator().fit(data)
+            return estimator(model=model).fit(data)
         finally:
             spark.conf.unset("spark.sparkdl.comm.timeline")
+
+
+@pytest.fixture(scope="module")
+def timeline(data) -> Timeline:
+    model = traced(data, Deep, batching="layerwise", pushBatching="fixed:400000")
     assert model.summary["batching"]["push"]["batches"] == [[3, 4], [2, 2], [1, 1]]
     return model.timeline()
 
@@ -93,6 +107,14 @@ def test_the_order_is_possible(timeline: Timeline) -> None:
         if iteration == second:
             pushed = 2 - batch if batch < 2 else 0  # the batch of gradients with this layer
             assert begin >= min(updates[first, rank, pushed][1] for rank in range(WORLD)), "it is the next version"
+
+
+def test_the_last_layer_is_pulled_while_backward_is_at_the_first_one(data) -> None:
+    timeline = traced(data, SlowBackwards, batching="layerwise").timeline()
+    pulls, backwards = times(timeline, "pull batch"), times(timeline, "backward batch")
+    first, second = timeline.iterations
+    for rank in range(WORLD):
+        assert pulls[second, rank, LAYERS - 1][1] < backwards[first, rank, LAYERS - 1][1]
 
 
 def test_what_a_rank_does_is_nested(timeline: Timeline, tmp_path: Path) -> None:
