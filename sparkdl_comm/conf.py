@@ -327,7 +327,9 @@ KEYS: tuple[Key, ...] = (
         "ps_push_batching",
         "policy",
         "",
-        "Likewise, batches of gradients that are pushed while backward goes on. Empty: as ps.batching.",
+        "Likewise, batches of gradients that are pushed while backward goes on. Empty: as ps.batching. If neither is\n"
+        "whole, parameters of the next step arrive while backward goes on, in memory of their own: once more as much as\n"
+        "the model takes, and what the executor updates of it.",
         _policy_or_empty,
     ),
     Key(

@@ -70,7 +70,8 @@ class PsSessionSpec extends AnyFunSuite {
     private def whole = IndexedSeq(Batch(1, map.layout.layers.size))
   }
 
-  private def withWorkers(layers: Long*)(body: IndexedSeq[Worker] => Unit): Unit = withWorkers(layers, ahead = false)(body)
+  private def withWorkers(layers: Long*)(body: IndexedSeq[Worker] => Unit): Unit =
+    withWorkers(layers, ahead = false)(body)
 
   private def withWorkers(layers: Seq[Long], ahead: Boolean)(body: IndexedSeq[Worker] => Unit): Unit = {
     executors = IndexedSeq.tabulate(2)(new Executor(_))
