@@ -318,8 +318,9 @@ KEYS: tuple[Key, ...] = (
         "policy",
         "whole",
         "How layers are cut into batches of parameters that are pulled while the batch before is computed,\n"
-        "strategy ps: whole (one), layerwise, greedy1, greedy2, ibatch (the better one of the two greedy plans),\n"
-        "optimal (the plan that takes least), or fixed:BYTES (as many layers as fit, at least one).",
+        "strategy ps: whole (one), layerwise, greedy1, greedy2, ibatch (the better one of the two greedy plans; if pushes\n"
+        "are ibatch too, the best that is found for both together), optimal (the plan that takes least, of one direction\n"
+        "alone), or fixed:BYTES (as many layers as fit, at least one).",
         _policy,
     ),
     Key(

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batching.iteration import iteration_seconds
 from batching.job import REAL, WAYS, Job
 
 import sparkdl_comm
@@ -34,6 +33,7 @@ from sparkdl_comm.lab.bench import Report, Row, versions
 from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.lab.rates import LinkRate
 from sparkdl_comm.lab.spark import SparkCluster
+from sparkdl_comm.ps.plan import iteration_seconds
 from sparkdl_comm.topology import Topology
 
 _FOLDER = Path(__file__).parents[1]
@@ -197,7 +197,11 @@ def _predicted(found: list[dict[str, Any]]) -> dict[str, float]:
     measured = next((each for each in plans.values() if all("profile" in plan for plan in each.values())), None)
     if measured is None:
         return {}
-    return {
-        way: iteration_seconds({name: {"profile": measured[name]["profile"], **plan} for name, plan in each.items()})
-        for way, each in plans.items()
-    }
+    requests = [
+        {
+            name: {**measured[name]["profile"], **plan.get("profile", {}), "batches": plan["batches"]}
+            for name, plan in each.items()
+        }
+        for each in plans.values()
+    ]
+    return dict(zip(plans, iteration_seconds(requests), strict=True))

@@ -51,6 +51,18 @@ def make_plans(requests: Sequence[Mapping[str, Any]], timeout: float = 60.0) -> 
     Raises InputError naming the first request that makes no sense, PluginError without Java or the jar, DeadlineError
     after ``timeout`` seconds.
     """
+    return [Plan(**answer) for answer in _answers(requests, timeout)]
+
+
+def iteration_seconds(plans: Sequence[Mapping[str, Mapping[str, Any]]], timeout: float = 60.0) -> list[float]:
+    """How long an iteration takes with each of `plans`, where both directions share the network (see Iteration.scala).
+
+    Each: ``pull`` and ``push``, with ``startup``, ``transfer``, ``compute`` and ``batches``. Raises as :func:`make_plans`.
+    """
+    return [answer["iteration_seconds"] for answer in _answers(plans, timeout)]
+
+
+def _answers(requests: Sequence[Mapping[str, Any]], timeout: float) -> list[dict[str, Any]]:
     lines = "".join(json.dumps(request) + "\n" for request in requests)
     try:
         done = subprocess.run(
@@ -64,11 +76,11 @@ def make_plans(requests: Sequence[Mapping[str, Any]], timeout: float = 60.0) -> 
         raise DeadlineError(f"the planner did not answer {len(requests)} requests within {timeout:g} s") from exc
     if done.returncode:
         raise PluginError(f"the planner failed ({_MAIN}): {done.stderr.strip()[-1000:]}")
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    answers: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
     for number, answer in enumerate(answers):
         if "error" in answer:
             raise InputError(f"no plan for request {number}: {answer['error']}" if number else answer["error"])
-    return [Plan(**answer) for answer in answers]
+    return answers
 
 
 def _java() -> str:

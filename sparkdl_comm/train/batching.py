@@ -27,21 +27,24 @@ Planner = Callable[..., dict[str, Any]]
 class Batching:
     """The batches of one rank; all ranks have the same ones in the same step.
 
-    A policy that needs a profile begins with one batch for everything, and plans after ``ps.profileIterations`` steps.
+    A policy that needs a profile begins with one batch for everything, and plans after ``ps.profileIterations`` steps. Where
+    pulls go on while gradients are pushed, ``ibatch`` plans both together.
 
     ``pulls``, ``pushes``: the first batches. ``plans``: the last ones by direction, each with ``policy``, ``batches`` (see
     sparkdl_comm.ps.plan.Plan) and, if it was made from a profile, ``predicted_seconds``, ``optimal_ratio`` and the
-    ``profile``, as `sparkdl-comm plan` takes it.
+    ``profile``, as `sparkdl-comm plan` takes it; if both were made together, ``iteration_seconds``, what is predicted of both.
     ``profiler``: what to tell how long things take; None if nobody wants to know.
     """
 
-    def __init__(self, conf: CommConf, model: FlatModel, gang: Gang, planner: Planner) -> None:
-        """``planner(**request)``: the executor's, see PlanRequest.scala."""
+    def __init__(self, conf: CommConf, model: FlatModel, gang: Gang, planner: Planner, *, ahead: bool) -> None:
+        """``planner(**request)``: the executor's, see PlanRequest.scala. ``ahead``: whether parameters are pulled while
+        gradients are still pushed."""
         self._conf, self._model, self._gang, self._ask = conf, model, gang, planner
+        self._ahead = ahead
         self._policies = {"pull": conf.ps_batching, "push": conf.ps_push_batching or conf.ps_batching}
         self._profiled: dict[str, Direction] = {}
         self.plans: dict[str, dict[str, Any]] = {}
-        self.pulls, self.pushes = self._plan("pull"), self._plan("push")
+        self.pulls, self.pushes = self._plan_both()
         self.profiler: Profiler | None = None
         blind = [policy.partition(":")[0] in _BLIND for policy in self._policies.values()]
         if not all(blind) and gang.world > 1:
@@ -69,23 +72,44 @@ class Batching:
             if now is not None and (before is None or drift(before, now) > self._conf.ps_replan_drift):
                 self._profiled[name] = now
                 changed = True
-        return (self._plan("pull"), self._plan("push")) if changed else None
+        return self._plan_both() if changed else None
+
+    def _plan_both(self) -> tuple[Batches, Batches]:
+        together = (
+            self._ahead and set(self._policies.values()) == {"ibatch"} and len(self._profiled) == len(self._policies)
+        )
+        if not together:
+            return self._plan("pull"), self._plan("push")
+        profiles = {name: self._profile(name) for name in self._policies}
+        plans = self._ask(**profiles)
+        for name, profile in profiles.items():
+            plan = {key: plans[name][key] for key in ("batches", "predicted_seconds", "optimal_ratio")}
+            plan |= {"iteration_seconds": plans["iteration_seconds"], "profile": profile}
+            self.plans[name] = {"policy": self._policies[name], **plan}
+        return Batches(self.plans["pull"]["batches"]), Batches(self.plans["push"]["batches"])
 
     def _plan(self, direction: str) -> Batches:
         policy = self._policies[direction]
         known = self._profiled.get(direction)
         if known is None and policy.partition(":")[0] not in _BLIND:
             policy = "whole"
-        sizes = [layer.count * _BYTES[self._conf.ps_wire] for layer in self._model.layers]
-        received = (self._gang.world - 1) / self._gang.world
-        profile = {
-            "startup": known.startup if known else 0.0,
-            "transfer": [size * received * (known.per_byte if known else 0.0) for size in sizes],
-            "compute": known.compute if known else [0.0] * len(sizes),
-        }
-        plan = self._ask(policy=policy, direction=direction, bytes=sizes, **profile)
+        profile = self._profile(direction)
+        plan = self._ask(policy=policy, direction=direction, bytes=self._sizes(), **profile)
         self.plans[direction] = {"policy": policy, "batches": plan["batches"]}
         if known:
             measured = {name: plan[name] for name in ("predicted_seconds", "optimal_ratio")}
             self.plans[direction].update(measured, profile=profile)
         return Batches(plan["batches"])
+
+    def _sizes(self) -> list[int]:
+        return [layer.count * _BYTES[self._conf.ps_wire] for layer in self._model.layers]
+
+    def _profile(self, direction: str) -> dict[str, Any]:
+        """As the planner takes it; zeros if nothing was measured."""
+        sizes, known = self._sizes(), self._profiled.get(direction)
+        received = (self._gang.world - 1) / self._gang.world
+        return {
+            "startup": known.startup if known else 0.0,
+            "transfer": [size * received * (known.per_byte if known else 0.0) for size in sizes],
+            "compute": known.compute if known else [0.0] * len(sizes),
+        }

@@ -76,7 +76,7 @@ class ParameterServer(Strategy):
             timeout=self.conf.timeout,
         )
         self._segment = segment = SharedSegment(answer["segment_bytes"])
-        self._batching = Batching(self.conf, model, gang, functools.partial(self._request, "plan"))
+        self._batching = Batching(self.conf, model, gang, functools.partial(self._request, "plan"), ahead=self._ahead)
         self._pulls, self._pushes = self._batching.pulls, self._batching.pushes
         self._next_pushes = self._pushes
         try:

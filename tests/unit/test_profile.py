@@ -114,15 +114,18 @@ class Planner:
 
     def __call__(self, **request: object) -> dict:
         self.requests.append(request)
+        if "pull" in request:
+            plan = {"batches": [[1, 1], [2, 2]], "predicted_seconds": 0.75, "optimal_ratio": 1.0}
+            return {"pull": plan, "push": {**plan, "batches": [[1, 2]]}, "iteration_seconds": 1.25}
         batches = [[1, 2]] if request["policy"] == "whole" else [[1, 1], [2, 2]]
         return {"batches": batches, "predicted_seconds": 0.75, "optimal_ratio": 1.0}
 
 
-def batching(**settings: object) -> tuple[Batching, Planner]:
+def batching(ahead: bool = False, **settings: object) -> tuple[Batching, Planner]:
     planner = Planner()
     model = FlatModel(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)))
     conf = CommConf.from_mapping({}, **settings)
-    return Batching(conf, model, Gang(), planner), planner  # type: ignore[arg-type]
+    return Batching(conf, model, Gang(), planner, ahead=ahead), planner  # type: ignore[arg-type]
 
 
 def test_blind_policies_measure_nothing():
@@ -157,3 +160,15 @@ def test_a_profile_comes_first_and_a_new_plan_when_it_drifts():
     assert made.replan() is None
     measured["pull"]["startup"] = 0.0013
     assert made.replan() is not None
+
+
+def test_what_shares_the_network_is_planned_together():
+    made, planner = batching(ahead=True, ps_batching="ibatch", ps_profile_iterations=5)
+    both = report(0.001, 2e-9, [0.5, 0.25])
+    both["push"] = both["pull"]
+    made.profiler.report = lambda: both  # type: ignore[method-assign]
+    pulls, pushes = made.replan()
+    assert (len(pulls), len(pushes)) == (2, 1)
+    assert planner.requests[-1]["push"]["compute"] == [0.5, 0.25]
+    assert {plan["iteration_seconds"] for plan in made.plans.values()} == {1.25}
+    assert made.plans["push"]["profile"] == planner.requests[-1]["push"]

@@ -10,20 +10,57 @@ import com.fasterxml.jackson.databind.node.ObjectNode
  * `policy`, `direction` ("pull" or "push"). Answer: `batches`, pairs of first and last layer, counted from 1, in the order
  * in which they travel; `predicted_seconds`; `optimal_ratio`; `schedule`, for each batch when it is predicted to be
  * transferred and computed: begin and end of each, in seconds.
+ *
+ * Or, for directions that share the network: `pull` and `push`, each with `startup`, `transfer` and `compute`, and both with
+ * `batches` or both without. Answer: `pull` and `push`, each as above, and `iteration_seconds` (see [[Iteration]]). Batches
+ * that are not given are chosen, as policy `ibatch` does.
  */
 object PlanRequest {
 
   /** @throws IllegalArgumentException if the request makes no sense */
-  def answer(request: JsonNode, reply: ObjectNode): Unit = {
-    val profile = Profile(
-      number(request.path("startup"), "startup"),
-      elements(request, "transfer").map(number(_, "transfer")),
-      elements(request, "compute").map(number(_, "compute")),
-      if (request.has("bytes")) elements(request, "bytes").map(whole) else IndexedSeq.empty
+  def answer(request: JsonNode, reply: ObjectNode): Unit =
+    if (request.has("pull") && request.has("push")) together(request.path("pull"), request.path("push"), reply)
+    else {
+      val profile = profileOf(request)
+      describe(
+        profile,
+        Planner.plan(profile, Policy(request.path("policy").asText)),
+        request.path("direction").asText,
+        reply
+      )
+    }
+
+  private def together(pull: JsonNode, push: JsonNode, reply: ObjectNode): Unit = {
+    val (pulling, pushing) = (profileOf(pull), profileOf(push))
+    val (pulled, pushed, seconds) =
+      if (pull.has("batches") || push.has("batches")) {
+        val (pulled, pushed) = (given(pulling, pull), given(pushing, push))
+        (pulled, pushed, new Iteration(pulling, pushing).seconds(pulled.batches, pushed.batches))
+      } else Planner.together(pulling, pushing)
+    describe(pulling, pulled, "pull", reply.putObject("pull"))
+    describe(pushing, pushed, "push", reply.putObject("push"))
+    reply.put("iteration_seconds", seconds)
+  }
+
+  private def given(profile: Profile, request: JsonNode): Plan = {
+    val ends = elements(request, "batches").map(_.path(1).asInt).sorted
+    require(
+      ends.nonEmpty && ends.head > 0 && ends.distinct == ends && ends.last == profile.layers,
+      s"batches of ${profile.layers} layers are pairs of first and last layer, not ${request.path("batches")}"
     )
-    val plan = Planner.plan(profile, Policy(request.path("policy").asText))
+    new Pipeline(profile).plan(ends)
+  }
+
+  private def profileOf(request: JsonNode): Profile = Profile(
+    number(request.path("startup"), "startup"),
+    elements(request, "transfer").map(number(_, "transfer")),
+    elements(request, "compute").map(number(_, "compute")),
+    if (request.has("bytes")) elements(request, "bytes").map(whole) else IndexedSeq.empty
+  )
+
+  private def describe(profile: Profile, plan: Plan, direction: String, reply: ObjectNode): Unit = {
     val pulled = plan.batches.zip(new Pipeline(profile).schedule(plan))
-    val travelling = request.path("direction").asText match {
+    val travelling = direction match {
       case "pull" => pulled
       case "push" => pulled.reverse.map { case (batch, step) => (batch, step.mirrored(plan.seconds)) }
       case other => throw new IllegalArgumentException(s"direction $other: pull or push")

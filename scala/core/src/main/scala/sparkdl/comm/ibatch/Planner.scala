@@ -10,6 +10,49 @@ object Planner {
     if (plan.seconds == best) 1.0 else plan.seconds / best
   }
 
+  /**
+   * Plans for pulls and pushes that share the network, and the seconds of an iteration with them. The greedy plans, which are
+   * made as if each direction had it for itself, compete with an exact one of that kind, with one batch, with one per layer
+   * and with cuts into equal parts. By turns, one direction takes what is best beside what the other one has.
+   */
+  def together(pull: Profile, push: Profile): (Plan, Plan, Double) = {
+    val iteration = new Iteration(pull, push)
+    def better(candidates: Seq[Plan], now: (Plan, Double))(seconds: Plan => Double): (Plan, Double) =
+      (now +: candidates.map(plan => (plan, seconds(plan)))).minBy(_._2)
+    val (pulls, pushes) = (candidates(pull), candidates(push))
+    var (pulled, pushed) = (plan(pull, Policy.IBatch), plan(push, Policy.IBatch))
+    var best = iteration.seconds(pulled.batches, pushed.batches)
+    var before = Double.PositiveInfinity
+    while (best < before) {
+      before = best
+      val (nextPull, afterPull) = better(pulls, (pulled, best))(one => iteration.seconds(one.batches, pushed.batches))
+      val (nextPush, afterPush) =
+        better(pushes, (pushed, afterPull))(one => iteration.seconds(nextPull.batches, one.batches))
+      pulled = nextPull
+      pushed = nextPush
+      best = afterPush
+    }
+    // Two directions with one batch each would have to change together.
+    val layerwise = (plan(pull, Policy.Layerwise), plan(push, Policy.Layerwise))
+    val fine = iteration.seconds(layerwise._1.batches, layerwise._2.batches)
+    if (fine < best) (layerwise._1, layerwise._2, fine) else (pulled, pushed, best)
+  }
+
+  private def candidates(profile: Profile): Seq[Plan] = {
+    val pipeline = new Pipeline(profile)
+    val named = Seq(Policy.Whole, Policy.Layerwise, Policy.Greedy1, Policy.Greedy2, Policy.Optimal)
+    val parts = Iterator.iterate(2)(count => count + (count + 1) / 2).takeWhile(_ < profile.layers).toSeq
+    (named.map(plan(pipeline, _)) ++ parts.map(count => pipeline.plan(equalParts(profile, count)))).distinct
+  }
+
+  /** At most `count` batches that take about as long to transfer. */
+  private def equalParts(profile: Profile, count: Int): IndexedSeq[Int] = {
+    val until = profile.transfer.scanLeft(0.0)(_ + _).tail
+    val part = until.last / count
+    val ends = (1 until count).map(number => until.indexWhere(_ >= number * part) + 1)
+    (ends :+ profile.layers).distinct
+  }
+
   private def plan(pipeline: Pipeline, policy: Policy): Plan = policy match {
     case Policy.Whole => pipeline.plan(IndexedSeq(pipeline.layers))
     case Policy.Layerwise => pipeline.plan(1 to pipeline.layers)

@@ -19,10 +19,10 @@ object Policy {
   /** The paper's Algorithm 2. */
   case object Greedy2 extends Policy("greedy2")
 
-  /** The better one of the two, as the paper has it. */
+  /** The better one of the two, as the paper has it. Of both directions at once: [[Planner.together]]. */
   case object IBatch extends Policy("ibatch")
 
-  /** No plan takes less time. */
+  /** No plan of one direction takes less time. */
   case object Optimal extends Policy("optimal")
 
   /** As many layers as fit into `bytes`, at least one. */

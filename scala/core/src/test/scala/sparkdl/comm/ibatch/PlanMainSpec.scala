@@ -31,6 +31,18 @@ class PlanMainSpec extends AnyFunSuite {
     assert(push.path("schedule").toString === "[[5.0,9.0,0.0,5.0],[9.0,12.0,5.0,9.0]]")
   }
 
+  test("both directions together: chosen, or judged as they are given") {
+    val direction = """"startup": 1, "transfer": [2, 3], "compute": [4, 5]"""
+    def both(batches: String) = s"""{"pull": {$direction$batches}, "push": {$direction$batches}}"""
+    val Seq(chosen, whole, bad) =
+      answers(both(""), both(""", "batches": [[1, 2]]"""), both(""", "batches": [[1, 1]]"""))
+    assert(whole.path("iteration_seconds").asDouble === 2 * (1 + 5) + 2 * 9)
+    assert(chosen.path("iteration_seconds").asDouble <= whole.path("iteration_seconds").asDouble)
+    assert(chosen.path("pull").path("batches").toString === "[[1,1],[2,2]]")
+    assert(chosen.path("push").path("batches").toString === "[[2,2],[1,1]]")
+    assert(bad.path("error").asText.contains("batches of 2 layers"))
+  }
+
   test("a bad request is answered with what is wrong, and the next one with a plan") {
     val bad = Seq(
       "{" -> "not JSON",

@@ -1,0 +1,98 @@
+package sparkdl.comm.ibatch
+
+import java.lang.management.ManagementFactory
+
+import scala.util.Random
+
+import org.scalatest.funsuite.AnyFunSuite
+
+class IterationSpec extends AnyFunSuite {
+  private def profile(startup: Double, transfer: Seq[Double], compute: Seq[Double]): Profile =
+    Profile(startup, transfer.toIndexedSeq, compute.toIndexedSeq)
+
+  private def backward(forward: Profile): Profile = forward.copy(compute = forward.compute.map(_ * 2))
+
+  private def profiles(seed: Int, count: Int): Iterator[Profile] = {
+    val random = new Random(seed)
+    Iterator.fill(count) {
+      val layers = 1 + random.nextInt(8)
+      def times(most: Double) = Seq.fill(layers)(random.nextDouble() * most)
+      profile(random.nextDouble() * 0.2, times(1 + random.nextInt(3)), times(1 + random.nextInt(3)))
+    }
+  }
+
+  private def seconds(forward: Profile, pull: Plan, push: Plan): Double =
+    new Iteration(forward, backward(forward)).seconds(pull.batches, push.batches)
+
+  private def near(one: Double, other: Double): Boolean = math.abs(one - other) <= 1e-6 * math.max(one, other)
+
+  test("with one batch all is done in turn") {
+    profiles(1, 200).foreach { forward =>
+      val whole = Planner.plan(forward, Policy.Whole)
+      val expected = 2 * (forward.startup + forward.transfer.sum) + 3 * forward.compute.sum
+      assert(near(seconds(forward, whole, whole), expected))
+    }
+  }
+
+  test("batches take no less than what is busiest, and no longer than all in turn") {
+    val random = new Random(2)
+    profiles(3, 500).foreach { forward =>
+      val pipeline = new Pipeline(forward)
+      def cut() = pipeline.plan((1 until forward.layers).filter(_ => random.nextBoolean()) :+ forward.layers)
+      val (pull, push) = (cut(), cut())
+      val (sending, computing) = (2 * forward.transfer.sum, 3 * forward.compute.sum)
+      val startups = (pull.batches.size + push.batches.size) * forward.startup
+      val found = seconds(forward, pull, push)
+      assert(found >= math.max(math.max(sending, computing), startups) * 0.999)
+      assert(found <= (sending + computing + startups) * 1.001)
+    }
+  }
+
+  test("the last layer's gradients travel in the second one's backward pass, and its parameters in the first one's") {
+    def with3(last: Double, policy: Policy) = {
+      val forward = profile(0, Seq(0, 0, last), Seq(0.5, 0.5, 0))
+      val plan = Planner.plan(forward, policy)
+      seconds(forward, plan, plan)
+    }
+    assert(near(with3(0.9, Policy.Layerwise), 3.0))
+    assert(near(with3(1.2, Policy.Layerwise), 3.2), "more of them arrive in the first one's pass, are updated after it")
+    assert(near(with3(0.9, Policy.Whole), 4.8))
+  }
+
+  test("start-ups follow one another") {
+    val forward = profile(0.5, Seq(0, 0), Seq(0, 0))
+    val layerwise = Planner.plan(forward, Policy.Layerwise)
+    assert(near(seconds(forward, layerwise, layerwise), 2.0))
+  }
+
+  test("what is planned together is never predicted to be slower than greedy plans, one batch, or one per layer") {
+    profiles(4, 200).foreach { forward =>
+      val (pull, push, found) = Planner.together(forward, backward(forward))
+      assert(near(found, seconds(forward, pull, push)))
+      Seq(Policy.IBatch, Policy.Whole, Policy.Layerwise).foreach { policy =>
+        val other = seconds(forward, Planner.plan(forward, policy), Planner.plan(backward(forward), policy))
+        assert(found <= other * (1 + 1e-9), policy.name)
+      }
+    }
+  }
+
+  test("a network of 1000 layers is planned within seconds") {
+    val random = new Random(5)
+    def times(most: Double) = Seq.fill(1000)(random.nextDouble() * most)
+    val forward = profile(0.0005, times(0.001), times(0.001))
+    val threads = ManagementFactory.getThreadMXBean
+    val begin = threads.getCurrentThreadCpuTime
+    Planner.together(forward, backward(forward))
+    assert(threads.getCurrentThreadCpuTime - begin < 20e9)
+    info(s"${(threads.getCurrentThreadCpuTime - begin) / 1e9} s")
+  }
+
+  test("pulls and pushes are of the same network") {
+    val one = profile(0, Seq(1), Seq(1))
+    assert(
+      intercept[IllegalArgumentException](new Iteration(one, profile(0, Seq(1, 1), Seq(1, 1)))).getMessage.contains(
+        "as many layers"
+      )
+    )
+  }
+}
