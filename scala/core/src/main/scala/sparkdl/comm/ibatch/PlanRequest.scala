@@ -34,7 +34,7 @@ object PlanRequest {
     val (pulling, pushing) = (profileOf(pull), profileOf(push))
     val (pulled, pushed, seconds) =
       if (pull.has("batches") || push.has("batches")) {
-        val (pulled, pushed) = (given(pulling, pull), given(pushing, push))
+        val (pulled, pushed) = (fixed(pulling, pull), fixed(pushing, push))
         (pulled, pushed, new Iteration(pulling, pushing).seconds(pulled.batches, pushed.batches))
       } else Planner.together(pulling, pushing)
     describe(pulling, pulled, "pull", reply.putObject("pull"))
@@ -42,7 +42,7 @@ object PlanRequest {
     reply.put("iteration_seconds", seconds)
   }
 
-  private def given(profile: Profile, request: JsonNode): Plan = {
+  private def fixed(profile: Profile, request: JsonNode): Plan = {
     val ends = elements(request, "batches").map(_.path(1).asInt).sorted
     require(
       ends.nonEmpty && ends.head > 0 && ends.distinct == ends && ends.last == profile.layers,
