@@ -141,7 +141,7 @@ def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float) -> None:
     conf = sparkdl_comm.spark_conf(strategy="ps", progress=False, slot_timeout="2min")
     conf |= {"spark.ui.enabled": "false", "spark.log.level": "WARN", "spark.ui.showConsoleProgress": "false"}
     if case.delay:
-        conf["spark.executor.extraJavaOptions"] = f"-Dsparkdl.comm.lab.startupSeconds={case.delay}"
+        conf["spark.executor.extraJavaOptions"] = f"-Dlab.sparkdl.startupSeconds={case.delay}"
     arguments = [f"--conf={key}={value}" for key, value in conf.items()]
     arguments += [str(_FOLDER / "batching" / "job.py"), job.to_json()]
     done = spark.submit(arguments, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

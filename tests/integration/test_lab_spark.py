@@ -9,6 +9,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from sparkdl_comm import spark_conf
 from sparkdl_comm.errors import ConfError, DeadlineError, LabError
 from sparkdl_comm.lab import Lab, access, state
 from sparkdl_comm.lab.spark import SparkCluster
@@ -69,8 +70,9 @@ def test_collectives_use_all_rails_and_spark_another_network(networks):
         environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         with lab.spark(rail="control", env=environment) as cluster:
             before = lab.counters()
-            program = [str(ROOT / "tests/integration/many_fits.py"), "-", "4", *cases]
-            done = cluster.submit(program, timeout=400, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            arguments = [f"--conf={key}={value}" for key, value in spark_conf().items()]
+            arguments += [str(ROOT / "tests/integration/many_fits.py"), "-", "4", *cases]
+            done = cluster.submit(arguments, timeout=400, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             after = lab.counters()
     lines = [line.removeprefix("REPORT ") for line in done.stdout.splitlines() if line.startswith("REPORT ")]
     reports = [json.loads(line) for line in lines]

@@ -41,8 +41,11 @@ private[comm] final class SlowStart(blocks: Blocks, startupNanos: Long) extends 
 
 private[comm] object SlowStart {
 
-  /** A JVM's property, not a key of Spark's conf: nobody sets it but who emulates a network. Seconds. */
-  val Property = "sparkdl.comm.lab.startupSeconds"
+  /**
+   * A JVM's property, not a key of Spark's conf: nobody sets it but who emulates a network. Seconds. Spark refuses to start
+   * executors with properties that begin as its own do.
+   */
+  val Property = "lab.sparkdl.startupSeconds"
 
   def wrap(blocks: Blocks): Blocks =
     sys.props.get(Property).fold(blocks)(seconds => new SlowStart(blocks, (seconds.toDouble * 1e9).toLong))
