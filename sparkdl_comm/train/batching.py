@@ -24,6 +24,11 @@ _LOOK_AGAIN = 10
 Planner = Callable[..., dict[str, Any]]
 
 
+def policies(conf: CommConf) -> dict[str, str]:
+    """By direction."""
+    return {"pull": conf.ps_batching, "push": conf.ps_push_batching or conf.ps_batching}
+
+
 class Batching:
     """The batches of one rank; all ranks have the same ones in the same step.
 
@@ -41,7 +46,7 @@ class Batching:
         gradients are still pushed."""
         self._conf, self._model, self._gang, self._ask = conf, model, gang, planner
         self._ahead = ahead
-        self._policies = {"pull": conf.ps_batching, "push": conf.ps_push_batching or conf.ps_batching}
+        self._policies = policies(conf)
         self._profiled: dict[str, Direction] = {}
         self.plans: dict[str, dict[str, Any]] = {}
         self.pulls, self.pushes = self._plan_both()

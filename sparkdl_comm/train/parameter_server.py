@@ -33,7 +33,7 @@ import torch
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.ps.bridge import PROTOCOL, Bridge
 from sparkdl_comm.ps.segment import SharedSegment
-from sparkdl_comm.train.batching import Batching
+from sparkdl_comm.train.batching import Batching, policies
 from sparkdl_comm.train.cut import Countdown
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
@@ -65,8 +65,8 @@ class ParameterServer(Strategy):
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         self._gang, self._model = gang, model
         self._on_gpu = next(model.module.parameters()).device.type == "cuda"
-        policies = {self.conf.ps_batching, self.conf.ps_push_batching or self.conf.ps_batching}
-        self._ahead = "whole" not in policies and not self._on_gpu and not make_optimizer.judges_gradients
+        batched = "whole" not in policies(self.conf).values()
+        self._ahead = batched and not self._on_gpu and not make_optimizer.judges_gradients
         answer = self._request(
             "open",
             peers=[member.payload["strategy"] for member in gang.members],

@@ -1,7 +1,5 @@
 package sparkdl.comm.ibatch
 
-import java.lang.management.ManagementFactory
-
 import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
@@ -74,17 +72,6 @@ class IterationSpec extends AnyFunSuite {
         assert(found <= other * (1 + 1e-9), policy.name)
       }
     }
-  }
-
-  test("a network of 1000 layers is planned within seconds") {
-    val random = new Random(5)
-    def times(most: Double) = Seq.fill(1000)(random.nextDouble() * most)
-    val forward = profile(0.0005, times(0.001), times(0.001))
-    val threads = ManagementFactory.getThreadMXBean
-    val begin = threads.getCurrentThreadCpuTime
-    Planner.together(forward, backward(forward))
-    assert(threads.getCurrentThreadCpuTime - begin < 20e9)
-    info(s"${(threads.getCurrentThreadCpuTime - begin) / 1e9} s")
   }
 
   test("pulls and pushes are of the same network") {
