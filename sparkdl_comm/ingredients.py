@@ -87,7 +87,8 @@ def loss_function(loss: Any) -> Loss:
 def optimizer_factory(optimizer: Any) -> OptimizerFactory:
     """The optimizer as something to call with parameters; SGD with learning rate 0.01 for None.
 
-    :raises ModelError: not callable, or an optimizer that already has its parameters.
+    :raises ModelError: not callable, an optimizer that already has its parameters, or arguments that a class of torch.optim
+        does not take.
     """
     if optimizer is None:
         return functools.partial(torch.optim.SGD, lr=0.01)
@@ -96,6 +97,12 @@ def optimizer_factory(optimizer: Any) -> OptimizerFactory:
             f"optimizer is {describe(optimizer)}; give what makes one from parameters: a class of "
             "torch.optim or, with arguments, functools.partial(torch.optim.Adam, lr=1e-3)"
         )
+    kind = getattr(optimizer, "func", optimizer)  # of a functools.partial
+    if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
+        try:
+            optimizer([torch.nn.Parameter(torch.zeros(1, 1))])  # a matrix: Muon takes no other
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"optimizer: {kind.__name__} does not take these arguments: {error}") from error
     return optimizer
 
 

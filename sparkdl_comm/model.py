@@ -13,6 +13,7 @@ from pyspark.ml.linalg import VectorUDT
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     ByteType,
@@ -123,8 +124,11 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         parts = [StructField(name, _type_of(part)) for name, part in members.items()]
         prediction = StructType(parts) if parts else _type_of(kind)
         fields = [StructField(column, prediction if column == PREDICTION else VectorUDT()) for column in added]
-        schema = StructType([*rows.schema.fields[: len(dataset.columns)], *fields])
-        return rows.mapInArrow(predictor, schema).toDF(*dataset.columns, *added.values())
+        kept = rows.schema.fields[: len(dataset.columns)]
+        read = [_without_nulls(kind) if place in dict(features) else kind for place, kind in enumerate(kept)]
+        scored = rows.mapInArrow(predictor, StructType([*read, *fields]))
+        back = [F.col(kind.name).cast(kind.dataType).alias(kind.name, metadata=kind.metadata) for kind in kept]
+        return scored.select(*back, *added).toDF(*dataset.columns, *added.values())
 
     def _added(self, given: Iterable[str], dataset: DataFrame) -> dict[str, str]:
         """The names of the columns to add to ``dataset``, of those that the model gives."""
@@ -208,6 +212,13 @@ def _inputs(example: Example) -> tuple[torch.Tensor, ...]:
 def _type_of(kind: Kind) -> DataType:
     """Of a prediction."""
     return ArrayType(FloatType(), False) if kind == "vector" else DoubleType()
+
+
+def _without_nulls(field: StructField) -> StructField:
+    """A column of features that were read, so that none is null; Spark copies arrays faster when it knows."""
+    kind = field.dataType
+    kind = ArrayType(kind.elementType, containsNull=False) if isinstance(kind, ArrayType) else kind
+    return StructField(field.name, kind, field.nullable, field.metadata)
 
 
 def _is_native(kind: DataType) -> bool:

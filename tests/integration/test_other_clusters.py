@@ -69,7 +69,7 @@ def test_all_strategies_on_nine_executors(tmp_path):
     star = Topology.parse("star:9")
     cases = ["ps", "gloo", "auto", *(a.name for a in ALGORITHMS.values() if not a.unfit(star))]
     cases += ["hierarchical topology=hosts:3x3", "lp collective.loop=root-overlap"]
-    arguments = ["local-cluster[9,1,512]", "9", *cases]
+    arguments = ["local-cluster[9,1,1024]", "9", *cases]
     reports = run(tmp_path, "many_fits.py", arguments, Path(pyspark.__file__).parent, [])
     assert [report["case"] for report in reports] == cases
     for report in reports:

@@ -60,6 +60,13 @@ def test_optimizer() -> None:
     for bad in (torch.optim.Adam(parameters), "Adam"):
         with pytest.raises(ModelError, match=r"functools\.partial"):
             optimizer_factory(bad)
+    for arguments, message in (
+        ({"rate": 0.1}, "unexpected keyword argument 'rate'"),
+        ({"lr": -1.0}, "Invalid learning"),
+    ):
+        with pytest.raises(ModelError, match=f"optimizer: SGD .*{message}"):
+            optimizer_factory(functools.partial(torch.optim.SGD, **arguments))
+    assert optimizer_factory(torch.optim.Muon) is torch.optim.Muon
 
 
 def test_classification() -> None:
