@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -47,6 +48,11 @@ def _rounds_depth(topology: Topology) -> float:
     return 0.0 if bml.is_even(topology) else 1 / messages
 
 
+def _halvings_depth(topology: Topology) -> float:
+    # A round fills the rail once; in it each rank sends two messages for each halving.
+    return 1 / (2 * math.ceil(math.log2(topology.world))) if topology.world > 1 else 0.0
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """``unfit(topology)``: why it cannot run there, empty if it can. ``depth(topology)``: by how many blocks
@@ -69,7 +75,7 @@ ALGORITHMS = {
         Algorithm("lp", lp.plan, ("all_reduce", "broadcast", "reduce"), depth=_chain_depth),
         Algorithm("ring", ring.plan, _SCATTERED),
         Algorithm("mst", mst.plan, ("all_reduce", "broadcast", "reduce"), _one_rail),
-        Algorithm("be", be.plan, OPERATIONS, _one_rail),
+        Algorithm("be", be.plan, OPERATIONS, _one_rail, _halvings_depth),
         Algorithm("torus2d", torus2d.plan, _SCATTERED, _two_rails),
         Algorithm("hierarchical", hierarchical.plan, _SCATTERED, _groups),
         Algorithm("p2p-ps", p2p_ps.plan, _SCATTERED),

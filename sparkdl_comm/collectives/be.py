@@ -10,6 +10,9 @@ The vector is cut into N parts; part i belongs to rank i.
 Time of an all-reduce 2 log N alpha + 2 (N-1)/N n beta + (N-1)/N n gamma. For N a power of two, partners exchange. For any
 other N rank r sends to r + s and receives from r - s instead, for s = N/2, N/4, …, each rounded up (J. L. Träff, "Optimal,
 Non-pipelined Reduce-scatter and Allreduce Algorithms"), which costs the same and moves no byte more; so it does for all N.
+
+Beyond the paper: where nothing goes along a tree, the vector is cut into rounds that follow each other through the steps.
+Partners change from step to step, and ranks that are not quite in time would send to who still receives from another.
 """
 
 from __future__ import annotations
@@ -17,47 +20,57 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkdl_comm.collectives.mst import halvings
-from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, cut, some
+from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, cut, pipelined, some
 
 
 def plan(collective: Collective) -> Plan:
-    parts = _Parts(collective)
+    world, count = collective.world, collective.count
+    in_rounds = collective.operation not in ("broadcast", "reduce")
+    number = max(1, count // max(collective.block, world)) if in_rounds else 1
+    rounds = [
+        _Parts(collective, cut(0, count, number, index), cut(0, count, number, index + 1)) for index in range(number)
+    ]
 
-    def program(rank: int) -> Program:
-        steps = {
+    def stages(parts: _Parts, rank: int) -> list[list[Step]]:
+        return {
             "all_reduce": lambda: parts.reduce_scatter(rank) + parts.all_gather(rank),
             "reduce_scatter": lambda: parts.reduce_scatter(rank),
             "all_gather": lambda: parts.all_gather(rank),
-            "broadcast": lambda: parts.scatter(rank) + parts.all_gather(rank),
-            "reduce": lambda: parts.reduce_scatter(rank) + parts.gather(rank),
+            "broadcast": lambda: [parts.scatter(rank), *parts.all_gather(rank)],
+            "reduce": lambda: [*parts.reduce_scatter(rank), parts.gather(rank)],
         }[collective.operation]()
-        return Program(some(steps))
 
-    return Plan("be", collective, program, lambda rank: [parts.own(rank)])
+    def program(rank: int) -> Program:
+        return Program(some(pipelined([stages(parts, rank) for parts in rounds])))
+
+    return Plan("be", collective, program, lambda rank: [parts.own(rank) for parts in rounds])
 
 
 class _Parts:
-    def __init__(self, collective: Collective) -> None:
-        self._world, self._count, self._root = collective.world, collective.count, collective.root
+    """The range ``start`` to ``stop``, of which part i belongs to rank i."""
+
+    def __init__(self, collective: Collective, start: int, stop: int) -> None:
+        self._world, self._root = collective.world, collective.root
+        self._start, self._stop = start, stop
 
     def own(self, rank: int) -> tuple[int, int]:
         return self._bound(rank), self._bound(rank + 1)
 
-    def reduce_scatter(self, rank: int) -> list[Step]:
-        steps = []
+    def reduce_scatter(self, rank: int) -> list[list[Step]]:
+        stages = []
         for skip, width in self._skips():
             to, source = (rank + skip) % self._world, (rank - skip) % self._world
-            steps += self._steps(Kind.SEND, to, to, width)
-            steps += self._steps(Kind.COMBINE, source, rank, width)
-        return steps
+            sends, combines = self._steps(Kind.SEND, to, to, width), self._steps(Kind.COMBINE, source, rank, width)
+            stages.append(sends + combines)
+        return stages
 
-    def all_gather(self, rank: int) -> list[Step]:
-        steps = []
+    def all_gather(self, rank: int) -> list[list[Step]]:
+        stages = []
         for skip, width in reversed(list(self._skips())):
             to, source = (rank - skip) % self._world, (rank + skip) % self._world
-            steps += self._steps(Kind.SEND, to, rank, width)
-            steps += self._steps(Kind.RECEIVE, source, source, width)
-        return steps
+            sends, receives = self._steps(Kind.SEND, to, rank, width), self._steps(Kind.RECEIVE, source, source, width)
+            stages.append(sends + receives)
+        return stages
 
     def scatter(self, rank: int) -> list[Step]:
         """The parts from the root to their ranks."""
@@ -88,4 +101,4 @@ class _Parts:
         return [Step(kind, peer, 0, self._bound(begin), self._bound(end)) for begin, end in ranges if begin < end]
 
     def _bound(self, part: int) -> int:
-        return cut(0, self._count, self._world, part)
+        return cut(self._start, self._stop, self._world, part)

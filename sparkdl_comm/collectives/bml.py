@@ -21,7 +21,7 @@ from itertools import combinations
 import numpy as np
 
 from sparkdl_comm.collectives.levels import Exchange, Level, levels_of
-from sparkdl_comm.collectives.plan import Collective, Plan, Program, cut, some
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, cut, pipelined, some
 from sparkdl_comm.topology import Topology
 
 #: Shares are multiples of 1 / this, so that ranks whose floating point differs in the last bit agree on them.
@@ -40,18 +40,17 @@ def plan(collective: Collective) -> Plan:
         bounds = [begin + int(sum(shares[:t], Fraction()) * (end - begin)) for t in range(len(shares) + 1)]
         return [Exchange(rank, levels[t:] + levels[:t], bounds[t], bounds[t + 1]) for t in range(len(shares))]
 
+    def stages(rank: int, turn: int) -> list[list[Step]]:
+        """A round's, in each of which every thread is at another level."""
+        of_threads = []
+        for exchange in threads(rank, turn):
+            aggregation = exchange.aggregation() if collective.operation != "all_gather" else []
+            broadcasting = exchange.broadcasting() if collective.operation != "reduce_scatter" else []
+            of_threads.append([*aggregation, *broadcasting])
+        return [[step for steps in stage for step in steps] for stage in zip(*of_threads, strict=True)]
+
     def program(rank: int) -> Program:
-        timed = []
-        for turn in range(rounds):
-            for thread, exchange in enumerate(threads(rank, turn)):
-                stages = []
-                if collective.operation != "all_gather":
-                    stages += exchange.aggregation()
-                if collective.operation != "reduce_scatter":
-                    stages += exchange.broadcasting()
-                timed += [(turn + number, turn, thread, steps) for number, steps in enumerate(stages)]
-        timed.sort(key=lambda entry: entry[:3])
-        return Program(some([step for *_, steps in timed for step in steps]))
+        return Program(some(pipelined([stages(rank, turn) for turn in range(rounds)])))
 
     def owned(rank: int) -> list[tuple[int, int]]:
         return [exchange.own for turn in range(rounds) for exchange in threads(rank, turn)]

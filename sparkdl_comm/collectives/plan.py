@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import itemgetter
 from typing import Literal, NamedTuple, get_args
 
 from sparkdl_comm.errors import InputError
@@ -116,6 +117,18 @@ class Plan:
 def cut(start: int, stop: int, parts: int, index: int) -> int:
     """Where part ``index`` begins if ``start`` to ``stop`` is cut into ``parts`` that differ by one element at most."""
     return start + (stop - start) * index // parts
+
+
+def pipelined(rounds: Sequence[list[list[Step]]]) -> list[Step]:
+    """The steps of rounds that follow each other through the same stages, each one stage behind the one before it.
+
+    In between two stages of a round come stages of others, so that NICs do not idle until what one stage needs of the last
+    has arrived everywhere; and messages are small, so that a rank that is ahead cannot fill others' links for long.
+
+    :param rounds: for each, the steps of its stages; no round touches what another one does.
+    """
+    timed = [(turn + number, -turn, steps) for turn, stages in enumerate(rounds) for number, steps in enumerate(stages)]
+    return [step for *_, steps in sorted(timed, key=itemgetter(0, 1)) for step in steps]
 
 
 def some(steps: Sequence[Step]) -> tuple[Step, ...]:
