@@ -125,10 +125,10 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         prediction = StructType(parts) if parts else _type_of(kind)
         fields = [StructField(column, prediction if column == PREDICTION else VectorUDT()) for column in added]
         kept = rows.schema.fields[: len(dataset.columns)]
-        read = [_without_nulls(kind) if place in dict(features) else kind for place, kind in enumerate(kept)]
+        read = [_without_nulls(field) if place in dict(features) else field for place, field in enumerate(kept)]
         scored = rows.mapInArrow(predictor, StructType([*read, *fields]))
-        back = [F.col(kind.name).cast(kind.dataType).alias(kind.name, metadata=kind.metadata) for kind in kept]
-        return scored.select(*back, *added).toDF(*dataset.columns, *added.values())
+        as_given = [F.col(field.name).cast(field.dataType).alias(field.name, metadata=field.metadata) for field in kept]
+        return scored.select(*as_given, *added).toDF(*dataset.columns, *added.values())
 
     def _added(self, given: Iterable[str], dataset: DataFrame) -> dict[str, str]:
         """The names of the columns to add to ``dataset``, of those that the model gives."""
