@@ -53,6 +53,11 @@ def _halvings_depth(topology: Topology) -> float:
     return 1 / (2 * math.ceil(math.log2(topology.world))) if topology.world > 1 else 0.0
 
 
+def _servers_depth(topology: Topology) -> float:
+    # A round fills the rail once; in it each rank sends two messages for each other rank.
+    return 1 / (2 * (topology.world - 1)) if topology.world > 1 else 0.0
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """``unfit(topology)``: why it cannot run there, empty if it can. ``depth(topology)``: by how many blocks
@@ -78,7 +83,7 @@ ALGORITHMS = {
         Algorithm("be", be.plan, OPERATIONS, _one_rail, _halvings_depth),
         Algorithm("torus2d", torus2d.plan, _SCATTERED, _two_rails),
         Algorithm("hierarchical", hierarchical.plan, _SCATTERED, _groups),
-        Algorithm("p2p-ps", p2p_ps.plan, _SCATTERED),
+        Algorithm("p2p-ps", p2p_ps.plan, _SCATTERED, depth=_servers_depth),
     )
 }
 

@@ -7,6 +7,8 @@ On one switch all of it goes directly: 2(N-1)/N n bytes over each link and direc
 digits have no link: what they send each other goes by way of others, which correct one digit per hop and pass on each
 message as it is. Parts are cut in k, one for each order of levels that BML uses, too, so that all rails are busy. That
 takes 2(n-1)/n of what one link needs for the vector, twice as long as BML for large n.
+
+Beyond the paper: the vector is cut into rounds that follow each other through the steps, as in ``be.py``.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ import math
 from collections.abc import Callable, Iterator
 
 from sparkdl_comm.collectives.levels import Level, levels_of
-from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, cut, some
+from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, cut, pipelined, some
 
 #: Of a message: the rank it comes from, and the one it is for.
 _Message = tuple[int, int]
+#: Of elements: the first, and the one after the last.
+_Range = tuple[int, int]
 
 
 def plan(collective: Collective) -> Plan:
@@ -27,28 +31,36 @@ def plan(collective: Collective) -> Plan:
     levels = (
         levels_of(topology.radices, range(topology.rails)) if topology.slots == 1 else [Level(topology.world, 1, 0)]
     )
-    bounds = [cut(0, count, len(levels), index) for index in range(len(levels) + 1)]
+    number = max(1, count // max(collective.block, topology.world * len(levels)))
+    rounds = [_shares(cut(0, count, number, i), cut(0, count, number, i + 1), len(levels)) for i in range(number)]
 
-    def program(rank: int) -> Program:
-        relay = _Relay(rank, count)
-        stages: list[list[Step]] = []
+    def stages(relay: _Relay, shares: list[_Range]) -> list[list[Step]]:
+        """A round's, of all threads."""
+        found = []
         for kind, part_of, without in (
             (Kind.COMBINE, _target, "all_gather"),
             (Kind.RECEIVE, _origin, "reduce_scatter"),
         ):
             if collective.operation == without:
                 continue
-            threads = [
-                relay.route(kind, part_of, levels[t:] + levels[:t], (bounds[t], bounds[t + 1]))
-                for t in range(len(levels))
-            ]
-            stages += [steps for stage in zip(*threads, strict=True) for steps in stage]
-        return Program(some([step for steps in stages for step in steps]), relay.scratch)
+            threads = [relay.route(kind, part_of, levels[t:] + levels[:t], share) for t, share in enumerate(shares)]
+            found += [[step for steps in stage for step in steps] for stage in zip(*threads, strict=True)]
+        return found
 
-    def owned(rank: int) -> list[tuple[int, int]]:
-        return [_part((bounds[t], bounds[t + 1]), topology.world, rank) for t, _ in enumerate(levels)]
+    def program(rank: int) -> Program:
+        relay = _Relay(rank, count)
+        steps = pipelined([stages(relay, shares) for shares in rounds])
+        return Program(some(steps), relay.scratch)
+
+    def owned(rank: int) -> list[_Range]:
+        return [_part(share, topology.world, rank) for shares in rounds for share in shares]
 
     return Plan("p2p-ps", collective, program, owned)
+
+
+def _shares(start: int, stop: int, threads: int) -> list[_Range]:
+    """Each thread's."""
+    return [(cut(start, stop, threads, t), cut(start, stop, threads, t + 1)) for t in range(threads)]
 
 
 def _origin(message: _Message) -> int:
