@@ -1,6 +1,6 @@
 """Job completion time of training on emulated networks, as in the BML paper's figures 6 and 7.
 
-    python python/bench_jobs.py --profile lenet5 --rows 128,1024 --systems bml@bcube:3,2,p2p-ps@star:9,gloo@star:9
+    python python/bench_jobs.py --profile lenet5 --rows 128,1024 --systems bml@bcube:3,2 p2p-ps@star:9 gloo@star:9
 
 A system is a strategy and the topology it runs on. One rank per host trains the profile's network with emulated computing:
 layers wait as long as they would compute for `--rows` rows at `--teraflops`, and every byte is sent. The paper's links have 40
