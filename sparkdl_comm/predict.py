@@ -17,8 +17,6 @@ from .errors import ConfError
 from .scoring import PREDICTION, Scoring
 from .shipping import SessionModule
 
-_PART_BYTES = 2 << 20
-
 
 @dataclass(frozen=True)
 class Predictor:
@@ -50,10 +48,9 @@ class Predictor:
                 device = task_device(self.device)
                 shipped = self.module if isinstance(self.module, torch.nn.Module) else self.module.value
                 module = shipped.to(device).eval()
-            for part in _parts(batch, self.batch_size):
-                predicted = self._predict(module, device, part)
-                columns, names = part.columns[: self.columns], part.schema.names[: self.columns]
-                yield pa.RecordBatch.from_arrays([*columns, *predicted], names=[*names, *self.scoring.columns])
+            predicted = self._predict(module, device, batch)
+            columns, names = batch.columns[: self.columns], batch.schema.names[: self.columns]
+            yield pa.RecordBatch.from_arrays([*columns, *predicted], names=[*names, *self.scoring.columns])
 
     def _predict(self, module: torch.nn.Module, device: torch.device | None, batch: pa.RecordBatch) -> list[pa.Array]:
         inputs = [arrow.read(field, batch.column(index)) for index, field in self.features]
@@ -69,13 +66,6 @@ class Predictor:
         if members:
             return [pa.StructArray.from_arrays([_arrow(PREDICTION, column) for column in columns], names=members)]
         return [_arrow(name, column) for name, column in zip(self.scoring.columns, columns, strict=True)]
-
-
-def _parts(batch: pa.RecordBatch, batch_size: int) -> Iterator[pa.RecordBatch]:
-    """Its rows in batches of a size that both processes have in their caches and get from their pools: a batch of 10,000
-    images comes in memory that the kernel must map and clear, and would go back in as much."""
-    rows = max(batch_size, batch.num_rows * _PART_BYTES // max(1, batch.nbytes) // batch_size * batch_size)
-    return (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
 
 def _on_cpu(output: Any) -> Any:

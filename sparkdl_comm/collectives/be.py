@@ -24,12 +24,9 @@ from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step,
 
 
 def plan(collective: Collective) -> Plan:
-    world, count = collective.world, collective.count
-    in_rounds = collective.operation not in ("broadcast", "reduce")
-    number = max(1, count // max(collective.block, world)) if in_rounds else 1
-    rounds = [
-        _Parts(collective, cut(0, count, number, index), cut(0, count, number, index + 1)) for index in range(number)
-    ]
+    along_a_tree = collective.operation in ("broadcast", "reduce")
+    ranges = [(0, collective.count)] if along_a_tree else collective.rounds(least=collective.world)
+    rounds = [_Parts(collective, start, stop) for start, stop in ranges]
 
     def stages(parts: _Parts, rank: int) -> list[list[Step]]:
         return {

@@ -21,7 +21,7 @@ from itertools import combinations
 import numpy as np
 
 from sparkdl_comm.collectives.levels import Exchange, Level, levels_of
-from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, cut, pipelined, some
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, pipelined, some
 from sparkdl_comm.topology import Topology
 
 #: Shares are multiples of 1 / this, so that ranks whose floating point differs in the last bit agree on them.
@@ -29,31 +29,30 @@ _GRAIN = 65536
 
 
 def plan(collective: Collective) -> Plan:
-    topology, count = collective.topology, collective.count
+    topology = collective.topology
     levels = levels_of(topology.radices, range(topology.rails))
     shares = thread_shares(topology)
-    rounds = 1 if is_even(topology) else max(1, count // collective.block)
+    rounds = [(0, collective.count)] if is_even(topology) else collective.rounds()
 
-    def threads(rank: int, turn: int) -> list[Exchange]:
+    def threads(rank: int, begin: int, end: int) -> list[Exchange]:
         """A round's threads, each on its share of the round's range."""
-        begin, end = (cut(0, count, rounds, index) for index in (turn, turn + 1))
         bounds = [begin + int(sum(shares[:t], Fraction()) * (end - begin)) for t in range(len(shares) + 1)]
         return [Exchange(rank, levels[t:] + levels[:t], bounds[t], bounds[t + 1]) for t in range(len(shares))]
 
-    def stages(rank: int, turn: int) -> list[list[Step]]:
+    def stages(rank: int, begin: int, end: int) -> list[list[Step]]:
         """A round's, in each of which every thread is at another level."""
         of_threads = []
-        for exchange in threads(rank, turn):
+        for exchange in threads(rank, begin, end):
             aggregation = exchange.aggregation() if collective.operation != "all_gather" else []
             broadcasting = exchange.broadcasting() if collective.operation != "reduce_scatter" else []
             of_threads.append([*aggregation, *broadcasting])
         return [[step for steps in stage for step in steps] for stage in zip(*of_threads, strict=True)]
 
     def program(rank: int) -> Program:
-        return Program(some(pipelined([stages(rank, turn) for turn in range(rounds)])))
+        return Program(some(pipelined([stages(rank, *bounds) for bounds in rounds])))
 
     def owned(rank: int) -> list[tuple[int, int]]:
-        return [exchange.own for turn in range(rounds) for exchange in threads(rank, turn)]
+        return [exchange.own for bounds in rounds for exchange in threads(rank, *bounds)]
 
     return Plan("bml", collective, program, owned)
 

@@ -31,8 +31,7 @@ def plan(collective: Collective) -> Plan:
     levels = (
         levels_of(topology.radices, range(topology.rails)) if topology.slots == 1 else [Level(topology.world, 1, 0)]
     )
-    number = max(1, count // max(collective.block, topology.world * len(levels)))
-    rounds = [_shares(cut(0, count, number, i), cut(0, count, number, i + 1), len(levels)) for i in range(number)]
+    rounds = [_shares(start, stop, len(levels)) for start, stop in collective.rounds(topology.world * len(levels))]
 
     def stages(relay: _Relay, shares: list[_Range]) -> list[list[Step]]:
         """A round's, of all threads."""

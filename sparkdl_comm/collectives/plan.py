@@ -91,6 +91,11 @@ class Collective:
     def world(self) -> int:
         return self.topology.world
 
+    def rounds(self, least: int = 1) -> list[tuple[int, int]]:
+        """The vector cut into ranges of ``block`` elements, and ``least``, or a few more; for :func:`pipelined`."""
+        number = max(1, self.count // max(self.block, least))
+        return [(cut(0, self.count, number, index), cut(0, self.count, number, index + 1)) for index in range(number)]
+
 
 def _nothing(rank: int) -> list[tuple[int, int]]:
     return []
