@@ -61,7 +61,8 @@ REAL: dict[str, Callable[[], nn.Module]] = {"real:lenet5": LeNet5, "real:vgg": S
 @dataclass(frozen=True)
 class Job:
     """`network`: of REAL, or the file that an emulated one's profile is in; `ways`: of WAYS; `rows`: of a rank in a step;
-    `steps`: of an epoch; `epochs`: timed ones. Results go to the file `output`."""
+    `steps`: of an epoch; `epochs`: timed ones; `warmup`: fits before all others, as JVMs compile what they run often. Results
+    go to the file `output`."""
 
     network: str
     ways: list[str]
@@ -69,6 +70,7 @@ class Job:
     rows: int
     steps: int
     epochs: int
+    warmup: int
     output: str
 
     @classmethod
@@ -143,6 +145,8 @@ def results(spark: SparkSession, job: Job) -> Iterator[dict[str, Any]]:
     features = random.random((count, _INPUTS), np.float32)
     table = pd.DataFrame({"features": list(features), "label": random.integers(0, 10, count)})
     data = spark.createDataFrame(table, "features array<float>, label long").repartition(job.ranks).cache()
+    for _ in range(job.warmup):
+        train(spark, data, job, "layerwise")
     for way in job.ways:
         yield {"way": way, **result(train(spark, data, job, way), job)}
 

@@ -106,7 +106,8 @@ def bench(options: Namespace, report: Report) -> None:
             if case.profile is not None:
                 network = str(Path(folder, "profile.json"))
                 Path(network).write_text(case.profile.to_json())
-            job = Job(network, ways, case.world, options.rows, options.steps, options.repeats, f"{folder}/out")
+            epochs, warmup = options.repeats, options.warmup
+            job = Job(network, ways, case.world, options.rows, options.steps, epochs, warmup, f"{folder}/out")
             _submit(spark, job, case, options.timeout)
             found = [json.loads(line) for line in Path(job.output).read_text().splitlines()]
             for row in _rows(case, found, topology, options):

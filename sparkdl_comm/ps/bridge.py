@@ -15,7 +15,7 @@ from typing import Any
 
 from sparkdl_comm.errors import BridgeError, DeadlineError, PersistenceError, PluginError, RankLostError
 
-PROTOCOL = 4
+PROTOCOL = 5
 #: What holds nothing in its answer, and is done many times in an iteration.
 POSTED = frozenset({"cut", "publish", "prefetch", "push"})
 MAX_FRAME = 16 << 20

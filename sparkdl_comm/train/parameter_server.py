@@ -32,19 +32,15 @@ import torch
 
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.ps.bridge import PROTOCOL, Bridge
-from sparkdl_comm.ps.segment import SharedSegment
 from sparkdl_comm.train.batching import Batching, policies
 from sparkdl_comm.train.cut import Countdown
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.gate import ParameterGate, can_gate
 from sparkdl_comm.train.optimizing import OptimizerMaker
-from sparkdl_comm.train.shard import Shard
+from sparkdl_comm.train.parameter_memory import ParameterMemory
 from sparkdl_comm.train.strategy import Strategy
 from sparkdl_comm.train.trace import BatchTrace
-
-#: What one version counts in the number that tells how many batches are summed; see SegmentMap.scala.
-_SUMMED_VERSION = 1 << 32
 
 
 class ParameterServer(Strategy):
@@ -52,7 +48,7 @@ class ParameterServer(Strategy):
     sharded = True
 
     _bridge: Bridge | None = None
-    _segment: SharedSegment | None = None
+    _memory: ParameterMemory | None = None
 
     def advertise(self, epoch_id: str, rank: int) -> dict[str, Any]:
         self._bridge = Bridge.of_this_executor(self.conf.timeout)
@@ -75,20 +71,16 @@ class ParameterServer(Strategy):
             ahead=self._ahead,
             timeout=self.conf.timeout,
         )
-        self._segment = segment = SharedSegment(answer["segment_bytes"])
+        self._memory = memory = ParameterMemory(answer, model)
         self._batching = Batching(self.conf, model, gang, functools.partial(self._request, "plan"), ahead=self._ahead)
         self._pulls, self._pushes = self._batching.pulls, self._batching.pushes
         self._next_pushes = self._pushes
         try:
-            self._request("attach", path=segment.path, pull=self._pulls.pairs, push=self._pushes.pairs)
+            self._request("attach", path=memory.path, pull=self._pulls.pairs, push=self._pushes.pairs)
         finally:
-            segment.detach()
-        self._buffers = [segment.floats(offset, model.count) for offset in answer["parameters_offsets"]]
-        self._host_values = self._buffers[0]
-        self._summed_offset = answer["summed_offset"]
-        self._host_gradients = segment.floats(answer["gradients_offset"], model.count)
-        self._bind(model, segment)
-        self._shard = self._make_shard(segment, answer["shard"], model, make_optimizer)
+            memory.detach()
+        memory.bind()
+        self._shard = memory.shard(make_optimizer)
         self.optimizer = self._shard.optimizer
         self._gate = ParameterGate(model, self._need, self._open) if can_gate(model.module) else None
         # A GPU computes behind the host's back: what needs a profile stays at one batch.
@@ -158,7 +150,7 @@ class ParameterServer(Strategy):
         self.before_forward()  # a rank without rows in this step had no forward
         if self._on_gpu:
             with self.watch.phase("push"):
-                self._host_gradients.copy_(self._model.gradients)
+                self._shared.gradients.copy_(self._model.gradients)
         for batch, pushed in enumerate(self._pushed):
             if not pushed:
                 self._push(batch)
@@ -186,8 +178,7 @@ class ParameterServer(Strategy):
         self._begin_version(self._version + 1)
         self._pulled = 0
         self._pushes = self._next_pushes
-        if self._ahead:
-            self._model.move(self._buffers[self._version % 2])
+        self._shared.turn(self._version)
         self._batch_trace.between = True
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
@@ -214,29 +205,14 @@ class ParameterServer(Strategy):
             # After a failure this ends the session in the JVM, which retires its blocks and unmaps the segment.
             self._bridge.close()
             self._bridge = None
-        if self._segment is not None:
-            self._segment.unpin()
-            self._segment = None
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
 
-    def _bind(self, model: FlatModel, segment: SharedSegment) -> None:
-        if self._on_gpu:
-            device = next(model.module.parameters()).device
-            segment.pin()
-            model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))
-            self._host_values.copy_(model.values)
-        else:
-            model.bind(self._host_values, self._host_gradients)
-
-    def _make_shard(
-        self, segment: SharedSegment, pieces: list[dict[str, int]], model: FlatModel, make_optimizer: OptimizerMaker
-    ) -> Shard:
-        owned = []
-        for piece in pieces:
-            start, count = piece["start"], piece["count"]
-            exact = segment.floats(piece["master_offset"], count)
-            exact.copy_(self._host_values[start : start + count])
-            owned.append((start, exact))
-        return Shard(model, owned, self._host_gradients, make_optimizer)
+    @property
+    def _shared(self) -> ParameterMemory:
+        assert self._memory is not None, "join comes first"
+        return self._memory
 
     def _begin_version(self, version: int) -> None:
         self._version = version
@@ -283,7 +259,7 @@ class ParameterServer(Strategy):
             if self._on_gpu:
                 for layers in self._pulls.layers[self._pulled : batch + 1]:
                     stretch = self._model.stretch(layers)
-                    self._model.values[stretch].copy_(self._host_values[stretch], non_blocking=True)
+                    self._model.values[stretch].copy_(self._shared.values[stretch], non_blocking=True)
         self._batch_trace.came("pull batch", self._pulls, self._pulled, answer["batches"])
         self._batch_trace.go_on()
         self._pulled = batch + 1
@@ -342,9 +318,8 @@ class ParameterServer(Strategy):
 
     def _update_what_is_summed(self) -> None:
         """In the backward pass: does not wait."""
-        assert self._segment is not None, "join comes first"
-        version, summed = divmod(self._segment.number(self._summed_offset), _SUMMED_VERSION)
-        if version != self._version or summed <= self._collected:
+        summed = self._shared.summed(self._version)
+        if summed <= self._collected:
             return
         with self.watch.phase("update"):
             while self._collected < summed:

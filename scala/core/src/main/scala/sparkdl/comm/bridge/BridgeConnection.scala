@@ -142,7 +142,7 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
     val parameters = reply.putArray("parameters_offsets")
     map.parameterBuffers.foreach(offset => parameters.add(offset))
     reply.put("gradients_offset", map.gradients)
-    reply.put("summed_offset", map.summed)
+    reply.put("summed_offset", map.summed).put("summed_version", SegmentMap.SummedVersion)
     val shard = reply.putArray("shard")
     map.shard.foreach { range =>
       shard.addObject().put("start", range.start).put("count", range.count).put("master_offset", map.master(range))
@@ -200,7 +200,7 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
 }
 
 object BridgeConnection {
-  val Protocol = 4L
+  val Protocol = 5L
 
   /** What holds nothing in its answer, and is done many times in an iteration. */
   private val Posted = Set("cut", "publish", "prefetch", "push")
