@@ -22,8 +22,8 @@ _CHUNK = 256 * 1024
 #: Bytes that one connection may receive before it is another one's turn.
 _TURN = 1024 * 1024
 #: Bytes that the kernel may hold of a message that it has not sent yet. With more, the end of a message would share the NIC
-#: with the next ones; with much less, the NIC would wait for this process.
-_UNSENT = 256 * 1024
+#: with the next ones, and what is more urgent would come behind; with much less, the NIC would wait for this process.
+_UNSENT = 64 * 1024
 
 Message = tuple[Job, int]
 
