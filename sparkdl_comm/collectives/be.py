@@ -11,8 +11,9 @@ Time of an all-reduce 2 log N alpha + 2 (N-1)/N n beta + (N-1)/N n gamma. For N 
 other N rank r sends to r + s and receives from r - s instead, for s = N/2, N/4, …, each rounded up (J. L. Träff, "Optimal,
 Non-pipelined Reduce-scatter and Allreduce Algorithms"), which costs the same and moves no byte more; so it does for all N.
 
-Beyond the paper: where nothing goes along a tree, the vector is cut into rounds that follow each other through the steps.
-Partners change from step to step, and ranks that are not quite in time would send to who still receives from another.
+Beyond the paper: the vector is cut into rounds that follow each other through the steps. Partners change from step to step, and
+ranks that are not quite in time would send to who still receives from another. Not so a reduce: by the model, rounds that follow
+each other up a tree take longer than one.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step,
 
 
 def plan(collective: Collective) -> Plan:
-    along_a_tree = collective.operation in ("broadcast", "reduce")
-    ranges = [(0, collective.count)] if along_a_tree else collective.rounds(least=collective.world)
+    is_reduce = collective.operation == "reduce"
+    ranges = [(0, collective.count)] if is_reduce else collective.rounds(least=collective.world)
     rounds = [_Parts(collective, start, stop) for start, stop in ranges]
 
     def stages(parts: _Parts, rank: int) -> list[list[Step]]:

@@ -70,6 +70,7 @@ def test_synchronisation_takes_what_the_bml_paper_says(text, name, in_t_f):
         ("bcube:32,2", "bml", 2046 / 2048),
         ("bcube:32,2", "p2p-ps", 62 / 32),
         ("fattree:16", "hierarchical", 2046 / 1024),
+        ("fattree:16", "p2p-ps", 2046 / 1024),
     ],
 )
 def test_figure_5_at_1024_servers(text, name, in_t_f):
