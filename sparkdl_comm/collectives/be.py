@@ -11,9 +11,9 @@ Time of an all-reduce 2 log N alpha + 2 (N-1)/N n beta + (N-1)/N n gamma. For N 
 other N rank r sends to r + s and receives from r - s instead, for s = N/2, N/4, …, each rounded up (J. L. Träff, "Optimal,
 Non-pipelined Reduce-scatter and Allreduce Algorithms"), which costs the same and moves no byte more; so it does for all N.
 
-Beyond the paper: the vector is cut into rounds that follow each other through the steps. Partners change from step to step, and
-ranks that are not quite in time would send to who still receives from another. Not so a reduce: by the model, rounds that follow
-each other up a tree take longer than one.
+Beyond the paper: the vector is cut into rounds that follow each other through the steps. Partners change from step to step,
+and ranks that are not quite in time would send to who still receives from another. Not so a reduce: by the model, rounds
+that follow each other up a tree take longer than one.
 """
 
 from __future__ import annotations

@@ -41,11 +41,13 @@ class Batching:
     ``profiler``: what to tell how long things take; None if nobody wants to know.
     """
 
-    def __init__(self, conf: CommConf, model: FlatModel, gang: Gang, planner: Planner, *, ahead: bool) -> None:
+    def __init__(
+        self, conf: CommConf, model: FlatModel, gang: Gang, planner: Planner, *, ahead: bool, fetch_above: int
+    ) -> None:
         """``planner(**request)``: the executor's, see PlanRequest.scala. ``ahead``: whether parameters are pulled while
-        gradients are still pushed."""
+        gradients are still pushed. ``fetch_above``: bytes of a block up to which it comes with its notice."""
         self._conf, self._model, self._gang, self._ask = conf, model, gang, planner
-        self._ahead = ahead
+        self._ahead, self._fetch_above = ahead, fetch_above
         self._policies = policies(conf)
         self._profiled: dict[str, Direction] = {}
         self.plans: dict[str, dict[str, Any]] = {}
@@ -99,7 +101,7 @@ class Batching:
         if known is None and policy.partition(":")[0] not in _BLIND:
             policy = "whole"
         profile = self._profile(direction)
-        plan = self._ask(policy=policy, direction=direction, bytes=self._sizes(), **profile)
+        plan = self._ask(policy=policy, direction=direction, **profile)
         self.plans[direction] = {"policy": policy, "batches": plan["batches"]}
         if known:
             measured = {name: plan[name] for name in ("predicted_seconds", "optimal_ratio")}
@@ -117,4 +119,6 @@ class Batching:
             "startup": known.startup if known else 0.0,
             "transfer": [size * received * (known.per_byte if known else 0.0) for size in sizes],
             "compute": known.compute if known else [0.0] * len(sizes),
+            "bytes": sizes,
+            "notice_bytes": self._fetch_above * self._gang.world,
         }

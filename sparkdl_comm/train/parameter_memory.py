@@ -1,4 +1,4 @@
-"""What a rank of strategy ps and its executor's JVM both have in memory: parameters, gradients, and the shard's exact values."""
+"""What a rank of strategy ps and its executor's JVM both have in memory: parameters, gradients, the shard's exact values."""
 
 from __future__ import annotations
 

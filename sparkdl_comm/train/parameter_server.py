@@ -72,7 +72,8 @@ class ParameterServer(Strategy):
             timeout=self.conf.timeout,
         )
         self._memory = memory = ParameterMemory(answer, model)
-        self._batching = Batching(self.conf, model, gang, functools.partial(self._request, "plan"), ahead=self._ahead)
+        planner = functools.partial(self._request, "plan")
+        self._batching = Batching(self.conf, model, gang, planner, ahead=self._ahead, fetch_above=answer["fetch_above"])
         self._pulls, self._pushes = self._batching.pulls, self._batching.pushes
         self._next_pushes = self._pushes
         try:

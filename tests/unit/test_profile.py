@@ -125,7 +125,7 @@ def batching(ahead: bool = False, **settings: object) -> tuple[Batching, Planner
     planner = Planner()
     model = FlatModel(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)))
     conf = CommConf.from_mapping({}, **settings)
-    return Batching(conf, model, Gang(), planner, ahead=ahead), planner  # type: ignore[arg-type]
+    return Batching(conf, model, Gang(), planner, ahead=ahead, fetch_above=10), planner  # type: ignore[arg-type]
 
 
 def test_blind_policies_measure_nothing():
@@ -151,7 +151,8 @@ def test_a_profile_comes_first_and_a_new_plan_when_it_drifts():
     assert (len(pulls), len(pushes)) == (2, 1), "pushes were not measured"
     request = planner.requests[-2]
     assert (request["policy"], request["startup"], request["compute"]) == ("ibatch", 0.001, [0.5, 0.25])
-    profile = {name: request[name] for name in ("startup", "transfer", "compute")}
+    profile = {name: request[name] for name in ("startup", "transfer", "compute", "bytes", "notice_bytes")}
+    assert profile["notice_bytes"] == 20, "both servers have half of a batch"
     planned = {"policy": "ibatch", "batches": [[1, 1], [2, 2]], "predicted_seconds": 0.75, "optimal_ratio": 1.0}
     planned["profile"] = profile
     assert made.plans == {"pull": planned, "push": {"policy": "whole", "batches": [[1, 2]]}}

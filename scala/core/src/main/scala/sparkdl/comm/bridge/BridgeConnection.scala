@@ -138,7 +138,7 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
   }
 
   private def describe(map: SegmentMap, reply: ObjectNode): Unit = {
-    reply.put("segment_bytes", map.bytes)
+    reply.put("segment_bytes", map.bytes).put("fetch_above", node.blocks.fetchAbove)
     val parameters = reply.putArray("parameters_offsets")
     map.parameterBuffers.foreach(offset => parameters.add(offset))
     reply.put("gradients_offset", map.gradients)

@@ -7,8 +7,10 @@ import scala.collection.mutable
  * has one direction begin with an idle network; here both share it. Pulls of an iteration begin during the backward pass
  * before, as soon as their layers are updated.
  *
- * All ranks do the same at the same time. So there is one link, both of whose directions are as busy: transfers under way
- * share it. Start-ups follow one another, and cost the link nothing. What is summed is updated when backward is done with a
+ * All ranks do the same at the same time. So there is one link, both of whose directions are as busy. Start-ups follow one
+ * another, and cost the link nothing. Blocks that are fetched come in the order in which they were asked for, as over one
+ * connection: what is urgent waits for what is not, if that was asked for before. Those that come with their notices have a
+ * connection of their own, and share the link with the others. What is summed is updated when backward is done with a
  * layer, or at once after its end; with one batch for all pulls or all pushes, only then.
  *
  * @param push with the times of backward as `compute`
@@ -37,7 +39,7 @@ final class Iteration(pull: Profile, push: Profile) {
 
     private var started = 0.0 // when the last start-up will be over
     private val starting = mutable.Queue.empty[(Double, Transfer)]
-    private val moving = mutable.ArrayBuffer.empty[Transfer]
+    private val fetched, noticed = mutable.Queue.empty[Transfer] // the first of each moves
 
     private val toPush = new Array[Int](pushes.size) // layers of each batch that backward has yet to do
     private val toUpdate = new Array[Int](pulls.size)
@@ -57,14 +59,20 @@ final class Iteration(pull: Profile, push: Profile) {
 
     /** To what happens next. */
     private def advance(): Unit = {
-      val arrival = if (moving.isEmpty) Double.PositiveInfinity else now + moving.map(_.left).min * moving.size
+      val moving = Seq(fetched, noticed).filter(_.nonEmpty)
+      val arrival = if (moving.isEmpty) Double.PositiveInfinity else now + moving.map(_.head.left).min * moving.size
       val start = starting.headOption.fold(Double.PositiveInfinity)(_._1)
       val next = math.min(arrival, math.min(start, computed))
-      moving.foreach(transfer => transfer.left -= (next - now) / moving.size)
+      moving.foreach(_.head.left -= (next - now) / moving.size)
       now = next
-      if (next == arrival) arrived(moving.remove(moving.indices.minBy(moving(_).left)))
-      else if (next == start) moving += starting.dequeue()._2
+      if (next == arrival) arrived(moving.minBy(_.head.left).dequeue())
+      else if (next == start) move(starting.dequeue()._2)
       else stepDone()
+    }
+
+    private def move(transfer: Transfer): Unit = {
+      val (profile, batches) = if (transfer.isPull) (pull, pulls) else (push, pushes)
+      (if (profile.comesWithNotice(batches(transfer.batch))) noticed else fetched).enqueue(transfer)
     }
 
     private def ask(batch: Int, isPull: Boolean): Unit = {

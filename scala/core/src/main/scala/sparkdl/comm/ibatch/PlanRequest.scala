@@ -6,12 +6,12 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 /**
  * A request for a plan, and its answer, in JSON.
  *
- * Request: `startup` (seconds), `transfer` and `compute` (seconds of each layer), `bytes` (of each layer; may be left out),
- * `policy`, `direction` ("pull" or "push"). Answer: `batches`, pairs of first and last layer, counted from 1, in the order
+ * Request: `startup` (seconds), `transfer` and `compute` (seconds of each layer), `bytes` (of each layer; may be left out, and
+ * so may `notice_bytes`, see [[Profile]]), `policy`, `direction` ("pull" or "push"). Answer: `batches`, pairs of first and last layer, counted from 1, in the order
  * in which they travel; `predicted_seconds`; `optimal_ratio`; `schedule`, for each batch when it is predicted to be
  * transferred and computed: begin and end of each, in seconds.
  *
- * Or, for directions that share the network: `pull` and `push`, each with `startup`, `transfer` and `compute`, and both with
+ * Or, for directions that share the network: `pull` and `push`, each with the numbers of a profile, and both with
  * `batches` or both without. Answer: `pull` and `push`, each as above, and `iteration_seconds` (see [[Iteration]]). Batches
  * that are not given are chosen, as policy `ibatch` does.
  */
@@ -55,7 +55,8 @@ object PlanRequest {
     number(request.path("startup"), "startup"),
     elements(request, "transfer").map(number(_, "transfer")),
     elements(request, "compute").map(number(_, "compute")),
-    if (request.has("bytes")) elements(request, "bytes").map(whole) else IndexedSeq.empty
+    if (request.has("bytes")) elements(request, "bytes").map(whole) else IndexedSeq.empty,
+    if (request.has("notice_bytes")) whole(request.path("notice_bytes")) else 0
   )
 
   private def describe(profile: Profile, plan: Plan, direction: String, reply: ObjectNode): Unit = {

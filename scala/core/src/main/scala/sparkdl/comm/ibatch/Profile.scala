@@ -10,13 +10,15 @@ package sparkdl.comm.ibatch
  * @param startup seconds that one communication takes before its first byte (the paper's T_s)
  * @param transfer seconds to transfer each layer's parameters, or gradients (T_t)
  * @param compute seconds of each layer's forward, or backward (C)
- * @param bytes of each layer; empty if unknown. Only [[Policy.Fixed]] needs them.
+ * @param bytes of each layer; empty if unknown. [[Policy.Fixed]] needs them.
+ * @param noticeBytes batches of so many bytes, or fewer, come with the notices that they are there
  */
 final case class Profile(
     startup: Double,
     transfer: IndexedSeq[Double],
     compute: IndexedSeq[Double],
-    bytes: IndexedSeq[Long] = IndexedSeq.empty
+    bytes: IndexedSeq[Long] = IndexedSeq.empty,
+    noticeBytes: Long = 0
 ) {
   private def times = startup +: (transfer ++ compute)
   require(transfer.nonEmpty, "a profile has at least one layer")
@@ -31,4 +33,8 @@ final case class Profile(
   require(bytes.forall(_ >= 0), "a profile's bytes are not negative")
 
   def layers: Int = transfer.size
+
+  /** Whether nobody has to fetch a batch; not known without [[bytes]]. */
+  def comesWithNotice(batch: Batch): Boolean =
+    bytes.nonEmpty && bytes.slice(batch.first - 1, batch.last).sum <= noticeBytes
 }

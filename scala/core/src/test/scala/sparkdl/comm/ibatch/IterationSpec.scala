@@ -47,13 +47,15 @@ class IterationSpec extends AnyFunSuite {
   }
 
   test("the last layer's gradients travel in the second one's backward pass, and its parameters in the first one's") {
-    def with3(last: Double, policy: Policy) = {
-      val forward = profile(0, Seq(0, 0, last), Seq(0.5, 0.5, 0))
+    def with3(last: Double, policy: Policy, noticeBytes: Long = 0) = {
+      val forward =
+        profile(0, Seq(0, 0, last), Seq(0.5, 0.5, 0)).copy(bytes = Vector(1, 1, 100), noticeBytes = noticeBytes)
       val plan = Planner.plan(forward, policy)
       seconds(forward, plan, plan)
     }
     assert(near(with3(0.9, Policy.Layerwise), 3.0))
-    assert(near(with3(1.2, Policy.Layerwise), 3.2), "more of them arrive in the first one's pass, are updated after it")
+    assert(near(with3(1.2, Policy.Layerwise), 4.2), "asked for before the first layer's, which forward begins with")
+    assert(near(with3(1.2, Policy.Layerwise, noticeBytes = 1), 3.2), "which does not wait for it if it needs no fetch")
     assert(near(with3(0.9, Policy.Whole), 4.8))
   }
 
