@@ -9,8 +9,8 @@ import scala.collection.mutable
  *
  * All ranks do the same at the same time. So there is one link, both of whose directions are as busy. Start-ups follow one
  * another, and cost the link nothing. Blocks that are fetched come in the order in which they were asked for, as over one
- * connection: what is urgent waits for what is not, if that was asked for before. Those that come with their notices have a
- * connection of their own, and share the link with the others. What is summed is updated when backward is done with a
+ * connection: what is urgent waits for what is not, if that was asked for before. Those that come with their notices wait for
+ * none, and share the link with what else is under way. What is summed is updated when backward is done with a
  * layer, or at once after its end; with one batch for all pulls or all pushes, only then.
  *
  * @param push with the times of backward as `compute`
@@ -39,7 +39,8 @@ final class Iteration(pull: Profile, push: Profile) {
 
     private var started = 0.0 // when the last start-up will be over
     private val starting = mutable.Queue.empty[(Double, Transfer)]
-    private val fetched, noticed = mutable.Queue.empty[Transfer] // the first of each moves
+    private val fetched = mutable.Queue.empty[Transfer] // the first one moves, the others wait for it
+    private val noticed = mutable.ArrayBuffer.empty[Transfer]
 
     private val toPush = new Array[Int](pushes.size) // layers of each batch that backward has yet to do
     private val toUpdate = new Array[Int](pulls.size)
@@ -59,21 +60,24 @@ final class Iteration(pull: Profile, push: Profile) {
 
     /** To what happens next. */
     private def advance(): Unit = {
-      val moving = Seq(fetched, noticed).filter(_.nonEmpty)
-      val arrival = if (moving.isEmpty) Double.PositiveInfinity else now + moving.map(_.head.left).min * moving.size
+      val moving = noticed ++ fetched.headOption
+      val arrival = if (moving.isEmpty) Double.PositiveInfinity else now + moving.map(_.left).min * moving.size
       val start = starting.headOption.fold(Double.PositiveInfinity)(_._1)
       val next = math.min(arrival, math.min(start, computed))
-      moving.foreach(_.head.left -= (next - now) / moving.size)
+      moving.foreach(_.left -= (next - now) / moving.size)
       now = next
-      if (next == arrival) arrived(moving.minBy(_.head.left).dequeue())
+      if (next == arrival) arrived(taken(moving.minBy(_.left)))
       else if (next == start) move(starting.dequeue()._2)
       else stepDone()
     }
 
     private def move(transfer: Transfer): Unit = {
       val (profile, batches) = if (transfer.isPull) (pull, pulls) else (push, pushes)
-      (if (profile.comesWithNotice(batches(transfer.batch))) noticed else fetched).enqueue(transfer)
+      if (profile.comesWithNotice(batches(transfer.batch))) noticed += transfer else fetched.enqueue(transfer)
     }
+
+    private def taken(transfer: Transfer): Transfer =
+      if (fetched.headOption.contains(transfer)) fetched.dequeue() else { noticed -= transfer; transfer }
 
     private def ask(batch: Int, isPull: Boolean): Unit = {
       val profile = if (isPull) pull else push
