@@ -57,7 +57,8 @@ def make_plans(requests: Sequence[Mapping[str, Any]], timeout: float = 60.0) -> 
 def iteration_seconds(plans: Sequence[Mapping[str, Mapping[str, Any]]], timeout: float = 60.0) -> list[float]:
     """How long an iteration takes with each of `plans`, where both directions share the network (see Iteration.scala).
 
-    Each: ``pull`` and ``push``, with ``startup``, ``transfer``, ``compute`` and ``batches``. Raises as :func:`make_plans`.
+    Each: ``pull`` and ``push``, with ``startup``, ``transfer``, ``compute``, ``batches``, and, if batches of few bytes come
+    with their notices, ``bytes`` and ``notice_bytes``, how many. Raises as :func:`make_plans`.
     """
     return [answer["iteration_seconds"] for answer in _answers(plans, timeout)]
 

@@ -7,8 +7,8 @@ import com.fasterxml.jackson.databind.node.ObjectNode
  * A request for a plan, and its answer, in JSON.
  *
  * Request: `startup` (seconds), `transfer` and `compute` (seconds of each layer), `bytes` (of each layer; may be left out, and
- * so may `notice_bytes`, see [[Profile]]), `policy`, `direction` ("pull" or "push"). Answer: `batches`, pairs of first and last layer, counted from 1, in the order
- * in which they travel; `predicted_seconds`; `optimal_ratio`; `schedule`, for each batch when it is predicted to be
+ * so may `notice_bytes`, see [[Profile]]), `policy`, `direction` ("pull" or "push"). Answer: `batches`, pairs of first and
+ * last layer, counted from 1, in the order in which they travel; `predicted_seconds`; `optimal_ratio`; `schedule`, for each batch when it is predicted to be
  * transferred and computed: begin and end of each, in seconds.
  *
  * Or, for directions that share the network: `pull` and `push`, each with the numbers of a profile, and both with
