@@ -7,6 +7,10 @@ its rails together; that of a linear pipeline or a tree is its own formula (Tabl
 barrier to the end of the slowest rank, and its result is checked on every rank. `predicted` is the time that the plan's
 critical path takes by the model.
 
+With `--calls N` a repeat is N calls one after another, each on a vector of its own, which a rank begins when the last one is
+complete there; seconds are the mean. So ranks do not meet before each call, as in training, and the first one's late
+beginnings are shared by all.
+
 With `--peers` gloo and Open MPI run in the same call, on star:N of as many hosts: they use one NIC per host. `--loopback` runs
 on the loopback interface, without limits: theory is left out, and bus bandwidth, 2 (N-1)/N x bytes / seconds, and CPU seconds
 per GB of it are what tells; its peers are gloo-loopback and openmpi-shm.
@@ -31,7 +35,7 @@ from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.select import predict
 from sparkdl_comm.errors import ConfError, LabUnavailableError, SparkdlCommError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Report, Row, broadcast_seconds, per_gigabyte, versions
+from sparkdl_comm.lab.bench import Report, Row, broadcast_seconds, per_gigabyte, positive, versions
 from sparkdl_comm.lab.bench import parser as bench_parser
 from sparkdl_comm.topology import Topology
 
@@ -45,7 +49,7 @@ def own(options: Namespace, folder: Path) -> Iterator[Row]:
     with cluster:
         for algorithm in options.algorithms:
             asked = [operation for operation in options.operations if operation in ALGORITHMS[algorithm].operations]
-            arguments = [options.warmup, options.repeats, options.timeout, options.block, *options.bytes]
+            arguments = [options.warmup, options.repeats, options.calls, options.timeout, options.block, *options.bytes]
             rendezvous = folder / algorithm
             rendezvous.mkdir()
             results = cluster.run(
@@ -58,7 +62,7 @@ def own(options: Namespace, folder: Path) -> Iterator[Row]:
 
 def row(algorithm: str, result: dict[str, Any], options: Namespace) -> Row:
     topology, nbytes, operation = options.topology, result["bytes"], result["case"]
-    extra = {"cpu_seconds": result["cpu_seconds"]}
+    extra = {"cpu_seconds": result["cpu_seconds"], "calls": options.calls}
     if options.loopback:
         extra |= per_gigabyte(topology.world, nbytes, statistics.median(result["samples"]), result["cpu_seconds"])
     else:
@@ -110,6 +114,7 @@ def arguments() -> Namespace:
     parser.add_argument(
         "--block", type=int, default=0, help="bytes per block of pipelines; 0: what the model says is best"
     )
+    parser.add_argument("--calls", type=positive, default=1, help="of the operation, one after another, in each repeat")
     parser.add_argument("--peers", default="", help="gloo, openmpi, openmpi-shm: run too, on star:N")
     parser.add_argument("--loopback", action="store_true", help="no links: what the machine does itself")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for all runs of one algorithm")

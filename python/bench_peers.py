@@ -58,6 +58,7 @@ def arguments() -> Namespace:
     parser.add_argument("--sizes", default="1,16", help="of the buffer, or about that of the parameters, MiB")
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all runs of a program")
+    parser.add_argument("--calls", type=positive, default=1, help="of a collective, one after another, in each repeat")
     group = parser.add_argument_group("training")
     group.add_argument("--steps", type=positive, default=10, help="iterations of a run")
     group.add_argument("--profile", help="train this network, with emulated computing, instead: lenet5, resnet50, …")

@@ -319,8 +319,8 @@ KEYS: tuple[Key, ...] = (
         "whole",
         "How layers are cut into batches of parameters that are pulled while the batch before is computed,\n"
         "strategy ps: whole (one), layerwise, greedy1, greedy2, ibatch (the better one of the two greedy plans; if pushes\n"
-        "are ibatch too, the best that is found for both together), optimal (the plan that takes least, of one direction\n"
-        "alone), or fixed:BYTES (as many layers as fit, at least one).",
+        "are ibatch too, the best that is found for both together, unless whole or layerwise turns out to be faster),\n"
+        "optimal (the plan that takes least, of one direction alone), or fixed:BYTES (as many layers as fit, at least one).",
         _policy,
     ),
     Key(
@@ -339,7 +339,9 @@ KEYS: tuple[Key, ...] = (
         "number",
         "10",
         "Iterations that are measured before the first plan of greedy1, greedy2, ibatch or optimal; until then there\n"
-        "is one batch. Every tenth such period the ranks compare what they measure with what they planned for.",
+        "is one batch. If ibatch planned both directions, its plan and then layerwise are used for as many iterations each,\n"
+        "to see which is the fastest (not if these are less than 3). Every tenth such period the ranks compare what they\n"
+        "measure with what they planned for.",
         _positive,
     ),
     Key(

@@ -1,7 +1,7 @@
 """A Spark application of bench_ps.py: fits of one network, one for each way to cut it into batches.
 
-A fit begins with two epochs in which it measures and plans, and then has as many epochs of equal length as are timed. Its
-result is a JSON line.
+A fit begins with five epochs in which it measures, plans and tries its plan, and then has as many epochs of equal length as
+are timed. Its result is a JSON line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WAYS = {
     "ibatch": ("ibatch", "ibatch"),
     "optimal": ("optimal", "optimal"),
 }
-_WARM_UP_EPOCHS = 2
+_WARM_UP_EPOCHS = 5
 _INPUTS = 784
 
 
@@ -82,9 +82,9 @@ class Job:
         return json.dumps(asdict(self))
 
     def profile_iterations(self) -> int:
-        """So that the plan is in use before the first epoch that is timed: pulls change one step after it is made, pushes
-        two."""
-        return _WARM_UP_EPOCHS * self.steps - 3
+        """So that what was chosen is in use before the first epoch that is timed. It is after the profile, and a trial of
+        the plan and of what is plainer; pulls change one step after that, pushes two."""
+        return (_WARM_UP_EPOCHS * self.steps - 3) // 3
 
     def make_network(self) -> Callable[[], nn.Module]:
         if self.network in REAL:

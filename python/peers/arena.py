@@ -77,7 +77,9 @@ class Arena:
         for line in filter(None, output.splitlines()):
             result: dict[str, Any] = json.loads(line)
             nbytes, trained = result["bytes"], result["case"] == "training"
-            extra = {"cpu_seconds": result["cpu_seconds"]} if "cpu_seconds" in result else {}
+            extra: dict[str, Any] = {}
+            if "cpu_seconds" in result:
+                extra = {"cpu_seconds": result["cpu_seconds"], "calls": self.options.calls}
             if extra and result["case"] == "allreduce" and not linked:
                 seconds = statistics.median(result["samples"])
                 extra |= per_gigabyte(topology.world, nbytes, seconds, result["cpu_seconds"])

@@ -1,9 +1,10 @@
 """One rank of bench_collectives.py: times collectives of this package over the lab's links.
 
-    python collective_rank.py RENDEZVOUS_FOLDER ALGORITHM OPERATIONS WARMUP REPEATS SECONDS BLOCK BYTES...
+    python collective_rank.py RENDEZVOUS_FOLDER ALGORITHM OPERATIONS WARMUP REPEATS CALLS SECONDS BLOCK BYTES...
 
-Where it runs is in the environment (see sparkdl_comm.lab.place). Rank 0 prints a JSON line for each operation and size: how
-long the slowest rank took in each repeat, the CPU seconds of all ranks per repeat, and whether all ranks had the right result
+Where it runs is in the environment (see sparkdl_comm.lab.place). In a repeat a rank makes CALLS calls, each on a vector of its
+own, after the one before it is complete there. Rank 0 prints a JSON line for each operation and size: how long the slowest
+rank took in each repeat, and the CPU seconds of all ranks, both for one call; and whether all ranks had the right results
 after every one.
 """
 
@@ -30,7 +31,8 @@ PERIOD = 997
 
 def main() -> None:
     folder, algorithm, operations, *numbers = sys.argv[1:]
-    warmup, repeats, seconds, block, *sizes = (float(number) for number in numbers)
+    warmup, repeats, calls = map(int, numbers[:3])
+    seconds, block, *sizes = map(float, numbers[3:])
     place = Place.here()
     torch.set_num_threads(1)
     conf = CommConf.from_mapping({}, topology=str(place.topology), timeout=f"{seconds}s", block=f"{block:.0f}")
@@ -48,30 +50,33 @@ def main() -> None:
         group = CollectiveGroup(gang, algorithm, conf)
         for operation in operations.split(","):
             for nbytes in map(int, sizes):
-                measure(gang, group, operation, nbytes, int(warmup), int(repeats), seconds)
+                measure(gang, group, operation, nbytes, (warmup, repeats, calls), seconds)
         group.close()
         gang.outlast(seconds)
 
 
 def measure(
-    gang: Gang, group: CollectiveGroup, operation: str, nbytes: int, warmup: int, repeats: int, seconds: float
+    gang: Gang, group: CollectiveGroup, operation: str, nbytes: int, counts: tuple[int, int, int], seconds: float
 ) -> None:
+    warmup, repeats, calls = counts
     base = (torch.arange(nbytes // 4) % PERIOD).float()
     world, rank = gang.world, gang.rank
     total = world * base + world * (world - 1) / 2
     samples, verified, cpu = [], True, 0.0
     for run in range(warmup + repeats):
-        # The run's number is in the data: what an earlier run left behind is wrong.
-        vector = base + (rank + run)
-        group.prepare(operation, vector.numel(), vector.dtype)
+        # The call's number is in the data: what an earlier one left behind is wrong.
+        vectors = {call: base + (rank + call) for call in range(run * calls, (run + 1) * calls)}
+        group.prepare(operation, base.numel(), base.dtype)
         gang.all_gather(b"", seconds)
         begun, used = time.perf_counter(), time.process_time()
-        group.start(operation, vector).wait(seconds)
-        taken, used = time.perf_counter() - begun, time.process_time() - used
+        for vector in vectors.values():
+            group.start(operation, vector).wait(seconds)
+        taken, used = (time.perf_counter() - begun) / calls, (time.process_time() - used) / calls
         if operation == "broadcast":
-            right = torch.equal(vector, base + run)
+            right = all(torch.equal(vector, base + call) for call, vector in vectors.items())
         else:
-            right = torch.equal(vector, total + world * run) or (operation == "reduce" and rank != 0)
+            right = all(torch.equal(vector, total + world * call) for call, vector in vectors.items())
+            right = right or (operation == "reduce" and rank != 0)
         told = [json.loads(text) for text in gang.all_gather(json.dumps([taken, used, right]).encode(), seconds)]
         if run >= warmup:
             samples.append(max(taken for taken, _, _ in told))

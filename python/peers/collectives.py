@@ -22,7 +22,7 @@ RING = ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allre
 
 def gloo(arena: Arena) -> Iterator[Row]:
     lab, options = arena.lab, arena.options
-    counts = [options.warmup, options.repeats, options.timeout, *options.bytes]
+    counts = [options.warmup, options.repeats, options.calls, options.timeout, *options.bytes]
     with arena.crossing(necessary(arena)):
         results = lab.run(
             [sys.executable, str(PROGRAMS / "gloo_rank.py"), str(arena.folder / "rendezvous"), *map(str, counts)],
@@ -34,7 +34,7 @@ def gloo(arena: Arena) -> Iterator[Row]:
 
 def gloo_loopback(arena: Arena) -> Iterator[Row]:
     options = arena.options
-    counts = [options.warmup, options.repeats, options.timeout, *options.bytes]
+    counts = [options.warmup, options.repeats, options.calls, options.timeout, *options.bytes]
     with Lab.loopback(options.topology) as cluster:
         results = cluster.run(
             [sys.executable, str(PROGRAMS / "gloo_rank.py"), str(arena.folder / "meeting"), *map(str, counts)],
@@ -77,7 +77,8 @@ PEERS = {"gloo": gloo, "gloo-loopback": gloo_loopback, "openmpi": openmpi, "open
 
 def necessary(arena: Arena) -> int:
     """Bytes that a host must receive: all, in each run of each of the two operations."""
-    return 2 * (arena.options.warmup + arena.options.repeats) * sum(arena.options.bytes)
+    options = arena.options
+    return 2 * (options.warmup + options.repeats) * options.calls * sum(options.bytes)
 
 
 # --- Open MPI -------------------------------------------------------------------------------------------------------
@@ -115,7 +116,7 @@ def mpirun(arena: Arena, cluster: Cluster, arguments: Sequence[str], program: st
     options = arena.options
     # Ranks yield their core while they wait: there are more of them than cores, which Open MPI does not see.
     argv = ["mpirun", "-n", str(cluster.topology.world), "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
-    argv += [*arguments, program, *map(str, (options.warmup, options.repeats, *options.bytes))]
+    argv += [*arguments, program, *map(str, (options.warmup, options.repeats, options.calls, *options.bytes))]
     # Inside a lab all run as root, be it only in a user namespace; Open MPI wants to be told that this is meant.
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     [result] = cluster.run_each([(0, argv, environment)], timeout=options.timeout)

@@ -1,10 +1,11 @@
 """One rank of bench_peers.py: times torch.distributed's gloo backend.
 
-    python gloo_rank.py RENDEZVOUS_FILE WARMUP REPEATS SECONDS BYTES...
+    python gloo_rank.py RENDEZVOUS_FILE WARMUP REPEATS CALLS SECONDS BYTES...
 
 RANK and WORLD_SIZE are in the environment, and GLOO_SOCKET_IFNAME names the network interface. Rank 0 prints a JSON line
-for each operation and size: how long the slowest rank took in each repeat, the CPU seconds of all ranks per repeat, and
-whether all ranks had the right result after every one. `SECONDS` is the deadline of each operation.
+for each operation and size: how long the slowest rank took in each repeat, of CALLS calls one after another, and the CPU
+seconds of all ranks, both for one call; and whether all ranks had the right results after every one. `SECONDS` is the
+deadline of each operation.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 
 import torch
@@ -24,7 +25,7 @@ PERIOD = 997
 
 
 def main() -> None:
-    rendezvous, warmup, repeats, seconds, *sizes = sys.argv[1:]
+    rendezvous, warmup, repeats, calls, seconds, *sizes = sys.argv[1:]
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -34,23 +35,28 @@ def main() -> None:
         world_size=world,
         timeout=timedelta(seconds=float(seconds)),
     )
+
+    def calls_of(run: int) -> range:
+        return range(run * int(calls), (run + 1) * int(calls))
+
     for nbytes in map(int, sizes):
         base = (torch.arange(nbytes // 4) % PERIOD).float()
 
         def allreduce(run: int, base: torch.Tensor = base) -> tuple[float, float, bool]:
-            buffer = base + (rank + run)
-            taken = timed(lambda: dist.all_reduce(buffer))
-            return *taken, torch.equal(buffer, world * (base + run) + world * (world - 1) / 2)
+            buffers = {call: base + (rank + call) for call in calls_of(run)}
+            taken = timed(dist.all_reduce, buffers.values())
+            rest = world * (world - 1) / 2
+            return *taken, all(torch.equal(buffer, world * (base + call) + rest) for call, buffer in buffers.items())
 
         def broadcast(run: int, base: torch.Tensor = base) -> tuple[float, float, bool]:
-            buffer = base + run if rank == 0 else torch.zeros_like(base)
-            taken = timed(lambda: dist.broadcast(buffer, 0))
-            return *taken, torch.equal(buffer, base + run)
+            buffers = {call: base + call if rank == 0 else torch.zeros_like(base) for call in calls_of(run)}
+            taken = timed(lambda buffer: dist.broadcast(buffer, 0), buffers.values())
+            return *taken, all(torch.equal(buffer, base + call) for call, buffer in buffers.items())
 
         for case, operation in (("allreduce", allreduce), ("broadcast", broadcast)):
             for run in range(int(warmup)):
                 operation(run)
-            # The run's number is in the data: what an earlier run left behind is wrong.
+            # The call's number is in the data: what an earlier one left behind is wrong.
             done = [operation(int(warmup) + run) for run in range(int(repeats))]
             samples = torch.tensor([taken for taken, _, _ in done], dtype=torch.float64)
             used = torch.tensor(sum(used for _, used, _ in done) / len(done), dtype=torch.float64)
@@ -71,12 +77,14 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def timed(operation: Callable[[], object]) -> tuple[float, float]:
-    """Seconds of an operation that all ranks begin at about the same time, and of this process's CPU time."""
+def timed(operation: Callable[[torch.Tensor], object], buffers: Collection[torch.Tensor]) -> tuple[float, float]:
+    """Seconds of an operation, and of this process's CPU time: the mean of calls on the buffers, one after another, the first
+    of which all ranks begin at about the same time."""
     dist.barrier()
     begun, used = time.perf_counter(), time.process_time()
-    operation()
-    return time.perf_counter() - begun, time.process_time() - used
+    for buffer in buffers:
+        operation(buffer)
+    return (time.perf_counter() - begun) / len(buffers), (time.process_time() - used) / len(buffers)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 /* One rank of bench_peers.py: times MPI's all-reduce and broadcast.
  *
- *     openmpi_rank WARMUP REPEATS BYTES...
+ *     openmpi_rank WARMUP REPEATS CALLS BYTES...
  *
  * Prints what gloo_rank.py prints, and checks results as it does: rank 0 writes a JSON line for each operation and size.
  */
@@ -21,23 +21,31 @@ static void check_allocated(const void *memory) {
     }
 }
 
-/* Runs one operation, sets *right and adds this process's CPU time to *used; returns its seconds. `run` is in the data: what an earlier run left is wrong. */
-static double once(int reduce, float *buffer, int count, int run, int *right, double *used) {
-    for (int i = 0; i < count; i++)
-        buffer[i] = reduce ? i % PERIOD + rank + run : rank == 0 ? i % PERIOD + run : 0;
+/* Runs an operation `calls` times, on buffers one after another, sets *right and adds this process's CPU time to *used; returns
+ * its seconds, both for one call. The call's number is in the data: what an earlier one left is wrong. */
+static double once(int reduce, float *buffers, int count, int calls, int run, int *right, double *used) {
+    for (int call = 0; call < calls; call++)
+        for (int i = 0; i < count; i++) {
+            int one = i % PERIOD + run * calls + call;
+            buffers[(size_t)call * count + i] = reduce ? one + rank : rank == 0 ? one : 0;
+        }
     MPI_Barrier(MPI_COMM_WORLD);
     double begun = MPI_Wtime();
     clock_t clock_begun = clock();
-    if (reduce)
-        MPI_Allreduce(MPI_IN_PLACE, buffer, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-    else
-        MPI_Bcast(buffer, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
-    double taken = MPI_Wtime() - begun;
-    *used += (double)(clock() - clock_begun) / CLOCKS_PER_SEC;
-    for (int i = 0; i < count; i++) {
-        float one = i % PERIOD + run;
-        *right &= buffer[i] == (reduce ? world * one + world * (world - 1) / 2 : one);
+    for (int call = 0; call < calls; call++) {
+        float *buffer = buffers + (size_t)call * count;
+        if (reduce)
+            MPI_Allreduce(MPI_IN_PLACE, buffer, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        else
+            MPI_Bcast(buffer, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
     }
+    double taken = (MPI_Wtime() - begun) / calls;
+    *used += (double)(clock() - clock_begun) / CLOCKS_PER_SEC / calls;
+    for (int call = 0; call < calls; call++)
+        for (int i = 0; i < count; i++) {
+            float one = i % PERIOD + run * calls + call;
+            *right &= buffers[(size_t)call * count + i] == (reduce ? world * one + world * (world - 1) / 2 : one);
+        }
     return taken;
 }
 
@@ -45,25 +53,25 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world);
-    if (argc < 4) {
-        fprintf(stderr, "usage: openmpi_rank WARMUP REPEATS BYTES...\n");
+    if (argc < 5) {
+        fprintf(stderr, "usage: openmpi_rank WARMUP REPEATS CALLS BYTES...\n");
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
-    int warmup = atoi(argv[1]), repeats = atoi(argv[2]);
+    int warmup = atoi(argv[1]), repeats = atoi(argv[2]), calls = atoi(argv[3]);
     double *samples = malloc(repeats * sizeof *samples);
     check_allocated(samples);
-    for (int size = 3; size < argc; size++) {
+    for (int size = 4; size < argc; size++) {
         int nbytes = atoi(argv[size]), count = nbytes / (int)sizeof(float);
-        float *buffer = malloc(nbytes);
-        check_allocated(buffer);
+        float *buffers = malloc((size_t)nbytes * calls);
+        check_allocated(buffers);
         for (int reduce = 1; reduce >= 0; reduce--) {
             int right = 1, ignored = 1;
             double used = 0;
             for (int run = 0; run < warmup; run++)
-                once(reduce, buffer, count, run, &ignored, &used);
+                once(reduce, buffers, count, calls, run, &ignored, &used);
             used = 0;
             for (int run = 0; run < repeats; run++)
-                samples[run] = once(reduce, buffer, count, warmup + run, &right, &used);
+                samples[run] = once(reduce, buffers, count, calls, warmup + run, &right, &used);
             used /= repeats;
             MPI_Allreduce(MPI_IN_PLACE, &used, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
             MPI_Allreduce(MPI_IN_PLACE, samples, repeats, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
@@ -76,7 +84,7 @@ int main(int argc, char **argv) {
                 fflush(stdout);
             }
         }
-        free(buffer);
+        free(buffers);
     }
     free(samples);
     MPI_Finalize();

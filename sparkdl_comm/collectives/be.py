@@ -12,8 +12,8 @@ other N rank r sends to r + s and receives from r - s instead, for s = N/2, N/4,
 Non-pipelined Reduce-scatter and Allreduce Algorithms"), which costs the same and moves no byte more; so it does for all N.
 
 Beyond the paper: the vector is cut into rounds that follow each other through the steps. Partners change from step to step,
-and ranks that are not quite in time would send to who still receives from another. Not so a reduce: by the model, rounds
-that follow each other up a tree take longer than one.
+and ranks that are not quite in time would send to who still receives from another. Rounds that follow each other up a tree
+would meet at its root, so a reduce gathers one after the other when all are scattered.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step,
 
 
 def plan(collective: Collective) -> Plan:
-    is_reduce = collective.operation == "reduce"
-    ranges = [(0, collective.count)] if is_reduce else collective.rounds(least=collective.world)
-    rounds = [_Parts(collective, start, stop) for start, stop in ranges]
+    rounds = [_Parts(collective, start, stop) for start, stop in collective.rounds(least=collective.world)]
 
     def stages(parts: _Parts, rank: int) -> list[list[Step]]:
         return {
@@ -35,11 +33,14 @@ def plan(collective: Collective) -> Plan:
             "reduce_scatter": lambda: parts.reduce_scatter(rank),
             "all_gather": lambda: parts.all_gather(rank),
             "broadcast": lambda: [parts.scatter(rank), *parts.all_gather(rank)],
-            "reduce": lambda: [*parts.reduce_scatter(rank), parts.gather(rank)],
+            "reduce": lambda: parts.reduce_scatter(rank),
         }[collective.operation]()
 
     def program(rank: int) -> Program:
-        return Program(some(pipelined([stages(parts, rank) for parts in rounds])))
+        steps = pipelined([stages(parts, rank) for parts in rounds])
+        if collective.operation == "reduce":
+            steps += [step for parts in rounds for step in parts.gather(rank)]
+        return Program(some(steps))
 
     return Plan("be", collective, program, lambda rank: [parts.own(rank) for parts in rounds])
 

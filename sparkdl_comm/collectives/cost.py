@@ -19,7 +19,7 @@ from sparkdl_comm.topology import Topology
 
 #: What a message costs beside its bytes, what adding a byte costs, and what a byte between two processes of one host
 #: costs, if nobody measured it: seconds, of the order that TCP between Python processes has.
-ALPHA, GAMMA, LOCAL_BETA = 1e-4, 2e-10, 1e-9
+ALPHA, GAMMA, LOCAL_BETA = 5e-5, 2e-10, 1e-9
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,9 @@
 3. all-reduce: reduce along the chain, and as soon as a block is complete at its end it flows back, so that the pipe is
    filled once: 9 steps for 4 blocks on 3 ranks, where reduce and then broadcast take 10.
 
+In an all-reduce the first rank sends one way only, twice as fast as the next one can pass on what comes from both sides. It
+would fill that one's port, whose switch would drop packets; so it is ahead of what comes back by N - 1 blocks at most.
+
 Every link carries n bytes in each direction it is used in; with n large the time does not depend on N. The best block has
 sqrt(n alpha / ((N-1) beta)) bytes. On BCube the chain follows a cycle in which successors share a switch.
 """
@@ -21,6 +24,7 @@ def plan(collective: Collective) -> Plan:
 
     def program(rank: int) -> Program:
         place, end = chain.index(rank), len(chain) - 1
+        is_first_of_a_loop = place == 0 and collective.operation == "all_reduce"
         # When block 0 passes, and what the rank does with it; block j comes j turns later.
         passing = [(place - 1, _incoming(collective), place - 1), (place, Kind.SEND, place + 1)]
         if collective.operation == "all_reduce":
@@ -32,7 +36,7 @@ def plan(collective: Collective) -> Plan:
                 for number, bounds in enumerate(blocks):
                     timed.append((turn + number, turn, Step(kind, chain[other], rail, *bounds)))
         timed.sort(key=lambda entry: entry[:2])
-        return Program(tuple(step for *_, step in timed))
+        return Program(tuple(step for *_, step in timed), lead=end if is_first_of_a_loop else None)
 
     return Plan("lp", collective, program)
 

@@ -49,10 +49,15 @@ class Step(NamedTuple):
 
 
 class Program(NamedTuple):
-    """One rank's part. ``scratch``: elements that it needs behind the vector, with any content."""
+    """One rank's part. ``scratch``: elements that it needs behind the vector, with any content.
+
+    ``lead``: a send also waits for a receive before it in the program: the last one but so many, so that it is not earlier by
+    more. None: it waits for those alone that write what it sends.
+    """
 
     steps: tuple[Step, ...]
     scratch: int = 0
+    lead: int | None = None
 
 
 @dataclass(frozen=True)
@@ -141,8 +146,10 @@ def some(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(step for step in steps if step.start < step.stop)
 
 
-def dependencies(steps: Sequence[Step]) -> list[tuple[int, ...]]:
-    """For each step, which earlier ones must be complete before it may begin: rule 1 of the module."""
+def dependencies(program: Program) -> list[tuple[int, ...]]:
+    """For each step, which earlier ones must be complete before it may begin: rule 1 of the module, and the program's lead."""
+    steps, lead = program.steps, program.lead
+    received: list[int] = []
     bounds = sorted({bound for step in steps for bound in (step.start, step.stop)})
     writer: list[int | None] = [None] * len(bounds)
     readers: list[list[int]] = [[] for _ in bounds]
@@ -158,5 +165,9 @@ def dependencies(steps: Sequence[Step]) -> list[tuple[int, ...]]:
             else:
                 before.update(readers[segment])
                 writer[segment], readers[segment] = index, []
+        if step.kind is not Kind.SEND:
+            received.append(index)
+        elif lead is not None and len(received) > lead:
+            before.add(received[-1 - lead])
         found.append(tuple(sorted(before)))
     return found

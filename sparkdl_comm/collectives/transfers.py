@@ -48,7 +48,7 @@ def transfers(plan: Plan) -> list[Transfer]:
         _check_ranges(plan, rank, program.steps, plan.collective.count + program.scratch)
     meeting, pairs, waits = _matched(plan, [program.steps for program in programs])
     for rank, program in enumerate(programs):
-        for index, before in enumerate(dependencies(program.steps)):
+        for index, before in enumerate(dependencies(program)):
             waits[meeting[rank, index]].update(meeting[rank, other] for other in before)
     return _sorted(plan, pairs, waits)
 

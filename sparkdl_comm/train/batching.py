@@ -10,10 +10,14 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.train.cut import Batches
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
-from sparkdl_comm.train.profile import Direction, Profiler, agree, drift
+from sparkdl_comm.train.profile import Direction, Profiler, agree, agreed_seconds, drift
+from sparkdl_comm.train.trial import Trial
 
 #: Policies that cut without knowing how long anything takes.
 _BLIND = ("whole", "layerwise", "fixed")
+
+#: What an `ibatch` plan of both directions is tried against: how many layers are in a batch, of so many.
+_PLAIN: dict[str, Callable[[int], int]] = {"whole": lambda layers: layers, "layerwise": lambda layers: 1}
 
 #: Of an element on the wire.
 _BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -33,11 +37,13 @@ class Batching:
     """The batches of one rank; all ranks have the same ones in the same step.
 
     A policy that needs a profile begins with one batch for everything, and plans after ``ps.profileIterations`` steps. Where
-    pulls go on while gradients are pushed, ``ibatch`` plans both together.
+    pulls go on while gradients are pushed, ``ibatch`` plans both together; for as many steps more that plan is tried, and for
+    as many again ``layerwise``. It stays with what was the fastest.
 
     ``pulls``, ``pushes``: the first batches. ``plans``: the last ones by direction, each with ``policy``, ``batches`` (see
     sparkdl_comm.ps.plan.Plan) and, if it was made from a profile, ``predicted_seconds``, ``optimal_ratio`` and the
-    ``profile``, as `sparkdl-comm plan` takes it; if both were made together, ``iteration_seconds``, what is predicted of both.
+    ``profile``, as `sparkdl-comm plan` takes it; if both were made together, ``iteration_seconds``, what is predicted of both,
+    and when the trial is over ``tried``, seconds of an iteration by what was tried.
     ``profiler``: what to tell how long things take; None if nobody wants to know.
     """
 
@@ -50,6 +56,7 @@ class Batching:
         self._ahead, self._fetch_above = ahead, fetch_above
         self._policies = policies(conf)
         self._profiled: dict[str, Direction] = {}
+        self._trial: Trial | None = None
         self.plans: dict[str, dict[str, Any]] = {}
         self.pulls, self.pushes = self._plan_both()
         self.profiler: Profiler | None = None
@@ -62,7 +69,7 @@ class Batching:
         if self.profiler is None:
             return False
         looks, rest = divmod(step - 1, self._conf.ps_profile_iterations)
-        return rest == 0 and (looks == 1 or (looks > 1 and looks % _LOOK_AGAIN == 1))
+        return rest == 0 and (looks == 1 or (looks > 1 and (self._is_trying or looks % _LOOK_AGAIN == 1)))
 
     def replan(self) -> tuple[Batches, Batches] | None:
         """Batches for pulls and pushes, after the ranks agreed on what they measured; None if they stay as they are.
@@ -72,27 +79,73 @@ class Batching:
         assert self.profiler is not None, "nothing is due"
         own = json.dumps(self.profiler.report()).encode()
         reports = [json.loads(report) for report in self._gang.all_gather(own, self._conf.timeout)]
-        changed = False
+        seconds = agreed_seconds(reports)
+        if self._is_trying and seconds is not None:
+            return self._try_on(seconds)
+        is_first, changed = not self._profiled, False
         for name in self._policies:
             now = agree(reports, name)
             before = self._profiled.get(name)
             if now is not None and (before is None or drift(before, now) > self._conf.ps_replan_drift):
                 self._profiled[name] = now
                 changed = True
-        return self._plan_both() if changed else None
+        if not changed:
+            return None
+        used = self._batches()
+        made = self._plan_both()
+        if self._shares_the_network and seconds is not None and (is_first or self._batches() != used):
+            self._begin_trial(seconds, is_first)
+        return made
+
+    def _batches(self) -> list[list[list[int]]]:
+        return [plan["batches"] for plan in self.plans.values()]
+
+    @property
+    def _is_trying(self) -> bool:
+        return self._trial is not None and not self._trial.is_over
+
+    @property
+    def _shares_the_network(self) -> bool:
+        """Both directions are planned, and at once."""
+        policies = set(self._policies.values())
+        return self._ahead and policies == {"ibatch"} and len(self._profiled) == len(self._policies)
+
+    def _begin_trial(self, seconds: float, is_first: bool) -> None:
+        """``seconds``: of an iteration before the plan; the first plan comes after one batch, others after earlier trials."""
+        before = "whole" if is_first else self._trial and self._trial.current
+        known = {before: seconds} if before in _PLAIN else {}
+        is_layerwise = all(len(batches) == len(self._model.layers) for batches in self._batches())
+        self._trial = Trial("ibatch", [] if is_layerwise or "layerwise" in known else ["layerwise"], known)
+
+    def _try_on(self, seconds: float) -> tuple[Batches, Batches] | None:
+        """The current batches took so long; those that come next."""
+        assert self._trial is not None
+        before = self._trial.current
+        self._trial.took(seconds)
+        made = None if self._trial.current == before else self._plan_together(self._trial.current)
+        if self._trial.is_over:
+            for plan in self.plans.values():
+                plan["tried"] = self._trial.seconds
+        return made
 
     def _plan_both(self) -> tuple[Batches, Batches]:
-        together = (
-            self._ahead and set(self._policies.values()) == {"ibatch"} and len(self._profiled) == len(self._policies)
-        )
-        if not together:
-            return self._plan("pull"), self._plan("push")
-        profiles = {name: self._profile(name) for name in self._policies}
-        plans = self._ask(**profiles)
-        for name, profile in profiles.items():
-            plan = {key: plans[name][key] for key in ("batches", "predicted_seconds", "optimal_ratio")}
+        if self._shares_the_network:
+            return self._plan_together("ibatch")
+        return self._plan("pull"), self._plan("push")
+
+    def _plan_together(self, name: str) -> tuple[Batches, Batches]:
+        """``name``: ibatch, or one of _PLAIN."""
+        profiles = {direction: self._profile(direction) for direction in self._policies}
+        fixed: dict[str, Any] = {}
+        if name in _PLAIN:
+            layers = len(self._model.layers)
+            size = _PLAIN[name](layers)
+            fixed = {"batches": [[first, first + size - 1] for first in range(1, layers + 1, size)]}
+        plans = self._ask(**{direction: profile | fixed for direction, profile in profiles.items()})
+        for direction, profile in profiles.items():
+            plan = {key: plans[direction][key] for key in ("batches", "predicted_seconds", "optimal_ratio")}
             plan |= {"iteration_seconds": plans["iteration_seconds"], "profile": profile}
-            self.plans[name] = {"policy": self._policies[name], **plan}
+            self.plans[direction] = {"policy": self._policies[direction], **plan}
         return Batches(self.plans["pull"]["batches"]), Batches(self.plans["push"]["batches"])
 
     def _plan(self, direction: str) -> Batches:

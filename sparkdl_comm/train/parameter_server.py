@@ -103,6 +103,8 @@ class ParameterServer(Strategy):
         self._unpublished: Countdown | None = None
         self._used: set[int] = set()
         self._measuring = self._profiler is not None
+        if self._profiler is not None:
+            self._profiler.iteration()
         if self._gate is None or len(self._pulls) == 1:
             self.before_forward()
 

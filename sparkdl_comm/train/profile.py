@@ -11,6 +11,10 @@ from typing import Any
 
 Clock = Callable[[], float]
 
+#: Iterations after which batches that were changed are all in use: pulls with the next one, pushes with the one after it. Who
+#: looks after no more than these learns nothing of what an iteration takes.
+_SETTLING = 2
+
 
 @dataclass(frozen=True)
 class Direction:
@@ -129,10 +133,22 @@ class Profiler:
         self.backward = LayerTimes(layers, window, clock)
         self.pulls = NetworkTimes(window)
         self.pushes = NetworkTimes(window)
+        self._clock = clock
+        self._began: float | None = None
+        self._iterations: deque[float] = deque(maxlen=max(0, window - _SETTLING))
+
+    def iteration(self) -> None:
+        """One begins, and the one before it ended."""
+        now = self._clock()
+        if self._began is not None:
+            self._iterations.append(now - self._began)
+        self._began = now
 
     def report(self) -> dict[str, Any]:
-        """For :func:`agree`; JSON-able."""
-        found = {}
+        """For :func:`agree` and :func:`agreed_seconds`; JSON-able."""
+        found: dict[str, Any] = {}
+        if self._iterations:
+            found["seconds"] = statistics.median(self._iterations)
         for name, layers, network in (("pull", self.forward, self.pulls), ("push", self.backward, self.pushes)):
             compute, times = layers.medians(), network.medians()
             if compute is not None and times is not None:
@@ -153,6 +169,12 @@ def agree(reports: Sequence[dict[str, Any]], name: str) -> Direction | None:
         statistics.median(direction.startup for direction in found),
         statistics.median(direction.per_byte for direction in found),
     )
+
+
+def agreed_seconds(reports: Sequence[dict[str, Any]]) -> float | None:
+    """Of an iteration: the median over the ranks that measured some; likewise the same on every rank."""
+    found = [report["seconds"] for report in reports if "seconds" in report]
+    return statistics.median(found) if found else None
 
 
 def drift(before: Direction, now: Direction) -> float:

@@ -107,6 +107,8 @@ def test_planned_from_a_profile(data, whole, policy):
         assert plans[direction]["policy"] == policy
         assert plans[direction]["predicted_seconds"] > 0
         assert plans[direction]["optimal_ratio"] >= 1
+        tried = plans[direction].get("tried")
+        assert (tried is not None and min(tried.values()) > 0) == (policy == "ibatch")
     assert plans["pull"]["batches"][0][0] == plans["push"]["batches"][-1][0] == 1
 
 

@@ -18,7 +18,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_own_collectives_beside_gloo(networks):
-    done = bench("--topology", "bcube:2,2", "--algorithms", "bml,lp", "--peers", "gloo")
+    done = bench("--topology", "bcube:2,2", "--algorithms", "bml,lp", "--peers", "gloo", "--calls", "2")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert [(row["algorithm"], row["topology"], row["case"]) for row in rows] == [
@@ -35,6 +35,7 @@ def test_own_collectives_beside_gloo(networks):
     assert bml["theory_seconds"] == lp["theory_seconds"] == pytest.approx(gloo["theory_seconds"] / 2)
     assert bml["predicted"] >= bml["theory_seconds"]
     assert lp["block"] > 0
+    assert lp["calls"] == 2
 
 
 def test_all_operations_on_loopback():

@@ -64,7 +64,30 @@ def test_dependencies_are_those_of_reading_and_writing():
         Step(Kind.SEND, 1, 0, 0, 5),  # reads what nobody writes
         Step(Kind.SEND, 1, 0, 10, 13),  # reads what steps 1 and 2 write
     ]
-    assert dependencies(steps) == [(), (0,), (1,), (), (1, 2)]
+    assert dependencies(Program(tuple(steps))) == [(), (0,), (1,), (), (1, 2)]
+
+
+def test_a_send_is_not_earlier_than_receives_before_it_by_more_than_its_lead():
+    sends = [Step(Kind.SEND, 1, 0, start, start + 1) for start in range(4)]
+    receives = [Step(Kind.RECEIVE, 1, 0, start, start + 1) for start in range(10, 13)]
+    steps = (sends[0], receives[0], sends[1], receives[1], sends[2], receives[2], sends[3])
+    assert dependencies(Program(steps)) == [()] * 7
+    assert dependencies(Program(steps, lead=0)) == [(), (), (1,), (), (3,), (), (5,)]
+    assert dependencies(Program(steps, lead=2)) == [(), (), (), (), (), (), (1,)]
+
+
+@pytest.mark.parametrize("world", [2, 3, 9])
+def test_the_first_rank_of_a_pipeline_does_not_run_ahead_of_what_comes_back(world):
+    plan = make_plan("lp", Collective("all_reduce", Topology.parse(f"star:{world}"), 100))
+    first = plan.program(0)
+    end, waits = world - 1, dependencies(first)
+    sent = [index for index, step in enumerate(first.steps) if step.kind is Kind.SEND]
+    for number, index in enumerate(sent):
+        back = [first.steps[other].start for other in waits[index] if first.steps[other].kind is Kind.RECEIVE]
+        # Block j is there again 2 (N - 1) - 1 turns after it was sent.
+        expected = number - (2 * end - 1) - 1 - end
+        assert back == ([expected] if expected >= 0 else [])
+    assert all(plan.program(rank).lead is None for rank in range(1, world))
 
 
 def by_hand(*programs: list[Step], count: int = 4) -> Plan:

@@ -8,7 +8,7 @@ from torch import nn
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.train.batching import Batching
 from sparkdl_comm.train.flat import FlatModel
-from sparkdl_comm.train.profile import Direction, LayerTimes, NetworkTimes, Profiler, agree, drift
+from sparkdl_comm.train.profile import Direction, LayerTimes, NetworkTimes, Profiler, agree, agreed_seconds, drift
 
 
 class Clock:
@@ -116,7 +116,13 @@ class Planner:
         self.requests.append(request)
         if "pull" in request:
             plan = {"batches": [[1, 1], [2, 2]], "predicted_seconds": 0.75, "optimal_ratio": 1.0}
-            return {"pull": plan, "push": {**plan, "batches": [[1, 2]]}, "iteration_seconds": 1.25}
+            chosen = {"pull": plan, "push": {**plan, "batches": [[1, 2]]}}
+            given = {
+                name: {**plan, "batches": asked["batches"]}
+                for name, asked in request.items()
+                if isinstance(asked, dict) and "batches" in asked
+            }
+            return {**chosen, **given, "iteration_seconds": 1.25}
         batches = [[1, 2]] if request["policy"] == "whole" else [[1, 1], [2, 2]]
         return {"batches": batches, "predicted_seconds": 0.75, "optimal_ratio": 1.0}
 
@@ -173,3 +179,70 @@ def test_what_shares_the_network_is_planned_together():
     assert planner.requests[-1]["push"]["compute"] == [0.5, 0.25]
     assert {plan["iteration_seconds"] for plan in made.plans.values()} == {1.25}
     assert made.plans["push"]["profile"] == planner.requests[-1]["push"]
+
+
+def trying(seconds: list[float], tried: int) -> tuple[Batching, Planner, list[tuple[int, int] | None]]:
+    """What an iteration took whenever the ranks looked at it -> how many batches of pulls and pushes they had from then on."""
+    made, planner = batching(ahead=True, ps_batching="ibatch", ps_profile_iterations=5)
+    both = report(0.001, 2e-9, [0.5, 0.25])
+    both["push"] = both["pull"]
+    found = []
+    for number, each in enumerate(seconds):
+        made.profiler.report = lambda each=each: {**both, "seconds": each}  # type: ignore
+        assert [step for step in range(1, 60) if made.due(step)] == (
+            [6, 11, 16, 21, 26, 31, 36, 41, 46, 51, 56] if 0 < number < tried else [6, 56]
+        )
+        batches = made.replan()
+        found.append(batches and (len(batches[0]), len(batches[1])))
+    return made, planner, found
+
+
+def test_a_plan_stays_if_nothing_plainer_is_faster():
+    made, planner, found = trying([3.0, 1.0, 0.99, 5.0], tried=3)
+    assert found == [(2, 1), (2, 2), (2, 1), None]
+    assert planner.requests[-2]["pull"]["batches"] == [[1, 1], [2, 2]]
+    assert "batches" not in planner.requests[-1]["pull"]
+    assert {json.dumps(plan["tried"]) for plan in made.plans.values()} == {
+        json.dumps({"whole": 3.0, "ibatch": 1.0, "layerwise": 0.99})
+    }
+
+
+def test_what_is_faster_than_the_plan_is_taken():
+    made, _, found = trying([3.0, 1.0, 0.9], tried=3)
+    assert found == [(2, 1), (2, 2), None]
+    assert made.plans["pull"]["tried"]["layerwise"] == 0.9
+    made, planner, found = trying([0.8, 1.0, 0.9], tried=3)
+    assert found == [(2, 1), (2, 2), (1, 1)]
+    assert planner.requests[-1]["push"]["batches"] == [[1, 2]]
+    assert made.plans["push"]["batches"] == [[1, 2]]
+
+
+def test_a_new_plan_is_tried_if_it_has_other_batches():
+    made, _, _ = trying([3.0, 1.0, 0.9], tried=3)  # it stays with layerwise
+    both = report(0.002, 2e-9, [0.5, 0.25])
+    both["push"] = both["pull"]
+    made.profiler.report = lambda: {**both, "seconds": 2.0}  # type: ignore
+    pulls, pushes = made.replan()
+    assert (len(pulls), len(pushes)) == (2, 1)
+    both["pull"]["startup"] = 0.009
+    assert made.replan() is None, "what was known of layerwise is known: the trial is of the plan alone"
+    assert made.plans["pull"]["tried"] == {"layerwise": 2.0, "ibatch": 2.0}
+    made.replan()
+    assert "tried" not in made.plans["pull"]
+    assert not made.due(11), "the same batches as before need no trial"
+
+
+def test_iterations_are_timed_without_those_that_change_batches():
+    now = [0.0]
+    profiler = Profiler(2, 5, lambda: now[0])
+    assert "seconds" not in profiler.report()
+    for taken in [0, 9, 9, 1, 2, 3]:
+        now[0] += taken
+        profiler.iteration()
+    assert profiler.report()["seconds"] == 2
+    hasty = Profiler(2, 2, lambda: now[0])
+    for _ in range(9):
+        hasty.iteration()
+    assert "seconds" not in hasty.report(), "all of its iterations have batches that change"
+    assert agreed_seconds([{"seconds": 1}, {}, {"seconds": 4}, {"seconds": 2}]) == 2
+    assert agreed_seconds([{}]) is None

@@ -21,6 +21,8 @@ from sparkdl_comm.errors import GangError
 _CHUNK = 256 * 1024
 #: Bytes that one connection may receive before it is another one's turn.
 _TURN = 1024 * 1024
+#: Not yet asked.
+_UNKNOWN = -1
 #: Bytes that the kernel may hold of a message that it has not sent yet. With more, the end of a message would share the NIC
 #: with the next ones, and what is more urgent would come behind; with much less, the NIC would wait for this process.
 _UNSENT = 64 * 1024
@@ -88,7 +90,7 @@ class Connection:
             sent = self.sock.sendmsg(self._sending)
         except (BlockingIOError, InterruptedError):
             self.is_full = True
-            self._held, self._since = self._held_by_kernel(), now
+            self._held, self._since = _UNKNOWN, now
             return
         self.moved += sent
         self._sending = _rest(self._sending, sent)
@@ -103,10 +105,11 @@ class Connection:
         :raises GangError: the message is not the one that is expected.
         """
         limit = self.moved + _TURN
-        while self.moved < limit and self.wants_to_receive:
+        more = True
+        while more and self.moved < limit and self.wants_to_receive:
             job, index = self._in[0]
             try:
-                self._receive_some(job, index)
+                more = self._receive_some(job, index)
             except (BlockingIOError, InterruptedError):
                 return
             step = job.prepared.steps[index]
@@ -115,25 +118,32 @@ class Connection:
                 self._headed = self._got = 0
                 yield job, index
 
-    def _receive_some(self, job: Job, index: int) -> None:
+    def _receive_some(self, job: Job, index: int) -> bool:
+        """Whether there was as much as there was room for: if not, there is no more for now."""
         if self._headed < HEADER.size:
             self._headed += self._read(self._head[self._headed :])
             if self._headed == HEADER.size:
                 self._check(job, index)
-            return
+            return self._headed == HEADER.size
         step, memory = job.prepared.steps[index], job.memory
         if step.kind is Kind.RECEIVE:
-            self._got += self._read(memory.bytes(step.start, step.stop)[self._got :])
-            return
+            room = memory.bytes(step.start, step.stop)[self._got :]
+            got = self._read(room)
+            self._got += got
+            return got == len(room)
         left = (step.stop - step.start) * memory.itemsize - self._got - self._filled
         if not self._chunk:
             self._chunk = bytearray(_CHUNK)
-        self._filled += self._read(memoryview(self._chunk)[self._filled : min(_CHUNK, self._filled + left)])
+        room = memoryview(self._chunk)[self._filled : min(_CHUNK, self._filled + left)]
+        got = self._read(room)
+        self._filled += got
         whole = self._filled - self._filled % memory.itemsize
         memory.combine(step.start + self._got // memory.itemsize, self._chunk, whole)
         self._got += whole
         self._filled -= whole
-        self._chunk[: self._filled] = self._chunk[whole : whole + self._filled]
+        if self._filled:
+            self._chunk[: self._filled] = self._chunk[whole : whole + self._filled]
+        return got == len(room)
 
     def _read(self, view: memoryview) -> int:
         got = self.sock.recv_into(view)

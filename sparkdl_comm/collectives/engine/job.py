@@ -36,7 +36,7 @@ class Prepared:
     @classmethod
     def of(cls, plan: Plan, rank: int) -> Prepared:
         program = plan.program(rank)
-        before = dependencies(program.steps)
+        before = dependencies(program)
         followers: list[list[int]] = [[] for _ in before]
         for index, others in enumerate(before):
             for other in others:

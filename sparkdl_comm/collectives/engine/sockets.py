@@ -127,14 +127,16 @@ class SocketEngine:
     def _run(self) -> None:
         try:
             while self._broken is None:
-                for key, events in self._selector.select(self._patience()):
+                held_up = [rail for rail in self._rails.values() if rail.is_held_up]
+                for key, events in self._selector.select(self._patience(bool(held_up))):
                     if key.data is None:
                         self._drain()
                     else:
                         self._serve(key.data, events)
                 while self._posted:
                     self._posted.popleft()()
-                self._send([rail for rail in self._rails.values() if rail.is_held_up])
+                if held_up:
+                    self._send(held_up)
                 self._check_deadline()
         except Exception as exc:  # noqa: BLE001 - who waits for a collective must hear of it
             _log.exception("the collectives' thread of rank %d failed", self.rank)
@@ -151,12 +153,12 @@ class SocketEngine:
         with contextlib.suppress(BlockingIOError):
             self._wake_out.recv(4096)
 
-    def _patience(self) -> float:
-        """Seconds until something is to be done even if nothing happens."""
+    def _patience(self, held_up: bool) -> float:
+        """Seconds until something is to be done even if nothing happens. ``held_up``: some rail is."""
         if not self._jobs:
             return _IDLE_SECONDS
         left = max(0.0, self._moved + self._timeout - self._clock())
-        return min(left, PATIENCE / 4) if any(rail.is_held_up for rail in self._rails.values()) else left
+        return min(left, PATIENCE / 4) if held_up else left
 
     def _admit(self, connections: Mapping[Channel, Connection]) -> None:
         for (_, rail), connection in connections.items():
@@ -184,7 +186,8 @@ class SocketEngine:
             touched.add(self._rails[connection.channel[1]])
         if events & selectors.EVENT_READ:
             touched |= self._take(connection, connection.receive)
-        self._send(touched)
+        if touched:
+            self._send(touched)
 
     def _send(self, rails: Iterable[Rail]) -> None:
         """Has each of the rails send, and those on which that makes messages ready."""
