@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import sparkdl_comm
@@ -63,6 +64,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory, _mounted: Path) -> Iterator[
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+def pytest_exception_interact(call: pytest.CallInfo[None]) -> None:
+    """One failure stays one: after a call to the JVM that a test's deadline interrupted, the next would read its answer."""
+    context = SparkContext._active_spark_context
+    if context is None or isinstance(call.excinfo.value, Exception):
+        return
+    connection = context._gateway._gateway_client.get_thread_connection()
+    if connection is not None:
+        connection.close()
+    context.cancelAllJobs()
 
 
 @pytest.fixture(scope="session")
