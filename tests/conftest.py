@@ -54,6 +54,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, _mounted: Path) -> Iterator[
         "spark.task.maxFailures": "1",  # a task that fails on purpose does so once
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.sparkdl.comm.progress": "false",
+        "spark.sparkdl.comm.timeout": "2min",  # the rank that waits tells for whom before the test's deadline ends it
         "spark.hadoop.fs.viewfs.mounttable.tests.link./mounted": _mounted.as_uri(),
     }
     try:
