@@ -15,6 +15,7 @@ from .conf import CommConf
 from .data.dataset import tensor_columns
 from .errors import ConfError, InputError
 from .train.function import FunctionSpec, Script, make_function_fn
+from .train.interrupt import interruptible
 from .train.launch import run_gang, run_tasks
 from .train.local import HOST, run_locally
 from .train.process_group import BACKENDS
@@ -83,7 +84,9 @@ class CommDistributor:
         :raises RankFailedError: ``train_fn`` raised; with the traceback of the rank. The other ranks were stopped.
         :raises GangError: a rank was lost, or did not come in time.
         """
-        return self._run(SparkSession.active(), _call(train_fn, args, kwargs), None)
+        spark = SparkSession.active()
+        with interruptible(spark):
+            return self._run(spark, _call(train_fn, args, kwargs), None)
 
     def run_on_df(self, train_fn: Callable[..., Any], df: DataFrame, *args: Any, **kwargs: Any) -> Any:
         """Calls ``train_fn(dataset, *args, **kwargs)`` in each rank; ``dataset`` has the rank's share of the rows of ``df``.
@@ -105,7 +108,8 @@ class CommDistributor:
             raise InputError("run_on_df takes a function, not a file: a file could not get the dataset")
         if self.local_mode:
             raise ConfError("local_mode=True: run_on_df needs ranks in executors, where the rows are")
-        return self._run(df.sparkSession, _call(train_fn, args, kwargs), tensor_columns(df))
+        with interruptible(df.sparkSession):
+            return self._run(df.sparkSession, _call(train_fn, args, kwargs), tensor_columns(df))
 
     def _run(self, spark: SparkSession, call: Callable[..., Any], rows: DataFrame | None) -> Any:
         conf = CommConf.from_mapping(session.session_conf(spark))

@@ -170,6 +170,12 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         cause; SlotsError (others hold the slots); PersistenceError (a checkpoint cannot be written or read), and
         ConfError, ModelError or InputError if the last one is of another run.
         """
+        from .train.interrupt import interruptible
+
+        with interruptible(session.session_of(dataset)):
+            return self._train(dataset)
+
+    def _train(self, dataset: DataFrame) -> TorchModel:
         from .train.launch import launch
         from .train.strategies import strategy_class
         from .train.turns import TURNS
@@ -232,7 +238,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             warnings.warn(
                 f"batchSize={spec.batch_size} x accumulationSteps={optimization.accumulation_steps} is more than the"
                 f" {summary['rows']} rows there are: each epoch was one step, on all of them",
-                stacklevel=3,  # the caller of fit
+                stacklevel=4,  # the caller of fit
             )
         shapes = [report.output_shape for report in reports if report.output_shape is not None]
         trained = TorchModel(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -33,6 +34,7 @@ class DriverClient:
         self._lock = threading.Lock()
         self._rest = bytearray()  # of a progress message that the kernel took only a part of
         self._gone: str | None = None
+        self._watch: threading.Thread | None = None
 
     @classmethod
     def connect(
@@ -61,6 +63,19 @@ class DriverClient:
                 raise GangError(f"the driver turned rank 0 of gang epoch {epoch} away: {exc}") from exc
             raise
         return cls(sock, stall_seconds, clock)
+
+    def on_gone(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called, from a thread of its own, when the driver ends the connection, or is gone with it."""
+
+        def watch() -> None:
+            poll = select.poll()
+            poll.register(self._sock, select.POLLRDHUP)
+            poll.poll()
+            if self._gone != "closed":
+                callback()
+
+        self._watch = threading.Thread(target=watch, name="sparkdl-driver-gone", daemon=True)
+        self._watch.start()
 
     def progress(self, progress: dict[str, Any]) -> bool:
         """Show `progress` (JSON, up to 64 KiB, else InputError) to the driver if that takes no waiting; False
@@ -118,7 +133,12 @@ class DriverClient:
         with self._lock:
             self._last({"type": "bye"})
             self._gone = "closed"
-            self._sock.close()
+        if self._watch is not None:
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)  # wakes it
+            if self._watch is not threading.current_thread():
+                self._watch.join()
+        self._sock.close()
 
     def __enter__(self) -> DriverClient:
         return self

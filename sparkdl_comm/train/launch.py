@@ -14,12 +14,13 @@ import torch
 from pyspark.sql import DataFrame
 
 from ..conf import CommConf
-from ..errors import InputError, RankFailedError, RankLostError, SlotsError, SparkdlCommError
+from ..errors import GangError, InputError, RankFailedError, RankLostError, SlotsError, SparkdlCommError
 from ..report.progress import ProgressBar
 from ..shipping import for_tasks
 from .channel import DriverListener, OnProgress
 from .failure import Failure
 from .handshake import Address
+from .interrupt import in_thread
 from .rank import make_rank_fn
 from .report import RankReport
 from .restart import with_restarts
@@ -38,6 +39,7 @@ _CUT = "..."
 #: How long rank 0 may then take to say why the gang failed.
 _SETTLE_SECONDS = 3.0
 _TOO_FEW_SLOTS = "[SPARK-24819]"
+_CANCELLED = re.compile(r"Job \d+ cancelled\b[^\n]*")
 _PYTHON_RAISED = re.compile(
     r"(?P<traceback>Traceback \(most recent call last\):\n.*?^(?P<error>\w[\w.]*)(?:: (?P<message>.*))?)\Z",
     re.DOTALL | re.MULTILINE,
@@ -79,7 +81,8 @@ def run_tasks(partitions: DataFrame, rank_fn: RankFn) -> list[str]:
 
     :raises Exception: Spark's, when a task failed; its text has what the rank reported.
     """
-    done = partitions.mapInArrow(rank_fn, RANK_SCHEMA, barrier=True).collect()  # type: ignore[arg-type]
+    tasks = partitions.mapInArrow(rank_fn, RANK_SCHEMA, barrier=True)  # type: ignore[arg-type]
+    done = in_thread(partitions.sparkSession, tasks.collect)
     return [row["report"] for row in done]
 
 
@@ -143,13 +146,17 @@ def _show(bar: ProgressBar, message: dict[str, Any]) -> None:
 
 def _unreported(text: str) -> SparkdlCommError | None:
     """What stopped a rank that could not say so itself, from Spark's words: its process was killed, or it failed before
-    or outside of our code; or there were too few slots. None if they are about something else."""
+    or outside of our code; or there were too few slots, or somebody cancelled its job. None if they are about something
+    else."""
     if _TOO_FEW_SLOTS in text:
         return SlotsError(
             "there were too few slots for all ranks to run at once: an executor was lost, or taken by another application,"
             " or num_workers is more than there ever were."
             f" Spark says: {text[text.index(_TOO_FEW_SLOTS) :].splitlines()[0]}"
         )
+    cancelled = _CANCELLED.search(text)
+    if cancelled is not None:
+        return GangError(f"the run's Spark job was cancelled. Spark says: {cancelled[0]}")
     task = _TASK_FAILED.search(text)
     if task is None:
         return None

@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.errors import GangError, SlotsError
+from sparkdl_comm.errors import GangError, RankLostError, SlotsError
 from sparkdl_comm.train.driver_client import DriverClient
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.gang import Gang
@@ -101,11 +101,18 @@ class RankTask:
                 " spark.sparkdl.comm.driver.port one that is open"
             ) from exc
         stack.callback(driver.close)
+        driver.on_gone(self._driver_is_gone)
         self._driver = driver
         if spec.conf.logs:
             self._output.forward(driver.log)
             stack.callback(self._output.end_forward)
         return driver
+
+    def _driver_is_gone(self) -> None:
+        """Nobody would get what is trained: the ranks stop, and give their slots back."""
+        lost = RankLostError("rank 0 lost its connection to the driver: the driver ended, or gave this run up", rank=0)
+        if self.gang is not None:
+            self.gang.announce_failure(Failure.of(lost, 0, phase="the channel to the driver", secondary=False))
 
     def failed(self, failure: Failure) -> RuntimeError:
         """Tell the other ranks and the driver; returns what the task is to raise, with the *first* failure of the gang inside.

@@ -6,6 +6,7 @@ that is another application, with ``resume``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.faults import processes
-from tests.faults.application import Application, Outcome
+from tests.faults.application import LIMIT_SECONDS, Application, Outcome
 
 RESTARTS = {"spark.sparkdl.comm.maxRestarts": "2"}
 #: Steps after which there is a checkpoint; 16 in all, 8 an epoch.
@@ -108,6 +109,10 @@ def test_the_driver_is_killed(start: Any, undisturbed: str, tmp_path: Path, resu
     outcome = first.run("ps", settings=settings(folder), **fault)
     outcome.assert_fired(phase, step)
     assert not processes.is_alive(outcome.mark["victim"])
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while processes.of_application(first.name) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert processes.of_application(first.name) == [], "ranks whose driver is gone stop"
     first.kill()
     again = start().run("ps", settings=settings(folder, resume=True), marker=outcome.marker, **fault)
     resumed.append(goes_on(again, "driver", phase, undisturbed))

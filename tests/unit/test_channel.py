@@ -317,3 +317,24 @@ def test_close_ends_the_threads(seen):
     client.close()
     names = ("sparkdl-driver", "sparkdl-visitor")
     assert wait_for(lambda: not [thread for thread in threading.enumerate() if thread.name in names])
+
+
+def test_rank_0_learns_that_the_driver_is_gone(listener):
+    gone = threading.Event()
+    with connect(listener) as client:
+        client.on_gone(gone.set)
+        client.send_tensors({"w": torch.ones(1)})
+        assert not gone.wait(0.2)
+        listener.close()
+        assert gone.wait(SECONDS)
+
+
+def test_a_client_that_closes_is_not_told_that_the_driver_is_gone(listener):
+    gone = threading.Event()
+    client = connect(listener)
+    client.on_gone(gone.set)
+    client.close()
+    client.close()
+    assert not gone.wait(0.2)
+    with pytest.raises(GangError, match="without having sent"):
+        listener.tensors(soon())
