@@ -207,6 +207,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             session.check_plugin(spark)
         checkpoints = self.checkpoints(spark)
         world = session.check_slots(spark, self.getNumWorkers(), conf.slot_timeout)
+        session.tell_threads(spark, world)
         strategy.check(conf, world)
 
         spec = TrainSpec(

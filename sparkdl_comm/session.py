@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
 import time
@@ -19,10 +20,16 @@ from .errors import ConfError, InputError, PluginError, SlotsError
 PLUGIN = "sparkdl.comm.CommPlugin"
 JARS = Path(__file__).parent / "jars"
 
+_log = logging.getLogger(__name__)
+
 _JAR = re.compile(r"sparkdl-comm-spark(?P<spark>[\d.]+)_(?P<scala>[\d.]+)-.*\.jar")
 _ARROW = "spark.sql.execution.arrow.pyspark.enabled"
 _BARRIER_CHECK = "spark.scheduler.barrier.maxConcurrentTasksCheck.interval"
 _ANY_PORT = 15002  # nothing is sent there
+_THREADS = "spark.executorEnv.OMP_NUM_THREADS"
+_TASK_RESOURCE = re.compile(r"spark\.task\.resource\.(.+)\.amount")
+#: Seconds of waiting for executors after which that is said.
+_QUIET_SECONDS = 2.0
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 
 
@@ -199,9 +206,17 @@ def check_slots(
     master = spark.sparkContext.master or ""
     expected = _expected_slots(application_conf(spark), master)
     wanted = num_workers or expected or 1
-    deadline = clock() + timeout
+    begin, told = clock(), False
     slots = _slots(spark)
-    while slots < wanted and clock() < deadline and not (expected and slots >= expected):
+    while slots < wanted and clock() - begin < timeout and not (expected and slots >= expected):
+        if not told and clock() - begin >= _QUIET_SECONDS:
+            told = True
+            _log.warning(
+                "waiting for executors: %d slots of %d so far, for up to %g s (spark.sparkdl.comm.slotTimeout)",
+                slots,
+                wanted,
+                timeout,
+            )
         sleep(0.2)
         slots = _slots(spark)
     if slots < (num_workers or 1):
@@ -213,6 +228,7 @@ def check_slots(
                 "spark.executor.cores",
                 "spark.cores.max",
                 "spark.task.cpus",
+                *(key for key in conf if ".resource." in key),
             )
         )
         raise SlotsError(
@@ -222,6 +238,30 @@ def check_slots(
             f"{shown}"
         )
     return num_workers or slots
+
+
+def tell_threads(spark: SparkSession, ranks: int) -> None:
+    """Say so if ranks compute with fewer threads than there are cores for each of them: Spark has a task's Python compute with
+    ``spark.task.cpus``."""
+    conf = application_conf(spark)
+    cpus = int(conf.get("spark.task.cpus", "1"))
+    slots = [slots_now(spark), _expected_slots(_cores_only(conf), conf.get("spark.master", ""))]
+    cores = max((count for count in slots if count is not None), default=ranks) * cpus
+    if cores // ranks > cpus and _THREADS not in conf:
+        _log.warning(
+            "each of the %d ranks computes with %d of the %d cores there are for it: start the session with"
+            " spark.task.cpus=%d, or with %s=%d",
+            ranks,
+            cpus,
+            cores // ranks,
+            cores // ranks,
+            _THREADS,
+            cores // ranks,
+        )
+
+
+def _cores_only(conf: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in conf.items() if _TASK_RESOURCE.fullmatch(key) is None}
 
 
 def slots_now(spark: SparkSession) -> int | None:
@@ -246,15 +286,25 @@ def _slots(spark: SparkSession) -> int:
 
 def _expected_slots(conf: Mapping[str, str], master: str) -> int | None:
     """Slots there will be once all executors are there, as far as the settings tell."""
-    cpus = int(conf.get("spark.task.cpus", "1"))
     cluster = _LOCAL_CLUSTER.fullmatch(master.strip())
     if cluster:
-        return int(cluster[1]) * (int(conf.get("spark.executor.cores", cluster[2])) // cpus)
+        return int(cluster[1]) * _slots_per_executor(conf, conf.get("spark.executor.cores", cluster[2]))
     if master.startswith("local"):
         return 1
     if "spark.executor.instances" in conf and "spark.executor.cores" in conf:
-        return int(conf["spark.executor.instances"]) * (int(conf["spark.executor.cores"]) // cpus)
+        return int(conf["spark.executor.instances"]) * _slots_per_executor(conf, conf["spark.executor.cores"])
     return None
+
+
+def _slots_per_executor(conf: Mapping[str, str], cores: str) -> int:
+    """By its cores and by its GPUs, or other resources, of which a task may take a fraction."""
+    slots = [int(cores) // int(conf.get("spark.task.cpus", "1"))]
+    for key, text in conf.items():
+        resource = _TASK_RESOURCE.fullmatch(key)
+        if resource is not None and float(text) > 0:
+            there, taken = int(conf.get(f"spark.executor.resource.{resource[1]}.amount", "0")), float(text)
+            slots.append(there * int(1 / taken) if taken < 1 else there // int(taken))
+    return min(slots)
 
 
 def _minor(version: str) -> str:
