@@ -78,7 +78,9 @@ class Rank:
         # raises is never the echo of another rank's failure.
         users = self._progress.phase in ("forward", "backward") and not isinstance(exc, (BridgeError, GangError))
         own = users or isinstance(exc, CallbackError)
-        return Failure.of(exc, self._rank, self._progress.step, self._progress.phase, secondary=False if own else None)
+        return Failure.of(
+            exc, self._rank, self._progress.number, self._progress.phase, secondary=False if own else None
+        )
 
     def _train(self, batches: Iterator[pa.RecordBatch], stack: ExitStack) -> RankReport:
         spec = self._spec
