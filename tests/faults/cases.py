@@ -5,7 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-CLUSTERS = ("local-cluster[3,1,1024]", "local-cluster[3,2,1024]", "standalone")
+#: By name: Spark's master, and the slots of each of the three executors.
+CLUSTERS = {
+    "local-cluster": ("local-cluster[3,1,1024]", 1),
+    "local-cluster with spare slots": ("local-cluster[3,2,1024]", 2),
+    "standalone": ("", 1),
+}
 #: By name: strategy, and the conf that makes it this variant.
 VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "ps": ("ps", {}),

@@ -55,19 +55,16 @@ class Range:
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self._folder = kind, folder
         self._undo = contextlib.ExitStack()
-        self._cluster: dict[str, str] = {"spark.master": kind}
+        master, self.slots = cases.CLUSTERS[kind]
+        self._cluster = {"spark.master": master}
         self._name = secrets.token_hex(8)
         self._daemons: frozenset[int] = frozenset()
         self._undisturbed: dict[tuple[str, bool], Outcome] = {}
         self._started = 0
         self.application: Application | None = None
         self.audit: Audit | None = None
-        if kind == "standalone":
+        if not master:
             self._start_standalone()
-
-    @property
-    def slots(self) -> int:
-        return 2 if "[3,2," in self.kind else 1
 
     def ready(self) -> Application:
         if self.application is None:

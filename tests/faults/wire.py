@@ -36,7 +36,11 @@ def cut_link(pick: float, executor: int) -> Struck:
 
 
 def flip_byte(pick: float, executor: int) -> Struck:
-    """One byte of what this process sends next is another one. gloo's connections are not Python's: theirs are left alone."""
+    """One byte of what this process sends next is another one.
+
+    Left alone are gloo's connections, which are not Python's, and the gradients in a collective's messages: what guards
+    these is TCP's checksum.
+    """
     owned = addresses(executor)
     original = {name: getattr(socket.socket, name) for name in ("send", "sendmsg")}
     done: list[int] = []
@@ -57,7 +61,9 @@ def flip_byte(pick: float, executor: int) -> Struck:
         return original["send"](sock, spoilt(data) if len(data) and is_due(sock) else data, *more)
 
     def sendmsg(sock: socket.socket, buffers: Any, *more: Any) -> int:
-        return original["sendmsg"](sock, [spoilt(b"".join(buffers))] if is_due(sock) else buffers, *more)
+        if len(buffers) == 2 and is_due(sock):  # the engine's: a header, and a tensor's bytes
+            buffers = [spoilt(buffers[0]), buffers[1]]
+        return original["sendmsg"](sock, buffers, *more)
 
     def undo() -> None:
         for name in original:
