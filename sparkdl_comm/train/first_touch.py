@@ -53,8 +53,8 @@ def _check(module: str, marker: str) -> None:
     except ImportError as error:
         message = (
             f"the Python of executors, {sys.executable} (Python {sys.version.split()[0]}) on {socket.gethostname()}, lacks"
-            f" what sparkdl_comm needs: {error}. Install sparkdl_comm and its requirements there, or have executors use a Python"
-            " that has them: the environment variable PYSPARK_PYTHON, set before the session starts, or spark-submit"
+            f" what sparkdl_comm needs: {error}. Install sparkdl_comm and its requirements there, or have executors use a"
+            " Python that has them: the environment variable PYSPARK_PYTHON, set before the session starts, or spark-submit"
             " --conf spark.pyspark.python=...; spark.archives ships a packed environment"
         )
         failure = {"rank": 0, "step": None, "phase": "import", "error": "ConfError", "message": message}
