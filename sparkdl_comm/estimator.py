@@ -175,6 +175,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         from .train.turns import TURNS
 
         spark = session.session_of(dataset)
+        session.use_own_python(spark)
         self._check_params()
         conf = CommConf.from_mapping(session.session_conf(spark), strategy=self.getStrategy())
         strategy = strategy_class(conf)

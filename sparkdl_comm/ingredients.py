@@ -19,6 +19,7 @@ from .model import TorchModel
 from .scoring import activation_of
 from .train.diagnosis import ClassLabels, compares_values
 from .train.flat import FlatModel
+from .train.optimizing import check_steps
 from .train.spec import Loss, ModelLike, OptimizerFactory
 
 _CLASS_LOSSES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.MultiMarginLoss)
@@ -87,8 +88,8 @@ def loss_function(loss: Any) -> Loss:
 def optimizer_factory(optimizer: Any) -> OptimizerFactory:
     """The optimizer as something to call with parameters; SGD with learning rate 0.01 for None.
 
-    :raises ModelError: not callable, an optimizer that already has its parameters, or arguments that a class of torch.optim
-        does not take.
+    :raises ModelError: not callable, an optimizer that already has its parameters, arguments that a class of torch.optim
+        does not take, or a class whose step wants a closure (LBFGS).
     """
     if optimizer is None:
         return functools.partial(torch.optim.SGD, lr=0.01)
@@ -100,9 +101,10 @@ def optimizer_factory(optimizer: Any) -> OptimizerFactory:
     kind = getattr(optimizer, "func", optimizer)  # of a functools.partial
     if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
         try:
-            optimizer([torch.nn.Parameter(torch.zeros(1, 1))])  # a matrix: Muon takes no other
+            made = optimizer([torch.nn.Parameter(torch.zeros(1, 1))])  # a matrix: Muon takes no other
         except (TypeError, ValueError) as error:
             raise ModelError(f"optimizer: {kind.__name__} does not take these arguments: {error}") from error
+        check_steps(made)
     return optimizer
 
 

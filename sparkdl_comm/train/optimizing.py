@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -43,6 +44,7 @@ class OptimizerMaker:
             raise ModelError(
                 f"optimizer: the factory returned {type(optimizer).__name__}; it must return a torch.optim.Optimizer"
             )
+        check_steps(optimizer)
         return optimizer
 
     def wants_sparse(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -65,6 +67,17 @@ class OptimizerMaker:
                     " (spark.sparkdl.comm.strategy)"
                 ) from exc
         return bool(self._sparse) and type(optimizer) not in (torch.optim.SGD, torch.optim.Adagrad)
+
+
+def check_steps(optimizer: torch.optim.Optimizer) -> None:
+    """:class:`ModelError` if its ``step`` cannot be called without a closure."""
+    try:
+        inspect.signature(optimizer.step).bind()
+    except TypeError as error:
+        raise ModelError(
+            f"optimizer {type(optimizer).__name__}: its step wants a closure that computes the loss again ({error}), and no"
+            " strategy gives it one, as ranks compute a step once: use another, such as torch.optim.Adam, or one process"
+        ) from None
 
 
 def _some(tensors: list[nn.Parameter]) -> list[nn.Parameter]:

@@ -67,6 +67,9 @@ def test_optimizer() -> None:
         with pytest.raises(ModelError, match=f"optimizer: SGD .*{message}"):
             optimizer_factory(functools.partial(torch.optim.SGD, **arguments))
     assert optimizer_factory(torch.optim.Muon) is torch.optim.Muon
+    for lbfgs in (torch.optim.LBFGS, functools.partial(torch.optim.LBFGS, lr=0.1)):
+        with pytest.raises(ModelError, match=r"LBFGS: its step wants a closure .*no strategy .*torch\.optim\.Adam"):
+            optimizer_factory(lbfgs)
 
 
 def test_classification() -> None:
