@@ -170,6 +170,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         cause; SlotsError (others hold the slots); PersistenceError (a checkpoint cannot be written or read), and
         ConfError, ModelError or InputError if the last one is of another run.
         """
+        from .train import elementwise
         from .train.launch import launch
         from .train.strategies import strategy_class
         from .train.turns import TURNS
@@ -196,6 +197,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             callbacks=self.callbacks,
             decode=decode,
         )
+        if strategy.cuts_tensors:
+            elementwise.check_on_driver(model, optimization)
         session.check_dynamic_allocation(spark)
         if strategy.needs_plugin:
             session.check_plugin(spark)

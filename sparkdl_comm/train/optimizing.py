@@ -21,7 +21,8 @@ class OptimizerMaker:
     """
 
     def __init__(self, model: FlatModel, optimization: Optimization) -> None:
-        self._factory = optimization.optimizer
+        #: The user's.
+        self.factory = optimization.optimizer
         #: Whether :meth:`step` may only be called once all gradients are there.
         self.judges_gradients = optimization.judges_gradients
         self._groups: list[tuple[dict[str, Any], set[int]]] | None = None
@@ -37,12 +38,17 @@ class OptimizerMaker:
                 {**options, "params": _some([tensor for owner, tensor in tensors if id(owner) in members])}
                 for options, members in self._groups
             ]
-        optimizer = self._factory(params)
+        optimizer = self.factory(params)
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ModelError(
                 f"optimizer: the factory returned {type(optimizer).__name__}; it must return a torch.optim.Optimizer"
             )
         return optimizer
+
+    def group_of(self, parameter: nn.Parameter) -> int:
+        """The number of its group."""
+        groups = self._groups or []
+        return next((number for number, (_, members) in enumerate(groups) if id(parameter) in members), 0)
 
 
 def _some(tensors: list[nn.Parameter]) -> list[nn.Parameter]:

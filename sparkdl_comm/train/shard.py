@@ -7,12 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from sparkdl_comm.errors import ModelError
+from sparkdl_comm.train import elementwise
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.optimizing import OptimizerMaker
-
-#: Optimizers that look at whole tensors, where a rank has only its stripes of each.
-_NOT_ELEMENTWISE = ("LBFGS", "Adafactor", "Muon", "SparseAdam")
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class Shard:
     ``in_parts``: :meth:`step_layers` may be used. Optimizers of torch keep all of their state per parameter; others may
     count their steps.
 
-    Raises ModelError for an optimizer that needs whole tensors.
+    Raises ModelError for an optimizer that is not elementwise.
     """
 
     def __init__(
@@ -42,6 +39,7 @@ class Shard:
         make_optimizer: OptimizerMaker,
     ) -> None:
         """``gradients``: flat, of the whole model, where the sums for the shard's ranges will be."""
+        elementwise.check(model, make_optimizer)
         self.owned = list(owned)
         self.gradients = [gradients[start : start + len(values)] for start, values in self.owned]
         layer_of = dict(zip(map(id, model.parameters), model.layer_of_each, strict=True))
@@ -54,12 +52,6 @@ class Shard:
                 self._stripes.append(_Stripe(layer_of[id(cut.owner)], stripe, stripe.grad))
                 tensors.append((cut.owner, stripe))
         self.optimizer = make_optimizer(tensors)
-        name = type(self.optimizer).__name__
-        if name in _NOT_ELEMENTWISE:
-            raise ModelError(
-                f"optimizer {name} needs whole tensors, and strategy ps gives each rank its stripes of them:"
-                " use strategy gloo or nccl (spark.sparkdl.comm.strategy)"
-            )
         self.in_parts = type(self.optimizer).__module__.startswith("torch.optim.")
 
     def step(self) -> None:
