@@ -14,7 +14,7 @@ from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.partitions import BatchPlan, permutation
 from sparkdl_comm.errors import ModelError, NonFiniteLossError
 from sparkdl_comm.scoring import OutputShape, shape_of
-from sparkdl_comm.train import rng
+from sparkdl_comm.train import module_state, rng
 from sparkdl_comm.train.class_mean import ClassMean, Shares
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
@@ -138,6 +138,7 @@ class TrainingLoop:
             "progress": progress,
             "rng": rng.state(self._device),
             "buffers": dict(self.model.module.named_buffers()),
+            "extra_state": module_state.extra_state(self.model.module),
             "rule": self._rule.state(),
             "schedule": self._schedule.state(),
             "callbacks": self._observer.callbacks.saved(),
@@ -153,6 +154,7 @@ class TrainingLoop:
         with torch.no_grad():
             for name, buffer in self.model.module.named_buffers():
                 buffer.copy_(own["buffers"][name])
+        module_state.load_extra_state(self.model.module, own["extra_state"])
         self._rule.load_state(own["rule"])
         self._schedule.load_state(own["schedule"])
         self._observer.callbacks.load(own["callbacks"])

@@ -22,7 +22,8 @@ class OptimizerMaker:
     """
 
     def __init__(self, model: FlatModel, optimization: Optimization) -> None:
-        self._factory = optimization.optimizer
+        #: The user's.
+        self.factory = optimization.optimizer
         #: Whether :meth:`step` may only be called once all gradients are there.
         self.judges_gradients = optimization.judges_gradients
         self._sparse = {id(model.parameters[number]) for number in model.sparse}
@@ -39,7 +40,7 @@ class OptimizerMaker:
                 {**options, "params": _some([tensor for owner, tensor in tensors if id(owner) in members])}
                 for options, members in self._groups
             ]
-        optimizer = self._factory(params)
+        optimizer = self.factory(params)
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ModelError(
                 f"optimizer: the factory returned {type(optimizer).__name__}; it must return a torch.optim.Optimizer"
@@ -59,7 +60,7 @@ class OptimizerMaker:
             weight = nn.Parameter(torch.ones(2, 1))
             weight.grad = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1, 1), (2, 1), check_invariants=True)
             try:
-                self._factory([{**option, "params": [weight]}]).step()
+                self.factory([{**option, "params": [weight]}]).step()
             except RuntimeError as exc:
                 raise ModelError(
                     f"optimizer {type(optimizer).__name__} takes no sparse gradients ({exc}), and the model has an Embedding"
@@ -67,6 +68,11 @@ class OptimizerMaker:
                     " (spark.sparkdl.comm.strategy)"
                 ) from exc
         return bool(self._sparse) and type(optimizer) not in (torch.optim.SGD, torch.optim.Adagrad)
+
+    def group_of(self, parameter: nn.Parameter) -> int:
+        """The number of its group."""
+        groups = self._groups or []
+        return next((number for number, (_, members) in enumerate(groups) if id(parameter) in members), 0)
 
 
 def check_steps(optimizer: torch.optim.Optimizer) -> None:

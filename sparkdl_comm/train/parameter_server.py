@@ -46,6 +46,7 @@ from sparkdl_comm.train.trace import BatchTrace
 class ParameterServer(Strategy):
     needs_plugin = True
     sharded = True
+    cuts_tensors = True
 
     _bridge: Bridge | None = None
     _memory: ParameterMemory | None = None

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from sparkdl_comm.errors import ModelError
+from sparkdl_comm.train import elementwise
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.optimizing import OptimizerMaker
-
-#: Optimizers that look at whole tensors, where a rank has only its stripes of each.
-_NOT_ELEMENTWISE = ("LBFGS", "Adafactor", "Muon", "SparseAdam")
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Shard:
     ``in_parts``: :meth:`step_layers` may be used. Optimizers of torch keep all of their state per parameter; others may
     count their steps.
 
-    Raises ModelError for an optimizer that needs whole tensors.
+    Raises ModelError for an optimizer that is not elementwise.
     """
 
     def __init__(
@@ -44,6 +42,7 @@ class Shard:
     ) -> None:
         """``gradients``: flat, of the whole model, where the sums for the shard's ranges will be."""
         self._model = model
+        elementwise.check(model, make_optimizer)
         self.owned = list(owned)
         self.gradients = [gradients[start : start + len(values)] for start, values in self.owned]
         number_of = {id(parameter): number for number, parameter in enumerate(model.parameters)}
@@ -57,16 +56,10 @@ class Shard:
                 self._stripes.append(_Stripe(number, model.layer_of_each[number], stripe, stripe.grad))
                 tensors.append((cut.owner, stripe))
         self.optimizer = make_optimizer(tensors)
-        name = type(self.optimizer).__name__
-        if name in _NOT_ELEMENTWISE:
-            raise ModelError(
-                f"optimizer {name} needs whole tensors, and strategy ps gives each rank its stripes of them:"
-                " use strategy gloo or nccl (spark.sparkdl.comm.strategy)"
-            )
         if make_optimizer.wants_sparse(self.optimizer):
             raise ModelError(
-                f"optimizer {name} treats the rows of an Embedding with sparse=True apart, and strategy ps cuts through rows:"
-                " set sparse=False, or use strategy gloo or ring (spark.sparkdl.comm.strategy)"
+                f"optimizer {type(self.optimizer).__name__} treats the rows of an Embedding with sparse=True apart, and"
+                " strategy ps cuts through rows: set sparse=False, or use strategy gloo or ring (spark.sparkdl.comm.strategy)"
             )
         self.in_parts = type(self.optimizer).__module__.startswith("torch.optim.")
 

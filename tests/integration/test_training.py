@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkdl_comm import TorchEstimator, TorchModel
 from sparkdl_comm.errors import ConfError, ModelError
 from tests.integration.nets import Large, Line, Odd, Small, different_everywhere
+from tests.nets import Counting, Fresh
 
 ROWS = 90
 OPTIMIZERS = {
@@ -160,6 +161,16 @@ def test_a_trained_module_continues_and_is_not_changed(spark):
 def test_a_model_that_differs_between_ranks_is_refused(spark):
     with pytest.raises(ModelError, match="factory must build the same"):
         fit(frame(spark), model=different_everywhere)
+
+
+def test_state_beyond_parameters_and_buffers_comes_back(spark, tmp_path):
+    model = fit(frame(spark), model=Counting, loss="MSELoss", epochs=2, batch=45)
+    assert (model.module.seen["calls"], len(model.module.seen["rows"]), model.module.seen["raw"]) == (4, 4, b"\xff")
+    model.save(str(tmp_path / "model"))
+    assert TorchModel.load(str(tmp_path / "model")).module.seen == model.module.seen
+    again = fit(frame(spark), model=model, loss="MSELoss", epochs=1, batch=45)
+    assert again.module.seen["calls"] == 6
+    assert fit(frame(spark), model=Fresh, loss="MSELoss", epochs=2, batch=45).module.steps == 4
 
 
 def test_an_optimizer_that_needs_whole_tensors_is_refused(spark):

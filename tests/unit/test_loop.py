@@ -101,6 +101,66 @@ def test_accumulation_is_one_step_on_all_its_rows(make: Any) -> None:
     assert_same(loops, reference(make, data, 5))
 
 
+@BOTH
+@pytest.mark.parametrize("where", ["the loss", "a list of the model"])
+def test_parameters_that_nothing_would_train(strategy: Any, where: str) -> None:
+    scale = nn.Parameter(torch.full((1,), 2.0))
+    before = []
+
+    class Listed(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scales = [nn.Parameter(torch.ones(1))]
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return super().forward(rows) * self.scales[0]
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return ((output - target) ** 2).mean() * (scale if where == "the loss" else 1.0)
+
+    def arrive(spec: Any, gang: Any, model: Any) -> None:
+        before.append(model)
+
+    with pytest.raises(ModelError, match=r"a torch.nn.Parameter of shape \[1\] that is none of the model's"):
+        train(Net if where == "the loss" else Listed, table().cut(ROWS), strategy=strategy, loss=loss, arrive=arrive)
+    torch.manual_seed(5)
+    start = nn.utils.parameters_to_vector(Net().parameters())
+    assert torch.equal(nn.utils.parameters_to_vector(before[0].module.parameters()), start), "before the first update"
+    scale.requires_grad_(False)
+    assert train(Net, table().cut(*PARTS), strategy=strategy, loss=loss)
+
+
+class Scaled(Net):
+    """What the message about a loss with parameters says to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        output = super().forward(rows)
+        return output, self.scale.expand(len(output))
+
+
+@BOTH
+def test_parameters_of_a_loss_that_the_model_has_are_trained(strategy: Any) -> None:
+    def loss(output: Any, target: torch.Tensor) -> torch.Tensor:
+        values, scale = output
+        return ((values.squeeze(1) * scale - target) ** 2).mean()
+
+    loops = train(Scaled, table().cut(*PARTS), strategy=strategy, loss=loss, epochs=6, optimizer=momentum)
+    torch.manual_seed(5)
+    module = Scaled()
+    optimizer = momentum(module.parameters())
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss(module(table().features), table().targets).backward()
+        optimizer.step()
+    assert_same(loops, module)
+    assert abs(float(loops[1].model.module.scale.detach()) - 1.0) > 1e-3
+    assert loops[1].progress.output_shape in (None, {"output0": [1], "output1": []})
+
+
 def groups(module: nn.Module) -> list[dict[str, Any]]:
     biases = [parameter for name, parameter in module.named_parameters() if name.endswith("bias")]
     rest = [parameter for name, parameter in module.named_parameters() if not name.endswith("bias")]
