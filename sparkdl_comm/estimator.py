@@ -81,9 +81,9 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
 
     With ``checkpointDir`` the state of training is written every ``checkpointInterval`` steps or ``checkpointSeconds``
     seconds, while training goes on; the newest ``checkpointKeep`` (2) stay. ``fit`` goes on from there when a rank was lost
-    (``spark.sparkdl.comm.maxRestarts``), and another ``fit`` does with ``resume=True``: with the same rows in the same
-    partitions it ends with the bits of one that was never interrupted. The optimizer's settings, such as the learning rate,
-    are then those of the checkpoint.
+    (``spark.sparkdl.comm.maxRestarts``), and another ``fit`` does with ``resume=True``: with the same rows it ends with the
+    bits of one that was never interrupted. The optimizer's settings, such as the learning rate, are then those of the
+    checkpoint.
 
     ``model``, ``loss``, ``optimizer`` and so on are attributes, not Params: Params must be JSON. :meth:`copy` shares
     them.
