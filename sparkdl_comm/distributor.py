@@ -122,6 +122,7 @@ class CommDistributor:
         )
         if self.local_mode:
             return _gang(spec, run_locally, HOST, None)
+        session.use_own_python(spark)
         session.check_dynamic_allocation(spark)
         world = session.check_slots(spark, self.num_workers, conf.slot_timeout)
         spec = dataclasses.replace(spec, world=world)

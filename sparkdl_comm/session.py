@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -73,6 +75,17 @@ def session_of(dataset: Any) -> SparkSession:
             " by spark.createDataFrame(...)"
         )
     return dataset.sparkSession
+
+
+def use_own_python(spark: SparkSession) -> None:
+    """Where driver and executors are on one machine (local, local-cluster), have tasks run by the driver's own Python, in
+    place of whatever ``python3`` is on the PATH; unless the user named one, by PYSPARK_PYTHON or spark.pyspark.python."""
+    if not is_classic(spark) or not (spark.sparkContext.master or "").startswith("local"):
+        return
+    named = os.environ.get("PYSPARK_PYTHON") or application_conf(spark).get("spark.pyspark.python")
+    if not named and sys.executable:
+        # The setting would come too late, as PySpark reads only the variable, and that once.
+        spark.sparkContext.pythonExec = sys.executable
 
 
 def session_conf(spark: SparkSession) -> dict[str, str]:

@@ -84,6 +84,12 @@ def is_secondary(exc: BaseException) -> bool:
     return False
 
 
+def _is_plain(exc: BaseException) -> bool:
+    """Whether its message says all: one of our own checks, with nothing behind it but a system call that failed."""
+    ours = isinstance(exc, SparkdlCommError) and exc.explains_itself
+    return ours and (exc.__cause__ is None or isinstance(exc.__cause__, OSError))
+
+
 @dataclass(frozen=True)
 class Failure:
     """One rank's failure. Texts are cut in the middle, at construction, so that its JSON is never over 64
@@ -134,6 +140,8 @@ class Failure:
             phase = exc.phase or phase
         if isinstance(exc, RankFailedError):
             error, message = exc.error, exc.error_message
+        if traceback is None and _is_plain(exc):
+            traceback = ""
         if traceback is None:
             traceback = "".join(tb.format_exception(kind, exc, exc.__traceback__))
         return cls(

@@ -14,18 +14,19 @@ import torch
 from pyspark.sql import DataFrame
 
 from ..conf import CommConf
-from ..errors import InputError, RankFailedError, RankLostError, SlotsError, SparkdlCommError
+from ..errors import ConfError, InputError, RankFailedError, RankLostError, SlotsError, SparkdlCommError
 from ..report.progress import ProgressBar
-from ..shipping import for_tasks
+from ..shipping import for_tasks, missing_module
 from .channel import DriverListener, OnProgress
 from .failure import Failure
+from .first_touch import FirstTouch
 from .handshake import Address
 from .rank import make_rank_fn
 from .report import RankReport
 from .restart import with_restarts
 from .slots import SlotWatch
 from .spec import TrainSpec
-from .task import RANK_SCHEMA, RankFn
+from .task import LOADING, RANK_SCHEMA, RankFn
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +39,13 @@ _CUT = "..."
 #: How long rank 0 may then take to say why the gang failed.
 _SETTLE_SECONDS = 3.0
 _TOO_FEW_SLOTS = "[SPARK-24819]"
+#: What Spark says where it cannot start the Python of executors, or where that is not the driver's version.
+_NO_PYTHON = re.compile(r"Cannot run program \"(?P<python>[^\"]*)\"")
+_OTHER_PYTHON = "[PYTHON_VERSION_MISMATCH]"
+_SET_PYTHON = (
+    "have them use one like the driver's, by the environment variable PYSPARK_PYTHON, set before the session starts, or"
+    " spark-submit --conf spark.pyspark.python=..."
+)
 _PYTHON_RAISED = re.compile(
     r"(?P<traceback>Traceback \(most recent call last\):\n.*?^(?P<error>\w[\w.]*)(?:: (?P<message>.*))?)\Z",
     re.DOTALL | re.MULTILINE,
@@ -79,7 +87,7 @@ def run_tasks(partitions: DataFrame, rank_fn: RankFn) -> list[str]:
 
     :raises Exception: Spark's, when a task failed; its text has what the rank reported.
     """
-    done = partitions.mapInArrow(rank_fn, RANK_SCHEMA, barrier=True).collect()  # type: ignore[arg-type]
+    done = partitions.mapInArrow(FirstTouch(rank_fn), RANK_SCHEMA, barrier=True).collect()
     return [row["report"] for row in done]
 
 
@@ -124,7 +132,10 @@ def run_gang(
             if failure is None and str(error).endswith(_CUT):
                 failure = listener.failure(time.monotonic() + _SETTLE_SECONDS)
             too_few = slots.error if slots is not None else None
-            typed = failure.to_exception() if failure is not None else too_few or _unreported(str(error))
+            if failure is not None and failure.phase == LOADING and failure.error == ModuleNotFoundError.__name__:
+                typed: SparkdlCommError | None = missing_module(failure.message)
+            else:
+                typed = failure.to_exception() if failure is not None else too_few or _unreported(str(error))
             if typed is None:
                 raise
             raise typed from error
@@ -143,18 +154,26 @@ def _show(bar: ProgressBar, message: dict[str, Any]) -> None:
 
 def _unreported(text: str) -> SparkdlCommError | None:
     """What stopped a rank that could not say so itself, from Spark's words: its process was killed, or it failed before
-    or outside of our code; or there were too few slots. None if they are about something else."""
+    or outside of our code; or it never was; or there were too few slots. None if they are about something else."""
     if _TOO_FEW_SLOTS in text:
         return SlotsError(
             "there were too few slots for all ranks to run at once: an executor was lost, or taken by another application,"
             " or num_workers is more than there ever were."
             f" Spark says: {text[text.index(_TOO_FEW_SLOTS) :].splitlines()[0]}"
         )
+    absent = _NO_PYTHON.search(text)
+    if absent is not None:
+        return ConfError(f"executors cannot start their Python, {absent['python']}: {_SET_PYTHON}")
+    if _OTHER_PYTHON in text:
+        told = text[text.index(_OTHER_PYTHON) + len(_OTHER_PYTHON) :].partition(", PySpark")[0].strip()
+        return ConfError(f"{told}: {_SET_PYTHON}")
     task = _TASK_FAILED.search(text)
     if task is None:
         return None
     rank, reason = int(task["rank"]), task["reason"]
     python = _PYTHON_RAISED.search(reason)
+    if python is not None and python["error"] == "ModuleNotFoundError":
+        return missing_module(python["message"])
     if python is not None:
         return RankFailedError(
             rank=rank,

@@ -21,6 +21,8 @@ from sparkdl_comm.train.output import OutputTail
 
 #: What the function of a rank's task returns: one row.
 RANK_SCHEMA = "rank int, report string"
+#: The phase in which a user's function is unpickled.
+LOADING = "loading"
 #: The function of a rank's task: from its rows to the row of :data:`RANK_SCHEMA`.
 RankFn: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from sparkdl_comm.errors import (
     DeadlineError,
     GangError,
     InputError,
+    ModelError,
     NonFiniteLossError,
     RankFailedError,
     RankLostError,
@@ -87,6 +89,23 @@ def test_string_shows_message_and_remote_traceback():
     assert text.startswith("set x\n")
     assert "rank 2" in text
     assert 'File "train.py"' in text
+
+
+@pytest.mark.parametrize("kind", [ConfError, InputError, ModelError])
+def test_what_the_user_did_wrong_is_told_in_one_sentence(kind):
+    failure = replace(Failure.of(raised(kind("labels 10 of 9")), rank=1), log="printed")
+    back = Failure.from_json(failure.to_json()).to_exception()
+    assert str(back) == "labels 10 of 9"
+    assert (back.rank, back.log_tail) == (1, "printed")
+
+
+def test_code_of_the_users_behind_it_keeps_its_traceback():
+    error = InputError("decode raised")
+    error.__cause__ = raised(KeyError("their line"))
+    assert "their line" in str(Failure.of(raised(error), rank=1).to_exception())
+    error = ConfError("cannot listen")
+    error.__cause__ = OSError("in use")
+    assert str(Failure.of(raised(error), rank=1).to_exception()) == "cannot listen"
 
 
 def test_foreign_exception_becomes_rank_failed():
