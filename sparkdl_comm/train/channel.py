@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import torch
 
-from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
+from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, RankLostError, SparkdlCommError
 from sparkdl_comm.train import handshake, listen
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.handshake import TIMEOUT_KEY, Address, Clock, hang_up, recv_frame, send_frame
@@ -92,7 +92,7 @@ class DriverListener:
     def tensors(self, deadline: float) -> dict[str, torch.Tensor]:
         """The trained tensors, on the CPU. `deadline` is a value of the clock (`time.monotonic()`, seconds).
 
-        Raises DeadlineError, RankLostError (rank 0 went away before it had sent them), InputError (wrong
+        Raises DeadlineError, RankLostError (rank 0 went away before it had sent them), ProtocolError (wrong
         header), GangError (it closed without sending any; the listener is closed).
         """
 
@@ -204,7 +204,7 @@ class DriverListener:
             elif kind == "log" and isinstance(message.get("lines"), list) and isinstance(message.get("dropped"), int):
                 self._show(self._on_log, message["lines"], message["dropped"])
             else:
-                raise InputError(f"rank 0 sent an unknown message {kind!r:.40}")
+                raise ProtocolError(f"rank 0 sent an unknown message {kind!r:.40}")
 
     def _show(self, callback: Callable[..., None], *what: Any) -> None:
         try:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from sparkdl_comm.errors import DeadlineError, GangError, InputError, SparkdlCommError
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, SparkdlCommError
 from sparkdl_comm.train.handshake import TIMEOUT_KEY
 
 #: Bytes of one value, and of all of them.
@@ -36,13 +36,13 @@ class Table:
             values = [base64.b64decode(value, validate=True) for value in request.get("values", ())]
             operation = self._operations.get(str(request.get("op")))
             if operation is None:
-                raise InputError(f"the store has no operation {request.get('op')!r:.40}")
+                raise ProtocolError(f"the store has no operation {request.get('op')!r:.40}")
             with self._changed:
                 return operation(self, keys, values, request)
         except SparkdlCommError as exc:
             return {"error": type(exc).__name__, "message": exc.message}
         except (ValueError, TypeError, LookupError) as exc:
-            return {"error": "InputError", "message": f"malformed store request: {exc}"}
+            return {"error": "ProtocolError", "message": f"malformed store request: {exc}"}
 
     def end(self, why: str) -> None:
         """Wake all who wait, and let nobody wait again."""

@@ -14,6 +14,7 @@ from sparkdl_comm.errors import (
     GangError,
     InputError,
     ModelError,
+    ProtocolError,
     RankLostError,
 )
 from sparkdl_comm.train import handshake
@@ -228,7 +229,7 @@ def test_deadline_of_tensors(listener):
 def test_wrong_header(listener, header):
     client = connect(listener)
     send_frame(client._sock, {"type": "tensors", **header}, 1 << 20, soon())
-    with pytest.raises(InputError):
+    with pytest.raises(GangError):
         listener.tensors(soon())
     with pytest.raises(ConnectionError):  # and it hangs up
         handshake.recv_exact(client._sock, 1, soon())
@@ -239,14 +240,14 @@ def test_more_than_there_is_room_for():
     with DriverListener("127.0.0.1", None, SECRET, lambda progress: None, max_bytes=100) as listener:
         with connect(listener) as client, pytest.raises(GangError):
             client.send_tensors({"w": torch.ones(26)})
-        with pytest.raises(InputError, match="104 bytes"):
+        with pytest.raises(GangError, match="104 bytes"):
             listener.tensors(soon())
 
 
 def test_unknown_message(listener):
     client = connect(listener)
     send_frame(client._sock, {"type": "coffee"}, 100, soon())
-    with pytest.raises(InputError, match="coffee"):
+    with pytest.raises(ProtocolError, match="coffee"):
         listener.tensors(soon())
     client.close()
 
