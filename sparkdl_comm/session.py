@@ -120,6 +120,11 @@ def driver_host(spark: SparkSession, conf: CommConf) -> str:
         ) from error
 
 
+def driver_bind(spark: SparkSession) -> str | None:
+    """Where Spark's driver listens, if that is set apart from the address by which executors reach it (NAT, containers)."""
+    return application_conf(spark).get("spark.driver.bindAddress") if is_classic(spark) else None
+
+
 def check_dynamic_allocation(spark: SparkSession) -> None:
     """:class:`ConfError` if executors may come and go: Spark does not run barrier stages then."""
     if application_conf(spark).get("spark.dynamicAllocation.enabled", "false").lower() == "true":

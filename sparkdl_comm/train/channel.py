@@ -57,12 +57,12 @@ class DriverListener:
         *,
         on_log: OnLog | None = None,
         epoch: str | None = None,
-        nic: str | None = None,
+        bind: str | None = None,
         max_bytes: int | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Listens at once on the address of `nic`, or that `host` resolves to; else ConfError. `max_bytes`:
-        most that the tensors may take; None: the memory available when they come."""
+        """Listens at once, on an address that `host` and `bind` say (see `listen.driver_addresses`); else ConfError.
+        `max_bytes`: most that the tensors may take; None: the memory available when they come."""
         self._on_progress = on_progress
         self._on_log = on_log or _ignore
         self._max_bytes = max_bytes
@@ -74,8 +74,10 @@ class DriverListener:
         self._tensors: dict[str, torch.Tensor] | None = None
         self._error: SparkdlCommError | None = None
         self._failure: Failure | None = None
-        self._door = listen.Door(listen.choose_address(host, nic), ports, secret, self._guest, clock)
-        self.address: Address = self._door.address
+        ip, told = listen.driver_addresses(host, bind)
+        self._door = listen.Door(ip, ports, secret, self._guest, clock)
+        #: For rank 0.
+        self.address: Address = (told, self._door.address[1])
         self._wake_in, self._wake_out = socket.socketpair()
         self._thread = threading.Thread(target=self._accept, name="sparkdl-driver", daemon=True)
         self._thread.start()
