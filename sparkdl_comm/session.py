@@ -31,12 +31,19 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]
 def spark_conf(**settings: object) -> dict[str, str]:
     """The settings a Spark session needs: ``SparkSession.builder.config(map=sparkdl_comm.spark_conf())``.
 
-    :param settings: fields of :class:`~sparkdl_comm.conf.CommConf` by name, such as ``timeout="2min"``.
+    :param settings: fields of :class:`~sparkdl_comm.conf.CommConf` by name, such as ``slot_timeout="2min"``; or
+        ``slotTimeout``, as in the key.
     :return: the jar that fits the pyspark in use, the plugin, a one-second check for barrier slots (Spark's
         own default waits 15 s), Arrow, and ``settings`` under ``spark.sparkdl.comm.``.
     :raises PluginError: there is no jar for this Spark; says which there are and how to build one.
     :raises ConfError: an unknown setting or a bad value.
     """
+    given, settings = settings, {}
+    for name, value in given.items():
+        field = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+        if field in settings:
+            raise ConfError(f"spark_conf: {field} given twice, by {' and '.join(given)}")
+        settings[field] = value
     CommConf.from_mapping({}, **settings)
     conf = {
         "spark.jars": str(plugin_jar(pyspark.__version__, JARS)),
@@ -217,9 +224,9 @@ def check_slots(
     master = spark.sparkContext.master or ""
     expected = _expected_slots(application_conf(spark), master)
     wanted = num_workers or expected or 1
-    deadline = clock() + timeout
+    began = clock()
     slots = _slots(spark)
-    while slots < wanted and clock() < deadline and not (expected and slots >= expected):
+    while slots < wanted and clock() < began + timeout and not (expected and slots >= expected):
         sleep(0.2)
         slots = _slots(spark)
     if slots < (num_workers or 1):
@@ -235,9 +242,9 @@ def check_slots(
         )
         raise SlotsError(
             f"num_workers={num_workers or 'all slots'}, but the cluster (master {master}) "
-            f"has {slots} slots, waited for up to {timeout:g} s (spark.sparkdl.comm.slotTimeout). All workers must "
-            "run at once: ask for fewer workers, or start the session with more executors or cores. Now: "
-            f"{shown}"
+            f"has {slots} slots after {clock() - began:.1f} s (executors that are still to come are waited for up to "
+            f"{timeout:g} s, spark.sparkdl.comm.slotTimeout). All workers must run at once: ask for fewer workers, or start "
+            f"the session with more executors or cores. Now: {shown}"
         )
     return num_workers or slots
 
