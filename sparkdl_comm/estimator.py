@@ -208,6 +208,12 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         checkpoints = self.checkpoints(spark)
         world = session.check_slots(spark, self.getNumWorkers(), conf.slot_timeout)
         strategy.check(conf, world)
+        if self.getBatchSize() < world:
+            warnings.warn(
+                f"batchSize={self.getBatchSize()} is less than num_workers={world}: batchSize is of all ranks together, so in"
+                f" each step {world - self.getBatchSize()} of them have no rows. Set it to at least num_workers",
+                stacklevel=3,  # the caller of fit
+            )
 
         spec = TrainSpec(
             model=model,

@@ -36,12 +36,19 @@ def spark_conf(**settings: object) -> dict[str, str]:
     The driver's JVM outlives the sessions of its Python process. If it runs already, it gets the jar too, so that the next
     session finds the plugin.
 
-    :param settings: fields of :class:`~sparkdl_comm.conf.CommConf` by name, such as ``timeout="2min"``.
+    :param settings: fields of :class:`~sparkdl_comm.conf.CommConf` by name, such as ``slot_timeout="2min"``; or
+        ``slotTimeout``, as in the key.
     :return: the jar that fits the pyspark in use, the plugin, a one-second check for barrier slots (Spark's
         own default waits 15 s), Arrow, and ``settings`` under ``spark.sparkdl.comm.``.
     :raises PluginError: there is no jar for this Spark; says which there are and how to build one.
     :raises ConfError: an unknown setting or a bad value.
     """
+    given, settings = settings, {}
+    for name, value in given.items():
+        field = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+        if field in settings:
+            raise ConfError(f"spark_conf: {field} given twice, by {' and '.join(given)}")
+        settings[field] = value
     CommConf.from_mapping({}, **settings)
     jar = plugin_jar(pyspark.__version__, JARS)
     _add_to_running_jvm(jar)
@@ -137,6 +144,11 @@ def driver_host(spark: SparkSession, conf: CommConf) -> str:
         ) from error
 
 
+def driver_bind(spark: SparkSession) -> str | None:
+    """Where Spark's driver listens, if that is set apart from the address by which executors reach it (NAT, containers)."""
+    return application_conf(spark).get("spark.driver.bindAddress") if is_classic(spark) else None
+
+
 def check_dynamic_allocation(spark: SparkSession) -> None:
     """:class:`ConfError` if executors may come and go: Spark does not run barrier stages then."""
     if application_conf(spark).get("spark.dynamicAllocation.enabled", "false").lower() == "true":
@@ -229,9 +241,9 @@ def check_slots(
     master = spark.sparkContext.master or ""
     expected = _expected_slots(application_conf(spark), master)
     wanted = num_workers or expected or 1
-    deadline = clock() + timeout
+    began = clock()
     slots = _slots(spark)
-    while slots < wanted and clock() < deadline and not (expected and slots >= expected):
+    while slots < wanted and clock() < began + timeout and not (expected and slots >= expected):
         sleep(0.2)
         slots = _slots(spark)
     if slots < (num_workers or 1):
@@ -247,9 +259,9 @@ def check_slots(
         )
         raise SlotsError(
             f"num_workers={num_workers or 'all slots'}, but the cluster (master {master}) "
-            f"has {slots} slots, waited for up to {timeout:g} s (spark.sparkdl.comm.slotTimeout). All workers must "
-            "run at once: ask for fewer workers, or start the session with more executors or cores. Now: "
-            f"{shown}"
+            f"has {slots} slots after {clock() - began:.1f} s (executors that are still to come are waited for up to "
+            f"{timeout:g} s, spark.sparkdl.comm.slotTimeout). All workers must run at once: ask for fewer workers, or start "
+            f"the session with more executors or cores. Now: {shown}"
         )
     return num_workers or slots
 

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from ..conf import CommConf
 from ..errors import ConfError, InputError, RankFailedError, RankLostError, SlotsError, SparkdlCommError
 from ..report.progress import ProgressBar
+from ..session import driver_bind
 from ..shipping import for_tasks, missing_module
 from .channel import DriverListener, OnProgress
 from .failure import Failure
@@ -77,6 +78,7 @@ def launch(
             secret=spec.secret,
             epoch_id=spec.epoch_id,
             host=host,
+            bind=driver_bind(rows.sparkSession),
             watch=watch,
         )
 
@@ -101,11 +103,13 @@ def run_gang(
     secret: bytes,
     epoch_id: str,
     host: str,
+    bind: str | None = None,
     watch: OnProgress | None = None,
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
     """Run a gang, and get what it sends.
 
     :param start: runs the ranks, given the address of the driver's listener, and returns their reports.
+    :param host: by which executors reach this process; ``bind``: where Spark's driver listens, if that is said apart.
     :param slots: watches Spark's jobs; None: ``start`` does not run any.
     :return: the tensors that rank 0 sent, and every rank's report.
     :raises SparkdlCommError: as :func:`launch`.
@@ -121,7 +125,7 @@ def run_gang(
             if watch is not None and "warning" not in message:
                 watch(message)
 
-        listener = DriverListener(host, ports, secret, told, on_log=bar.log, epoch=epoch_id)
+        listener = DriverListener(host, ports, secret, told, on_log=bar.log, epoch=epoch_id, bind=bind)
         try:
             with slots or nullcontext():
                 reports = start(listener.address)

@@ -95,9 +95,9 @@ class Rank:
         step_rows = spec.batch_size * spec.optimization.accumulation_steps
         plan = BatchPlan.of([account["training"]["rows"] for account in accounts], step_rows)
         driver = self._task.connect_driver(stack)
-        told = lopsided(plan.counts)
-        if driver is not None and told is not None:
-            driver.progress({"warning": told})
+        uneven = lopsided(plan.counts)
+        if driver is not None and uneven is not None:
+            driver.progress({"warning": uneven})
         restorer = self._last_checkpoint(gang, model, strategy, driver, stack)
         strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)
