@@ -36,7 +36,7 @@ from .persistence import TorchModelReader, TorchModelWriter
 from .predict import Predictor
 from .report.timeline import Timeline
 from .scoring import PREDICTION, Activation, Kind, OutputShape, Scoring, columns_of, kind_of, members_of
-from .session import session_of
+from .session import session_of, use_own_python
 from .shipping import ship
 
 #: What a module is called with: one tensor, or several.
@@ -95,6 +95,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         :raises ModelError: ``activation`` is none of those above.
         """
         spark = session_of(dataset)
+        use_own_python(spark)
         self._check_params()
         kind = kind_of(self.classification, self.activation, self.output_shape)
         members = members_of(self.output_shape)

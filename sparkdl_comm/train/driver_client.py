@@ -7,6 +7,7 @@ import select
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -34,6 +35,7 @@ class DriverClient:
         self._lock = threading.Lock()
         self._rest = bytearray()  # of a progress message that the kernel took only a part of
         self._gone: str | None = None
+        self._refused = False  # what `send_tensors` sent
         self._watch: threading.Thread | None = None
 
     @classmethod
@@ -65,13 +67,16 @@ class DriverClient:
         return cls(sock, stall_seconds, clock)
 
     def on_gone(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called, from a thread of its own, when the driver ends the connection, or is gone with it."""
+        """Have `callback` called, from a thread of its own, when the driver ends the connection, or is gone with it; not if
+        `send_tensors` raises that."""
 
         def watch() -> None:
             poll = select.poll()
             poll.register(self._sock, select.POLLRDHUP)
             poll.poll()
-            if self._gone != "closed":
+            with self._lock:
+                known = self._refused or self._gone == "closed"
+            if not known:
                 callback()
 
         self._watch = threading.Thread(target=watch, name="sparkdl-driver-gone", daemon=True)
@@ -114,10 +119,15 @@ class DriverClient:
                     raise ConnectionResetError(self._gone)
                 self._send(memoryview(bytes(self._rest) + header))
                 self._rest.clear()
+                crc = 0
                 for tensor in tensors.values():
-                    self._send(raw(tensor))
+                    view = raw(tensor)
+                    crc = zlib.crc32(view, crc)
+                    self._send(view)
+                self._send(memoryview(encode_frame({"crc32": crc}, 64)))
                 recv_frame(self._sock, 64, self._clock() + self._stall, self._clock)
             except OSError as exc:  # DeadlineError is one too
+                self._refused = True
                 self._gone = str(exc)  # what has gone out cannot be taken back, so nothing can follow it
                 text = f"the driver went away, or refused, while rank 0 sent the model: {exc}"
                 raise (DeadlineError if isinstance(exc, DeadlineError) else GangError)(text, rank=0) from exc

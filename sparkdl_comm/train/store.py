@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._C._distributed_c10d import Store  # torch.distributed.Store, by the name that is typed
 
-from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError
 from sparkdl_comm.train.channel import STALL_SECONDS
 from sparkdl_comm.train.control import VERDICT_SECONDS
 from sparkdl_comm.train.failure import Failure
@@ -87,7 +87,7 @@ class StoreService:
                 ) from exc
         if "error" in reply:
             gang.check(VERDICT_SECONDS if reply["error"] == "GangError" else 0.0)
-            kinds = {kind.__name__: kind for kind in (DeadlineError, InputError)}
+            kinds = {kind.__name__: kind for kind in (DeadlineError, InputError, ProtocolError)}
             kind = kinds.get(str(reply["error"]), GangError)
             raise kind(f"store {request['op']}: {reply.get('message')}", rank=gang.rank)
         return reply

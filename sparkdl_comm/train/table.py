@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkdl_comm.errors import DeadlineError, GangError, InputError, SparkdlCommError
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, SparkdlCommError
 from sparkdl_comm.train.handshake import TIMEOUT_KEY
 
 #: Bytes of one value, and of all of them.
@@ -48,13 +48,13 @@ class Table:
             values = list(request.get("values", ()))
             operation = self._operations.get(str(request.get("op")))
             if operation is None:
-                raise InputError(f"the store has no operation {request.get('op')!r:.40}")
+                raise ProtocolError(f"the store has no operation {request.get('op')!r:.40}")
             with self._changed:
                 return operation(self, keys, values, request)
         except SparkdlCommError as exc:
             return {"error": type(exc).__name__, "message": exc.message}
         except (ValueError, TypeError, LookupError) as exc:
-            return {"error": "InputError", "message": f"malformed store request: {exc}"}
+            return {"error": "ProtocolError", "message": f"malformed store request: {exc}"}
 
     def end(self, why: str) -> None:
         """Wake all who wait, and let nobody wait again."""
@@ -141,7 +141,7 @@ class Table:
         gathering = self._gatherings.get(key) or _Gathering(threading.Condition(self._lock))
         given = gathering.given
         if not 0 <= rank < self._world or rank in given:
-            raise InputError(f"store key {key[:200]}: nothing to gather from rank {rank}, or a second time")
+            raise ProtocolError(f"store key {key[:200]}: nothing to gather from rank {rank}, or a second time")
         self._count_in(key, value, b"")
         self._gatherings[key] = gathering
         given[rank] = value

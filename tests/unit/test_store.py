@@ -174,7 +174,7 @@ def test_total_is_bounded(monkeypatch, gangs):
 def test_malformed_requests_are_answered(request_):
     table = Table(2)
     table.answer({"op": "set", "keys": ["text"], "values": [b"xx"]})
-    assert table.answer(request_)["error"] == "InputError"
+    assert table.answer(request_)["error"] == "ProtocolError"
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -1,0 +1,65 @@
+"""The first thing that a rank's Python does: see whether it has this package, where an import would end in a long traceback.
+
+Spark ships a function by the name of its module, which a Python without the module cannot load. So what is shipped begins
+with a function that needs nothing but Python: it imports the module, and tells what is missing in which Python.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pyspark import cloudpickle
+
+from .failure import MARKER
+from .task import RankFn
+
+
+class FirstTouch:
+    """``rank_fn``, for ``mapInArrow``: where it arrives its module is imported first, and a ConfError says if that fails."""
+
+    def __init__(self, rank_fn: RankFn) -> None:
+        self._rank_fn = rank_fn
+
+    def __call__(self, batches: Any) -> Any:
+        return self._rank_fn(batches)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Unpickled in this order.
+        return _second, (_Check(self._rank_fn.__module__), self._rank_fn)
+
+
+class _Check:
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _check, (self._module, MARKER)
+
+
+def _second(first: None, rank_fn: RankFn) -> RankFn:
+    return rank_fn
+
+
+def _check(module: str, marker: str) -> None:
+    """Shipped as code, so all that it uses is imported here. Raises what :meth:`Failure.find` reads."""
+    import importlib
+    import json
+    import socket
+    import sys
+
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        message = (
+            f"the Python of executors, {sys.executable} (Python {sys.version.split()[0]}) on {socket.gethostname()}, lacks"
+            f" what sparkdl_comm needs: {error}. Install sparkdl_comm and its requirements there, or have executors use a"
+            " Python that has them: the environment variable PYSPARK_PYTHON, set before the session starts, or spark-submit"
+            " --conf spark.pyspark.python=...; spark.archives ships a packed environment"
+        )
+        failure = {"rank": 0, "step": None, "phase": "import", "error": "ConfError", "message": message}
+        text = json.dumps({**failure, "traceback": "", "secondary": False, "log": ""})
+        raise RuntimeError(marker + text) from None
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
