@@ -314,7 +314,8 @@ def tell_clear(spark: SparkSession, what: str) -> None:
     asked = [key for key in _ENCRYPTED if conf.get(key, "false").lower() == "true"]
     if asked:
         _log.warning(
-            "%s=true is about what Spark sends: %s travel in clear, beside Spark. Use a network that you trust (README, Security)",
+            "%s=true is about what Spark sends: %s travel in clear, beside Spark. Use a network that you trust (README,"
+            " Security)",
             asked[0],
             what,
         )
