@@ -1,6 +1,5 @@
 """Executors whose Python lacks the package or a module of the user's: a few lines that say what to set."""
 
-import functools
 import os
 import sys
 from pathlib import Path
@@ -80,7 +79,7 @@ def module(tmp_path, monkeypatch):
 
 
 def test_a_module_beside_the_script(spark, module):
-    net = functools.partial(__import__(module.stem).Net, 28, 10)
+    net = __import__(module.stem).Net
     with pytest.raises(ModelError, match=rf"no module '{module.stem}'.* Give them {module}: .*addPyFile") as error:
         fit(frame(spark), model=net, strategy="gloo")
     assert lines(error) <= 5
