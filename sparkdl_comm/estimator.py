@@ -23,6 +23,7 @@ from .model import TorchModel
 from .recipe import TrainingRecipe
 from .report.loggers import RunLog
 from .scoring import activation_of
+from .train import module_state
 from .train.report import summarize
 from .train.spec import TrainSpec
 
@@ -56,7 +57,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         losses over classes and, with a loss of your own, if the label column is of an integral type; else float32. With
         ``weightCol``, a loss of your own must return one loss per row. CrossEntropyLoss and NLLLoss with weights of classes
         or ignored labels take their mean over the labels of all ranks, as in one process; a loss of your own whose mean is
-        not over the rows takes it over each rank's, then over the ranks by their rows.
+        not over the rows takes it over each rank's, then over the ranks by their rows. It has no parameters to train:
+        make them the model's, and return them beside its output.
     :param optimizer: what makes an optimizer from parameters: a class of ``torch.optim``, or a
         ``functools.partial`` of one. Default: SGD with learning rate 0.01.
     :param param_groups: function module -> list of dicts, as torch.optim takes parameter groups.
@@ -79,9 +81,9 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
 
     With ``checkpointDir`` the state of training is written every ``checkpointInterval`` steps or ``checkpointSeconds``
     seconds, while training goes on; the newest ``checkpointKeep`` (2) stay. ``fit`` goes on from there when a rank was lost
-    (``spark.sparkdl.comm.maxRestarts``), and another ``fit`` does with ``resume=True``: with the same rows in the same
-    partitions it ends with the bits of one that was never interrupted. The optimizer's settings, such as the learning rate,
-    are then those of the checkpoint.
+    (``spark.sparkdl.comm.maxRestarts``), and another ``fit`` does with ``resume=True``: with the same rows it ends with the
+    bits of one that was never interrupted. The optimizer's settings, such as the learning rate, are then those of the
+    checkpoint.
 
     ``model``, ``loss``, ``optimizer`` and so on are attributes, not Params: Params must be JSON. :meth:`copy` shares
     them.
@@ -170,6 +172,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         cause; SlotsError (others hold the slots); PersistenceError (a checkpoint cannot be written or read), and
         ConfError, ModelError or InputError if the last one is of another run.
         """
+        from .train import elementwise
         from .train.launch import launch
         from .train.strategies import strategy_class
         from .train.turns import TURNS
@@ -197,6 +200,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             callbacks=self.callbacks,
             decode=decode,
         )
+        if strategy.cuts_tensors:
+            elementwise.check_on_driver(model, optimization)
         session.check_dynamic_allocation(spark)
         if strategy.needs_plugin:
             session.check_plugin(spark)
@@ -276,7 +281,8 @@ def trained_module(spec: TrainSpec, tensors: dict[str, torch.Tensor]) -> torch.n
             torch.manual_seed(spec.seed)
             module = spec.model()
     module = module.cpu()
-    here = module.state_dict(keep_vars=True)
+    tensors, extra = module_state.unpacked(tensors)
+    here = module_state.tensors_of(module)
     sent = {id(here[name]) for name in tensors if name in here}
     missing = [name for name in here if name not in tensors and id(here[name]) not in sent]  # tied ones come once
     unexpected = [name for name in tensors if name not in here]
@@ -287,4 +293,8 @@ def trained_module(spec: TrainSpec, tensors: dict[str, torch.Tensor]) -> torch.n
         )
     for name, tensor in tensors.items():
         here[name].data = tensor  # not copied, unlike by load_state_dict: models are large
+    try:
+        module_state.load_extra_state(module, extra)
+    except Exception as error:  # noqa: BLE001 - a user's set_extra_state must not cost the trained model
+        warnings.warn(f"the trained model lacks extra state: {error!r}", stacklevel=2)
     return module.eval()

@@ -17,8 +17,10 @@ from .data.fields import Field
 from .errors import ModelError
 from .model import TorchModel
 from .scoring import activation_of
+from .train import module_state
 from .train.diagnosis import ClassLabels, compares_values
 from .train.flat import FlatModel
+from .train.objective import MAKE_THEM_THE_MODELS
 from .train.optimizing import check_steps
 from .train.spec import Loss, ModelLike, OptimizerFactory
 
@@ -33,6 +35,7 @@ def model_like(model: Any) -> ModelLike:
         model = model.module
     if isinstance(model, torch.nn.Module):
         FlatModel(model)  # looks at its parameters
+        module_state.check(model)
         return model
     if callable(model):
         _check_signature(model)
@@ -61,7 +64,7 @@ def loss_function(loss: Any) -> Loss:
     """The loss as something to call with ``(output, target)``.
 
     :param loss: a callable; a loss of torch.nn as an instance, a class or a name.
-    :raises ModelError: not one of these; an unknown name lists the nearest.
+    :raises ModelError: not one of these; an unknown name lists the nearest. Or it has parameters to train.
     """
     if isinstance(loss, str):
         names = [name for name in vars(torch.nn) if name.endswith("Loss")]
@@ -82,7 +85,22 @@ def loss_function(loss: Any) -> Loss:
     reduction = getattr(loss, "keywords", {}).get("reduction", getattr(loss, "reduction", "mean"))
     if reduction == "sum" or (reduction != "mean" and isinstance(loss, torch.nn.Module)):  # 'none' is for weightCol
         raise ModelError(f"loss: {type(loss).__name__} has reduction={reduction!r}; it must be 'mean' over the rows")
+    module = _module_of(loss)
+    trainable = [name for name, p in module.named_parameters() if p.requires_grad] if module is not None else []
+    if trainable:
+        raise ModelError(
+            f"loss: {type(module).__name__} has parameters to train, {', '.join(trainable)}, and only the model's are trained."
+            f" {MAKE_THEM_THE_MODELS}"
+        )
     return loss
+
+
+def _module_of(loss: Any) -> torch.nn.Module | None:
+    """The module that is called, if it is one: itself, through functools.partial, or by one of its methods."""
+    while isinstance(loss, functools.partial):
+        loss = loss.func
+    loss = getattr(loss, "__self__", loss)
+    return loss if isinstance(loss, torch.nn.Module) else None
 
 
 def optimizer_factory(optimizer: Any) -> OptimizerFactory:

@@ -5,6 +5,7 @@ A model is::
     path/metadata/part-00000       one line of JSON: Params, summary, how to rebuild the module
     path/metadata/_SUCCESS
     path/model.safetensors         tensors that share memory (tied weights) are stored once
+    path/extra_state.safetensors   what ``get_extra_state`` of the module's parts returns, if any do
     path/ingredients.safetensors   if there are tensors among the arguments of what rebuilds the module
 
 Nothing is pickled. What Params cannot hold, the ingredients, is rebuilt by name (see :mod:`sparkdl_comm.rebuild`): of a
@@ -32,6 +33,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 from .errors import ModelError, PersistenceError
 from .rebuild import rebuild, recipe_of
 from .storage import open_store
+from .train import module_state, values
 
 if TYPE_CHECKING:
     from .estimator import TorchEstimator
@@ -41,6 +43,7 @@ T = TypeVar("T", bound="TorchEstimator | TorchModel")
 
 FORMAT = 1
 WEIGHTS = "model.safetensors"
+EXTRA = "extra_state.safetensors"
 _METADATA = "metadata/part-00000"
 _INGREDIENTS = "ingredients.safetensors"
 
@@ -190,9 +193,13 @@ class TorchModelReader(FolderReader["TorchModel"]):
 
 
 def write_weights(module: torch.nn.Module, folder: Path) -> None:
-    """:class:`ModelError` if safetensors cannot hold them."""
+    """With the module's extra state, if it has any. :class:`ModelError` if safetensors cannot hold them."""
+    extra = module_state.extra_state(module)
     try:
-        safetensors.torch.save_model(module, str(folder / WEIGHTS))
+        safetensors.torch.save_model(_Tensors(module), str(folder / WEIGHTS))  # type: ignore[arg-type]
+        if extra:
+            tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in values.pack(extra).items()}
+            safetensors.torch.save_file(tensors, folder / EXTRA)
     except (RuntimeError, ValueError, AttributeError) as error:
         raise ModelError(f"the weights cannot be stored as safetensors: {error}") from error
 
@@ -213,12 +220,33 @@ def read_weights(factory: Any, folder: Path, path: str) -> torch.nn.Module:
     if not isinstance(module, torch.nn.Module):
         raise PersistenceError(f"{path}: {factory} made a {type(module).__name__}, not a torch.nn.Module")
     try:
-        safetensors.torch.load_model(module, str(folder / WEIGHTS))
+        safetensors.torch.load_model(_Tensors(module), str(folder / WEIGHTS))  # type: ignore[arg-type]
     except RuntimeError as error:  # names the tensors
         raise ModelError(f"{path}: the weights are not those of {type(module).__name__}: {error}") from error
     except (OSError, safetensors.SafetensorError) as error:
         raise PersistenceError(f"{path}: cannot read {WEIGHTS}: {error}") from error
+    if (folder / EXTRA).exists():
+        try:
+            module_state.load_extra_state(module, values.unpack(_read_tensors(folder / EXTRA, path)))
+        except Exception as error:
+            raise ModelError(
+                f"{path}: {type(module).__name__} does not take the extra state saved: {error!r}"
+            ) from error
     return module
+
+
+class _Tensors:
+    """A module as safetensors is to see it: its tensors alone."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {name: tensor for name, tensor in self._module.state_dict().items() if not module_state.is_extra(name)}
+
+    def load_state_dict(self, tensors: dict[str, torch.Tensor], strict: bool) -> tuple[list[str], list[str]]:
+        missing, unexpected = self._module.load_state_dict(tensors, strict)
+        return [name for name in missing if not module_state.is_extra(name)], unexpected
 
 
 def _read_tensors(file: Path, path: str) -> dict[str, torch.Tensor]:

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from .conf import KEYS, CommConf, as_text
@@ -31,6 +33,9 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]
 def spark_conf(**settings: object) -> dict[str, str]:
     """The settings a Spark session needs: ``SparkSession.builder.config(map=sparkdl_comm.spark_conf())``.
 
+    The driver's JVM outlives the sessions of its Python process. If it runs already, it gets the jar too, so that the next
+    session finds the plugin.
+
     :param settings: fields of :class:`~sparkdl_comm.conf.CommConf` by name, such as ``slot_timeout="2min"``; or
         ``slotTimeout``, as in the key.
     :return: the jar that fits the pyspark in use, the plugin, a one-second check for barrier slots (Spark's
@@ -45,8 +50,10 @@ def spark_conf(**settings: object) -> dict[str, str]:
             raise ConfError(f"spark_conf: {field} given twice, by {' and '.join(given)}")
         settings[field] = value
     CommConf.from_mapping({}, **settings)
+    jar = plugin_jar(pyspark.__version__, JARS)
+    _add_to_running_jvm(jar)
     conf = {
-        "spark.jars": str(plugin_jar(pyspark.__version__, JARS)),
+        "spark.jars": str(jar),
         "spark.plugins": PLUGIN,
         _BARRIER_CHECK: "1s",
         _ARROW: "true",
@@ -67,6 +74,16 @@ def plugin_jar(spark_version: str, folder: Path) -> Path:
             "`make jar` (Maven, JDK 17), or use a pyspark that one of these jars is for"
         )
     return fitting[-1]
+
+
+def _add_to_running_jvm(jar: Path) -> None:
+    """``spark.jars`` reaches the driver's class path only when its JVM starts."""
+    gateway: Any = SparkContext._gateway
+    if gateway is None:
+        return
+    loader = gateway.jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    if is_instance_of(gateway, loader, "org.apache.spark.util.MutableURLClassLoader"):
+        loader.addURL(gateway.jvm.java.io.File(str(jar)).toURI().toURL())
 
 
 def is_classic(spark: SparkSession) -> bool:
@@ -157,7 +174,7 @@ def check_plugin_conf(conf: Mapping[str, str], spark_version: str, scala_version
         raise PluginError(
             f"the Spark plugin is not loaded: spark.plugins is {','.join(plugins) or 'not set'}, "
             f"without {PLUGIN}. Plugins are loaded when a session starts: stop this one, then "
-            "SparkSession.builder.config(map=sparkdl_comm.spark_conf()), or spark-submit --jars "
+            "SparkSession.builder.config(map=sparkdl_comm.spark_conf()).getOrCreate(), or spark-submit --jars "
             f"sparkdl-comm-….jar --conf spark.plugins={PLUGIN}. Or choose a strategy that needs no plugin, such "
             "as gloo"
         )

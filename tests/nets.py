@@ -79,3 +79,45 @@ class Scaled(torch.nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         return self.layer(rows) * self.scale
+
+
+class Counting(torch.nn.Module):
+    """Sums its features, times a factor; remembers, as extra state, what it was called with in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(1.0))
+        self.seen: dict[str, object] = {"calls": 0, "rows": [], "raw": b"\x00"}
+        self.last = torch.zeros(0)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen = {"calls": self.seen["calls"] + 1, "rows": [*self.seen["rows"], len(rows)], "raw": b"\xff"}
+            self.last = rows[:1].clone()
+        return self.factor * rows.sum(1, keepdim=True)
+
+    def get_extra_state(self) -> object:
+        return {**self.seen, "last": self.last}
+
+    def set_extra_state(self, state: dict[str, object]) -> None:
+        self.last = state.pop("last")
+        self.seen = state
+
+
+class Fresh(torch.nn.Module):
+    """Its extra state is a tensor made anew each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(1.0))
+        self.steps = 0
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.steps += self.training
+        return self.factor * rows.sum(1, keepdim=True)
+
+    def get_extra_state(self) -> torch.Tensor:
+        return torch.tensor(self.steps)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.steps = int(state)

@@ -2,9 +2,9 @@
 results, whose size is limited and which come only when the task is over. The driver's end; rank 0's is
 :mod:`sparkdl_comm.train.driver_client`.
 
-Frames from rank 0, after handshake and hello: `progress` and `log` (any number), `tensors` (a header, then raw bytes) or
-`failure`, `bye`. The driver answers the tensors with `received`, so that rank 0 does not end its task before they are
-there.
+Frames from rank 0, after handshake and hello: `progress` and `log` (any number), `tensors` (a header, then raw bytes, then a
+frame with their CRC-32) or `failure`, `bye`. The driver answers the tensors with `received`, so that rank 0 does not end its
+task before they are there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import select
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -185,11 +186,17 @@ class DriverListener:
             if kind == "tensors":
                 limit = psutil.virtual_memory().available if self._max_bytes is None else self._max_bytes
                 tensors = allocate(message, limit)
+                crc = 0
                 for tensor in tensors.values():
                     for piece in pieces(raw(tensor)):
                         if self._sock is not sock:  # the kernel takes more even after `hang_up`
                             raise GangError("the driver waits for this model no longer")
                         handshake.recv_into(sock, piece, clock() + STALL_SECONDS, clock)
+                        crc = zlib.crc32(piece, crc)
+                if recv_frame(sock, 64, clock() + STALL_SECONDS, clock) != {"crc32": crc}:
+                    raise GangError(
+                        "the trained model came with other bytes than rank 0 sent: something on the way is broken"
+                    )
                 with self._changed:
                     if self._sock is sock:
                         self._tensors = tensors

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -99,8 +100,12 @@ class DriverClient:
                     raise ConnectionResetError(self._gone)
                 self._send(memoryview(bytes(self._rest) + header))
                 self._rest.clear()
+                crc = 0
                 for tensor in tensors.values():
-                    self._send(raw(tensor))
+                    view = raw(tensor)
+                    crc = zlib.crc32(view, crc)
+                    self._send(view)
+                self._send(memoryview(encode_frame({"crc32": crc}, 64)))
                 recv_frame(self._sock, 64, self._clock() + self._stall, self._clock)
             except OSError as exc:  # DeadlineError is one too
                 self._gone = str(exc)  # what has gone out cannot be taken back, so nothing can follow it

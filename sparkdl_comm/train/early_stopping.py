@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
 import torch
 
+from sparkdl_comm.train import module_state
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.spec import Stopping
 
 
 class EarlyStopping:
-    """Keeps, if asked to, a copy of the best epoch's parameters and buffers, on the CPU: as large as the model. All ranks
-    see the same values, so all decide the same."""
+    """Keeps, if asked to, a copy of the best epoch's parameters, buffers and extra state, on the CPU: as large as the model.
+    All ranks see the same values, so all decide the same."""
 
     def __init__(self, stopping: Stopping, model: FlatModel) -> None:
         self._stopping, self._model = stopping, model
         self._best: float | None = None
         self._waited = 0
         self._kept: dict[str, torch.Tensor] | None = None
+        self._extra: dict[str, Any] = {}
 
     @property
     def active(self) -> bool:
@@ -35,24 +38,27 @@ class EarlyStopping:
                 self._kept = {"": self._model.values.detach().cpu().clone()}
                 for name, buffer in self._model.module.named_buffers():
                     self._kept[name] = buffer.detach().cpu().clone()
+                self._extra = copy.deepcopy(module_state.extra_state(self._model.module))
             return False
         self._waited += 1
         return self._waited >= self._stopping.patience
 
     def restore(self) -> None:
-        """Gives the model the best epoch's parameters and buffers, if they were kept."""
+        """Gives the model the best epoch's parameters, buffers and extra state, if they were kept."""
         if self._kept is None:
             return
         with torch.no_grad():
             self._model.values.copy_(self._kept[""])
             for name, buffer in self._model.module.named_buffers():
                 buffer.copy_(self._kept[name])
+        module_state.load_extra_state(self._model.module, self._extra)
 
     def state(self) -> dict[str, Any]:
-        return {"best": self._best, "waited": self._waited, "kept": self._kept}
+        return {"best": self._best, "waited": self._waited, "kept": self._kept, "extra": self._extra}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self._best, self._waited, self._kept = state["best"], state["waited"], state["kept"]
+        self._best, self._waited = state["best"], state["waited"]
+        self._kept, self._extra = state["kept"], state["extra"]
 
     def _improved(self, value: float) -> bool:
         if math.isnan(value):

@@ -65,7 +65,9 @@ def launch(
     :return: the trained tensors by name, on the CPU; one report per rank; how many times the ranks were started again.
     :raises SparkdlCommError: what stopped the first rank that failed; Spark's own exception is its cause.
     """
-    partitions = rows.repartition(spec.world)
+    # By what is in a row, not by how Spark splits its input: that depends on the executors that are there, and other rows per
+    # rank are other weights. Spark does not merge these partitions, as it may those of other shuffles.
+    partitions = rows.repartition(spec.world, "id")
     spec = dataclasses.replace(spec, model=for_tasks(rows.sparkSession, spec.model))
 
     def run(spec: TrainSpec) -> tuple[dict[str, torch.Tensor], list[str]]:

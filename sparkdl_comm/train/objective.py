@@ -15,6 +15,13 @@ from sparkdl_comm.train.class_mean import ClassMean
 from sparkdl_comm.train.diagnosis import misfit, mismatch
 from sparkdl_comm.train.spec import Loss
 
+#: What to do with a loss that has parameters.
+MAKE_THEM_THE_MODELS = (
+    "Make them parameters of the model and return them beside its output, for each row: `return output,"
+    " self.scale.expand(len(output))`, so that the loss gets them as `(output, scale), target`. Or freeze them"
+    " (requires_grad_(False))"
+)
+
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -34,6 +41,7 @@ class Objective:
         self._loss = loss
         self._dtype = _AUTOCAST.get(precision)
         self._fields, self._look_at = fields, look_at
+        self._looked_back = False
         self.device = device
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -58,6 +66,9 @@ class Objective:
             if problem is not None:
                 raise ModelError(problem)
             loss = self._loss(output, target_of(batch))
+        if not self._looked_back and isinstance(loss, torch.Tensor) and loss.grad_fn is not None:
+            self._looked_back = True
+            _check_parameters(loss.grad_fn, module)
         if batch.weights is None:
             _check_scalar(loss)
             return output, loss
@@ -104,6 +115,23 @@ def _nothing(output: Any) -> torch.Tensor:
         return output.float().sum()
     parts = output.values() if isinstance(output, dict) else output
     return torch.stack([_nothing(part) for part in parts]).sum()
+
+
+def _check_parameters(node: Any, module: torch.nn.Module) -> None:
+    """ModelError if what was computed up to ``node`` depends on parameters to train that are not the module's."""
+    known = {id(parameter) for parameter in module.parameters()}
+    seen, ahead = {node}, [node]
+    while ahead:
+        node = ahead.pop()
+        leaf = getattr(node, "variable", None)  # of a leaf's node
+        if isinstance(leaf, torch.nn.Parameter) and id(leaf) not in known:
+            raise ModelError(
+                f"the loss depends on a torch.nn.Parameter of shape {list(leaf.shape)} that is none of the model's, so nothing"
+                f" trains it. {MAKE_THEM_THE_MODELS}"
+            )
+        new = {before for before, _ in node.next_functions if before is not None} - seen
+        seen |= new
+        ahead.extend(new)
 
 
 def _check_scalar(loss: Any) -> None:

@@ -59,6 +59,9 @@ class Strategy(ABC):
     #: True if each rank updates a part of the parameters, False if each updates all of them.
     sharded = False
 
+    #: True if what a rank updates is stripes of tensors, so that the optimizer must be elementwise.
+    cuts_tensors = False
+
     #: The user's, over what this rank updates; there from :meth:`join` on.
     optimizer: torch.optim.Optimizer
 

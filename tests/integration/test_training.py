@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkdl_comm import TorchEstimator, TorchModel
 from sparkdl_comm.errors import ConfError, ModelError
 from tests.integration.nets import Large, Line, Odd, Small, different_everywhere
+from tests.nets import Counting, Fresh
 
 ROWS = 90
 OPTIMIZERS = {
@@ -117,15 +118,22 @@ def test_sixteen_bits_on_the_wire(spark, wire, tolerance):
     assert torch.equal(weights, weights.to(half).float()), "all ranks compute with what the wire carried"
 
 
-@pytest.mark.parametrize("strategy", ["ps", "gloo"])
-def test_frozen_shared_unused_and_empty_parameters(spark, strategy):
-    model = fit(
-        frame(spark), model=Odd, strategy=strategy, epochs=5, optimizer=functools.partial(torch.optim.SGD, lr=0.1)
-    )
+@pytest.mark.parametrize(
+    ("strategy", "setting"), [("ps", None), ("ps", "batching=layerwise"), ("ps", "wire=fp16"), ("gloo", None)]
+)
+def test_frozen_shared_unused_and_empty_parameters(spark, strategy, setting):
+    decaying = functools.partial(torch.optim.AdamW, lr=0.01, weight_decay=0.5)
+    key, value = (setting or "wire=fp32").split("=")
+    spark.conf.set(f"spark.sparkdl.comm.ps.{key}", value)
+    try:
+        model = fit(frame(spark), model=Odd, strategy=strategy, epochs=5, optimizer=decaying)
+    finally:
+        spark.conf.unset(f"spark.sparkdl.comm.ps.{key}")
     torch.manual_seed(5)
     before, after = Odd().state_dict(), model.module.state_dict()
     for name in ("frozen.weight", "frozen.bias", "unused.weight", "unused.bias"):
-        assert torch.equal(before[name], after[name]), name
+        kept = before[name].half().float() if setting == "wire=fp16" and name.startswith("unused") else before[name]
+        assert torch.equal(kept, after[name]), name
     assert not torch.equal(before["encoder.weight"], after["encoder.weight"])
     assert model.module.decoder.weight is model.module.encoder.weight
     assert after["norm.num_batches_tracked"] == 5
@@ -153,6 +161,16 @@ def test_a_trained_module_continues_and_is_not_changed(spark):
 def test_a_model_that_differs_between_ranks_is_refused(spark):
     with pytest.raises(ModelError, match="factory must build the same"):
         fit(frame(spark), model=different_everywhere)
+
+
+def test_state_beyond_parameters_and_buffers_comes_back(spark, tmp_path):
+    model = fit(frame(spark), model=Counting, loss="MSELoss", epochs=2, batch=45)
+    assert (model.module.seen["calls"], len(model.module.seen["rows"]), model.module.seen["raw"]) == (4, 4, b"\xff")
+    model.save(str(tmp_path / "model"))
+    assert TorchModel.load(str(tmp_path / "model")).module.seen == model.module.seen
+    again = fit(frame(spark), model=model, loss="MSELoss", epochs=1, batch=45)
+    assert again.module.seen["calls"] == 6
+    assert fit(frame(spark), model=Fresh, loss="MSELoss", epochs=2, batch=45).module.steps == 4
 
 
 def test_an_optimizer_that_needs_whole_tensors_is_refused(spark):

@@ -87,6 +87,23 @@ def test_large_tensors(listener):
     assert torch.equal(got["odd"], odd)
 
 
+def test_a_byte_of_the_tensors_that_is_another_one(listener, monkeypatch):
+    """TCP's checksum lets one of 65,536 errors pass."""
+    plain = handshake.send_all
+
+    def spoil(sock, data, *more):
+        if len(data) == 4096:
+            data = bytearray(data)
+            data[1000] ^= 1
+        plain(sock, data, *more)
+
+    monkeypatch.setattr(handshake, "send_all", spoil)
+    with connect(listener) as client, pytest.raises(GangError, match="went away, or refused"):
+        client.send_tensors({"w": torch.ones(1024)})
+    with pytest.raises(GangError, match="other bytes"):
+        listener.tensors(soon())
+
+
 def test_progress_arrives_in_order_before_the_tensors(listener, seen):
     with connect(listener) as client:
         for step in range(50):

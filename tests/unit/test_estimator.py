@@ -18,6 +18,7 @@ from sparkdl_comm.estimator import trained_module
 from sparkdl_comm.train.spec import Optimization, TrainSpec
 
 from ..nets import Sum, Tied, TwoClasses, not_a_module
+from ..optimizers import Lars
 
 
 @pytest.fixture
@@ -152,6 +153,8 @@ def test_copy() -> None:
         ),
         ({"loss": "L3Loss"}, ModelError, "did you mean L1Loss"),
         ({"optimizer": 0.1}, ModelError, "optimizer is of type builtins.float"),
+        ({"optimizer": Lars, "strategy": "ps"}, ModelError, "optimizer Lars is not elementwise.*gloo or ring"),
+        ({"optimizer": torch.optim.LBFGS, "strategy": "ps"}, ModelError, "LBFGS: its step wants a closure"),
         ({"model": functools.partial(Sum, factor=threading.Lock())}, ModelError, "model.factor"),
         ({"num_workers": 99}, SlotsError, "num_workers=99.* 3 slots"),
     ],

@@ -51,6 +51,25 @@ def test_loss() -> None:
     assert label_limits(torch.nn.MSELoss()) is None
 
 
+class Tempered(torch.nn.Module):
+    """A loss with a temperature to learn."""
+
+    def __init__(self, trained: bool = True) -> None:
+        super().__init__()
+        self.temperature = torch.nn.Parameter(torch.ones(()), trained)
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(output / self.temperature, target)
+
+
+def test_a_loss_with_parameters_to_train() -> None:
+    for loss in (Tempered, Tempered(), functools.partial(Tempered()), Tempered().forward):
+        with pytest.raises(ModelError, match=r"Tempered has parameters to train, temperature, .*self\.scale\.expand"):
+            loss_function(loss)
+    frozen = Tempered(False)
+    assert loss_function(frozen) is frozen
+
+
 def test_optimizer() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(1))]
     default = optimizer_factory(None)(parameters)

@@ -1,6 +1,7 @@
 """The training loop on ranks of unequal size, one of them empty: the same as torch in one process."""
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -98,6 +99,66 @@ def test_accumulation_is_one_step_on_all_its_rows(make: Any) -> None:
     loops = train(make, data.cut(*PARTS), epochs=5, batch=6, accumulation_steps=4, optimizer=momentum)
     assert loops[0].progress.step == 5
     assert_same(loops, reference(make, data, 5))
+
+
+@BOTH
+@pytest.mark.parametrize("where", ["the loss", "a list of the model"])
+def test_parameters_that_nothing_would_train(strategy: Any, where: str) -> None:
+    scale = nn.Parameter(torch.full((1,), 2.0))
+    before = []
+
+    class Listed(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scales = [nn.Parameter(torch.ones(1))]
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return super().forward(rows) * self.scales[0]
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return ((output - target) ** 2).mean() * (scale if where == "the loss" else 1.0)
+
+    def arrive(spec: Any, gang: Any, model: Any) -> None:
+        before.append(model)
+
+    with pytest.raises(ModelError, match=r"a torch.nn.Parameter of shape \[1\] that is none of the model's"):
+        train(Net if where == "the loss" else Listed, table().cut(ROWS), strategy=strategy, loss=loss, arrive=arrive)
+    torch.manual_seed(5)
+    start = nn.utils.parameters_to_vector(Net().parameters())
+    assert torch.equal(nn.utils.parameters_to_vector(before[0].module.parameters()), start), "before the first update"
+    scale.requires_grad_(False)
+    assert train(Net, table().cut(*PARTS), strategy=strategy, loss=loss)
+
+
+class Scaled(Net):
+    """What the message about a loss with parameters says to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        output = super().forward(rows)
+        return output, self.scale.expand(len(output))
+
+
+@BOTH
+def test_parameters_of_a_loss_that_the_model_has_are_trained(strategy: Any) -> None:
+    def loss(output: Any, target: torch.Tensor) -> torch.Tensor:
+        values, scale = output
+        return ((values.squeeze(1) * scale - target) ** 2).mean()
+
+    loops = train(Scaled, table().cut(*PARTS), strategy=strategy, loss=loss, epochs=6, optimizer=momentum)
+    torch.manual_seed(5)
+    module = Scaled()
+    optimizer = momentum(module.parameters())
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss(module(table().features), table().targets).backward()
+        optimizer.step()
+    assert_same(loops, module)
+    assert abs(float(loops[1].model.module.scale.detach()) - 1.0) > 1e-3
+    assert loops[1].progress.output_shape in (None, {"output0": [1], "output1": []})
 
 
 def groups(module: nn.Module) -> list[dict[str, Any]]:
@@ -209,7 +270,7 @@ def test_a_gradient_that_is_not_finite_is_named() -> None:
     def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return torch.sqrt(output - output.detach()).mean()  # 0, with an infinite slope
 
-    with pytest.raises(NonFiniteLossError, match="the gradient's norm became .* at step 0"):
+    with pytest.raises(NonFiniteLossError, match="the gradient's norm became .* at step 1"):
         train(Net, table().cut(ROWS), max_grad_norm=1.0, loss=loss)
 
 
@@ -249,3 +310,49 @@ def test_resumed_in_the_middle_of_an_epoch_and_at_its_end(stop: int) -> None:
     for name, buffer in whole.model.module.named_buffers():
         assert torch.equal(buffer, dict(resumed.model.module.named_buffers())[name])
     assert [row["loss"] for row in whole.progress.history] == [row["loss"] for row in resumed.progress.history]
+
+
+@BOTH
+def test_a_gradient_that_spoils_the_last_step(strategy: Any) -> None:
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return torch.sqrt(output - output.detach()).mean()  # 0, with an infinite slope, and no step after it to notice
+
+    with pytest.raises(
+        NonFiniteLossError, match="after step 1 parameter 0.bias has values that are NaN or infinite"
+    ) as caught:
+        train(Net, table().cut(*PARTS), strategy=strategy, epochs=1, loss=loss)
+    assert caught.value.step == 1
+
+
+def test_infinite_parameters_that_training_did_not_make() -> None:
+    class Masked(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mask = nn.Parameter(torch.tensor([0.0, -torch.inf]))
+
+    assert train(Masked, table().cut(*PARTS), epochs=1)
+
+
+@BOTH
+def test_an_infinite_loss_in_fp16_is_a_step_that_is_skipped(strategy: Any) -> None:
+    calls = []
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        calls.append(0)
+        return (output.float() - target).square().mean() * (torch.inf if len(calls) == 1 else 1.0)
+
+    loops = train(Net, table().cut(24), strategy=strategy, epochs=4, loss=loss, precision="fp16")
+    history = loops[0].progress.history
+    assert [row["skipped_steps"] for row in history] == [1, 0, 0, 0]
+    assert math.isnan(history[0]["loss"])
+    assert all(math.isfinite(row["loss"]) for row in history[1:])
+
+
+def test_a_loss_that_stays_infinite_in_fp16() -> None:
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return output.mean() * torch.inf
+
+    with pytest.raises(
+        NonFiniteLossError, match="at step 17, though the loss is scaled down to 1 .precision='fp16': try bf16"
+    ):
+        train(Net, table().cut(*PARTS), epochs=30, loss=loss, precision="fp16")

@@ -36,6 +36,17 @@ class Net(nn.Sequential):
         super().__init__(nn.Linear(6, width), nn.BatchNorm1d(width), nn.Tanh(), nn.Linear(width, 1), nn.Linear(1, 1))
         nn.init.constant_(self[4].weight, bent)
         self[4].requires_grad_(False)
+        self.calls = 0
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.calls += self.training
+        return super().forward(rows)
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.calls = state["calls"]
 
 
 class Memory(Callback):
@@ -116,7 +127,8 @@ class Fit:
             ]
             state = loop.state()
             found += [history, state["own"]["callbacks"], state["own"]["schedule"], loop.progress.step]
-            found += [tensor.tolist() for tensor in loop.model.module.state_dict().values()]
+            found += [tensor.tolist() for tensor in [*loop.model.module.parameters(), *loop.model.module.buffers()]]
+            found += [loop.model.module.calls, state["common"]["stopping"]["extra"]]
             found += [
                 [p.tolist() for p in group.values()] for group in loop.strategy.optimizer_state()["state"].values()
             ]
@@ -173,7 +185,7 @@ def test_none_is_whole(tmp_path: Path) -> None:
     [
         ({"make": lambda: Net(8)}, ModelError, r"0\.weight is float32 \[8, 6\], was float32 \[9, 6\]"),
         ({"make": lambda: Net(bent=2.0)}, ModelError, "frozen"),
-        ({"rows": ["a", "b", "other"]}, InputError, r"ranks \[2\] of 3 have other rows .*df\.repartition\(n, column\)"),
+        ({"rows": ["a", "b", "other"]}, InputError, r"ranks \[2\] of 3 have other rows .*rand\(\).* write the"),
         ({"optimizer": torch.optim.SGD}, ConfError, "optimizer='SGD': .* was made with '.*lambda>'"),
         ({"lr_scheduler": None}, ConfError, "lr_scheduler=None: "),
         ({"batch": 6}, ConfError, "batchSize x accumulationSteps=6: .* was made with 8"),
