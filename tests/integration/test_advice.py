@@ -59,7 +59,7 @@ CASES = [
             f"{made.__name__} in ps",
             {"optimizer": made, "strategy": "ps", "model": matrix},
             ModelError,
-            r"use strategy (gloo)",
+            r"such as (gloo)",
             lambda said: {"strategy": said[1]},
         )
         for made in (torch.optim.Adafactor, torch.optim.Muon)
