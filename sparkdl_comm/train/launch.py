@@ -91,7 +91,7 @@ def run_tasks(partitions: DataFrame, rank_fn: RankFn) -> list[str]:
 
     :raises Exception: Spark's, when a task failed; its text has what the rank reported.
     """
-    done = partitions.mapInArrow(FirstTouch(rank_fn), RANK_SCHEMA, barrier=True).collect()
+    done = partitions.mapInArrow(FirstTouch(rank_fn, rank=True), RANK_SCHEMA, barrier=True).collect()
     return [row["report"] for row in done]
 
 

@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PythonException
 
-from sparkdl_comm import CommDistributor, session
+from sparkdl_comm import CommDistributor, TorchModel, session
 from sparkdl_comm.errors import ConfError, ModelError
+from tests.integration.nets import Small
 from tests.integration.test_training import fit, frame
 
 SITE = Path(pytest.__file__).parents[1]
@@ -51,6 +53,8 @@ def test_the_package_is_not_there(spark, executors_python, more):
     with pytest.raises(ConfError, match="the Python of executors") as error:
         CommDistributor(num_workers=3).run(os.getpid)
     assert lines(error) <= 5
+    with pytest.raises(PythonException, match="ImportError: the Python of executors, .*PYSPARK_PYTHON"):
+        TorchModel(Small(), True).transform(frame(spark)).collect()
 
 
 def test_no_such_python(spark, monkeypatch):
