@@ -23,7 +23,7 @@ from .recipes.verdict import Verdict, judge
 KEPT = json.loads(Path(__file__).with_name("recipes").joinpath("kept.json").read_text(encoding="utf-8"))
 
 #: How many kinds of failures are made simple and shown.
-SHOWN = 8
+SHOWN = 4
 
 
 def local_dirs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -62,6 +62,7 @@ def work(rank: int, pipe: Connection, local_dirs: str) -> None:
     """One process: trains what it is sent, until the pipe closes."""
     os.environ["SPARK_LOCAL_DIRS"] = local_dirs  # by which a rank finds its executor's plugin
     torch.set_num_threads(1)
+    gc.freeze()  # what is imported, so that collecting what a recipe leaves is quick
     while True:
         try:
             sent: bytes = pipe.recv_bytes()
