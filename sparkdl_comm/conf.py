@@ -122,7 +122,7 @@ def _size(text: str) -> int:
     try:
         return parse_size(text)
     except ConfError:
-        raise ValueError("a number and B, KiB, MiB or GiB, such as 64KiB; 4 bytes at least") from None
+        raise ValueError("a number and B, KiB, MiB, GiB, kB, MB or GB, such as 64KiB; 4 bytes at least") from None
 
 
 def _size_or_0(text: str) -> int:

@@ -121,7 +121,7 @@ class CommDistributor:
             local=self.local_mode,
         )
         if self.local_mode:
-            return _gang(spec, run_locally, HOST, None)
+            return _gang(spec, run_locally, HOST, None, None)
         session.use_own_python(spark)
         session.check_dynamic_allocation(spark)
         world = session.check_slots(spark, self.num_workers, conf.slot_timeout)
@@ -132,11 +132,18 @@ class CommDistributor:
                 spec,
                 lambda spec: run_tasks(partitions, make_function_fn(spec)),
                 session.driver_host(spark, conf),
+                session.driver_bind(spark),
                 SlotWatch(spark, world, conf.slot_timeout),
             )
 
 
-def _gang(spec: FunctionSpec, start: Callable[[FunctionSpec], list[str]], host: str, slots: SlotWatch | None) -> Any:
+def _gang(
+    spec: FunctionSpec,
+    start: Callable[[FunctionSpec], list[str]],
+    host: str,
+    bind: str | None,
+    slots: SlotWatch | None,
+) -> Any:
     """Run the ranks with ``start``; returns what rank 0's function did."""
     tensors, _ = run_gang(
         lambda address: start(dataclasses.replace(spec, driver_address=address)),
@@ -145,6 +152,7 @@ def _gang(spec: FunctionSpec, start: Callable[[FunctionSpec], list[str]], host: 
         secret=spec.secret,
         epoch_id=spec.epoch_id,
         host=host,
+        bind=bind,
     )
     return unpack(tensors)
 

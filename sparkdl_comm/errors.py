@@ -158,6 +158,10 @@ class AuthenticationError(GangError):
     """The peer does not know the gang's secret, or does not speak our protocol."""
 
 
+class ProtocolError(GangError):
+    """What a member of the gang sent cannot be understood: it runs another version of this package, or has a bug."""
+
+
 #: Classes that may be rebuilt from a name that came over the network. RankFailedError is not among them: it
 #: stands for all classes that are not here.
 BY_NAME: dict[str, type[SparkdlCommError]] = {
@@ -180,5 +184,6 @@ BY_NAME: dict[str, type[SparkdlCommError]] = {
         RankLostError,
         DeadlineError,
         AuthenticationError,
+        ProtocolError,
     )
 }

@@ -81,9 +81,9 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
 
     With ``checkpointDir`` the state of training is written every ``checkpointInterval`` steps or ``checkpointSeconds``
     seconds, while training goes on; the newest ``checkpointKeep`` (2) stay. ``fit`` goes on from there when a rank was lost
-    (``spark.sparkdl.comm.maxRestarts``), and another ``fit`` does with ``resume=True``: with the same rows in the same
-    partitions it ends with the bits of one that was never interrupted. The optimizer's settings, such as the learning rate,
-    are then those of the checkpoint.
+    (``spark.sparkdl.comm.maxRestarts``), and another ``fit`` does with ``resume=True``: with the same rows it ends with the
+    bits of one that was never interrupted. The optimizer's settings, such as the learning rate, are then those of the
+    checkpoint.
 
     ``model``, ``loss``, ``optimizer`` and so on are attributes, not Params: Params must be JSON. :meth:`copy` shares
     them.
@@ -208,6 +208,12 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         checkpoints = self.checkpoints(spark)
         world = session.check_slots(spark, self.getNumWorkers(), conf.slot_timeout)
         strategy.check(conf, world)
+        if self.getBatchSize() < world:
+            warnings.warn(
+                f"batchSize={self.getBatchSize()} is less than num_workers={world}: batchSize is of all ranks together, so in"
+                f" each step {world - self.getBatchSize()} of them have no rows. Set it to at least num_workers",
+                stacklevel=3,  # the caller of fit
+            )
 
         spec = TrainSpec(
             model=model,

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from .conf import KEYS, CommConf, as_text
@@ -31,15 +33,27 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]
 def spark_conf(**settings: object) -> dict[str, str]:
     """The settings a Spark session needs: ``SparkSession.builder.config(map=sparkdl_comm.spark_conf())``.
 
-    :param settings: fields of :class:`~sparkdl_comm.conf.CommConf` by name, such as ``timeout="2min"``.
+    The driver's JVM outlives the sessions of its Python process. If it runs already, it gets the jar too, so that the next
+    session finds the plugin.
+
+    :param settings: fields of :class:`~sparkdl_comm.conf.CommConf` by name, such as ``slot_timeout="2min"``; or
+        ``slotTimeout``, as in the key.
     :return: the jar that fits the pyspark in use, the plugin, a one-second check for barrier slots (Spark's
         own default waits 15 s), Arrow, and ``settings`` under ``spark.sparkdl.comm.``.
     :raises PluginError: there is no jar for this Spark; says which there are and how to build one.
     :raises ConfError: an unknown setting or a bad value.
     """
+    given, settings = settings, {}
+    for name, value in given.items():
+        field = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+        if field in settings:
+            raise ConfError(f"spark_conf: {field} given twice, by {' and '.join(given)}")
+        settings[field] = value
     CommConf.from_mapping({}, **settings)
+    jar = plugin_jar(pyspark.__version__, JARS)
+    _add_to_running_jvm(jar)
     conf = {
-        "spark.jars": str(plugin_jar(pyspark.__version__, JARS)),
+        "spark.jars": str(jar),
         "spark.plugins": PLUGIN,
         _BARRIER_CHECK: "1s",
         _ARROW: "true",
@@ -60,6 +74,16 @@ def plugin_jar(spark_version: str, folder: Path) -> Path:
             "`make jar` (Maven, JDK 17), or use a pyspark that one of these jars is for"
         )
     return fitting[-1]
+
+
+def _add_to_running_jvm(jar: Path) -> None:
+    """``spark.jars`` reaches the driver's class path only when its JVM starts."""
+    gateway: Any = SparkContext._gateway
+    if gateway is None:
+        return
+    loader = gateway.jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    if is_instance_of(gateway, loader, "org.apache.spark.util.MutableURLClassLoader"):
+        loader.addURL(gateway.jvm.java.io.File(str(jar)).toURI().toURL())
 
 
 def is_classic(spark: SparkSession) -> bool:
@@ -120,6 +144,11 @@ def driver_host(spark: SparkSession, conf: CommConf) -> str:
         ) from error
 
 
+def driver_bind(spark: SparkSession) -> str | None:
+    """Where Spark's driver listens, if that is set apart from the address by which executors reach it (NAT, containers)."""
+    return application_conf(spark).get("spark.driver.bindAddress") if is_classic(spark) else None
+
+
 def check_dynamic_allocation(spark: SparkSession) -> None:
     """:class:`ConfError` if executors may come and go: Spark does not run barrier stages then."""
     if application_conf(spark).get("spark.dynamicAllocation.enabled", "false").lower() == "true":
@@ -145,7 +174,7 @@ def check_plugin_conf(conf: Mapping[str, str], spark_version: str, scala_version
         raise PluginError(
             f"the Spark plugin is not loaded: spark.plugins is {','.join(plugins) or 'not set'}, "
             f"without {PLUGIN}. Plugins are loaded when a session starts: stop this one, then "
-            "SparkSession.builder.config(map=sparkdl_comm.spark_conf()), or spark-submit --jars "
+            "SparkSession.builder.config(map=sparkdl_comm.spark_conf()).getOrCreate(), or spark-submit --jars "
             f"sparkdl-comm-….jar --conf spark.plugins={PLUGIN}. Or choose a strategy that needs no plugin, such "
             "as gloo"
         )
@@ -212,9 +241,9 @@ def check_slots(
     master = spark.sparkContext.master or ""
     expected = _expected_slots(application_conf(spark), master)
     wanted = num_workers or expected or 1
-    deadline = clock() + timeout
+    began = clock()
     slots = _slots(spark)
-    while slots < wanted and clock() < deadline and not (expected and slots >= expected):
+    while slots < wanted and clock() < began + timeout and not (expected and slots >= expected):
         sleep(0.2)
         slots = _slots(spark)
     if slots < (num_workers or 1):
@@ -230,9 +259,9 @@ def check_slots(
         )
         raise SlotsError(
             f"num_workers={num_workers or 'all slots'}, but the cluster (master {master}) "
-            f"has {slots} slots, waited for up to {timeout:g} s (spark.sparkdl.comm.slotTimeout). All workers must "
-            "run at once: ask for fewer workers, or start the session with more executors or cores. Now: "
-            f"{shown}"
+            f"has {slots} slots after {clock() - began:.1f} s (executors that are still to come are waited for up to "
+            f"{timeout:g} s, spark.sparkdl.comm.slotTimeout). All workers must run at once: ask for fewer workers, or start "
+            f"the session with more executors or cores. Now: {shown}"
         )
     return num_workers or slots
 

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from ..conf import CommConf
 from ..errors import ConfError, InputError, RankFailedError, RankLostError, SlotsError, SparkdlCommError
 from ..report.progress import ProgressBar
+from ..session import driver_bind
 from ..shipping import for_tasks, missing_module
 from .channel import DriverListener, OnProgress
 from .failure import Failure
@@ -64,7 +65,9 @@ def launch(
     :return: the trained tensors by name, on the CPU; one report per rank; how many times the ranks were started again.
     :raises SparkdlCommError: what stopped the first rank that failed; Spark's own exception is its cause.
     """
-    partitions = rows.repartition(spec.world)
+    # By what is in a row, not by how Spark splits its input: that depends on the executors that are there, and other rows per
+    # rank are other weights. Spark does not merge these partitions, as it may those of other shuffles.
+    partitions = rows.repartition(spec.world, "id")
     spec = dataclasses.replace(spec, model=for_tasks(rows.sparkSession, spec.model))
 
     def run(spec: TrainSpec) -> tuple[dict[str, torch.Tensor], list[str]]:
@@ -75,6 +78,7 @@ def launch(
             secret=spec.secret,
             epoch_id=spec.epoch_id,
             host=host,
+            bind=driver_bind(rows.sparkSession),
             watch=watch,
         )
 
@@ -99,11 +103,13 @@ def run_gang(
     secret: bytes,
     epoch_id: str,
     host: str,
+    bind: str | None = None,
     watch: OnProgress | None = None,
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
     """Run a gang, and get what it sends.
 
     :param start: runs the ranks, given the address of the driver's listener, and returns their reports.
+    :param host: by which executors reach this process; ``bind``: where Spark's driver listens, if that is said apart.
     :param slots: watches Spark's jobs; None: ``start`` does not run any.
     :return: the tensors that rank 0 sent, and every rank's report.
     :raises SparkdlCommError: as :func:`launch`.
@@ -119,7 +125,7 @@ def run_gang(
             if watch is not None and "warning" not in message:
                 watch(message)
 
-        listener = DriverListener(host, ports, secret, told, on_log=bar.log, epoch=epoch_id)
+        listener = DriverListener(host, ports, secret, told, on_log=bar.log, epoch=epoch_id, bind=bind)
         try:
             with slots or nullcontext():
                 reports = start(listener.address)

@@ -191,7 +191,7 @@ class ParameterServer(Strategy):
         return self._shard.owned
 
     def details(self) -> dict[str, Any]:
-        return {"batching": self._batching.plans}
+        return {"batching": self._batching.report()}
 
     def finish(self) -> None:
         self.before_forward()

@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 
 from sparkdl_comm.data.cache import Reading
-from sparkdl_comm.data.partitions import BatchPlan
+from sparkdl_comm.data.partitions import BatchPlan, lopsided
 from sparkdl_comm.errors import BridgeError, CallbackError, GangError, ModelError
 from sparkdl_comm.train import module_state, rng
 from sparkdl_comm.train.driver_client import DriverClient
@@ -95,6 +95,9 @@ class Rank:
         step_rows = spec.batch_size * spec.optimization.accumulation_steps
         plan = BatchPlan.of([account["training"]["rows"] for account in accounts], step_rows)
         driver = self._task.connect_driver(stack)
+        uneven = lopsided(plan.counts)
+        if driver is not None and uneven is not None:
+            driver.progress({"warning": uneven})
         restorer = self._last_checkpoint(gang, model, strategy, driver, stack)
         strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)

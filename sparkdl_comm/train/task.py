@@ -4,6 +4,7 @@ the driver if it is rank 0, and says why it failed."""
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, Protocol, TypeAlias
@@ -93,14 +94,16 @@ class RankTask:
         if self.rank != 0:
             return None
         spec = self._spec
+        host, port = spec.driver_address
         try:
-            driver = DriverClient.connect(spec.driver_address, spec.secret, spec.epoch_id, spec.conf.timeout)
+            address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
+            driver = DriverClient.connect((str(address[0]), port), spec.secret, spec.epoch_id, spec.conf.timeout)
         except (GangError, OSError) as exc:
-            host, port = spec.driver_address
             raise GangError(
-                f"rank 0 cannot reach the driver at {host}:{port} ({exc}): spark.driver.host, or"
-                " spark.sparkdl.comm.driver.host, must be an address that executors reach, and"
-                " spark.sparkdl.comm.driver.port one that is open"
+                f"rank 0 cannot reach the driver at {host} port {port} ({exc}): spark.sparkdl.comm.driver.host, else"
+                " spark.driver.host, must be an address or name of it that executors reach, and"
+                " spark.sparkdl.comm.driver.port one that is open. Behind NAT or in a container, forward that port, and set"
+                " spark.driver.bindAddress to where the driver is to listen"
             ) from exc
         stack.callback(driver.close)
         self._driver = driver

@@ -24,6 +24,8 @@ _CLASSES = (
     "sparkdl.comm.bridge.BridgeConnection",
     "org.apache.spark.storage.SparkdlBlockBridge$BorrowedBytes",
 )
+#: A line of the JVM's histogram: number, instances, bytes, class.
+_COUNT = re.compile(r"^ *\d+: +(\d+) +\d+ +(\S+)", re.MULTILINE)
 #: Job ids of ours in the names of blocks; Spark counts its own from 0.
 _BLOCK = re.compile(r"broadcast_\d{18,}")
 
@@ -143,11 +145,7 @@ class Audit:
             told = subprocess.run(
                 [jcmd, str(executor.pid), "GC.class_histogram"], capture_output=True, text=True, timeout=60, check=True
             )
-            counts = {
-                line.split()[3]: int(line.split()[1])
-                for line in told.stdout.splitlines()
-                if line[:5].strip()[:-1].isdigit()
-            }
+            counts = {found[2]: int(found[1]) for found in _COUNT.finditer(told.stdout)}
             for name in _CLASSES:
                 if counts.get(name):
                     yield f"executor {executor.pid} has {counts[name]} of {name}"

@@ -6,6 +6,7 @@ import pickle
 from dataclasses import replace
 
 import pytest
+import torch
 
 from sparkdl_comm import errors
 from sparkdl_comm.errors import (
@@ -16,6 +17,7 @@ from sparkdl_comm.errors import (
     InputError,
     ModelError,
     NonFiniteLossError,
+    ProtocolError,
     RankFailedError,
     RankLostError,
     SparkdlCommError,
@@ -72,6 +74,7 @@ def test_tree():
         "SlotsError": RuntimeError,
         "BridgeError": RuntimeError,
         "PersistenceError": OSError,
+        "ProtocolError": GangError,
         "NonFiniteLossError": FloatingPointError,
         "GangError": RuntimeError,
         "DeadlineError": TimeoutError,
@@ -162,6 +165,8 @@ def test_exception_without_message():
         (ConnectionResetError(), True),
         (RuntimeError("[pair.cc:538] Connection closed by peer [127.0.0.1]:4711"), True),
         (RuntimeError("Timed out waiting 1800000ms for recv operation to complete"), True),
+        (RuntimeError("Timed out waiting 4000ms for recv operation to complete"), True),
+        (torch.distributed.DistNetworkError("The client socket has failed to connect"), True),
         (RuntimeError("shapes do not match"), False),
         (ValueError("connection closed by peer"), False),
         (ConfError("x"), False),
@@ -223,13 +228,13 @@ GOOD = {
 )
 def test_wrong_json_is_refused(wrong):
     assert Failure.from_json(json.dumps(GOOD)).rank == 1
-    with pytest.raises(InputError):
+    with pytest.raises(ProtocolError):
         Failure.from_json(json.dumps(wrong))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 30_000, "nan", " " * (MAX_JSON + 1)])
 def test_no_json_is_refused(text):
-    with pytest.raises(InputError):
+    with pytest.raises(ProtocolError):
         Failure.from_json(text)
 
 

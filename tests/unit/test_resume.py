@@ -185,7 +185,7 @@ def test_none_is_whole(tmp_path: Path) -> None:
     [
         ({"make": lambda: Net(8)}, ModelError, r"0\.weight is float32 \[8, 6\], was float32 \[9, 6\]"),
         ({"make": lambda: Net(bent=2.0)}, ModelError, "frozen"),
-        ({"rows": ["a", "b", "other"]}, InputError, r"ranks \[2\] of 3 have other rows .*df\.repartition\(n, column\)"),
+        ({"rows": ["a", "b", "other"]}, InputError, r"ranks \[2\] of 3 have other rows .*rand\(\).* write the"),
         ({"optimizer": torch.optim.SGD}, ConfError, "optimizer='SGD': .* was made with '.*lambda>'"),
         ({"lr_scheduler": None}, ConfError, "lr_scheduler=None: "),
         ({"batch": 6}, ConfError, "batchSize x accumulationSteps=6: .* was made with 8"),

@@ -40,6 +40,11 @@ def test_spark_conf(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert session.spark_conf()["spark.jars"] == str(jars / JAR_4)
     with pytest.raises(ConfError):
         session.spark_conf(timeout="soon")
+    both = session.spark_conf(slotTimeout="8s", ps_profileIterations=5), session.spark_conf(slot_timeout="8s")
+    assert [each["spark.sparkdl.comm.slotTimeout"] for each in both] == ["8s", "8s"]
+    assert both[0]["spark.sparkdl.comm.ps.profileIterations"] == "5"
+    with pytest.raises(ConfError, match="slot_timeout given twice, by slotTimeout and slot_timeout"):
+        session.spark_conf(slotTimeout="8s", slot_timeout="9s")
 
 
 def test_no_jar_for_this_spark(jars: Path, tmp_path: Path) -> None:
@@ -128,7 +133,7 @@ def test_slots_too_few() -> None:
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
 def test_slots_does_not_wait_in_vain(master: str) -> None:
     spark = FakeSpark([2], master)
-    with pytest.raises(SlotsError):
+    with pytest.raises(SlotsError, match=r"2 slots after 0\.0 s \(.*waited for up to 100 s"):
         spark.check(3, timeout=100)
     assert spark.slept == 0
 

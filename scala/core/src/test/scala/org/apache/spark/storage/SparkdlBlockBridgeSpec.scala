@@ -1,12 +1,17 @@
 package org.apache.spark.storage
 
+import java.net.{InetAddress, ServerSocket}
 import java.nio.ByteBuffer
 import java.util.concurrent.{ExecutionException, TimeUnit}
+
+import com.codahale.metrics.MetricRegistry
 
 import org.apache.spark.{SparkConf, SparkContext, SparkEnv}
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
+import sparkdl.comm.{CommConf, CommException}
+import sparkdl.comm.ps.PsNode
 import sparkdl.comm.transport.{BlockServer, BlockSink}
 
 /** Real blocks in a real BlockManager; what goes "to another executor" goes through this one's own transfer service. */
@@ -188,6 +193,21 @@ class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
     other.get(20, TimeUnit.SECONDS)
     assert(healthy.contents === bytes.toSeq)
     assert(bridge.retire(Job, "sparkdl_shared", soon))
+  }
+
+  test("a port that is taken is an error of the rank that needs it, not of the executor's start") {
+    val taken = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))
+    val node = new PsNode(bridge, CommConf(taken.getLocalPort, 1), new MetricRegistry)
+    try {
+      val error = intercept[CommException](node.address)
+      assert(error.kind === "Conf")
+      assert(error.getMessage.contains(s"spark.sparkdl.comm.ports=${taken.getLocalPort}"))
+      taken.close()
+      assert(node.address === (("127.0.0.1", taken.getLocalPort)))
+    } finally {
+      taken.close()
+      node.close()
+    }
   }
 
   test("a block that is not there, and one of another size, are errors") {
