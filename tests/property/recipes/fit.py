@@ -35,7 +35,7 @@ from .recipe import Recipe
 
 PREFIX = "spark.sparkdl.comm."
 #: Seconds that a wait of the product may take; that all ranks may take.
-WAIT, DEADLINE = 20, 100.0
+WAIT, DEADLINE = 60, 200.0
 
 
 class Stop(Callback):
