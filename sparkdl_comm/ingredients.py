@@ -35,6 +35,7 @@ def model_like(model: Any) -> ModelLike:
         model = model.module
     if isinstance(model, torch.nn.Module):
         FlatModel(model)  # looks at its parameters
+        _check_hooks(model)
         module_state.check(model)
         return model
     if callable(model):
@@ -44,6 +45,17 @@ def model_like(model: Any) -> ModelLike:
         f"model is {describe(model)}; give a torch.nn.Module, its class, or a function that returns one, "
         "e.g. TorchEstimator(model=LeNet5, ...)"
     )
+
+
+def _check_hooks(module: torch.nn.Module) -> None:
+    """:class:`ModelError` if a parameter has hooks for its gradient: torch leaves them out, without a word, when it pickles
+    or copies a parameter."""
+    hooked = [name for name, p in module.named_parameters() if p._backward_hooks or p._post_accumulate_grad_hooks]
+    if hooked:
+        raise ModelError(
+            f"model: parameter {hooked[0]} has a hook for its gradient (register_hook), and so have {len(hooked) - 1} others;"
+            " it would not arrive at the executors: give a function that makes the module, hooks included"
+        )
 
 
 def _check_signature(factory: Any) -> None:
