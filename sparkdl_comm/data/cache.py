@@ -27,7 +27,6 @@ from .decoding import decode_batch
 from .fields import Field, RowFormat
 from .inspection import Inspection, refuse
 
-
 #: Rows with equal ids that are compared at once.
 _COMPARED = 4096
 

@@ -29,9 +29,9 @@ HANG_SECONDS = 120.0
 
 
 class Application:
-    """One Spark application on three executors, in a process of its own."""
+    """One Spark application, on three executors by default, in a process of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, master: str = "local-cluster[3,1,1024]") -> None:
         self.folder = folder
         self.name = secrets.token_hex(8)
         #: One dict per fault, for the summary that pytest prints.
@@ -56,7 +56,7 @@ class Application:
         }
         self._log = (folder / "driver.log").open("w")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.driver", str(folder)],
+            [sys.executable, "-m", "tests.faults.driver", str(folder), master],
             cwd=folder,
             env=environ,
             stdin=subprocess.PIPE,
@@ -76,15 +76,18 @@ class Application:
         conf: dict[str, str] | None = None,
         ragged: bool = False,
         settings: dict[str, Any] | None = None,
+        files: Path | None = None,
         marker: Path | None = None,
         **fault: Any,
     ) -> Outcome:
         """A run with one fault, the fields of :class:`Fault`; without any field, one without a fault.
 
-        `settings`: Params of the estimator. `marker`: of a fault that has struck another application.
+        `settings`: Params of the estimator. `files`: Parquet to read its rows from, written first. `marker`: of a fault
+        that has struck another application.
         """
         self._faults += 1
         request: dict[str, Any] = {"strategy": strategy, "conf": conf, "ragged": ragged, "settings": settings}
+        request["files"] = None if files is None else str(files)
         marker = marker or self.folder / f"fault-{self._faults}.json"
         if fault:
             request["fault"] = asdict(Fault(marker=str(marker), driver=self._process.pid, **fault))

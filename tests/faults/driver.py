@@ -27,9 +27,9 @@ from tests.faults.injection import Factory, Fault, Sgd
 SETTLE_SECONDS = 20.0
 
 
-def start(folder: Path) -> SparkSession:
+def start(folder: Path, master: str) -> SparkSession:
     conf = {
-        "spark.master": "local-cluster[3,1,1024]",
+        "spark.master": master,
         "spark.app.name": "sparkdl_comm faults",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "3",
@@ -51,6 +51,13 @@ def rows(spark: SparkSession, ragged: bool = False) -> DataFrame:
     width = F.when(F.col("id") == 50, 63).otherwise(64) if ragged else F.lit(64)
     features = F.transform(F.sequence(F.lit(1), width), lambda k: F.sin(k * (F.col("id") + 1)).cast("float"))
     return spark.range(0, 96, 1, 4).select(features.alias("features"), (F.col("id") % 2).alias("label"))
+
+
+def in_files(spark: SparkSession, path: str) -> DataFrame:
+    """The same rows from 16 files. How many of these are a partition depends on the executors that are there."""
+    if not Path(path).exists():
+        rows(spark).repartition(16).write.parquet(path)
+    return spark.read.parquet(path)
 
 
 def estimator(strategy: str, fault: Fault | None, **settings: Any) -> TorchEstimator:
@@ -120,7 +127,8 @@ def run(spark: SparkSession, name: str, request: dict[str, Any]) -> dict[str, An
     begin = time.monotonic()
     try:
         settings = request.get("settings") or {}
-        model = estimator(request["strategy"], fault, **settings).fit(rows(spark, request.get("ragged", False)))
+        data = in_files(spark, request["files"]) if request["files"] else rows(spark, request.get("ragged", False))
+        model = estimator(request["strategy"], fault, **settings).fit(data)
     except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
         answer["raised_at"] = time.monotonic()
         answer.update(describe(error))
@@ -151,7 +159,7 @@ def main() -> None:
     folder, name = Path(sys.argv[1]), os.environ[processes.VARIABLE]
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what anything else prints
-    spark = start(folder)
+    spark = start(folder, sys.argv[2])
     print(json.dumps({"ready": os.getpid()}), file=answers)
     for line in sys.stdin:
         print(json.dumps(run(spark, name, json.loads(line))), file=answers)
