@@ -118,9 +118,8 @@ def _module_of(loss: Any) -> torch.nn.Module | None:
 def optimizer_factory(optimizer: Any, learning_rate: float | None = None) -> OptimizerFactory:
     """The optimizer as something to call with parameters; SGD with learning rate 0.01 for None.
 
-        :param learning_rate: to be made with, instead of its own; None: its own.
+    :param learning_rate: to be made with, instead of its own; None: its own.
     :raises ConfError: it takes no learning rate.
-    :raises ModelError: not callable, an optimizer that already has its parameters, or arguments that a class of torch.optim
     :raises ModelError: not callable, an optimizer that already has its parameters, arguments that a class of torch.optim
         does not take, or a class whose step wants a closure (LBFGS).
     """
