@@ -130,6 +130,7 @@ class CommDistributor:
         session.check_dynamic_allocation(spark)
         world = session.check_slots(spark, self.num_workers, conf.slot_timeout)
         session.tell_threads(spark, world)
+        session.tell_clear(spark, "what ranks send each other, what they print, and what train_fn returns")
         spec = dataclasses.replace(spec, world=world)
         partitions = spark.range(0, world, 1, numPartitions=world) if rows is None else rows.repartition(world)
         with TURNS.turn(world, session.slots_now(spark), conf.turn_timeout):

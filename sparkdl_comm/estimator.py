@@ -213,8 +213,12 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             session.check_plugin(spark)
         checkpoints = self.checkpoints(spark)
         world = session.check_slots(spark, self.getNumWorkers(), conf.slot_timeout)
-        session.tell_threads(spark, world)
         strategy.check(conf, world)
+        session.tell_threads(spark, world)
+        gradients = "" if strategy.needs_plugin else "gradients, "
+        session.tell_clear(
+            spark, f"{gradients}the trained model, what ranks print, and what they tell each other between steps"
+        )
         if self.getBatchSize() < world:
             warnings.warn(
                 f"batchSize={self.getBatchSize()} is less than num_workers={world}: batchSize is of all ranks together, so in"

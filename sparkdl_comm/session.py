@@ -30,6 +30,12 @@ _JAR = re.compile(r"sparkdl-comm-spark(?P<spark>[\d.]+)_(?P<scala>[\d.]+)-.*\.ja
 _ARROW = "spark.sql.execution.arrow.pyspark.enabled"
 _BARRIER_CHECK = "spark.scheduler.barrier.maxConcurrentTasksCheck.interval"
 _ANY_PORT = 15002  # nothing is sent there
+_ENCRYPTED = (
+    "spark.network.crypto.enabled",
+    "spark.ssl.rpc.enabled",
+    "spark.ssl.enabled",
+    "spark.authenticate.enableSaslEncryption",
+)
 _THREADS = "spark.executorEnv.OMP_NUM_THREADS"
 _TASK_RESOURCE = re.compile(r"spark\.task\.resource\.(.+)\.amount")
 #: Seconds of waiting for executors after which that is said.
@@ -299,6 +305,19 @@ def tell_threads(spark: SparkSession, ranks: int) -> None:
             cores // ranks,
             _THREADS,
             cores // ranks,
+        )
+
+
+def tell_clear(spark: SparkSession, what: str) -> None:
+    """Say so if Spark is to encrypt what it sends: ``what`` travels between ranks and driver beside Spark, in clear."""
+    conf = application_conf(spark)
+    asked = [key for key in _ENCRYPTED if conf.get(key, "false").lower() == "true"]
+    if asked:
+        _log.warning(
+            "%s=true is about what Spark sends: %s travel in clear, beside Spark. Use a network that you trust (README,"
+            " Security)",
+            asked[0],
+            what,
         )
 
 

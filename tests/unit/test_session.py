@@ -161,6 +161,16 @@ def test_cores_that_are_not_used_are_told(
     assert [f"spark.task.cpus={threads}, or" in message for message in caplog.messages] == ([True] if threads else [])
 
 
+@pytest.mark.parametrize("key", ["network_crypto_enabled", "ssl_rpc_enabled"])
+def test_what_travels_in_clear_is_told_where_spark_encrypts(caplog: pytest.LogCaptureFixture, key: str) -> None:
+    session.tell_clear(FakeSpark([1]), "gradients")  # type: ignore[arg-type]
+    session.tell_clear(FakeSpark([1], **{key: "false"}), "gradients")  # type: ignore[arg-type]
+    assert caplog.messages == []
+    session.tell_clear(FakeSpark([1], **{key: "true"}), "gradients")  # type: ignore[arg-type]
+    (told,) = caplog.messages
+    assert told.startswith(f"spark.{_dotted(key)}=true is about what Spark sends: gradients travel in clear")
+
+
 def test_slots_too_few() -> None:
     spark = FakeSpark([0, 2], executor_instances="8", executor_cores="1")
     with pytest.raises(SlotsError) as error:
