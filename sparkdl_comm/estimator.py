@@ -77,9 +77,9 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         ``rawPredictionCol`` ("rawPrediction"), ``probabilityCol`` ("probability"), ``weightCol``,
         ``validationIndicatorCol`` or ``validationFraction``, ``inputShapes``, ``inputTypes``;
         ``batchSize`` (rows per step over all ranks, 32), ``learningRate``, ``accumulationSteps`` (1), ``maxGradNorm``,
-        ``precision`` ("fp32"), ``earlyStoppingPatience`` and what goes with it, ``maxIter`` (epochs, 1), ``seed`` (0), ``num_workers``
-        (one per slot), ``device`` ("cpu"), ``strategy`` (``spark.sparkdl.comm.strategy``), ``checkpointDir``; also
-        ``features_col`` and so on.
+        ``precision`` ("fp32"), ``earlyStoppingPatience`` and what goes with it, ``maxIter`` (epochs, 1), ``seed`` (0),
+        ``num_workers`` (one per slot), ``device`` ("cpu"), ``strategy`` (``spark.sparkdl.comm.strategy``),
+        ``checkpointDir``; also ``features_col`` and so on.
     :raises TypeError: an unknown keyword, or a value of the wrong type.
 
     With ``checkpointDir`` the state of training is written every ``checkpointInterval`` steps or ``checkpointSeconds``
