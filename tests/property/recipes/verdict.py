@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,9 @@ def judge(recipe: Recipe, fitter: Fitter) -> Verdict:
     trained: Trained | None = None
     why = ""
     try:
-        trained = reference.train(recipe)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of schedules, when fp16 skips the first step
+            trained = reference.train(recipe)
     except Exception as exc:  # noqa: BLE001 - plain torch does not do it: whatever it says
         why = f"{type(exc).__name__}: {exc}"
     try:
