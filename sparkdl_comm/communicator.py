@@ -19,6 +19,7 @@ from .errors import DeadlineError, GangError, InputError
 from .train.control import VERDICT_SECONDS
 from .train.gang import Gang
 from .train.handshake import TIMEOUT_KEY
+from .train.torch_errors import peer_late
 
 T = TypeVar("T")
 
@@ -226,7 +227,7 @@ def _typed(what: str, gang: Gang, seconds: float) -> Iterator[None]:
         yield
     except RuntimeError as exc:
         gang.check(VERDICT_SECONDS)
-        if "timed out" not in str(exc).lower():
+        if not peer_late(exc):
             raise
         raise DeadlineError(
             f"rank {gang.rank} waited {seconds:g} s for the others in {what}; set {TIMEOUT_KEY}",

@@ -122,7 +122,7 @@ def _size(text: str) -> int:
     try:
         return parse_size(text)
     except ConfError:
-        raise ValueError("a number and B, KiB, MiB or GiB, such as 64KiB; 4 bytes at least") from None
+        raise ValueError("a number and B, KiB, MiB, GiB, kB, MB or GB, such as 64KiB; 4 bytes at least") from None
 
 
 def _size_or_0(text: str) -> int:
@@ -238,7 +238,8 @@ KEYS: tuple[Key, ...] = (
         "driver_host",
         "name or address",
         "",
-        "Name or address by which executors reach the process that calls fit, and on which it listens. Empty:\n"
+        "Name or address by which executors reach the process that calls fit. It listens there, or on\n"
+        "spark.driver.bindAddress if that is set; where neither is its own (NAT), on its first NIC. Empty:\n"
         "spark.driver.host; in a Spark Connect client, its address on the way to the server.",
         _text,
     ),

@@ -15,6 +15,7 @@ from .conf import CommConf
 from .data.dataset import tensor_columns
 from .errors import ConfError, InputError
 from .train.function import FunctionSpec, Script, make_function_fn
+from .train.interrupt import interruptible
 from .train.launch import run_gang, run_tasks
 from .train.local import HOST, run_locally
 from .train.process_group import BACKENDS
@@ -83,7 +84,9 @@ class CommDistributor:
         :raises RankFailedError: ``train_fn`` raised; with the traceback of the rank. The other ranks were stopped.
         :raises GangError: a rank was lost, or did not come in time.
         """
-        return self._run(SparkSession.active(), _call(train_fn, args, kwargs), None)
+        spark = SparkSession.active()
+        with interruptible(spark):
+            return self._run(spark, _call(train_fn, args, kwargs), None)
 
     def run_on_df(self, train_fn: Callable[..., Any], df: DataFrame, *args: Any, **kwargs: Any) -> Any:
         """Calls ``train_fn(dataset, *args, **kwargs)`` in each rank; ``dataset`` has the rank's share of the rows of ``df``.
@@ -105,7 +108,8 @@ class CommDistributor:
             raise InputError("run_on_df takes a function, not a file: a file could not get the dataset")
         if self.local_mode:
             raise ConfError("local_mode=True: run_on_df needs ranks in executors, where the rows are")
-        return self._run(df.sparkSession, _call(train_fn, args, kwargs), tensor_columns(df))
+        with interruptible(df.sparkSession):
+            return self._run(df.sparkSession, _call(train_fn, args, kwargs), tensor_columns(df))
 
     def _run(self, spark: SparkSession, call: Callable[..., Any], rows: DataFrame | None) -> Any:
         conf = CommConf.from_mapping(session.session_conf(spark))
@@ -121,9 +125,12 @@ class CommDistributor:
             local=self.local_mode,
         )
         if self.local_mode:
-            return _gang(spec, run_locally, HOST, None)
+            return _gang(spec, run_locally, HOST, None, None)
+        session.use_own_python(spark)
         session.check_dynamic_allocation(spark)
         world = session.check_slots(spark, self.num_workers, conf.slot_timeout)
+        session.tell_threads(spark, world)
+        session.tell_clear(spark, "what ranks send each other, what they print, and what train_fn returns")
         spec = dataclasses.replace(spec, world=world)
         partitions = spark.range(0, world, 1, numPartitions=world) if rows is None else rows.repartition(world)
         with TURNS.turn(world, session.slots_now(spark), conf.turn_timeout):
@@ -131,11 +138,18 @@ class CommDistributor:
                 spec,
                 lambda spec: run_tasks(partitions, make_function_fn(spec)),
                 session.driver_host(spark, conf),
+                session.driver_bind(spark),
                 SlotWatch(spark, world, conf.slot_timeout),
             )
 
 
-def _gang(spec: FunctionSpec, start: Callable[[FunctionSpec], list[str]], host: str, slots: SlotWatch | None) -> Any:
+def _gang(
+    spec: FunctionSpec,
+    start: Callable[[FunctionSpec], list[str]],
+    host: str,
+    bind: str | None,
+    slots: SlotWatch | None,
+) -> Any:
     """Run the ranks with ``start``; returns what rank 0's function did."""
     tensors, _ = run_gang(
         lambda address: start(dataclasses.replace(spec, driver_address=address)),
@@ -144,6 +158,7 @@ def _gang(spec: FunctionSpec, start: Callable[[FunctionSpec], list[str]], host: 
         secret=spec.secret,
         epoch_id=spec.epoch_id,
         host=host,
+        bind=bind,
     )
     return unpack(tensors)
 

@@ -26,6 +26,9 @@ class SparkdlCommError(Exception):
     `log_tail`: the last 100 lines that the rank had printed, empty if unknown.
     """
 
+    #: Whether the message alone says what to change, wherever it was raised, unless code of the user's is behind it.
+    explains_itself = False
+
     def __init__(
         self,
         message: str = "",
@@ -46,6 +49,8 @@ class SparkdlCommError(Exception):
 
     def __str__(self) -> str:
         text = self.message
+        if self.explains_itself and not self.remote_traceback:
+            return text
         if self.remote_traceback:
             text += f"\n\nTraceback of rank {self.rank}:\n{self.remote_traceback}"
         if self.log_tail:
@@ -59,13 +64,19 @@ class SparkdlCommError(Exception):
 class ConfError(SparkdlCommError, ValueError):
     """A setting is wrong; the message names the key to change."""
 
+    explains_itself = True
+
 
 class InputError(SparkdlCommError, ValueError):
-    """Data given to us are wrong: a missing column, a wrong type, a message that does not parse."""
+    """Data given to us are wrong: a missing column, a wrong type, nulls, labels that are none of the classes."""
+
+    explains_itself = True
 
 
 class ModelError(SparkdlCommError, ValueError):
     """The model cannot be used: cannot be shipped, has tensors we cannot send, does not fit its weights."""
+
+    explains_itself = True
 
 
 class PluginError(SparkdlCommError, RuntimeError):
@@ -147,6 +158,10 @@ class AuthenticationError(GangError):
     """The peer does not know the gang's secret, or does not speak our protocol."""
 
 
+class ProtocolError(GangError):
+    """What a member of the gang sent cannot be understood: it runs another version of this package, or has a bug."""
+
+
 #: Classes that may be rebuilt from a name that came over the network. RankFailedError is not among them: it
 #: stands for all classes that are not here.
 BY_NAME: dict[str, type[SparkdlCommError]] = {
@@ -169,5 +184,6 @@ BY_NAME: dict[str, type[SparkdlCommError]] = {
         RankLostError,
         DeadlineError,
         AuthenticationError,
+        ProtocolError,
     )
 }

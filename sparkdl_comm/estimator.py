@@ -84,9 +84,9 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
 
     With ``checkpointDir`` the state of training is written every ``checkpointInterval`` steps or ``checkpointSeconds``
     seconds, while training goes on; the newest ``checkpointKeep`` (2) stay. ``fit`` goes on from there when a rank was lost
-    (``spark.sparkdl.comm.maxRestarts``), and another ``fit`` does with ``resume=True``: with the same rows in the same
-    partitions it ends with the bits of one that was never interrupted. The optimizer's settings, such as the learning rate,
-    are then those of the checkpoint.
+    (``spark.sparkdl.comm.maxRestarts``), and another ``fit`` does with ``resume=True``: with the same rows it ends with the
+    bits of one that was never interrupted. The optimizer's settings, such as the learning rate, are then those of the
+    checkpoint.
 
     ``model``, ``loss``, ``optimizer`` and so on are attributes, not Params: Params must be JSON. :meth:`copy` shares
     them.
@@ -175,12 +175,19 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         cause; SlotsError (others hold the slots); PersistenceError (a checkpoint cannot be written or read), and
         ConfError, ModelError or InputError if the last one is of another run.
         """
+        from .train.interrupt import interruptible
+
+        with interruptible(session.session_of(dataset)):
+            return self._train(dataset)
+
+    def _train(self, dataset: DataFrame) -> TorchModel:
         from .train import elementwise
         from .train.launch import launch
         from .train.strategies import strategy_class
         from .train.turns import TURNS
 
         spark = session.session_of(dataset)
+        session.use_own_python(spark)
         self._check_params()
         conf = CommConf.from_mapping(session.session_conf(spark), strategy=self.getStrategy())
         strategy = strategy_class(conf)
@@ -210,6 +217,17 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         checkpoints = self.checkpoints(spark)
         world = session.check_slots(spark, self.getNumWorkers(), conf.slot_timeout)
         strategy.check(conf, world)
+        session.tell_threads(spark, world)
+        gradients = "" if strategy.needs_plugin else "gradients, "
+        session.tell_clear(
+            spark, f"{gradients}the trained model, what ranks print, and what they tell each other between steps"
+        )
+        if self.getBatchSize() < world:
+            warnings.warn(
+                f"batchSize={self.getBatchSize()} is less than num_workers={world}: batchSize is of all ranks together, so in"
+                f" each step {world - self.getBatchSize()} of them have no rows. Set it to at least num_workers",
+                stacklevel=4,  # the caller of fit
+            )
 
         spec = TrainSpec(
             model=model,
@@ -240,7 +258,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             warnings.warn(
                 f"batchSize={spec.batch_size} x accumulationSteps={optimization.accumulation_steps} is more than the"
                 f" {summary['rows']} rows there are: each epoch was one step, on all of them",
-                stacklevel=3,  # the caller of fit
+                stacklevel=4,  # the caller of fit
             )
         shapes = [report.output_shape for report in reports if report.output_shape is not None]
         trained = TorchModel(

@@ -21,6 +21,7 @@ from .train import module_state
 from .train.diagnosis import ClassLabels, compares_values
 from .train.flat import FlatModel
 from .train.objective import MAKE_THEM_THE_MODELS
+from .train.optimizing import check_steps
 from .train.spec import Loss, ModelLike, OptimizerFactory
 
 _CLASS_LOSSES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.MultiMarginLoss)
@@ -34,6 +35,7 @@ def model_like(model: Any) -> ModelLike:
         model = model.module
     if isinstance(model, torch.nn.Module):
         FlatModel(model)  # looks at its parameters
+        _check_hooks(model)
         module_state.check(model)
         return model
     if callable(model):
@@ -43,6 +45,17 @@ def model_like(model: Any) -> ModelLike:
         f"model is {describe(model)}; give a torch.nn.Module, its class, or a function that returns one, "
         "e.g. TorchEstimator(model=LeNet5, ...)"
     )
+
+
+def _check_hooks(module: torch.nn.Module) -> None:
+    """:class:`ModelError` if a parameter has hooks for its gradient: torch leaves them out, without a word, when it pickles
+    or copies a parameter."""
+    hooked = [name for name, p in module.named_parameters() if p._backward_hooks or p._post_accumulate_grad_hooks]
+    if hooked:
+        raise ModelError(
+            f"model: parameter {hooked[0]} has a hook for its gradient (register_hook), and so have {len(hooked) - 1} others;"
+            " it would not arrive at the executors: give a function that makes the module, hooks included"
+        )
 
 
 def _check_signature(factory: Any) -> None:
@@ -107,8 +120,8 @@ def optimizer_factory(optimizer: Any, learning_rate: float | None = None) -> Opt
 
     :param learning_rate: to be made with, instead of its own; None: its own.
     :raises ConfError: it takes no learning rate.
-    :raises ModelError: not callable, an optimizer that already has its parameters, or arguments that a class of torch.optim
-        does not take.
+    :raises ModelError: not callable, an optimizer that already has its parameters, arguments that a class of torch.optim
+        does not take, or a class whose step wants a closure (LBFGS).
     """
     if optimizer is None:
         optimizer = functools.partial(torch.optim.SGD, lr=0.01)
@@ -127,9 +140,10 @@ def optimizer_factory(optimizer: Any, learning_rate: float | None = None) -> Opt
     kind = getattr(optimizer, "func", optimizer)  # of a functools.partial
     if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
         try:
-            optimizer([torch.nn.Parameter(torch.zeros(1, 1))])  # a matrix: Muon takes no other
+            made = optimizer([torch.nn.Parameter(torch.zeros(1, 1))])  # a matrix: Muon takes no other
         except (TypeError, ValueError) as error:
             raise ModelError(f"optimizer: {kind.__name__} does not take these arguments: {error}") from error
+        check_steps(made)
     return optimizer
 
 

@@ -36,8 +36,9 @@ from .persistence import TorchModelReader, TorchModelWriter
 from .predict import Predictor
 from .report.timeline import Timeline
 from .scoring import PREDICTION, Activation, Kind, OutputShape, Scoring, columns_of, kind_of, members_of
-from .session import session_of
+from .session import session_of, use_own_python
 from .shipping import ship
+from .train.first_touch import FirstTouch
 
 #: What a module is called with: one tensor, or several.
 Example: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
@@ -95,6 +96,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         :raises ModelError: ``activation`` is none of those above.
         """
         spark = session_of(dataset)
+        use_own_python(spark)
         self._check_params()
         kind = kind_of(self.classification, self.activation, self.output_shape)
         members = members_of(self.output_shape)
@@ -126,7 +128,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         fields = [StructField(column, prediction if column == PREDICTION else VectorUDT()) for column in added]
         kept = rows.schema.fields[: len(dataset.columns)]
         read = [_without_nulls(field) if place in dict(features) else field for place, field in enumerate(kept)]
-        scored = rows.mapInArrow(predictor, StructType([*read, *fields]))
+        scored = rows.mapInArrow(FirstTouch(predictor, rank=False), StructType([*read, *fields]))
         as_given = [F.col(field.name).cast(field.dataType).alias(field.name, metadata=field.metadata) for field in kept]
         return scored.select(*as_given, *added).toDF(*dataset.columns, *added.values())
 

@@ -13,9 +13,10 @@ from pyspark import Broadcast, TaskContext
 
 from .data import arrow
 from .data.fields import Field
-from .errors import ConfError
+from .errors import ConfError, InputError
 from .scoring import PREDICTION, Scoring
 from .shipping import SessionModule
+from .train.diagnosis import misfit
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Predictor:
     which come those of ``scoring``; others that come in after them hold features converted for us. ``batch_size``:
     rows per forward pass. ``scoring``: what to make of the outputs. ``device``: cpu or cuda.
 
-    :raises InputError: null features, or vectors of different lengths in one batch; with the number of rows.
+    :raises InputError: null features, or vectors of different lengths in one batch; with the number of rows. Features of
+        another width than the model's first layer takes.
     :raises ModelError: the output does not have one row per row, or is a vector where a number was expected.
     """
 
@@ -52,6 +54,15 @@ class Predictor:
             columns, names = batch.columns[: self.columns], batch.schema.names[: self.columns]
             yield pa.RecordBatch.from_arrays([*columns, *predicted], names=[*names, *self.scoring.columns])
 
+    def _outputs(self, module: torch.nn.Module, rows: list[torch.Tensor]) -> Any:
+        try:
+            return module(*rows)
+        except RuntimeError:
+            problem = misfit(module, rows, [field for _, field in self.features])
+            if problem is None:
+                raise
+            raise InputError(problem) from None
+
     def _predict(self, module: torch.nn.Module, device: torch.device | None, batch: pa.RecordBatch) -> list[pa.Array]:
         inputs = [arrow.read(field, batch.column(index)) for index, field in self.features]
         outputs = []
@@ -60,7 +71,7 @@ class Predictor:
                 rows = [
                     torch.from_numpy(values[start : start + self.batch_size].copy()).to(device) for values in inputs
                 ]
-                outputs.append(_on_cpu(module(*rows)))
+                outputs.append(_on_cpu(self._outputs(module, rows)))
             columns = [column.numpy() for column in self.scoring(_joined(outputs), batch.num_rows)]
         members = list(self.scoring.members)
         if members:

@@ -14,6 +14,7 @@ from .errors import ConfError, ModelError
 from .params import TorchParams
 from .report.loggers import RunLogger
 from .session import shared_directory
+from .storage import check_checkpoint_directory
 from .train.callbacks import Callback
 from .train.schedule import VALIDATE, watches
 from .train.spec import Checkpoints, Observation, Optimization, Stopping
@@ -95,12 +96,15 @@ class TrainingRecipe(TorchParams):
         return Observation(dict(metrics), callbacks, stopping)
 
     def checkpoints(self, spark: SparkSession) -> Checkpoints | None:
-        """None: there are to be none. Raises what :func:`sparkdl_comm.session.shared_directory` does."""
+        """None: there are to be none. Raises what :func:`sparkdl_comm.session.shared_directory` and
+        :func:`sparkdl_comm.storage.check_checkpoint_directory` do."""
         directory = self.getCheckpointDir()
         if directory is None:
             return None
+        directory = shared_directory(spark, directory, "checkpointDir")
+        check_checkpoint_directory(spark, directory, self.getResume())
         return Checkpoints(
-            directory=shared_directory(spark, directory, "checkpointDir"),
+            directory=directory,
             every_steps=self.getCheckpointInterval(),
             every_seconds=self.getCheckpointSeconds(),
             keep=self.getCheckpointKeep(),

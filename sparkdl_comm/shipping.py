@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+import re
+import sys
 import tempfile
 import uuid
 from dataclasses import dataclass, field
@@ -16,8 +18,23 @@ import torch
 from pyspark import Broadcast, SparkFiles, cloudpickle
 from pyspark.sql import SparkSession
 
+from .errors import ModelError
 from .session import is_classic
 from .train.spec import ModelLike
+
+
+def missing_module(message: str) -> ModelError:
+    """What to do about a module of the user's that executors do not have. ``message``: of the ModuleNotFoundError there."""
+    match = re.search(r"No module named '([^']*)'", message)
+    name = match[1] if match else ""
+    top = sys.modules.get(name.partition(".")[0])
+    file = Path(getattr(top, "__file__", None) or f"{name.partition('.')[0]}.py")
+    what = f"a zip of {file.parent}" if file.name == "__init__.py" else str(file)
+    return ModelError(
+        f"executors have no module {name!r}, which the model, function or another argument is from. Give them {what}:"
+        " spark.sparkContext.addPyFile(path) before fit or run, spark-submit --py-files, or on Spark Connect"
+        " spark.addArtifacts(path, pyfile=True); a library is better installed there"
+    )
 
 
 class Shipped:

@@ -20,10 +20,11 @@ from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
 from .conf import CommConf
-from .errors import BY_NAME, PersistenceError, SparkdlCommError
+from .errors import BY_NAME, ConfError, PersistenceError, SparkdlCommError
 from .ps.files import ExecutorFiles
 from .session import is_classic, session_conf
 from .shipping import add_file
+from .train.checkpoint import check_unused, complete_steps
 
 #: Bytes of a file per row on the way to the client.
 _CHUNK = 1 << 20
@@ -61,6 +62,25 @@ def open_store(spark: SparkSession, path: str) -> Store:
     return DriverStore(spark, path) if is_classic(spark) else ExecutorStore(spark, path)
 
 
+def check_checkpoint_directory(spark: SparkSession, directory: str, resume: bool) -> None:
+    """What the driver can know of a directory for checkpoints before any executor is touched. Rank 0 looks again.
+
+    :param directory: a local path, or a URI for Hadoop.
+    :raises ConfError: it cannot be written; or has checkpoints already, and ``resume`` is not set.
+    """
+    local = directory.startswith("/")
+    # The driver of a cluster need not share a mount of its executors.
+    if not is_classic(spark) or (local and not (spark.sparkContext.master or "").startswith("local")):
+        return
+    try:
+        store = DriverStore(spark, f"file://{directory}" if local else directory)
+        steps = complete_steps(store.names())
+        store.try_writing()
+    except PersistenceError as error:
+        raise ConfError(f"checkpointDir={directory}: {error.message}") from error
+    check_unused(directory, steps, resume)
+
+
 class DriverStore(Store):
     """The driver's JVM does the work."""
 
@@ -94,6 +114,20 @@ class DriverStore(Store):
             with self._named("read"):
                 self._fs.copyToLocalFile(False, self._target, self._at(copied.as_uri()), True)
             yield copied
+
+    def names(self) -> list[str]:
+        """What is in the directory; nothing if it is not there."""
+        with self._named("look at"):
+            there = self._fs.listStatus(self._target) if self._fs.exists(self._target) else []
+            return [status.getPath().getName() for status in there]
+
+    def try_writing(self) -> None:
+        """Makes the directory, and a file in it, which is deleted."""
+        probe = f"{self._target.toString()}/.probe-{uuid.uuid4().hex[:12]}"
+        with self._named("write"):
+            self._fs.mkdirs(self._target)
+            self._fs.create(self._at(probe), False).close()
+            self._fs.delete(self._at(probe), False)
 
     def _at(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)

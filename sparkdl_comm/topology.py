@@ -31,8 +31,8 @@ MAX_HOSTS = 65536
 
 KNOWN = "star:N, bcube:n,k, bcube:n0xn1x…, fattree:k[,oversub=R], hosts:MxS; each may end in a rate, such as ,200mbit"
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(b|kib|mib|gib)?", re.IGNORECASE)
-_SIZES = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(b|kib|mib|gib|kb|mb|gb)?", re.IGNORECASE)
+_SIZES = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(bit|kbit|mbit|gbit)", re.IGNORECASE)
 
@@ -59,14 +59,16 @@ def format_rate(rate: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes in ``64MiB``, ``100KiB``, ``12``.
+    """Bytes in ``64MiB``, ``100MB`` (10^8), ``12``.
 
     :raises ConfError: no such size, or less than 4 bytes.
     """
     match = _SIZE.fullmatch(text.strip())
     size = round(float(match[1]) * _SIZES[(match[2] or "b").lower()]) if match else 0
     if size < 4:
-        raise ConfError(f"size {text!r}: must be a number and B, KiB, MiB or GiB, such as 64MiB; 4 bytes at least")
+        raise ConfError(
+            f"size {text!r}: must be a number and B, KiB, MiB, GiB, kB, MB or GB, such as 64MiB; 4 bytes at least"
+        )
     return size
 
 

@@ -3,7 +3,8 @@
 1. Take the record batches as they come, checking them; drop nothing yet, copy nothing yet.
 2. Sort by the ``id`` column: Spark's shuffle delivers rows in any order, and the same seed must give the same model. Rows
    for validation come after those for training.
-3. Allocate the arrays once and copy every batch to where its rows belong, letting go of it.
+3. Allocate the arrays once and copy every batch to where its rows belong, letting go of it. Rows of one id are equal, but
+   where hashes collide or zeros differ in their sign: such rows are put in the order of their bytes.
 4. When all ranks know what the others have, refuse rows that cannot be used, with their number over all ranks.
 
 So memory peaks at the data as received plus the data as kept, and there is never a Python object per row.
@@ -25,6 +26,9 @@ from . import arrow
 from .decoding import decode_batch
 from .fields import Field, RowFormat
 from .inspection import Inspection, refuse
+
+#: Rows with equal ids that are compared at once.
+_COMPARED = 4096
 
 
 @dataclass(frozen=True)
@@ -172,7 +176,27 @@ def _fill(kept: list[pa.RecordBatch], rows: RowFormat) -> tuple[np.ndarray, list
         if weights is not None:
             weights[where] = batch["weight"].to_numpy(zero_copy_only=False)
         start += batch.num_rows
-    return ids[order], [column.array for column in columns], weights, int(len(held) - held.sum())
+    arrays = [column.array for column in columns]
+    _order_equal_ids(ids[order], held[order], arrays if weights is None else [*arrays, weights])
+    return ids[order], arrays, weights, int(len(held) - held.sum())
+
+
+def _order_equal_ids(ids: np.ndarray, held: np.ndarray, arrays: list[np.ndarray]) -> None:
+    """Puts rows that are not equal, although their ids are, in the order of their bytes. All are sorted by ids."""
+    equal = (ids[1:] == ids[:-1]) & (held[1:] == held[:-1])  # to the row before, from the second row on
+    views = [array.reshape(len(ids), -1).view(np.uint8) for array in arrays if array.size]
+    places = np.flatnonzero(equal)
+    different: list[int] = []
+    for start in range(0, len(places), _COMPARED):
+        part = places[start : start + _COMPARED]
+        found = np.any([(view[part] != view[part + 1]).any(1) for view in views], axis=0)
+        different += part[found].tolist()
+    edges = np.append(np.flatnonzero(np.append(True, ~equal)), len(ids))
+    for group in np.unique(np.searchsorted(edges, different, "right")):
+        rows = range(edges[group - 1], edges[group])
+        order = sorted(rows, key=lambda row: [view[row].tobytes() for view in views])
+        for view in views:
+            view[rows.start : rows.stop] = view[order]
 
 
 def _joined(columns: list[pa.Array], dtype: Any) -> np.ndarray:

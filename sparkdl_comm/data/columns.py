@@ -66,8 +66,8 @@ def training_rows(
         if not isinstance(kind, NumericType):
             raise InputError(f"weightCol: column {rows.weight!r} is {kind.simpleString()}; accepted are numbers")
         named["weight"] = _column(rows.weight).cast("double")
-    # Spark's shuffles deliver rows in any order. What a row holds is all that is the same in every run, so ranks sort
-    # by that; rows that are equal may change places.
+    # Spark splits its input by the executors that are there, and its shuffles deliver rows in any order. What a row holds is
+    # all that is the same in every run, so it decides the row's rank, and ranks sort by it.
     contents = list(named.values())
     named["id"] = F.xxhash64(*contents)
     indicator, fraction = params.getValidationIndicatorCol(), params.getValidationFraction()

@@ -21,6 +21,9 @@ import numpy as np
 
 from ..errors import InputError
 
+#: Rows per rank below which chance alone may give one rank twice as many as another.
+_FEW = 100
+
 
 @dataclass(frozen=True)
 class BatchPlan:
@@ -77,3 +80,14 @@ def permutation(rows: int, seed: int, epoch: int, rank: int) -> np.ndarray:
     """
     sequence = np.random.SeedSequence([seed % 2**64, epoch, rank])
     return np.random.Generator(np.random.Philox(sequence)).permutation(rows)
+
+
+def lopsided(counts: Sequence[int]) -> str | None:
+    """What to tell of ranks with ``counts`` rows each: one of them has so many that the others wait for it; or None."""
+    total, most = sum(counts), max(counts)
+    if total < _FEW * len(counts) or most <= 2 * total / len(counts):
+        return None
+    return (
+        f"rank {counts.index(most)} has {most} of the {total} rows, and the others wait for it in each step: equal rows go to"
+        " the same rank, and there are many of some. Merge equal rows, with their number as weightCol"
+    )

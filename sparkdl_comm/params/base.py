@@ -10,6 +10,51 @@ from pyspark.ml.param import Params
 
 from ..errors import ConfError
 
+#: What other frameworks call these; the first name that is known is meant.
+_ELSEWHERE = {
+    "epochs": ("maxIter",),
+    "num_epochs": ("maxIter",),
+    "n_epochs": ("maxIter",),
+    "max_epochs": ("maxIter",),
+    "iterations": ("maxIter",),
+    "lr": ("learningRate", "optimizer"),
+    "eta": ("learningRate", "optimizer"),
+    "learning_rate": ("learningRate", "optimizer"),
+    "learningRate": ("optimizer",),
+    "weight_decay": ("optimizer",),
+    "momentum": ("optimizer",),
+    "batch": ("batchSize",),
+    "bs": ("batchSize",),
+    "workers": ("num_workers",),
+    "numWorkers": ("num_workers",),
+    "n_workers": ("num_workers",),
+    "num_processes": ("num_workers",),
+    "num_proc": ("num_workers",),
+    "world_size": ("num_workers",),
+    "features": ("featuresCol",),
+    "feature_cols": ("featuresCols",),
+    "label": ("labelCol",),
+    "target": ("labelCol",),
+    "loss_fn": ("loss",),
+    "criterion": ("loss",),
+    "net": ("model",),
+    "module": ("model",),
+    "network": ("model",),
+    "scheduler": ("lr_scheduler",),
+    "random_state": ("seed",),
+    "random_seed": ("seed",),
+    "use_gpu": ("device",),
+    "useGpu": ("device",),
+    "gpu": ("device",),
+    "clip_grad_norm": ("maxGradNorm",),
+    "gradient_clip_val": ("maxGradNorm",),
+    "gradient_accumulation_steps": ("accumulationSteps",),
+    "accumulate_grad_batches": ("accumulationSteps",),
+    "validation_split": ("validationFraction",),
+    "patience": ("earlyStoppingPatience",),
+    "resume_from_checkpoint": ("resume",),
+}
+
 
 class KeywordParams(Params):
     """Base of a group of Params.
@@ -25,13 +70,19 @@ class KeywordParams(Params):
         for keyword, value in keywords.items():
             name = names.get(keyword, keyword)
             if not self.hasParam(name):
-                known = sorted({*names, *names.values()})
-                nearest = difflib.get_close_matches(keyword, known, n=1, cutoff=0.0)[0]
+                nearest = self._meant(keyword, sorted({*names, *names.values()}))
                 raise TypeError(f"{type(self).__name__}: unknown parameter {keyword!r}; did you mean {nearest!r}?")
             if name in values:
                 raise TypeError(f"{type(self).__name__}: {name} given twice, as {name} and as {snake_case(name)}")
             values[name] = value
         self._set(**values)
+
+    def _meant(self, keyword: str, known: list[str]) -> str:
+        """The parameter, or attribute, that an unknown keyword is most likely to stand for."""
+        for name in _ELSEWHERE.get(keyword, ()):
+            if self.hasParam(name) or hasattr(self, name):
+                return name
+        return difflib.get_close_matches(keyword, known, n=1, cutoff=0.0)[0]
 
     def _check_params(self) -> None:
         """:class:`ConfError` naming Param, value and limit, if a value cannot be used. Groups extend it."""

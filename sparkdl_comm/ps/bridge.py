@@ -13,9 +13,17 @@ import os
 import socket
 from typing import Any
 
-from sparkdl_comm.errors import BridgeError, DeadlineError, PersistenceError, PluginError, RankLostError
+from sparkdl_comm.errors import (
+    BridgeError,
+    ConfError,
+    DeadlineError,
+    PersistenceError,
+    PluginError,
+    RankLostError,
+    SparkdlCommError,
+)
 
-PROTOCOL = 5
+PROTOCOL = 6
 #: What holds nothing in its answer, and is done many times in an iteration.
 POSTED = frozenset({"cut", "publish", "prefetch", "push"})
 MAX_FRAME = 16 << 20
@@ -78,7 +86,7 @@ class Bridge:
     def request(self, op: str, **fields: Any) -> dict[str, Any]:
         """The executor's answer.
 
-        Raises DeadlineError, RankLostError, PersistenceError or BridgeError, as the executor says.
+        Raises DeadlineError, RankLostError, PersistenceError, PluginError, ConfError or BridgeError, as the executor says.
         """
         self._deferred += encode_frame({"op": op, **fields})
         self._flush(op)
@@ -129,7 +137,7 @@ class Bridge:
         return bytes(data)
 
 
-def _error(op: str, answer: dict[str, Any]) -> BridgeError | DeadlineError | PersistenceError | RankLostError:
+def _error(op: str, answer: dict[str, Any]) -> SparkdlCommError:
     kind, message = answer.get("error"), f"{answer.get('op', op)}: {answer.get('message')}"
     peer = answer.get("peer", -1)
     if kind == "Deadline":
@@ -138,4 +146,8 @@ def _error(op: str, answer: dict[str, Any]) -> BridgeError | DeadlineError | Per
         return RankLostError(message, rank=peer)
     if kind == "File":
         return PersistenceError(message)
+    if kind == "Plugin":
+        return PluginError(message)
+    if kind == "Conf":
+        return ConfError(message)
     return BridgeError(f"{message} ({kind})")

@@ -12,6 +12,7 @@ from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.optimizing import OptimizerMaker
 from sparkdl_comm.train.process_group import default_group
 from sparkdl_comm.train.replicated import Replicated
+from sparkdl_comm.train.torch_errors import peer_late
 
 
 class AllReduce(Replicated):
@@ -43,7 +44,7 @@ class AllReduce(Replicated):
         try:
             run()
         except RuntimeError as exc:
-            if "timed out" not in str(exc).lower():
+            if not peer_late(exc):
                 raise
             raise DeadlineError(
                 f"a {self.backend} {what} waited {self.conf.timeout:g} s for another rank; a rank that needs longer than"

@@ -64,6 +64,29 @@ class Batching:
         if not all(blind) and gang.world > 1:
             self.profiler = Profiler(len(model.layers), conf.ps_profile_iterations)
 
+    def report(self) -> dict[str, dict[str, Any]]:
+        """The last plans, with what was ``asked`` for, and the ``outcome`` of that."""
+        return {
+            name: {**plan, "asked": self._policies[name], "outcome": self._outcome(name)}
+            for name, plan in self.plans.items()
+        }
+
+    def _outcome(self, direction: str) -> str:
+        policy = self._policies[direction]
+        if policy.partition(":")[0] in _BLIND:
+            return "used"
+        if direction not in self._profiled:
+            return (
+                f"not tried: nothing was measured in {self._conf.ps_profile_iterations} iterations"
+                " (spark.sparkdl.comm.ps.profileIterations): fewer were done, or there is one rank, or a GPU"
+            )
+        if self._trial is None:
+            return "used"
+        if not self._trial.is_over:
+            return f"used: on trial when the run ended, {self._trial.current} in use"
+        chosen = self._trial.current
+        return "tried, and used" if chosen == policy else f"tried, and rejected: {chosen} was faster"
+
     def due(self, step: int) -> bool:
         """Whether all ranks look at the profile after this step, counted from 1. The first one is not measured."""
         if self.profiler is None:

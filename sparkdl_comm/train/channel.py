@@ -2,9 +2,9 @@
 results, whose size is limited and which come only when the task is over. The driver's end; rank 0's is
 :mod:`sparkdl_comm.train.driver_client`.
 
-Frames from rank 0, after handshake and hello: `progress` and `log` (any number), `tensors` (a header, then raw bytes) or
-`failure`, `bye`. The driver answers the tensors with `received`, so that rank 0 does not end its task before they are
-there.
+Frames from rank 0, after handshake and hello: `progress` and `log` (any number), `tensors` (a header, then raw bytes, then a
+frame with their CRC-32) or `failure`, `bye`. The driver answers the tensors with `received`, so that rank 0 does not end its
+task before they are there.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import select
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 import psutil
 import torch
 
-from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
+from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, RankLostError, SparkdlCommError
 from sparkdl_comm.train import handshake, listen
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.handshake import TIMEOUT_KEY, Address, Clock, hang_up, recv_frame, send_frame
@@ -57,12 +58,12 @@ class DriverListener:
         *,
         on_log: OnLog | None = None,
         epoch: str | None = None,
-        nic: str | None = None,
+        bind: str | None = None,
         max_bytes: int | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Listens at once on the address of `nic`, or that `host` resolves to; else ConfError. `max_bytes`:
-        most that the tensors may take; None: the memory available when they come."""
+        """Listens at once, on an address that `host` and `bind` say (see `listen.driver_addresses`); else ConfError.
+        `max_bytes`: most that the tensors may take; None: the memory available when they come."""
         self._on_progress = on_progress
         self._on_log = on_log or _ignore
         self._max_bytes = max_bytes
@@ -74,8 +75,10 @@ class DriverListener:
         self._tensors: dict[str, torch.Tensor] | None = None
         self._error: SparkdlCommError | None = None
         self._failure: Failure | None = None
-        self._door = listen.Door(listen.choose_address(host, nic), ports, secret, self._guest, clock)
-        self.address: Address = self._door.address
+        ip, told = listen.driver_addresses(host, bind)
+        self._door = listen.Door(ip, ports, secret, self._guest, clock)
+        #: For rank 0.
+        self.address: Address = (told, self._door.address[1])
         self._wake_in, self._wake_out = socket.socketpair()
         self._thread = threading.Thread(target=self._accept, name="sparkdl-driver", daemon=True)
         self._thread.start()
@@ -92,7 +95,7 @@ class DriverListener:
     def tensors(self, deadline: float) -> dict[str, torch.Tensor]:
         """The trained tensors, on the CPU. `deadline` is a value of the clock (`time.monotonic()`, seconds).
 
-        Raises DeadlineError, RankLostError (rank 0 went away before it had sent them), InputError (wrong
+        Raises DeadlineError, RankLostError (rank 0 went away before it had sent them), ProtocolError (wrong
         header), GangError (it closed without sending any; the listener is closed).
         """
 
@@ -183,11 +186,17 @@ class DriverListener:
             if kind == "tensors":
                 limit = psutil.virtual_memory().available if self._max_bytes is None else self._max_bytes
                 tensors = allocate(message, limit)
+                crc = 0
                 for tensor in tensors.values():
                     for piece in pieces(raw(tensor)):
                         if self._sock is not sock:  # the kernel takes more even after `hang_up`
                             raise GangError("the driver waits for this model no longer")
                         handshake.recv_into(sock, piece, clock() + STALL_SECONDS, clock)
+                        crc = zlib.crc32(piece, crc)
+                if recv_frame(sock, 64, clock() + STALL_SECONDS, clock) != {"crc32": crc}:
+                    raise GangError(
+                        "the trained model came with other bytes than rank 0 sent: something on the way is broken"
+                    )
                 with self._changed:
                     if self._sock is sock:
                         self._tensors = tensors
@@ -204,7 +213,7 @@ class DriverListener:
             elif kind == "log" and isinstance(message.get("lines"), list) and isinstance(message.get("dropped"), int):
                 self._show(self._on_log, message["lines"], message["dropped"])
             else:
-                raise InputError(f"rank 0 sent an unknown message {kind!r:.40}")
+                raise ProtocolError(f"rank 0 sent an unknown message {kind!r:.40}")
 
     def _show(self, callback: Callable[..., None], *what: Any) -> None:
         try:

@@ -24,7 +24,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,31 @@ import safetensors
 import safetensors.torch
 import torch
 
-from sparkdl_comm.errors import PersistenceError
+from sparkdl_comm.errors import ConfError, PersistenceError
 from sparkdl_comm.train.folder import Folder, sums
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 _COMPLETE = re.compile(r"step-(\d{8,})")
+_PROBE = ".probe-"
 _UNFINISHED = re.compile(r"step-\d{8,}\.tmp-(.+)")
 
 Tensors = dict[str, torch.Tensor]
+
+
+def complete_steps(names: Iterable[str]) -> list[int]:
+    """Steps of the complete checkpoints among what is in a directory, newest first."""
+    found = map(_COMPLETE.fullmatch, names)
+    return sorted((int(match[1]) for match in found if match), reverse=True)
+
+
+def check_unused(directory: str, steps: Sequence[int], resume: bool) -> None:
+    """:class:`ConfError` if there are complete checkpoints, and ``resume`` is not set."""
+    if steps and not resume:
+        raise ConfError(
+            f"checkpointDir={directory} has checkpoints already, the newest of step {steps[0]}: set resume=True to go on from"
+            " it, or name another directory"
+        )
 
 
 class CheckpointFolder:
@@ -52,8 +68,20 @@ class CheckpointFolder:
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, newest first."""
-        found = map(_COMPLETE.fullmatch, self._folder.names())
-        return sorted((int(match[1]) for match in found if match), reverse=True)
+        return complete_steps(self._folder.names())
+
+    def probe(self, rank: int) -> str:
+        """Writes a small file, as this rank will have to write large ones; returns its name, to be deleted."""
+        name = f"{_PROBE}{self._epoch}-{rank}"
+        self._folder.create(name, lambda path: path.touch())
+        return name
+
+    def check_shared(self, names: Iterable[str]) -> None:
+        """Rank 0: PersistenceError unless it sees what the others have written."""
+        self._check_seen("", names)
+
+    def delete(self, name: str) -> None:
+        self._folder.delete(name)
 
     def write(self, step: int, parts: Mapping[str, Tensors]) -> dict[str, dict[str, Any]]:
         """Write parts of a checkpoint, contiguous CPU tensors by name. Returns when they are on disk: for :meth:`complete`,
@@ -67,12 +95,7 @@ class CheckpointFolder:
         :param files: what :meth:`write` returned, of all ranks.
         """
         new = self._new(step)
-        absent = sorted(set(files) - set(self._folder.names(new)))
-        if absent:
-            raise PersistenceError(
-                f"rank 0 does not see {', '.join(absent)} in {new}, which other ranks wrote: checkpointDir must be a"
-                " directory that all executors share"
-            )
+        self._check_seen(new, files)
         if _name(step) in self._folder.names():
             # By the gang that this one replaced, whose last rank took its time: it is what this gang has, bit by bit.
             if self.manifest(step)[0].get("run") != dict(run):
@@ -95,7 +118,8 @@ class CheckpointFolder:
             complete, unfinished = _COMPLETE.fullmatch(name), _UNFINISHED.fullmatch(name)
             if complete and int(complete[1]) > last:
                 self._folder.delete(name)
-            if unfinished and unfinished[1] != self._epoch:
+            probe = name.startswith(_PROBE) and not name.startswith(_PROBE + self._epoch)
+            if probe or (unfinished and unfinished[1] != self._epoch):
                 with contextlib.suppress(PersistenceError):  # a rank of that gang may be writing into it still
                     self._folder.delete(name)
 
@@ -143,6 +167,14 @@ class CheckpointFolder:
                 raise PersistenceError(f"cannot write {path} (checkpointDir): {error}") from error
 
         return self._folder.create(f"{self._new(step)}/{name}", write)
+
+    def _check_seen(self, directory: str, names: Iterable[str]) -> None:
+        absent = sorted(set(names) - set(self._folder.names(directory)))
+        if absent:
+            raise PersistenceError(
+                f"rank 0 does not see {', '.join(absent)} in {directory or 'checkpointDir'}, which other ranks wrote:"
+                " checkpointDir must be a directory that all executors share"
+            )
 
     def _new(self, step: int) -> str:
         return f"{_name(step)}.tmp-{self._epoch}"

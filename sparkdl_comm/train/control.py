@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sparkdl_comm.errors import GangError, InputError, SparkdlCommError
+from sparkdl_comm.errors import GangError, ProtocolError, SparkdlCommError
 from sparkdl_comm.train.failure import MAX_JSON, Failure
 from sparkdl_comm.train.handshake import Clock, FrameBuffer, encode_frame
 from sparkdl_comm.train.listen import Door
@@ -251,8 +251,8 @@ class Control:
         elif kind == "failure":
             try:
                 failure = Failure.from_dict(message.get("failure"))
-            except InputError as exc:
-                raise GangError(f"sent a failure that is none: {exc.message}") from exc
+            except ProtocolError as exc:
+                raise ProtocolError(f"sent a failure that is none: {exc.message}") from exc
             peer.said_why = True
             self._report(failure) if self.rank == 0 else self._record(failure)
         elif kind == "go" and self.rank != 0:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
 import time
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -33,6 +35,8 @@ class DriverClient:
         self._lock = threading.Lock()
         self._rest = bytearray()  # of a progress message that the kernel took only a part of
         self._gone: str | None = None
+        self._refused = False  # what `send_tensors` sent
+        self._watch: threading.Thread | None = None
 
     @classmethod
     def connect(
@@ -61,6 +65,22 @@ class DriverClient:
                 raise GangError(f"the driver turned rank 0 of gang epoch {epoch} away: {exc}") from exc
             raise
         return cls(sock, stall_seconds, clock)
+
+    def on_gone(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called, from a thread of its own, when the driver ends the connection, or is gone with it; not if
+        `send_tensors` raises that."""
+
+        def watch() -> None:
+            poll = select.poll()
+            poll.register(self._sock, select.POLLRDHUP)
+            poll.poll()
+            with self._lock:
+                known = self._refused or self._gone == "closed"
+            if not known:
+                callback()
+
+        self._watch = threading.Thread(target=watch, name="sparkdl-driver-gone", daemon=True)
+        self._watch.start()
 
     def progress(self, progress: dict[str, Any]) -> bool:
         """Show `progress` (JSON, up to 64 KiB, else InputError) to the driver if that takes no waiting; False
@@ -99,10 +119,15 @@ class DriverClient:
                     raise ConnectionResetError(self._gone)
                 self._send(memoryview(bytes(self._rest) + header))
                 self._rest.clear()
+                crc = 0
                 for tensor in tensors.values():
-                    self._send(raw(tensor))
+                    view = raw(tensor)
+                    crc = zlib.crc32(view, crc)
+                    self._send(view)
+                self._send(memoryview(encode_frame({"crc32": crc}, 64)))
                 recv_frame(self._sock, 64, self._clock() + self._stall, self._clock)
             except OSError as exc:  # DeadlineError is one too
+                self._refused = True
                 self._gone = str(exc)  # what has gone out cannot be taken back, so nothing can follow it
                 text = f"the driver went away, or refused, while rank 0 sent the model: {exc}"
                 raise (DeadlineError if isinstance(exc, DeadlineError) else GangError)(text, rank=0) from exc
@@ -118,7 +143,12 @@ class DriverClient:
         with self._lock:
             self._last({"type": "bye"})
             self._gone = "closed"
-            self._sock.close()
+        if self._watch is not None:
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)  # wakes it
+            if self._watch is not threading.current_thread():
+                self._watch.join()
+        self._sock.close()
 
     def __enter__(self) -> DriverClient:
         return self

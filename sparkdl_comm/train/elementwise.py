@@ -111,10 +111,8 @@ def _known(factory: Any) -> bool:
 def _refuse(kind: type) -> None:
     """ModelError if it is a class, or a subclass of one, that is known not to be elementwise."""
     ancestors = {base.__name__ for base in kind.__mro__ if base.__module__.split(".")[:2] == ["torch", "optim"]}
-    if "LBFGS" in ancestors:
-        raise ModelError(f"optimizer {kind.__name__} computes the loss several times in a step: no strategy does that")
     if "SparseAdam" in ancestors:
-        raise ModelError(f"optimizer {kind.__name__} takes sparse gradients only: strategy ps adds up dense ones")
+        raise ModelError(f"optimizer {kind.__name__} takes sparse gradients only. {_HINT}")
     if ancestors & {"Adafactor", "Muon"}:
         raise ModelError(f"optimizer {kind.__name__} is not elementwise. {_HINT}")
 

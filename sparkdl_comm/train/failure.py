@@ -13,11 +13,12 @@ from sparkdl_comm.errors import (
     BY_NAME,
     BridgeError,
     DeadlineError,
-    InputError,
+    ProtocolError,
     RankFailedError,
     RankLostError,
     SparkdlCommError,
 )
+from sparkdl_comm.train.torch_errors import peer_failed
 
 #: Upper bound of `Failure.to_json()`, in bytes.
 MAX_JSON = 64 * 1024
@@ -26,13 +27,6 @@ MARKER = "SPARKDL-FAILURE "
 # Bytes of JSON for each text, quotes not counted; their sum and the rest of the object stay below MAX_JSON.
 _BUDGET = {"error": 256, "phase": 128, "message": 12 * 1024, "traceback": 30 * 1024, "log": 20 * 1024}
 _MAX_INT = 2**31 - 1
-
-# What torch's backends and the kernel say when it is the peer that went away.
-_PEER_GONE = re.compile(
-    r"connection (closed|reset|refused)|closed by peer|broken pipe|socket (is )?closed|timed out|pair closure"
-    r"|nccl communicator was aborted|ncclRemoteError|remote process exited",
-    re.IGNORECASE,
-)
 
 
 def _width(char: str) -> int:
@@ -78,10 +72,16 @@ def is_secondary(exc: BaseException) -> bool:
             return True
         if isinstance(cause, (ConnectionError, TimeoutError)):
             return True
-        if isinstance(cause, RuntimeError) and _PEER_GONE.search(str(cause)):
+        if peer_failed(cause):
             return True
         cause = cause.__cause__
     return False
+
+
+def _is_plain(exc: BaseException) -> bool:
+    """Whether its message says all: one of our own checks, with nothing behind it but a system call that failed."""
+    ours = isinstance(exc, SparkdlCommError) and exc.explains_itself
+    return ours and (exc.__cause__ is None or isinstance(exc.__cause__, OSError))
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,8 @@ class Failure:
             phase = exc.phase or phase
         if isinstance(exc, RankFailedError):
             error, message = exc.error, exc.error_message
+        if traceback is None and _is_plain(exc):
+            traceback = ""
         if traceback is None:
             traceback = "".join(tb.format_exception(kind, exc, exc.__traceback__))
         return cls(
@@ -153,31 +155,31 @@ class Failure:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Failure:
-        """Inverse of `to_json`. Raises InputError if `text` is not just that."""
+        """Inverse of `to_json`. Raises ProtocolError if `text` is not just that."""
         if len(text) > MAX_JSON:
-            raise InputError(f"a failure of {len(text)} bytes: more than {MAX_JSON}")
+            raise ProtocolError(f"a failure of {len(text)} bytes: more than {MAX_JSON}")
         try:
             return cls.from_dict(json.loads(text))
         except (ValueError, RecursionError) as exc:
-            raise InputError(f"not a failure: {exc}") from exc
+            raise ProtocolError(f"not a failure: {exc}") from exc
 
     @classmethod
     def from_dict(cls, value: Any) -> Failure:
-        """From the dict that `dataclasses.asdict` makes. Raises InputError on a wrong name, type or
+        """From the dict that `dataclasses.asdict` makes. Raises ProtocolError on a wrong name, type or
         length."""
         if not isinstance(value, dict) or set(value) != set(cls.__dataclass_fields__):
-            raise InputError("not a failure: wrong fields")
+            raise ProtocolError("not a failure: wrong fields")
         for name, limit in _BUDGET.items():
             if not isinstance(value[name], str) or len(value[name]) > limit:
-                raise InputError(f"not a failure: {name} is no string of at most {limit} characters")
+                raise ProtocolError(f"not a failure: {name} is no string of at most {limit} characters")
         for name in ("rank", "step"):
             number = value[name]
             if name == "step" and number is None:
                 continue
             if type(number) is not int or not 0 <= number <= _MAX_INT:
-                raise InputError(f"not a failure: {name} is {number!r:.40}")
+                raise ProtocolError(f"not a failure: {name} is {number!r:.40}")
         if not isinstance(value["secondary"], bool):
-            raise InputError("not a failure: secondary is no boolean")
+            raise ProtocolError("not a failure: secondary is no boolean")
         return cls(**value)
 
     def embed(self) -> str:
@@ -198,7 +200,7 @@ class Failure:
             try:
                 value, _ = decoder.raw_decode(text[match.end() : match.end() + MAX_JSON])
                 failure = Failure.from_dict(value)
-            except (ValueError, RecursionError):
+            except (ValueError, RecursionError, ProtocolError):
                 continue
             if not failure.secondary:
                 return failure

@@ -1,6 +1,10 @@
 """A module whose trainable parameters, and their gradients, are views of two flat vectors.
 
 What travels is then one range of memory, whatever the strategy, and nothing is copied to make it so.
+
+A parameter that a step does not use has no gradient, and the optimizer must not touch it: no decay, no momentum. Ranks need
+not tell each other which ones they used: an unused one has the gradient -0.0, a used one never, and a sum is -0.0 only where
+all terms are. So whoever adds gradients up must begin with those of a rank, not with 0.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from sparkdl_comm.errors import ModelError
+
+_ZERO = torch.zeros(())
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,10 @@ class FlatModel:
         self.gradients = torch.empty(0)
         #: Called in the backward pass with the number of each parameter (in :attr:`parameters`) whose gradient is there.
         self.on_gradient: Callable[[int], None] | None = None
+        #: Numbers of the parameters whose gradients torch makes sparse: rows that a step does not use stay as they are.
+        self.sparse = self._of_sparse_embeddings()
+        #: Numbers of the parameters for which this rank's last step made no gradient.
+        self._missing: set[int] = set()
         self._collectors: list[RemovableHandle] = []
         self._views: dict[int, list[torch.Tensor]] = {}
 
@@ -150,16 +160,55 @@ class FlatModel:
         """Changes whenever autograd sees a parameter written in place."""
         return [slot.parameter._version for slot in self._slots]
 
+    def not_finite(self, start: int, values: torch.Tensor) -> set[str]:
+        """Names of the parameters with NaN or infinity among ``values``, the elements from ``start`` on of a flat vector."""
+        finite = torch.isfinite(values)
+        if finite.all():
+            return set()
+        pieces = self.cut(start, len(values))
+        owners = {p.owner for p in pieces if not finite[p.start - start : p.start - start + p.count].all()}
+        return {slot.name for slot in self._slots if slot.parameter in owners}
+
     def clear_gradients(self) -> None:
         """Call before the backward pass of a step."""
         for slot in self._slots:
             slot.parameter.grad = None
+        self._missing.clear()
 
     def complete_gradients(self) -> None:
-        """Call after the backward pass: what this step did not touch on this rank has gradient zero."""
-        for slot in self._slots:
+        """Call after the backward pass: what this step did not use on this rank gets the gradient that says so."""
+        for number, slot in enumerate(self._slots):
             if slot.parameter.grad is None:
-                slot.parameter.grad = slot.view(self.gradients).zero_()
+                slot.parameter.grad = slot.view(self.gradients).fill_(-0.0)
+                self._missing.add(number)
+
+    def is_unused(self, number: int, total: torch.Tensor) -> bool:
+        """Whether no rank used a parameter in this step. ``total``: elements of its gradient, the sum over the ranks."""
+        return number in self._missing and bool(_negative_zeros(total).all())
+
+    def settle_gradients(self, sparse: bool) -> None:
+        """Gives the optimizer what it would get in one process. :attr:`gradients` is the sum over the ranks.
+
+        Parameters that no rank used have no gradient. ``sparse``: those of :attr:`sparse` have a sparse one, of the rows
+        that some rank used.
+        """
+        for number, slot in enumerate(self._slots):
+            total = slot.view(self.gradients)
+            if self.is_unused(number, total):
+                slot.parameter.grad = None
+            elif sparse and number in self.sparse:
+                rows = (~_negative_zeros(total).all(1)).nonzero().flatten()
+                slot.parameter.grad = torch.sparse_coo_tensor(
+                    rows[None], total[rows], total.shape, is_coalesced=True, check_invariants=False
+                )
+
+    def _of_sparse_embeddings(self) -> set[int]:
+        weights = {
+            id(part.weight)
+            for part in self.module.modules()
+            if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.sparse
+        }
+        return {number for number, slot in enumerate(self._slots) if id(slot.parameter) in weights}
 
     def _collector(self, number: int, target: torch.Tensor) -> Callable[[nn.Parameter], None]:
         """Autograd hands over memory of its own; copying once is cheaper than zeroing `target` and accumulating into it."""
@@ -169,9 +218,17 @@ class FlatModel:
             if gradient is None:
                 return
             if gradient.is_sparse:  # has no data_ptr
-                gradient = gradient.to_dense()
-            if gradient.data_ptr() != target.data_ptr():
-                target.copy_(gradient)
+                if number not in self.sparse:
+                    raise ModelError(
+                        f"parameter {self._slots[number].name} gets a sparse gradient, and belongs to no nn.Embedding or"
+                        " nn.EmbeddingBag with sparse=True: compute it without sparse=True"
+                    )
+                gradient = gradient.coalesce()
+                target.fill_(-0.0)
+                target[gradient.indices()[0]] = gradient.values() + _ZERO
+                parameter.grad = target
+            elif gradient.data_ptr() != target.data_ptr():
+                torch.add(gradient, _ZERO, out=target)  # -0.0 becomes 0.0
                 parameter.grad = target
             if self.on_gradient is not None:
                 self.on_gradient(number)
@@ -197,3 +254,7 @@ class FlatModel:
             if begin < end:
                 pieces.append(Piece(begin, end - begin, slot.parameter))
         return pieces
+
+
+def _negative_zeros(values: torch.Tensor) -> torch.Tensor:
+    return (values == 0) & values.signbit()

@@ -21,7 +21,7 @@ from sparkdl_comm.train import values
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.handshake import Address
 from sparkdl_comm.train.process_group import process_group
-from sparkdl_comm.train.task import RankFn, RankTask
+from sparkdl_comm.train.task import LOADING, RankFn, RankTask
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,11 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 driver = task.connect_driver(stack)
                 stack.enter_context(process_group(gang, device, spec.conf.timeout, spec.local))
                 stack.enter_context(installed(Communicator(gang, device, spec.conf)))
-                phase = "train_fn"
+                phase = LOADING
                 # As Spark does with its own functions; only now, as it may import what keeps init_process_group.
-                result = cloudpickle.loads(spec.call)(*arguments)
+                call = cloudpickle.loads(spec.call)
+                phase = "train_fn"
+                result = call(*arguments)
                 phase = "result"
                 if driver is not None:
                     driver.send_tensors(values.pack(result))

@@ -27,14 +27,15 @@ class GradientRule:
     def __init__(self, optimization: Optimization, gang: Gang, strategy: Strategy, timeout: float) -> None:
         self._idle = not optimization.judges_gradients
         self._limit = optimization.max_grad_norm
-        self._scaled = optimization.precision == "fp16"
+        #: Whether a step whose gradient is not finite is left out: the scale of the loss was too large.
+        self.skips = optimization.precision == "fp16"
         self._gang, self._strategy, self._timeout = gang, strategy, timeout
         #: Factor of the loss, so that small gradients do not vanish in fp16. A power of two: exact.
-        self.scale = _FIRST_SCALE if self._scaled else 1.0
+        self.scale = _FIRST_SCALE if self.skips else 1.0
         self._finite_steps = 0
 
     def prepare(self, step: int) -> bool:
-        """Makes the step's gradients ready for the optimizer; False if the step is to be skipped.
+        """Makes the step's gradients ready for the optimizer; False if the step, from 1, is to be skipped.
 
         Raises NonFiniteLossError if the gradient is not finite, and a smaller scale of the loss would not help.
         """
@@ -43,9 +44,10 @@ class GradientRule:
         gradients = self._strategy.gradients()
         norm = math.sqrt(self._squared_norm(gradients)) / self.scale
         if not math.isfinite(norm):
-            if not self._scaled or self.scale <= 1.0:
+            if not self.skips or self.scale <= 1.0:
+                fp16 = ", though the loss is scaled down to 1 (precision='fp16': try bf16)" if self.skips else ""
                 raise NonFiniteLossError(
-                    f"the gradient's norm became {norm} at step {step}: lower the learning rate, or look for NaN in the"
+                    f"the gradient's norm became {norm} at step {step}{fp16}: lower the learning rate, or look for NaN in the"
                     " features",
                     step=step,
                 )
@@ -59,7 +61,7 @@ class GradientRule:
             for gradient in gradients:
                 gradient.mul_(factor)
         self._finite_steps += 1
-        if self._scaled and self._finite_steps % _GROW_AFTER == 0:
+        if self.skips and self._finite_steps % _GROW_AFTER == 0:
             self.scale *= 2
         return True
 

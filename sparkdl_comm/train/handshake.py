@@ -16,8 +16,8 @@ reading and a writing thread would change each other's deadline. A deadline is a
 and covers the whole of a call: a peer that sends one byte now and then does not extend it.
 
 Errors: AuthenticationError and DeadlineError from the handshake; ConnectionError (the builtin one) when the
-peer goes away later, for the caller to say which rank that was; GangError for a frame that is too long or no
-JSON object.
+peer goes away later, for the caller to say which rank that was; ProtocolError for a frame that is too long or
+no JSON object.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sparkdl_comm.errors import AuthenticationError, DeadlineError, GangError, InputError
+from sparkdl_comm.errors import AuthenticationError, DeadlineError, GangError, InputError, ProtocolError
 
 Clock = Callable[[], float]
 Address = tuple[str, int]
@@ -118,16 +118,16 @@ def _decode(body: bytes | bytearray) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as exc:
-        raise GangError(f"peer sent a frame that is no JSON: {exc}") from exc
+        raise ProtocolError(f"peer sent a frame that is no JSON: {exc}") from exc
     if not isinstance(value, dict):
-        raise GangError(f"peer sent a frame that is a JSON {type(value).__name__}, not an object")
+        raise ProtocolError(f"peer sent a frame that is a JSON {type(value).__name__}, not an object")
     return value
 
 
 def _check_length(head: bytes | bytearray, maximum: int) -> int:
     size = int.from_bytes(head[:4], "big")
     if size > maximum:
-        raise GangError(f"peer announced a frame of {size} bytes: more than {maximum}")
+        raise ProtocolError(f"peer announced a frame of {size} bytes: more than {maximum}")
     return size
 
 
@@ -145,7 +145,7 @@ def send_frame(
 def recv_frame(sock: socket.socket, maximum: int, deadline: float, clock: Clock = time.monotonic) -> dict[str, Any]:
     """One frame; its length is compared with `maximum` before anything is allocated for it.
 
-    Raises GangError (too long, no JSON object), DeadlineError, ConnectionError.
+    Raises ProtocolError (too long, no JSON object), DeadlineError, ConnectionError.
     """
     size = _check_length(recv_exact(sock, 4, deadline, clock), maximum)
     return _decode(recv_exact(sock, size, deadline, clock))
@@ -160,7 +160,7 @@ class FrameBuffer:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """The frames that `data` completes, in order. Raises GangError as `recv_frame` does."""
+        """The frames that `data` completes, in order. Raises ProtocolError as `recv_frame` does."""
         self._data += data
         frames = []
         while len(self._data) >= 4:

@@ -14,18 +14,21 @@ import torch
 from pyspark.sql import DataFrame
 
 from ..conf import CommConf
-from ..errors import InputError, RankFailedError, RankLostError, SlotsError, SparkdlCommError
+from ..errors import ConfError, GangError, InputError, RankFailedError, RankLostError, SlotsError, SparkdlCommError
 from ..report.progress import ProgressBar
-from ..shipping import for_tasks
+from ..session import driver_bind
+from ..shipping import for_tasks, missing_module
 from .channel import DriverListener, OnProgress
 from .failure import Failure
+from .first_touch import FirstTouch
 from .handshake import Address
+from .interrupt import in_thread
 from .rank import make_rank_fn
 from .report import RankReport
 from .restart import with_restarts
 from .slots import SlotWatch
 from .spec import TrainSpec
-from .task import RANK_SCHEMA, RankFn
+from .task import LOADING, RANK_SCHEMA, RankFn
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +41,14 @@ _CUT = "..."
 #: How long rank 0 may then take to say why the gang failed.
 _SETTLE_SECONDS = 3.0
 _TOO_FEW_SLOTS = "[SPARK-24819]"
+_CANCELLED = re.compile(r"Job \d+ cancelled\b[^\n]*")
+#: What Spark says where it cannot start the Python of executors, or where that is not the driver's version.
+_NO_PYTHON = re.compile(r"Cannot run program \"(?P<python>[^\"]*)\"")
+_OTHER_PYTHON = "[PYTHON_VERSION_MISMATCH]"
+_SET_PYTHON = (
+    "have them use one like the driver's, by the environment variable PYSPARK_PYTHON, set before the session starts, or"
+    " spark-submit --conf spark.pyspark.python=..."
+)
 _PYTHON_RAISED = re.compile(
     r"(?P<traceback>Traceback \(most recent call last\):\n.*?^(?P<error>\w[\w.]*)(?:: (?P<message>.*))?)\Z",
     re.DOTALL | re.MULTILINE,
@@ -56,7 +67,9 @@ def launch(
     :return: the trained tensors by name, on the CPU; one report per rank; how many times the ranks were started again.
     :raises SparkdlCommError: what stopped the first rank that failed; Spark's own exception is its cause.
     """
-    partitions = rows.repartition(spec.world)
+    # By what is in a row, not by how Spark splits its input: that depends on the executors that are there, and other rows per
+    # rank are other weights. Spark does not merge these partitions, as it may those of other shuffles.
+    partitions = rows.repartition(spec.world, "id")
     spec = dataclasses.replace(spec, model=for_tasks(rows.sparkSession, spec.model))
 
     def run(spec: TrainSpec) -> tuple[dict[str, torch.Tensor], list[str]]:
@@ -67,6 +80,7 @@ def launch(
             secret=spec.secret,
             epoch_id=spec.epoch_id,
             host=host,
+            bind=driver_bind(rows.sparkSession),
             watch=watch,
         )
 
@@ -79,7 +93,8 @@ def run_tasks(partitions: DataFrame, rank_fn: RankFn) -> list[str]:
 
     :raises Exception: Spark's, when a task failed; its text has what the rank reported.
     """
-    done = partitions.mapInArrow(rank_fn, RANK_SCHEMA, barrier=True).collect()  # type: ignore[arg-type]
+    tasks = partitions.mapInArrow(FirstTouch(rank_fn, rank=True), RANK_SCHEMA, barrier=True)
+    done = in_thread(partitions.sparkSession, tasks.collect)
     return [row["report"] for row in done]
 
 
@@ -91,11 +106,13 @@ def run_gang(
     secret: bytes,
     epoch_id: str,
     host: str,
+    bind: str | None = None,
     watch: OnProgress | None = None,
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
     """Run a gang, and get what it sends.
 
     :param start: runs the ranks, given the address of the driver's listener, and returns their reports.
+    :param host: by which executors reach this process; ``bind``: where Spark's driver listens, if that is said apart.
     :param slots: watches Spark's jobs; None: ``start`` does not run any.
     :return: the tensors that rank 0 sent, and every rank's report.
     :raises SparkdlCommError: as :func:`launch`.
@@ -111,7 +128,7 @@ def run_gang(
             if watch is not None and "warning" not in message:
                 watch(message)
 
-        listener = DriverListener(host, ports, secret, told, on_log=bar.log, epoch=epoch_id)
+        listener = DriverListener(host, ports, secret, told, on_log=bar.log, epoch=epoch_id, bind=bind)
         try:
             with slots or nullcontext():
                 reports = start(listener.address)
@@ -124,7 +141,10 @@ def run_gang(
             if failure is None and str(error).endswith(_CUT):
                 failure = listener.failure(time.monotonic() + _SETTLE_SECONDS)
             too_few = slots.error if slots is not None else None
-            typed = failure.to_exception() if failure is not None else too_few or _unreported(str(error))
+            if failure is not None and failure.phase == LOADING and failure.error == ModuleNotFoundError.__name__:
+                typed: SparkdlCommError | None = missing_module(failure.message)
+            else:
+                typed = failure.to_exception() if failure is not None else too_few or _unreported(str(error))
             if typed is None:
                 raise
             raise typed from error
@@ -143,18 +163,30 @@ def _show(bar: ProgressBar, message: dict[str, Any]) -> None:
 
 def _unreported(text: str) -> SparkdlCommError | None:
     """What stopped a rank that could not say so itself, from Spark's words: its process was killed, or it failed before
-    or outside of our code; or there were too few slots. None if they are about something else."""
+    or outside of our code; or it never was; or there were too few slots; or somebody cancelled its job. None if they are about
+    something else."""
     if _TOO_FEW_SLOTS in text:
         return SlotsError(
             "there were too few slots for all ranks to run at once: an executor was lost, or taken by another application,"
             " or num_workers is more than there ever were."
             f" Spark says: {text[text.index(_TOO_FEW_SLOTS) :].splitlines()[0]}"
         )
+    cancelled = _CANCELLED.search(text)
+    if cancelled is not None:
+        return GangError(f"the run's Spark job was cancelled. Spark says: {cancelled[0]}")
+    absent = _NO_PYTHON.search(text)
+    if absent is not None:
+        return ConfError(f"executors cannot start their Python, {absent['python']}: {_SET_PYTHON}")
+    if _OTHER_PYTHON in text:
+        told = text[text.index(_OTHER_PYTHON) + len(_OTHER_PYTHON) :].partition(", PySpark")[0].strip()
+        return ConfError(f"{told}: {_SET_PYTHON}")
     task = _TASK_FAILED.search(text)
     if task is None:
         return None
     rank, reason = int(task["rank"]), task["reason"]
     python = _PYTHON_RAISED.search(reason)
+    if python is not None and python["error"] == "ModuleNotFoundError":
+        return missing_module(python["message"])
     if python is not None:
         return RankFailedError(
             rank=rank,

@@ -21,6 +21,8 @@ from sparkdl_comm.train import handshake
 from sparkdl_comm.train.handshake import Address, Clock
 
 NIC_KEY = "spark.sparkdl.comm.nic"
+HOST_KEY = "spark.sparkdl.comm.driver.host"
+BIND_KEY = "spark.driver.bindAddress"
 RAILS_KEY = "spark.sparkdl.comm.rails"
 PORTS_KEY = "spark.sparkdl.comm.ports"
 MAX_HELLO = 4096
@@ -75,8 +77,9 @@ def choose_address(host: str, nic: str | None, key: str = NIC_KEY) -> str:
     """The numeric address to listen on: of `nic` (interface name, IP or CIDR) if given, else what `host`
     resolves to.
 
-    Raises ConfError, naming `key`, where the user set it, and the NICs there are.
+    Raises ConfError, naming `key`, by which the user sets it, and the NICs there are.
     """
+    host = _bare(host)
     nics = all_nics()
     there = ", ".join(f"{name} ({' '.join(found)})" for name, found in nics.items())
     if nic is not None:
@@ -96,12 +99,75 @@ def choose_address(host: str, nic: str | None, key: str = NIC_KEY) -> str:
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as exc:
-        raise ConfError(f"{host!r} does not resolve ({exc}); name a NIC with {NIC_KEY}; there are: {there}") from exc
+        raise ConfError(f"{host!r} does not resolve ({exc}); set {key}; this host's NICs are: {there}") from exc
     infos.sort(key=lambda info: info[0] != socket.AF_INET)
     address = str(infos[0][4][0])
     if ipaddress.ip_address(address.partition("%")[0]).is_unspecified:
-        raise ConfError(f"{host!r} is {address}, all interfaces; name one with {NIC_KEY}; there are: {there}")
+        raise ConfError(f"{host!r} is {address}, all interfaces; name one with {key}; there are: {there}")
+    if _is_name(host) and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        # Debian gives a host's own name the address 127.0.1.1, by which no other host can reach it.
+        return _first_nic() or address
     return address
+
+
+def driver_addresses(host: str, bind: str | None) -> tuple[str, str]:
+    """The numeric address for the driver to listen on, and the address or name that executors are told.
+
+    :param host: by which executors reach the driver; behind NAT, or a name that only they can resolve, no address of this
+        host. ``bind``: what Spark's own driver binds (``spark.driver.bindAddress``); all interfaces count as nothing, since
+        nothing here listens on them.
+    :raises ConfError: ``host`` does not resolve, and ``bind`` does not say where to listen; or there is no NIC to listen on.
+    """
+    host = _bare(host)
+    chosen = None if bind is None or _is_unspecified(_bare(bind)) else choose_address(bind, None, BIND_KEY)
+    try:
+        told = choose_address(host, None, HOST_KEY)
+    except ConfError:
+        if chosen is None or not _is_name(host):
+            raise
+        return chosen, host
+    if chosen is None:
+        chosen = told if _is_ours(told) else _first_nic()
+    if chosen is None:
+        raise ConfError(f"{host} is no address of this host, which has no other to listen on; set {BIND_KEY}")
+    return chosen, told
+
+
+def _bare(host: str) -> str:
+    """Spark writes IPv6 addresses in brackets."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def _is_name(host: str) -> bool:
+    """Of a host; ``localhost`` is meant to be the loopback."""
+    return _literal(host) is None and not host.startswith("localhost")
+
+
+def _is_unspecified(host: str) -> bool:
+    literal = _literal(host)
+    return literal is not None and literal.is_unspecified
+
+
+def _literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def _is_ours(ip: str) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((ip, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _first_nic() -> str | None:
+    """The first address that other hosts could use."""
+    found = (address for addresses in all_nics().values() for address in addresses)
+    return next((address for address in found if not ipaddress.ip_address(address).is_loopback), None)
 
 
 def bind(ip: str, ports: range | None) -> socket.socket:

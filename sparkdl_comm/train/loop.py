@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,24 +27,33 @@ from sparkdl_comm.train.strategy import Strategy
 
 Tell = Callable[[dict[str, Any]], None]
 
+_OF_A_STEP = ("pull", "forward", "backward", "push", "update")
+
 
 @dataclass
 class Progress:
     """Where a rank stands.
 
     ``step``: optimizer steps done, through all epochs. ``epoch``: the current one, from 0; ``batch``: steps done in it;
-    ``epoch_loss``: sum of this rank's parts of their losses. ``history``: a row per finished epoch, with this rank's part
+    ``skipped``: how many of these the optimizer left out; ``epoch_loss``: sum of this rank's parts of the others' losses.
+    ``history``: a row per finished epoch, with this rank's part
     of the loss. ``stopped``: there are to be no more. ``phase`` is for messages about a failure.
     """
 
     step: int = 0
     epoch: int = 0
     batch: int = 0
+    skipped: int = 0
     epoch_loss: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
     stopped: bool = False
     output_shape: OutputShape | None = None
     phase: str = "set-up"
+
+    @property
+    def number(self) -> int | None:
+        """Of the step that is being done, or else of the last one, from 1; None before the first."""
+        return self.step + 1 if self.phase in _OF_A_STEP else self.step or None
 
 
 class TrainingLoop:
@@ -86,13 +95,14 @@ class TrainingLoop:
         self._objective = Objective(mean or loss, how.precision, self._device, spec.rows.inputs, self._look_at)
         self._rule = GradientRule(how, gang, strategy, timeout)
         self._schedule = Schedule(how, strategy.optimizer, plan.steps, spec.epochs)
+        self._not_finite_from_the_start = model.not_finite(0, model.values)
         self._observer = Observer(spec, gang, model, strategy, self._schedule, self._objective, validation)
 
     def run(self, tell: Tell) -> float:
         """Trains all epochs that are left. `tell` gets a progress dict after each step. Returns seconds.
 
-        Raises NonFiniteLossError when this rank's loss is NaN or infinite, ModelError for a model or loss that cannot be
-        trained.
+        Raises NonFiniteLossError when this rank's loss is NaN or infinite, but for fp16, which skips such a step, or when a
+        trained parameter is; ModelError for a model or loss that cannot be trained.
         """
         begin = time.perf_counter()
         at = self.progress
@@ -103,7 +113,21 @@ class TrainingLoop:
         at.phase = "finish"
         self.strategy.finish()
         self._observer.train_end()
+        self.check_finite([(0, self.model.values)])
         return time.perf_counter() - begin
+
+    def check_finite(self, stretches: Iterable[tuple[int, torch.Tensor]]) -> None:
+        """Raises NonFiniteLossError if training has made a parameter NaN or infinite. ``stretches``: (first element, values)
+        of the flat vector."""
+        for start, values in stretches:
+            spoilt = sorted(self.model.not_finite(start, values) - self._not_finite_from_the_start)
+            if spoilt:
+                raise NonFiniteLossError(
+                    f"after step {self.progress.step} parameter {spoilt[0]} has values that are NaN or infinite, as have"
+                    f" {len(spoilt) - 1} others: lower the learning rate, or clip gradients (maxGradNorm)",
+                    rank=self._rank,
+                    step=self.progress.step,
+                )
 
     def state(self) -> dict[str, dict[str, Any]]:
         """Everything, but for parameters and optimizer, that decides how training goes on: numbers, strings, lists and dicts
@@ -147,9 +171,12 @@ class TrainingLoop:
         while at.batch < plan.steps:
             start, stop = plan.slice(self._rank, at.batch)
             share = self._shares.of(order[start:stop], at.batch)
-            loss = self._step(order[start:stop])
+            loss, applied = self._step(order[start:stop])
             rows += plan.rows(at.batch)
-            at.epoch_loss += loss
+            if applied:
+                at.epoch_loss += loss
+            else:
+                at.skipped += 1
             at.batch += 1
             at.step += 1
             tell(
@@ -170,20 +197,25 @@ class TrainingLoop:
 
     def _end_epoch(self, seconds: float) -> None:
         at = self.progress
-        row = {
+        counted = self._plan.steps - at.skipped
+        row: dict[str, Any] = {
             "epoch": at.epoch + 1,
             "step": at.step,
-            "loss": at.epoch_loss / self._plan.steps,
+            "loss": at.epoch_loss / counted if counted else math.nan,
             "lr": self._schedule.rate(),
             "seconds": seconds,
         }
+        if self._rule.skips:
+            row["skipped_steps"] = at.skipped
         at.phase = "end of epoch"
         at.stopped = self._observer.epoch_end(row, self._rows.rows)
         at.history.append(row)
         at.epoch, at.batch, at.epoch_loss = at.epoch + 1, 0, 0.0
+        at.skipped = 0
 
-    def _step(self, index: torch.Tensor) -> float:
-        """One optimizer step, here on the rows at `index`; returns this rank's part of its mean loss."""
+    def _step(self, index: torch.Tensor) -> tuple[float, bool]:
+        """One optimizer step, here on the rows at `index`; returns this rank's part of its mean loss, and whether the step was
+        taken."""
         at, strategy = self.progress, self.strategy
         if strategy.trace is not None:
             strategy.trace.iteration(at.step + 1)
@@ -199,9 +231,10 @@ class TrainingLoop:
         at.phase = "push"
         strategy.after_backward()
         at.phase = "update"
-        strategy.update(self._rule.prepare(at.step))
+        apply = self._rule.prepare(at.step + 1)
+        strategy.update(apply)
         self._schedule.after_step()
-        return value
+        return value, apply
 
     def _compute(self, index: torch.Tensor, share: float, last: bool) -> float:
         """Forward and backward, the `last` ones of the step or not; returns what the rows at `index` add to the step's mean
@@ -219,12 +252,12 @@ class TrainingLoop:
                     "forward changes trainable parameters in place (Embedding with max_norm?): only the optimizer may"
                 )
             value = loss.item()
-        if not math.isfinite(value):
+        if not math.isfinite(value) and not self._rule.skips:
             raise NonFiniteLossError(
-                f"the loss became {value} on rank {self._rank} at step {at.step}:"
+                f"the loss became {value} on rank {self._rank} at step {at.number}:"
                 " lower the learning rate, or look for NaN in the features",
                 rank=self._rank,
-                step=at.step,
+                step=at.number,
             )
         at.phase = "backward"
         with watch.phase("backward"), self.strategy.backward(last):

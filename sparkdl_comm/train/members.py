@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparkdl_comm.errors import DeadlineError, GangError, InputError
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError
 from sparkdl_comm.train.handshake import TIMEOUT_KEY
 
 Exchange = Callable[[str], list[str]]
@@ -57,7 +57,7 @@ def meet(me: Member, world: int, epoch: str, exchange: Exchange, seconds: float)
                 raise GangError(f"rank {member.rank} is of gang epoch {theirs}, rank {me.rank} of {epoch}")
             members[member.rank] = member
     except (TypeError, KeyError, AttributeError, ValueError) as exc:
-        raise GangError(f"the exchange gave rank {me.rank} something that is no member: {exc!r}") from exc
+        raise ProtocolError(f"the exchange gave rank {me.rank} something that is no member: {exc!r}") from exc
     if len(texts) != world or sorted(members) != list(range(world)):
         raise GangError(f"a gang of {world} ranks got {len(texts)} answers, from ranks {sorted(members)}")
     return tuple(members[rank] for rank in range(world))

@@ -87,7 +87,7 @@ class Objective:
             problem = misfit(module, batch.inputs, self._fields)
             if problem is None:
                 raise
-            raise ModelError(f"{problem}. torch says: {exc}") from exc
+            raise ModelError(f"{problem}. torch says: {exc}") from None
 
 
 def on_device(loss: Loss, device: torch.device) -> Loss:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ class OptimizerMaker:
         self.factory = optimization.optimizer
         #: Whether :meth:`step` may only be called once all gradients are there.
         self.judges_gradients = optimization.judges_gradients
+        self._sparse = {id(model.parameters[number]) for number in model.sparse}
         self._groups: list[tuple[dict[str, Any], set[int]]] | None = None
         if optimization.param_groups is not None:
             self._groups = _groups(model, optimization.param_groups(model.module))
@@ -43,7 +45,29 @@ class OptimizerMaker:
             raise ModelError(
                 f"optimizer: the factory returned {type(optimizer).__name__}; it must return a torch.optim.Optimizer"
             )
+        check_steps(optimizer)
         return optimizer
+
+    def wants_sparse(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the parameters with sparse gradients must have them: torch's SGD and Adagrad do the same with dense ones.
+
+        Raises ModelError if ``optimizer`` takes no sparse gradients, as torch's Adam.
+        """
+        options = (
+            [{}] if self._groups is None else [options for options, members in self._groups if members & self._sparse]
+        )
+        for option in options if self._sparse else []:
+            weight = nn.Parameter(torch.ones(2, 1))
+            weight.grad = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1, 1), (2, 1), check_invariants=True)
+            try:
+                self.factory([{**option, "params": [weight]}]).step()
+            except RuntimeError as exc:
+                raise ModelError(
+                    f"optimizer {type(optimizer).__name__} takes no sparse gradients ({exc}), and the model has an Embedding"
+                    " with sparse=True: set sparse=False, or take torch.optim.SparseAdam with strategy gloo or ring"
+                    " (spark.sparkdl.comm.strategy)"
+                ) from exc
+        return bool(self._sparse) and type(optimizer) not in (torch.optim.SGD, torch.optim.Adagrad)
 
     def group_of(self, parameter: nn.Parameter) -> int:
         """The number of its group."""
@@ -51,13 +75,22 @@ class OptimizerMaker:
         return next((number for number, (_, members) in enumerate(groups) if id(parameter) in members), 0)
 
 
+def check_steps(optimizer: torch.optim.Optimizer) -> None:
+    """:class:`ModelError` if its ``step`` cannot be called without a closure."""
+    try:
+        inspect.signature(optimizer.step).bind()
+    except TypeError as error:
+        raise ModelError(
+            f"optimizer {type(optimizer).__name__}: its step wants a closure that computes the loss again ({error}), and no"
+            " strategy gives it one, as ranks compute a step once: use another, such as torch.optim.Adam, or one process"
+        ) from None
+
+
 def _some(tensors: list[nn.Parameter]) -> list[nn.Parameter]:
     """torch refuses an optimizer without parameters; a rank that owns nothing updates an empty one."""
     if tensors:
         return tensors
-    nothing = nn.Parameter(torch.empty(0))
-    nothing.grad = torch.empty(0)
-    return [nothing]
+    return [nn.Parameter(torch.empty(0))]
 
 
 def _groups(model: FlatModel, given: Any) -> list[tuple[dict[str, Any], set[int]]]:

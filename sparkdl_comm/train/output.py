@@ -1,8 +1,10 @@
 """What a rank prints: its last lines for its exception, and, at rank 0, lines for the driver as they come.
 
-Standard output and error of the process go through a pipe as long as a rank runs, whoever writes to them: Python, logging,
-NCCL, a child process. A thread keeps the last lines and passes everything on to standard error, which Spark writes to the
-executor's log, as it does with the standard output of Python workers anyway.
+Standard output and error of the process go to a file in memory as long as a rank runs, whoever writes to them: Python,
+logging, NCCL, a child process. A thread takes from it, keeps the last lines and passes everything on to standard error, which
+Spark writes to the executor's log, as it does with the standard output of Python workers anyway. It is a file and no pipe
+because that thread needs the interpreter: native code that printed more than a pipe takes, without letting go of the
+interpreter, would wait for ever.
 
 The driver gets at most 100 lines at a time, a few times a second, whatever a rank prints: of more, the last.
 """
@@ -10,9 +12,9 @@ The driver gets at most 100 lines at a time, a few times a second, whatever a ra
 from __future__ import annotations
 
 import contextlib
-import math
+import fcntl
+import mmap
 import os
-import select
 import sys
 import threading
 import time
@@ -21,10 +23,13 @@ from collections.abc import Callable
 
 LINES = 100
 _MAX_LINE = 1000
-#: Seconds between two sendings of lines.
-_SEND_EVERY = 0.25
-#: A pipe holds as much as one read takes; several, as it may come in smaller pieces.
-_PIPE_BYTES, _PIPE_READS = 1 << 16, 16
+#: Seconds between two sendings of lines, and between two looks at what was written.
+_SEND_EVERY, _LOOK_EVERY = 0.25, 0.05
+_READ_BYTES = 1 << 16
+#: Memory is given back in pieces of this size.
+_PIECE_BYTES = 1 << 20
+#: What has been written and not been passed on may take this much memory; of more, the oldest is left out.
+MAX_BEHIND = 256 << 20
 _STDOUT, _STDERR = 1, 2
 
 #: Takes lines, and how many before them were dropped, without waiting; False: it cannot just now.
@@ -46,15 +51,52 @@ class _Forward:
         self._dropped += dropped + max(0, len(self._waiting) + len(lines) - LINES)
         self._waiting.extend(lines)
 
-    def wait(self) -> float | None:
-        """Seconds until the next sending is due; None: there is nothing to send."""
-        return max(0.0, self._due - time.monotonic()) if self._waiting else None
+    def due(self) -> bool:
+        return bool(self._waiting) and time.monotonic() >= self._due
 
     def send(self) -> None:
         self._due = time.monotonic() + _SEND_EVERY
         if self._waiting and self._send(list(self._waiting), self._dropped):
             self._waiting.clear()
             self._dropped = 0
+
+
+class _Spool:
+    """A file in memory that others append to, and that one thread at a time takes from."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("sparkdl-output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)
+        self._at = self._freed = 0
+
+    def end(self) -> int:
+        """Up to where it has been written now."""
+        return os.fstat(self.fd).st_size
+
+    def take(self, end: int) -> tuple[bytes, int]:
+        """The next bytes, before ``end``, and how many bytes before them were left out; no bytes: these were all."""
+        size, skipped = self.end(), 0
+        if size < self._at:  # somebody has opened it anew and cut it off, as a shell does for `> /dev/stderr`
+            self._at = self._freed = 0
+        if size - self._at > MAX_BEHIND:
+            skipped = size - self._at - MAX_BEHIND // 2
+            self._at += skipped
+        data = os.pread(self.fd, min(_READ_BYTES, max(0, end - self._at)), self._at)
+        self._at += len(data)
+        self._free()
+        return data, skipped
+
+    def close(self) -> None:
+        """A child process that still writes gets an error from now on, as from a pipe that nobody reads."""
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+        os.close(self.fd)
+
+    def _free(self) -> None:
+        size = (self._at - self._freed) // _PIECE_BYTES * _PIECE_BYTES
+        if size:
+            with contextlib.suppress(ValueError), mmap.mmap(self.fd, size, offset=self._freed) as done:
+                done.madvise(mmap.MADV_REMOVE)  # ValueError: cut off just now
+            self._freed += size
 
 
 class OutputTail:
@@ -65,15 +107,12 @@ class OutputTail:
         self._rest = b""  # of a line that has not ended
         self._forward: _Forward | None = None
         self._lock = threading.Lock()
-        self._closing = False
+        self._closing = threading.Event()
         _flush()
         self._saved = {fd: os.dup(fd) for fd in (_STDOUT, _STDERR)}
-        self._reads, writes = os.pipe()
-        os.set_blocking(self._reads, False)
-        self._wake_out, self._wake_in = os.pipe()
+        self._spool = _Spool()
         for fd in self._saved:
-            os.dup2(writes, fd)
-        os.close(writes)
+            os.dup2(self._spool.fd, fd)
         self._thread = threading.Thread(target=self._run, name="sparkdl-output", daemon=True)
         self._thread.start()
 
@@ -89,7 +128,6 @@ class OutputTail:
         """Give `send` the last lines up to now, and all that come until :meth:`end_forward`, from a thread of its own."""
         with self._lock:
             self._forward = _Forward(send, list(self._lines))
-        self._wake()
 
     def end_forward(self) -> None:
         """Send what was printed up to now, and no more from then on."""
@@ -103,52 +141,47 @@ class OutputTail:
 
     def close(self) -> None:
         """Give standard output and error back. May be repeated."""
-        if self._closing:
+        if self._closing.is_set():
             return
         _flush()
         for fd, saved in self._saved.items():
             os.dup2(saved, fd)
-        self._closing = True
-        self._wake()
+        self._closing.set()
         self._thread.join()
         self._drain()
-        for fd in (self._reads, self._wake_in, self._wake_out, *self._saved.values()):
+        self._spool.close()
+        for fd in self._saved.values():
             os.close(fd)
 
     def _run(self) -> None:
-        poll = select.poll()
-        poll.register(self._reads, select.POLLIN)
-        poll.register(self._wake_out, select.POLLIN)
-        while not self._closing:
-            with self._lock:
-                wait = self._forward.wait() if self._forward is not None else None
-            for fd, _ in poll.poll(None if wait is None else math.ceil(wait * 1000)):
-                if fd == self._wake_out:
-                    os.read(fd, 1)
+        while not self._closing.wait(_LOOK_EVERY):
             self._drain()
             with self._lock:
-                if self._forward is not None and self._forward.wait() == 0:
+                if self._forward is not None and self._forward.due():
                     self._forward.send()
 
-    def _wake(self) -> None:
-        os.write(self._wake_in, b"\0")
-
     def _drain(self) -> None:
-        """Take what is in the pipe now, and not what is written meanwhile: somebody may never stop."""
-        with self._lock, contextlib.suppress(BlockingIOError):
-            for _ in range(_PIPE_READS):
-                data = os.read(self._reads, _PIPE_BYTES)
-                if not data:
-                    return
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(self._saved[_STDERR], view) :]
-                *ended, rest = (self._rest + data).split(b"\n")
-                lines = list(map(_text, ended[-LINES:]))
-                self._lines.extend(lines)
-                if self._forward is not None:
-                    self._forward.add(lines, len(ended) - len(lines))
-                self._rest = rest[-_MAX_LINE:]
+        """Take what has been written by now, and not what is written meanwhile: somebody may never stop."""
+        end = self._spool.end()
+        while True:
+            with self._lock:
+                data, skipped = self._spool.take(end)
+                if skipped:
+                    self._take(b"\n[%d bytes of output left out here]\n" % skipped)
+                self._take(data)
+            if not data:
+                return
+
+    def _take(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._saved[_STDERR], view) :]
+        *ended, rest = (self._rest + data).split(b"\n")
+        lines = list(map(_text, ended[-LINES:]))
+        self._lines.extend(lines)
+        if self._forward is not None:
+            self._forward.add(lines, len(ended) - len(lines))
+        self._rest = rest[-_MAX_LINE:]
 
 
 def _text(line: bytes) -> str:

@@ -62,7 +62,9 @@ class ParameterServer(Strategy):
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         self._gang, self._model = gang, model
         self._on_gpu = next(model.module.parameters()).device.type == "cuda"
-        batched = "whole" not in policies(self.conf).values()
+        policy = policies(self.conf)
+        self._cuts_pushes = policy["push"] != "whole"
+        batched = "whole" not in policy.values()
         self._ahead = batched and not self._on_gpu and not make_optimizer.judges_gradients
         answer = self._request(
             "open",
@@ -189,7 +191,7 @@ class ParameterServer(Strategy):
         return self._shard.owned
 
     def details(self) -> dict[str, Any]:
-        return {"batching": self._batching.plans}
+        return {"batching": self._batching.report()}
 
     def finish(self) -> None:
         self.before_forward()
@@ -288,10 +290,11 @@ class ParameterServer(Strategy):
                 self._push(complete)
             if self._early:
                 self._update_what_is_summed()
-        elif self._pushed[self._pushes.of[layer]]:
+        elif self._cuts_pushes:
             raise ModelError(
-                f"backward made the gradient of a parameter of layer {self._model.layers[layer].name!r} twice, the second"
-                " time after it was sent (re-entrant checkpointing?): set spark.sparkdl.comm.ps.pushBatching=whole"
+                f"backward makes the gradient of a parameter of layer {self._model.layers[layer].name!r} in several rounds,"
+                " and would have sent the first (re-entrant checkpointing of a layer that is used twice?): pass"
+                " use_reentrant=False to torch.utils.checkpoint, or set spark.sparkdl.comm.ps.pushBatching=whole"
             )
 
     def _push(self, batch: int) -> None:

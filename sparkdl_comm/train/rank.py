@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 
 from sparkdl_comm.data.cache import Reading
-from sparkdl_comm.data.partitions import BatchPlan
+from sparkdl_comm.data.partitions import BatchPlan, lopsided
 from sparkdl_comm.errors import BridgeError, CallbackError, GangError, ModelError
 from sparkdl_comm.train import module_state, rng
 from sparkdl_comm.train.driver_client import DriverClient
@@ -78,7 +78,9 @@ class Rank:
         # raises is never the echo of another rank's failure.
         users = self._progress.phase in ("forward", "backward") and not isinstance(exc, (BridgeError, GangError))
         own = users or isinstance(exc, CallbackError)
-        return Failure.of(exc, self._rank, self._progress.step, self._progress.phase, secondary=False if own else None)
+        return Failure.of(
+            exc, self._rank, self._progress.number, self._progress.phase, secondary=False if own else None
+        )
 
     def _train(self, batches: Iterator[pa.RecordBatch], stack: ExitStack) -> RankReport:
         spec = self._spec
@@ -93,6 +95,9 @@ class Rank:
         step_rows = spec.batch_size * spec.optimization.accumulation_steps
         plan = BatchPlan.of([account["training"]["rows"] for account in accounts], step_rows)
         driver = self._task.connect_driver(stack)
+        uneven = lopsided(plan.counts)
+        if driver is not None and uneven is not None:
+            driver.progress({"warning": uneven})
         restorer = self._last_checkpoint(gang, model, strategy, driver, stack)
         strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)

@@ -19,6 +19,7 @@ class Replicated(Strategy):
         self._model = model
         self._world = gang.world
         self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
+        self._sparse = make_optimizer.wants_sparse(self.optimizer)
 
     def before_forward(self) -> None:
         """Nothing: the parameters are in place."""
@@ -29,6 +30,7 @@ class Replicated(Strategy):
     def update(self, apply: bool = True) -> None:
         with self.watch.phase("update"):
             if apply:
+                self._model.settle_gradients(self._sparse)
                 self.optimizer.step()
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:

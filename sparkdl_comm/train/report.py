@@ -64,8 +64,8 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
         from which the run went on), ``seconds_per_iteration`` (of the slowest rank),
         ``iterations_per_second``, ``phases`` (seconds per iteration, mean over ranks), ``bytes`` (``pull``
         and ``push``, all ranks, whole run), ``rows`` (trained on, all ranks), ``history`` (see :func:`merged_history`),
-        the ``details`` of rank 0, and if iterations were traced ``timeline``, of all ranks (see
-        :class:`sparkdl_comm.report.timeline.Timeline`).
+        under fp16 ``skipped_steps`` (by the optimizer), the ``details`` of rank 0, and if iterations were traced
+        ``timeline``, of all ranks (see :class:`sparkdl_comm.report.timeline.Timeline`).
     :raises GangError: see :func:`check`.
     """
     check(reports, world)
@@ -74,6 +74,7 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
     seconds = max(report.seconds for report in reports) / iterations
     phases = {name for report in reports for name in report.phases}
     kinds = {"pull", "push"}.union(*(report.bytes for report in reports))
+    skipped = [row["skipped_steps"] for row in first.history if "skipped_steps" in row]
     traced = {"timeline": [report.timeline for report in sorted(reports, key=lambda report: report.rank)]}
     return {
         "strategy": strategy,
@@ -89,13 +90,15 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
         "bytes": {kind: sum(report.bytes.get(kind, 0) for report in reports) for kind in sorted(kinds)},
         "rows": sum(report.rows for report in reports),
         "history": merged_history(reports),
+        **({"skipped_steps": sum(skipped)} if skipped else {}),
         **first.details,
         **(traced if first.timeline is not None else {}),
     }
 
 
 def merged_history(reports: Sequence[RankReport]) -> list[dict[str, Any]]:
-    """A row per epoch: ``epoch`` (from 1), ``step`` (done by then), ``loss`` (mean over the epoch's steps), ``lr`` (of the
-    first parameter group), ``seconds`` (of rank 0), and what was evaluated at its end: ``val_loss`` and metrics by name."""
+    """A row per epoch: ``epoch`` (from 1), ``step`` (done by then), ``loss`` (mean over the epoch's steps, but for those that
+    fp16 made the optimizer skip: ``skipped_steps``), ``lr`` (of the first parameter group), ``seconds`` (of rank 0), and what
+    was evaluated at its end: ``val_loss`` and metrics by name."""
     by_rank = [report.history for report in sorted(reports, key=lambda report: report.rank)]
     return [{**rows[0], "loss": sum(row["loss"] for row in rows)} for rows in zip(*by_rank, strict=True)]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkdl_comm.errors import ConfError, InputError, ModelError, PersistenceError
-from sparkdl_comm.train.checkpoint import CheckpointFolder
+from sparkdl_comm.train.checkpoint import CheckpointFolder, check_unused
 from sparkdl_comm.train.exchange import gather_json
 from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.folder import Folder
@@ -60,15 +60,12 @@ class Restorer:
         """Sets :attr:`step`, and deletes what is of no use any more. ``warn``, on rank 0: about what is skipped.
 
         Raises ConfError: there are checkpoints, and ``resume`` is not set; the run is another. InputError, ModelError: the
-        rows or the model are. PersistenceError: none of the checkpoints is whole; or the directory cannot be read.
+        rows or the model are. PersistenceError: none of the checkpoints is whole; or the directory cannot be read, or
+        not be written, or is not the same for all ranks.
         """
         rank, directory = self._gang.rank, self._checkpoints.directory
         steps = self._gather(self._folder.steps() if rank == 0 else None)[0]
-        if steps and not self._checkpoints.resume:
-            raise ConfError(
-                f"checkpointDir={directory} has checkpoints already, the newest of step {steps[0]}: set resume=True to go on"
-                " from it, or name another directory"
-            )
+        check_unused(directory, steps, self._checkpoints.resume)
         for step in steps:
             manifest, fault = self._look(step)
             faults = [fault for fault in self._gather(fault) if fault]
@@ -83,6 +80,7 @@ class Restorer:
             )
         if rank == 0:
             self._folder.clean(self.step)
+        self._try_writing()
 
     def load_parameters(self, model: FlatModel) -> None:
         """Into the module, before it is bound."""
@@ -98,6 +96,17 @@ class Restorer:
 
     def close(self) -> None:
         self._files.close()
+
+    def _try_writing(self) -> None:
+        """Each rank a file, which rank 0 sees: PersistenceError now, where it would come with the first checkpoint."""
+        mine = self._folder.probe(self._gang.rank)
+        try:
+            names = self._gather(mine)
+            if self._gang.rank == 0:
+                self._folder.check_shared(names)
+            self._gather(None)  # rank 0 has seen them
+        finally:
+            self._folder.delete(mine)
 
     def _gather(self, value: Any) -> list[Any]:
         return gather_json(self._gang, value, self._timeout)
@@ -172,8 +181,9 @@ def check_same(here: Mapping[str, Any], there: Mapping[str, Any], step: int) -> 
     changed = [rank for rank, rows in enumerate(here["rows"]) if rows != there["rows"][rank]]
     if changed:
         raise InputError(
-            f"ranks {changed} of {len(here['rows'])} have other rows than when {at} was made: the DataFrame must give the same"
-            " rows in the same partitions. How many partitions it has can depend on the executors that are there: set"
-            " spark.default.parallelism as it was, or give fit df.repartition(n, column) each time. To begin anew, name"
-            " another checkpointDir"
+            f"ranks {changed} of {len(here['rows'])} have other rows than when {at} was made: the DataFrame does not give the"
+            " same rows each time. Columns may be drawn (rand(), uuid()) or depend on the order or the partitions of rows"
+            " (monotonically_increasing_id(), first(), sums of floats): write the DataFrame to a table once and give fit what"
+            " is read from there; df.checkpoint() does where only ranks are started again, not the application. To begin"
+            " anew, name another checkpointDir"
         )

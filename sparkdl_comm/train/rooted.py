@@ -38,6 +38,7 @@ class CollectiveAtRoot(CollectiveStrategy):
         self._form(gang, model, "reduce")
         self._is_root = gang.rank == 0
         self.optimizer = make_optimizer([(p, p) for p in model.parameters] if self._is_root else [])
+        self._sparse = make_optimizer.wants_sparse(self.optimizer)
         overlap = self.conf.loop == "root-overlap" and can_gate(model.module)
         self._gate = ParameterGate(model, self._need, self._all_there) if overlap else None
         self._coming: deque[Range] = deque()  # parameters on their way here, in the order of the vector
@@ -69,6 +70,8 @@ class CollectiveAtRoot(CollectiveStrategy):
         if not apply:
             return
         with self.watch.phase("update"):
+            if self._is_root:
+                self._model.settle_gradients(self._sparse)
             self.optimizer.step()
         for start, stop in reversed(self._buckets.ranges):
             self._coming.append(self._begin("broadcast", self._model.values, start, stop))

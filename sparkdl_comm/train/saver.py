@@ -81,7 +81,8 @@ class Saver:
         self._writing: Future[None] | None = None
 
     def __call__(self, loop: TrainingLoop) -> None:
-        """Raises PersistenceError, and what the gang raises, also from the last write; DeadlineError if that did not end."""
+        """Raises PersistenceError, and what the gang raises, also from the last write; DeadlineError if that did not end;
+        NonFiniteLossError rather than put a checkpoint in a good one's place from which nobody can go on."""
         if self._writing is not None and self._writing.done():
             self.wait()
         if self._cadence.due(loop.progress.step):
@@ -124,12 +125,14 @@ class Saver:
 
 def snapshot(loop: TrainingLoop, rank: int) -> dict[str, Tensors]:
     """Copies, in the CPU's memory, of what this rank writes; by part."""
+    owned = loop.strategy.owned()
+    loop.check_finite(owned)
     state = loop.state()
     parts = {f"rank-{rank}": _packed(state["own"])}
     if rank == 0:
         parts["common"] = _packed(state["common"])
     if rank == 0 or loop.strategy.sharded:
-        parts[f"parameters-{rank}"] = {str(start): values for start, values in loop.strategy.owned()}
+        parts[f"parameters-{rank}"] = {str(start): values for start, values in owned}
         parts[f"optimizer-{rank}"] = _packed(loop.strategy.optimizer_state())
     return {part: {name: _copy(tensor) for name, tensor in tensors.items()} for part, tensors in parts.items()}
 

@@ -1,14 +1,13 @@
 """torch.distributed's store over the gang's authenticated connections, in the place of its open TCPStore.
 
-The table lives at rank 0. A request is one JSON frame, values in base64, and its answer another; a waiting
-request waits in rank 0's thread of that connection. A client takes an idle connection for each request or
+The table lives at rank 0. A request is one JSON frame, with the sizes of the values, which follow as they are; its answer is
+likewise. A waiting request waits in rank 0's thread of that connection. A client takes an idle connection for each request or
 makes a new one, so a blocking `get` blocks no other thread's requests, and never the control plane. When the
 gang fails, all waits end with its failure.
 """
 
 from __future__ import annotations
 
-import base64
 import socket
 import threading
 from collections.abc import Sequence
@@ -17,20 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 from torch._C._distributed_c10d import Store  # torch.distributed.Store, by the name that is typed
 
-from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError
+from sparkdl_comm.train.channel import STALL_SECONDS
 from sparkdl_comm.train.control import VERDICT_SECONDS
 from sparkdl_comm.train.failure import Failure
-from sparkdl_comm.train.handshake import hang_up, recv_frame, send_frame
+from sparkdl_comm.train.handshake import Clock, encode_frame, hang_up, recv_frame, recv_into, send_all
 from sparkdl_comm.train.listen import VISIT_SECONDS
-from sparkdl_comm.train.table import MAX_WAIT, Request, Table
+from sparkdl_comm.train.table import MAX_TOTAL, MAX_VALUE, MAX_WAIT, Request, Table
+from sparkdl_comm.train.tensors import pieces
 
 if TYPE_CHECKING:
     from sparkdl_comm.train.gang import Gang
 
-#: Bytes of one frame (a `multi_get` may fill it).
-MAX_FRAME = 32 << 20
-#: A client waits this much longer than it told rank 0 to, for the answer to come back.
-SLACK_SECONDS = 5.0
+#: Bytes of a request's or reply's JSON: keys and sizes.
+MAX_HEADER = 4 << 20
+#: A client waits this much longer than it told rank 0 to, for the answer to come back. Rank 0's end is watched beside.
+SLACK_SECONDS = 30.0
+#: Up to here, values go out together with what announces them.
+_SMALL = 1 << 16
 _KIND = "store"
 
 
@@ -66,8 +69,8 @@ class StoreService:
             try:
                 sock = self._borrow(clock() + VISIT_SECONDS)
                 try:
-                    send_frame(sock, request, MAX_FRAME, clock() + VISIT_SECONDS, clock)
-                    reply = recv_frame(sock, MAX_FRAME, clock() + seconds + SLACK_SECONDS, clock)
+                    _send(sock, request, clock)
+                    reply = _recv(sock, seconds + SLACK_SECONDS, clock)
                 except BaseException:
                     self._drop(sock)
                     raise
@@ -84,10 +87,15 @@ class StoreService:
                 ) from exc
         if "error" in reply:
             gang.check(VERDICT_SECONDS if reply["error"] == "GangError" else 0.0)
-            kinds = {kind.__name__: kind for kind in (DeadlineError, InputError)}
+            kinds = {kind.__name__: kind for kind in (DeadlineError, InputError, ProtocolError)}
             kind = kinds.get(str(reply["error"]), GangError)
             raise kind(f"store {request['op']}: {reply.get('message')}", rank=gang.rank)
         return reply
+
+    def gather(self, key: str, value: bytes, seconds: float) -> list[bytes]:
+        """What each rank gave for `key`, by rank, when all have; one trip to rank 0, and nothing stays there."""
+        request = {"op": "gather", "keys": [key], "values": [value], "seconds": seconds, "rank": self._gang.rank}
+        return self.ask(request, seconds)["values"]
 
     def fail(self, failure: Failure) -> None:
         """The gang failed: end all waits. Quick, as it runs in the control thread."""
@@ -151,15 +159,45 @@ class StoreService:
         try:
             while True:
                 try:
-                    request = recv_frame(sock, MAX_FRAME, clock() + MAX_WAIT, clock)
+                    request = _recv(sock, MAX_WAIT, clock)
                 except DeadlineError:
                     continue  # idle for a day
                 if self._over:
                     return
-                reply = self._table.answer(request)
-                send_frame(sock, reply, MAX_FRAME, clock() + VISIT_SECONDS, clock)
+                _send(sock, self._table.answer({**request, "rank": rank}), clock)
         finally:
             self._drop(sock)
+
+
+def _send(sock: socket.socket, message: Request, clock: Clock) -> None:
+    """Raises InputError for a value that the other side would refuse."""
+    values = message.get("values", [])
+    if any(len(value) > MAX_VALUE for value in values):
+        raise InputError(f"a store value of {max(map(len, values))} bytes: at most {MAX_VALUE}")
+    head = encode_frame({**message, "values": [len(value) for value in values]}, MAX_HEADER)
+    if sum(map(len, values)) <= _SMALL:
+        head, values = b"".join([head, *values]), []
+    send_all(sock, head, clock() + STALL_SECONDS, clock)
+    for value in values:
+        for piece in pieces(memoryview(value)):
+            send_all(sock, piece, clock() + STALL_SECONDS, clock)
+
+
+def _recv(sock: socket.socket, seconds: float, clock: Clock) -> Request:
+    """Raises GangError for sizes that are none, or over what a table may hold, before anything is allocated for them."""
+    message = recv_frame(sock, MAX_HEADER, clock() + seconds, clock)
+    sizes = message.get("values", [])
+    if not isinstance(sizes, list) or not all(type(size) is int and 0 <= size <= MAX_VALUE for size in sizes):
+        raise GangError(f"peer announced store values of {sizes!r:.80} bytes: at most {MAX_VALUE} each")
+    if sum(sizes) > MAX_TOTAL:
+        raise GangError(f"peer announced store values of {sum(sizes)} bytes: more than {MAX_TOTAL}")
+    message["values"] = []
+    for size in sizes:
+        value = bytearray(size)
+        for piece in pieces(memoryview(value)):
+            recv_into(sock, piece, clock() + STALL_SECONDS, clock)
+        message["values"].append(bytes(value))
+    return message
 
 
 class GangStore(Store):
@@ -182,7 +220,7 @@ class GangStore(Store):
         seconds = 0.0 if wait is None else wait.total_seconds() or MAX_WAIT
         request = {"op": op, "keys": [self._prefix + key for key in keys], "seconds": seconds, **more}
         if "values" in more:
-            request["values"] = [base64.b64encode(_bytes(value)).decode() for value in more["values"]]
+            request["values"] = [_bytes(value) for value in more["values"]]
         return self._service.ask(request, seconds)
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -205,7 +243,7 @@ class GangStore(Store):
 
     def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
         reply = self._ask("compare_set", [key], values=[expected_value, desired_value])
-        return base64.b64decode(reply["values"][0])
+        return reply["values"][0]
 
     def delete_key(self, key: str) -> bool:
         return bool(self._ask("delete", [key])["yes"])
@@ -214,7 +252,7 @@ class GangStore(Store):
         return int(self._ask("count", [""])["number"])
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        return [base64.b64decode(value) for value in self._ask("get", keys, self.timeout)["values"]]
+        return self._ask("get", keys, self.timeout)["values"]
 
     def multi_set(self, keys: list[str], values: Sequence[str | bytes]) -> None:
         self._ask("set", keys, values=values)

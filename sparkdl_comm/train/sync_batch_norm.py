@@ -26,6 +26,7 @@ from sparkdl_comm.errors import DeadlineError, GangError, ModelError
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.handshake import TIMEOUT_KEY
 from sparkdl_comm.train.process_group import BACKENDS, bind_to_nic
+from sparkdl_comm.train.torch_errors import peer_late
 
 
 def synchronize(module: nn.Module, device: torch.device, gang: Gang, timeout: float, stack: ExitStack) -> bool:
@@ -100,7 +101,7 @@ def _all_reduce(vector: torch.Tensor) -> torch.Tensor:
     try:
         dist.all_reduce(total)
     except RuntimeError as exc:
-        if "timed out" in str(exc).lower():
+        if peer_late(exc):
             raise DeadlineError(f"SyncBatchNorm waited too long for another rank; set {TIMEOUT_KEY}") from exc
         raise GangError(f"SyncBatchNorm lost another rank: {exc}") from exc
     return total

@@ -4,6 +4,7 @@ the driver if it is rank 0, and says why it failed."""
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, Protocol, TypeAlias
@@ -12,7 +13,7 @@ import pyarrow as pa
 import torch
 
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.errors import GangError, SlotsError
+from sparkdl_comm.errors import GangError, RankLostError, SlotsError
 from sparkdl_comm.train.driver_client import DriverClient
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.gang import Gang
@@ -21,6 +22,8 @@ from sparkdl_comm.train.output import OutputTail
 
 #: What the function of a rank's task returns: one row.
 RANK_SCHEMA = "rank int, report string"
+#: The phase in which a user's function is unpickled.
+LOADING = "loading"
 #: The function of a rank's task: from its rows to the row of :data:`RANK_SCHEMA`.
 RankFn: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -91,21 +94,30 @@ class RankTask:
         if self.rank != 0:
             return None
         spec = self._spec
+        host, port = spec.driver_address
         try:
-            driver = DriverClient.connect(spec.driver_address, spec.secret, spec.epoch_id, spec.conf.timeout)
+            address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
+            driver = DriverClient.connect((str(address[0]), port), spec.secret, spec.epoch_id, spec.conf.timeout)
         except (GangError, OSError) as exc:
-            host, port = spec.driver_address
             raise GangError(
-                f"rank 0 cannot reach the driver at {host}:{port} ({exc}): spark.driver.host, or"
-                " spark.sparkdl.comm.driver.host, must be an address that executors reach, and"
-                " spark.sparkdl.comm.driver.port one that is open"
+                f"rank 0 cannot reach the driver at {host} port {port} ({exc}): spark.sparkdl.comm.driver.host, else"
+                " spark.driver.host, must be an address or name of it that executors reach, and"
+                " spark.sparkdl.comm.driver.port one that is open. Behind NAT or in a container, forward that port, and set"
+                " spark.driver.bindAddress to where the driver is to listen"
             ) from exc
         stack.callback(driver.close)
+        driver.on_gone(self._driver_is_gone)
         self._driver = driver
         if spec.conf.logs:
             self._output.forward(driver.log)
             stack.callback(self._output.end_forward)
         return driver
+
+    def _driver_is_gone(self) -> None:
+        """Nobody would get what is trained: the ranks stop, and give their slots back."""
+        lost = RankLostError("rank 0 lost its connection to the driver: the driver ended, or gave this run up", rank=0)
+        if self.gang is not None:
+            self.gang.announce_failure(Failure.of(lost, 0, phase="the channel to the driver", secondary=False))
 
     def failed(self, failure: Failure) -> RuntimeError:
         """Tell the other ranks and the driver; returns what the task is to raise, with the *first* failure of the gang inside.

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from sparkdl_comm.errors import InputError, ModelError
+from sparkdl_comm.errors import GangError, ModelError, ProtocolError
 
 #: Bytes of the header's JSON; about 100,000 tensors.
 MAX_HEADER = 16 << 20
@@ -55,32 +55,32 @@ def describe(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
 def allocate(header: Mapping[str, Any], max_bytes: int) -> dict[str, torch.Tensor]:
     """Uninitialised CPU tensors as `header` says; it is checked completely before the first is allocated.
 
-    Raises InputError: names, dtypes, shapes or sizes are wrong or do not fit together, or over `max_bytes`.
+    Raises ProtocolError: names, dtypes, shapes or sizes are wrong or do not fit together. GangError: over `max_bytes`.
     """
     entries, total = header.get("tensors"), header.get("bytes")
     if not isinstance(entries, list) or type(total) is not int:
-        raise InputError("tensor header without a list of tensors or a total")
+        raise ProtocolError("tensor header without a list of tensors or a total")
     plan: dict[str, tuple[torch.dtype, list[int]]] = {}
     expected = 0
     for entry in entries:
         if not isinstance(entry, dict):
-            raise InputError("tensor header: an entry is no object")
+            raise ProtocolError("tensor header: an entry is no object")
         name, dtype, shape = entry.get("name"), entry.get("dtype"), entry.get("shape")
         if not isinstance(name, str) or len(name) > MAX_NAME or name in plan:
-            raise InputError(f"tensor header: name {name!r:.80} is wrong, too long or there twice")
+            raise ProtocolError(f"tensor header: name {name!r:.80} is wrong, too long or there twice")
         if not isinstance(dtype, str) or dtype not in DTYPES:
-            raise InputError(f"tensor header: {name!r:.80} has unknown dtype {dtype!r:.40}")
+            raise ProtocolError(f"tensor header: {name!r:.80} has unknown dtype {dtype!r:.40}")
         if not isinstance(shape, list) or len(shape) > MAX_DIMS:
-            raise InputError(f"tensor header: {name!r:.80} has no shape")
+            raise ProtocolError(f"tensor header: {name!r:.80} has no shape")
         # torch multiplies the non-zero dimensions up too, so a huge one next to a 0 would overflow there.
         if not all(type(n) is int and n >= 0 for n in shape) or math.prod(n or 1 for n in shape) > 1 << 60:
-            raise InputError(f"tensor header: {name!r:.80} has shape {shape!r:.80}")
+            raise ProtocolError(f"tensor header: {name!r:.80} has shape {shape!r:.80}")
         plan[name] = DTYPES[dtype], shape
         expected += math.prod(shape) * DTYPES[dtype].itemsize
     if expected != total:
-        raise InputError(f"tensor header: shapes make {expected} bytes, the total says {total}")
+        raise ProtocolError(f"tensor header: shapes make {expected} bytes, the total says {total}")
     if total > max_bytes:
-        raise InputError(f"tensor header announces {total} bytes: more than the {max_bytes} there is room for")
+        raise GangError(f"tensor header announces {total} bytes: more than the {max_bytes} there is room for")
     return {name: torch.empty(shape, dtype=dtype) for name, (dtype, shape) in plan.items()}
 
 

@@ -29,11 +29,18 @@ HANG_SECONDS = 120.0
 
 
 class Application:
-    """One Spark application on three executors, in a process of its own."""
+    """One Spark application on three executors, in a process of its own.
 
-    def __init__(self, folder: Path) -> None:
+    `cluster`: conf that says on which, if it is not a local-cluster of its own; that one's processes know the same `name`.
+    `patience`: seconds after which it is taken for hung.
+    """
+
+    def __init__(
+        self, folder: Path, cluster: dict[str, str] | None = None, name: str = "", patience: float = HANG_SECONDS
+    ) -> None:
         self.folder = folder
-        self.name = secrets.token_hex(8)
+        self._patience = patience
+        self.name = name or secrets.token_hex(8)
         #: One dict per fault, for the summary that pytest prints.
         self.measured: list[dict[str, Any]] = []
         #: Bridge directories of the executors that were killed.
@@ -45,18 +52,20 @@ class Application:
         for part in ("bin", "jars", "python"):
             (home / part).symlink_to(Path(pyspark.__file__).parent / part)
         (folder / "tmp").mkdir()
+        cluster = cluster or {}
         environ = {
             **os.environ,
+            "TMPDIR": str(folder / "tmp"),
             processes.VARIABLE: self.name,
             "SPARK_HOME": str(home),
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": cluster.get("spark.driver.host", "127.0.0.1"),
             "PYTHONPATH": str(ROOT),
         }
         self._log = (folder / "driver.log").open("w")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.driver", str(folder)],
+            [sys.executable, "-m", "tests.faults.driver", str(folder), json.dumps(cluster)],
             cwd=folder,
             env=environ,
             stdin=subprocess.PIPE,
@@ -76,31 +85,74 @@ class Application:
         conf: dict[str, str] | None = None,
         ragged: bool = False,
         settings: dict[str, Any] | None = None,
+        files: bool = False,
         marker: Path | None = None,
         **fault: Any,
     ) -> Outcome:
         """A run with one fault, the fields of :class:`Fault`; without any field, one without a fault.
 
-        `settings`: Params of the estimator. `marker`: of a fault that has struck another application.
+        `settings`: Params of the estimator. `files`: rows from files. `marker`: of a fault that has struck another
+        application.
         """
-        self._faults += 1
-        request: dict[str, Any] = {"strategy": strategy, "conf": conf, "ragged": ragged, "settings": settings}
-        marker = marker or self.folder / f"fault-{self._faults}.json"
-        if fault:
-            request["fault"] = asdict(Fault(marker=str(marker), driver=self._process.pid, **fault))
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
+        marker = self.begin(strategy, conf=conf, ragged=ragged, settings=settings, files=files, marker=marker, **fault)
         if fault.get("action") == "kill driver" and not marker.exists():
-            self._process.wait(HANG_SECONDS)
+            self._process.wait(self._patience)
             return Outcome({}, json.loads(marker.read_text()), self, marker)
-        answer = self._answer(f"{strategy} with {fault or 'no fault'}")
-        mark = json.loads(marker.read_text()) if marker.exists() else None
-        outcome = Outcome(answer, mark, self, marker)
-        if mark and "bridge" in mark:
-            self.abandoned.add(mark["bridge"])
+        outcome = self.end(f"{strategy} with {fault or 'no fault'}", marker)
         if fault or ragged:
             self.measured.append({"strategy": strategy, "ragged": ragged, **fault, **outcome.figures()})
         return outcome
+
+    def begin(
+        self,
+        strategy: str,
+        *,
+        conf: dict[str, str] | None = None,
+        settings: dict[str, Any] | None = None,
+        marker: Path | None = None,
+        ragged: bool = False,
+        files: bool = False,
+        settle: bool = True,
+        **fault: Any,
+    ) -> Path:
+        """Has a run begun, as :meth:`run` says; the marker of its fault. `files`: rows from files. `settle`: it ends when all
+        of it is gone, and another one was made."""
+        self._faults += 1
+        request: dict[str, Any] = {"strategy": strategy, "conf": conf, "settings": settings}
+        request |= {"ragged": ragged, "files": files, "settle": settle}
+        marker = marker or self.folder / f"fault-{self._faults}.json"
+        if fault:
+            request["fault"] = asdict(Fault(marker=str(marker), driver=self.pid, **fault))
+        self._ask(request)
+        return marker
+
+    def end(self, of: str, marker: Path) -> Outcome:
+        """How a run that was begun has ended."""
+        answer = self._answer(of)
+        mark = json.loads(marker.read_text()) if marker.exists() else None
+        if mark and mark.get("bridge"):
+            self.abandoned.add(mark["bridge"])
+        return Outcome(answer, mark, self, marker)
+
+    def remains(self, slots: int) -> dict[str, Any]:
+        """What driver and Python workers know that is left of the runs before."""
+        self._ask({"remains": slots})
+        return self._answer("the question what is left")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait(self) -> None:
+        """Returns when the driver's process has ended."""
+        self._process.wait(self._patience)
+
+    def has_answered(self) -> bool:
+        return not self._answers.empty()
+
+    def _ask(self, request: dict[str, Any]) -> None:
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
 
     def stop(self) -> list[str]:
         """What is left when the application has ended as it should: its processes and bridge directories, by name.
@@ -109,7 +161,7 @@ class Application:
         """
         self._process.stdin.close()
         self._answer("the end of the application")
-        self._process.wait(HANG_SECONDS)
+        self._process.wait(self._patience)
         deadline = time.monotonic() + 10
         while processes.of_application(self.name) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -117,9 +169,11 @@ class Application:
         directories = {str(path) for path in (self.folder / "tmp").glob("sparkdl-*")}
         return left + sorted(directories - self.abandoned)
 
-    def kill(self) -> None:
-        """Ends whatever is there of the application; nothing is after :meth:`stop`."""
+    def kill(self, spare: frozenset[int] = frozenset()) -> None:
+        """Ends whatever is there of the application; nothing is after :meth:`stop`. `spare`: processes of its cluster."""
         for process in processes.of_application(self.name):
+            if process.pid in spare:
+                continue
             try:
                 process.send_signal(signal.SIGKILL)
             except psutil.Error:
@@ -138,10 +192,10 @@ class Application:
     def _answer(self, to: str) -> dict[str, Any]:
         assert not self._hung, f"the application hung in {self._hung}"
         try:
-            line = self._answers.get(timeout=HANG_SECONDS)
+            line = self._answers.get(timeout=self._patience)
         except queue.Empty:
             self._hung = to
-            raise AssertionError(f"no answer to {to} within {HANG_SECONDS} s: it hangs\n{self.log()}") from None
+            raise AssertionError(f"no answer to {to} within {self._patience:g} s: it hangs\n{self.log()}") from None
         assert line, f"the application ended in {to}\n{self.log()}"
         return json.loads(line)
 
@@ -162,6 +216,11 @@ class Outcome:
             return self.answer[name]
         except KeyError:
             raise AttributeError(name) from None
+
+    @property
+    def struck(self) -> bool:
+        """Whether there was a fault, and something for it to strike."""
+        return self.mark is not None and self.mark.get("struck", True) is not None
 
     @property
     def seconds_to_error(self) -> float:

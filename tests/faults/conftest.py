@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.faults.application import Application
 
 _measured: list[dict[str, Any]] = []
 _resumed: list[dict[str, Any]] = []
+_covered: Counter[str] = Counter()
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,17 @@ def resumed() -> list[dict[str, Any]]:
     return _resumed
 
 
+@pytest.fixture(scope="session")
+def covered() -> Counter[str]:
+    """To be counted up with what a drawn case was and how it ended; printed at the end."""
+    return _covered
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if _covered:
+        terminalreporter.section("faults: drawn cases by what they were")
+    for name, count in sorted(_covered.items()):
+        terminalreporter.write_line(f"{count:5} {name}")
     if _resumed:
         terminalreporter.section("faults: seconds until the first step again")
     for row in _resumed:

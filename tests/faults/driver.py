@@ -1,6 +1,7 @@
 """A Spark application that is asked to fail: one JSON request a line on stdin, one answer a line on stdout.
 
-A process of its own, because its executors are killed, and a process has one JVM.
+A process of its own, because its executors are killed, and a process has one JVM. A request is a run, see
+:meth:`tests.faults.application.Application.run`, or {"remains": slots}: what is left of the runs before.
 """
 
 from __future__ import annotations
@@ -8,12 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -27,7 +32,7 @@ from tests.faults.injection import Factory, Fault, Sgd
 SETTLE_SECONDS = 20.0
 
 
-def start(folder: Path) -> SparkSession:
+def start(folder: Path, cluster: dict[str, str]) -> SparkSession:
     conf = {
         "spark.master": "local-cluster[3,1,1024]",
         "spark.app.name": "sparkdl_comm faults",
@@ -39,6 +44,7 @@ def start(folder: Path) -> SparkSession:
         "spark.executor.extraJavaOptions": f"-Djava.io.tmpdir={folder / 'tmp'}",
         # a fault is to be seen, not to be got over
         **sparkdl_comm.spark_conf(progress=False, slot_timeout="60s", max_restarts=0),
+        **cluster,
     }
     session = SparkSession.builder.config(map=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -53,16 +59,18 @@ def rows(spark: SparkSession, ragged: bool = False) -> DataFrame:
     return spark.range(0, 96, 1, 4).select(features.alias("features"), (F.col("id") % 2).alias("label"))
 
 
+def many_files(spark: SparkSession, folder: Path) -> DataFrame:
+    """The same rows in 16 files: how Spark splits these depends on how many cores it has just then."""
+    path = folder / "rows.parquet"
+    if not path.exists():
+        rows(spark).repartitionByRange(16, F.col("features")[0]).write.parquet(str(path))
+    return spark.read.parquet(str(path))
+
+
 def estimator(strategy: str, fault: Fault | None, **settings: Any) -> TorchEstimator:
+    common = {"batchSize": 12, "maxIter": 2, "num_workers": 3}
     return TorchEstimator(
-        model=Factory(fault),
-        loss="CrossEntropyLoss",
-        optimizer=Sgd,
-        batchSize=12,
-        maxIter=2,
-        num_workers=3,
-        strategy=strategy,
-        **settings,
+        model=Factory(fault), loss="CrossEntropyLoss", optimizer=Sgd, strategy=strategy, **{**common, **settings}
     )
 
 
@@ -111,7 +119,7 @@ def describe(error: BaseException) -> dict[str, Any]:
     }
 
 
-def run(spark: SparkSession, name: str, request: dict[str, Any]) -> dict[str, Any]:
+def run(spark: SparkSession, folder: Path, name: str, request: dict[str, Any]) -> dict[str, Any]:
     fault = Fault(**request["fault"]) if request.get("fault") else None
     conf = request.get("conf") or {}
     answer: dict[str, Any] = {}
@@ -120,8 +128,11 @@ def run(spark: SparkSession, name: str, request: dict[str, Any]) -> dict[str, An
     begin = time.monotonic()
     try:
         settings = request.get("settings") or {}
-        model = estimator(request["strategy"], fault, **settings).fit(rows(spark, request.get("ragged", False)))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
+        frame = many_files(spark, folder) if request.get("files") else rows(spark, request.get("ragged", False))
+        trainer = estimator(request["strategy"], fault, **settings)
+        begin = time.monotonic()
+        model = _interruptible(trainer.fit, frame)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is, the test looks at it
         answer["raised_at"] = time.monotonic()
         answer.update(describe(error))
     else:
@@ -130,11 +141,26 @@ def run(spark: SparkSession, name: str, request: dict[str, Any]) -> dict[str, An
     finally:
         for key in conf:
             spark.conf.unset(key)
-    answer["seconds"] = time.monotonic() - begin
+    answer["ended_at"] = time.monotonic()
+    answer["seconds"] = answer["ended_at"] - begin
+    if not request.get("settle", True):
+        return answer
     answer.update(wait_until_quiet(spark, name))
     if fault is not None or request.get("ragged"):
         answer["again"] = again(spark, request["strategy"])
     return answer
+
+
+def _interruptible(call: Any, *arguments: Any) -> Any:
+    """SIGINT reaches the fit, as the Spark session handles it, and nothing else of this program."""
+    signal.signal(signal.SIGINT, _on_interrupt)
+    try:
+        return call(*arguments)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+_on_interrupt: Any = signal.default_int_handler
 
 
 def again(spark: SparkSession, strategy: str) -> dict[str, Any]:
@@ -147,14 +173,40 @@ def again(spark: SparkSession, strategy: str) -> dict[str, Any]:
     return {"error": None, "seconds": time.monotonic() - begin, "iterations": model.summary["iterations"]}
 
 
+def remains(spark: SparkSession, slots: int) -> dict[str, Any]:
+    """What only driver and Python workers know: how many tasks run, and names of threads of ours."""
+    running = running_tasks(spark)
+    jobs = list(spark.sparkContext.statusTracker().getActiveJobsIds())
+    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("sparkdl")]
+    in_workers: list[str] = []
+    if not running and not jobs:
+        tasks = spark.range(0, slots, 1, slots).mapInArrow(_threads, "pid long, name string")
+        in_workers = [f"{row.name} in worker {row.pid}" for row in tasks.collect()]
+    return {"tasks": running, "jobs": jobs, "threads": threads + in_workers}
+
+
+def _threads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        pass
+    time.sleep(0.1)  # so that no worker gets two of these tasks
+    names = [thread.name for thread in threading.enumerate() if thread.name.startswith("sparkdl")]
+    yield pa.RecordBatch.from_arrays(
+        [pa.array([os.getpid()] * len(names), pa.int64()), pa.array(names, pa.string())], ["pid", "name"]
+    )
+
+
 def main() -> None:
-    folder, name = Path(sys.argv[1]), os.environ[processes.VARIABLE]
+    global _on_interrupt
+    folder, name, cluster = Path(sys.argv[1]), os.environ[processes.VARIABLE], json.loads(sys.argv[2])
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what anything else prints
-    spark = start(folder)
+    spark = start(folder, cluster)
+    _on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     print(json.dumps({"ready": os.getpid()}), file=answers)
     for line in sys.stdin:
-        print(json.dumps(run(spark, name, json.loads(line))), file=answers)
+        request = json.loads(line)
+        answer = remains(spark, request["remains"]) if "remains" in request else run(spark, folder, name, request)
+        print(json.dumps(answer), file=answers)
     spark.stop()
     print(json.dumps({"stopped": True}), file=answers)
 

@@ -25,6 +25,8 @@ import psutil
 import torch
 from torch import nn
 
+from tests.faults import wire
+
 #: Seconds by which one rank is slower, so that the victim is certain to wait for it when it is killed.
 SLOW_SECONDS = 1.0
 #: Seconds after which the victim is killed, in a phase that it is killed in the middle of.
@@ -39,8 +41,10 @@ BOOM = "the camera of rank 1 is unplugged"
 
 @dataclass(frozen=True)
 class Fault:
-    """`action`: kill worker, kill executor, kill driver, exit, sys.exit, raise, raise connection, nan, stall or
-    stop. `step` counts from 0; that of a checkpoint is in its name. `driver`: its process."""
+    """`action`: kill worker, kill executor, kill driver, exit, sys.exit, raise, raise connection, nan, stall, stop, one of
+    :data:`tests.faults.wire.ACTIONS`, or "outside": somebody else strikes. `step` counts from 0; that of a checkpoint is in
+    its name. `driver`: its process. `pause`: seconds that every forward pass takes longer. `pick`: 0 to 1, which connection
+    or byte it is, for those of `wire`."""
 
     action: str
     rank: int
@@ -48,6 +52,13 @@ class Fault:
     marker: str
     step: int = 3
     driver: int = 0
+    pause: float = 0.0
+    pick: float = 0.0
+
+    @property
+    def ranks(self) -> str:
+        """A file with a line, JSON, for each rank that begins: its process and its executor's."""
+        return f"{self.marker}.ranks"
 
     @property
     def first_steps(self) -> str:
@@ -62,6 +73,7 @@ class Net(nn.Sequential):
         super().__init__(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 2))
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        time.sleep(_pause)
         outcome = hit("forward")
         output = super().forward(rows)
         if output.requires_grad:
@@ -106,15 +118,18 @@ class Factory:
 _fault: Fault | None = None
 _rank = -1
 _first_steps = ""
+_pause = 0.0
 _hits: dict[str, int] = {}
 _undo: list[Callable[[], None]] = []
 
 
 def arm(fault: Fault, rank: int, struck: bool) -> None:
     """`struck`: it has, and this gang takes the place of the one that it struck."""
-    global _fault, _rank, _first_steps
-    _rank, _first_steps = rank, fault.first_steps
+    global _fault, _rank, _first_steps, _pause
+    _rank, _first_steps, _pause = rank, fault.first_steps, fault.pause
     _hits.clear()
+    with open(fault.ranks, "a") as file:
+        file.write(json.dumps({"rank": rank, "pid": os.getpid(), "executor": executor_of_this_worker()}) + "\n")
     if struck:
         return
     _fault = fault
@@ -148,8 +163,8 @@ def arm(fault: Fault, rank: int, struck: bool) -> None:
 
 
 def disarm() -> None:
-    global _fault, _first_steps
-    _fault, _first_steps = None, ""
+    global _fault, _first_steps, _pause
+    _fault, _first_steps, _pause = None, "", 0.0
     while _undo:
         _undo.pop()()
 
@@ -257,12 +272,15 @@ def _strike_half_way(fault: Fault, step: int, path: Path, write: Callable[[Path]
 def strike(fault: Fault, step: int, in_flight: bool | None = None) -> str | None:
     victims, facts = [os.getpid()], {}
     if fault.action == "kill executor":
-        victims = [next(parent.pid for parent in psutil.Process().parents() if parent.name() == "java")]
+        victims = [executor_of_this_worker()]
         facts["bridge"] = _bridge_directory()
     elif fault.action == "kill driver":
         # Its JVM first: it is at once the cluster's master and workers, and would end in good order without its parent.
         victims = [*(child.pid for child in psutil.Process(fault.driver).children()), fault.driver]
     facts.update(phase=fault.phase, step=step, pid=os.getpid(), victim=victims[-1], in_flight=in_flight)
+    if fault.action in wire.ACTIONS:
+        facts["struck"], undo = wire.ACTIONS[fault.action](fault.pick, executor_of_this_worker())
+        _undo.append(undo)
     _mark(fault, facts)
     if fault.action.startswith("kill"):
         for victim in victims:
@@ -280,6 +298,10 @@ def strike(fault: Fault, step: int, in_flight: bool | None = None) -> str | None
     elif fault.action == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     return fault.action
+
+
+def executor_of_this_worker() -> int:
+    return next(parent.pid for parent in psutil.Process().parents() if parent.name() == "java")
 
 
 def _bridge_directory() -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 
 VARIABLE = "SPARKDL_FAULTS_APPLICATION"
+_EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 def of_application(name: str) -> list[psutil.Process]:
@@ -21,6 +22,22 @@ def of_application(name: str) -> list[psutil.Process]:
         except (OSError, psutil.Error):
             continue  # it went away, or is not ours
     return found
+
+
+def executors(name: str) -> list[psutil.Process]:
+    """Those of application `name`, whatever started them."""
+    return [process for process in of_application(name) if _EXECUTOR in process.cmdline()]
+
+
+def bridge_sockets(executor: int) -> list[str]:
+    """Path of the bridge's socket, for that which listens and for each connection of a worker."""
+    links = psutil.Process(executor).net_connections("unix")
+    return [link.laddr for link in links if os.path.basename(link.laddr) == "bridge"]
+
+
+def bridge_directory(executor: int) -> str:
+    """The one of an executor; "" without the plugin, and for other processes."""
+    return next((os.path.dirname(path) for path in bridge_sockets(executor)), "")
 
 
 def holds_segment(process: psutil.Process) -> bool:

@@ -26,7 +26,7 @@ def test_exception_in_forward(application: Application) -> None:
     outcome = application.run("ps", action="raise", rank=1, phase="forward")
     outcome.assert_fired("forward", step=3)
     carries_its_traceback(outcome, "LookupError", BOOM, "raise LookupError(BOOM)  # this very line")
-    assert (outcome.step, outcome.phase) == (3, "forward")
+    assert (outcome.step, outcome.phase) == (4, "forward")
     outcome.assert_nothing_left()
 
 
@@ -67,8 +67,8 @@ def test_loss_becomes_nan(application: Application, strategy: str) -> None:
     outcome = application.run(strategy, action="nan", rank=2, phase="forward")
     outcome.assert_fired("forward", step=3)
     outcome.assert_typed("NonFiniteLossError")
-    assert (outcome.rank, outcome.step) == (2, 3)
-    assert "rank 2 at step 3" in outcome.message
+    assert (outcome.rank, outcome.step) == (2, 4)
+    assert "rank 2 at step 4" in outcome.message
     outcome.assert_nothing_left()
 
 

@@ -6,6 +6,7 @@ that is another application, with ``resume``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.faults import processes
-from tests.faults.application import Application, Outcome
+from tests.faults.application import LIMIT_SECONDS, Application, Outcome
 
 RESTARTS = {"spark.sparkdl.comm.maxRestarts": "2"}
 #: Steps after which there is a checkpoint; 16 in all, 8 an epoch.
@@ -74,6 +75,33 @@ def test_a_rank_is_killed(
     outcome.assert_nothing_left()
 
 
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    started: list[Application] = []
+
+    def one(**how: Any) -> Application:
+        folder = tmp_path / f"application-{len(started)}"
+        folder.mkdir()
+        started.append(Application(folder, **how))
+        return started[-1]
+
+    yield one
+    for application in started:
+        application.kill()
+
+
+def test_files_are_split_in_another_way_when_an_executor_is_gone(start: Any, tmp_path: Path) -> None:
+    """There are more slots than ranks, so the fit goes on without waiting for a new executor."""
+    application = start(cluster={"spark.master": "local-cluster[4,1,1024]"})
+    weights = application.run("ps", files=True).weights
+    fault = {"action": "kill executor", "rank": 1, "phase": "push", "step": 7}
+    outcome = application.run("ps", conf=RESTARTS, settings=settings(tmp_path / "there"), files=True, **fault)
+    outcome.assert_fired("push", 7)
+    assert outcome.error is None, outcome.text
+    assert (outcome.restarts, outcome.weights) == (1, weights)
+    assert outcome.resumed_at >= 4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["gloo", "ps"])
 def test_without_checkpoints_it_begins_again(application: Application, strategy: str) -> None:
@@ -81,21 +109,6 @@ def test_without_checkpoints_it_begins_again(application: Application, strategy:
     outcome = application.run(strategy, conf=RESTARTS, action="kill worker", rank=0, phase="push", step=7)
     outcome.assert_fired("push", 7)
     assert (outcome.error, outcome.weights, outcome.restarts, outcome.resumed_at) == (None, weights, 1, 0)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Any]:
-    started: list[Application] = []
-
-    def one() -> Application:
-        folder = tmp_path / f"application-{len(started)}"
-        folder.mkdir()
-        started.append(Application(folder))
-        return started[-1]
-
-    yield one
-    for application in started:
-        application.kill()
 
 
 @pytest.mark.slow
@@ -108,6 +121,10 @@ def test_the_driver_is_killed(start: Any, undisturbed: str, tmp_path: Path, resu
     outcome = first.run("ps", settings=settings(folder), **fault)
     outcome.assert_fired(phase, step)
     assert not processes.is_alive(outcome.mark["victim"])
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while processes.of_application(first.name) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert processes.of_application(first.name) == [], "ranks whose driver is gone stop"
     first.kill()
     again = start().run("ps", settings=settings(folder, resume=True), marker=outcome.marker, **fault)
     resumed.append(goes_on(again, "driver", phase, undisturbed))

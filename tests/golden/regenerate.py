@@ -3,7 +3,8 @@
 bridge/request.bin   the bytes that a Python worker sends: one request
 bridge/reply.bin     the bytes that the executor answers: one reply
 wire/values.f32      float32 values: every class of number there is, and 4,096 random ones
-wire/values.bf16, wire/values.fp16   the same values as torch rounds them; all little-endian
+wire/values.bf16, wire/values.fp16   the same values as torch rounds them, but that what is too small for fp16 is 0.0, never
+                     -0.0; all little-endian
 """
 
 import sys
@@ -39,12 +40,14 @@ def values() -> torch.Tensor:
 
 def contents() -> dict[str, bytes]:
     floats = values()
+    halves = floats.half()
+    halves[(halves == 0) & (floats != 0)] = 0.0
     return {
         "bridge/request.bin": encode_frame(REQUEST),
         "bridge/reply.bin": encode_frame(REPLY),
         "wire/values.f32": floats.numpy().tobytes(),
         "wire/values.bf16": floats.bfloat16().view(torch.int16).numpy().tobytes(),
-        "wire/values.fp16": floats.half().view(torch.int16).numpy().tobytes(),
+        "wire/values.fp16": halves.view(torch.int16).numpy().tobytes(),
     }
 
 

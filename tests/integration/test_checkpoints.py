@@ -93,6 +93,25 @@ def test_refused(spark: SparkSession, settings: dict[str, Any], error: type[Exce
         fit_once(frame(spark), **settings)
 
 
+@pytest.mark.parametrize("local", [False, True])
+def test_what_the_driver_can_know_is_told_before_any_executor_is_touched(
+    spark: SparkSession, hadoop_path: tuple[str, Path], local: bool
+) -> None:
+    remote, disk = hadoop_path
+    remote = str(disk) if local else remote
+    settings = {"checkpointInterval": 1, "num_workers": 300}  # with which the ranks could not start
+    (disk / "used" / "step-00000004").mkdir(parents=True)
+    (disk / "file").touch()
+    with pytest.raises(ConfError, match=r"used has checkpoints already, the newest of step 4: set resume=True"):
+        fit_once(frame(spark), checkpointDir=f"{remote}/used", **settings)
+    with pytest.raises(ConfError, match=r"checkpointDir=.*/file/below: cannot (look at|write) ") as error:
+        fit_once(frame(spark), checkpointDir=f"{remote}/file/below", **settings)
+    assert len(str(error.value)) < 500
+    with pytest.raises(SlotsError):
+        fit_once(frame(spark), checkpointDir=f"{remote}/new", **settings)
+    assert not list((disk / "new").iterdir())
+
+
 def test_a_hadoop_path_needs_the_plugin(
     spark: SparkSession, hadoop_path: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,20 @@ def test_spark_4(tmp_path):
     assert report["scored"] > 10
 
 
+@pytest.mark.parametrize("spark_4", [False, pytest.param(True, marks=pytest.mark.spark4)])
+def test_the_advice_of_a_fit_without_the_plugin_works_in_the_same_process(tmp_path, spark_4):
+    if spark_4 and not SPARK4.exists():
+        pytest.skip("no .spark4: make spark4-env")
+    home = SPARK4 / "pyspark" if spark_4 else Path(pyspark.__file__).parent
+    [report] = run(tmp_path, "second_session.py", ["local-cluster[1,1,1024]"], home, [SPARK4] if spark_4 else [])
+    assert report["spark"].startswith("4.2." if spark_4 else "3.5.")
+    assert (
+        "stop this one, then SparkSession.builder.config(map=sparkdl_comm.spark_conf()).getOrCreate()"
+        in report["advice"]
+    )
+    assert report["strategy"] == "ps"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_all_strategies_on_nine_executors(tmp_path):

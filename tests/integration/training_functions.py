@@ -134,3 +134,8 @@ def waits_too_short():
             return error.message
     time.sleep(3)
     return "nobody waited"
+
+
+def waits():
+    """Longer than any test, and sees nothing of what becomes of the gang."""
+    time.sleep(600)

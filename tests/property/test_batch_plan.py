@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparkdl_comm.data.partitions import BatchPlan, permutation
+from sparkdl_comm.data.partitions import BatchPlan, lopsided, permutation
 from sparkdl_comm.errors import InputError
 
 COUNTS = st.lists(st.integers(0, 60), min_size=1, max_size=9).filter(any)
@@ -56,3 +56,12 @@ def test_permutation_depends_on_everything() -> None:
 def test_refused(counts: list[int], batch_size: int) -> None:
     with pytest.raises(InputError):
         BatchPlan.of(counts, batch_size)
+
+
+def test_a_rank_that_the_others_wait_for() -> None:
+    told = lopsided([100, 900, 100, 100])
+    assert told is not None
+    assert "rank 1 has 900 of the 1200 rows" in told
+    assert lopsided([200, 600, 250, 150]) is None, "not more than twice its share"
+    assert lopsided([0, 0, 300, 0]) is None, "so few may be by chance"
+    assert lopsided([1000]) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.loop import Progress, TrainingLoop
 from sparkdl_comm.train.optimizing import OptimizerMaker
+from sparkdl_comm.train.shard import Shard
 from sparkdl_comm.train.spec import Observation, Optimization, TrainSpec
 from sparkdl_comm.train.strategy import Strategy
 
@@ -59,12 +60,8 @@ class Gathered(Strategy):
             self._mine = slice(self._cuts[gang.rank], self._cuts[gang.rank + 1])
         else:
             self._mine = slice(0, model.count)
-        pieces = []
-        for piece in model.cut(self._mine.start, self._mine.stop - self._mine.start):
-            stripe = torch.nn.Parameter(model.values[piece.start : piece.start + piece.count])
-            stripe.grad = model.gradients[piece.start : piece.start + piece.count]
-            pieces.append((piece.owner, stripe))
-        self.optimizer = make_optimizer(pieces)
+        self._shard = Shard(model, self.owned(), model.gradients, make_optimizer)
+        self.optimizer = self._shard.optimizer
         self._stale = False
 
     def _everybody(self, vector: torch.Tensor) -> list[torch.Tensor]:
@@ -80,7 +77,8 @@ class Gathered(Strategy):
             self._stale = False
 
     def after_backward(self) -> None:
-        total = sum(self._everybody(self._model.gradients))
+        own, *others = self._everybody(self._model.gradients)
+        total = sum(others, own)
         # As in strategy ps, a rank has the sum for its own shard only.
         self._model.gradients[self._mine] = total[self._mine]
 
@@ -89,7 +87,7 @@ class Gathered(Strategy):
 
     def update(self, apply: bool = True) -> None:
         if apply:
-            self.optimizer.step()
+            self._shard.step()
         self._stale = self.sharded
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
@@ -115,7 +113,8 @@ def train(
     *,
     validation: list[Rows] | list[RowCache] | None = None,
     rows: RowFormat | None = None,
-    strategy: type[Gathered] = Gathered,
+    strategy: type[Strategy] = Gathered,
+    conf: Mapping[str, Any] | None = None,
     loss: Any = None,
     batch: int = 10**6,
     epochs: int = 3,
@@ -125,13 +124,16 @@ def train(
     finish: Callable[[TrainingLoop], None] = lambda loop: None,
     **optimization: Any,
 ) -> list[TrainingLoop]:
-    """One rank per part, to the end; raises what a rank raised. `arrive` is called before each rank's strategy joins,
-    `prepare` before its `run`, `finish` after it."""
+    """One rank per part, to the end; raises what a rank raised.
+
+    `conf`: settings by their names in CommConf. `arrive` is called before each rank's strategy joins, `prepare` before its
+    `run`, `finish` after it.
+    """
     world = len(parts)
     optimization.setdefault("optimizer", lambda params: torch.optim.SGD(params, lr=0.1))
     spec = TrainSpec(
         make, loss or torch.nn.MSELoss(), Optimization(**optimization), batch, epochs, 5, "cpu", "none",
-        CommConf.from_mapping({}, timeout="20s"), world, False, "0" * 16, b"", ("", 0),
+        CommConf.from_mapping({}, timeout="20s", **(conf or {})), world, False, "0" * 16, b"", ("", 0),
         rows=rows or RowFormat(), observation=observation or Observation(),
     )  # fmt: skip
     models = []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_comm.errors import BridgeError, DeadlineError, PersistenceError, PluginError, RankLostError
+from sparkdl_comm.errors import BridgeError, ConfError, DeadlineError, PersistenceError, PluginError, RankLostError
 from sparkdl_comm.ps import bridge as wire
 from sparkdl_comm.ps.bridge import Bridge, encode_frame
 from sparkdl_comm.ps.segment import SharedSegment
@@ -97,6 +97,8 @@ def test_a_deferred_request_goes_before_the_next_one(connect):
         ({"ok": False, "error": "PeerLost", "message": "gone", "peer": -1}, BridgeError, "gone"),
         ({"ok": False, "error": "File", "message": "cannot list s3a://b/c"}, PersistenceError, "s3a://b/c"),
         ({"ok": False, "error": "Protocol", "message": "what?"}, BridgeError, "Protocol"),
+        ({"ok": False, "error": "Plugin", "message": "another jar"}, PluginError, "another jar"),
+        ({"ok": False, "error": "Conf", "message": "no port is free"}, ConfError, "no port"),
         ({}, BridgeError, "pull"),
         (b"\x7f\xff\xff\xff", BridgeError, "at most"),
     ],

@@ -3,10 +3,13 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from contextlib import ExitStack, closing
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import (
     AuthenticationError,
     ConfError,
@@ -14,6 +17,7 @@ from sparkdl_comm.errors import (
     GangError,
     InputError,
     ModelError,
+    ProtocolError,
     RankLostError,
 )
 from sparkdl_comm.train import handshake
@@ -21,6 +25,7 @@ from sparkdl_comm.train.channel import DriverListener
 from sparkdl_comm.train.driver_client import DriverClient
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.handshake import send_frame
+from sparkdl_comm.train.task import RankTask
 from sparkdl_comm.train.tensors import DTYPES, describe, raw
 from tests.unit.gang_helpers import SECONDS, SECRET, hangs_up, wait_for
 
@@ -80,6 +85,23 @@ def test_large_tensors(listener):
     got = listener.tensors(soon())
     assert torch.equal(got["big"], big)
     assert torch.equal(got["odd"], odd)
+
+
+def test_a_byte_of_the_tensors_that_is_another_one(listener, monkeypatch):
+    """TCP's checksum lets one of 65,536 errors pass."""
+    plain = handshake.send_all
+
+    def spoil(sock, data, *more):
+        if len(data) == 4096:
+            data = bytearray(data)
+            data[1000] ^= 1
+        plain(sock, data, *more)
+
+    monkeypatch.setattr(handshake, "send_all", spoil)
+    with connect(listener) as client, pytest.raises(GangError, match="went away, or refused"):
+        client.send_tensors({"w": torch.ones(1024)})
+    with pytest.raises(GangError, match="other bytes"):
+        listener.tensors(soon())
 
 
 def test_progress_arrives_in_order_before_the_tensors(listener, seen):
@@ -228,7 +250,7 @@ def test_deadline_of_tensors(listener):
 def test_wrong_header(listener, header):
     client = connect(listener)
     send_frame(client._sock, {"type": "tensors", **header}, 1 << 20, soon())
-    with pytest.raises(InputError):
+    with pytest.raises(GangError):
         listener.tensors(soon())
     with pytest.raises(ConnectionError):  # and it hangs up
         handshake.recv_exact(client._sock, 1, soon())
@@ -239,14 +261,14 @@ def test_more_than_there_is_room_for():
     with DriverListener("127.0.0.1", None, SECRET, lambda progress: None, max_bytes=100) as listener:
         with connect(listener) as client, pytest.raises(GangError):
             client.send_tensors({"w": torch.ones(26)})
-        with pytest.raises(InputError, match="104 bytes"):
+        with pytest.raises(GangError, match="104 bytes"):
             listener.tensors(soon())
 
 
 def test_unknown_message(listener):
     client = connect(listener)
     send_frame(client._sock, {"type": "coffee"}, 100, soon())
-    with pytest.raises(InputError, match="coffee"):
+    with pytest.raises(ProtocolError, match="coffee"):
         listener.tensors(soon())
     client.close()
 
@@ -308,6 +330,37 @@ def test_where_it_cannot_listen(listener):
             DriverListener(host, ports, SECRET, print)
 
 
+def test_a_driver_that_executors_reach_by_another_address(seen):
+    """By a forwarded port of a NAT, say; here a name stands for it, which rank 0 resolves."""
+    with DriverListener("198.51.100.7", None, SECRET, seen.append, epoch="e", bind="127.0.0.1") as listener:
+        assert listener.address == ("198.51.100.7", listener._door.address[1])
+        assert listener._door.address[0] == "127.0.0.1"
+        task = RankTask(spec_of(("localhost", listener.address[1])), SimpleNamespace(partitionId=lambda: 0))
+        with closing(task), ExitStack() as stack:
+            assert task.connect_driver(stack).progress({"step": 1})
+            wait_for(lambda: seen)
+        task = RankTask(spec_of(("no-such-host.invalid", 4711)), SimpleNamespace(partitionId=lambda: 0))
+        with (
+            closing(task),
+            ExitStack() as stack,
+            pytest.raises(GangError, match=r"driver\.host.* spark\.driver\.bindAddr"),
+        ):
+            task.connect_driver(stack)
+
+
+def spec_of(driver_address):
+    conf = CommConf.from_mapping({}, timeout="20s", logs=False)
+    return SimpleNamespace(driver_address=driver_address, secret=SECRET, epoch_id="e", conf=conf)
+
+
+def test_an_address_in_brackets(seen):
+    with DriverListener("[::1]", None, SECRET, seen.append, epoch="e") as listener:
+        assert listener.address[0] == "::1"
+        with connect(listener, "e") as client:
+            assert client.progress({"step": 1})
+            wait_for(lambda: seen)
+
+
 def test_close_ends_the_threads(seen):
     listener = DriverListener("127.0.0.1", None, SECRET, seen.append)
     client = connect(listener)
@@ -317,3 +370,24 @@ def test_close_ends_the_threads(seen):
     client.close()
     names = ("sparkdl-driver", "sparkdl-visitor")
     assert wait_for(lambda: not [thread for thread in threading.enumerate() if thread.name in names])
+
+
+def test_rank_0_learns_that_the_driver_is_gone(listener):
+    gone = threading.Event()
+    with connect(listener) as client:
+        client.on_gone(gone.set)
+        client.send_tensors({"w": torch.ones(1)})
+        assert not gone.wait(0.2)
+        listener.close()
+        assert gone.wait(SECONDS)
+
+
+def test_a_client_that_closes_is_not_told_that_the_driver_is_gone(listener):
+    gone = threading.Event()
+    client = connect(listener)
+    client.on_gone(gone.set)
+    client.close()
+    client.close()
+    assert not gone.wait(0.2)
+    with pytest.raises(GangError, match="without having sent"):
+        listener.tensors(soon())

@@ -84,9 +84,9 @@ def test_refused_by_ranks_before_the_first_step(optimizer: Any) -> None:
 @pytest.mark.parametrize(
     ("optimizer", "complaint"),
     [
-        (torch.optim.LBFGS, "LBFGS computes the loss several times"),
-        (functools.partial(torch.optim.LBFGS, lr=0.1), "LBFGS computes the loss several times"),
-        (lambda params: torch.optim.LBFGS(params), "LBFGS computes the loss several times"),
+        (torch.optim.LBFGS, "LBFGS: its step wants a closure"),
+        (functools.partial(torch.optim.LBFGS, lr=0.1), "LBFGS: its step wants a closure"),
+        (lambda params: torch.optim.LBFGS(params), "LBFGS: its step wants a closure"),
         (torch.optim.SparseAdam, "SparseAdam takes sparse gradients"),
         (torch.optim.Adafactor, "Adafactor is not elementwise"),
         (torch.optim.Muon, "Muon is not elementwise"),

@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import warnings
 from typing import Any
 
 import pandas as pd
@@ -57,6 +58,20 @@ def test_setters_return_the_estimator() -> None:
 def test_keywords_refused() -> None:
     with pytest.raises(TypeError, match="unknown parameter 'batchsize'; did you mean 'batch_size'"):
         TorchEstimator(batchsize=3)  # type: ignore[call-arg]
+    for other, ours in (
+        ("epochs", "maxIter"),
+        ("num_epochs", "maxIter"),
+        ("workers", "num_workers"),
+        ("num_processes", "num_workers"),
+        ("loss_fn", "loss"),
+        ("scheduler", "lr_scheduler"),
+        ("momentum", "optimizer"),
+        ("patience", "earlyStoppingPatience"),
+    ):
+        with pytest.raises(TypeError, match=f"unknown parameter '{other}'; did you mean '{ours}'"):
+            TorchEstimator(**{other: 3})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="did you mean '(learningRate|optimizer)'"):
+        TorchEstimator(lr=0.1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="batchSize given twice"):
         TorchEstimator(batchSize=3, batch_size=3)
     with pytest.raises(TypeError):
@@ -166,7 +181,7 @@ def test_copy() -> None:
         ({"loss": "L3Loss"}, ModelError, "did you mean L1Loss"),
         ({"optimizer": 0.1}, ModelError, "optimizer is of type builtins.float"),
         ({"optimizer": Lars, "strategy": "ps"}, ModelError, "optimizer Lars is not elementwise.*gloo or ring"),
-        ({"optimizer": torch.optim.LBFGS, "strategy": "ps"}, ModelError, "LBFGS computes the loss several times"),
+        ({"optimizer": torch.optim.LBFGS, "strategy": "ps"}, ModelError, "LBFGS: its step wants a closure"),
         ({"model": functools.partial(Sum, factor=threading.Lock())}, ModelError, "model.factor"),
         ({"num_workers": 99}, SlotsError, "num_workers=99.* 3 slots"),
     ],
@@ -256,3 +271,24 @@ def test_plugin_of_the_running_session(spark: SparkSession) -> None:
     assert session.session_conf(spark)["spark.plugins.of.the.session"] == "x"
     assert "spark.plugins.of.the.session" not in session.application_conf(spark)
     spark.conf.unset("spark.plugins.of.the.session")
+
+
+class LaunchedError(Exception):
+    """The ranks would start now."""
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+def test_ranks_without_rows_are_told_of(df: DataFrame, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    def launch(*args: Any) -> None:
+        raise LaunchedError
+
+    monkeypatch.setattr("sparkdl_comm.train.launch.launch", launch)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with pytest.raises(LaunchedError):
+            estimator(batchSize=batch, num_workers=3).fit(df)
+    mine = [str(warning.message) for warning in told if "num_workers" in str(warning.message)]
+    assert len(mine) == (batch < 3)
+    if mine:
+        assert mine[0].startswith("batchSize=2 is less than num_workers=3: ")
+        assert "1 of them have no rows" in mine[0]

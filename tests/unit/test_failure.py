@@ -3,8 +3,10 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
+import torch
 
 from sparkdl_comm import errors
 from sparkdl_comm.errors import (
@@ -13,7 +15,9 @@ from sparkdl_comm.errors import (
     DeadlineError,
     GangError,
     InputError,
+    ModelError,
     NonFiniteLossError,
+    ProtocolError,
     RankFailedError,
     RankLostError,
     SparkdlCommError,
@@ -70,6 +74,7 @@ def test_tree():
         "SlotsError": RuntimeError,
         "BridgeError": RuntimeError,
         "PersistenceError": OSError,
+        "ProtocolError": GangError,
         "NonFiniteLossError": FloatingPointError,
         "GangError": RuntimeError,
         "DeadlineError": TimeoutError,
@@ -87,6 +92,23 @@ def test_string_shows_message_and_remote_traceback():
     assert text.startswith("set x\n")
     assert "rank 2" in text
     assert 'File "train.py"' in text
+
+
+@pytest.mark.parametrize("kind", [ConfError, InputError, ModelError])
+def test_what_the_user_did_wrong_is_told_in_one_sentence(kind):
+    failure = replace(Failure.of(raised(kind("labels 10 of 9")), rank=1), log="printed")
+    back = Failure.from_json(failure.to_json()).to_exception()
+    assert str(back) == "labels 10 of 9"
+    assert (back.rank, back.log_tail) == (1, "printed")
+
+
+def test_code_of_the_users_behind_it_keeps_its_traceback():
+    error = InputError("decode raised")
+    error.__cause__ = raised(KeyError("their line"))
+    assert "their line" in str(Failure.of(raised(error), rank=1).to_exception())
+    error = ConfError("cannot listen")
+    error.__cause__ = OSError("in use")
+    assert str(Failure.of(raised(error), rank=1).to_exception()) == "cannot listen"
 
 
 def test_foreign_exception_becomes_rank_failed():
@@ -143,6 +165,8 @@ def test_exception_without_message():
         (ConnectionResetError(), True),
         (RuntimeError("[pair.cc:538] Connection closed by peer [127.0.0.1]:4711"), True),
         (RuntimeError("Timed out waiting 1800000ms for recv operation to complete"), True),
+        (RuntimeError("Timed out waiting 4000ms for recv operation to complete"), True),
+        (torch.distributed.DistNetworkError("The client socket has failed to connect"), True),
         (RuntimeError("shapes do not match"), False),
         (ValueError("connection closed by peer"), False),
         (ConfError("x"), False),
@@ -204,13 +228,13 @@ GOOD = {
 )
 def test_wrong_json_is_refused(wrong):
     assert Failure.from_json(json.dumps(GOOD)).rank == 1
-    with pytest.raises(InputError):
+    with pytest.raises(ProtocolError):
         Failure.from_json(json.dumps(wrong))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 30_000, "nan", " " * (MAX_JSON + 1)])
 def test_no_json_is_refused(text):
-    with pytest.raises(InputError):
+    with pytest.raises(ProtocolError):
         Failure.from_json(text)
 
 

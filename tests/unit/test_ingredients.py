@@ -35,6 +35,16 @@ def test_model() -> None:
             model_like(model)
 
 
+def test_a_module_with_hooks_for_gradients() -> None:
+    """torch loses them when it pickles the module."""
+    for hook in ("register_hook", "register_post_accumulate_grad_hook"):
+        module = TwoClasses()
+        name, parameter = next(iter(module.named_parameters()))
+        getattr(parameter, hook)(lambda gradient: None)
+        with pytest.raises(ModelError, match=f"{name} has a hook for its gradient"):
+            model_like(module)
+
+
 def test_loss() -> None:
     mine = torch.nn.functional.mse_loss
     assert loss_function(mine) is mine
@@ -86,6 +96,9 @@ def test_optimizer() -> None:
         with pytest.raises(ModelError, match=f"optimizer: SGD .*{message}"):
             optimizer_factory(functools.partial(torch.optim.SGD, **arguments))
     assert optimizer_factory(torch.optim.Muon) is torch.optim.Muon
+    for lbfgs in (torch.optim.LBFGS, functools.partial(torch.optim.LBFGS, lr=0.1)):
+        with pytest.raises(ModelError, match=r"LBFGS: its step wants a closure .*no strategy .*torch\.optim\.Adam"):
+            optimizer_factory(lbfgs)
 
 
 def test_classification() -> None:

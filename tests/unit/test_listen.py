@@ -6,7 +6,7 @@ import pytest
 
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.train import listen
-from sparkdl_comm.train.listen import bind, choose_address, nics_to_advertise
+from sparkdl_comm.train.listen import bind, choose_address, driver_addresses, nics_to_advertise
 
 NICS = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.5", "fd00::5"], "eth1": ["10.1.0.5"], "six": ["fd01::5"]}
 
@@ -44,6 +44,61 @@ def test_no_such_nic_lists_those_there_are(nics, nic):
 def test_host_that_is_no_place_to_listen(nics, host):
     with pytest.raises(ConfError, match=r"spark\.sparkdl\.comm\.nic"):
         choose_address(host, None)
+
+
+def resolves(monkeypatch, **names):
+    """What the system's resolver knows, beside numbers."""
+
+    def getaddrinfo(host, port, *more, **options):
+        if host in names:
+            host = names[host]
+        elif host[0].isalpha() and ":" not in host:
+            raise socket.gaierror("no such name")
+        return real(host, port, *more, **options)
+
+    real = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+def test_an_address_in_brackets_as_spark_writes_it(nics):
+    assert choose_address("[fd00::5]", None) == "fd00::5"
+    assert choose_address("[::1]", None) == "::1"
+
+
+def test_a_host_whose_own_name_is_the_loopback(nics, monkeypatch):
+    """As Debian sets it up: no other host could use 127.0.1.1."""
+    resolves(monkeypatch, box="127.0.1.1", localhost="127.0.0.1")
+    assert choose_address("box", None) == "10.0.0.5"
+    assert choose_address("localhost", None) == "127.0.0.1"
+    assert choose_address("127.0.1.1", None) == "127.0.1.1", "asked for by number"
+    monkeypatch.setattr(listen, "all_nics", lambda: {"lo": ["127.0.0.1"]})
+    assert choose_address("box", None) == "127.0.1.1", "there is no other"
+
+
+@pytest.mark.parametrize(
+    ("host", "bound", "expected"),
+    [
+        ("10.0.0.5", None, ("10.0.0.5", "10.0.0.5")),
+        ("box", None, ("10.0.0.5", "10.0.0.5")),
+        ("10.0.0.5", "10.1.0.5", ("10.1.0.5", "10.0.0.5")),
+        ("[fd00::5]", "[fd01::5]", ("fd01::5", "fd00::5")),
+        # behind NAT, in a container
+        ("198.51.100.7", "10.1.0.5", ("10.1.0.5", "198.51.100.7")),
+        ("198.51.100.7", "0.0.0.0", ("10.0.0.5", "198.51.100.7")),
+        ("198.51.100.7", None, ("10.0.0.5", "198.51.100.7")),
+        ("only-executors-know-it", "10.0.0.5", ("10.0.0.5", "only-executors-know-it")),
+    ],
+)
+def test_where_the_driver_listens_and_what_executors_are_told(nics, monkeypatch, host, bound, expected):
+    resolves(monkeypatch, box="127.0.1.1")
+    monkeypatch.setattr(listen, "_is_ours", lambda ip: any(ip in found for found in NICS.values()))
+    assert driver_addresses(host, bound) == expected
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "no-such-host.invalid"])
+def test_the_drivers_address_is_set_by_a_key_of_the_driver(nics, host):
+    with pytest.raises(ConfError, match=r"spark\.sparkdl\.comm\.driver\.host"):
+        driver_addresses(host, None)
 
 
 def test_loopback_is_advertised_only_on_loopback(nics):

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 from typing import Any
 
 import pytest
@@ -346,7 +347,7 @@ def test_a_gradient_that_is_not_finite_is_named() -> None:
     def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return torch.sqrt(output - output.detach()).mean()  # 0, with an infinite slope
 
-    with pytest.raises(NonFiniteLossError, match="the gradient's norm became .* at step 0"):
+    with pytest.raises(NonFiniteLossError, match="the gradient's norm became .* at step 1"):
         train(Net, table().cut(ROWS), max_grad_norm=1.0, loss=loss)
 
 
@@ -386,3 +387,49 @@ def test_resumed_in_the_middle_of_an_epoch_and_at_its_end(stop: int) -> None:
     for name, buffer in whole.model.module.named_buffers():
         assert torch.equal(buffer, dict(resumed.model.module.named_buffers())[name])
     assert [row["loss"] for row in whole.progress.history] == [row["loss"] for row in resumed.progress.history]
+
+
+@BOTH
+def test_a_gradient_that_spoils_the_last_step(strategy: Any) -> None:
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return torch.sqrt(output - output.detach()).mean()  # 0, with an infinite slope, and no step after it to notice
+
+    with pytest.raises(
+        NonFiniteLossError, match="after step 1 parameter 0.bias has values that are NaN or infinite"
+    ) as caught:
+        train(Net, table().cut(*PARTS), strategy=strategy, epochs=1, loss=loss)
+    assert caught.value.step == 1
+
+
+def test_infinite_parameters_that_training_did_not_make() -> None:
+    class Masked(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mask = nn.Parameter(torch.tensor([0.0, -torch.inf]))
+
+    assert train(Masked, table().cut(*PARTS), epochs=1)
+
+
+@BOTH
+def test_an_infinite_loss_in_fp16_is_a_step_that_is_skipped(strategy: Any) -> None:
+    calls = []
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        calls.append(0)
+        return (output.float() - target).square().mean() * (torch.inf if len(calls) == 1 else 1.0)
+
+    loops = train(Net, table().cut(24), strategy=strategy, epochs=4, loss=loss, precision="fp16")
+    history = loops[0].progress.history
+    assert [row["skipped_steps"] for row in history] == [1, 0, 0, 0]
+    assert math.isnan(history[0]["loss"])
+    assert all(math.isfinite(row["loss"]) for row in history[1:])
+
+
+def test_a_loss_that_stays_infinite_in_fp16() -> None:
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return output.mean() * torch.inf
+
+    with pytest.raises(
+        NonFiniteLossError, match="at step 17, though the loss is scaled down to 1 .precision='fp16': try bf16"
+    ):
+        train(Net, table().cut(*PARTS), epochs=30, loss=loss, precision="fp16")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from pyspark.errors import PythonException
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.linalg import Vectors, VectorUDT
@@ -92,6 +93,18 @@ def test_rows_per_forward_pass(spark: SparkSession) -> None:
     model = TorchModel(Counts(), classification=False).setFeaturesCol("id").setPredictBatchSize(4)
     sizes = [row.prediction for row in model.transform(spark.range(10, numPartitions=1)).collect()]
     assert sizes == [4.0] * 8 + [2.0] * 2
+
+
+@pytest.mark.parametrize("kind", ["array", "vector"])
+def test_features_of_another_width_are_named(spark: SparkSession, classifier: TorchModel, kind: str) -> None:
+    df = spark.createDataFrame([([0.0, 1.0, 2.0], 0.0)], "features array<double>, label double")
+    df = df if kind == "array" else df.withColumn("features", array_to_vector("features"))
+    with pytest.raises(
+        PythonException,
+        match=r"InputError: a row of featuresCol 'features' is \[3\], and the model's first layer, .*in_features=2",
+    ) as error:
+        classifier.transform(df).collect()
+    assert "mat1 and mat2" not in str(error.value)
 
 
 @pytest.mark.parametrize("kind", ["array<float>", "array<decimal(4,1)>", "vector"])

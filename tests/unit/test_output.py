@@ -79,6 +79,54 @@ def test_of_a_flood_the_last_lines_are_sent() -> None:
     assert len(done.stderr) > 100_000_000
 
 
+HOLDS_THE_INTERPRETER = """
+import ctypes, os
+from sparkdl_comm.train.output import OutputTail
+
+write = ctypes.PyDLL(None).write  # PyDLL does not let other threads run during a call
+text = (1 << 20) * b"x" + b"\\nthe last\\n"
+tail = OutputTail()
+for _ in range(20):
+    assert write(1, text, len(text)) == len(text)
+    assert tail.tail().endswith("the last")
+assert os.fstat(1).st_blocks * 512 <= 2 << 20, os.fstat(1)
+tail.close()
+"""
+
+
+def test_native_code_that_holds_the_interpreter_never_waits_for_us() -> None:
+    done = subprocess.run([sys.executable, "-c", HOLDS_THE_INTERPRETER], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(done.stderr.splitlines()) == 40
+    assert len(done.stderr) > 20 << 20
+
+
+LAGS = """
+import ctypes, os, sys
+from sparkdl_comm.train import output
+
+output.MAX_BEHIND = 4 << 20
+write = ctypes.PyDLL(None).write
+tail = output.OutputTail()
+write(2, b"first\\n" + (5 << 20) * b"x" + b"\\nlast\\n", (5 << 20) + 12)
+assert tail.tail().splitlines()[-1] == "last"
+os.system("echo by a shell > /dev/stderr")
+os.system("echo after it")
+assert tail.tail().splitlines()[-1] == "after it", tail.tail()[-100:]
+tail.close()
+print("closed")
+"""
+
+
+def test_of_more_than_memory_the_last_is_passed_on() -> None:
+    done = subprocess.run([sys.executable, "-c", LAGS], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert b"bytes of output left out here]" in done.stderr[:100]
+    assert done.stderr.endswith(b"after it\n")
+    assert len(done.stderr) < 3 << 20
+    assert done.stdout == b"closed\n"
+
+
 def test_in_the_exception() -> None:
     failure = Failure(2, 7, "forward", "KeyError", "x", "Traceback ...", log="one\ntwo")
     error = Failure.find(failure.embed()).to_exception()

@@ -197,6 +197,25 @@ def trying(seconds: list[float], tried: int) -> tuple[Batching, Planner, list[tu
     return made, planner, found
 
 
+def outcomes(made: Batching) -> set[str]:
+    report = made.report()
+    assert {plan["asked"] for plan in report.values()} == {"ibatch"}
+    return {plan["outcome"] for plan in report.values()}
+
+
+def test_a_summary_tells_what_was_rejected_from_what_was_never_tried():
+    made, _ = batching(ahead=True, ps_batching="ibatch", ps_profile_iterations=5)
+    (outcome,) = outcomes(made)
+    assert outcome.startswith(
+        "not tried: nothing was measured in 5 iterations (spark.sparkdl.comm.ps.profileIterations)"
+    )
+    assert outcomes(trying([3.0, 1.0, 0.99], tried=3)[0]) == {"tried, and used"}
+    assert outcomes(trying([0.8, 1.0, 0.9], tried=3)[0]) == {"tried, and rejected: whole was faster"}
+    assert outcomes(trying([3.0, 1.0], tried=3)[0]) == {"used: on trial when the run ended, layerwise in use"}
+    blind, _ = batching(ps_batching="layerwise")
+    assert {(plan["asked"], plan["outcome"]) for plan in blind.report().values()} == {("layerwise", "used")}
+
+
 def test_a_plan_stays_if_nothing_plainer_is_faster():
     made, planner, found = trying([3.0, 1.0, 0.99, 5.0], tried=3)
     assert found == [(2, 1), (2, 2), (2, 1), None]
@@ -211,6 +230,7 @@ def test_what_is_faster_than_the_plan_is_taken():
     made, _, found = trying([3.0, 1.0, 0.9], tried=3)
     assert found == [(2, 1), (2, 2), None]
     assert made.plans["pull"]["tried"]["layerwise"] == 0.9
+    assert outcomes(made) == {"tried, and rejected: layerwise was faster"}
     made, planner, found = trying([0.8, 1.0, 0.9], tried=3)
     assert found == [(2, 1), (2, 2), (1, 1)]
     assert planner.requests[-1]["push"]["batches"] == [[1, 2]]

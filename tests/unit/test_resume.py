@@ -15,7 +15,7 @@ from sparkdl_comm.errors import ConfError, DeadlineError, InputError, ModelError
 from sparkdl_comm.train import saver
 from sparkdl_comm.train.callbacks import Callback
 from sparkdl_comm.train.flat import FlatModel
-from sparkdl_comm.train.folder import LocalFolder
+from sparkdl_comm.train.folder import Folder, LocalFolder
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.loop import TrainingLoop
 from sparkdl_comm.train.restore import Restorer, check_same, describe
@@ -185,7 +185,7 @@ def test_none_is_whole(tmp_path: Path) -> None:
     [
         ({"make": lambda: Net(8)}, ModelError, r"0\.weight is float32 \[8, 6\], was float32 \[9, 6\]"),
         ({"make": lambda: Net(bent=2.0)}, ModelError, "frozen"),
-        ({"rows": ["a", "b", "other"]}, InputError, r"ranks \[2\] of 3 have other rows .*df\.repartition\(n, column\)"),
+        ({"rows": ["a", "b", "other"]}, InputError, r"ranks \[2\] of 3 have other rows .*rand\(\).* write the"),
         ({"optimizer": torch.optim.SGD}, ConfError, "optimizer='SGD': .* was made with '.*lambda>'"),
         ({"lr_scheduler": None}, ConfError, "lr_scheduler=None: "),
         ({"batch": 6}, ConfError, "batchSize x accumulationSteps=6: .* was made with 8"),
@@ -218,11 +218,39 @@ class Unstorable(torch.optim.lr_scheduler.ConstantLR):
         return {"lr_lambdas": {1}}
 
 
-def test_an_error_of_the_writer_ends_the_fit(tmp_path: Path) -> None:
+def test_an_error_of_the_writer_ends_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error of the thread that writes comes out of the fit."""
+    create = LocalFolder.create
+
+    def full(self: LocalFolder, name: str, write: Any) -> Any:
+        if name.startswith("step-"):
+            raise PersistenceError("no space left (checkpointDir)")
+        return create(self, name, write)
+
+    monkeypatch.setattr(LocalFolder, "create", full)
+    with pytest.raises(PersistenceError, match="no space left"):
+        Fit(tmp_path, Gathered, epochs=2)
+
+
+def test_a_directory_that_cannot_be_written_is_told_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(PersistenceError, match="checkpointDir"):
+    monkeypatch.setattr(TrainingLoop, "run", lambda self, tell: pytest.fail("a step was done"))
+    with pytest.raises(PersistenceError, match=r"cannot write .*file.*checkpointDir"):
         Fit(tmp_path / "file", Gathered, epochs=2)
+
+
+def test_a_directory_that_is_not_shared_is_told_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TrainingLoop, "run", lambda self, tell: pytest.fail("a step was done"))
+    monkeypatch.setattr(
+        Folder, "at", lambda directory, timeout: LocalFolder(Path(directory, threading.current_thread().name))
+    )
+    with pytest.raises(PersistenceError, match=r"rank 0 does not see .*a directory that all executors share"):
+        Fit(tmp_path, Gathered, epochs=2)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def at(step: int) -> Any:

@@ -1,5 +1,6 @@
 """Reading: any order in, the same tensors out; rows that cannot be used counted over all ranks."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -53,6 +54,32 @@ def test_sorted_by_id_whatever_the_order() -> None:
         taken = cache.take(torch.tensor([2, 0]), torch.device("cpu"))
         assert torch.equal(taken.inputs[0], torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
         assert torch.equal(taken.targets[0], torch.tensor([0, 1]))
+
+
+def test_rows_of_one_id_that_are_not_equal_do_not_depend_on_the_order() -> None:
+    """Zeros of either sign have one hash; others by chance."""
+    rows = RowFormat((FEATURES,), (CLASS,), weight="w", validation="validationIndicatorCol 'v'")
+    one, two, three = [0.0, 1.0], [-0.0, 1.0], [2.0, 3.0]
+
+    def batches(order: tuple[int, ...]) -> pa.RecordBatch:
+        features, weights = [one, two, three, one], [1.0, 2.0, 3.0, 1.0]
+        held = pa.array([False] * 4)
+        return batch(
+            [features[i] for i in order],
+            [i % 3 for i in order],
+            [5, 5, 5, 5],
+            weight=pa.array([weights[i] for i in order]),
+            validation=held,
+        )
+
+    found = []
+    for order in itertools.permutations(range(4)):
+        reading = Reading([batches(order)], rows)
+        cache = reading.rows([{**reading.account, "validation": {"rows": 1, "weight": 1.0}}]).training
+        found.append((cache.inputs[0].numpy().tobytes(), cache.targets[0].tolist(), cache.weights.tolist()))
+    assert all(each == found[0] for each in found)
+    by_label = dict(zip(found[0][1], found[0][2], strict=True))
+    assert by_label[1] == 2 * by_label[0], "weights and labels move with their rows"
 
 
 def test_the_account_says_which_rows_whatever_the_order() -> None:

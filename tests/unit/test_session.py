@@ -40,6 +40,11 @@ def test_spark_conf(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert session.spark_conf()["spark.jars"] == str(jars / JAR_4)
     with pytest.raises(ConfError):
         session.spark_conf(timeout="soon")
+    both = session.spark_conf(slotTimeout="8s", ps_profileIterations=5), session.spark_conf(slot_timeout="8s")
+    assert [each["spark.sparkdl.comm.slotTimeout"] for each in both] == ["8s", "8s"]
+    assert both[0]["spark.sparkdl.comm.ps.profileIterations"] == "5"
+    with pytest.raises(ConfError, match="slot_timeout given twice, by slotTimeout and slot_timeout"):
+        session.spark_conf(slotTimeout="8s", slot_timeout="9s")
 
 
 def test_no_jar_for_this_spark(jars: Path, tmp_path: Path) -> None:
@@ -72,6 +77,10 @@ def test_plugin_of_another_spark_or_scala(jar: str, spark: str, scala: str) -> N
     assert scala in str(error.value)
 
 
+def _dotted(key: str) -> str:
+    return key if key.endswith("OMP_NUM_THREADS") else key.replace("_", ".")
+
+
 class FakeSpark:
     """A classic session whose cluster has ``slots[i]`` slots when asked for the i-th time."""
 
@@ -80,7 +89,7 @@ class FakeSpark:
     def __init__(self, slots: list[int], master: str = "spark://m:7077", **conf: str) -> None:
         self._slots = slots
         self.asked = self.slept = 0
-        settings = [("spark." + key.replace("_", "."), value) for key, value in conf.items()]
+        settings = [("spark." + _dotted(key), value) for key, value in conf.items()]
         jvm = SimpleNamespace(
             maxNumConcurrentTasks=self._next,
             resourceProfileManager=lambda: SimpleNamespace(defaultResourceProfile=lambda: None),
@@ -116,6 +125,52 @@ def test_slots_all() -> None:
     assert FakeSpark([2], "local[2]").check(None) == 2
 
 
+GPUS = {"executor_instances": "3", "executor_cores": "4", "task_resource_gpu_amount": "1"}
+
+
+@pytest.mark.parametrize(("taken", "there", "slots"), [("1", "1", 3), ("0.5", "1", 6), ("2", "5", 6), ("0.1", "1", 12)])
+def test_slots_are_limited_by_gpus_too(taken: str, there: str, slots: int) -> None:
+    conf = {**GPUS, "task_resource_gpu_amount": taken, "executor_resource_gpu_amount": there}
+    spark = FakeSpark([slots], **conf)
+    assert spark.check(None, timeout=100) == slots
+    assert spark.slept == 0
+    assert session.check_slots(FakeClient(master="yarn", **conf), None, 1.0) == slots  # type: ignore[arg-type]
+
+
+def test_waiting_for_executors_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    spark = FakeSpark([1], executor_instances="4", executor_cores="2")
+    assert spark.check(None, timeout=100) == 1
+    (told,) = caplog.messages
+    assert told == "waiting for executors: 1 slots of 8 so far, for up to 100 s (spark.sparkdl.comm.slotTimeout)"
+
+
+@pytest.mark.parametrize(
+    ("conf", "slots", "ranks", "threads"),
+    [
+        ({}, 8, 2, 4),
+        ({"task_cpus": "2"}, 4, 2, 4),
+        ({**GPUS, "executor_resource_gpu_amount": "1"}, 3, 3, 4),
+        ({}, 3, 2, None),
+        ({"executorEnv.OMP_NUM_THREADS": "1"}, 8, 2, None),
+    ],
+)
+def test_cores_that_are_not_used_are_told(
+    caplog: pytest.LogCaptureFixture, conf: dict[str, str], slots: int, ranks: int, threads: int | None
+) -> None:
+    session.tell_threads(FakeSpark([slots], **conf), ranks)  # type: ignore[arg-type]
+    assert [f"spark.task.cpus={threads}, or" in message for message in caplog.messages] == ([True] if threads else [])
+
+
+@pytest.mark.parametrize("key", ["network_crypto_enabled", "ssl_rpc_enabled"])
+def test_what_travels_in_clear_is_told_where_spark_encrypts(caplog: pytest.LogCaptureFixture, key: str) -> None:
+    session.tell_clear(FakeSpark([1]), "gradients")  # type: ignore[arg-type]
+    session.tell_clear(FakeSpark([1], **{key: "false"}), "gradients")  # type: ignore[arg-type]
+    assert caplog.messages == []
+    session.tell_clear(FakeSpark([1], **{key: "true"}), "gradients")  # type: ignore[arg-type]
+    (told,) = caplog.messages
+    assert told.startswith(f"spark.{_dotted(key)}=true is about what Spark sends: gradients travel in clear")
+
+
 def test_slots_too_few() -> None:
     spark = FakeSpark([0, 2], executor_instances="8", executor_cores="1")
     with pytest.raises(SlotsError) as error:
@@ -128,7 +183,7 @@ def test_slots_too_few() -> None:
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
 def test_slots_does_not_wait_in_vain(master: str) -> None:
     spark = FakeSpark([2], master)
-    with pytest.raises(SlotsError):
+    with pytest.raises(SlotsError, match=r"2 slots after 0\.0 s \(.*waited for up to 100 s"):
         spark.check(3, timeout=100)
     assert spark.slept == 0
 
@@ -160,7 +215,7 @@ class FakeClient:
 
     def __init__(self, server: str = "127.0.0.1", **conf: str) -> None:
         self.client = SimpleNamespace(host=server)
-        self._conf = [("spark." + key.replace("_", "."), value) for key, value in conf.items()]
+        self._conf = [("spark." + _dotted(key), value) for key, value in conf.items()]
 
     def sql(self, text: str) -> Any:
         assert text == "SET"

@@ -4,6 +4,7 @@ import functools
 import os
 import signal
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -11,10 +12,13 @@ import torch
 import torch.distributed as dist
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankFailedError, RankLostError
+from sparkdl_comm.train.exchange import gather_tensors
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.train.handshake import send_frame
+from sparkdl_comm.train.store import StoreService
 from sparkdl_comm.train.table import MAX_VALUE, Table
-from tests.unit.gang_helpers import SECONDS, Crew, gang_of
+from tests.unit.gang_helpers import SECONDS, Crew, gang_of, hangs_up
 
 
 @pytest.fixture
@@ -159,7 +163,9 @@ def test_total_is_bounded(monkeypatch, gangs):
         {"op": "nonsense"},
         {"op": "get", "keys": ["k"]},
         {"op": "set", "keys": ["k"], "values": []},
-        {"op": "set", "keys": ["k"], "values": ["*"]},
+        {"op": "set", "keys": ["k"], "values": [1]},
+        {"op": "gather", "keys": ["k"], "values": [b""], "seconds": 0, "rank": 2},
+        {"op": "gather", "keys": ["k"], "values": [], "seconds": 0, "rank": 0},
         {"op": "add", "keys": []},
         {"op": "add", "keys": ["text"], "amount": 1},
         {"op": "set", "keys": 1},
@@ -167,8 +173,8 @@ def test_total_is_bounded(monkeypatch, gangs):
 )
 def test_malformed_requests_are_answered(request_):
     table = Table(2)
-    table.answer({"op": "set", "keys": ["text"], "values": ["eHg="]})
-    assert table.answer(request_)["error"] == "InputError"
+    table.answer({"op": "set", "keys": ["text"], "values": [b"xx"]})
+    assert table.answer(request_)["error"] == "ProtocolError"
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -259,9 +265,47 @@ def test_all_gather_gives_every_rank_what_all_gave_in_the_same_turn(gangs):
         for thread, result in threads:
             thread.join(SECONDS)
             assert result == [given]
-    assert gangs[0].store("all-gather").num_keys() <= 2 * 3, "turns that are over are forgotten"
+    table = gangs[0]._store._table
+    assert (table._gatherings, table._total) == ({}, 0), "turns that are over are forgotten"
+
+
+def test_all_gather_takes_one_trip_and_leaves_nothing(gangs, monkeypatch):
+    trips = []
+    ask = StoreService.ask
+    monkeypatch.setattr(StoreService, "ask", lambda *request: trips.append(request) or ask(*request))
+    for _ in range(5):
+        for thread, result in [later(functools.partial(gang.all_gather, b"8 bytes.", SECONDS)) for gang in gangs]:
+            thread.join(SECONDS)
+            assert result == [3 * [b"8 bytes."]]
+    assert len(trips) == 5 * 3
+    assert [gang._store._stores for gang in gangs] == [[], [], []]
+
+
+def test_24_ranks_gather_a_mebibyte_each():
+    """As BatchNorm's buffers and the states of metrics do."""
+    world, seconds = 24, 60.0
+    with gang_of(world) as gangs:
+
+        def gather(gang: Gang) -> list[float]:
+            mine = torch.full((1 << 18,), float(gang.rank))
+            gathered = gather_tensors(gang, [mine, torch.ones(3)], seconds)
+            assert all(len(tensors) == 2 and tensors[0].shape == mine.shape for tensors in gathered)
+            return [tensors[0].mean().item() for tensors in gathered]
+
+        for thread, result in [later(functools.partial(gather, gang)) for gang in gangs]:
+            thread.join(seconds)
+            assert result == [[float(rank) for rank in range(world)]]
+
+
+@pytest.mark.parametrize("sizes", [[MAX_VALUE + 1], [-1], ["1"], "1", [True], 65 * [MAX_VALUE]])
+def test_sizes_that_are_none_end_the_connection(gangs, sizes):
+    """Rank 0 reads no further: nothing is allocated for them."""
+    with gangs[1].dial(0, "store", time.monotonic() + SECONDS) as sock:
+        send_frame(sock, {"op": "set", "keys": ["k"], "values": sizes}, 1 << 16, time.monotonic() + SECONDS)
+        assert hangs_up(sock)
+    gangs[2].store("p").set("k", b"")
 
 
 def test_all_gather_names_its_deadline(gangs):
-    with pytest.raises(DeadlineError):
+    with pytest.raises(DeadlineError, match=r"ranks 0, 2 of 3 .*spark\.sparkdl\.comm\.timeout"):
         gangs[1].all_gather(b"alone", 0.2)

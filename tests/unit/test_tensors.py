@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparkdl_comm.errors import InputError, ModelError
+from sparkdl_comm.errors import GangError, ModelError, ProtocolError
 from sparkdl_comm.train.tensors import DTYPES, allocate, describe, pieces, raw
 
 
@@ -48,13 +48,14 @@ WRONG_HEADERS = [
 def test_wrong_header_allocates_nothing(header, monkeypatch):
     assert allocate(good(), 24)["w"].shape == (2, 3)
     monkeypatch.setattr(torch, "empty", lambda *args, **more: pytest.fail("allocated"))
-    with pytest.raises(InputError):
+    with pytest.raises(GangError) as error:
         allocate(header, 1 << 30)
+    assert isinstance(error.value, ProtocolError) or "there is room for" in str(error.value)
 
 
 def test_room_is_checked_before_allocating():
     assert allocate(good(), 24)
-    with pytest.raises(InputError, match="24 bytes"):
+    with pytest.raises(GangError, match="24 bytes"):
         allocate(good(), 23)
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.topology import Topology, format_rate, parse_rate
+from sparkdl_comm.topology import Topology, format_rate, parse_rate, parse_size
 
 
 def test_star_has_one_switch_and_everybody_is_a_neighbour():
@@ -69,3 +69,17 @@ def test_bad_texts_are_refused(text, complaint):
     with pytest.raises(ConfError) as error:
         Topology.parse(text)
     assert complaint in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("64MiB", 64 << 20), ("100MB", 100_000_000), ("1.5kB", 1500), ("2 gb", 2 * 10**9), ("3KiB", 3072), ("12", 12)],
+)
+def test_sizes(text, expected):
+    assert parse_size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["100Mb/s", "MB", "1", "10TB"])
+def test_sizes_that_are_none(text):
+    with pytest.raises(ConfError, match="kB, MB or GB"):
+        parse_size(text)

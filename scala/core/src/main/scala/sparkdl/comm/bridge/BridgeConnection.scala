@@ -13,7 +13,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.FileStatus
 import org.slf4j.LoggerFactory
 
-import sparkdl.comm.CommException
+import sparkdl.comm.{Build, CommException}
 import sparkdl.comm.ibatch.{Batch, PlanRequest}
 import sparkdl.comm.ps.{Peer, PsNode, PsSession, SegmentMap, Transfer, WireFormat}
 import sparkdl.comm.transport.BlockServer
@@ -113,18 +113,29 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
     val protocol = number(request, "protocol")
     if (protocol != Protocol)
       throw new CommException(
-        "Protocol",
+        "Plugin",
         s"the Python package speaks bridge protocol $protocol and the jar $Protocol: install the two from one version"
       )
     session = Some(node.join(number(request, "job"), number(request, "rank").toInt))
     val (host, port) = node.address
     val here = node.blocks.here
-    reply.put("control_host", host).put("control_port", port)
+    reply.put("build", Build.id).put("control_host", host).put("control_port", port)
     reply.put("block_host", here.host).put("block_port", here.port).put("executor_id", here.executorId)
   }
 
   private def open(request: JsonNode, reply: ObjectNode): Unit = {
-    val peers = elements(request, "peers").map { peer =>
+    val described = elements(request, "peers")
+    described.zipWithIndex.foreach { case (peer, rank) =>
+      val build = text(peer, "build")
+      if (build != Build.id)
+        throw new CommException(
+          "Plugin",
+          s"the executor of rank $rank runs sparkdl-comm $build, and that of rank ${current.rank} ${Build.id}: all need the" +
+            " same jar (spark.jars, or what lies on spark.executor.extraClassPath)",
+          rank
+        )
+    }
+    val peers = described.map { peer =>
       Peer(
         text(peer, "control_host"),
         number(peer, "control_port").toInt,
@@ -200,7 +211,7 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
 }
 
 object BridgeConnection {
-  val Protocol = 5L
+  val Protocol = 6L
 
   /** What holds nothing in its answer, and is done many times in an iteration. */
   private val Posted = Set("cut", "publish", "prefetch", "push")

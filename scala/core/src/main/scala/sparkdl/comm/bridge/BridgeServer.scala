@@ -31,11 +31,8 @@ final class BridgeServer(node: PsNode, transport: Transport) {
     bytes
   }
   private val connections = ConcurrentHashMap.newKeySet[SocketChannel]
-  private val directory: Path = {
-    val parent = SocketDirectory.parent(System.getProperty("java.io.tmpdir"))
-    SocketDirectory.sweep(parent)
-    SocketDirectory.create(parent)
-  }
+  private val directory: Path =
+    SocketDirectory.create(SocketDirectory.parent(System.getProperty("java.io.tmpdir")))
   private val socket: Path = directory.resolve(SocketDirectory.SocketName)
   private val listener: ServerSocketChannel = ServerSocketChannel.open(StandardProtocolFamily.UNIX)
   private val advertisement: Path = transport.localDirectory.toPath.resolve(AdvertisementName)
@@ -43,6 +40,11 @@ final class BridgeServer(node: PsNode, transport: Transport) {
   listener.bind(UnixDomainSocketAddress.of(socket))
   advertise()
   startThread("sparkdl-bridge")(acceptAll())
+  // Whatever it meets there, the executor starts.
+  startThread("sparkdl-bridge-sweep") {
+    try SocketDirectory.sweep(directory)
+    catch { case NonFatal(e) => log.warn("What killed executors left could not be swept away: {}", e.toString) }
+  }
 
   def close(): Unit = {
     listener.close()

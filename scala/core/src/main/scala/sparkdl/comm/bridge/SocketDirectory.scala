@@ -1,9 +1,9 @@
 package sparkdl.comm.bridge
 
 import java.nio.channels.SocketChannel
-import java.nio.file.{Files, Path, Paths}
+import java.nio.file.{Files, LinkOption, Path, Paths}
 import java.nio.file.attribute.PosixFilePermissions
-import java.net.UnixDomainSocketAddress
+import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
 import java.util.concurrent.TimeUnit
 
 import org.slf4j.LoggerFactory
@@ -28,14 +28,18 @@ object SocketDirectory {
       PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------"))
     )
 
-  /** Removes what executors that were killed left: directories of this user whose socket nobody answers. */
-  def sweep(parent: Path): Unit = {
-    val found = Files.newDirectoryStream(parent, Prefix + "*")
+  /**
+   * Removes what executors that were killed left beside `own`: directories that [[create]] made for the same user, whose
+   * socket nobody answers. Anybody may put other things there, and links.
+   */
+  def sweep(own: Path): Unit = {
+    val ours = Inode(own)
+    val found = Files.newDirectoryStream(own.getParent, Prefix + "*")
     try
       found.forEach { left =>
         val abandoned = left.resolve(SocketName)
         try
-          if (Files.exists(abandoned) && Files.isWritable(left) && old(left) && !answers(abandoned)) {
+          if (Inode(left) == ours && Inode(abandoned).isSocket && old(left) && !answers(abandoned)) {
             Files.deleteIfExists(abandoned)
             Files.deleteIfExists(left)
           }
@@ -44,13 +48,35 @@ object SocketDirectory {
     finally found.close()
   }
 
+  /** What the path itself is, not what it may link to: type and permissions as of stat(2), and the owner. */
+  private final case class Inode(mode: Int, owner: Int) {
+    def isSocket: Boolean = (mode & 0xf000) == 0xc000
+  }
+
+  private object Inode {
+    def apply(path: Path): Inode = {
+      val found = Files.readAttributes(path, "unix:mode,uid", LinkOption.NOFOLLOW_LINKS)
+      Inode(found.get("mode").asInstanceOf[Int], found.get("uid").asInstanceOf[Int])
+    }
+  }
+
   /** A bridge that is being set up does not answer yet. */
   private def old(directory: Path): Boolean =
     Files.getLastModifiedTime(directory).toMillis < System.currentTimeMillis - TimeUnit.MINUTES.toMillis(1)
 
-  private def answers(path: Path): Boolean =
+  /**
+   * Does not wait: a process that is stopped leaves visitors waiting for ever once its queue of them is full. Only a socket
+   * that refuses has nobody behind it.
+   */
+  private def answers(path: Path): Boolean = {
+    val visitor = SocketChannel.open(StandardProtocolFamily.UNIX)
     try {
-      SocketChannel.open(UnixDomainSocketAddress.of(path)).close()
+      visitor.configureBlocking(false)
+      visitor.connect(UnixDomainSocketAddress.of(path))
       true
-    } catch { case _: java.net.ConnectException => false }
+    } catch {
+      case _: java.net.ConnectException => false
+      case _: java.net.SocketException => true
+    } finally visitor.close()
+  }
 }

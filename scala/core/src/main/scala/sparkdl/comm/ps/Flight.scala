@@ -17,7 +17,7 @@ final case class Fetched(from: Int, asked: Long, begun: Long, ended: Long, bytes
 /**
  * One block under way from rank `from`: it comes with its notice, or is fetched when that is here.
  *
- * @param pool runs the fetch, so that the thread which delivers notices never waits for a connection
+ * @param starter starts the fetch, so that the thread which delivers notices never waits for a connection
  * @param broken told why it failed, before those learn of it who wait for `done`
  */
 private[ps] final class Part(
@@ -25,7 +25,7 @@ private[ps] final class Part(
     sink: SegmentSink,
     overNetwork: Boolean,
     ready: CompletableFuture[Notice],
-    pool: Executor,
+    starter: Executor,
     fetch: SegmentSink => CompletableFuture[Void],
     broken: Throwable => Unit
 ) {
@@ -46,7 +46,7 @@ private[ps] final class Part(
       sink.write(ByteBuffer.wrap(notice.bytes))
       asked = sink.firstByteNanos
       Part.Here
-    } else CompletableFuture.supplyAsync(() => start(), pool).thenCompose[Void](fetching => fetching)
+    } else CompletableFuture.supplyAsync(() => start(), starter).thenCompose[Void](fetching => fetching)
 
   private def start(): CompletableFuture[Void] = {
     asked = System.nanoTime

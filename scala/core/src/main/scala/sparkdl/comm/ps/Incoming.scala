@@ -5,6 +5,7 @@ import java.util.concurrent.{
   CompletionException,
   ConcurrentHashMap,
   ExecutionException,
+  Executor,
   TimeUnit,
   TimeoutException
 }
@@ -17,6 +18,9 @@ import sparkdl.comm.transport.BlockServer
 private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   private val notices = new ConcurrentHashMap[(Notice.Kind, Int, Int, Long), CompletableFuture[Notice]]
   private val failed = new CompletableFuture[Nothing]
+
+  /** By rank: what starts fetches from it. To connect may take long, and one thread is enough for that. */
+  private val starters = new ConcurrentHashMap[Int, Executor]
 
   /** Completes when rank `from` has published a block. */
   def notice(kind: Notice.Kind, from: Int, batch: Int, version: Long): CompletableFuture[Notice] =
@@ -47,7 +51,8 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   ): Part = {
     def broken(cause: Throwable): Unit = fail(describe(cause, s"fetch block $name from rank $from", from))
     val overNetwork = server.executorId != here.executorId
-    new Part(from, sink, overNetwork, ready, node.pool, node.blocks.fetch(server, job, name, _), broken)
+    val starter = starters.computeIfAbsent(from, _ => new InTurn(node.pool))
+    new Part(from, sink, overNetwork, ready, starter, node.blocks.fetch(server, job, name, _), broken)
   }
 
   /**

@@ -239,8 +239,13 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     fail(new CommException("Closed", s"rank $rank left"))
     if (outgoing.clear(CloseSeconds)) free()
     else {
-      log.warn("A peer still reads blocks of rank {}; they are given {} s more", rank, LingerSeconds)
-      node.pool.execute(() => if (outgoing.clear(LingerSeconds)) free())
+      // One that is stopped, say. It ends its read, or its connection ends; until then the memory has to stay.
+      log.warn("A peer still reads blocks of rank {}; they are retired when it is done or gone", rank)
+      node.retry {
+        val cleared = outgoing.clear(0)
+        if (cleared) free()
+        cleared
+      }
     }
     node.leave(this)
   }
@@ -335,6 +340,5 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
 
 object PsSession {
   private val CloseSeconds = 2L
-  private val LingerSeconds = 300L
   private val log = LoggerFactory.getLogger(classOf[PsSession])
 }

@@ -23,8 +23,9 @@ private[ps] final class Shelf(job: Long, blocks: Blocks) {
     if (!warnedOfSpill && blocks.status(job, name).exists { case (_, disk) => disk > 0 }) {
       warnedOfSpill = true
       log.warn(
-        "Spark has no storage memory for block {} of {} bytes and keeps it on disk, which makes every iteration slow:" +
-          " raise spark.executor.memory (blocks of a rank take as much storage memory as the model)",
+        "Spark has no free storage memory for block {} of {} bytes and keeps it on disk, which makes every iteration slower:" +
+          " set spark.memory.offHeap.enabled=true and spark.memory.offHeap.size (blocks of a rank take as much as the" +
+          " model), raise spark.executor.memory, or unpersist what is cached",
         name,
         bytes
       )

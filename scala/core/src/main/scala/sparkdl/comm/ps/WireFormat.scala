@@ -1,8 +1,8 @@
 package sparkdl.comm.ps
 
 /**
- * How float32 elements look in a block. The 16-bit formats round to nearest, ties to even, as torch does; all are
- * little-endian.
+ * How float32 elements look in a block. The 16-bit formats round to nearest, ties to even, as torch does, but fp16 rounds
+ * to -0.0 only what is -0.0: among gradients that says that a parameter was not used. All are little-endian.
  */
 sealed abstract class WireFormat(val name: String, val bytes: Int)
 
@@ -71,7 +71,7 @@ object WireFormat {
           val shifted = java.lang.Float.intBitsToFloat(magnitude) + 0.5f
           java.lang.Float.floatToRawIntBits(shifted) - 0x3f000000
         }
-      (sign | half).toShort
+      if (half == 0 && magnitude != 0) 0 else (sign | half).toShort
     }
 
     private def decodeOne(half: Short): Float = {

@@ -25,8 +25,8 @@ trait Blocks {
   def here: BlockServer
 
   /**
-   * Publishes `chunks` as they lie, without copying them. Under memory pressure the block may move to disk (it is never
-   * dropped), which the caller's memory survives.
+   * Publishes `chunks` as they lie, without copying them. Where Spark has no free memory for it the block goes to disk, and
+   * under memory pressure it may move there (it is never dropped), which the caller's memory survives.
    */
   def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit
 

@@ -6,12 +6,13 @@ import java.nio.ByteBuffer
 import java.nio.channels.SocketChannel
 import java.nio.file.Files
 import java.util.Base64
-import java.util.concurrent.{CountDownLatch, TimeUnit}
+import java.util.concurrent.{CompletableFuture, CountDownLatch, TimeUnit}
 
 import scala.jdk.CollectionConverters._
 
 import com.codahale.metrics.MetricRegistry
 import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
+import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataOutputStream, Path, RawLocalFileSystem}
 import org.apache.hadoop.util.Progressable
@@ -22,22 +23,33 @@ import org.scalatest.time.{Seconds, Span}
 
 import sparkdl.comm.CommConf
 import sparkdl.comm.ps.PsNode
-import sparkdl.comm.transport.{Blocks, ControlPeer, ControlPlane, ControlReceiver, Transport}
+import sparkdl.comm.transport._
 
-/** Real sockets; of the executor there are only its directory and its Hadoop settings. */
+/** Real sockets; of the executor there are only its addresses, its directory and its Hadoop settings. */
 class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventually {
   implicit override val patienceConfig: PatienceConfig = PatienceConfig(timeout = Span(10, Seconds))
   private val directory = Files.createTempDirectory("executor")
+  @volatile private var listening = 0
   private val transport = new Transport {
     override def host: String = "127.0.0.1"
     override def localDirectory: File = directory.toFile
-    override def blocks: Blocks = null
-    override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane =
+    override def blocks: Blocks = new Blocks {
+      override def fetchAbove: Long = 64 << 10
+      override def here: BlockServer = BlockServer("127.0.0.1", 2, "0")
+      override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = fail("nobody publishes")
+      override def retire(job: Long, name: String, deadlineNanos: Long, over: () => Boolean): Boolean = true
+      override def status(job: Long, name: String): Option[(Long, Long)] = None
+      override def fetch(from: BlockServer, job: Long, name: String, sink: BlockSink): CompletableFuture[Void] =
+        fail("nobody fetches")
+    }
+    override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane = {
+      listening += 1
       new ControlPlane {
         override def port: Int = 1
-        override def connect(host: String, port: Int): ControlPeer = fail("nobody connects here")
+        override def connect(host: String, port: Int): ControlPeer = _ => fail("nobody is told anything")
         override def close(): Unit = ()
       }
+    }
     override val hadoopConf: Configuration = {
       val conf = new Configuration
       conf.set("fs.held.impl", classOf[HeldFileSystem].getName)
@@ -79,6 +91,38 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     Seq("""{"op": "fs.delete", "remote": "file:/x"}""", """{"op": "pull", "version": 0}""", """{"op": "fs.chmod"}""")
       .foreach(request => assert(client.ask(request).get("error").asText === "Protocol"))
     client.close()
+  }
+
+  private val hello = s"""{"op": "hello", "protocol": ${BridgeConnection.Protocol}, "job": 7, "rank": 0}"""
+
+  test("nothing listens for other executors until the first rank is here") {
+    val (files, rank) = (new Client, new Client)
+    assert(files.ask(s"""{"op": "fs.exists", "remote": "file:$directory"}""").get("ok").asBoolean)
+    assert(listening === 0)
+    assert(rank.ask(hello).get("control_port").asInt === 1)
+    assert(listening === 1)
+    assert(rank.ask("""{"op": "close"}""").get("ok").asBoolean)
+    Seq(files, rank).foreach(_.close())
+  }
+
+  test("executors with different jars are refused, both named") {
+    val rank = new Client
+    val here = rank.ask(hello)
+    def open(otherBuild: String): JsonNode = {
+      val request = Frames.newObject().put("op", "open").put("wire", "fp32").put("ahead", false).put("timeout", 5.0)
+      val peers = request.putArray("peers")
+      peers.add(here)
+      peers.add(here.deepCopy[ObjectNode]().put("build", otherBuild))
+      request.putArray("layers").add(1000)
+      rank.ask(request.toString)
+    }
+    val refused = open("0.0.9 (jar 123456789abc)")
+    assert(refused.get("error").asText === "Plugin")
+    assert(refused.get("peer").asInt === 1)
+    Seq("rank 1", "0.0.9 (jar 123456789abc)", here.get("build").asText, "spark.jars")
+      .foreach(part => assert(refused.get("message").asText.contains(part)))
+    assert(open(here.get("build").asText).get("ok").asBoolean)
+    rank.close()
   }
 
   test("a request that is posted has no answer; one that fails is the answer to the next other one") {

@@ -2,26 +2,38 @@ package sparkdl.comm.ps
 
 import java.io.File
 import java.nio.{ByteBuffer, ByteOrder}
-import java.util.concurrent.{CompletableFuture, ConcurrentHashMap}
+import java.util.concurrent.{CompletableFuture, ConcurrentHashMap, CountDownLatch, TimeUnit}
+import java.util.concurrent.atomic.AtomicInteger
 
 import scala.jdk.CollectionConverters._
 
 import com.codahale.metrics.MetricRegistry
 import org.apache.hadoop.conf.Configuration
+import org.scalatest.concurrent.Eventually
 import org.scalatest.funsuite.AnyFunSuite
+import org.scalatest.time.SpanSugar._
 
 import sparkdl.comm.{CommConf, CommException}
 import sparkdl.comm.ibatch.Batch
 import sparkdl.comm.transport._
 
 /** Two ranks in one JVM, without Spark: notices are handed over at once, blocks from one map to another's sink. */
-class PsSessionSpec extends AnyFunSuite {
+class PsSessionSpec extends AnyFunSuite with Eventually {
+  implicit override val patienceConfig: PatienceConfig = PatienceConfig(timeout = 20.seconds)
   private val Job = 7L
   private val receivers = new ConcurrentHashMap[Int, ControlReceiver]
 
   private final class Executor(number: Int) extends Transport with Blocks {
     val stored = new ConcurrentHashMap[String, Array[ByteBuffer]]
     @volatile var served = 0
+    @volatile var attemptsToRetire = 0
+
+    /** How many of them fail, as while a reader holds the block. */
+    @volatile var held = 0
+
+    /** Fetches do not start before it is down. */
+    @volatile var connected = new CountDownLatch(0)
+    val starting = new AtomicInteger
 
     override def host: String = "here"
     override def localDirectory: File = fail("nobody needs it")
@@ -40,11 +52,15 @@ class PsSessionSpec extends AnyFunSuite {
 
     override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = stored.put(name, chunks)
     override def retire(job: Long, name: String, deadlineNanos: Long, over: () => Boolean): Boolean = {
-      stored.remove(name)
-      true
+      attemptsToRetire += 1
+      val gone = attemptsToRetire > held
+      if (gone) stored.remove(name)
+      gone
     }
     override def status(job: Long, name: String): Option[(Long, Long)] = None
     override def fetch(from: BlockServer, job: Long, name: String, sink: BlockSink): CompletableFuture[Void] = {
+      starting.incrementAndGet()
+      connected.await(20, TimeUnit.SECONDS)
       executors(from.port).served += 1
       executors(from.port).stored.get(name).foreach(chunk => sink.write(chunk.duplicate))
       CompletableFuture.completedFuture(null)
@@ -53,8 +69,11 @@ class PsSessionSpec extends AnyFunSuite {
 
   private var executors: IndexedSeq[Executor] = IndexedSeq.empty
 
-  private final class Worker(val session: PsSession, val map: SegmentMap, path: String) {
-    session.attach(path, whole, whole)
+  private final class Worker(val session: PsSession, val map: SegmentMap, path: String, byLayer: Boolean) {
+    private val batches =
+      if (byLayer) map.layout.layers.indices.map(layer => Batch(layer + 1, layer + 1))
+      else IndexedSeq(Batch(1, map.layout.layers.size))
+    session.attach(path, batches, batches)
     private val memory = Segment.map(path, map.bytes)
     def write(offset: Long, value: Float): Unit =
       memory.putFloats(offset, Array.fill(map.layout.total.toInt)(value), map.layout.total.toInt)
@@ -67,13 +86,14 @@ class PsSessionSpec extends AnyFunSuite {
     def writeShard(value: Float): Unit = map.shard.foreach { range =>
       memory.putFloats(map.master(range), Array.fill(range.count.toInt)(value), range.count.toInt)
     }
-    private def whole = IndexedSeq(Batch(1, map.layout.layers.size))
   }
 
   private def withWorkers(layers: Long*)(body: IndexedSeq[Worker] => Unit): Unit =
     withWorkers(layers, ahead = false)(body)
 
-  private def withWorkers(layers: Seq[Long], ahead: Boolean)(body: IndexedSeq[Worker] => Unit): Unit = {
+  private def withWorkers(layers: Seq[Long], ahead: Boolean, byLayer: Boolean = false)(
+      body: IndexedSeq[Worker] => Unit
+  ): Unit = {
     executors = IndexedSeq.tabulate(2)(new Executor(_))
     val nodes = executors.map(new PsNode(_, CommConf(0, 1), new MetricRegistry))
     val peers = IndexedSeq.tabulate(2)(rank => Peer("here", rank, executors(rank).here))
@@ -81,7 +101,8 @@ class PsSessionSpec extends AnyFunSuite {
     val maps = sessions.map(_.open(peers, layers.toIndexedSeq, WireFormat.Fp32, ahead, 5))
     Memory.withPath(maps(0).bytes) { first =>
       Memory.withPath(maps(1).bytes) { second =>
-        try body(IndexedSeq(new Worker(sessions(0), maps(0), first), new Worker(sessions(1), maps(1), second)))
+        val paths = IndexedSeq(first, second)
+        try body(sessions.indices.map(rank => new Worker(sessions(rank), maps(rank), paths(rank), byLayer)))
         finally {
           sessions.foreach(_.close())
           nodes.foreach(_.close())
@@ -126,6 +147,40 @@ class PsSessionSpec extends AnyFunSuite {
       iterate(workers)
       assert(executors.map(_.served) === Seq(2, 2))
     }
+  }
+
+  test("fetches from one rank are started by one thread, however many blocks there are") {
+    withWorkers(Seq.fill(8)(40000L), ahead = false, byLayer = true) { workers =>
+      val connected = new CountDownLatch(1)
+      executors(0).connected = connected
+      workers.foreach(worker => (0 until 8).foreach(worker.session.push(0, _)))
+      eventually(assert(executors(0).starting.get > 0))
+      Thread.sleep(200) // others that start would be there by now; where none do it does not matter how long
+      val atOnce = executors(0).starting.get
+      connected.countDown()
+      workers.foreach(worker => (0 until 8).foreach(worker.session.collect(0, _)))
+      assert(atOnce === 1)
+      assert(executors(0).starting.get === 8)
+    }
+  }
+
+  test("what a reader holds beyond the end of a session is retired when that lets go, however late") {
+    withWorkers(16000, 1600) { workers =>
+      iterate(workers)
+      val before = mappings
+      executors(0).held = executors(0).attemptsToRetire + 4
+      workers(0).session.close()
+      assert(!executors(0).stored.isEmpty)
+      eventually(assert(executors(0).stored.isEmpty))
+      eventually(assert(mappings === before - 1))
+    }
+  }
+
+  /** Of segments in this process. */
+  private def mappings: Int = {
+    val maps = scala.io.Source.fromFile("/proc/self/maps")
+    try maps.getLines().count(_.contains("sparkdl-test"))
+    finally maps.close()
   }
 
   test("parameters that are pulled ahead leave those alone that are computed with") {

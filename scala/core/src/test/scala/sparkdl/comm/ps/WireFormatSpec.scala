@@ -8,7 +8,7 @@ class WireFormatSpec extends AnyFunSuite {
   private val values = Golden.floats("wire/values.f32")
 
   Seq(WireFormat.Bf16, WireFormat.Fp16).foreach { format =>
-    test(s"${format.name} rounds as torch does") {
+    test(s"${format.name} rounds as the golden values do") {
       val encoded = new Array[Short](values.length)
       format.encode(values, encoded, values.length)
       val expected = Golden.shorts(s"wire/values.${format.name}")

@@ -71,10 +71,20 @@ final class SparkdlBlockBridge(conf: SparkConf) extends Transport with Blocks {
 
   override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = {
     val id = BroadcastBlockId(job, name)
-    val stored = manager.putBytes(id, new BorrowedBytes(chunks), StorageLevel.MEMORY_AND_DISK_SER, tellMaster = false)(
-      ClassTag.Byte
-    )
+    val block = new BorrowedBytes(chunks)
+    val stored = manager.putBytes(id, block, level(block.size), tellMaster = false)(ClassTag.Byte)
     if (!stored) throw new IllegalStateException(s"Spark's BlockManager took block $id neither in memory nor on disk")
+  }
+
+  /**
+   * The memory is mapped and no heap, so it counts as off-heap storage where Spark's conf has any. Otherwise it takes free
+   * storage memory, and where there is none it goes to disk: partitions that a user has cached are not evicted for it.
+   */
+  private def level(bytes: Long): StorageLevel = {
+    val memory = env.memoryManager
+    if (bytes <= memory.maxOffHeapStorageMemory - memory.offHeapStorageMemoryUsed) StorageLevel.OFF_HEAP
+    else if (bytes <= memory.maxOnHeapStorageMemory - memory.onHeapStorageMemoryUsed) StorageLevel.MEMORY_AND_DISK_SER
+    else StorageLevel.DISK_ONLY
   }
 
   override def retire(job: Long, name: String, deadlineNanos: Long, over: () => Boolean): Boolean = {
@@ -83,13 +93,18 @@ final class SparkdlBlockBridge(conf: SparkConf) extends Transport with Blocks {
     def attempt(): Boolean =
       if (locks.lockForWriting(id, blocking = false).isDefined) {
         // What BlockManager.removeBlock does, but under this very lock: no reader can come in between.
-        manager.memoryStore.remove(id)
-        manager.diskStore.remove(id)
-        locks.removeBlock(id)
+        var removed = false
+        try {
+          manager.memoryStore.remove(id)
+          manager.diskStore.remove(id)
+          locks.removeBlock(id)
+          removed = true
+        } finally if (!removed) locks.unlock(id)
         true
       } else locks.get(id).isEmpty
     var gone = attempt()
-    while (!gone && !over() && System.nanoTime < deadlineNanos) {
+    // A thread that was interrupted would not be parked.
+    while (!gone && !over() && System.nanoTime < deadlineNanos && !Thread.currentThread.isInterrupted) {
       LockSupport.parkNanos(50000)
       gone = attempt()
     }
@@ -135,7 +150,8 @@ final class SparkdlBlockBridge(conf: SparkConf) extends Transport with Blocks {
         try {
           val channel = target.openForWriting()
           val region = data.toNetty().asInstanceOf[FileRegion]
-          while (region.transferred < region.count) region.transferTo(channel, region.transferred)
+          try while (region.transferred < region.count) region.transferTo(channel, region.transferred)
+          finally region.release() // it has the file of a block on disk open
           target.finish(id.name, done)
         } catch { case e: IOException => done.completeExceptionally(e) }
         finally manager.releaseLockAndDispose(id, data)

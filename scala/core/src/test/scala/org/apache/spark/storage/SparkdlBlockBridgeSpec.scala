@@ -1,17 +1,23 @@
 package org.apache.spark.storage
 
+import java.net.{InetAddress, ServerSocket}
 import java.nio.ByteBuffer
 import java.util.concurrent.{ExecutionException, TimeUnit}
+
+import com.codahale.metrics.MetricRegistry
 
 import org.apache.spark.{SparkConf, SparkContext, SparkEnv}
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
+import sparkdl.comm.{CommConf, CommException}
+import sparkdl.comm.ps.PsNode
 import sparkdl.comm.transport.{BlockServer, BlockSink}
 
 /** Real blocks in a real BlockManager; what goes "to another executor" goes through this one's own transfer service. */
 class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
   private val Job = 1L << 61
+  private val OffHeapBytes = 1 << 20
   private var context: SparkContext = _
   private lazy val bridge = new SparkdlBlockBridge(context.getConf)
 
@@ -23,6 +29,8 @@ class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
       .set("spark.driver.host", "127.0.0.1")
       .set("spark.driver.bindAddress", "127.0.0.1")
       .set("spark.testing.memory", (600L << 20).toString)
+      .set("spark.memory.offHeap.enabled", "true")
+      .set("spark.memory.offHeap.size", OffHeapBytes.toString)
     context = new SparkContext(conf)
   }
 
@@ -105,6 +113,71 @@ class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(bridge.retire(Job, "sparkdl_read", soon), "what is gone counts as retired")
   }
 
+  test("a block is free again for the next attempt after one to retire it failed") {
+    val id = BroadcastBlockId(Job, "sparkdl_failing")
+    val failing = new org.apache.spark.util.io.ChunkedByteBuffer(Array(direct(random(100)))) {
+      override def dispose(): Unit = throw new IllegalStateException("not now")
+    }
+    SparkEnv.get.blockManager.putBytes(id, failing, StorageLevel.MEMORY_ONLY_SER, tellMaster = false)
+    intercept[IllegalStateException](bridge.retire(Job, "sparkdl_failing", soon))
+    assert(bridge.retire(Job, "sparkdl_failing", System.nanoTime))
+  }
+
+  test("a thread that is interrupted while it waits for a reader gives up") {
+    bridge.put(Job, "sparkdl_held", Array(direct(random(100))))
+    val id = BroadcastBlockId(Job, "sparkdl_held")
+    val reader = SparkEnv.get.blockManager.getLocalBytes(id).get
+    val retiring = new Thread(() => bridge.retire(Job, "sparkdl_held", System.nanoTime + TimeUnit.MINUTES.toNanos(1)))
+    retiring.start()
+    retiring.interrupt()
+    retiring.join(TimeUnit.SECONDS.toMillis(10))
+    assert(!retiring.isAlive)
+    SparkEnv.get.blockManager.releaseLockAndDispose(id, reader)
+    assert(bridge.retire(Job, "sparkdl_held", soon))
+  }
+
+  test("blocks on disk that ranks of this executor read leave no file open") {
+    val bytes = random(100000)
+    val id = BroadcastBlockId(Job, "sparkdl_disk")
+    val block = new org.apache.spark.util.io.ChunkedByteBuffer(Array(direct(bytes)))
+    SparkEnv.get.blockManager.putBytes(id, block, StorageLevel.DISK_ONLY, tellMaster = false)
+    for (_ <- 1 to 20) assert(fetch("sparkdl_disk", bytes.length, bridge.here) === bytes.toSeq)
+    val descriptors = Option(new java.io.File("/proc/self/fd").listFiles).toSeq.flatten
+    val open = descriptors.flatMap(link => scala.util.Try(link.getCanonicalPath).toOption)
+    assert(open.count(_.endsWith(id.name)) === 0)
+    assert(bridge.retire(Job, "sparkdl_disk", soon))
+  }
+
+  test("what a user has cached is not evicted: without free memory a block goes to disk") {
+    val cached =
+      context.parallelize(0 until 400, 400).map(_ => new Array[Byte](1 << 20)).persist(StorageLevel.MEMORY_ONLY)
+    cached.count()
+    def inMemory: Int = context.getRDDStorageInfo.map(_.numCachedPartitions).sum
+    val before = inMemory
+    assert(before > 0 && before < 400, "storage memory is not full: no test")
+    val bytes = random(5000000)
+    bridge.put(Job, "sparkdl_modest", Array(direct(bytes)))
+    assert(inMemory === before)
+    assert(bridge.status(Job, "sparkdl_modest") === Some((0L, 5000000L)))
+    Seq(bridge.here, elsewhere).foreach(server => assert(fetch("sparkdl_modest", bytes.length, server) === bytes.toSeq))
+    assert(inMemory === before)
+    cached.unpersist(blocking = true)
+    assert(bridge.retire(Job, "sparkdl_modest", soon))
+  }
+
+  test("off-heap storage, where it is configured, is what a block takes") {
+    val memory = SparkEnv.get.memoryManager
+    val (onHeap, offHeap) = (memory.onHeapStorageMemoryUsed, memory.offHeapStorageMemoryUsed)
+    bridge.put(Job, "sparkdl_off_heap", Array(direct(random(OffHeapBytes))))
+    assert(memory.onHeapStorageMemoryUsed === onHeap)
+    assert(memory.offHeapStorageMemoryUsed === offHeap + OffHeapBytes)
+    bridge.put(Job, "sparkdl_more", Array(direct(random(100))))
+    assert(memory.onHeapStorageMemoryUsed === onHeap + 100)
+    assert(fetch("sparkdl_off_heap", OffHeapBytes, elsewhere) === random(OffHeapBytes).toSeq)
+    Seq("sparkdl_off_heap", "sparkdl_more").foreach(name => assert(bridge.retire(Job, name, soon)))
+    assert((memory.onHeapStorageMemoryUsed, memory.offHeapStorageMemoryUsed) === (onHeap, offHeap))
+  }
+
   test("a sink that fails ends its own fetch, and not the connection that others share") {
     val bytes = random(20000000)
     bridge.put(Job, "sparkdl_shared", Array(direct(bytes)))
@@ -120,6 +193,21 @@ class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
     other.get(20, TimeUnit.SECONDS)
     assert(healthy.contents === bytes.toSeq)
     assert(bridge.retire(Job, "sparkdl_shared", soon))
+  }
+
+  test("a port that is taken is an error of the rank that needs it, not of the executor's start") {
+    val taken = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))
+    val node = new PsNode(bridge, CommConf(taken.getLocalPort, 1), new MetricRegistry)
+    try {
+      val error = intercept[CommException](node.address)
+      assert(error.kind === "Conf")
+      assert(error.getMessage.contains(s"spark.sparkdl.comm.ports=${taken.getLocalPort}"))
+      taken.close()
+      assert(node.address === (("127.0.0.1", taken.getLocalPort)))
+    } finally {
+      taken.close()
+      node.close()
+    }
   }
 
   test("a block that is not there, and one of another size, are errors") {

@@ -1,0 +1,32 @@
+package sparkdl.comm
+
+import java.net.URL
+import java.nio.file.{Files, Path}
+import java.security.MessageDigest
+import java.util.Properties
+
+/**
+ * Which build of the plugin runs here. Executors compare theirs before they talk: their messages are Java objects of the
+ * jar's own classes, and versions of a class do not understand each other.
+ */
+object Build {
+
+  /** The version, and the beginning of the jar's SHA-256. */
+  lazy val id: String = describe(getClass.getProtectionDomain.getCodeSource.getLocation)
+
+  private[comm] def describe(code: URL): String = {
+    val jar = Path.of(code.toURI)
+    if (Files.isRegularFile(jar)) s"$version (jar ${digest(Files.readAllBytes(jar))})" else s"$version (classes)"
+  }
+
+  private def version: String = {
+    val build = new Properties
+    val in = getClass.getResourceAsStream("/sparkdl/comm/build.properties")
+    try build.load(in)
+    finally in.close()
+    build.getProperty("version")
+  }
+
+  private def digest(bytes: Array[Byte]): String =
+    MessageDigest.getInstance("SHA-256").digest(bytes).take(6).map(byte => f"${byte & 0xff}%02x").mkString
+}

@@ -1,0 +1,167 @@
+"""Recipes, drawn. All of them make sense to plain torch, but for a few optimizers.
+
+Hypothesis gives the bytes of which each is made. It does not draw the parts itself: the engine makes each example of those
+before it, so that a thousand of them would differ in little.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from hypothesis import strategies as st
+
+from .modules import PARTS
+from .recipe import Recipe
+
+COLLECTIVES = ("ring", "bml", "lp", "be", "mst", "torus2d", "hierarchical", "p2p-ps", "auto")
+#: Those that can reduce to one rank, and broadcast.
+ROOTED = ("lp", "be", "mst", "auto")
+BATCHINGS = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "optimal", "fixed:1", "fixed:100")
+
+_PLAIN_LOSSES = ("mse", "mse of two", "huber", "own")
+_CLASS_LOSSES = ("cross entropy", "ignored labels", "class weights")
+#: Which losses may have weights of rows.
+_WEIGHABLE = ("mse", "mse of two", "huber", "own", "cross entropy")
+
+
+#: By name, the options to draw from, the first value twice as often. Large eps: else tiny gradients, which are rounded, make
+#: whole steps.
+OPTIMIZERS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "SGD": {
+        "lr": (0.1, 0.3),
+        "momentum": (0.9, 0.0),
+        "weight_decay": (0.0, 0.5),
+        "dampening": (0.0, 0.5),
+        "foreach": (None, True, False),
+    },
+    "Adam": {
+        "lr": (0.05,),
+        "eps": (1e-2,),
+        "weight_decay": (0.0, 0.2),
+        "amsgrad": (False, True),
+        "fused": (None, True),
+    },
+    "AdamW": {"lr": (0.1,), "eps": (1e-2,), "weight_decay": (0.5, 0.0), "foreach": (None, True)},
+    "RMSprop": {
+        "lr": (0.02,),
+        "eps": (1e-2,),
+        "momentum": (0.0, 0.9),
+        "centered": (False, True),
+        "weight_decay": (0.0, 0.3),
+    },
+    "Adagrad": {"lr": (0.1,), "eps": (1e-2,), "lr_decay": (0.0, 0.1), "weight_decay": (0.0, 0.3)},
+    "NAdam": {"lr": (0.02,), "eps": (1e-2,), "weight_decay": (0.0, 0.3)},
+    "Adamax": {"lr": (0.02,), "eps": (1e-2,), "weight_decay": (0.0, 0.3)},
+    "ASGD": {"lr": (0.05,), "t0": (2.0,), "weight_decay": (0.0, 0.3)},
+    "Signed": {"lr": (0.1,)},
+    "Lars": {"lr": (0.3,), "trust": (0.2,)},
+    "SparseAdam": {"lr": (0.05,), "eps": (1e-2,)},
+    "Adafactor": {"lr": (0.05,)},
+    "LBFGS": {"lr": (0.1,)},
+}
+#: Parts that may be refused, and then hide whatever else is in the recipe: drawn seldom.
+_REFUSABLE = ("extra dict", "extra tensor", "embedded sparse", "checkpointed shared re-entrant")
+_PARTS = (*[part for part in PARTS if part not in _REFUSABLE] * 3, *_REFUSABLE, *("dense", "unused", "rare") * 3)
+_USUAL = ("SGD", "SGD", "SGD", "Adam", "AdamW", "AdamW", "RMSprop", "Adagrad", "NAdam", "Adamax", "ASGD", "Signed")
+_UNUSUAL = ("Lars", "Lars", "SparseAdam", "Adafactor", "LBFGS")
+
+
+def recipes() -> st.SearchStrategy[Recipe]:
+    return st.binary(min_size=8, max_size=8).map(lambda seed: draw(Random(seed)))
+
+
+def draw(random: Random) -> Recipe:
+    choice = random.choice
+    strategy, settings, world = _strategy(random)
+    rows = [0]
+    while not any(rows):
+        rows = random.choices((4, 0, 1, 3, 5, 8), k=world)
+    name = choice(_UNUSUAL if _one_in(8, random) else _USUAL)
+    options = {option: choice((values[0], *values)) for option, values in OPTIMIZERS[name].items()}
+    options = {option: value for option, value in options.items() if value is not None}
+    if name == "SGD" and options["momentum"] and not options["dampening"] and _one_in(3, random):
+        options["nesterov"] = True
+    parts = tuple(random.choices(_PARTS, k=random.randint(0, 4)))
+    if name == "Adafactor":  # it divides by the number of elements
+        parts = tuple(part for part in parts if part != "odd")
+    sparse = name == "SparseAdam"
+    if sparse:
+        parts = (
+            "embedded sparse",
+            *(part for part in parts if part in ("unused", "constants", "tracker", "extra dict")),
+        )
+    precision = choice(["fp32"] * 6 + ["bf16", "fp16"])
+    data = [choice(("one flagged", "none flagged"))] if _one_in(2, random) else []
+    if "rooted" in parts and _one_in(2, random):
+        data.append("a zero")
+    if precision == "fp16":
+        data += [special for special in ("a large one", "an infinity") if _one_in(2, random)]
+        if not sparse and data and _one_in(2, random):
+            parts = ("skip", *parts)
+    loss = "temperature" if _one_in(12, random) else choice((*_PLAIN_LOSSES, *_CLASS_LOSSES))
+    schedule = choice((None, None, "step", "warm", "cosine", "plateau", "one cycle"))
+    if schedule == "one cycle" and not options.get("momentum"):  # it changes the momentum too
+        schedule = "warm"
+    recipe = Recipe(
+        strategy=strategy,
+        settings=settings,
+        rows=tuple(rows),
+        batch=choice((4, 1, 2, 3, 7, 100)),
+        accumulation=choice((1, 1, 2, 3)),
+        epochs=choice((2, 1, 3)),
+        parts=parts,
+        frozen=sparse,
+        given=choice(("factory", "factory", "module")),
+        loss=loss,
+        weights=loss in _WEIGHABLE and _one_in(3, random),
+        optimizer=name,
+        options=options,
+        groups=choice((None, None, "by name", "by depth")),
+        schedule=schedule,
+        interval="epoch" if schedule == "plateau" else choice(("step", "epoch")),
+        clip=choice((None, None, 0.2, 10.0)),
+        precision=precision,
+        data=tuple(data),
+        seed=random.randrange(1000),
+    )
+    if recipe.steps > 1 and _one_in(4, random):
+        recipe = replace(recipe, stop=random.randint(1, recipe.steps - 1), every=choice((1, 1, 2)))
+    return recipe
+
+
+def _one_in(count: int, random: Random) -> bool:
+    return random.randrange(count) == 0
+
+
+def _strategy(random: Random) -> tuple[str, dict[str, str], int]:
+    """A strategy, what is set for it, and for how many ranks."""
+    choice = random.choice
+    world = choice((1, 2, 2, 3, 3, 4))
+    kind = choice(("ps", "ps", "ps", "collective", "collective", "collective", "rooted", "gloo"))
+    settings: dict[str, str] = {}
+    if kind == "gloo":
+        return "gloo", settings, world
+    if kind == "ps":
+        settings["ps.batching"] = choice(BATCHINGS)
+        if _one_in(2, random):
+            settings["ps.pushBatching"] = choice(BATCHINGS)
+        if set(settings.values()) & {"greedy1", "greedy2", "ibatch", "optimal"}:
+            settings["ps.profileIterations"] = choice(("1", "3"))
+        return "ps", settings, world
+    settings["collective.bucket"] = choice(("4B", "100B", "4MiB"))
+    if _one_in(2, random):
+        settings["collective.block"] = choice(("4B", "64B"))
+    if kind == "rooted":
+        settings["collective.loop"] = choice(("root", "root-overlap"))
+        return choice(ROOTED), settings, world
+    strategy = choice(COLLECTIVES)
+    if strategy in ROOTED and _one_in(2, random):
+        settings["collective.resync"] = "2"
+    if strategy == "hierarchical":
+        world = max(world, 2)
+        settings["topology"] = "hosts:2x2" if world == 4 and _one_in(2, random) else f"hosts:1x{world}"
+    if strategy == "bml" and world == 4 and _one_in(2, random):
+        settings.update({"topology": "bcube:2,2", "rails": "lo,lo"})
+    return strategy, settings, world

@@ -1,0 +1,165 @@
+"""A recipe trained by ``TorchEstimator.fit``, but for the Spark job: the ranks of a :class:`Crew` are in its place.
+
+What is replaced: `launch`, from the repartitioning to the job, and the counting of slots. The DataFrame has the recipe's
+schema and no rows; a rank gets the recipe's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from pyspark.sql import SparkSession
+
+import sparkdl_comm.session
+import sparkdl_comm.train.launch
+from sparkdl_comm import Callback, TorchEstimator
+from sparkdl_comm.errors import CallbackError
+from sparkdl_comm.train.launch import run_gang
+from sparkdl_comm.train.report import RankReport
+
+from . import ingredients, rows
+from .crew import HOST, Crew
+from .modules import build, seeded, takes_ids
+from .recipe import Recipe
+
+PREFIX = "spark.sparkdl.comm."
+#: Seconds that a wait of the product may take; that all ranks may take.
+WAIT, DEADLINE = 60, 200.0
+
+
+class Stop(Callback):
+    """Breaks off after step ``at``, when the checkpoint of step ``after`` (0: there is none) is complete."""
+
+    def __init__(self, folder: str, at: int, after: int) -> None:
+        self.checkpoint, self.at = Path(folder, f"step-{after:08d}") if after else None, at
+
+    def on_step_end(self, state: Any) -> None:
+        if state.step == self.at:
+            deadline = time.monotonic() + WAIT
+            while self.checkpoint is not None and not self.checkpoint.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            raise RuntimeError("stop here")
+
+
+@dataclass
+class Fitted:
+    """``state``: of the module. ``losses``: of the epochs. ``resumed``: steps that were done by the fit before. ``skipped``:
+    steps that were, in fp16."""
+
+    state: dict[str, Any] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    resumed: int = 0
+    skipped: int = 0
+
+
+class Fitter:
+    """Fits recipes on one crew and one session."""
+
+    def __init__(self, spark: SparkSession, crew: Crew) -> None:
+        self._spark, self._crew = spark, crew
+        self._frames: dict[str, Any] = {}
+
+    def fit(self, recipe: Recipe) -> Fitted:
+        """Raises what ``fit`` does."""
+        schema = rows.schema(recipe)
+        if schema not in self._frames:
+            self._frames[schema] = self._spark.createDataFrame([], schema)
+        with self._in_place_of_spark(recipe), self._settings(recipe), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if recipe.stop is None:
+                model = self._estimator(recipe).fit(self._frames[schema])
+            else:
+                folder = tempfile.mkdtemp(prefix="sparkdl-recipe-")
+                try:
+                    model = self._twice(recipe, folder, self._frames[schema])
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
+        summary = model.summary or {}
+        losses = [row["loss"] for row in summary["history"]]
+        return Fitted(model.module.state_dict(), losses, summary["resumed_at"], summary.get("skipped_steps", 0))
+
+    def _twice(self, recipe: Recipe, folder: str, frame: Any) -> Any:
+        assert recipe.stop is not None
+        more = {"checkpointDir": Path(folder).as_uri(), "checkpointInterval": recipe.every}
+        try:
+            after = (recipe.stop - 1) // recipe.every * recipe.every
+            self._estimator(recipe, callbacks=[Stop(folder, recipe.stop, after)], **more).fit(frame)
+        except CallbackError as stopped:
+            if "stop here" not in str(stopped):
+                raise
+        else:
+            raise AssertionError(f"the callback did not stop the fit at step {recipe.stop}")
+        model = self._estimator(recipe, callbacks=[Callback()], resume=True, **more).fit(frame)
+        assert model.summary["resumed_at"] == after, "the fit went on from another checkpoint"
+        return model
+
+    def _estimator(self, recipe: Recipe, **more: Any) -> TorchEstimator:
+        features = ["features", "ids"] if takes_ids(recipe) else ["features"]
+        if recipe.weights:
+            more["weightCol"] = "weight"
+        if recipe.clip is not None:
+            more["maxGradNorm"] = recipe.clip
+        return TorchEstimator(
+            model=functools.partial(build, recipe) if recipe.given == "factory" else seeded(recipe),
+            loss=ingredients.loss(recipe),
+            optimizer=ingredients.optimizer(recipe),
+            param_groups=ingredients.groups(recipe),
+            lr_scheduler=ingredients.schedule(recipe),
+            lrSchedulerInterval=recipe.interval,
+            featuresCols=features,
+            batchSize=recipe.batch,
+            accumulationSteps=recipe.accumulation,
+            maxIter=recipe.epochs,
+            precision=recipe.precision,
+            seed=recipe.seed,
+            num_workers=recipe.world,
+            strategy=recipe.strategy,
+            **more,
+        )
+
+    @contextmanager
+    def _settings(self, recipe: Recipe) -> Iterator[None]:
+        conf = self._spark.conf
+        settings = {"timeout": f"{WAIT}s", "progress": "false", "logs": "false", **recipe.settings}
+        before = {PREFIX + key: conf.get(PREFIX + key, None) for key in settings}
+        try:
+            for key, value in settings.items():
+                conf.set(PREFIX + key, value)
+            yield
+        finally:
+            for key, value in before.items():
+                conf.unset(key) if value is None else conf.set(key, value)
+
+    @contextmanager
+    def _in_place_of_spark(self, recipe: Recipe) -> Iterator[None]:
+        batches = [rows.batches(recipe, part) for part in rows.make(recipe)]
+
+        def launch(frame: Any, spec: Any, host: str, watch: Any) -> Any:
+            tensors, reports = run_gang(
+                lambda address: self._crew.run(dataclasses.replace(spec, driver_address=address), batches, DEADLINE),
+                slots=None,
+                conf=spec.conf,
+                secret=spec.secret,
+                epoch_id=spec.epoch_id,
+                host=HOST,
+                watch=watch,
+            )
+            return tensors, [RankReport.from_json(report) for report in reports], 0
+
+        with (
+            mock.patch.object(sparkdl_comm.train.launch, "launch", launch),
+            mock.patch.object(sparkdl_comm.session, "check_slots", return_value=recipe.world),
+            mock.patch.object(sparkdl_comm.session, "slots_now", return_value=None),
+        ):
+            yield

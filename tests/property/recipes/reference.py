@@ -1,0 +1,170 @@
+"""A recipe trained by plain torch, in one process: what must come out.
+
+In float32 a step is one forward and backward pass of all rows that the ranks have in it. In lower precision a row's gradients
+are rounded with those it is computed with, so there the passes are those of the ranks, their gradients accumulated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sparkdl_comm.data.partitions import BatchPlan, permutation
+
+from . import ingredients
+from .modules import Net, Tracker, seeded
+from .recipe import Recipe
+from .rows import make
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass
+class Trained:
+    """``state``: of the module, tensors and extra state. ``losses``: of the epochs, without the steps that fp16 skips.
+    ``finite``: everything was, but for these. ``skipped``: how many they were. ``idle``: how often a trainable parameter had
+    no gradient in a step."""
+
+    state: dict[str, Any] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    finite: bool = True
+    skipped: int = 0
+    idle: int = 0
+
+
+class Reference:
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.ranks = make(recipe)
+        self.module: Net = seeded(recipe).train()
+        self.loss: Any = ingredients.loss(recipe)
+        more = list(self.loss.parameters()) if isinstance(self.loss, nn.Module) else []
+        groups = ingredients.groups(recipe)
+        if groups is None:
+            params: Any = [p for p in self.module.parameters() if p.requires_grad] + more
+        else:
+            params = groups(self.module) + ([{"params": more}] if more else [])
+        self.parameters = [p for p in self.module.parameters() if p.requires_grad] + more
+        self.optimizer = ingredients.optimizer(recipe)(params)
+        make_schedule = ingredients.schedule(recipe)
+        self.schedule = None if make_schedule is None else make_schedule(self.optimizer)
+        self.plan = BatchPlan.of(recipe.rows, recipe.batch * recipe.accumulation)
+        self.scaler = torch.amp.GradScaler("cpu", enabled=recipe.precision == "fp16")
+        # The reference's own trackers stand still: each rank's counts what that rank sees.
+        self.trackers = {i: part for i, part in enumerate(self.module.parts) if isinstance(part, Tracker)}
+        for part in self.trackers.values():
+            part.eval()
+        self.tracked = [{i: Tracker() for i in self.trackers} for _ in recipe.rows]
+        total = sum(float(rows.weight.sum()) for rows in self.ranks)
+        self.weights = [(rows.weight * (sum(recipe.rows) / total)).float() for rows in self.ranks]
+        # The mean of nothing is NaN, if it is all there is.
+        self.result = Trained(finite=any(self._counts(rows.target) for rows in self.ranks))
+
+    def train(self) -> Trained:
+        recipe, result = self.recipe, self.result
+        for epoch in range(recipe.epochs):
+            orders = [
+                torch.from_numpy(permutation(count, recipe.seed, epoch, rank)) for rank, count in enumerate(recipe.rows)
+            ]
+            steps = [self._step(number, orders) for number in range(self.plan.steps)]
+            losses = [loss for loss in steps if loss is not None]
+            result.losses.append(sum(losses) / len(losses) if losses else math.nan)
+            self._average()
+            if self.schedule is not None and recipe.interval == "epoch":
+                plateau = recipe.schedule == "plateau"
+                self.schedule.step(result.losses[-1]) if plateau else self.schedule.step()
+        result.finite &= all(bool(p.isfinite().all()) for p in self.parameters)
+        result.state = self.module.state_dict()
+        return result
+
+    def _step(self, number: int, orders: list[torch.Tensor]) -> float | None:
+        """The loss; None if fp16 skipped the step."""
+        recipe = self.recipe
+        self.optimizer.zero_grad(set_to_none=True)
+        parts = []
+        for rank, order in enumerate(orders):
+            start, stop = self.plan.slice(rank, number)
+            for index in order[start:stop].tensor_split(recipe.accumulation):
+                if len(index):
+                    parts.append((rank, index))
+                    for tracker in self.tracked[rank].values():
+                        tracker.track(self.ranks[rank].x[index])
+        count = sum(self._counts(self.ranks[rank].target[index]) for rank, index in parts)
+        value = 0.0
+        for passed in [parts] if recipe.precision == "fp32" else [[part] for part in parts]:
+            value += self._pass(passed, count)
+        if not math.isfinite(value) and recipe.precision != "fp16":
+            self.result.finite = False
+        self.result.idle += sum(p.grad is None for p in self.parameters)
+        if recipe.clip is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.parameters, recipe.clip)
+        before = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        skipped = self.scaler.get_scale() < before
+        self.result.skipped += skipped
+        if self.schedule is not None and recipe.interval == "step":
+            self.schedule.step()
+        return None if skipped else value
+
+    def _pass(self, parts: list[tuple[int, torch.Tensor]], count: float) -> float:
+        """Forward and backward of rows of some ranks, of a step in which all count so much."""
+        columns = [self.ranks[rank].inputs(self.recipe, index) for rank, index in parts]
+        inputs = tuple(torch.cat(column) for column in zip(*columns, strict=True))
+        target = torch.cat([self.ranks[rank].target[index] for rank, index in parts])
+        weights = torch.cat([self.weights[rank][index] for rank, index in parts])
+        dtype = _AUTOCAST.get(self.recipe.precision)
+        with contextlib.nullcontext() if dtype is None else torch.autocast("cpu", dtype):
+            output = self.module(*inputs)
+            if output.shape[1] == 1:
+                output = output.squeeze(1)
+            loss = self._mean(output, target, weights)
+        share = self._counts(target) / count if count else 0.0
+        loss = loss * share
+        self.scaler.scale(loss).backward()
+        return loss.item()
+
+    def _mean(self, output: torch.Tensor, target: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        if self.recipe.weights:
+            each = self.loss
+            if isinstance(each, nn.Module):
+                each.reduction = "none"
+            losses: torch.Tensor = each(output, target)
+            return ((losses.mean(1) if losses.dim() > 1 else losses) * weights).mean()
+        if self._counts(target) == 0:  # torch has NaN for a mean of nothing
+            weight = ingredients.class_weights() if self.recipe.loss == "class weights" else None
+            return F.cross_entropy(output, target, weight, reduction="sum")
+        mean: torch.Tensor = self.loss(output, target)
+        return mean
+
+    def _counts(self, target: torch.Tensor) -> float:
+        """What rows weigh in a mean over rows."""
+        if self.recipe.loss not in ("ignored labels", "class weights") or self.recipe.weights:
+            return float(len(target))
+        kept = target[target != ingredients.IGNORED]
+        return (
+            float(ingredients.class_weights()[kept].sum()) if self.recipe.loss == "class weights" else float(len(kept))
+        )
+
+    def _average(self) -> None:
+        """The end of an epoch: buffers become the same, numbers the mean by rows, whole ones the first rank's with rows."""
+        rows = self.recipe.rows
+        first = next(rank for rank, count in enumerate(rows) if count)
+        for i, part in self.trackers.items():
+            mine = [rank[i] for rank in self.tracked]
+            mean = sum(tracker.mean.double() * (count / sum(rows)) for tracker, count in zip(mine, rows, strict=True))
+            count = mine[first].count.clone()
+            for tracker in (*mine, part):
+                tracker.mean.copy_(mean)
+                tracker.count.copy_(count)
+
+
+def train(recipe: Recipe) -> Trained:
+    return Reference(recipe).train()

@@ -1,0 +1,57 @@
+"""What gloo really raises when a rank is late or gone, told apart in one place."""
+
+import datetime
+import multiprocessing
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from sparkdl_comm.train.torch_errors import peer_failed, peer_late
+
+
+def _rank(rank: int, store: str, gone: bool, answers: Any, given_up: Any) -> None:
+    limit = datetime.timedelta(seconds=2)
+    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2, timeout=limit)
+    dist.barrier()
+    if rank == 1:
+        if not gone:
+            given_up.wait(60)
+        os._exit(0)
+    try:
+        dist.all_reduce(torch.ones(4))
+    except RuntimeError as error:
+        answers.put((peer_late(error), peer_failed(error), str(error)))
+    given_up.set()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_rank_that_is_late_or_gone(tmp_path: Path, gone: bool) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    answers, given_up = spawn.SimpleQueue(), spawn.Event()
+    shared = (str(tmp_path / "store"), gone, answers, given_up)
+    ranks = [spawn.Process(target=_rank, args=(rank, *shared)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(60)
+    assert not answers.empty(), "the all-reduce went through"
+    late, failed, text = answers.get()
+    assert (late, failed) == (not gone, True), text
+
+
+def test_the_models_own_errors_are_neither() -> None:
+    error = RuntimeError("mat1 and mat2 shapes cannot be multiplied (4x3 and 2x1)")
+    assert not peer_late(error)
+    assert not peer_failed(error)
+    assert not peer_failed(ValueError("timed out"))
+
+
+def test_the_text_is_looked_at_in_one_place() -> None:
+    package = Path(__file__).parents[2] / "sparkdl_comm"
+    found = {path.name for path in package.rglob("*.py") if re.search(r'"[^"\n]*timed out[^"\n]*"', path.read_text())}
+    assert found == {"torch_errors.py"}
