@@ -15,11 +15,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import InheritableThread, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ..session import is_classic
@@ -34,6 +36,7 @@ def interruptible(spark: SparkSession) -> Iterator[None]:
     tags: Any = spark.sparkContext if is_classic(spark) else spark
     (tags.addJobTag if is_classic(spark) else tags.addTag)(tag)
     handler = _calls_the_jvm()
+    gone = suppress(Py4JError, PySparkException)  # the JVM, or the server: spark-submit's ends on Ctrl-C itself
     if handler is not None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -41,12 +44,14 @@ def interruptible(spark: SparkSession) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception):
             _drop_connection(error.__traceback__)
-            (tags.cancelJobsWithTag if is_classic(spark) else tags.interruptTag)(tag)
+            with gone:
+                (tags.cancelJobsWithTag if is_classic(spark) else tags.interruptTag)(tag)
         raise
     finally:
         if handler is not None:
             signal.signal(signal.SIGINT, handler)
-        (tags.removeJobTag if is_classic(spark) else tags.removeTag)(tag)
+        with gone:
+            (tags.removeJobTag if is_classic(spark) else tags.removeTag)(tag)
 
 
 def in_thread(spark: SparkSession, job: Callable[[], T]) -> T:

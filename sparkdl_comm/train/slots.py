@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import threading
@@ -45,7 +46,8 @@ class SlotWatch:
         self._over.set()
         if is_classic(self._spark):
             self._thread.join()
-            self._spark.sparkContext.removeJobTag(self._tag)
+            with contextlib.suppress(Py4JError):  # the application has ended, with its JVM
+                self._spark.sparkContext.removeJobTag(self._tag)
 
     def _watch(self) -> None:
         try:

@@ -2,7 +2,10 @@
 
 import functools
 import json
+import os
+import signal
 import sys
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -10,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import CommDistributor, TorchEstimator, TorchModel
 from sparkdl_comm.errors import PersistenceError, RankFailedError, SlotsError
+from sparkdl_comm.report.loggers import LoggedRun, RunLogger
 from tests.integration import training_functions as functions
 from tests.integration.nets import Large, floats
 
@@ -65,8 +69,36 @@ def main(remote: str, ranks: str, folder: str) -> None:
         TorchEstimator(model=Large, loss="CrossEntropyLoss", num_workers=world + 1, strategy="gloo").fit(data)
     except SlotsError as error:
         report["slots"] = str(error)
+    report["interrupted"] = interrupted(data, world)
     print("REPORT " + json.dumps(report))
     spark.stop()
+
+
+class Interrupt(RunLogger, LoggedRun):
+    """Ctrl-C, once, as soon as rank 0 tells of its progress."""
+
+    sent = False
+
+    def start(self, name: str, params: Mapping[str, str]) -> LoggedRun:
+        return self
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        if not self.sent:
+            self.sent = True
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def close(self, failed: bool) -> None:
+        pass
+
+
+def interrupted(data: DataFrame, world: int) -> int:
+    """What rank 0 returns of a run that takes the slots of a fit that was interrupted."""
+    endless = TorchEstimator(model=Large, loss="CrossEntropyLoss", maxIter=1_000_000, loggers=[Interrupt()])
+    try:
+        endless.fit(data)
+    except KeyboardInterrupt:
+        return CommDistributor(num_workers=world).run(functions.train_ddp, 1)[0]
+    raise AssertionError("there was no KeyboardInterrupt")
 
 
 def trained_on(model: TorchModel, data: DataFrame, saved: str) -> list[float]:

@@ -117,6 +117,7 @@ def check(report: dict) -> None:
     assert report["returned"] == 0
     assert report["failed"] == [1, "LookupError", "the user's mistake", "from a child"]
     assert "Spark says: " in report["slots"]
+    assert report["interrupted"] == 0
 
 
 @pytest.mark.slow

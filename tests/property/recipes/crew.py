@@ -28,7 +28,8 @@ HOST = "127.0.0.1"
 START = 120.0
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["sparkdl_comm.train.rank", "sparkdl_comm.estimator", __name__])
+# What each would import by itself, torch._dynamo with the first optimizer.
+context.set_forkserver_preload(["sparkdl_comm.train.rank", "sparkdl_comm.estimator", "torch._dynamo", __name__])
 
 
 class HungError(Exception):

@@ -104,13 +104,14 @@ def draw(random: Random) -> Recipe:
     schedule = choice((None, None, "step", "warm", "cosine", "plateau", "one cycle"))
     if schedule == "one cycle" and not options.get("momentum"):  # it changes the momentum too
         schedule = "warm"
+    last = "a zero" in data and _one_in(2, random)  # what is not finite is in the last step
     recipe = Recipe(
         strategy=strategy,
         settings=settings,
         rows=tuple(rows),
-        batch=choice((4, 1, 2, 3, 7, 100)),
+        batch=100 if last else choice((4, 1, 2, 3, 7, 100)),
         accumulation=choice((1, 1, 2, 3)),
-        epochs=choice((2, 1, 3)),
+        epochs=1 if last else choice((2, 1, 3)),
         parts=parts,
         frozen=sparse,
         given=choice(("factory", "factory", "module")),
