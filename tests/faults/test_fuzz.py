@@ -209,3 +209,11 @@ def _checkpoints(outcome: Outcome, folder: Path) -> Iterator[str]:
     complete = [name for name in names if ".tmp-" not in name]
     if len(complete) > 2 or (outcome.error is None and complete != names):
         yield f"checkpoints {', '.join(names)}"
+
+
+@pytest.mark.slow
+def test_most_faults_struck(covered: Counter[str]) -> None:
+    """The last test of this module: a fit that is over before its fault proves nothing."""
+    if covered["struck"] + covered["too late"] < 20:
+        pytest.skip("few cases were run")
+    assert covered["too late"] < 0.25 * covered["struck"], covered
