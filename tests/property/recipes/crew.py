@@ -70,7 +70,7 @@ def work(rank: int, pipe: Connection, local_dirs: str) -> None:
     while True:
         try:
             sent: bytes = pipe.recv_bytes()
-        except EOFError:
+        except (EOFError, ConnectionError):  # nobody is there any more
             return
         spec: TrainSpec
         spec, batches = cloudpickle.loads(sent)

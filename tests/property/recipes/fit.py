@@ -108,6 +108,8 @@ class Fitter:
         features = ["features", "ids"] if takes_ids(recipe) else ["features"]
         if recipe.weights:
             more["weightCol"] = "weight"
+        if recipe.schedule == "plateau":
+            more["earlyStoppingMonitor"] = "loss"  # what it watches
         if recipe.clip is not None:
             more["maxGradNorm"] = recipe.clip
         return TorchEstimator(

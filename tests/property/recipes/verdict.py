@@ -86,6 +86,7 @@ def refusable(recipe: Recipe) -> bool:
     parts = set(recipe.parts)
     return (
         recipe.loss == "temperature"
+        or recipe.optimizer == "LBFGS"  # torch only sees that it lacks its closure if fp16 does not skip all steps
         or (not parts.isdisjoint({"weight normed", "hooked"}) and recipe.given == "module")  # cannot be pickled
         or not parts.isdisjoint({"extra dict", "extra tensor", "embedded sparse", "checkpointed shared re-entrant"})
         or (recipe.strategy == "ps" and recipe.optimizer in {*ingredients.WHOLE, *ingredients.OWN, "SparseAdam"})
