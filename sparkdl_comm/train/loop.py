@@ -154,7 +154,7 @@ class TrainingLoop:
         with torch.no_grad():
             for name, buffer in self.model.module.named_buffers():
                 buffer.copy_(own["buffers"][name])
-        module_state.load_extra_state(self.model.module, own["extra_state"])
+        module_state.load_extra_state(self.model.module, own.get("extra_state", {}))
         self._rule.load_state(own["rule"])
         self._schedule.load_state(own["schedule"])
         self._observer.callbacks.load(own["callbacks"])
