@@ -122,10 +122,14 @@ def ranks(algorithm: str) -> list[Any]:
     return ended
 
 
-def remains() -> tuple[Counter[str], list[str]]:
-    """Kinds of descriptors, and names of threads."""
+def remains() -> Counter[str]:
+    """Kinds of descriptors, and names of threads of ours."""
     kinds = Counter(os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in _descriptors())
-    return kinds, sorted(t.name for t in threading.enumerate() if t.name.startswith("sparkdl"))
+    return kinds + _threads()
+
+
+def _threads() -> Counter[str]:
+    return Counter(thread.name for thread in threading.enumerate() if thread.name.startswith("sparkdl"))
 
 
 def _descriptors() -> Iterator[str]:
@@ -150,6 +154,7 @@ def sends() -> dict[str, int]:
 def test_fault(seed: int, sends: dict[str, int], monkeypatch: pytest.MonkeyPatch, covered: Counter[str]) -> None:
     rng = random.Random(seed)
     algorithm, action = rng.choice(ALGORITHMS), rng.choice(("flip", "cut"))
+    assert wait_for(lambda: not _threads()), "threads of the case before are still there"
     before = remains()
     wire = Wire(monkeypatch, action, rng.randint(1, sends[algorithm]), rng.random())
     ended = ranks(algorithm)
@@ -158,4 +163,4 @@ def test_fault(seed: int, sends: dict[str, int], monkeypatch: pytest.MonkeyPatch
     for rank, end in enumerate(ended):
         assert end == right() or isinstance(end, SparkdlCommError), f"rank {rank}: {end!r:.2000}; {what}"
         covered.update([f"wire, ended: {type(end).__name__ if isinstance(end, SparkdlCommError) else 'right'}"])
-    assert wait_for(lambda: remains() == before), f"{remains()} instead of {before}; {what}"
+    assert wait_for(lambda: not remains() - before), f"{remains() - before} is left; {what}"
