@@ -145,9 +145,9 @@ def train(
     errors: list[BaseException] = []
 
     def one(gang: Gang) -> None:
+        joined = strategy(spec.conf)
         try:
             arrive(spec, gang, models[gang.rank])
-            joined = strategy(spec.conf)
             joined.join(gang, models[gang.rank], OptimizerMaker(models[gang.rank], spec.optimization))
             seen = validation[gang.rank] if validation else None
             loop = TrainingLoop(spec, gang, parts[gang.rank], plan, models[gang.rank], joined, Progress(), seen)
@@ -158,6 +158,8 @@ def train(
         except BaseException as exc:  # noqa: BLE001 - raised below, in the test's thread
             errors.append(exc)
             gang.close()
+        finally:
+            joined.close()
 
     with gang_of(world, epoch=spec.epoch_id) as gangs:
         threads = [threading.Thread(target=one, args=(gang,), daemon=True) for gang in gangs]
