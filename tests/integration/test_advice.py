@@ -108,10 +108,14 @@ CASES = [
     ),
     Advice(
         "a scheduler that cannot step so often",
-        {"lr_scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau, "lrSchedulerInterval": "step"},
+        {
+            "lr_scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau,
+            "lrSchedulerInterval": "step",
+            "earlyStoppingMonitor": "loss",
+        },
         ConfError,
         r"(lrSchedulerInterval)='step': ReduceLROnPlateau needs '(epoch)'",
-        lambda said: {said[1]: said[2], "earlyStoppingMonitor": "loss"},
+        lambda said: {said[1]: said[2]},
     ),
     Advice(
         "parameters that no group has",
