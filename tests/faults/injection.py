@@ -151,7 +151,12 @@ def arm(fault: Fault, rank: int, struck: bool) -> None:
     _wrap(AllReduce, "finish", lambda *_: "finish")
     _wrap(ParameterServer, "finish", lambda *_: "finish")
     _wrap(DriverClient, "send_tensors", lambda *_: "send")
-    _wrap(LocalFolder, "create", lambda *_: "checkpoint", lambda _folder, name, _write: int(name.split(".")[0][5:]))
+    _wrap(
+        LocalFolder,
+        "create",
+        lambda _folder, name, _write: "checkpoint" if name.startswith("step-") else "probe",
+        lambda _folder, name, _write: int(name.split(".")[0][5:]) if name.startswith("step-") else None,
+    )
     for strategy in (AllReduce, CollectiveAllReduce, ParameterServer):
         close = strategy.close
 
