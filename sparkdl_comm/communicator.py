@@ -82,7 +82,7 @@ class Communicator:
 
     def collectives(self, algorithm: str) -> CollectiveGroup:
         """This package's collectives by ``algorithm``, or by whichever is cheapest (``auto``); made when first asked for, by
-        all ranks. See :mod:`sparkdl_comm.train.hooks`.
+        all ranks. See :mod:`sparkdl_comm.ddp_hooks`.
 
         :raises ConfError: no such algorithm, or it does not fit the topology.
         """

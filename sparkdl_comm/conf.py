@@ -238,7 +238,8 @@ KEYS: tuple[Key, ...] = (
         "driver_host",
         "name or address",
         "",
-        "Name or address by which executors reach the process that calls fit, and on which it listens. Empty:\n"
+        "Name or address by which executors reach the process that calls fit. It listens there, or on\n"
+        "spark.driver.bindAddress if that is set; where neither is its own (NAT), on its first NIC. Empty:\n"
         "spark.driver.host; in a Spark Connect client, its address on the way to the server.",
         _text,
     ),

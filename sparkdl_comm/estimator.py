@@ -60,10 +60,13 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         not over the rows takes it over each rank's, then over the ranks by their rows. It has no parameters to train:
         make them the model's, and return them beside its output.
     :param optimizer: what makes an optimizer from parameters: a class of ``torch.optim``, or a
-        ``functools.partial`` of one. Default: SGD with learning rate 0.01.
+        ``functools.partial`` of one. Default: SGD with learning rate 0.01. With ``learningRate`` it is called with
+        ``lr=``, so that CrossValidator can tune it.
     :param param_groups: function module -> list of dicts, as torch.optim takes parameter groups.
-    :param lr_scheduler: what makes a scheduler of ``torch.optim.lr_scheduler`` from an optimizer. It steps per
-        epoch, or per optimizer step (``lrSchedulerInterval``). ReduceLROnPlateau watches ``earlyStoppingMonitor``.
+    :param lr_scheduler: what makes a scheduler of ``torch.optim.lr_scheduler`` from an optimizer. If it takes
+        ``total_steps``, it gets how often it will step. It steps per epoch, or per optimizer step
+        (``lrSchedulerInterval``); unless that is set, OneCycleLR, CyclicLR and what gets ``total_steps`` step per
+        optimizer step. ReduceLROnPlateau watches ``earlyStoppingMonitor``, so it needs validation rows, or "loss".
     :param metrics: by name, a ``torchmetrics.Metric``, or a callable (output, target) -> scalar, whose mean over
         the rows is taken; evaluated on the validation rows after each epoch.
     :param decode: function from a value of a feature column that is binary or text, to an array or tensor; executors call
@@ -73,10 +76,10 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
     :param params: ``featuresCol`` ("features"), ``labelCol`` ("label"), ``predictionCol`` ("prediction"),
         ``rawPredictionCol`` ("rawPrediction"), ``probabilityCol`` ("probability"), ``weightCol``,
         ``validationIndicatorCol`` or ``validationFraction``, ``inputShapes``, ``inputTypes``;
-        ``batchSize`` (rows per step over all ranks, 32), ``accumulationSteps`` (1), ``maxGradNorm``, ``precision``
-        ("fp32"), ``earlyStoppingPatience`` and what goes with it, ``maxIter`` (epochs, 1), ``seed`` (0), ``num_workers``
-        (one per slot), ``device`` ("cpu"), ``strategy`` (``spark.sparkdl.comm.strategy``), ``checkpointDir``; also
-        ``features_col`` and so on.
+        ``batchSize`` (rows per step over all ranks, 32), ``learningRate``, ``accumulationSteps`` (1), ``maxGradNorm``,
+        ``precision`` ("fp32"), ``earlyStoppingPatience`` and what goes with it, ``maxIter`` (epochs, 1), ``seed`` (0),
+        ``num_workers`` (one per slot), ``device`` ("cpu"), ``strategy`` (``spark.sparkdl.comm.strategy``),
+        ``checkpointDir``; also ``features_col`` and so on.
     :raises TypeError: an unknown keyword, or a value of the wrong type.
 
     With ``checkpointDir`` the state of training is written every ``checkpointInterval`` steps or ``checkpointSeconds``

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from pyspark.cloudpickle import CloudPickler
 
 from .data.fields import Field
-from .errors import ModelError
+from .errors import ConfError, ModelError
 from .model import TorchModel
 from .scoring import activation_of
 from .train import module_state
@@ -35,6 +35,7 @@ def model_like(model: Any) -> ModelLike:
         model = model.module
     if isinstance(model, torch.nn.Module):
         FlatModel(model)  # looks at its parameters
+        _check_hooks(model)
         module_state.check(model)
         return model
     if callable(model):
@@ -44,6 +45,17 @@ def model_like(model: Any) -> ModelLike:
         f"model is {describe(model)}; give a torch.nn.Module, its class, or a function that returns one, "
         "e.g. TorchEstimator(model=LeNet5, ...)"
     )
+
+
+def _check_hooks(module: torch.nn.Module) -> None:
+    """:class:`ModelError` if a parameter has hooks for its gradient: torch leaves them out, without a word, when it pickles
+    or copies a parameter."""
+    hooked = [name for name, p in module.named_parameters() if p._backward_hooks or p._post_accumulate_grad_hooks]
+    if hooked:
+        raise ModelError(
+            f"model: parameter {hooked[0]} has a hook for its gradient (register_hook), and so have {len(hooked) - 1} others;"
+            " it would not arrive at the executors: give a function that makes the module, hooks included"
+        )
 
 
 def _check_signature(factory: Any) -> None:
@@ -103,19 +115,28 @@ def _module_of(loss: Any) -> torch.nn.Module | None:
     return loss if isinstance(loss, torch.nn.Module) else None
 
 
-def optimizer_factory(optimizer: Any) -> OptimizerFactory:
+def optimizer_factory(optimizer: Any, learning_rate: float | None = None) -> OptimizerFactory:
     """The optimizer as something to call with parameters; SGD with learning rate 0.01 for None.
 
+    :param learning_rate: to be made with, instead of its own; None: its own.
+    :raises ConfError: it takes no learning rate.
     :raises ModelError: not callable, an optimizer that already has its parameters, arguments that a class of torch.optim
         does not take, or a class whose step wants a closure (LBFGS).
     """
     if optimizer is None:
-        return functools.partial(torch.optim.SGD, lr=0.01)
+        optimizer = functools.partial(torch.optim.SGD, lr=0.01)
     if isinstance(optimizer, torch.optim.Optimizer) or not callable(optimizer):
         raise ModelError(
             f"optimizer is {describe(optimizer)}; give what makes one from parameters: a class of "
             "torch.optim or, with arguments, functools.partial(torch.optim.Adam, lr=1e-3)"
         )
+    if learning_rate is not None:
+        if not _takes(optimizer, "lr"):
+            raise ConfError(
+                f"learningRate={learning_rate}: the optimizer ({describe(optimizer)}) takes no lr; give a class of"
+                " torch.optim, a functools.partial of one, or a function (params, lr), or leave learningRate out"
+            )
+        optimizer = functools.partial(optimizer, lr=learning_rate)
     kind = getattr(optimizer, "func", optimizer)  # of a functools.partial
     if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
         try:
@@ -124,6 +145,11 @@ def optimizer_factory(optimizer: Any) -> OptimizerFactory:
             raise ModelError(f"optimizer: {kind.__name__} does not take these arguments: {error}") from error
         check_steps(made)
     return optimizer
+
+
+def _takes(factory: Any, keyword: str) -> bool:
+    parameters = inspect.signature(factory).parameters.values()
+    return any(parameter.name == keyword or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def target_type(loss: Loss, integral: bool, scalar: bool) -> str:

@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import pandas as pd
 import torch
 from pyspark.ml import Model
-from pyspark.ml.linalg import VectorUDT
+from pyspark.ml.functions import array_to_vector
 from pyspark.ml.util import MLReadable, MLWritable
-from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    ByteType,
-    DataType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.functions import pandas_udf
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
 
 from . import export
 from .data import columns
-from .data.fields import Decode, Field, for_model
+from .data.fields import Decode, for_model
 from .errors import InputError
 from .params import TorchParams
 from .persistence import TorchModelReader, TorchModelWriter
@@ -38,11 +28,10 @@ from .report.timeline import Timeline
 from .scoring import PREDICTION, Activation, Kind, OutputShape, Scoring, columns_of, kind_of, members_of
 from .session import session_of, use_own_python
 from .shipping import ship
+from .train.first_touch import FirstTouch
 
 #: What a module is called with: one tensor, or several.
 Example: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
-
-_NATIVE = (VectorUDT, OldVectorUDT, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
 
 
 class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
@@ -88,7 +77,8 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         as a double; any other model only ``predictionCol``, a double, or ``array<float>`` if it gives several
         values per row, or a struct of these if it gives several tensors. A name of "" leaves a column out.
         ``dataset`` may be a stream. Lazy, as everything in Spark: null features are found (InputError) when the
-        result is used.
+        result is used. Only the features go to Python; columns that are not used are not read, and filters on the
+        others come first.
 
         :raises InputError: the features' column is missing or of a type that is not accepted, or a column to
             add is already there.
@@ -102,34 +92,30 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         added = self._added(columns_of(kind, self.activation), dataset)
         if not added:
             return dataset
-        expressions, inputs = columns.inputs(dataset, self, self.decode)
-        converted: list[Column] = []
-        features: list[tuple[int, Field]] = []
-        for expression, field in zip(expressions, for_model(tuple(inputs), self.module), strict=True):
-            native = field.decode is not None or _is_native(dataset.schema[field.name].dataType)
-            place = dataset.columns.index(field.name) if native else len(dataset.columns) + len(converted)
-            features.append((place, field))
-            if not native:
-                converted.append(expression)
+        expressions, fields = columns.scoring_inputs(dataset, self, self.decode)
         predictor = Predictor(
             module=ship(spark, self.module),
-            features=features,
-            columns=len(dataset.columns),
+            features=for_model(tuple(fields), self.module),
             batch_size=self.getPredictBatchSize(),
             scoring=Scoring(kind, self.activation, tuple(added), members),
             device=self.getDevice(),
         )
-        rows = dataset.select("*", *converted) if converted else dataset
-        # mapInArrow and Arrow look columns up by name, and stumble over dots and duplicates
-        rows = rows.toDF(*(f"c{index}" for index in range(len(rows.columns))))
-        parts = [StructField(name, _type_of(part)) for name, part in members.items()]
-        prediction = StructType(parts) if parts else _type_of(kind)
-        fields = [StructField(column, prediction if column == PREDICTION else VectorUDT()) for column in added]
-        kept = rows.schema.fields[: len(dataset.columns)]
-        read = [_without_nulls(field) if place in dict(features) else field for place, field in enumerate(kept)]
-        scored = rows.mapInArrow(predictor, StructType([*read, *fields]))
-        as_given = [F.col(field.name).cast(field.dataType).alias(field.name, metadata=field.metadata) for field in kept]
-        return scored.select(*as_given, *added).toDF(*dataset.columns, *added.values())
+        predicted = [_type_of(part) for part in members.values()] or [_type_of(kind)]
+        types = [of for name in added for of in (predicted if name == PREDICTION else [ArrayType(DoubleType(), False)])]
+        inputs = [f"sparkdl input {index}" for index in range(len(fields))]
+        outputs = [f"sparkdl output {index}" for index in range(len(types))]
+        # A UDF lets the optimizer leave out columns and push filters below it. The generator keeps filters on what is
+        # predicted from calling the model a second time. The inputs are a projection of their own because Spark 4.2 refuses
+        # UDFs with Vectors beside them that come straight from a columnar file.
+        touched = FirstTouch(predictor.predict, rank=False)
+
+        def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:  # pandas_udf reads the types
+            return touched(batches)
+
+        score = pandas_udf(predict, StructType(list(map(StructField, outputs, types))))  # type: ignore[call-overload]
+        rows = dataset.select("*", *(column.alias(name) for column, name in zip(expressions, inputs, strict=True)))
+        scored = rows.select("*", F.inline(F.array(score(*inputs))).alias(*outputs))
+        return scored.select("*", *_columns(added, list(members), outputs)).drop(*inputs, *outputs)
 
     def _added(self, given: Iterable[str], dataset: DataFrame) -> dict[str, str]:
         """The names of the columns to add to ``dataset``, of those that the model gives."""
@@ -210,18 +196,18 @@ def _inputs(example: Example) -> tuple[torch.Tensor, ...]:
     return (example,) if isinstance(example, torch.Tensor) else tuple(example)
 
 
+def _columns(added: dict[str, str], members: list[str], outputs: list[str]) -> list[Column]:
+    """The columns to add, of what is predicted: a struct of the ``members``, or one of ``outputs`` for each of ``added``."""
+    columns, left = [], iter(map(F.col, outputs))
+    for column, name in added.items():
+        if column != PREDICTION:
+            result = array_to_vector(next(left))
+        else:
+            result = F.struct(*(next(left).alias(member) for member in members)) if members else next(left)
+        columns.append(result.alias(name))
+    return columns
+
+
 def _type_of(kind: Kind) -> DataType:
     """Of a prediction."""
     return ArrayType(FloatType(), False) if kind == "vector" else DoubleType()
-
-
-def _without_nulls(field: StructField) -> StructField:
-    """A column of features that were read, so that none is null; Spark copies arrays faster when it knows."""
-    kind = field.dataType
-    kind = ArrayType(kind.elementType, containsNull=False) if isinstance(kind, ArrayType) else kind
-    return StructField(field.name, kind, field.nullable, field.metadata)
-
-
-def _is_native(kind: DataType) -> bool:
-    """Whether this column is read from Arrow as it is, with no conversion by Spark before."""
-    return isinstance(kind.elementType if isinstance(kind, ArrayType) else kind, _NATIVE)

@@ -16,6 +16,7 @@ from .report.loggers import RunLogger
 from .session import shared_directory
 from .storage import check_checkpoint_directory
 from .train.callbacks import Callback
+from .train.schedule import VALIDATE, watches
 from .train.spec import Checkpoints, Observation, Optimization, Stopping
 
 #: Columns of the history, which metrics cannot be named.
@@ -43,14 +44,14 @@ class TrainingRecipe(TorchParams):
         return self.decode
 
     def optimization(self) -> Optimization:
-        """:class:`ModelError` if an ingredient cannot be used."""
+        """:class:`ModelError` if an ingredient cannot be used; ConfError if ``learningRate`` cannot be handed on."""
         for name in ("param_groups", "lr_scheduler"):
             given = getattr(self, name)
             if given is not None and not callable(given):
                 wanted = "module -> list of dicts" if name == "param_groups" else "optimizer -> scheduler"
                 raise ModelError(f"{name} is {ingredients.describe(given)}; give a function, {wanted}")
         return Optimization(
-            optimizer=ingredients.optimizer_factory(self.optimizer),
+            optimizer=ingredients.optimizer_factory(self.optimizer, self.getLearningRate()),
             param_groups=self.param_groups,
             lr_scheduler=self.lr_scheduler,
             scheduler_interval=self.getLrSchedulerInterval(),
@@ -79,12 +80,12 @@ class TrainingRecipe(TorchParams):
             known = ", ".join(["loss", "val_loss", *metrics])
             raise ConfError(f"earlyStoppingMonitor={monitor!r}: must be one of {known}")
         if self.getValidationIndicatorCol() is None and self.getValidationFraction() is None:
-            stops = self.getEarlyStoppingPatience() is not None and monitor != "loss"
-            wanting = (
-                f"metrics {sorted(metrics)}" if metrics else f"earlyStoppingMonitor={monitor!r}" if stops else None
-            )
-            if wanting is not None:
-                raise ConfError(f"{wanting} needs validation rows; set validationIndicatorCol or validationFraction")
+            if metrics:
+                raise ConfError(f"metrics {sorted(metrics)} needs validation rows; {VALIDATE}")
+            if monitor != "loss" and (self.getEarlyStoppingPatience() is not None or watches(self.lr_scheduler)):
+                raise ConfError(
+                    f"earlyStoppingMonitor={monitor!r} needs validation rows; {VALIDATE}, or earlyStoppingMonitor='loss'"
+                )
         stopping = Stopping(
             patience=self.getEarlyStoppingPatience(),
             monitor=monitor,

@@ -25,21 +25,28 @@ def read(field: Field, column: pa.Array) -> np.ndarray:
         column = decoded(field, column)
     elif pa.types.is_struct(column.type):
         column = vectors.lists(column)
-    nulls = null_rows(column)
-    if nulls:
-        raise InputError(
-            f"{nulls} of {len(column)} rows of a batch have null features (or a null element in them), in {field}: drop or"
-            " fill them first, e.g. with df.dropna()"
-        )
+    refuse_nulls(field, null_rows(column), len(column))
     found = lengths(column)
     if any(len(level) > 1 for level in found):
         raise InputError(f"{field}: arrays of different lengths in {len(column)} rows: {shown(found)}")
-    rows = values(column)
-    if len(column) and not field.fits(rows.shape[1:]):
+    return shaped(field, values(column))
+
+
+def refuse_nulls(field: Field, nulls: int, rows: int) -> None:
+    """:class:`InputError` if ``nulls`` of the ``rows`` of a batch are null or have a null element."""
+    if nulls:
+        raise InputError(
+            f"{nulls} of {rows} rows of a batch have null features (or a null element in them), in {field}: drop or"
+            " fill them first, e.g. with df.dropna()"
+        )
+
+
+def shaped(field: Field, rows: np.ndarray) -> np.ndarray:
+    """``rows`` of the field's type and shape. :class:`InputError` if its shape does not take them."""
+    if len(rows) and not field.fits(rows.shape[1:]):
         raise InputError(f"inputShapes: {list(field.shape or ())} does not take what is in {field}: {rows.shape[1:]}")
     dtype = field.type_of(rows.dtype)
-    shape = field.row_shape(rows.shape[1:], dtype)
-    return rows.astype(dtype, copy=False).reshape(len(column), *shape)
+    return rows.astype(dtype, copy=False).reshape(len(rows), *field.row_shape(rows.shape[1:], dtype))
 
 
 def null_rows(column: pa.Array) -> int:

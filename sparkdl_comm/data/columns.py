@@ -34,6 +34,9 @@ from .fields import Decode, Field, RowFormat
 #: ``(integral, scalar)`` -> type.
 TargetType: TypeAlias = Callable[[bool, bool], str]
 
+#: A number that is hardly ever in an array, of any type.
+_RARE = -77
+
 #: Into how many parts the hashes of rows are cut, of which ``validationFraction`` takes the first ones.
 _PARTS = 1_000_000
 
@@ -105,6 +108,31 @@ def inputs(df: DataFrame, params: ColumnParams, decode: Decode | None) -> tuple[
     return [_column(field.name) if field.decode else number(df, field) for field in fields], fields
 
 
+def scoring_inputs(df: DataFrame, params: ColumnParams, decode: Decode | None) -> tuple[list[Column], list[Field]]:
+    """The feature columns for a pandas UDF, as :mod:`sparkdl_comm.data.series` says; otherwise as :func:`inputs`."""
+    expressions, fields = inputs(df, params, decode)
+    return [_for_pandas(df, field, column) for column, field in zip(expressions, fields, strict=True)], fields
+
+
+def _for_pandas(df: DataFrame, field: Field, column: Column) -> Column:
+    kind = _type(df, field.name, field.param)
+    if field.decode is not None or isinstance(kind, (VectorUDT, OldVectorUDT)):
+        return _column(field.name)
+    if not isinstance(kind, ArrayType):
+        return F.struct(F.coalesce(column, F.lit(0)).alias("value"), column.isNull().alias("null"))
+    numbers, may_have_nulls = column, kind.containsNull
+    while isinstance(kind.elementType, ArrayType):
+        kind = kind.elementType
+        numbers, may_have_nulls = F.flatten(numbers), may_have_nulls or kind.containsNull  # null if an inner array is
+    if not may_have_nulls:
+        return column
+    # array_contains is null where there is a null and the number is not found. It is fast, unlike looking at each element,
+    # which is left to where it is not false.
+    found = F.array_contains(numbers, F.lit(_RARE).cast(_number_type(kind.elementType, field)))
+    has_null = F.coalesce(found & F.exists(numbers, lambda element: element.isNull()), F.lit(True))
+    return F.when(~has_null, column)
+
+
 def _encoded(df: DataFrame, name: str, param: str) -> bool:
     return isinstance(_type(df, name, param), (BinaryType, StringType))
 
@@ -115,23 +143,31 @@ def number(df: DataFrame, field: Field) -> Column:
     :raises InputError: no such column, or of a type that is not accepted; names the Param, column and type.
     """
     kind, column = _type(df, field.name, field.param), _column(field.name)
-    wide = field.dtype not in (None, "float32")
     if isinstance(kind, (VectorUDT, OldVectorUDT)):
         # vector_to_array throws on null
-        return F.when(column.isNotNull(), vector_to_array(column, "float64" if wide else "float32"))
+        return F.when(column.isNotNull(), vector_to_array(column, "float64" if _is_wide(field) else "float32"))
     element = _element(kind)
-    if isinstance(element, BooleanType):
-        return column.cast(_nested(kind, "tinyint"))
-    if isinstance(element, IntegralType):
-        return column
-    if isinstance(element, NumericType):
-        # double where integers are wanted: a class such as 16777217.0 must not become another one
-        return column.cast(_nested(kind, "double" if wide else "float"))
+    if isinstance(element, (NumericType, BooleanType)):
+        return column.cast(_nested(kind, _number_type(element, field)))
     raise InputError(
         f"{field.param}: column {field.name!r} is {kind.simpleString()}; accepted are numbers, arrays of numbers (nested"
         " too), Vectors (as VectorAssembler makes them) and, as features, binary or text with decode=, a function that"
         " makes an array of a value"
     )
+
+
+def _number_type(element: DataType, field: Field) -> str:
+    """What a number of type ``element`` is for Arrow."""
+    if isinstance(element, BooleanType):
+        return "tinyint"
+    if isinstance(element, IntegralType):
+        return element.simpleString()
+    # double where integers are wanted: a class such as 16777217.0 must not become another one
+    return "double" if _is_wide(field) else "float"
+
+
+def _is_wide(field: Field) -> bool:
+    return field.dtype not in (None, "float32")
 
 
 def _target(df: DataFrame, name: str, param: str, target_type: TargetType) -> Field:

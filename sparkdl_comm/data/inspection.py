@@ -16,6 +16,10 @@ from .fields import Field, RowFormat
 #: For :func:`arrow.rows_with`.
 Test: TypeAlias = Callable[[pa.Array], np.ndarray]
 
+_ONE_LENGTH = (
+    "Pad or cut them to one length n before fit, e.g. with F.slice(F.concat(column, F.array_repeat(F.lit(0), n)), 1, n)"
+)
+
 #: Different lengths of a column that are told.
 _LENGTHS = 8
 
@@ -100,6 +104,7 @@ def refuse(reports: Sequence[dict[str, Any]]) -> None:
             depths.setdefault(name, set()).add(len(found))
             for level, more in zip(lengths.setdefault(name, [set() for _ in found]), found, strict=False):
                 level.update(more)
+    advice = "Drop, fill or convert these rows before fit, e.g. with df.dropna()"
     shown = {what: f", such as {example:g}" for what, example in examples.items()}
     problems = [f"{count} of {rows} rows have {what}{shown.get(what, '')}" for what, count in counts.items()]
     for name, found_depths in depths.items():
@@ -108,8 +113,9 @@ def refuse(reports: Sequence[dict[str, Any]]) -> None:
     for name, levels in lengths.items():
         if any(len(level) > 1 for level in levels):
             problems.append(f"{name} has arrays of different lengths in {rows} rows: {arrow.shown(levels)}")
+            advice = _ONE_LENGTH
     if problems:
-        raise InputError("; ".join(problems) + ". Drop, fill or convert these rows before fit, e.g. with df.dropna()")
+        raise InputError("; ".join(problems) + f". {advice}")
 
 
 def _unusable(field: Field) -> list[tuple[str, Test]]:

@@ -88,6 +88,6 @@ def lopsided(counts: Sequence[int]) -> str | None:
     if total < _FEW * len(counts) or most <= 2 * total / len(counts):
         return None
     return (
-        f"rank {counts.index(most)} has {most} of the {total} rows, and {len(counts)} ranks wait for it in each step:"
-        " equal rows go to the same rank, and there are many of some. Merge equal rows, with their number as weightCol"
+        f"rank {counts.index(most)} has {most} of the {total} rows, and the others wait for it in each step: equal rows go to"
+        " the same rank, and there are many of some. Merge equal rows, with their number as weightCol"
     )

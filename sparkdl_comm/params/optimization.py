@@ -12,18 +12,26 @@ from .base import KeywordParams
 
 
 class OptimizationKeywords(TypedDict, total=False):
+    learningRate: float
     accumulationSteps: int
     maxGradNorm: float
     precision: str
     lrSchedulerInterval: str
+    learning_rate: float
     accumulation_steps: int
     max_grad_norm: float
     lr_scheduler_interval: str
 
 
 class OptimizationParams(KeywordParams):
-    """``accumulationSteps``, ``maxGradNorm``, ``precision``, ``lrSchedulerInterval``."""
+    """``learningRate``, ``accumulationSteps``, ``maxGradNorm``, ``precision``, ``lrSchedulerInterval``."""
 
+    learningRate: Param[float] = Param(
+        Params._dummy(),
+        "learningRate",
+        "what the optimizer is made with as lr, instead of its own; groups of param_groups with an lr keep theirs",
+        TypeConverters.toFloat,
+    )
     accumulationSteps: Param[int] = Param(
         Params._dummy(),
         "accumulationSteps",
@@ -45,22 +53,31 @@ class OptimizationParams(KeywordParams):
     lrSchedulerInterval: Param[str] = Param(
         Params._dummy(),
         "lrSchedulerInterval",
-        "when lr_scheduler steps: at the end of each epoch, or after each optimizer step: epoch or step",
+        "when lr_scheduler steps: at the end of each epoch, or after each optimizer step: epoch or step. Not set: step for"
+        " OneCycleLR, CyclicLR and functions that take total_steps, epoch for others",
         TypeConverters.toString,
     )
 
     def __init__(self) -> None:
         super().__init__()
-        self._setDefault(accumulationSteps=1, maxGradNorm=None, precision="fp32", lrSchedulerInterval="epoch")
+        self._setDefault(
+            learningRate=None, accumulationSteps=1, maxGradNorm=None, precision="fp32", lrSchedulerInterval=None
+        )
 
     def _check_params(self) -> None:
         super()._check_params()
         self._check_at_least(1, "accumulationSteps")
         self._check_one_of("precision", "fp32", "bf16", "fp16")
-        self._check_one_of("lrSchedulerInterval", "epoch", "step")
-        limit = self.getMaxGradNorm()
-        if limit is not None and not (limit > 0 and math.isfinite(limit)):
-            raise ConfError(f"maxGradNorm={limit}: must be more than 0, and finite")
+        if self.getLrSchedulerInterval() is not None:
+            self._check_one_of("lrSchedulerInterval", "epoch", "step")
+        for name in ("learningRate", "maxGradNorm"):
+            value = self.getOrDefault(name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise ConfError(f"{name}={value}: must be more than 0, and finite")
+
+    def getLearningRate(self) -> float | None:
+        """None: the optimizer's own."""
+        return self.getOrDefault(self.learningRate)
 
     def getAccumulationSteps(self) -> int:
         return self.getOrDefault(self.accumulationSteps)
@@ -72,8 +89,12 @@ class OptimizationParams(KeywordParams):
     def getPrecision(self) -> str:
         return self.getOrDefault(self.precision)
 
-    def getLrSchedulerInterval(self) -> str:
+    def getLrSchedulerInterval(self) -> str | None:
+        """None: as the scheduler needs it."""
         return self.getOrDefault(self.lrSchedulerInterval)
+
+    def setLearningRate(self, value: float) -> Any:
+        return self._set(learningRate=value)
 
     def setAccumulationSteps(self, value: int) -> Any:
         return self._set(accumulationSteps=value)

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.partitions import BatchPlan
+from sparkdl_comm.errors import InputError
 from sparkdl_comm.train.exchange import gather_json, gather_tensors
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.spec import Loss
@@ -34,27 +35,32 @@ _FUNCTIONS = {F.cross_entropy: -100, F.nll_loss: -100}  # with the label that th
 class ClassMean:
     """A loss: ``total``, which sums over the rows, by what they count. 0 where none counts, for which torch has NaN.
 
-    ``weight``: ``[classes]``; None: all weigh 1. ``ignored``: the label that does not count.
+    ``weight``: ``[classes]``; None: all weigh 1. ``ignored``: the label that does not count. ``column``, and ``validation``,
+    what chooses the rows for validation: for messages.
     """
 
     total: Loss
     weight: torch.Tensor | None
     ignored: int
+    column: str
+    validation: str | None
 
     @classmethod
     def of(cls, loss: Loss, rows: RowFormat) -> ClassMean | None:
         """None: the mean of ``loss`` is not over labels of one column, or not one of torch's own."""
         if rows.weight is not None or [field.dtype for field in rows.targets] != ["int64"]:
             return None
+        names = str(rows.targets[0]), rows.validation
         if type(loss) in (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss):
             total: Any = copy.copy(loss)
             total.reduction = "sum"
-            return cls(total, total.weight, total.ignore_index)
+            return cls(total, total.weight, total.ignore_index, *names)
         given: Any = loss if isinstance(loss, functools.partial) else functools.partial(loss)
         if given.func not in _FUNCTIONS:
             return None
         ignored = given.keywords.get("ignore_index", _FUNCTIONS[given.func])
-        return cls(functools.partial(given, reduction="sum"), given.keywords.get("weight"), ignored)
+        total = functools.partial(given, reduction="sum")
+        return cls(total, given.keywords.get("weight"), ignored, *names)
 
     def __call__(self, output: Any, target: torch.Tensor) -> torch.Tensor:
         total, count = self.total(output, target), self.counts(target).sum()
@@ -68,10 +74,23 @@ class ClassMean:
         return counts.flatten(1).sum(1) if counts.dim() > 1 else counts
 
     def needed(self, parts: Sequence[RowCache], gang: Gang, timeout: float) -> bool:
-        """Whether rows of any rank count differently. All ranks call it. ``parts``: all rows of this one."""
-        counts = torch.cat([self.counts(part.targets[0]) for part in parts])
-        told = gather_json(gang, [counts.min().item(), counts.max().item()] if len(counts) else [], timeout)
-        return len({count for rank in told for count in rank}) > 1
+        """Whether rows of any rank count differently. All ranks call it. ``parts``: all rows of this one, for training and
+        perhaps for validation.
+
+        :raises InputError: no row of all ranks' counts, of those for training or of those for validation.
+        """
+        counts = [self.counts(part.targets[0]) for part in parts]
+        told = gather_json(
+            gang, [[part.min().item(), part.max().item()] if len(part) else [] for part in counts], timeout
+        )
+        for index, purpose in enumerate(("training", "validation")[: len(parts)]):
+            if not any(count for rank in told for count in rank[index]):
+                chosen = f" (by {self.validation})" if purpose == "validation" else ""
+                raise InputError(
+                    f"{self.column}: no label of the rows for {purpose}{chosen} counts in the loss: all are"
+                    f" ignore_index={self.ignored}, or of classes whose weight is 0"
+                )
+        return len({count for rank in told for part in rank for count in part}) > 1
 
 
 class Shares:

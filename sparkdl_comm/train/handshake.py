@@ -32,6 +32,7 @@ import select
 import socket
 import struct
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -40,10 +41,12 @@ from sparkdl_comm.errors import AuthenticationError, DeadlineError, GangError, I
 Clock = Callable[[], float]
 Address = tuple[str, int]
 
-MAGIC = b"SPKDLHS1"
+MAGIC = b"SPKDLHS2"
 SECRET_BYTES = 32
 NONCE_BYTES = 32
 TIMEOUT_KEY = "spark.sparkdl.comm.timeout"
+#: Before each frame: length and CRC-32 of its body.
+_HEAD = struct.Struct("!II")
 
 
 def _wait(sock: socket.socket, event: int, deadline: float, clock: Clock, what: str) -> None:
@@ -103,18 +106,20 @@ def send_all(sock: socket.socket, data: bytes | memoryview, deadline: float, clo
 
 
 def encode_frame(value: dict[str, Any], maximum: int) -> bytes:
-    """4-byte big-endian length and the UTF-8 JSON of `value`. Raises InputError over `maximum` bytes or no
-    JSON."""
+    """Length and CRC-32 of the body, 4 bytes each (big-endian), and the body: the UTF-8 JSON of `value`. Raises InputError
+    over `maximum` bytes or no JSON."""
     try:
         body = json.dumps(value).encode()
     except (TypeError, ValueError, RecursionError) as exc:
         raise InputError(f"cannot be sent as JSON: {exc}") from exc
     if len(body) > maximum:
         raise InputError(f"a message of {len(body)} bytes: more than {maximum}")
-    return len(body).to_bytes(4, "big") + body
+    return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
-def _decode(body: bytes | bytearray) -> dict[str, Any]:
+def _decode(head: bytes | bytearray, body: bytes | bytearray) -> dict[str, Any]:
+    if _HEAD.unpack_from(head)[1] != zlib.crc32(body):
+        raise ProtocolError("peer sent a frame with another checksum than its bytes have")
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as exc:
@@ -125,7 +130,7 @@ def _decode(body: bytes | bytearray) -> dict[str, Any]:
 
 
 def _check_length(head: bytes | bytearray, maximum: int) -> int:
-    size = int.from_bytes(head[:4], "big")
+    size = int(_HEAD.unpack_from(head)[0])
     if size > maximum:
         raise ProtocolError(f"peer announced a frame of {size} bytes: more than {maximum}")
     return size
@@ -145,10 +150,10 @@ def send_frame(
 def recv_frame(sock: socket.socket, maximum: int, deadline: float, clock: Clock = time.monotonic) -> dict[str, Any]:
     """One frame; its length is compared with `maximum` before anything is allocated for it.
 
-    Raises ProtocolError (too long, no JSON object), DeadlineError, ConnectionError.
+    Raises ProtocolError (too long, damaged, no JSON object), DeadlineError, ConnectionError.
     """
-    size = _check_length(recv_exact(sock, 4, deadline, clock), maximum)
-    return _decode(recv_exact(sock, size, deadline, clock))
+    head = recv_exact(sock, _HEAD.size, deadline, clock)
+    return _decode(head, recv_exact(sock, _check_length(head, maximum), deadline, clock))
 
 
 class FrameBuffer:
@@ -163,11 +168,11 @@ class FrameBuffer:
         """The frames that `data` completes, in order. Raises ProtocolError as `recv_frame` does."""
         self._data += data
         frames = []
-        while len(self._data) >= 4:
-            end = 4 + _check_length(self._data, self._maximum)
+        while len(self._data) >= _HEAD.size:
+            end = _HEAD.size + _check_length(self._data, self._maximum)
             if len(self._data) < end:
                 break
-            frames.append(_decode(self._data[4:end]))
+            frames.append(_decode(self._data, self._data[_HEAD.size : end]))
             del self._data[:end]
         return frames
 

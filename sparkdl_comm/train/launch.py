@@ -93,7 +93,7 @@ def run_tasks(partitions: DataFrame, rank_fn: RankFn) -> list[str]:
 
     :raises Exception: Spark's, when a task failed; its text has what the rank reported.
     """
-    tasks = partitions.mapInArrow(FirstTouch(rank_fn), RANK_SCHEMA, barrier=True)
+    tasks = partitions.mapInArrow(FirstTouch(rank_fn, rank=True), RANK_SCHEMA, barrier=True)
     done = in_thread(partitions.sparkSession, tasks.collect)
     return [row["report"] for row in done]
 

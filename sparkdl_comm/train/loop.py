@@ -94,7 +94,7 @@ class TrainingLoop:
         self._shares = Shares(mean, rows, plan, gang, timeout)
         self._objective = Objective(mean or loss, how.precision, self._device, spec.rows.inputs, self._look_at)
         self._rule = GradientRule(how, gang, strategy, timeout)
-        self._schedule = Schedule(how, strategy.optimizer)
+        self._schedule = Schedule(how, strategy.optimizer, plan.steps, spec.epochs)
         self._not_finite_from_the_start = model.not_finite(0, model.values)
         self._observer = Observer(spec, gang, model, strategy, self._schedule, self._objective, validation)
 
@@ -154,7 +154,7 @@ class TrainingLoop:
         with torch.no_grad():
             for name, buffer in self.model.module.named_buffers():
                 buffer.copy_(own["buffers"][name])
-        module_state.load_extra_state(self.model.module, own["extra_state"])
+        module_state.load_extra_state(self.model.module, own.get("extra_state", {}))
         self._rule.load_state(own["rule"])
         self._schedule.load_state(own["schedule"])
         self._observer.callbacks.load(own["callbacks"])

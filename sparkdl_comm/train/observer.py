@@ -27,7 +27,7 @@ from sparkdl_comm.train.flat import FlatModel
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.metrics import Metrics
 from sparkdl_comm.train.objective import Objective
-from sparkdl_comm.train.schedule import Schedule
+from sparkdl_comm.train.schedule import VALIDATE, Schedule
 from sparkdl_comm.train.spec import TrainSpec
 from sparkdl_comm.train.strategy import Strategy
 
@@ -49,6 +49,11 @@ class Observer:
         self._model, self._strategy, self._schedule = model, strategy, schedule
         observed = spec.observation
         self._monitor = observed.stopping.monitor
+        if schedule.watches and validation is None and self._monitor != "loss":
+            raise ConfError(
+                f"ReduceLROnPlateau watches earlyStoppingMonitor={self._monitor!r}, which needs validation rows;"
+                f" {VALIDATE}, or earlyStoppingMonitor='loss'"
+            )
         self.stopping = EarlyStopping(observed.stopping, model)
         self._evaluation = None
         if validation is not None:
@@ -88,8 +93,7 @@ class Observer:
         self.callbacks.call("on_train_end")
 
     def _watched(self, row: dict[str, Any]) -> float:
-        # Without validation and early stopping, ReduceLROnPlateau watches what there is.
-        name = "loss" if self._evaluation is None else self._monitor
+        name = self._monitor
         if not isinstance(row.get(name), float):
             numbers = sorted(key for key in row if key == "loss" or key == "val_loss" or isinstance(row[key], float))
             raise ConfError(f"earlyStoppingMonitor={name!r}: must be one of {', '.join(numbers)}")

@@ -184,6 +184,6 @@ def check_same(here: Mapping[str, Any], there: Mapping[str, Any], step: int) -> 
             f"ranks {changed} of {len(here['rows'])} have other rows than when {at} was made: the DataFrame does not give the"
             " same rows each time. Columns may be drawn (rand(), uuid()) or depend on the order or the partitions of rows"
             " (monotonically_increasing_id(), first(), sums of floats): write the DataFrame to a table once and give fit what"
-            " is read from there; df.checkpoint() does where only ranks are started again, not the application. To begin anew,"
-            " name another checkpointDir"
+            " is read from there; df.checkpoint() does where only ranks are started again, not the application. To begin"
+            " anew, name another checkpointDir"
         )

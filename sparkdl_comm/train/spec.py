@@ -22,8 +22,8 @@ ModelLike: TypeAlias = "torch.nn.Module | Callable[[], torch.nn.Module]"
 Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
 #: ``parameters`` -> optimizer. In strategy ps, the parameters are those of one shard.
 OptimizerFactory: TypeAlias = Callable[[Any], torch.optim.Optimizer]
-#: ``optimizer`` -> a scheduler of torch.optim.lr_scheduler.
-SchedulerFactory: TypeAlias = Callable[[torch.optim.Optimizer], Any]
+#: ``optimizer`` -> a scheduler of torch.optim.lr_scheduler. One that takes ``total_steps`` gets them.
+SchedulerFactory: TypeAlias = Callable[..., Any]
 #: ``module`` -> groups, as torch.optim takes them.
 ParamGroups: TypeAlias = Callable[[torch.nn.Module], list[dict[str, Any]]]
 
@@ -33,14 +33,14 @@ class Optimization:
     """How gradients become an update.
 
     ``accumulation_steps``: batches per optimizer step. ``max_grad_norm``: L2 norm over all parameters above which the
-    gradient is scaled down to it; None: never. ``scheduler_interval``: ``epoch`` or ``step``. ``precision``: of
-    torch.autocast: ``fp32`` (off), ``bf16`` or ``fp16``.
+    gradient is scaled down to it; None: never. ``scheduler_interval``: ``epoch`` or ``step``; None: as the scheduler
+    needs it. ``precision``: of torch.autocast: ``fp32`` (off), ``bf16`` or ``fp16``.
     """
 
     optimizer: OptimizerFactory
     param_groups: ParamGroups | None = None
     lr_scheduler: SchedulerFactory | None = None
-    scheduler_interval: str = "epoch"
+    scheduler_interval: str | None = None
     accumulation_steps: int = 1
     max_grad_norm: float | None = None
     precision: str = "fp32"

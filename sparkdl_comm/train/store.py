@@ -8,8 +8,10 @@ gang fails, all waits end with its failure.
 
 from __future__ import annotations
 
+import functools
 import socket
 import threading
+import zlib
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -174,7 +176,8 @@ def _send(sock: socket.socket, message: Request, clock: Clock) -> None:
     values = message.get("values", [])
     if any(len(value) > MAX_VALUE for value in values):
         raise InputError(f"a store value of {max(map(len, values))} bytes: at most {MAX_VALUE}")
-    head = encode_frame({**message, "values": [len(value) for value in values]}, MAX_HEADER)
+    sizes = {"values": [len(value) for value in values], "crc32": functools.reduce(_add_crc, values, 0)}
+    head = encode_frame({**message, **sizes}, MAX_HEADER)
     if sum(map(len, values)) <= _SMALL:
         head, values = b"".join([head, *values]), []
     send_all(sock, head, clock() + STALL_SECONDS, clock)
@@ -184,7 +187,8 @@ def _send(sock: socket.socket, message: Request, clock: Clock) -> None:
 
 
 def _recv(sock: socket.socket, seconds: float, clock: Clock) -> Request:
-    """Raises GangError for sizes that are none, or over what a table may hold, before anything is allocated for them."""
+    """Raises GangError for sizes that are none, or over what a table may hold, before anything is allocated for them;
+    ProtocolError for damaged values."""
     message = recv_frame(sock, MAX_HEADER, clock() + seconds, clock)
     sizes = message.get("values", [])
     if not isinstance(sizes, list) or not all(type(size) is int and 0 <= size <= MAX_VALUE for size in sizes):
@@ -197,7 +201,13 @@ def _recv(sock: socket.socket, seconds: float, clock: Clock) -> Request:
         for piece in pieces(memoryview(value)):
             recv_into(sock, piece, clock() + STALL_SECONDS, clock)
         message["values"].append(bytes(value))
+    if message.pop("crc32", 0) != functools.reduce(_add_crc, message["values"], 0):
+        raise ProtocolError("peer sent store values with another checksum than their bytes have")
     return message
+
+
+def _add_crc(crc: int, value: bytes) -> int:
+    return zlib.crc32(value, crc)
 
 
 class GangStore(Store):

@@ -85,14 +85,16 @@ class Application:
         conf: dict[str, str] | None = None,
         ragged: bool = False,
         settings: dict[str, Any] | None = None,
+        files: bool = False,
         marker: Path | None = None,
         **fault: Any,
     ) -> Outcome:
         """A run with one fault, the fields of :class:`Fault`; without any field, one without a fault.
 
-        `settings`: Params of the estimator. `marker`: of a fault that has struck another application.
+        `settings`: Params of the estimator. `files`: rows from files. `marker`: of a fault that has struck another
+        application.
         """
-        marker = self.begin(strategy, conf=conf, ragged=ragged, settings=settings, marker=marker, **fault)
+        marker = self.begin(strategy, conf=conf, ragged=ragged, settings=settings, files=files, marker=marker, **fault)
         if fault.get("action") == "kill driver" and not marker.exists():
             self._process.wait(self._patience)
             return Outcome({}, json.loads(marker.read_text()), self, marker)

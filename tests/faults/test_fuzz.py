@@ -32,9 +32,9 @@ HANG_SECONDS = 240.0
 #: A case may take so many times longer than its fit takes without a fault, which says how busy the machine is.
 SLOWNESS = 3.0
 #: In `make test`, on the first cluster.
-QUICK = (1, 2, 3, 4, 5)
+QUICK = (3, 4, 7)
 #: Seeds of cases that failed, by cluster.
-KEPT: dict[str, tuple[int, ...]] = dict.fromkeys(cases.CLUSTERS, ())
+KEPT: dict[str, tuple[int, ...]] = {"local-cluster": (1,)}
 
 
 def _drawn() -> list[Any]:
@@ -43,7 +43,7 @@ def _drawn() -> list[Any]:
     for number, cluster in enumerate(cases.CLUSTERS):
         first = 1000 * number
         quick = QUICK if number == 0 else ()
-        for seed in dict.fromkeys((*quick, *KEPT[cluster], *range(first, first + PER_CLUSTER))):
+        for seed in dict.fromkeys((*quick, *KEPT.get(cluster, ()), *range(first, first + PER_CLUSTER))):
             case = cases.draw(seed, cluster)
             found.append(pytest.param(case, id=str(case), marks=() if seed in quick else pytest.mark.slow))
     return found
@@ -209,3 +209,11 @@ def _checkpoints(outcome: Outcome, folder: Path) -> Iterator[str]:
     complete = [name for name in names if ".tmp-" not in name]
     if len(complete) > 2 or (outcome.error is None and complete != names):
         yield f"checkpoints {', '.join(names)}"
+
+
+@pytest.mark.slow
+def test_most_faults_struck(covered: Counter[str]) -> None:
+    """The last test of this module: a fit that is over before its fault proves nothing."""
+    if covered["struck"] + covered["too late"] < 20:
+        pytest.skip("few cases were run")
+    assert covered["too late"] < 0.25 * covered["struck"], covered

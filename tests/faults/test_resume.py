@@ -75,6 +75,33 @@ def test_a_rank_is_killed(
     outcome.assert_nothing_left()
 
 
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    started: list[Application] = []
+
+    def one(**how: Any) -> Application:
+        folder = tmp_path / f"application-{len(started)}"
+        folder.mkdir()
+        started.append(Application(folder, **how))
+        return started[-1]
+
+    yield one
+    for application in started:
+        application.kill()
+
+
+def test_files_are_split_in_another_way_when_an_executor_is_gone(start: Any, tmp_path: Path) -> None:
+    """There are more slots than ranks, so the fit goes on without waiting for a new executor."""
+    application = start(cluster={"spark.master": "local-cluster[4,1,1024]"})
+    weights = application.run("ps", files=True).weights
+    fault = {"action": "kill executor", "rank": 1, "phase": "push", "step": 7}
+    outcome = application.run("ps", conf=RESTARTS, settings=settings(tmp_path / "there"), files=True, **fault)
+    outcome.assert_fired("push", 7)
+    assert outcome.error is None, outcome.text
+    assert (outcome.restarts, outcome.weights) == (1, weights)
+    assert outcome.resumed_at >= 4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["gloo", "ps"])
 def test_without_checkpoints_it_begins_again(application: Application, strategy: str) -> None:
@@ -82,21 +109,6 @@ def test_without_checkpoints_it_begins_again(application: Application, strategy:
     outcome = application.run(strategy, conf=RESTARTS, action="kill worker", rank=0, phase="push", step=7)
     outcome.assert_fired("push", 7)
     assert (outcome.error, outcome.weights, outcome.restarts, outcome.resumed_at) == (None, weights, 1, 0)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Any]:
-    started: list[Application] = []
-
-    def one() -> Application:
-        folder = tmp_path / f"application-{len(started)}"
-        folder.mkdir()
-        started.append(Application(folder))
-        return started[-1]
-
-    yield one
-    for application in started:
-        application.kill()
 
 
 @pytest.mark.slow

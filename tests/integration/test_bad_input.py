@@ -45,6 +45,18 @@ def test_features_that_the_first_layer_does_not_take(spark):
         fit(frame(spark), model=Pictures)
 
 
+def test_arrays_of_different_lengths(spark):
+    """The error, and its advice."""
+    ragged = frame(spark).withColumn("features", F.expr("slice(features, 1, 20 + label)"))
+    with pytest.raises(
+        InputError, match=r"different lengths in 90 rows: 20, 21, .* F\.slice\(F\.concat\(column, F\.array_repeat"
+    ):
+        fit(ragged)
+    column, n = "features", 28
+    padded = F.slice(F.concat(column, F.array_repeat(F.lit(0), n)), 1, n)
+    assert fit(ragged.withColumn(column, padded), epochs=1).summary["rows"] == ROWS
+
+
 @pytest.mark.parametrize("loss", [lambda output, target: output - 1.0, lambda output, target: 0.5])
 def test_a_loss_that_is_no_scalar(spark, loss):
     with pytest.raises(ModelError, match="must return a scalar tensor"):

@@ -1,14 +1,15 @@
 """Executors whose Python lacks the package or a module of the user's: a few lines that say what to set."""
 
-import functools
 import os
 import sys
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PythonException
 
-from sparkdl_comm import CommDistributor, session
+from sparkdl_comm import CommDistributor, TorchModel, session
 from sparkdl_comm.errors import ConfError, ModelError
+from tests.integration.nets import Small
 from tests.integration.test_training import fit, frame
 
 SITE = Path(pytest.__file__).parents[1]
@@ -52,6 +53,8 @@ def test_the_package_is_not_there(spark, executors_python, more):
     with pytest.raises(ConfError, match="the Python of executors") as error:
         CommDistributor(num_workers=3).run(os.getpid)
     assert lines(error) <= 5
+    with pytest.raises(PythonException, match="ImportError: the Python of executors, .*PYSPARK_PYTHON"):
+        TorchModel(Small(), True).transform(frame(spark)).collect()
 
 
 def test_no_such_python(spark, monkeypatch):
@@ -80,7 +83,7 @@ def module(tmp_path, monkeypatch):
 
 
 def test_a_module_beside_the_script(spark, module):
-    net = functools.partial(__import__(module.stem).Net, 28, 10)
+    net = __import__(module.stem).Net
     with pytest.raises(ModelError, match=rf"no module '{module.stem}'.* Give them {module}: .*addPyFile") as error:
         fit(frame(spark), model=net, strategy="gloo")
     assert lines(error) <= 5

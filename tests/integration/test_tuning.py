@@ -27,9 +27,11 @@ def test_the_better_of_two_is_found(spark, kind, tmp_path):
         optimizer=OPTIMIZERS["sgd"],
         num_workers=3,
         batchSize=300,
+        maxIter=40,
     )
     cross = kind is CrossValidator
-    grid = ParamGridBuilder().addGrid(estimator.maxIter, [1, 40]).build()
+    tried = {True: (estimator.maxIter, [1, 40]), False: (estimator.learningRate, [1e-5, 0.05])}[cross]
+    grid = ParamGridBuilder().addGrid(*tried).build()
     ways = {"numFolds": 2, "collectSubModels": True} if cross else {"trainRatio": 0.7}
     tuned = kind(
         estimator=estimator if cross else Pipeline(stages=[estimator]),
@@ -39,11 +41,12 @@ def test_the_better_of_two_is_found(spark, kind, tmp_path):
         seed=1,
         **ways,
     ).fit(data)
-    short, long = tuned.avgMetrics if cross else tuned.validationMetrics
-    assert long < short
+    worse, better = tuned.avgMetrics if cross else tuned.validationMetrics
+    assert better < worse
     best = tuned.bestModel if cross else tuned.bestModel.stages[0]
     assert isinstance(best, TorchModel)
     assert best.getMaxIter() == 40
+    assert best.getLearningRate() == (None if cross else 0.05)
     assert len(best.history) == 40
     scored = tuned.transform(data).select("features", "probability", "prediction")
     assert scored.count() == 300

@@ -14,9 +14,8 @@ from torch.distributed import init_process_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from sparkdl_comm import Communicator
+from sparkdl_comm import Communicator, ddp_hooks
 from sparkdl_comm.errors import DeadlineError, InputError
-from sparkdl_comm.train import hooks
 
 
 def train_ddp(steps, lr=0.1, hook=None):
@@ -26,7 +25,7 @@ def train_ddp(steps, lr=0.1, hook=None):
     torch.manual_seed(3)
     model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)))
     if hook is not None:
-        model.register_comm_hook(None, getattr(hooks, hook))
+        model.register_comm_hook(None, getattr(ddp_hooks, hook))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     features = torch.randn(30, 4)[rank::world]
     for _ in range(steps):

@@ -67,4 +67,4 @@ def test_any_bytes_give_frames_or_a_typed_error(data: bytes) -> None:
 @given(st.integers(1, 2**32 - 1), st.binary(max_size=8))
 def test_too_long_is_refused_whatever_follows(size: int, rest: bytes) -> None:
     with pytest.raises(GangError):
-        FrameBuffer(size - 1).feed(size.to_bytes(4, "big") + rest)
+        FrameBuffer(size - 1).feed(size.to_bytes(4, "big") + bytes(4) + rest)

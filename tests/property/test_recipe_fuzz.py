@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from pyspark.sql import SparkSession
 
 from .recipes.crew import Crew
-from .recipes.drawn import recipes
+from .recipes.drawn import COLLECTIVES, OPTIMIZERS, recipes
 from .recipes.fit import Fitter
+from .recipes.modules import PARTS
 from .recipes.recipe import Recipe
 from .recipes.search import Search, simplified
 from .recipes.verdict import Verdict, judge
@@ -23,7 +24,7 @@ from .recipes.verdict import Verdict, judge
 KEPT = json.loads(Path(__file__).with_name("recipes").joinpath("kept.json").read_text(encoding="utf-8"))
 
 #: How many kinds of failures are made simple and shown.
-SHOWN = 8
+SHOWN = 4
 
 
 def local_dirs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -81,6 +82,7 @@ def test_recipes_that_went_wrong_once(fitter: Fitter, kept: dict) -> None:
     assert verdict.kind in kept["outcome"], verdict.problem
 
 
+@pytest.mark.timeout(1200)  # for making simple what went wrong
 def test_some_recipes(fitter: Fitter, capsys: pytest.CaptureFixture[str]) -> None:
     found = search(fitter, 30)
     with capsys.disabled():
@@ -95,3 +97,8 @@ def test_many_recipes(fitter: Fitter, capsys: pytest.CaptureFixture[str]) -> Non
     with capsys.disabled():
         print(f"\n{found.report()}")
     complain(found)
+    covered = found.covered
+    assert set(covered["parts"]) == set(PARTS)
+    assert set(covered["optimizer"]) == set(OPTIMIZERS)
+    assert set(covered["strategy"]) == {"ps", "gloo", *COLLECTIVES}
+    assert covered["outcome"]["agreed"] > 600, "what is refused hides everything else that is in a recipe"

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.fields import Field, RowFormat
+from sparkdl_comm.errors import InputError
 from sparkdl_comm.train.class_mean import ClassMean
 from sparkdl_comm.train.loop import TrainingLoop
 
@@ -107,6 +109,28 @@ def test_validation() -> None:
     loops = train(Net, cut(*data), validation=cut(*data), loss=loss, batch=8, epochs=2, rows=CLASSES)
     found = [loop.progress.history[-1]["val_loss"] for loop in loops]
     assert found == pytest.approx([loss(loops[0].model.module(data[0]), data[1]).item()] * 3, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "purpose"),
+    [
+        (nn.CrossEntropyLoss(ignore_index=7), "validation"),
+        (nn.CrossEntropyLoss(torch.tensor([1.0, 1.0, 0.0])), "validation"),
+        (nn.CrossEntropyLoss(ignore_index=7), "training"),
+    ],
+)
+def test_no_label_counts(loss: nn.CrossEntropyLoss, purpose: str) -> None:
+    """Before any step."""
+    features, labels = table(ignored=0)
+    uncounted = torch.full_like(labels, 7 if loss.weight is None else 2)
+    rows = replace(CLASSES, validation="validationIndicatorCol 'held'")
+    training, validation = cut(features, labels), cut(features, uncounted)
+    if purpose == "training":
+        training, validation = validation, training
+    chosen = r" \(by validationIndicatorCol 'held'\)" if purpose == "validation" else ""
+    message = rf"labelCol 'y': no label of the rows for {purpose}{chosen} counts in the loss: .*{loss.ignore_index}"
+    with pytest.raises(InputError, match=message):
+        train(Net, training, validation=validation, loss=loss, epochs=1, rows=rows)
 
 
 def test_steps_in_which_no_label_counts() -> None:

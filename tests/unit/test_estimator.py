@@ -89,6 +89,22 @@ def test_one_column_or_several() -> None:
         made.copy({made.featuresCols: ["b"]})._check_params()
 
 
+def test_learning_rate() -> None:
+    made = TorchEstimator(optimizer=functools.partial(torch.optim.Adam, lr=1.0, eps=0.5), learning_rate=0.25)
+    for tried in (0.25, 0.5):
+        factory = made.copy({made.learningRate: tried}).optimization().optimizer
+        assert (factory.func, factory.keywords) == (torch.optim.Adam, {"lr": tried, "eps": 0.5})
+    assert made.optimizer.keywords["lr"] == 1.0
+    assert TorchEstimator().setLearningRate(0.5).optimization().optimizer.keywords == {"lr": 0.5}
+    groups = [
+        {"params": [torch.nn.Parameter(torch.zeros(1))]},
+        {"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 3.0},
+    ]
+    for optimizer in (torch.optim.SGD, lambda params, lr: torch.optim.SGD(params, lr), torch.optim.RAdam):
+        tuned = TorchEstimator(optimizer=optimizer, learningRate=0.5).optimization().optimizer(groups)
+        assert [group["lr"] for group in tuned.param_groups] == [0.5, 3.0]
+
+
 def test_copy() -> None:
     module = TwoClasses()
     made = TorchEstimator(model=module, loss="MSELoss")
@@ -106,6 +122,17 @@ def test_copy() -> None:
         ({"num_workers": 0}, ConfError, "num_workers=0"),
         ({"accumulationSteps": 0}, ConfError, "accumulationSteps=0: must be at least 1"),
         ({"maxGradNorm": -1.0}, ConfError, "maxGradNorm=-1.0: must be more than 0"),
+        ({"learningRate": 0.0}, ConfError, "learningRate=0.0: must be more than 0"),
+        (
+            {"learningRate": 0.1, "optimizer": lambda params: torch.optim.SGD(params)},
+            ConfError,
+            r"learningRate=0.1: the optimizer \(of type builtins.function\) takes no lr; give a class",
+        ),
+        (
+            {"lr_scheduler": functools.partial(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=1)},
+            ConfError,
+            "earlyStoppingMonitor='val_loss' needs validation rows; .*or earlyStoppingMonitor='loss'",
+        ),
         ({"precision": "fp8"}, ConfError, "precision='fp8': must be fp32, bf16 or fp16"),
         ({"lrSchedulerInterval": "day"}, ConfError, "lrSchedulerInterval='day': must be epoch or step"),
         ({"earlyStoppingPatience": 0}, ConfError, "earlyStoppingPatience=0"),

@@ -3,10 +3,11 @@ from __future__ import annotations
 import socket
 import threading
 import time
+import zlib
 
 import pytest
 
-from sparkdl_comm.errors import AuthenticationError, DeadlineError, GangError, InputError
+from sparkdl_comm.errors import AuthenticationError, DeadlineError, GangError, InputError, ProtocolError
 from sparkdl_comm.train import handshake
 from sparkdl_comm.train.handshake import FrameBuffer, accept, connect, encode_frame, recv_frame, send_frame
 
@@ -200,7 +201,9 @@ def pair():
 
 def test_length_is_checked_before_the_body_is_read(pair):
     left, right = pair
-    left.sendall((2**32 - 1).to_bytes(4, "big"))  # no body follows: allocating or reading it would fail or hang
+    left.sendall(
+        (2**32 - 1).to_bytes(4, "big") + bytes(4)
+    )  # no body follows: allocating or reading it would fail or hang
     with pytest.raises(GangError, match="4294967295"):
         recv_frame(right, 1000, soon())
 
@@ -208,9 +211,19 @@ def test_length_is_checked_before_the_body_is_read(pair):
 @pytest.mark.parametrize("body", [b"", b"[]", b"1", b"{", b"\xff", b'{"a":' * 20_000])
 def test_body_must_be_a_json_object(pair, body):
     left, right = pair
-    left.sendall(len(body).to_bytes(4, "big") + body)
-    with pytest.raises(GangError):
+    left.sendall(len(body).to_bytes(4, "big") + zlib.crc32(body).to_bytes(4, "big") + body)
+    with pytest.raises(ProtocolError, match="JSON"):
         recv_frame(right, 1 << 20, soon())
+
+
+@pytest.mark.parametrize("place", [4, 8, -1])
+def test_another_byte_is_noticed(pair, place):
+    left, right = pair
+    frame = bytearray(encode_frame({"a": 1}, 100))
+    frame[place] ^= 1
+    left.sendall(frame)
+    with pytest.raises(ProtocolError, match="checksum"):
+        recv_frame(right, 100, soon())
 
 
 def test_frame_cut_short(pair):
@@ -252,4 +265,4 @@ def test_reader_and_writer_do_not_share_a_deadline(pair):
 def test_frame_buffer_checks_the_length_first():
     frames = FrameBuffer(10)
     with pytest.raises(GangError):
-        frames.feed((11).to_bytes(4, "big"))
+        frames.feed((11).to_bytes(4, "big") + bytes(4))

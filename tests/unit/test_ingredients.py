@@ -35,6 +35,16 @@ def test_model() -> None:
             model_like(model)
 
 
+def test_a_module_with_hooks_for_gradients() -> None:
+    """torch loses them when it pickles the module."""
+    for hook in ("register_hook", "register_post_accumulate_grad_hook"):
+        module = TwoClasses()
+        name, parameter = next(iter(module.named_parameters()))
+        getattr(parameter, hook)(lambda gradient: None)
+        with pytest.raises(ModelError, match=f"{name} has a hook for its gradient"):
+            model_like(module)
+
+
 def test_loss() -> None:
     mine = torch.nn.functional.mse_loss
     assert loss_function(mine) is mine

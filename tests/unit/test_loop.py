@@ -1,6 +1,7 @@
 """The training loop on ranks of unequal size, one of them empty: the same as torch in one process."""
 
 import copy
+import functools
 import math
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl_comm.errors import ModelError, NonFiniteLossError
+from sparkdl_comm.errors import ConfError, ModelError, NonFiniteLossError
+from sparkdl_comm.train.spec import Observation, Stopping
 
 from .ranks import Gathered, Rows, Sharded, train
 
@@ -197,6 +199,70 @@ def test_groups_refused(given: Any, message: str) -> None:
         train(Net, table().cut(ROWS), param_groups=given)
 
 
+def one_cycle(optimizer: Any, total_steps: int) -> Any:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps)
+
+
+def in_a_row(optimizer: Any) -> Any:
+    rates = torch.optim.lr_scheduler
+    first = rates.ConstantLR(optimizer, 1.0, 1)
+    return rates.SequentialLR(optimizer, [first, rates.CyclicLR(optimizer, 0.01, 0.2, 6)], [1])
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        functools.partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.2),
+        functools.partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.2, epochs=3, steps_per_epoch=4),
+        one_cycle,
+        functools.partial(torch.optim.lr_scheduler.CyclicLR, base_lr=0.01, max_lr=0.2, step_size_up=6),
+        in_a_row,
+    ],
+)
+def test_schedules_made_for_steps(factory: Any) -> None:
+    """12 steps in 3 epochs: up and down again, as in one process."""
+    rates: list[float] = []
+
+    def prepare(loop: Any) -> None:
+        loop.after_step = lambda loop: rates.append(loop.strategy.optimizer.param_groups[0]["lr"])
+
+    train(Net, table().cut(ROWS), epochs=3, batch=6, optimizer=momentum, lr_scheduler=factory, prepare=prepare)
+    optimizer = momentum(Net().parameters())
+    known = {"total_steps": 12} if factory is one_cycle or getattr(factory, "keywords", None) == {"max_lr": 0.2} else {}
+    scheduler = factory(optimizer, **known)
+    expected = []
+    for _ in range(12):
+        optimizer.step()
+        scheduler.step()
+        expected.append(optimizer.param_groups[0]["lr"])
+    assert rates == expected
+    assert len(set(rates)) > 5
+
+
+def test_schedules_by_epochs_if_so_set() -> None:
+    loops = train(
+        Net,
+        table().cut(ROWS),
+        epochs=3,
+        batch=6,
+        optimizer=momentum,
+        lr_scheduler=one_cycle,
+        scheduler_interval="epoch",
+    )
+    rates = [row["lr"] for row in loops[0].progress.history]
+    scheduler = one_cycle(momentum(Net().parameters()), 3)
+    assert rates[0] == scheduler.get_last_lr()[0]
+    assert len(set(rates)) == 3
+
+
+def test_a_cycle_that_would_end_too_early() -> None:
+    too_short = functools.partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=11)
+    seen = []
+    with pytest.raises(ConfError, match="OneCycleLR has total_steps=11, and training takes 12: leave out total_steps"):
+        train(Net, table().cut(ROWS), epochs=3, batch=6, lr_scheduler=too_short, prepare=seen.append)
+    assert not seen, "before the first step"
+
+
 def test_plateau_sees_the_loss_of_all_ranks() -> None:
     seen = []
 
@@ -204,7 +270,18 @@ def test_plateau_sees_the_loss_of_all_ranks() -> None:
         def step(self, metrics: Any, epoch: Any = None) -> None:
             seen.append(metrics)
 
-    loops = train(Net, table().cut(*PARTS), epochs=2, lr_scheduler=Plateau)
+    with pytest.raises(
+        ConfError,
+        match="earlyStoppingMonitor='val_loss', which needs validation rows; .*or earlyStoppingMonitor='loss'",
+    ):
+        train(Net, table().cut(*PARTS), epochs=2, lr_scheduler=lambda optimizer: Plateau(optimizer))
+    loops = train(
+        Net,
+        table().cut(*PARTS),
+        epochs=2,
+        lr_scheduler=Plateau,
+        observation=Observation(stopping=Stopping(monitor="loss")),
+    )
     whole = [sum(loop.progress.history[epoch]["loss"] for loop in loops) for epoch in range(2)]
     assert sorted(seen) == pytest.approx(sorted(whole * 3))
     assert len(set(seen)) == 2

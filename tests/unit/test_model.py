@@ -1,5 +1,8 @@
 """TorchModel.transform: which columns it takes, what it predicts, what it leaves alone."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -72,7 +75,7 @@ def test_scalar_feature_and_value(spark: SparkSession) -> None:
 def test_vector_prediction(arrays: DataFrame) -> None:
     model = TorchModel(Double(), classification=False, output_shape=[2])
     scored = model.transform(arrays)
-    assert scored.schema["prediction"].dataType == ArrayType(FloatType(), False)
+    assert scored.schema["prediction"].dataType == ArrayType(FloatType())
     assert [row.prediction for row in scored.collect()] == [[2 * value for value in row] for row, _ in ROWS]
     with pytest.raises(Exception, match=r"2 values per row.*model\.output_shape = \[2\]"):
         TorchModel(Double(), classification=False).transform(arrays).collect()
@@ -123,6 +126,67 @@ def test_null_elements_and_ragged_rows(spark: SparkSession, classifier: TorchMod
         df = spark.createDataFrame([(row,) for row in rows], "features array<double>").coalesce(1)
         with pytest.raises(Exception, match=f"InputError: .*{message}"):
             classifier.transform(df).collect()
+
+
+@pytest.mark.parametrize("kind", ["array<float>", "array<double>", "array<int>", "array<array<float>>"])
+def test_null_elements_are_told_from_nan(spark: SparkSession, kind: str) -> None:
+    """Also beside the number that Spark looks for first."""
+    model = TorchModel(torch.nn.Flatten(), classification=False, output_shape=[2])
+    rows = [[1.0, 2.0], [-77.0, 3.0], [4.0, -77.0]]
+    if kind != "array<int>":
+        rows.append([float("nan"), -77.0])
+    df = spark.createDataFrame([(row,) for row in rows], "features array<double>").coalesce(1)
+    bad = [[None, 1.0], [-77.0, None], [None, -77.0], None]
+    more = spark.createDataFrame([(row,) for row in bad], "features array<double>")
+    column = F.array("features") if "array<array" in kind else F.col("features")
+    scored = model.transform(df.select(column.cast(kind).alias("features"))).collect()
+    assert np.allclose([row.prediction for row in scored], rows, equal_nan=True)
+    every = df.union(more).coalesce(1).select(column.cast(kind).alias("features"))
+    with pytest.raises(Exception, match=f"InputError: 4 of {len(rows) + 4} rows of a batch have null features"):
+        model.transform(every).collect()
+
+
+@pytest.mark.parametrize("kind", ["double", "long"])
+def test_null_numbers_are_told_from_nan(spark: SparkSession, kind: str) -> None:
+    model = TorchModel(Sum(0.0), classification=False)
+    df = spark.createDataFrame([(1.0,), (float("nan") if kind == "double" else 2.0,)], "features double").coalesce(1)
+    df = df.select(F.col("features").cast(kind))
+    assert np.isnan([row.prediction for row in model.transform(df).collect()]).tolist() == [False, kind == "double"]
+    more = df.union(df.select(F.lit(None).cast(kind))).coalesce(1)
+    with pytest.raises(Exception, match="InputError: 2 of 4 rows of a batch have null features"):
+        model.transform(more).collect()
+
+
+@pytest.fixture
+def texts(arrays: DataFrame, spark: SparkSession, tmp_path: Path) -> DataFrame:
+    text = arrays.withColumn("text", F.lit("long")).withColumn("v", array_to_vector("features"))
+    text.coalesce(1).write.parquet(str(tmp_path / "texts"))
+    return spark.read.parquet(str(tmp_path / "texts"))
+
+
+def plan_of(df: DataFrame) -> str:
+    return df._jdf.queryExecution().executedPlan().toString()
+
+
+def read_by(df: DataFrame) -> set[str]:
+    """The columns that are read from files."""
+    return set(re.findall(r"(\w+):\w", plan_of(df).split("ReadSchema: struct<")[1].replace("element:", "")))
+
+
+@pytest.mark.parametrize("features", ["features", "v"])
+def test_only_what_is_needed_is_read(texts: DataFrame, classifier: TorchModel, features: str) -> None:
+    scored = classifier.setFeaturesCol(features).transform(texts)
+    parts = {"v", "type", "size", "indices", "values"} if features == "v" else {"features"}
+    assert read_by(scored.select("prediction")) == parts
+    assert read_by(scored.select("prediction", "text")) == {*parts, "text"}
+    chosen = scored.where("label > 0.5 and prediction > 0.5")
+    assert "GreaterThan(label,0.5)" in plan_of(chosen)
+    assert "text" not in read_by(chosen.select("prediction"))
+    assert plan_of(chosen).count("ArrowEvalPython") == 1, "the model is called once"
+    assert [row.label for row in chosen.collect()] == [1.0] * 3
+    assert [(row.text, row.prediction) for row in scored.orderBy("label").collect()] == [
+        ("long", label) for label in sorted(label for _, label in ROWS)
+    ]
 
 
 def test_refused_before_anything_runs(arrays: DataFrame, classifier: TorchModel) -> None:

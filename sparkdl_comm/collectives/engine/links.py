@@ -25,6 +25,7 @@ class Links:
         self._place = order.index(gang.rank)
         self._changed = threading.Condition()
         self._came: dict[Channel, socket.socket] = {}
+        self._closed = False
         for rail in range(len(gang.rails)):
             gang.serve(self._kind(rail), self._guest(rail))
         gang.on_failure(lambda _: self._wake())
@@ -35,9 +36,26 @@ class Links:
         :raises DeadlineError: a peer did not, within the timeout.
         :raises SparkdlCommError: the gang's failure; a peer cannot be reached.
         """
+        found: dict[Channel, socket.socket] = {}
+        try:
+            self._find(list(channels), found)
+        except BaseException:
+            for sock in found.values():
+                sock.close()
+            raise
+        return found
+
+    def close(self) -> None:
+        """Closes what came and nobody asked for, and what comes later."""
+        with self._changed:
+            self._closed = True
+            for sock in self._came.values():
+                sock.close()
+            self._came.clear()
+
+    def _find(self, wanted: list[Channel], found: dict[Channel, socket.socket]) -> None:
+        """Puts the sockets into ``found``, one by one."""
         deadline = time.monotonic() + self._timeout
-        wanted = list(channels)
-        found = {}
         for peer, rail in wanted:
             if self._place < peer:
                 found[peer, rail] = self._gang.dial(self._order[peer], self._kind(rail), deadline, rail)
@@ -56,20 +74,12 @@ class Links:
                     rank=self._order[peer],
                 )
             found |= {channel: self._came.pop(channel) for channel in awaited}
-        return found
-
-    def close(self) -> None:
-        """Closes what came and nobody asked for."""
-        with self._changed:
-            for sock in self._came.values():
-                sock.close()
-            self._came.clear()
 
     def _guest(self, rail: int) -> Callable[[socket.socket, int], None]:
         def came(sock: socket.socket, rank: int) -> None:
             channel = self._order.index(rank), rail
             with self._changed:
-                if channel in self._came:
+                if self._closed or channel in self._came:
                     hang_up(sock)
                     sock.close()
                     return

@@ -81,7 +81,14 @@ class SocketEngine:
             missing = prepared.channels - self._connections.keys()
             found = self._connect(sorted(missing)) if missing else {}
             made = {channel: Connection(channel, sock) for channel, sock in found.items()}
-            self._connections |= made
+            with self._starting:
+                broken = self._broken  # after that nobody would close them
+                if broken is None:
+                    self._connections |= made
+            if broken is not None:
+                for sock in found.values():
+                    sock.close()
+                raise broken
             self._post(lambda: self._admit(made))
         return prepared
 

@@ -24,9 +24,12 @@ from sparkdl_comm.train.spec import TrainSpec
 from sparkdl_comm.train.task import RankTask
 
 HOST = "127.0.0.1"
+#: Seconds that processes may take to start, on a busy machine.
+START = 120.0
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["sparkdl_comm.train.rank", "sparkdl_comm.estimator", __name__])
+# What each would import by itself, torch._dynamo with the first optimizer.
+context.set_forkserver_preload(["sparkdl_comm.train.rank", "sparkdl_comm.estimator", "torch._dynamo", __name__])
 
 
 class HungError(Exception):
@@ -62,10 +65,12 @@ def work(rank: int, pipe: Connection, local_dirs: str) -> None:
     """One process: trains what it is sent, until the pipe closes."""
     os.environ["SPARK_LOCAL_DIRS"] = local_dirs  # by which a rank finds its executor's plugin
     torch.set_num_threads(1)
+    gc.freeze()  # what is imported, so that collecting what a recipe leaves is quick
+    pipe.send("here")
     while True:
         try:
             sent: bytes = pipe.recv_bytes()
-        except EOFError:
+        except (EOFError, ConnectionError):  # nobody is there any more
             return
         spec: TrainSpec
         spec, batches = cloudpickle.loads(sent)
@@ -92,7 +97,7 @@ class Crew:
 
     def run(self, spec: TrainSpec, batches: Sequence[list[pa.RecordBatch]], seconds: float) -> list[str]:
         """The ranks' reports. Raises RuntimeError with the failures inside, as Spark would; HungError, DiedError."""
-        if not self._processes:
+        if not self._processes:  # after a death
             self._start()
         deadline = time.monotonic() + seconds
         pipes = self._pipes[: spec.world]
@@ -144,6 +149,7 @@ class Crew:
         self._processes, self._pipes = [], []
 
     def __enter__(self) -> Crew:
+        self._start()
         return self
 
     def __exit__(
@@ -159,3 +165,6 @@ class Crew:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
+        for rank, pipe in enumerate(self._pipes):
+            assert pipe.poll(START), f"the process of rank {rank} did not start"
+            pipe.recv()

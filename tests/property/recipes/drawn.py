@@ -61,6 +61,9 @@ OPTIMIZERS: dict[str, dict[str, tuple[Any, ...]]] = {
     "Adafactor": {"lr": (0.05,)},
     "LBFGS": {"lr": (0.1,)},
 }
+#: Parts that may be refused, and then hide whatever else is in the recipe: drawn seldom.
+_REFUSABLE = ("extra dict", "extra tensor", "embedded sparse", "checkpointed shared re-entrant")
+_PARTS = (*[part for part in PARTS if part not in _REFUSABLE] * 3, *_REFUSABLE, *("dense", "unused", "rare") * 3)
 _USUAL = ("SGD", "SGD", "SGD", "Adam", "AdamW", "AdamW", "RMSprop", "Adagrad", "NAdam", "Adamax", "ASGD", "Signed")
 _UNUSUAL = ("Lars", "Lars", "SparseAdam", "Adafactor", "LBFGS")
 
@@ -80,7 +83,9 @@ def draw(random: Random) -> Recipe:
     options = {option: value for option, value in options.items() if value is not None}
     if name == "SGD" and options["momentum"] and not options["dampening"] and _one_in(3, random):
         options["nesterov"] = True
-    parts = tuple(random.choices((*PARTS, "dense", "unused", "rare"), k=random.randint(0, 4)))
+    parts = tuple(random.choices(_PARTS, k=random.randint(0, 4)))
+    if name == "Adafactor":  # it divides by the number of elements
+        parts = tuple(part for part in parts if part != "odd")
     sparse = name == "SparseAdam"
     if sparse:
         parts = (
@@ -88,20 +93,25 @@ def draw(random: Random) -> Recipe:
             *(part for part in parts if part in ("unused", "constants", "tracker", "extra dict")),
         )
     precision = choice(["fp32"] * 6 + ["bf16", "fp16"])
-    data = [choice(("one flagged", "none flagged", "a zero"))] if _one_in(2, random) else []
+    data = [choice(("one flagged", "none flagged"))] if _one_in(2, random) else []
+    if "rooted" in parts and _one_in(2, random):
+        data.append("a zero")
     if precision == "fp16":
         data += [special for special in ("a large one", "an infinity") if _one_in(2, random)]
+        if not sparse and data and _one_in(2, random):
+            parts = ("skip", *parts)
     loss = "temperature" if _one_in(12, random) else choice((*_PLAIN_LOSSES, *_CLASS_LOSSES))
     schedule = choice((None, None, "step", "warm", "cosine", "plateau", "one cycle"))
     if schedule == "one cycle" and not options.get("momentum"):  # it changes the momentum too
         schedule = "warm"
+    last = "a zero" in data and _one_in(2, random)  # what is not finite is in the last step
     recipe = Recipe(
         strategy=strategy,
         settings=settings,
         rows=tuple(rows),
-        batch=choice((4, 1, 2, 3, 7, 100)),
+        batch=100 if last else choice((4, 1, 2, 3, 7, 100)),
         accumulation=choice((1, 1, 2, 3)),
-        epochs=choice((2, 1, 3)),
+        epochs=1 if last else choice((2, 1, 3)),
         parts=parts,
         frozen=sparse,
         given=choice(("factory", "factory", "module")),

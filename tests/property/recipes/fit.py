@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import shutil
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,27 +35,32 @@ from .recipe import Recipe
 
 PREFIX = "spark.sparkdl.comm."
 #: Seconds that a wait of the product may take; that all ranks may take.
-WAIT, DEADLINE = 20, 100.0
+WAIT, DEADLINE = 60, 200.0
 
 
 class Stop(Callback):
-    """Breaks off after a step; `at` None: never."""
+    """Breaks off after step ``at``, when the checkpoint of step ``after`` (0: there is none) is complete."""
 
-    def __init__(self, at: int | None) -> None:
-        self.at = at
+    def __init__(self, folder: str, at: int, after: int) -> None:
+        self.checkpoint, self.at = Path(folder, f"step-{after:08d}") if after else None, at
 
     def on_step_end(self, state: Any) -> None:
         if state.step == self.at:
+            deadline = time.monotonic() + WAIT
+            while self.checkpoint is not None and not self.checkpoint.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
             raise RuntimeError("stop here")
 
 
 @dataclass
 class Fitted:
-    """``state``: of the module. ``losses``: of the epochs. ``resumed``: steps before which nothing was trained again."""
+    """``state``: of the module. ``losses``: of the epochs. ``resumed``: steps that were done by the fit before. ``skipped``:
+    steps that were, in fp16."""
 
     state: dict[str, Any] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     resumed: int = 0
+    skipped: int = 0
 
 
 class Fitter:
@@ -80,23 +86,30 @@ class Fitter:
                 finally:
                     shutil.rmtree(folder, ignore_errors=True)
         summary = model.summary or {}
-        return Fitted(model.module.state_dict(), [row["loss"] for row in summary["history"]], summary["resumed_at"])
+        losses = [row["loss"] for row in summary["history"]]
+        return Fitted(model.module.state_dict(), losses, summary["resumed_at"], summary.get("skipped_steps", 0))
 
     def _twice(self, recipe: Recipe, folder: str, frame: Any) -> Any:
+        assert recipe.stop is not None
         more = {"checkpointDir": Path(folder).as_uri(), "checkpointInterval": recipe.every}
         try:
-            self._estimator(recipe, callbacks=[Stop(recipe.stop)], **more).fit(frame)
+            after = (recipe.stop - 1) // recipe.every * recipe.every
+            self._estimator(recipe, callbacks=[Stop(folder, recipe.stop, after)], **more).fit(frame)
         except CallbackError as stopped:
             if "stop here" not in str(stopped):
                 raise
         else:
             raise AssertionError(f"the callback did not stop the fit at step {recipe.stop}")
-        return self._estimator(recipe, callbacks=[Stop(None)], resume=True, **more).fit(frame)
+        model = self._estimator(recipe, callbacks=[Callback()], resume=True, **more).fit(frame)
+        assert model.summary["resumed_at"] == after, "the fit went on from another checkpoint"
+        return model
 
     def _estimator(self, recipe: Recipe, **more: Any) -> TorchEstimator:
         features = ["features", "ids"] if takes_ids(recipe) else ["features"]
         if recipe.weights:
             more["weightCol"] = "weight"
+        if recipe.schedule == "plateau":
+            more["earlyStoppingMonitor"] = "loss"  # what it watches
         if recipe.clip is not None:
             more["maxGradNorm"] = recipe.clip
         return TorchEstimator(

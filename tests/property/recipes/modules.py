@@ -1,4 +1,4 @@
-"""The models of recipes: a chain of parts, each of which maps ``[rows, 4]`` to as many, between two dense layers."""
+"""The models of recipes: a chain of parts, each of which maps ``[rows, WIDTH]`` to as many, between two dense layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from .recipe import Recipe
 
-WIDTH = 4
+#: A weight has more elements than a cache line, which strategy ps does not cut.
+WIDTH = 6
 #: Of the ids that embeddings look up.
 IDS = 8
 #: Of the features: a flag, a number that is not negative, and WIDTH more.
@@ -281,6 +282,21 @@ class Rooted(Part):
         return h + torch.sqrt(self.scale.abs() * x[:, ROOT : ROOT + 1])
 
 
+class Skip(Part):
+    """Adds to the model's output, past the bounds that the rest has: infinite in fp16 where a feature is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, 1)
+
+    def direct(self, x: torch.Tensor) -> torch.Tensor:
+        told: torch.Tensor = self.linear(x[:, 2:])
+        return told
+
+    def forward(self, h: torch.Tensor, x: torch.Tensor, ids: Any) -> torch.Tensor:
+        return h
+
+
 PARTS: dict[str, Callable[[], Part]] = {
     "dense": Dense,
     "shared": Shared,
@@ -309,6 +325,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "odd": Odd,
     "hooked": Hooked,
     "rooted": Rooted,
+    "skip": Skip,
 }
 
 
@@ -323,7 +340,11 @@ class Net(nn.Module):
         h = torch.tanh(self.stem(x[:, 2:]))
         for part in self.parts:
             h = part(h, x, ids)
-        return self.head(torch.tanh(h))
+        y = self.head(torch.tanh(h))
+        for part in self.parts:
+            if isinstance(part, Skip):
+                y = y + part.direct(x)
+        return y
 
 
 def outputs(recipe: Recipe) -> int:

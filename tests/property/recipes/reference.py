@@ -20,15 +20,16 @@ from sparkdl_comm.data.partitions import BatchPlan, permutation
 from . import ingredients
 from .modules import Net, Tracker, seeded
 from .recipe import Recipe
-from .rows import Rows, make
+from .rows import make
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
 class Trained:
-    """``state``: of the module, tensors and extra state. ``losses``: of the epochs. ``finite``: everything was, but for steps
-    that fp16 skips. ``skipped``: how many these were. ``idle``: how often a trainable parameter had no gradient in a step."""
+    """``state``: of the module, tensors and extra state. ``losses``: of the epochs, without the steps that fp16 skips.
+    ``finite``: everything was, but for these. ``skipped``: how many they were. ``idle``: how often a trainable parameter had
+    no gradient in a step."""
 
     state: dict[str, Any] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
@@ -62,7 +63,8 @@ class Reference:
         self.tracked = [{i: Tracker() for i in self.trackers} for _ in recipe.rows]
         total = sum(float(rows.weight.sum()) for rows in self.ranks)
         self.weights = [(rows.weight * (sum(recipe.rows) / total)).float() for rows in self.ranks]
-        self.result = Trained()
+        # The mean of nothing is NaN, if it is all there is.
+        self.result = Trained(finite=any(self._counts(rows.target) for rows in self.ranks))
 
     def train(self) -> Trained:
         recipe, result = self.recipe, self.result
@@ -70,8 +72,9 @@ class Reference:
             orders = [
                 torch.from_numpy(permutation(count, recipe.seed, epoch, rank)) for rank, count in enumerate(recipe.rows)
             ]
-            losses = [self._step(number, orders) for number in range(self.plan.steps)]
-            result.losses.append(sum(losses) / len(losses))
+            steps = [self._step(number, orders) for number in range(self.plan.steps)]
+            losses = [loss for loss in steps if loss is not None]
+            result.losses.append(sum(losses) / len(losses) if losses else math.nan)
             self._average()
             if self.schedule is not None and recipe.interval == "epoch":
                 plateau = recipe.schedule == "plateau"
@@ -80,7 +83,8 @@ class Reference:
         result.state = self.module.state_dict()
         return result
 
-    def _step(self, number: int, orders: list[torch.Tensor]) -> float:
+    def _step(self, number: int, orders: list[torch.Tensor]) -> float | None:
+        """The loss; None if fp16 skipped the step."""
         recipe = self.recipe
         self.optimizer.zero_grad(set_to_none=True)
         parts = []
@@ -104,10 +108,11 @@ class Reference:
         before = self.scaler.get_scale()
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.result.skipped += self.scaler.get_scale() < before
+        skipped = self.scaler.get_scale() < before
+        self.result.skipped += skipped
         if self.schedule is not None and recipe.interval == "step":
             self.schedule.step()
-        return value
+        return None if skipped else value
 
     def _pass(self, parts: list[tuple[int, torch.Tensor]], count: float) -> float:
         """Forward and backward of rows of some ranks, of a step in which all count so much."""
@@ -163,6 +168,3 @@ class Reference:
 
 def train(recipe: Recipe) -> Trained:
     return Reference(recipe).train()
-
-
-__all__ = ["Rows", "Trained", "train"]

@@ -12,12 +12,6 @@ from .ingredients import CLASSES, IGNORED, over_classes
 from .modules import FEATURES, FLAG, IDS, ROOT, takes_ids
 from .recipe import Recipe
 
-#: What may be special about the rows:
-#: one of them flagged, or none, instead of a quarter; a feature of 0 in the last one, whose gradient is NaN in part `rooted`;
-#: a feature of 1e6 in one, which is infinite in fp16; one that is large and makes gradients overflow there; a whole third of
-#: the labels ignored.
-DATA = ("one flagged", "none flagged", "a zero", "an infinity", "a large one")
-
 
 @dataclass(frozen=True)
 class Rows:
@@ -34,7 +28,9 @@ class Rows:
 
 
 def make(recipe: Recipe) -> list[Rows]:
-    """Of each rank."""
+    """Of each rank. A quarter of the rows is flagged. ``recipe.data`` may have ``one flagged`` or ``none flagged`` instead;
+    ``a zero``, where the gradient of part `rooted` is NaN; ``a large one``, with which gradients overflow in fp16;
+    ``an infinity``, which a feature is in fp16."""
     random = np.random.default_rng([recipe.seed, 17])
     total = sum(recipe.rows)
     x = random.normal(size=(total, FEATURES)).astype(np.float32)

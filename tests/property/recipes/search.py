@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
 from .recipe import FIELDS, Recipe
-from .verdict import Verdict, judge
+from .verdict import Verdict
 
 Judge = Callable[[Recipe], Verdict]
 
@@ -99,6 +99,3 @@ def _simpler(recipe: Recipe) -> list[Recipe]:
         ]
     now = asdict(recipe)
     return [each for each in found if asdict(each) != now]
-
-
-__all__ = ["Search", "judge", "seen", "simplified"]

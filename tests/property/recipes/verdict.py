@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,9 @@ BOUNDS = {"fp32": 1e-5, "bf16": 1e-2, "fp16": 1e-2}
 #: With which a recipe may be refused.
 REFUSALS = (ConfError, InputError, ModelError)
 
+#: Phases after the step that they are said to be at.
+_AFTER = ("after step", "end of epoch", "finish")
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -37,7 +41,9 @@ def judge(recipe: Recipe, fitter: Fitter) -> Verdict:
     trained: Trained | None = None
     why = ""
     try:
-        trained = reference.train(recipe)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of schedules, when fp16 skips the first step
+            trained = reference.train(recipe)
     except Exception as exc:  # noqa: BLE001 - plain torch does not do it: whatever it says
         why = f"{type(exc).__name__}: {exc}"
     try:
@@ -63,11 +69,16 @@ def _failed(recipe: Recipe, trained: Trained | None, why: str, exc: SparkdlCommE
         return Verdict("stopped", "", trained) if expected else Verdict("stopped without need", said, trained)
     if isinstance(exc, RankFailedError) or not isinstance(exc, REFUSALS):
         return Verdict("untyped error" if isinstance(exc, RankFailedError) else "failed", said, trained)
-    if exc.step:
+    if _is_late(exc):
         return Verdict("refused too late", said, trained)
     if trained is not None and not refusable(recipe):
         return Verdict("refused without need", said, trained)
     return Verdict("refused", "", trained)
+
+
+def _is_late(exc: SparkdlCommError) -> bool:
+    """Whether an optimizer step was done before. Steps count from 1; the one that is being done is not done yet."""
+    return exc.step is not None and (exc.step > 1 or (exc.step == 1 and exc.phase in _AFTER))
 
 
 def refusable(recipe: Recipe) -> bool:
@@ -75,7 +86,8 @@ def refusable(recipe: Recipe) -> bool:
     parts = set(recipe.parts)
     return (
         recipe.loss == "temperature"
-        or ("weight normed" in parts and recipe.given == "module")  # cannot be pickled
+        or recipe.optimizer == "LBFGS"  # torch only sees that it lacks its closure if fp16 does not skip all steps
+        or (not parts.isdisjoint({"weight normed", "hooked"}) and recipe.given == "module")  # cannot be pickled
         or not parts.isdisjoint({"extra dict", "extra tensor", "embedded sparse", "checkpointed shared re-entrant"})
         or (recipe.strategy == "ps" and recipe.optimizer in {*ingredients.WHOLE, *ingredients.OWN, "SparseAdam"})
     )
@@ -101,8 +113,11 @@ def _difference(recipe: Recipe, trained: Trained, fitted: Fitted) -> tuple[str, 
     if far:
         kind = "other buffers" if all(".mean" in name or ".count" in name for name in far) else "other weights"
         return kind, f"{', '.join(far)} (relative; {bound:g} is allowed)"
+    if fitted.skipped != trained.skipped:
+        return "other history", f"{fitted.skipped} steps skipped, in one process {trained.skipped}"
     for epoch, (one, other) in enumerate(zip(trained.losses, fitted.losses, strict=True), 1):
-        if math.isfinite(one) and abs(one - other) > 10 * bound * max(1.0, abs(one)):
+        alike = math.isnan(one) and math.isnan(other)
+        if not (alike or abs(one - other) <= 10 * bound * max(1.0, abs(one))):
             return "other history", f"loss of epoch {epoch}: {other}, in one process {one}"
     return None
 

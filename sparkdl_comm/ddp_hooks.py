@@ -2,7 +2,7 @@
 runs::
 
     model = DistributedDataParallel(Net())
-    model.register_comm_hook(None, hooks.bml)
+    model.register_comm_hook(None, ddp_hooks.bml)
 
 CommDistributor passes on the settings of the Spark session. Others know nothing of them: there, give what is not default in
 the hook's state, such as ``{"spark.sparkdl.comm.rails": "eth1,eth2"}``, alike on all ranks and for all hooks.
@@ -19,10 +19,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.group import AUTO, Work
 from sparkdl_comm.communicator import Communicator
 from sparkdl_comm.train.torch_gang import communicator
+
+__all__ = ["auto", "be", "bml", "hierarchical", "lp", "mst", "p2p_ps", "ring", "torus2d"]
 
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -49,4 +50,21 @@ def all_reduce_hook(algorithm: str) -> Hook:
     return hook
 
 
-bml, lp, ring, mst, be, torus2d, hierarchical, p2p_ps, auto = map(all_reduce_hook, [*ALGORITHMS, AUTO])
+#: BML: on a BCube, all NICs of every host at once.
+bml = all_reduce_hook("bml")
+#: Linear pipeline: the gradients flow along a chain of ranks in blocks, and back.
+lp = all_reduce_hook("lp")
+#: Ring: reduce-scatter, then all-gather, each rank sending to its successor.
+ring = all_reduce_hook("ring")
+#: Minimum spanning tree: a reduce to rank 0, then a broadcast; few steps, for small buckets.
+mst = all_reduce_hook("mst")
+#: Bidirectional exchange: recursive halving, then recursive doubling.
+be = all_reduce_hook("be")
+#: 2D torus: ranks in rows and columns, a ring in each.
+torus2d = all_reduce_hook("torus2d")
+#: Within the groups of a Fat-Tree or of hosts with several ranks first, then between them.
+hierarchical = all_reduce_hook("hierarchical")
+#: Peer-to-peer parameter server: every rank adds up, and sends back, one part.
+p2p_ps = all_reduce_hook("p2p-ps")
+#: Whichever of these is the cheapest for a bucket, by the cost model.
+auto = all_reduce_hook(AUTO)

@@ -5,9 +5,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from sparkdl_comm import ddp_hooks
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.errors import ConfError, GangError
-from sparkdl_comm.train import hooks
 from sparkdl_comm.train.torch_gang import communicator
 
 
@@ -20,7 +20,7 @@ def _group(tmp_path):
 
 def gradient(name, state):
     model = DistributedDataParallel(torch.nn.Linear(2, 1))
-    model.register_comm_hook(state, getattr(hooks, name.replace("-", "_")))
+    model.register_comm_hook(state, getattr(ddp_hooks, name.replace("-", "_")))
     model(torch.ones(1, 2)).sum().backward()
     return model.module.weight.grad.tolist()
 
@@ -43,6 +43,12 @@ def test_ddp_takes_them(name):
 def test_what_cannot_be(state, complaint):
     with pytest.raises(ConfError, match=complaint):
         gradient("hierarchical", state)
+
+
+def test_each_has_the_name_of_its_algorithm():
+    names = (*ALGORITHMS, "auto")
+    assert [getattr(ddp_hooks, name.replace("-", "_")).__name__ for name in names] == list(names)
+    assert ddp_hooks.__all__ == sorted(name.replace("-", "_") for name in names)
 
 
 def test_without_any_ranks():

@@ -1,0 +1,55 @@
+"""Feature columns as Spark gives them to a pandas UDF, as numpy arrays.
+
+What pandas cannot tell, the JVM has seen to (:func:`sparkdl_comm.data.columns.scoring_inputs`): in pandas, an array's null
+elements are NaN. So an array with one comes as null, and a number with whether it is one:
+
+=======================  =====================================================
+column                   comes as
+=======================  =====================================================
+number                   DataFrame of ``value`` and ``null``
+array, nested too        Series of arrays, or None
+Vector                   DataFrame of ``type``, ``size``, ``indices``, ``values``
+binary, text             Series of these, or None
+=======================  =====================================================
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from ..errors import InputError
+from . import arrow
+from .fields import Field
+
+_VECTOR = {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
+
+
+def read(field: Field, column: pd.Series | pd.DataFrame) -> np.ndarray:
+    """All rows of a batch, as :func:`sparkdl_comm.data.arrow.read`, whose errors these are."""
+    if field.decode is not None:
+        return arrow.read(field, pa.array(column, from_pandas=True))
+    if "value" in column:
+        arrow.refuse_nulls(field, int(column["null"].sum()), len(column))
+        return arrow.shaped(field, column["value"].to_numpy())
+    if isinstance(column, pd.DataFrame):
+        kinds = column["type"]
+        if not (kinds == 1).all():  # nulls, or sparse
+            parts = [pa.array(column[name], kind, from_pandas=True) for name, kind in _VECTOR.items()]
+            rows = pa.StructArray.from_arrays(parts, list(_VECTOR), mask=pa.array(kinds.isna()))
+            return arrow.read(field, rows)
+        column = column["values"]
+    arrow.refuse_nulls(field, int(column.isna().sum()), len(column))
+    return arrow.shaped(field, _stacked(field, column.to_numpy(), len(column)))
+
+
+def _stacked(field: Field, arrays: np.ndarray, rows: int) -> np.ndarray:
+    """``[rows, length, …]`` of arrays of one length each."""
+    lengths = {len(array) for array in arrays}
+    if len(lengths) > 1:
+        raise InputError(f"{field}: arrays of different lengths in {rows} rows: {arrow.shown([lengths])}")
+    flat = np.concatenate(arrays)
+    if flat.dtype == object:
+        flat = _stacked(field, flat, rows)
+    return flat.reshape(len(arrays), *lengths, *flat.shape[1:])

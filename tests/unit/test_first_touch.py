@@ -1,0 +1,84 @@
+"""What a Python without the package says when it gets a function of the package's; without Spark."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark import cloudpickle
+
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.train.failure import Failure
+from sparkdl_comm.train.first_touch import FirstTouch
+from sparkdl_comm.train.launch import _unreported
+from sparkdl_comm.train.spec import Optimization
+
+
+def function() -> Any:
+    """As the package's are: a closure that needs a class of the package's."""
+    made = Optimization(print)
+
+    def run(batches: Iterator[int]) -> Iterator[Any]:
+        yield from ((batch, made) for batch in batches)
+
+    run.__module__ = "sparkdl_comm.train.spec"
+    return run
+
+
+def test_it_is_the_function_where_the_package_is() -> None:
+    for touch in (
+        FirstTouch(function(), rank=True),
+        cloudpickle.loads(cloudpickle.dumps(FirstTouch(function(), True))),
+    ):
+        assert [batch for batch, _ in touch(iter([1, 2]))] == [1, 2]
+
+
+@pytest.mark.parametrize("rank", [True, False])
+def test_a_python_without_the_package_tells_its_name_and_what_to_set(tmp_path: Path, rank: bool) -> None:
+    (tmp_path / "shipped").write_bytes(cloudpickle.dumps(FirstTouch(function(), rank)))
+    zips = Path(pyspark.__file__).parent.glob("python/lib/*.zip")
+    load = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", load, str(tmp_path / "shipped")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, zips))},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    failure = Failure.find(done.stderr)
+    assert (failure is not None) == rank
+    error = failure.to_exception() if failure is not None else ImportError(done.stderr.splitlines()[-1])
+    assert isinstance(error, ConfError) == rank
+    text = str(error)
+    assert f"the Python of executors, {sys.executable} (Python {sys.version.split()[0]})" in text
+    assert "No module named 'sparkdl_comm'" in text
+    assert "PYSPARK_PYTHON" in text
+    assert "spark.pyspark.python" in text
+    assert len(text) < 600
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            'java.io.IOException: Cannot run program "python9": error=2, No such file or directory',
+            "executors cannot start their Python, python9: ",
+        ),
+        (
+            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different"
+            " version: 3.9 than that in driver: 3.11, PySpark cannot run with different minor versions.",
+            "Python in worker has different version: 3.9 than that in driver: 3.11: ",
+        ),
+    ],
+)
+def test_a_python_that_is_not_there_or_another_in_the_words_of_spark(words: str, told: str) -> None:
+    error = _unreported(f"Job aborted due to stage failure: Lost task 1.0 in stage 0.0: {words}\n\tat x")
+    assert isinstance(error, ConfError)
+    assert error.message.startswith(told)
+    assert "PYSPARK_PYTHON" in error.message
