@@ -32,7 +32,7 @@ HANG_SECONDS = 240.0
 #: A case may take so many times longer than its fit takes without a fault, which says how busy the machine is.
 SLOWNESS = 3.0
 #: In `make test`, on the first cluster.
-QUICK = (3, 4, 7)
+QUICK = (4,)
 #: Seeds of cases that failed, by cluster.
 KEPT: dict[str, tuple[int, ...]] = {"local-cluster": (1,)}
 

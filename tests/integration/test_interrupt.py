@@ -5,17 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
-import pyspark
 import pytest
 import torch
 from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +21,6 @@ from sparkdl_comm.errors import GangError
 from tests.integration import training_functions as functions
 from tests.integration.nets import Small
 
-ROOT = Path(__file__).parents[2]
 RANKS = 2
 #: Seconds until the slots are free again: some 4, as Spark gives a task's Python worker two to notice, looking every two; and
 #: some more on a busy machine if ranks were just meeting, as Spark's executors then end on being told to kill a task.
@@ -120,77 +115,6 @@ def test_a_call_to_the_jvm_that_was_interrupted_leaves_no_answer(
         patch.setattr("sparkdl_comm.session.check_dynamic_allocation", slow)
         estimator("gloo", 1).fit(data)
     assert_free(spark, data, "gloo")
-
-
-SUBMITTED = """
-import sys, threading, torch
-from pyspark.sql import SparkSession
-from sparkdl_comm import TorchEstimator
-from tests.integration.nets import Small
-from tests.integration.test_interrupt import running
-
-spark = SparkSession.builder.getOrCreate()
-data = spark.createDataFrame([(torch.randn(28).tolist(), n % 10) for n in range(24)], "features array<float>, label int")
-
-def tell():
-    while running(spark) < 2:
-        threading.Event().wait(0.1)
-    print("running", flush=True)
-
-threading.Thread(target=tell, daemon=True).start()
-outcome = "fitted"
-try:
-    TorchEstimator(model=Small, loss="CrossEntropyLoss", maxIter=1_000_000, num_workers=2, strategy="gloo").fit(data)
-except BaseException as error:
-    outcome = repr(error)
-with open(sys.argv[1], "w") as file:  # the JVM passes on no output any more
-    file.write(outcome + ".")
-"""
-
-
-@pytest.mark.slow
-def test_ctrl_c_in_a_terminal_reaches_the_jvm_of_spark_submit_too(tmp_path: Path) -> None:
-    program, outcome = tmp_path / "program.py", tmp_path / "outcome"
-    program.write_text(SUBMITTED)
-    command = [str(Path(pyspark.__file__).parent / "bin/spark-submit"), "--master", "local-cluster[2,1,1024]"]
-    command += [
-        "--conf",
-        "spark.ui.enabled=false",
-        "--conf",
-        "spark.sparkdl.comm.progress=false",
-        str(program),
-        str(outcome),
-    ]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    environment["SPARK_WORKER_DIR"] = str(tmp_path / "work")
-    with (tmp_path / "errors").open("w") as errors:
-        submitted = subprocess.Popen(
-            command,
-            env=environment,
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        )
-    try:
-        assert "running\n" in iter(submitted.stdout.readline, "")
-        time.sleep(2.0)
-        os.killpg(submitted.pid, signal.SIGINT)
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not (outcome.exists() and outcome.read_text().endswith(".")) and time.monotonic() < deadline:
-            time.sleep(0.1)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(submitted.pid, signal.SIGKILL)
-        submitted.wait()
-        submitted.stdout.close()
-    assert outcome.read_text() == "KeyboardInterrupt().", (tmp_path / "errors").read_text()[-3000:]
 
 
 def test_a_fit_in_a_thread_ends_when_the_main_thread_is_interrupted(spark: SparkSession, data: DataFrame) -> None:
