@@ -184,7 +184,11 @@ def fit(spark, data: DataFrame, conf: dict[str, str], settings: dict[str, Any]) 
             spark.conf.unset(key)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    # two fits each
+    [pytest.param(c, id=c.name, marks=[pytest.mark.slow] if number % 4 else []) for number, c in enumerate(CASES)],
+)
 def test_advice(spark, case):
     data = case.rows(frame(spark))
     with pytest.raises(case.error) as error:

@@ -89,7 +89,7 @@ def assert_free(spark: SparkSession, data: DataFrame, strategy: str) -> None:
     assert estimator(strategy, 1).fit(data).summary["iterations"] == 1
 
 
-@pytest.mark.parametrize("strategy", ["ps", "gloo"])
+@pytest.mark.parametrize("strategy", ["ps", pytest.param("gloo", marks=pytest.mark.slow)])
 def test_a_fit_ends_with_its_job(spark: SparkSession, data: DataFrame, handler: Any, strategy: str) -> None:
     with interrupted(lambda: running(spark) == RANKS):
         estimator(strategy, 1_000_000).fit(data)
