@@ -39,7 +39,7 @@ def test_quickstart(tmp_path: Path) -> None:
 def test_quickstart_is_stored_with_its_outputs() -> None:
     text = (ROOT / "notebooks/quickstart.ipynb").read_text(encoding="utf-8")
     check(nbformat.reads(text, as_version=4))
-    assert not re.search(r"/home/|/tmp/|/work/|/root/", text), "paths of the machine that ran it"
+    assert not re.search(r"/(home|tmp|work|root)/", text), "paths of the machine that ran it"
 
 
 def check(notebook: nbformat.NotebookNode) -> None:
