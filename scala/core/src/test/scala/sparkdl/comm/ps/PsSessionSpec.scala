@@ -2,6 +2,7 @@ package sparkdl.comm.ps
 
 import java.io.File
 import java.nio.{ByteBuffer, ByteOrder}
+import java.nio.file.Path
 import java.util.concurrent.{CompletableFuture, ConcurrentHashMap, CountDownLatch, TimeUnit}
 import java.util.concurrent.atomic.AtomicInteger
 
@@ -81,6 +82,14 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
       val values = new Array[Float](map.layout.total.toInt)
       memory.getFloats(offset, values, values.length)
       values.toSet
+    }
+
+    /** Of this worker's memory into this process. Others' go when the garbage collector likes. */
+    def mappings: Int = {
+      val file = Path.of(path).toRealPath().toString
+      val maps = scala.io.Source.fromFile("/proc/self/maps")
+      try maps.getLines().count(_.endsWith(file))
+      finally maps.close()
     }
     def summed: Long = memory.slices(map.summed, 8).head.order(ByteOrder.nativeOrder).getLong
     def writeShard(value: Float): Unit = map.shard.foreach { range =>
@@ -167,20 +176,13 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
   test("what a reader holds beyond the end of a session is retired when that lets go, however late") {
     withWorkers(16000, 1600) { workers =>
       iterate(workers)
-      val before = mappings
+      assert(workers(0).mappings === 2, "the session's and the test's own")
       executors(0).held = executors(0).attemptsToRetire + 4
       workers(0).session.close()
       assert(!executors(0).stored.isEmpty)
       eventually(assert(executors(0).stored.isEmpty))
-      eventually(assert(mappings === before - 1))
+      eventually(assert(workers(0).mappings === 1))
     }
-  }
-
-  /** Of segments in this process. */
-  private def mappings: Int = {
-    val maps = scala.io.Source.fromFile("/proc/self/maps")
-    try maps.getLines().count(_.contains("sparkdl-test"))
-    finally maps.close()
   }
 
   test("parameters that are pulled ahead leave those alone that are computed with") {
