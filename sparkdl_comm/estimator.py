@@ -71,6 +71,12 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         the rows is taken; evaluated on the validation rows after each epoch.
     :param decode: function from a value of a feature column that is binary or text, to an array or tensor; executors call
         it once per row, and the model calls it in ``transform``.
+    :param collate_fn: for sequences: function from a list of rows, tensors ``[length, …]`` of different lengths on the
+        model's device, to what the model is called with instead of a tensor ``[rows, …]``, such as a padded tensor, a
+        PackedSequence or a tuple with lengths, e.g. ``functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)``.
+        Called for each batch, also in ``transform``, and for each feature column of arrays, or decoded, that has no shape in
+        ``inputShapes``. What a row is padded to depends on the rows beside it, so the model's output for a row must not depend
+        on its padding. Labels are all of one length.
     :param callbacks: list of :class:`~sparkdl_comm.train.callbacks.Callback`; each rank calls a copy of its own.
     :param loggers: list of :class:`~sparkdl_comm.report.loggers.RunLogger`, such as TensorBoardLogger and MLflowLogger.
     :param params: ``featuresCol`` ("features"), ``labelCol`` ("label"), ``predictionCol`` ("prediction"),
@@ -103,6 +109,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         metrics: Any = None,
         callbacks: Any = None,
         decode: Any = None,
+        collate_fn: Any = None,
         loggers: Any = None,
         **params: Unpack[ParamKeywords],
     ) -> None:
@@ -110,7 +117,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.param_groups, self.lr_scheduler = param_groups, lr_scheduler
         self.metrics, self.callbacks, self.decode = metrics, callbacks, decode
-        self.loggers = loggers
+        self.collate_fn, self.loggers = collate_fn, loggers
         self._set_keywords(dict(params))
 
     def setParams(self, **params: Unpack[ParamKeywords]) -> TorchEstimator:
@@ -193,9 +200,10 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         strategy = strategy_class(conf)
         model = ingredients.model_like(self.model)
         loss = ingredients.loss_function(self.loss)
-        target_type, decode = functools.partial(ingredients.target_type, loss), self.decoding()
+        target_type = functools.partial(ingredients.target_type, loss)
+        decode, collate_fn = self.decoding(), self.collating()
         limits = ingredients.label_limits(loss)
-        data, rows = columns.training_rows(dataset, self, target_type, decode, limits)
+        data, rows = columns.training_rows(dataset, self, target_type, decode, limits, collate_fn)
         if rows.weight is not None:
             loss = ingredients.row_losses(loss)
         optimization, observation = self.optimization(), self.observation()
@@ -208,6 +216,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             metrics=self.metrics,
             callbacks=self.callbacks,
             decode=decode,
+            collate_fn=collate_fn,
         )
         if strategy.cuts_tensors:
             elementwise.check_on_driver(model, optimization)
@@ -269,6 +278,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             _factory(self.model),
             activation_of(loss),
             decode,
+            collate_fn,
         )
         trained._resetUid(self.uid)
         return self._copyValues(trained)

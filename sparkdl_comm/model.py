@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, Struct
 
 from . import export
 from .data import columns
-from .data.fields import Decode, for_model
+from .data.fields import Collate, Decode, for_model
 from .errors import InputError
 from .params import TorchParams
 from .persistence import TorchModelReader, TorchModelWriter
@@ -43,7 +43,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
     there are several, None if not known. ``activation``: what makes probabilities of outputs, softmax, exp, sigmoid or
     identity; None: nothing does. These three decide what ``transform`` adds; see the table of
     :mod:`sparkdl_comm.scoring`. ``decode``: makes an array of a value of a feature column that is binary or text; None:
-    there is no such column.
+    there is no such column. ``collate_fn``: makes a batch of rows of different lengths; None: all have one.
 
     Copies share ``module``; nothing here changes it.
     """
@@ -57,6 +57,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         factory: Callable[[], torch.nn.Module] | None = None,
         activation: Activation | None = None,
         decode: Decode | None = None,
+        collate_fn: Collate | None = None,
     ) -> None:
         """
         :param factory: makes such a module, for :meth:`load`, which imports it by name.
@@ -69,6 +70,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         self.factory = factory
         self.activation = activation
         self.decode = decode
+        self.collate_fn = collate_fn
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         """``dataset`` with what the model predicts added; see ``transform``. All other columns stay as they are.
@@ -92,7 +94,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         added = self._added(columns_of(kind, self.activation), dataset)
         if not added:
             return dataset
-        expressions, fields = columns.scoring_inputs(dataset, self, self.decode)
+        expressions, fields = columns.scoring_inputs(dataset, self, self.decode, self.collate_fn)
         predictor = Predictor(
             module=ship(spark, self.module),
             features=for_model(tuple(fields), self.module),
@@ -179,16 +181,18 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         return TorchModelReader(cls, {})
 
     @classmethod
-    def load(cls, path: str, model: Any = None, decode: Decode | None = None) -> TorchModel:
+    def load(
+        cls, path: str, model: Any = None, decode: Decode | None = None, collate_fn: Collate | None = None
+    ) -> TorchModel:
         """The model saved at ``path``, any path that Spark can read.
 
         :param model: the module, or its class or factory, to load the weights into. Needed when what was given to
             the estimator was not an importable class or function, or a ``functools.partial`` of one.
-        :param decode: likewise, if the model was trained with one.
-        :raises PersistenceError: nothing there, or it cannot be read, or ``model`` or ``decode`` is needed.
+        :param decode: likewise, if the model was trained with one; so is ``collate_fn``.
+        :raises PersistenceError: nothing there, or it cannot be read, or one of these is needed.
         :raises ModelError: ``model`` is another model; names the tensors that differ.
         """
-        given = {"model": model, "decode": decode}
+        given = {"model": model, "decode": decode, "collate_fn": collate_fn}
         return TorchModelReader(cls, {name: value for name, value in given.items() if value is not None}).load(path)
 
 

@@ -9,8 +9,8 @@ A model is::
     path/ingredients.safetensors   if there are tensors among the arguments of what rebuilds the module
 
 Nothing is pickled. What Params cannot hold, the ingredients, is rebuilt by name (see :mod:`sparkdl_comm.rebuild`): of a
-model, the class or function that makes the module, and ``decode``. Where that is not possible, saving warns, and whoever
-loads gives it.
+model, the class or function that makes the module, ``decode`` and ``collate_fn``. Where that is not possible, saving warns,
+and whoever loads gives it.
 
 A save writes to a directory next to ``path`` and renames that, so that ``path`` is complete or not there at
 all (on object stores, where renaming is copying, an interrupted rename can leave a part).
@@ -108,7 +108,11 @@ class TorchModelWriter(FolderWriter):
         write_weights(model.module, folder)
         return self.write_metadata(
             folder,
-            {"model": model.module if model.factory is None else model.factory, "decode": model.decode},
+            {
+                "model": model.module if model.factory is None else model.factory,
+                "decode": model.decode,
+                "collate_fn": model.collate_fn,
+            },
             classification=model.classification,
             activation=model.activation,
             outputShape=model.output_shape,
@@ -188,6 +192,7 @@ class TorchModelReader(FolderReader["TorchModel"]):
             None if isinstance(factory, torch.nn.Module) else factory,
             metadata["activation"],
             ingredients["decode"],
+            ingredients.get("collate_fn"),  # not of models saved before there was one
         )
         return self.restored(model, metadata)
 

@@ -17,6 +17,7 @@ from pyspark import Broadcast, TaskContext
 
 from .data import series
 from .data.fields import Field
+from .data.ragged import Ragged
 from .errors import ConfError, InputError
 from .scoring import Scoring
 from .shipping import SessionModule
@@ -33,7 +34,8 @@ class Predictor:
 
     :raises InputError: null features, or vectors of different lengths in one batch; with the number of rows. Features of
         another width than the model's first layer takes.
-    :raises ModelError: the output does not have one row per row, or is a vector where a number was expected.
+    :raises ModelError: the output does not have one row per row, or is a vector where a number was expected; collate_fn
+        raised.
     """
 
     module: Broadcast[Any] | SessionModule | torch.nn.Module
@@ -59,7 +61,7 @@ class Predictor:
                 {name: pd.arrays.ArrowExtensionArray(pa.chunked_array([c])) for name, c in enumerate(predicted)}
             )
 
-    def _outputs(self, module: torch.nn.Module, rows: list[torch.Tensor]) -> Any:
+    def _outputs(self, module: torch.nn.Module, rows: list[Any]) -> Any:
         try:
             return module(*rows)
         except RuntimeError:
@@ -76,11 +78,17 @@ class Predictor:
         outputs = []
         with torch.inference_mode():
             for start in range(0, count, self.batch_size):
-                rows = [
-                    torch.from_numpy(values[start : start + self.batch_size].copy()).to(device) for values in inputs
-                ]
+                stop = min(start + self.batch_size, count)
+                rows = [_rows(values, start, stop, device) for values in inputs]
                 outputs.append(_on_cpu(self._outputs(module, rows)))
             return [_arrow(column.numpy()) for column in self.scoring(_joined(outputs), count)]
+
+
+def _rows(values: np.ndarray | Ragged, start: int, stop: int, device: torch.device | None) -> Any:
+    """What the model is called with for some rows of a column."""
+    if isinstance(values, Ragged):
+        return values.take(torch.arange(start, stop), device)
+    return torch.from_numpy(values[start:stop].copy()).to(device)
 
 
 def _on_cpu(output: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from . import ingredients
-from .data.fields import Decode
+from .data.fields import Collate, Decode
 from .errors import ConfError, ModelError
 from .params import TorchParams
 from .report.loggers import RunLogger
@@ -33,6 +33,7 @@ class TrainingRecipe(TorchParams):
     metrics: Any = None
     callbacks: Any = None
     decode: Any = None
+    collate_fn: Any = None
     loggers: Any = None
 
     def decoding(self) -> Decode | None:
@@ -42,6 +43,15 @@ class TrainingRecipe(TorchParams):
                 f"decode is {ingredients.describe(self.decode)}; give a function, bytes -> array or tensor"
             )
         return self.decode
+
+    def collating(self) -> Collate | None:
+        """:class:`ModelError` if ``collate_fn`` cannot be called."""
+        if self.collate_fn is not None and not callable(self.collate_fn):
+            raise ModelError(
+                f"collate_fn is {ingredients.describe(self.collate_fn)}; give a function, list of tensors -> what the model"
+                " takes, e.g. functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)"
+            )
+        return self.collate_fn
 
     def optimization(self) -> Optimization:
         """:class:`ModelError` if an ingredient cannot be used; ConfError if ``learningRate`` cannot be handed on."""
@@ -130,6 +140,9 @@ class TrainingRecipe(TorchParams):
     def getDecode(self) -> Any:
         return self.decode
 
+    def getCollateFn(self) -> Any:
+        return self.collate_fn
+
     def setOptimizer(self, value: Any) -> Any:
         self.optimizer = value
         return self
@@ -152,6 +165,10 @@ class TrainingRecipe(TorchParams):
 
     def setDecode(self, value: Decode | None) -> Any:
         self.decode = value
+        return self
+
+    def setCollateFn(self, value: Collate | None) -> Any:
+        self.collate_fn = value
         return self
 
     def getLoggers(self) -> Any:

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from ..errors import InputError
 from ..params import TorchParams
 from ..params.columns import ColumnParams
-from .fields import Decode, Field, RowFormat
+from .fields import Collate, Decode, Field, RowFormat
 
 #: ``(integral, scalar)`` -> type.
 TargetType: TypeAlias = Callable[[bool, bool], str]
@@ -47,6 +47,7 @@ def training_rows(
     target_type: TargetType,
     decode: Decode | None,
     limits: tuple[float, float] | None = None,
+    collate: Collate | None = None,
 ) -> tuple[DataFrame, RowFormat]:
     """What ranks get of ``df``, and its description.
 
@@ -54,9 +55,10 @@ def training_rows(
         :func:`sparkdl_comm.ingredients.target_type`.
     :param decode: for feature columns that are binary or text.
     :param limits: of the values of label columns.
-    :raises InputError: a column is missing, there twice, or of a type that is not accepted.
+    :param collate: makes a batch of the rows of a feature column of arrays, or decoded, that has no shape in ``inputShapes``.
+    :raises InputError: a column is missing, there twice, or of a type that is not accepted; none is for ``collate``.
     """
-    expressions, fields = inputs(df, params, decode)
+    expressions, fields = inputs(df, params, decode, collate)
     targets = []
     for name in params.label_columns():
         field = replace(_target(df, name, params.label_param(), target_type), limits=limits)
@@ -93,24 +95,36 @@ def _validation(params: TorchParams) -> str | None:
     return None if fraction is None else f"validationFraction={fraction}"
 
 
-def inputs(df: DataFrame, params: ColumnParams, decode: Decode | None) -> tuple[list[Column], list[Field]]:
-    """The feature columns, and their descriptions; see :func:`training_rows` for ``decode`` and for errors."""
+def inputs(
+    df: DataFrame, params: ColumnParams, decode: Decode | None, collate: Collate | None
+) -> tuple[list[Column], list[Field]]:
+    """The feature columns, and their descriptions; see :func:`training_rows` for the functions and for errors."""
     names = params.feature_columns()
     shapes: Sequence[list[int] | None] = params.getInputShapes() or [None] * len(names)
     types: Sequence[str | None] = params.getInputTypes() or [None] * len(names)
     param = params.feature_param()
-    fields = [
-        Field(
-            param, name, dtype, None if shape is None else tuple(shape), decode if _encoded(df, name, param) else None
+    fields = []
+    for name, dtype, shape in zip(names, types, shapes, strict=True):
+        field = Field(param, name, dtype, None if shape is None else tuple(shape))
+        encoded = _encoded(df, name, param)
+        if encoded:
+            field = replace(field, decode=decode)
+        if shape is None and (encoded or isinstance(_type(df, name, param), ArrayType)):
+            field = replace(field, collate=collate)
+        fields.append(field)
+    if collate is not None and not any(field.collate for field in fields):
+        raise InputError(
+            f"collate_fn is for feature columns of arrays, or decoded, that have no shape in inputShapes; {param}"
+            f" {', '.join(names)} has none: leave collate_fn out"
         )
-        for name, dtype, shape in zip(names, types, shapes, strict=True)
-    ]
     return [_column(field.name) if field.decode else number(df, field) for field in fields], fields
 
 
-def scoring_inputs(df: DataFrame, params: ColumnParams, decode: Decode | None) -> tuple[list[Column], list[Field]]:
+def scoring_inputs(
+    df: DataFrame, params: ColumnParams, decode: Decode | None, collate: Collate | None
+) -> tuple[list[Column], list[Field]]:
     """The feature columns for a pandas UDF, as :mod:`sparkdl_comm.data.series` says; otherwise as :func:`inputs`."""
-    expressions, fields = inputs(df, params, decode)
+    expressions, fields = inputs(df, params, decode, collate)
     return [_for_pandas(df, field, column) for column, field in zip(expressions, fields, strict=True)], fields
 
 

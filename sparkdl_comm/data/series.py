@@ -22,11 +22,12 @@ import pyarrow as pa
 from ..errors import InputError
 from . import arrow
 from .fields import Field
+from .ragged import Ragged
 
 _VECTOR = {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
 
 
-def read(field: Field, column: pd.Series | pd.DataFrame) -> np.ndarray:
+def read(field: Field, column: pd.Series | pd.DataFrame) -> np.ndarray | Ragged:
     """All rows of a batch, as :func:`sparkdl_comm.data.arrow.read`, whose errors these are."""
     if field.decode is not None:
         return arrow.read(field, pa.array(column, from_pandas=True))
@@ -41,7 +42,13 @@ def read(field: Field, column: pd.Series | pd.DataFrame) -> np.ndarray:
             return arrow.read(field, rows)
         column = column["values"]
     arrow.refuse_nulls(field, int(column.isna().sum()), len(column))
-    return arrow.shaped(field, _stacked(field, column.to_numpy(), len(column)))
+    arrays = column.to_numpy()
+    if field.collate is None:
+        return arrow.shaped(field, _stacked(field, arrays, len(column)))
+    elements = np.concatenate(arrays)
+    if elements.dtype == object and len(elements):
+        elements = _stacked(field, elements, len(column))
+    return Ragged.of(field, elements, np.array([len(array) for array in arrays]))
 
 
 def _stacked(field: Field, arrays: np.ndarray, rows: int) -> np.ndarray:

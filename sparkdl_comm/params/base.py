@@ -52,6 +52,8 @@ _ELSEWHERE = {
     "accumulate_grad_batches": ("accumulationSteps",),
     "validation_split": ("validationFraction",),
     "patience": ("earlyStoppingPatience",),
+    "collate": ("collate_fn",),
+    "collateFn": ("collate_fn",),
     "resume_from_checkpoint": ("resume",),
 }
 

@@ -97,12 +97,14 @@ def mismatch(loss: Any, output: Any, target: Any) -> str | None:
     )
 
 
-def misfit(module: nn.Module, inputs: Sequence[torch.Tensor], fields: Sequence[Field]) -> str | None:
+def misfit(module: nn.Module, inputs: Sequence[Any], fields: Sequence[Field]) -> str | None:
     """What is wrong with the shape of the one input of a model whose first layer is linear or a convolution; None: nothing
     that can be said without running the model."""
     if len(inputs) != 1:
         return None
     (rows,), (field,) = inputs, fields
+    if not isinstance(rows, torch.Tensor):  # what collate_fn made
+        return None
     named = ((name, layer) for name, layer in module.named_modules() if next(layer.children(), None) is None)
     name, first = next(named)
     if isinstance(first, nn.Linear):

@@ -60,7 +60,7 @@ class Objective:
             if self._look_at is not None:
                 self._look_at(output)
                 self._look_at = None
-            if not len(batch.inputs[0]):
+            if not batch.rows:
                 return output, _nothing(output)
             problem = mismatch(self._loss, output, target_of(batch))
             if problem is not None:
@@ -78,7 +78,7 @@ class Objective:
         """What the mean over a batch weighs beside that over another one."""
         if isinstance(self._loss, ClassMean):
             return self._loss.counts(batch.targets[0]).sum().item()
-        return float(len(batch.inputs[0]))
+        return float(batch.rows)
 
     def _forward(self, module: torch.nn.Module, batch: Batch) -> Any:
         try:

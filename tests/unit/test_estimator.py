@@ -153,6 +153,12 @@ def test_copy() -> None:
         ),
         ({"validationIndicatorCol": "x"}, InputError, "validationIndicatorCol: there is no column 'x'"),
         ({"decode": "jpeg"}, ModelError, "decode is of type builtins.str; give a function"),
+        ({"collate_fn": "pad"}, ModelError, "collate_fn is of type builtins.str; give a function, .*pad_sequence"),
+        (
+            {"collate_fn": list, "inputShapes": [2]},
+            InputError,
+            "collate_fn is for .* arrays, or decoded, .*; featuresCol features has none: leave collate_fn out",
+        ),
         ({"metrics": {"lr": len}}, ModelError, "metrics: lr is a column of the history"),
         ({"callbacks": [len]}, ModelError, "callbacks: .*sparkdl_comm.Callback"),
         ({"device": "tpu"}, ConfError, "device='tpu': must be cpu or cuda"),
