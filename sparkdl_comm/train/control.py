@@ -45,6 +45,7 @@ class _Peer:
         self.frames = FrameBuffer(MAX_FRAME)
         self.out = bytearray()
         self.said_why = False  # it left, or reported a failure: its EOF is no news
+        self.left = False
 
 
 class Control:
@@ -134,7 +135,7 @@ class Control:
 
     def alone(self) -> bool:
         """All peers have left, or never came."""
-        return all(peer.said_why for peer in list(self._peers.values()))
+        return all(peer.left for peer in list(self._peers.values()))
 
     def sockets(self) -> list[Any]:
         """Everything with a file descriptor, for a forked child to close."""
@@ -246,7 +247,7 @@ class Control:
         kind = message.get("type")
         if kind == "leave":
             with self.changed:
-                peer.said_why = True
+                peer.said_why = peer.left = True
                 self.changed.notify_all()
         elif kind == "failure":
             try:
