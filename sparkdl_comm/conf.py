@@ -248,7 +248,7 @@ KEYS: tuple[Key, ...] = (
         "driver_port",
         "port",
         "0",
-        "Port on the driver that progress and the trained model come back to; 0 for any free one.",
+        "Port on the driver where ranks meet, and progress and the trained model come back to; 0 for any free one.",
         _port,
     ),
     Key(

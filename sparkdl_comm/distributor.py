@@ -154,6 +154,7 @@ def _gang(
     tensors, _ = run_gang(
         lambda address: start(dataclasses.replace(spec, driver_address=address)),
         slots=slots,
+        world=spec.world,
         conf=spec.conf,
         secret=spec.secret,
         epoch_id=spec.epoch_id,

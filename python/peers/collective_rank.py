@@ -88,7 +88,7 @@ def measure(
 
 
 def exchange_by_files(folder: Path, place: Place, seconds: float) -> Callable[[str], list[str]]:
-    """What Spark's barrier does in training: every rank learns what each of them said."""
+    """What the rendezvous at the driver does in training: every rank learns what each of them said."""
 
     def exchange(text: str) -> list[str]:
         (folder / f"{place.rank}.new").write_text(text)

@@ -1,6 +1,6 @@
-"""Rank 0 -> driver: progress and printed lines while training, the trained tensors at the end; not through Spark's task
-results, whose size is limited and which come only when the task is over. The driver's end; rank 0's is
-:mod:`sparkdl_comm.train.driver_client`.
+"""The driver's listener: where the ranks of a gang meet (:mod:`sparkdl_comm.train.rendezvous`), and where rank 0 sends
+progress and printed lines while training, and the trained tensors at the end; not through Spark's task results, whose size is
+limited and which come only when the task is over. Rank 0's end is :mod:`sparkdl_comm.train.driver_client`.
 
 Frames from rank 0, after handshake and hello: `progress` and `log` (any number), `tensors` (a header, then raw bytes, then a
 frame with their CRC-32) or `failure`, `bye`. The driver answers the tensors with `received`, so that rank 0 does not end its
@@ -22,7 +22,7 @@ import psutil
 import torch
 
 from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, RankLostError, SparkdlCommError
-from sparkdl_comm.train import handshake, listen
+from sparkdl_comm.train import handshake, listen, rendezvous
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.handshake import TIMEOUT_KEY, Address, Clock, hang_up, recv_frame, send_frame
 from sparkdl_comm.train.tensors import MAX_HEADER, allocate, pieces, raw
@@ -46,8 +46,9 @@ def _ignore(lines: list[str], dropped: int) -> None:
 
 
 class DriverListener:
-    """The driver's end. One connection per gang epoch; of another epoch than `epoch` none (None: the first to
-    come fixes it). `on_progress` and `on_log` are called from the connection's thread; what they raise is logged."""
+    """The driver's end. The ranks of gang epoch `epoch` meet here, and rank 0 keeps a connection; of another epoch none may
+    (None: rank 0's fixes it). `on_progress` and `on_log` are called from that connection's thread; what they raise is logged.
+    """
 
     def __init__(
         self,
@@ -58,12 +59,15 @@ class DriverListener:
         *,
         on_log: OnLog | None = None,
         epoch: str | None = None,
+        world: int = 1,
+        timeout: float = 60.0,
         bind: str | None = None,
         max_bytes: int | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         """Listens at once, on an address that `host` and `bind` say (see `listen.driver_addresses`); else ConfError.
-        `max_bytes`: most that the tensors may take; None: the memory available when they come."""
+        `world`: ranks that meet, within `timeout` seconds of the first. `max_bytes`: most that the tensors may take; None:
+        the memory available when they come."""
         self._on_progress = on_progress
         self._on_log = on_log or _ignore
         self._max_bytes = max_bytes
@@ -76,21 +80,13 @@ class DriverListener:
         self._error: SparkdlCommError | None = None
         self._failure: Failure | None = None
         ip, told = listen.driver_addresses(host, bind)
+        self._rendezvous = rendezvous.Rendezvous(world, timeout, clock)
         self._door = listen.Door(ip, ports, secret, self._guest, clock)
-        #: For rank 0.
+        #: For the ranks.
         self.address: Address = (told, self._door.address[1])
         self._wake_in, self._wake_out = socket.socketpair()
         self._thread = threading.Thread(target=self._accept, name="sparkdl-driver", daemon=True)
         self._thread.start()
-
-    def expect(self, epoch: str) -> None:
-        """Wait for rank 0 of another gang from now on; the old one's connection and tensors are dropped."""
-        with self._changed:
-            self._epoch, self._taken = epoch, False
-            self._tensors = self._error = self._failure = None
-            old, self._sock = self._sock, None
-        if old is not None:
-            hang_up(old)
 
     def tensors(self, deadline: float) -> dict[str, torch.Tensor]:
         """The trained tensors, on the CPU. `deadline` is a value of the clock (`time.monotonic()`, seconds).
@@ -122,7 +118,7 @@ class DriverListener:
             return self._failure
 
     def close(self) -> None:
-        """Stop listening and drop the connection. May be repeated."""
+        """Stop listening and drop the connection; ranks that wait for others are told. May be repeated."""
         with self._changed:
             if self._closed:
                 return
@@ -131,6 +127,7 @@ class DriverListener:
             self._changed.notify_all()
         if sock is not None:
             hang_up(sock)
+        self._rendezvous.close()
         self._wake_in.close()  # the thread's end becomes readable
         self._thread.join(2.0)
 
@@ -151,10 +148,19 @@ class DriverListener:
         self._wake_out.close()
 
     def _guest(self, sock: socket.socket, hello: dict[str, Any]) -> None:
-        epoch = hello.get("epoch")
+        kind, epoch = hello.get("kind"), hello.get("epoch")
+        known = kind in (KIND, rendezvous.KIND)
         with self._changed:
-            if hello.get("kind") != KIND or not isinstance(epoch, str) or epoch != (self._epoch or epoch):
+            if not known or not isinstance(epoch, str) or epoch != (self._epoch or epoch):
                 raise GangError(f"the driver expects gang epoch {self._epoch}, not {epoch!r:.80}")
+        if kind == rendezvous.KIND:
+            self._rendezvous.admit(sock, hello)
+        else:
+            self._serve(sock, epoch)
+
+    def _serve(self, sock: socket.socket, epoch: str) -> None:
+        """Rank 0's connection, to its end."""
+        with self._changed:
             if self._taken or self._closed:
                 raise GangError(f"gang epoch {epoch} has its connection to the driver already")
             self._epoch, self._taken, self._sock = epoch, True, sock
@@ -171,7 +177,7 @@ class DriverListener:
             error = GangError(f"the driver cannot take the model: {exc}")
         sock.close()
         with self._changed:
-            if self._sock is sock:  # else it is of an epoch that is over
+            if self._sock is sock:  # else the listener is closed
                 self._sock = None
                 self._error = error
                 self._changed.notify_all()

@@ -1,7 +1,7 @@
 """The gang: the ranks of one fit, how they meet, and how all of them learn that one has failed.
 
 1. Every rank binds its listening socket and keeps it; only then is the port announced.
-2. One all-gather by Spark's barrier context (1 s, whatever is in it) tells everybody's addresses and payload.
+2. One exchange tells everybody's addresses and payload: ranks in Spark meet at the driver's listener (`rendezvous`).
 3. Every rank but 0 connects to rank 0, proves the secret, says rank and epoch; rank 0 says `go` when all are
    in.
 
@@ -25,7 +25,7 @@ from sparkdl_comm.train.control import VERDICT_SECONDS, Control
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.handshake import TIMEOUT_KEY, Clock
 from sparkdl_comm.train.listen import MAX_HELLO, RAILS_KEY, Door
-from sparkdl_comm.train.members import Member, Rail, meet
+from sparkdl_comm.train.members import Exchange, Member, Rail, listed, meet
 from sparkdl_comm.train.store import GangStore, StoreService
 
 #: How much longer than rank 0 the others wait, for rank 0's word on who is missing.
@@ -61,7 +61,7 @@ class Gang:
         rank: int,
         world: int,
         host: str,
-        exchange: Callable[[str], list[str]],
+        exchange: Exchange,
         secret: bytes,
         epoch: str,
         payload: dict[str, Any] | None = None,
@@ -73,13 +73,13 @@ class Gang:
     ) -> Gang:
         """Meet the other `world` - 1 ranks, within `timeout` seconds; returns when all of them are in.
 
-        `exchange` is `BarrierTaskContext.allGather`, called once. `nic` (interface name, IP or CIDR)
+        `exchange` is called once; it has a deadline of its own. `nic` (interface name, IP or CIDR)
         overrides `host` as the address to listen on, and `rails` are the NICs of collectives, that one alone
         if there are none; `ports` is where to look for free ports.
 
         Raises ConfError (NIC, ports), DeadlineError naming the missing ranks, AuthenticationError,
         RankLostError (a rank died meanwhile), GangError (refused by rank 0; ranks that do not fit together),
-        InputError (payload).
+        InputError (payload), and what `exchange` does.
         """
         if not 0 <= rank < world:
             raise InputError(f"rank {rank} of {world}")
@@ -97,7 +97,7 @@ class Gang:
         mine = tuple(Rail(ip, listen.network_of(ip), port[ip]) for ip in addresses)
         me = Member(rank, gang.host, listen.nics_to_advertise(gang.host), port[gang.host], mine, payload or {})
         try:
-            gang.members = meet(me, world, epoch, exchange, deadline - clock())
+            gang.members = meet(me, world, epoch, exchange)
             if rank != 0:
                 gang._control.add_peer(0, gang.dial(0, CONTROL, deadline))
             gang._await_all(deadline, timeout)
@@ -263,7 +263,7 @@ class Gang:
         if not met:
             verb = "did not join" if self.rank == 0 else "did not say who is in"
             late = DeadlineError(
-                f"{_ranks(missing)} of {self.world} {verb} in gang epoch {self.epoch} within {timeout:g} s; "
+                f"{listed(missing)} of {self.world} {verb} in gang epoch {self.epoch} within {timeout:g} s; "
                 f"look at the log of the executor, or set {TIMEOUT_KEY}",
                 rank=missing[0],
                 phase="join",
@@ -272,10 +272,6 @@ class Gang:
             raise late
         if self.rank == 0:
             control.everybody_is_in()
-
-
-def _ranks(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 # A forked child (a DataLoader's worker) that outlives a killed rank would keep its connections open, and

@@ -76,6 +76,7 @@ def launch(
         return run_gang(
             lambda address: run_tasks(partitions, make_rank_fn(dataclasses.replace(spec, driver_address=address))),
             slots=SlotWatch(rows.sparkSession, spec.world, spec.conf.slot_timeout),
+            world=spec.world,
             conf=spec.conf,
             secret=spec.secret,
             epoch_id=spec.epoch_id,
@@ -102,6 +103,7 @@ def run_gang(
     start: Callable[[Address], list[str]],
     *,
     slots: SlotWatch | None,
+    world: int,
     conf: CommConf,
     secret: bytes,
     epoch_id: str,
@@ -128,7 +130,17 @@ def run_gang(
             if watch is not None and "warning" not in message:
                 watch(message)
 
-        listener = DriverListener(host, ports, secret, told, on_log=bar.log, epoch=epoch_id, bind=bind)
+        listener = DriverListener(
+            host,
+            ports,
+            secret,
+            told,
+            on_log=bar.log,
+            epoch=epoch_id,
+            world=world,
+            timeout=conf.timeout,
+            bind=bind,
+        )
         try:
             with slots or nullcontext():
                 reports = start(listener.address)

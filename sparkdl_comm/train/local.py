@@ -2,13 +2,11 @@
 
 1. The driver starts one Python process per rank, each with a socket of its own (no other process can reach it), and sends
    its spec through it.
-2. Where a task would use Spark's barrier, a process sends its text, and gets those of all.
-3. It ends with its report, or with the text of what it raised. When the driver goes away, so do the processes.
+2. A process ends with its report, or with the text of what it raised. When the driver goes away, so do the processes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import selectors
@@ -29,7 +27,7 @@ import cloudpickle
 from sparkdl_comm.errors import RankLostError
 from sparkdl_comm.train.failure import MAX_JSON
 from sparkdl_comm.train.function import FunctionSpec, run_function
-from sparkdl_comm.train.handshake import FrameBuffer, recv_exact, recv_frame, send_all, send_frame
+from sparkdl_comm.train.handshake import FrameBuffer, recv_exact, send_all, send_frame
 from sparkdl_comm.train.output import LINES
 from sparkdl_comm.train.task import RankTask
 
@@ -43,14 +41,13 @@ _GRACE = 10.0
 
 @dataclass
 class _Process:
-    """A rank as the driver sees it. ``text``: what it gave to the exchange; ``ended``: its report or what it raised."""
+    """A rank as the driver sees it. ``ended``: its report or what it raised."""
 
     rank: int
     process: subprocess.Popen[bytes]
     sock: socket.socket
     output: IO[bytes]
     frames: FrameBuffer
-    text: str | None = None
     ended: dict[str, Any] | None = None
 
 
@@ -74,8 +71,6 @@ def run_locally(spec: FunctionSpec) -> list[str]:
                     selector.unregister(key.fileobj)
             if give_up is None and any(rank.ended is not None and "report" not in rank.ended for rank in ranks):
                 give_up = time.monotonic() + _GRACE
-            if all(rank.text is not None for rank in ranks):
-                _exchange(ranks, spec.conf.timeout)
         raised = [rank.ended["error"] for rank in ranks if rank.ended is not None and "error" in rank.ended]
         if raised:
             raise RuntimeError("\n".join(raised))
@@ -134,18 +129,7 @@ def _receive(rank: _Process) -> None:
         rank.ended = rank.ended or {}
         return
     for message in rank.frames.feed(data):
-        if "text" in message:
-            rank.text = message["text"]
-        else:
-            rank.ended = message
-
-
-def _exchange(ranks: list[_Process], timeout: float) -> None:
-    texts = [rank.text for rank in ranks]
-    for rank in ranks:
-        rank.text = None
-        with contextlib.suppress(ConnectionError):  # it died, which `_receive` sees
-            send_frame(rank.sock, {"texts": texts}, _MAX_FRAME * len(ranks), time.monotonic() + timeout)
+        rank.ended = message
 
 
 def _lost(rank: _Process) -> RankLostError:
@@ -162,8 +146,8 @@ def _lost(rank: _Process) -> RankLostError:
 class LocalContext:
     """Does for a local rank what Spark's BarrierTaskContext does for one in an executor."""
 
-    def __init__(self, rank: int, world: int, sock: socket.socket, timeout: float) -> None:
-        self._rank, self._world, self._sock, self._timeout = rank, world, sock, timeout
+    def __init__(self, rank: int, world: int) -> None:
+        self._rank, self._world = rank, world
 
     def partitionId(self) -> int:
         return self._rank
@@ -173,11 +157,6 @@ class LocalContext:
 
     def resources(self) -> dict[str, Any]:
         return {}
-
-    def allGather(self, text: str) -> list[str]:
-        deadline = time.monotonic() + self._timeout
-        send_frame(self._sock, {"text": text}, _MAX_FRAME, deadline)
-        return recv_frame(self._sock, _MAX_FRAME * self._world, deadline)["texts"]
 
 
 def _end_with(sock: socket.socket) -> None:
@@ -197,7 +176,7 @@ def main(rank: int, fd: int) -> None:
     spec: FunctionSpec = cloudpickle.loads(recv_exact(sock, size, deadline))
     threading.Thread(target=_end_with, args=(sock,), name="sparkdl-end", daemon=True).start()
     seconds = spec.conf.timeout
-    task = RankTask(spec, LocalContext(rank, spec.world, sock, seconds))
+    task = RankTask(spec, LocalContext(rank, spec.world))
     try:
         run_function(spec, task, iter(()))
     except RuntimeError as failed:

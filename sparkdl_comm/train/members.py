@@ -1,17 +1,15 @@
-"""The members of a gang, and the one all-gather by which they learn of each other."""
+"""The members of a gang, and the one exchange by which they learn of each other."""
 
 from __future__ import annotations
 
 import json
-import queue
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError
-from sparkdl_comm.train.handshake import TIMEOUT_KEY
+from sparkdl_comm.errors import GangError, InputError, ProtocolError
 
+#: Gives every rank's text, by rank, for this one's; has a deadline of its own.
 Exchange = Callable[[str], list[str]]
 
 
@@ -37,17 +35,17 @@ class Member:
     payload: dict[str, Any]
 
 
-def meet(me: Member, world: int, epoch: str, exchange: Exchange, seconds: float) -> tuple[Member, ...]:
-    """All members, by rank, `exchange` called once for at most `seconds`.
+def meet(me: Member, world: int, epoch: str, exchange: Exchange) -> tuple[Member, ...]:
+    """All members, by rank, `exchange` called once.
 
-    Raises InputError (the payload is no JSON), DeadlineError, GangError (ranks that do not make a gang of
-    this epoch).
+    Raises InputError (the payload is no JSON), GangError (ranks that do not make a gang of this epoch), and what `exchange`
+    does.
     """
     try:
         text = json.dumps({"epoch": epoch, **asdict(me)})
     except (TypeError, ValueError, RecursionError) as exc:
         raise InputError(f"the gang's payload cannot be sent as JSON: {exc}") from exc
-    texts = _within(exchange, text, seconds, f"not all of {world} ranks reached the barrier of gang epoch {epoch}")
+    texts = exchange(text)
     members: dict[int, Member] = {}
     try:
         for value in map(json.loads, texts):
@@ -63,21 +61,5 @@ def meet(me: Member, world: int, epoch: str, exchange: Exchange, seconds: float)
     return tuple(members[rank] for rank in range(world))
 
 
-def _within(exchange: Exchange, text: str, seconds: float, late: str) -> list[str]:
-    # Spark's allGather has no deadline of its own. The thread that is left behind then ends with its task.
-    answer: queue.SimpleQueue[list[str] | BaseException] = queue.SimpleQueue()
-
-    def work() -> None:
-        try:
-            answer.put(exchange(text))
-        except BaseException as exc:  # noqa: BLE001 - raised again, in the thread that asked
-            answer.put(exc)
-
-    threading.Thread(target=work, name="sparkdl-exchange", daemon=True).start()
-    try:
-        got = answer.get(timeout=max(0.0, seconds))
-    except queue.Empty:
-        raise DeadlineError(f"{late} within {seconds:g} s; set {TIMEOUT_KEY}", phase="join") from None
-    if isinstance(got, BaseException):
-        raise got
-    return got
+def listed(ranks: Sequence[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -1,12 +1,13 @@
-"""A rank as Spark sees it, one barrier task, and what every rank does whatever it is there for: joins the gang, connects to
-the driver if it is rank 0, and says why it failed."""
+"""A rank as Spark sees it, one barrier task, and what every rank does whatever it is there for: meets the others at the
+driver's listener, joins the gang, stays connected to the driver if it is rank 0, and says why it failed."""
 
 from __future__ import annotations
 
 import dataclasses
 import socket
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import torch
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import GangError, RankLostError, SlotsError
+from sparkdl_comm.train import handshake, rendezvous
 from sparkdl_comm.train.driver_client import DriverClient
 from sparkdl_comm.train.failure import Failure
 from sparkdl_comm.train.gang import Gang
@@ -78,7 +80,7 @@ class RankTask:
             rank=self.rank,
             world=spec.world,
             host=self._context.getTaskInfos()[self.rank].address.rsplit(":", 1)[0],
-            exchange=self._context.allGather,
+            exchange=self._exchange,
             secret=spec.secret,
             epoch=spec.epoch_id,
             payload=payload,
@@ -94,17 +96,8 @@ class RankTask:
         if self.rank != 0:
             return None
         spec = self._spec
-        host, port = spec.driver_address
-        try:
-            address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
-            driver = DriverClient.connect((str(address[0]), port), spec.secret, spec.epoch_id, spec.conf.timeout)
-        except (GangError, OSError) as exc:
-            raise GangError(
-                f"rank 0 cannot reach the driver at {host} port {port} ({exc}): spark.sparkdl.comm.driver.host, else"
-                " spark.driver.host, must be an address or name of it that executors reach, and"
-                " spark.sparkdl.comm.driver.port one that is open. Behind NAT or in a container, forward that port, and set"
-                " spark.driver.bindAddress to where the driver is to listen"
-            ) from exc
+        with self._reaching_driver() as address:
+            driver = DriverClient.connect(address, spec.secret, spec.epoch_id, spec.conf.timeout)
         stack.callback(driver.close)
         driver.on_gone(self._driver_is_gone)
         self._driver = driver
@@ -112,6 +105,28 @@ class RankTask:
             self._output.forward(driver.log)
             stack.callback(self._output.end_forward)
         return driver
+
+    def _exchange(self, text: str) -> list[str]:
+        """Every rank's text, by rank, from the rendezvous at the driver."""
+        spec = self._spec
+        with self._reaching_driver() as address:
+            sock = handshake.connect(address, spec.secret, time.monotonic() + spec.conf.timeout)
+        return rendezvous.register(sock, self.rank, spec.world, spec.epoch_id, text, spec.conf.timeout)
+
+    @contextmanager
+    def _reaching_driver(self) -> Iterator[Address]:
+        """The numeric address of the driver's listener; within, an error of connecting says what to set."""
+        host, port = self._spec.driver_address
+        try:
+            address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
+            yield str(address[0]), port
+        except (GangError, OSError) as exc:
+            raise GangError(
+                f"rank {self.rank} cannot reach the driver at {host} port {port} ({exc}): spark.sparkdl.comm.driver.host,"
+                " else spark.driver.host, must be an address or name of it that executors reach, and"
+                " spark.sparkdl.comm.driver.port one that is open. Behind NAT or in a container, forward that port, and set"
+                " spark.driver.bindAddress to where the driver is to listen"
+            ) from exc
 
     def _driver_is_gone(self) -> None:
         """Nobody would get what is trained: the ranks stop, and give their slots back."""

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from sparkdl_comm.communicator import Communicator
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.errors import GangError
+from sparkdl_comm.errors import DeadlineError, GangError
 from sparkdl_comm.train.gang import Gang
 from sparkdl_comm.train.handshake import SECRET_BYTES
 
@@ -59,7 +59,10 @@ def _join(conf: CommConf) -> Gang:
 
     def exchange(mine: str) -> list[str]:
         store.set(f"member-{rank}", mine)
-        return [store.get(f"member-{other}").decode() for other in range(world)]
+        try:
+            return [store.get(f"member-{other}").decode() for other in range(world)]
+        except dist.DistStoreError as exc:
+            raise DeadlineError(f"not all of {world} ranks asked for a Communicator within {conf.timeout:g} s") from exc
 
     return Gang.join(
         rank=rank,

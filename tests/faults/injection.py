@@ -134,16 +134,15 @@ def arm(fault: Fault, rank: int, struck: bool) -> None:
         return
     _fault = fault
 
-    from pyspark import BarrierTaskContext
-
     from sparkdl_comm.ps.bridge import Bridge
+    from sparkdl_comm.train import rendezvous
     from sparkdl_comm.train.allreduce import AllReduce
     from sparkdl_comm.train.collective import CollectiveAllReduce
     from sparkdl_comm.train.driver_client import DriverClient
     from sparkdl_comm.train.folder import LocalFolder
     from sparkdl_comm.train.parameter_server import ParameterServer
 
-    _wrap(BarrierTaskContext, "allGather", lambda *_: "join")
+    _wrap(rendezvous, "register", lambda *_: "join")
     for name in ("request", "post"):
         if hasattr(Bridge, name):
             _wrap(Bridge, name, _bridge_phase, lambda _bridge, _op, **fields: fields.get("version"))

@@ -31,7 +31,7 @@ def secondary(rank: int) -> Failure:
 
 
 class AllGather:
-    """BarrierTaskContext.allGather for threads; counts its calls."""
+    """The exchange of a gang, for threads; counts its calls."""
 
     def __init__(self, world: int) -> None:
         self.texts = [""] * world
@@ -108,7 +108,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
 
 
 def file_exchange(directory: Path, rank: int, world: int) -> Callable[[str], list[str]]:
-    """allGather for processes, by files."""
+    """The exchange of a gang, for processes, by files."""
 
     def exchange(text: str) -> list[str]:
         (directory / f"{rank}.new").write_text(text)

@@ -302,19 +302,6 @@ def test_one_connection_per_epoch(listener):
     assert listener.tensors(soon())
 
 
-def test_next_epoch(listener):
-    with connect(listener) as old:
-        old.send_tensors({"w": torch.zeros(1)})
-        listener.expect("e/1")
-        with pytest.raises(GangError):
-            old.send_tensors({"w": torch.zeros(1)})
-        with pytest.raises(GangError, match="turned"):
-            connect(listener, "e/0")
-        with connect(listener, "e/1") as new:
-            new.send_tensors({"w": torch.ones(1)})
-        assert torch.equal(listener.tensors(soon())["w"], torch.ones(1))
-
-
 def test_first_epoch_to_come_is_kept_when_none_was_given(seen):
     with DriverListener("127.0.0.1", None, SECRET, seen.append) as listener:
         with connect(listener, "mine") as client:

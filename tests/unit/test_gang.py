@@ -114,18 +114,11 @@ def test_deadline_names_all_who_are_missing():
         socket.create_connection((member["host"], member["port"]), SECONDS)
 
 
-def test_exchange_that_never_returns():
-    end = threading.Event()
-    with pytest.raises(DeadlineError, match="barrier"):
-        join(0, 2, lambda text: [str(end.wait(SECONDS))], timeout=0.2)
-    end.set()
-
-
 def test_exchange_that_fails():
     def exchange(text: str) -> list[str]:
-        raise OSError("no barrier")
+        raise OSError("no driver")
 
-    with pytest.raises(OSError, match="no barrier"):
+    with pytest.raises(OSError, match="no driver"):
         join(0, 2, exchange)
 
 

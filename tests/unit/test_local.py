@@ -31,6 +31,7 @@ def run(function: Any) -> Any:
     tensors, reports = run_gang(
         lambda address: run_locally(dataclasses.replace(spec, driver_address=address)),
         slots=None,
+        world=spec.world,
         conf=conf,
         secret=spec.secret,
         epoch_id=spec.epoch_id,

@@ -151,6 +151,7 @@ class Fitter:
             tensors, reports = run_gang(
                 lambda address: self._crew.run(dataclasses.replace(spec, driver_address=address), batches, DEADLINE),
                 slots=None,
+                world=spec.world,
                 conf=spec.conf,
                 secret=spec.secret,
                 epoch_id=spec.epoch_id,
