@@ -22,7 +22,7 @@ _CLASSES = (
     "sparkdl.comm.ps.PsSession",
     "sparkdl.comm.ps.Segment",
     "sparkdl.comm.bridge.BridgeConnection",
-    "org.apache.spark.storage.SparkdlBlockBridge$BorrowedBytes",
+    "org.apache.spark.storage.SparkdlBlocks$BorrowedBytes",
 )
 #: A line of the JVM's histogram: number, instances, bytes, class.
 _COUNT = re.compile(r"^ *\d+: +(\d+) +\d+ +(\S+)", re.MULTILINE)

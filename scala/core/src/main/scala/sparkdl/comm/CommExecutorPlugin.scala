@@ -4,8 +4,8 @@ import java.util.{Map => JMap}
 
 import scala.util.control.NonFatal
 
+import org.apache.spark.SparkdlExecutor
 import org.apache.spark.api.plugin.{ExecutorPlugin, PluginContext}
-import org.apache.spark.storage.SparkdlBlockBridge
 
 import sparkdl.comm.bridge.BridgeServer
 import sparkdl.comm.ps.PsNode
@@ -16,9 +16,9 @@ final class CommExecutorPlugin extends ExecutorPlugin {
   private var bridge: BridgeServer = _
 
   override def init(context: PluginContext, extraConf: JMap[String, String]): Unit = {
-    val transport = new SparkdlBlockBridge(context.conf)
-    node = new PsNode(transport, CommConf(context.conf), context.metricRegistry)
-    try bridge = new BridgeServer(node, transport)
+    val executor = new SparkdlExecutor(context.conf)
+    node = new PsNode(executor, CommConf(context.conf), context.metricRegistry)
+    try bridge = new BridgeServer(node, executor)
     catch {
       case NonFatal(e) =>
         node.close()

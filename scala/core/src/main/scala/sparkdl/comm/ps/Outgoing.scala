@@ -30,11 +30,11 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode) {
   }
 
   /** As [[Shelf.retire]]. */
-  def retire(kind: Notice.Kind, version: Long, deadlineNanos: Long, over: () => Boolean): Option[String] =
-    shelf.retire(kind, version, deadlineNanos, over)
+  def retire(kind: Notice.Kind, version: Long, over: () => Boolean): Option[String] =
+    shelf.retire(kind, version, over)
 
   /** As [[Shelf.clear]]. */
-  def clear(seconds: Long): Boolean = shelf.clear(seconds)
+  def clear(over: () => Boolean): Boolean = shelf.clear(over)
 
   private def isSmall(block: Array[ByteBuffer]): Boolean = block.map(_.remaining.toLong).sum <= node.blocks.fetchAbove
 

@@ -237,12 +237,13 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
    */
   def close(): Unit = {
     fail(new CommException("Closed", s"rank $rank left"))
-    if (outgoing.clear(CloseSeconds)) free()
+    val end = System.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds)
+    if (outgoing.clear(() => System.nanoTime >= end)) free()
     else {
       // One that is stopped, say. It ends its read, or its connection ends; until then the memory has to stay.
       log.warn("A peer still reads blocks of rank {}; they are retired when it is done or gone", rank)
       node.retry {
-        val cleared = outgoing.clear(0)
+        val cleared = outgoing.clear(() => true)
         if (cleared) free()
         cleared
       }
@@ -326,11 +327,13 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     case _: WireFormat.Half => segment.slices(staging, shape.count * 2)
   }
 
-  private def retire(kind: Notice.Kind, version: Long): Unit =
-    outgoing.retire(kind, version, deadline(System.nanoTime), () => incoming.hasFailed).foreach { name =>
+  private def retire(kind: Notice.Kind, version: Long): Unit = {
+    val end = deadline(System.nanoTime)
+    outgoing.retire(kind, version, () => incoming.hasFailed || System.nanoTime >= end).foreach { name =>
       incoming.checkNotFailed()
       throw new CommException("Deadline", s"a reader still held block $name of rank $rank after $timeoutSeconds s")
     }
+  }
 
   private def checkUsable(): Unit = {
     if (segment == null) throw new CommException("Protocol", "no segment is attached")

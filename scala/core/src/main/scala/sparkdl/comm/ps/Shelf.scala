@@ -1,7 +1,7 @@
 package sparkdl.comm.ps
 
 import java.nio.ByteBuffer
-import java.util.concurrent.{ConcurrentHashMap, TimeUnit}
+import java.util.concurrent.ConcurrentHashMap
 
 import scala.jdk.CollectionConverters._
 
@@ -35,21 +35,20 @@ private[ps] final class Shelf(job: Long, blocks: Blocks) {
   /**
    * Retires all blocks of a version.
    *
-   * @return one that a reader still held at `deadlineNanos` of System.nanoTime, or when `over` said so
+   * @return one that a reader still held when `over` said to wait no longer
    */
-  def retire(kind: Notice.Kind, version: Long, deadlineNanos: Long, over: () => Boolean): Option[String] = {
+  def retire(kind: Notice.Kind, version: Long, over: () => Boolean): Option[String] = {
     val names = published.asScala.collect { case (name, Label(`kind`, `version`)) => name }.toSeq
     names.find { name =>
-      val gone = blocks.retire(job, name, deadlineNanos, over)
+      val gone = blocks.retire(job, name, over)
       if (gone) published.remove(name)
       !gone
     }
   }
 
-  /** Retires everything; false if there were readers for all of `seconds`. */
-  def clear(seconds: Long): Boolean = {
-    val deadline = System.nanoTime + TimeUnit.SECONDS.toNanos(seconds)
-    published.keySet.removeIf(name => blocks.retire(job, name, deadline))
+  /** Retires everything; false if readers were still there when `over` said to wait no longer. */
+  def clear(over: () => Boolean): Boolean = {
+    published.keySet.removeIf(name => blocks.retire(job, name, over))
     published.isEmpty
   }
 }

@@ -34,13 +34,11 @@ trait Blocks {
    * Removes the block once no reader is left.
    *
    * @param over
-   *   asked while readers are waited for; true ends the wait
-   * @param deadlineNanos
-   *   of System.nanoTime; at least one attempt is made whatever it is
+   *   asked while readers are waited for; true ends the wait. At least one attempt is made whatever it says
    * @return
    *   false if readers were still there in the end
    */
-  def retire(job: Long, name: String, deadlineNanos: Long, over: () => Boolean = () => false): Boolean
+  def retire(job: Long, name: String, over: () => Boolean): Boolean
 
   /** Bytes of the block that are in memory and on disk; None if it is not here. */
   def status(job: Long, name: String): Option[(Long, Long)]

@@ -34,8 +34,7 @@ private[comm] final class SlowStart(blocks: Blocks, startupNanos: Long) extends 
   override def fetchAbove: Long = 0
   override def here: BlockServer = blocks.here
   override def put(job: Long, name: String, chunks: Array[java.nio.ByteBuffer]): Unit = blocks.put(job, name, chunks)
-  override def retire(job: Long, name: String, deadlineNanos: Long, over: () => Boolean): Boolean =
-    blocks.retire(job, name, deadlineNanos, over)
+  override def retire(job: Long, name: String, over: () => Boolean): Boolean = blocks.retire(job, name, over)
   override def status(job: Long, name: String): Option[(Long, Long)] = blocks.status(job, name)
 }
 

@@ -1,74 +1,25 @@
 package sparkdl.comm.ps
 
-import java.io.File
-import java.nio.{ByteBuffer, ByteOrder}
+import java.nio.ByteOrder
 import java.nio.file.Path
-import java.util.concurrent.{CompletableFuture, ConcurrentHashMap, CountDownLatch, TimeUnit}
-import java.util.concurrent.atomic.AtomicInteger
+import java.util.concurrent.CountDownLatch
 
 import scala.jdk.CollectionConverters._
 
 import com.codahale.metrics.MetricRegistry
-import org.apache.hadoop.conf.Configuration
 import org.scalatest.concurrent.Eventually
 import org.scalatest.funsuite.AnyFunSuite
 import org.scalatest.time.SpanSugar._
 
 import sparkdl.comm.{CommConf, CommException}
 import sparkdl.comm.ibatch.Batch
-import sparkdl.comm.transport._
+import sparkdl.comm.transport.{InMemoryNetwork, InMemoryTransport}
 
-/** Two ranks in one JVM, without Spark: notices are handed over at once, blocks from one map to another's sink. */
+/** Two ranks on an in-memory network. */
 class PsSessionSpec extends AnyFunSuite with Eventually {
   implicit override val patienceConfig: PatienceConfig = PatienceConfig(timeout = 20.seconds)
   private val Job = 7L
-  private val receivers = new ConcurrentHashMap[Int, ControlReceiver]
-
-  private final class Executor(number: Int) extends Transport with Blocks {
-    val stored = new ConcurrentHashMap[String, Array[ByteBuffer]]
-    @volatile var served = 0
-    @volatile var attemptsToRetire = 0
-
-    /** How many of them fail, as while a reader holds the block. */
-    @volatile var held = 0
-
-    /** Fetches do not start before it is down. */
-    @volatile var connected = new CountDownLatch(0)
-    val starting = new AtomicInteger
-
-    override def host: String = "here"
-    override def localDirectory: File = fail("nobody needs it")
-    override def hadoopConf: Configuration = fail("nobody needs it")
-    override def blocks: Blocks = this
-    override def fetchAbove: Long = 64 << 10
-    override def here: BlockServer = BlockServer(host, number, number.toString)
-    override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane = {
-      receivers.put(number, receiver)
-      new ControlPlane {
-        override def port: Int = number
-        override def connect(host: String, port: Int): ControlPeer = message => receivers.get(port).received(message)
-        override def close(): Unit = ()
-      }
-    }
-
-    override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = stored.put(name, chunks)
-    override def retire(job: Long, name: String, deadlineNanos: Long, over: () => Boolean): Boolean = {
-      attemptsToRetire += 1
-      val gone = attemptsToRetire > held
-      if (gone) stored.remove(name)
-      gone
-    }
-    override def status(job: Long, name: String): Option[(Long, Long)] = None
-    override def fetch(from: BlockServer, job: Long, name: String, sink: BlockSink): CompletableFuture[Void] = {
-      starting.incrementAndGet()
-      connected.await(20, TimeUnit.SECONDS)
-      executors(from.port).served += 1
-      executors(from.port).stored.get(name).foreach(chunk => sink.write(chunk.duplicate))
-      CompletableFuture.completedFuture(null)
-    }
-  }
-
-  private var executors: IndexedSeq[Executor] = IndexedSeq.empty
+  private var executors: IndexedSeq[InMemoryTransport] = IndexedSeq.empty
 
   private final class Worker(val session: PsSession, val map: SegmentMap, path: String, byLayer: Boolean) {
     private val batches =
@@ -103,7 +54,8 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
   private def withWorkers(layers: Seq[Long], ahead: Boolean, byLayer: Boolean = false)(
       body: IndexedSeq[Worker] => Unit
   ): Unit = {
-    executors = IndexedSeq.tabulate(2)(new Executor(_))
+    val network = new InMemoryNetwork
+    executors = IndexedSeq.tabulate(2)(network.executor)
     val nodes = executors.map(new PsNode(_, CommConf(0, 1), new MetricRegistry))
     val peers = IndexedSeq.tabulate(2)(rank => Peer("here", rank, executors(rank).here))
     val sessions = nodes.indices.map(rank => nodes(rank).join(Job, rank))
@@ -144,9 +96,9 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
   test("small blocks come with their notices; parameters are in the store all the same") {
     withWorkers(16000, 1600) { workers =>
       iterate(workers)
-      assert(executors.map(_.served) === Seq(0, 0))
+      assert(executors.map(_.served.get) === Seq(0, 0))
       executors.zipWithIndex.foreach { case (executor, rank) =>
-        assert(executor.stored.keySet.asScala === Set(BlockNames.parameters(rank, 0, 1)))
+        assert(executor.published.keySet.asScala === Set(BlockNames.parameters(rank, 0, 1)))
       }
     }
   }
@@ -154,7 +106,7 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
   test("larger ones are fetched") {
     withWorkers(40000) { workers =>
       iterate(workers)
-      assert(executors.map(_.served) === Seq(2, 2))
+      assert(executors.map(_.served.get) === Seq(2, 2))
     }
   }
 
@@ -163,13 +115,13 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
       val connected = new CountDownLatch(1)
       executors(0).connected = connected
       workers.foreach(worker => (0 until 8).foreach(worker.session.push(0, _)))
-      eventually(assert(executors(0).starting.get > 0))
+      eventually(assert(executors(0).fetched.get > 0))
       Thread.sleep(200) // others that start would be there by now; where none do it does not matter how long
-      val atOnce = executors(0).starting.get
+      val atOnce = executors(0).fetched.get
       connected.countDown()
       workers.foreach(worker => (0 until 8).foreach(worker.session.collect(0, _)))
       assert(atOnce === 1)
-      assert(executors(0).starting.get === 8)
+      assert(executors(0).fetched.get === 8)
     }
   }
 
@@ -177,10 +129,10 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
     withWorkers(16000, 1600) { workers =>
       iterate(workers)
       assert(workers(0).mappings === 2, "the session's and the test's own")
-      executors(0).held = executors(0).attemptsToRetire + 4
+      executors(0).heldAttempts = executors(0).attemptsToRetire.get + 4
       workers(0).session.close()
-      assert(!executors(0).stored.isEmpty)
-      eventually(assert(executors(0).stored.isEmpty))
+      assert(!executors(0).published.isEmpty)
+      eventually(assert(executors(0).published.isEmpty))
       eventually(assert(workers(0).mappings === 1))
     }
   }
@@ -218,7 +170,7 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
 
   test("a notice that holds another number of bytes than its block has fails the session") {
     withWorkers(1600) { workers =>
-      receivers.get(0).received(Notice(Job, 0, 1, Notice.Gradients, 0, 0, new Array[Byte](7)))
+      executors(0).deliver(Notice(Job, 0, 1, Notice.Gradients, 0, 0, new Array[Byte](7)))
       val error = intercept[CommException](workers(0).session.push(0, 0))
       assert(error.getMessage.contains("7 bytes") && error.peer === 1)
     }

@@ -21,7 +21,7 @@ class SlowStartSpec extends AnyFunSuite {
     override def fetchAbove: Long = 64 << 10
     override def here: BlockServer = BlockServer("here", 1, "0")
     override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = ()
-    override def retire(job: Long, name: String, deadlineNanos: Long, over: () => Boolean): Boolean = true
+    override def retire(job: Long, name: String, over: () => Boolean): Boolean = true
     override def status(job: Long, name: String): Option[(Long, Long)] = None
     override def fetch(from: BlockServer, job: Long, name: String, sink: BlockSink): CompletableFuture[Void] = {
       fetched.add((name, System.nanoTime))

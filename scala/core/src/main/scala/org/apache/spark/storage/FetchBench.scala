@@ -8,7 +8,7 @@ import scala.util.Random
 import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import com.fasterxml.jackson.databind.node.ObjectNode
 
-import org.apache.spark.{BarrierTaskContext, SparkContext, SparkEnv}
+import org.apache.spark.{BarrierTaskContext, SparkContext, SparkEnv, SparkdlExecutor}
 
 import sparkdl.comm.ps.Notice
 import sparkdl.comm.transport.{BlockServer, BlockSink, ControlPeer, ControlReceiver}
@@ -63,15 +63,16 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
   import FetchBench._
 
   private val rank = task.partitionId()
-  private val bridge = new SparkdlBlockBridge(SparkEnv.get.conf)
+  private val executor = new SparkdlExecutor(SparkEnv.get.conf)
+  private val blocks = new SparkdlBlocks(SparkEnv.get)
 
   def rows: Seq[String] = {
-    sizes.foreach(bytes => bridge.put(Job, name(bytes), Array(direct(contents(rank, bytes)))))
+    sizes.foreach(bytes => blocks.put(Job, name(bytes), Array(direct(contents(rank, bytes)))))
     val echo = new Echo(back = rank != 0)
-    val control = bridge.openControl(0, 1, echo)
+    val control = executor.openControl(0, 1, echo)
     try {
-      val here = bridge.here
-      val address = Seq(here.host, here.port, here.executorId, bridge.host, control.port).mkString(" ")
+      val here = blocks.here
+      val address = Seq(here.host, here.port, here.executorId, executor.host, control.port).mkString(" ")
       val addresses = task.allGather(address).toIndexedSeq.map(_.split(" "))
       val Array(_, _, _, host, port) = addresses(if (rank == 0) 1 else 0)
       echo.peer = control.connect(host, port.toInt)
@@ -82,12 +83,13 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
       found
     } finally {
       control.close()
-      sizes.foreach(bytes => bridge.retire(Job, name(bytes), System.nanoTime + TimeUnit.SECONDS.toNanos(WaitSeconds)))
+      val end = System.nanoTime + TimeUnit.SECONDS.toNanos(WaitSeconds)
+      sizes.foreach(bytes => blocks.retire(Job, name(bytes), () => System.nanoTime >= end))
     }
   }
 
   /** There and back again. */
-  private def notices(echo: Echo): Seq[String] = (0 +: sizes.filter(_ <= 16 * bridge.fetchAbove)).flatMap { bytes =>
+  private def notices(echo: Echo): Seq[String] = (0 +: sizes.filter(_ <= 16 * blocks.fetchAbove)).flatMap { bytes =>
     val sent = Notice(Job, 1, 0, Notice.Parameters, 0, 0, contents(0, bytes))
     measure(Way("notice", 1, bytes) { () =>
       echo.peer.send(sent)
@@ -99,12 +101,12 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
   private def fetches(servers: Seq[BlockServer], bytes: Int): Seq[String] = {
     val expected = servers.indices.map(server => ByteBuffer.wrap(contents(server + 1, bytes)))
     val targets = expected.map(new Target(_))
-    def start(server: Int): CompletableFuture[Void] = bridge.fetch(servers(server), Job, name(bytes), targets(server))
+    def start(server: Int): CompletableFuture[Void] = blocks.fetch(servers(server), Job, name(bytes), targets(server))
     def await(fetch: CompletableFuture[Void]): Unit = fetch.get(WaitSeconds, TimeUnit.SECONDS)
     def allRight(): Boolean = targets.forall(_.isRight)
     val one = Seq(
       Way("fetchBlockSync", 1, bytes) { () =>
-        val data = bridge.fetchPlainly(servers.head, Job, name(bytes))
+        val data = blocks.fetchPlainly(servers.head, Job, name(bytes))
         () => data.nioByteBuffer.equals(expected.head)
       },
       Way("fetch", 1, bytes) { () =>

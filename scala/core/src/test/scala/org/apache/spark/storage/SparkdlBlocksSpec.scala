@@ -6,7 +6,7 @@ import java.util.concurrent.{ExecutionException, TimeUnit}
 
 import com.codahale.metrics.MetricRegistry
 
-import org.apache.spark.{SparkConf, SparkContext, SparkEnv}
+import org.apache.spark.{SparkConf, SparkContext, SparkEnv, SparkdlExecutor}
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
@@ -15,11 +15,12 @@ import sparkdl.comm.ps.PsNode
 import sparkdl.comm.transport.{BlockServer, BlockSink}
 
 /** Real blocks in a real BlockManager; what goes "to another executor" goes through this one's own transfer service. */
-class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
+class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
   private val Job = 1L << 61
   private val OffHeapBytes = 1 << 20
   private var context: SparkContext = _
-  private lazy val bridge = new SparkdlBlockBridge(context.getConf)
+  private lazy val executor = new SparkdlExecutor(context.getConf)
+  private lazy val blocks = executor.blocks
 
   override def beforeAll(): Unit = {
     val conf = new SparkConf(false)
@@ -59,58 +60,64 @@ class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
     bytes
   }
 
-  private def soon: Long = System.nanoTime + TimeUnit.SECONDS.toNanos(5)
+  /** Ends a wait after so many milliseconds. */
+  private def after(milliseconds: Long): () => Boolean = {
+    val end = System.nanoTime + TimeUnit.MILLISECONDS.toNanos(milliseconds)
+    () => System.nanoTime >= end
+  }
 
-  private def elsewhere: BlockServer = bridge.here.copy(executorId = "another")
+  private def soon: () => Boolean = after(5000)
+
+  private def elsewhere: BlockServer = blocks.here.copy(executorId = "another")
 
   private def fetch(name: String, bytes: Int, from: BlockServer): Seq[Byte] = {
     val sink = new Collected(bytes)
-    bridge.fetch(from, Job, name, sink).get(20, TimeUnit.SECONDS)
+    blocks.fetch(from, Job, name, sink).get(20, TimeUnit.SECONDS)
     sink.contents
   }
 
   test("a block of several pieces arrives whole, from here and over the network") {
     val pieces = Seq(random(10), random(3000000), random(77))
-    bridge.put(Job, "sparkdl_many", pieces.map(direct).toArray)
+    blocks.put(Job, "sparkdl_many", pieces.map(direct).toArray)
     val whole = pieces.flatten
-    assert(fetch("sparkdl_many", whole.size, bridge.here) === whole)
+    assert(fetch("sparkdl_many", whole.size, blocks.here) === whole)
     assert(fetch("sparkdl_many", whole.size, elsewhere) === whole)
-    assert(bridge.retire(Job, "sparkdl_many", soon))
-    assert(bridge.status(Job, "sparkdl_many").isEmpty)
+    assert(blocks.retire(Job, "sparkdl_many", soon))
+    assert(blocks.status(Job, "sparkdl_many").isEmpty)
   }
 
   test("the block is the caller's memory, which survives its removal") {
     val memory = direct(Array[Byte](1, 2, 3, 4))
-    bridge.put(Job, "sparkdl_view", Array(memory.slice()))
+    blocks.put(Job, "sparkdl_view", Array(memory.slice()))
     memory.put(0, 9.toByte)
     assert(fetch("sparkdl_view", 4, elsewhere) === Seq[Byte](9, 2, 3, 4))
-    assert(bridge.retire(Job, "sparkdl_view", soon))
+    assert(blocks.retire(Job, "sparkdl_view", soon))
     assert(memory.get(1) === 2)
   }
 
   test("under memory pressure a block is spilled, not lost, and its memory is given back to Spark") {
     val bytes = random(5000000)
-    bridge.put(Job, "sparkdl_pressed", Array(direct(bytes)))
-    assert(bridge.status(Job, "sparkdl_pressed") === Some((5000000L, 0L)))
+    blocks.put(Job, "sparkdl_pressed", Array(direct(bytes)))
+    assert(blocks.status(Job, "sparkdl_pressed") === Some((5000000L, 0L)))
     // Pieces smaller than the block: Spark evicts only what makes enough room.
     val cached =
       context.parallelize(0 until 400, 400).map(_ => new Array[Byte](1 << 20)).persist(StorageLevel.MEMORY_ONLY)
     cached.count()
-    assert(bridge.status(Job, "sparkdl_pressed") === Some((0L, 5000000L)), "the block was not evicted: no test")
+    assert(blocks.status(Job, "sparkdl_pressed") === Some((0L, 5000000L)), "the block was not evicted: no test")
     assert(fetch("sparkdl_pressed", bytes.length, elsewhere) === bytes.toSeq)
-    assert(fetch("sparkdl_pressed", bytes.length, bridge.here) === bytes.toSeq)
+    assert(fetch("sparkdl_pressed", bytes.length, blocks.here) === bytes.toSeq)
     cached.unpersist(blocking = true)
-    assert(bridge.retire(Job, "sparkdl_pressed", soon))
+    assert(blocks.retire(Job, "sparkdl_pressed", soon))
   }
 
   test("a block is not retired while it is read") {
-    bridge.put(Job, "sparkdl_read", Array(direct(random(100))))
+    blocks.put(Job, "sparkdl_read", Array(direct(random(100))))
     val id = BroadcastBlockId(Job, "sparkdl_read")
     val reader = SparkEnv.get.blockManager.getLocalBytes(id).get
-    assert(!bridge.retire(Job, "sparkdl_read", System.nanoTime + TimeUnit.MILLISECONDS.toNanos(50)))
+    assert(!blocks.retire(Job, "sparkdl_read", after(50)))
     SparkEnv.get.blockManager.releaseLockAndDispose(id, reader)
-    assert(bridge.retire(Job, "sparkdl_read", soon))
-    assert(bridge.retire(Job, "sparkdl_read", soon), "what is gone counts as retired")
+    assert(blocks.retire(Job, "sparkdl_read", soon))
+    assert(blocks.retire(Job, "sparkdl_read", soon), "what is gone counts as retired")
   }
 
   test("a block is free again for the next attempt after one to retire it failed") {
@@ -119,21 +126,21 @@ class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
       override def dispose(): Unit = throw new IllegalStateException("not now")
     }
     SparkEnv.get.blockManager.putBytes(id, failing, StorageLevel.MEMORY_ONLY_SER, tellMaster = false)
-    intercept[IllegalStateException](bridge.retire(Job, "sparkdl_failing", soon))
-    assert(bridge.retire(Job, "sparkdl_failing", System.nanoTime))
+    intercept[IllegalStateException](blocks.retire(Job, "sparkdl_failing", soon))
+    assert(blocks.retire(Job, "sparkdl_failing", () => true))
   }
 
   test("a thread that is interrupted while it waits for a reader gives up") {
-    bridge.put(Job, "sparkdl_held", Array(direct(random(100))))
+    blocks.put(Job, "sparkdl_held", Array(direct(random(100))))
     val id = BroadcastBlockId(Job, "sparkdl_held")
     val reader = SparkEnv.get.blockManager.getLocalBytes(id).get
-    val retiring = new Thread(() => bridge.retire(Job, "sparkdl_held", System.nanoTime + TimeUnit.MINUTES.toNanos(1)))
+    val retiring = new Thread(() => blocks.retire(Job, "sparkdl_held", after(60000)))
     retiring.start()
     retiring.interrupt()
     retiring.join(TimeUnit.SECONDS.toMillis(10))
     assert(!retiring.isAlive)
     SparkEnv.get.blockManager.releaseLockAndDispose(id, reader)
-    assert(bridge.retire(Job, "sparkdl_held", soon))
+    assert(blocks.retire(Job, "sparkdl_held", soon))
   }
 
   test("blocks on disk that ranks of this executor read leave no file open") {
@@ -141,11 +148,11 @@ class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
     val id = BroadcastBlockId(Job, "sparkdl_disk")
     val block = new org.apache.spark.util.io.ChunkedByteBuffer(Array(direct(bytes)))
     SparkEnv.get.blockManager.putBytes(id, block, StorageLevel.DISK_ONLY, tellMaster = false)
-    for (_ <- 1 to 20) assert(fetch("sparkdl_disk", bytes.length, bridge.here) === bytes.toSeq)
+    for (_ <- 1 to 20) assert(fetch("sparkdl_disk", bytes.length, blocks.here) === bytes.toSeq)
     val descriptors = Option(new java.io.File("/proc/self/fd").listFiles).toSeq.flatten
     val open = descriptors.flatMap(link => scala.util.Try(link.getCanonicalPath).toOption)
     assert(open.count(_.endsWith(id.name)) === 0)
-    assert(bridge.retire(Job, "sparkdl_disk", soon))
+    assert(blocks.retire(Job, "sparkdl_disk", soon))
   }
 
   test("what a user has cached is not evicted: without free memory a block goes to disk") {
@@ -156,48 +163,48 @@ class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
     val before = inMemory
     assert(before > 0 && before < 400, "storage memory is not full: no test")
     val bytes = random(5000000)
-    bridge.put(Job, "sparkdl_modest", Array(direct(bytes)))
+    blocks.put(Job, "sparkdl_modest", Array(direct(bytes)))
     assert(inMemory === before)
-    assert(bridge.status(Job, "sparkdl_modest") === Some((0L, 5000000L)))
-    Seq(bridge.here, elsewhere).foreach(server => assert(fetch("sparkdl_modest", bytes.length, server) === bytes.toSeq))
+    assert(blocks.status(Job, "sparkdl_modest") === Some((0L, 5000000L)))
+    Seq(blocks.here, elsewhere).foreach(server => assert(fetch("sparkdl_modest", bytes.length, server) === bytes.toSeq))
     assert(inMemory === before)
     cached.unpersist(blocking = true)
-    assert(bridge.retire(Job, "sparkdl_modest", soon))
+    assert(blocks.retire(Job, "sparkdl_modest", soon))
   }
 
   test("off-heap storage, where it is configured, is what a block takes") {
     val memory = SparkEnv.get.memoryManager
     val (onHeap, offHeap) = (memory.onHeapStorageMemoryUsed, memory.offHeapStorageMemoryUsed)
-    bridge.put(Job, "sparkdl_off_heap", Array(direct(random(OffHeapBytes))))
+    blocks.put(Job, "sparkdl_off_heap", Array(direct(random(OffHeapBytes))))
     assert(memory.onHeapStorageMemoryUsed === onHeap)
     assert(memory.offHeapStorageMemoryUsed === offHeap + OffHeapBytes)
-    bridge.put(Job, "sparkdl_more", Array(direct(random(100))))
+    blocks.put(Job, "sparkdl_more", Array(direct(random(100))))
     assert(memory.onHeapStorageMemoryUsed === onHeap + 100)
     assert(fetch("sparkdl_off_heap", OffHeapBytes, elsewhere) === random(OffHeapBytes).toSeq)
-    Seq("sparkdl_off_heap", "sparkdl_more").foreach(name => assert(bridge.retire(Job, name, soon)))
+    Seq("sparkdl_off_heap", "sparkdl_more").foreach(name => assert(blocks.retire(Job, name, soon)))
     assert((memory.onHeapStorageMemoryUsed, memory.offHeapStorageMemoryUsed) === (onHeap, offHeap))
   }
 
   test("a sink that fails ends its own fetch, and not the connection that others share") {
     val bytes = random(20000000)
-    bridge.put(Job, "sparkdl_shared", Array(direct(bytes)))
+    blocks.put(Job, "sparkdl_shared", Array(direct(bytes)))
     val healthy = new Collected(bytes.length)
-    val other = bridge.fetch(elsewhere, Job, "sparkdl_shared", healthy)
+    val other = blocks.fetch(elsewhere, Job, "sparkdl_shared", healthy)
     val failing = new Collected(bytes.length) {
       override def write(from: ByteBuffer): Unit = throw new IllegalStateException("closed")
     }
     val error = intercept[ExecutionException](
-      bridge.fetch(elsewhere, Job, "sparkdl_shared", failing).get(20, TimeUnit.SECONDS)
+      blocks.fetch(elsewhere, Job, "sparkdl_shared", failing).get(20, TimeUnit.SECONDS)
     )
     assert(error.getCause.getMessage === "closed")
     other.get(20, TimeUnit.SECONDS)
     assert(healthy.contents === bytes.toSeq)
-    assert(bridge.retire(Job, "sparkdl_shared", soon))
+    assert(blocks.retire(Job, "sparkdl_shared", soon))
   }
 
   test("a port that is taken is an error of the rank that needs it, not of the executor's start") {
     val taken = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))
-    val node = new PsNode(bridge, CommConf(taken.getLocalPort, 1), new MetricRegistry)
+    val node = new PsNode(executor, CommConf(taken.getLocalPort, 1), new MetricRegistry)
     try {
       val error = intercept[CommException](node.address)
       assert(error.kind === "Conf")
@@ -211,14 +218,14 @@ class SparkdlBlockBridgeSpec extends AnyFunSuite with BeforeAndAfterAll {
   }
 
   test("a block that is not there, and one of another size, are errors") {
-    Seq(bridge.here, elsewhere).foreach { server =>
+    Seq(blocks.here, elsewhere).foreach { server =>
       intercept[ExecutionException](fetch("sparkdl_never", 4, server))
     }
-    bridge.put(Job, "sparkdl_short", Array(direct(random(100))))
-    Seq(bridge.here, elsewhere).foreach { server =>
+    blocks.put(Job, "sparkdl_short", Array(direct(random(100))))
+    Seq(blocks.here, elsewhere).foreach { server =>
       intercept[ExecutionException](fetch("sparkdl_short", 101, server))
       intercept[ExecutionException](fetch("sparkdl_short", 99, server))
     }
-    assert(bridge.retire(Job, "sparkdl_short", soon))
+    assert(blocks.retire(Job, "sparkdl_short", soon))
   }
 }

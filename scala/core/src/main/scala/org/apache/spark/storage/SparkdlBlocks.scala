@@ -1,6 +1,6 @@
 package org.apache.spark.storage
 
-import java.io.{File, IOException}
+import java.io.IOException
 import java.nio.ByteBuffer
 import java.util.concurrent.CompletableFuture
 import java.util.concurrent.locks.LockSupport
@@ -9,12 +9,10 @@ import scala.reflect.ClassTag
 import scala.util.control.NonFatal
 
 import io.netty.channel.FileRegion
-import org.apache.hadoop.conf.Configuration
 import org.apache.logging.log4j.Level
 import org.apache.logging.log4j.core.config.Configurator
 
-import org.apache.spark.{SecurityManager, SparkConf, SparkContext, SparkEnv}
-import org.apache.spark.deploy.SparkHadoopUtil
+import org.apache.spark.SparkEnv
 import org.apache.spark.network.buffer.{ManagedBuffer, NioManagedBuffer}
 import org.apache.spark.network.shuffle.{
   BlockFetchingListener,
@@ -23,31 +21,23 @@ import org.apache.spark.network.shuffle.{
   DownloadFileWritableChannel
 }
 import org.apache.spark.network.util.TransportConf
-import org.apache.spark.rpc.{RpcAddress, RpcEnv, ThreadSafeRpcEndpoint}
 import org.apache.spark.storage.memory.MemoryStore
 import org.apache.spark.util.io.ChunkedByteBuffer
 
-import sparkdl.comm.transport.{BlockServer, BlockSink, Blocks, ControlPeer, ControlPlane, ControlReceiver, Transport}
-
-/*
- * The only file, beside FetchBench, that touches names which are internal to Spark. Everything here is mechanism; what is
- * published, fetched and retired when is decided in sparkdl.comm.ps.
- */
+import sparkdl.comm.transport.{BlockServer, BlockSink, Blocks}
 
 /**
- * The executor that runs in this JVM. Blocks are broadcast blocks by name, the one kind whose id is free text that every
- * Spark version parses, with job ids far above any that Spark gives.
+ * Blocks in the BlockManager of this JVM's executor, and in those of others. They are broadcast blocks by name, the one kind
+ * whose id is free text that every Spark version parses, with job ids far above any that Spark gives. Everything here is
+ * mechanism: sparkdl.comm.ps decides what is published, fetched and retired when.
  */
-final class SparkdlBlockBridge(conf: SparkConf) extends Transport with Blocks {
-  import SparkdlBlockBridge._
+final class SparkdlBlocks(env: SparkEnv) extends Blocks {
+  import SparkdlBlocks._
 
-  private val env = SparkEnv.get
   private val manager = env.blockManager
 
   // Spark logs each block that it stores; with some blocks per iteration that is hundreds of megabytes an hour.
   Configurator.setLevel(classOf[MemoryStore].getName, Level.WARN)
-
-  override def blocks: Blocks = this
 
   /**
    * A fetch is two round trips and some thread hand-overs more. A message, however, is copied five times on its way, and an
@@ -59,15 +49,6 @@ final class SparkdlBlockBridge(conf: SparkConf) extends Transport with Blocks {
     val id = manager.blockManagerId
     BlockServer(id.host, id.port, id.executorId)
   }
-
-  private def isDriver: Boolean = env.executorId == SparkContext.DRIVER_IDENTIFIER
-
-  /** On a local-mode driver the block manager is not up yet, and on an executor Spark's RpcEnv has no address. */
-  override def host: String = Option(env.rpcEnv.address).fold(here.host)(_.host)
-
-  override def localDirectory: File = manager.diskBlockManager.localDirs.head
-
-  override lazy val hadoopConf: Configuration = SparkHadoopUtil.get.newConfiguration(conf)
 
   override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = {
     val id = BroadcastBlockId(job, name)
@@ -87,7 +68,7 @@ final class SparkdlBlockBridge(conf: SparkConf) extends Transport with Blocks {
     else StorageLevel.DISK_ONLY
   }
 
-  override def retire(job: Long, name: String, deadlineNanos: Long, over: () => Boolean): Boolean = {
+  override def retire(job: Long, name: String, over: () => Boolean): Boolean = {
     val id = BroadcastBlockId(job, name)
     val locks = manager.blockInfoManager
     def attempt(): Boolean =
@@ -104,7 +85,7 @@ final class SparkdlBlockBridge(conf: SparkConf) extends Transport with Blocks {
       } else locks.get(id).isEmpty
     var gone = attempt()
     // A thread that was interrupted would not be parked.
-    while (!gone && !over() && System.nanoTime < deadlineNanos && !Thread.currentThread.isInterrupted) {
+    while (!gone && !over() && !Thread.currentThread.isInterrupted) {
       LockSupport.parkNanos(50000)
       gone = attempt()
     }
@@ -156,32 +137,9 @@ final class SparkdlBlockBridge(conf: SparkConf) extends Transport with Blocks {
         } catch { case e: IOException => done.completeExceptionally(e) }
         finally manager.releaseLockAndDispose(id, data)
     }
-
-  /** An RpcEnv of its own: the executor's is client-only. */
-  override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane = {
-    val rpcConf = conf.clone.set("spark.port.maxRetries", (portCount - 1).toString)
-    // A peer that is gone must not hold a gang up for Spark's two minutes.
-    Seq("spark.rpc.lookupTimeout", "spark.rpc.askTimeout", "spark.rpc.io.connectionCreationTimeout")
-      .foreach(rpcConf.set(_, s"${ConnectSeconds}s"))
-    val bindAddress = if (isDriver) conf.get("spark.driver.bindAddress", host) else host
-    val rpc = RpcEnv.create(
-      ControlName,
-      bindAddress,
-      host,
-      firstPort,
-      rpcConf,
-      env.securityManager: SecurityManager,
-      numUsableCores = 1,
-      clientMode = false
-    )
-    new RpcControl(rpc, receiver)
-  }
 }
 
-object SparkdlBlockBridge {
-  private val ControlName = "sparkdl-comm"
-  private val ConnectSeconds = 10
-
+private object SparkdlBlocks {
   /** Memory that belongs to somebody else: Spark must not unmap it when it drops the block. */
   private final class BorrowedBytes(chunks: Array[ByteBuffer]) extends ChunkedByteBuffer(chunks) {
     override def dispose(): Unit = ()
@@ -222,25 +180,5 @@ object SparkdlBlockBridge {
         override def close(): Unit = ()
       }
     }
-  }
-
-  private final class RpcControl(rpc: RpcEnv, receiver: ControlReceiver) extends ControlPlane {
-    rpc.setupEndpoint(
-      ControlName,
-      new ThreadSafeRpcEndpoint {
-        override val rpcEnv: RpcEnv = rpc
-        override def receive: PartialFunction[Any, Unit] = { case message => receiver.received(message) }
-        override def onDisconnected(address: RpcAddress): Unit = receiver.disconnected(address.host, address.port)
-      }
-    )
-
-    override def port: Int = rpc.address.port
-
-    override def connect(host: String, port: Int): ControlPeer = {
-      val endpoint = rpc.setupEndpointRef(RpcAddress(host, port), ControlName)
-      message => endpoint.send(message)
-    }
-
-    override def close(): Unit = rpc.shutdown()
   }
 }
