@@ -50,7 +50,7 @@ build/bigdl/.stamp: | .venv/.stamp
 # --- Scala --------------------------------------------------------------------------------------
 
 .PHONY: jar
-jar: $(JAR_3) $(JAR_4) ## the plugin for both Spark lines, also copied to sparkdl_comm/jars
+jar: $(JAR_3) $(JAR_4) ## the plugin for both Spark lines, also copied to sparkdl_comm/jars; scala/bench's jars stay there
 	@mkdir -p sparkdl_comm/jars
 	@cp -u --remove-destination $^ sparkdl_comm/jars/
 

@@ -1,7 +1,8 @@
 package sparkdl.comm
 
-import java.util.{Map => JMap}
+import java.util.{Map => JMap, ServiceLoader}
 
+import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import org.apache.spark.SparkdlExecutor
@@ -9,6 +10,7 @@ import org.apache.spark.api.plugin.{ExecutorPlugin, PluginContext}
 
 import sparkdl.comm.bridge.BridgeServer
 import sparkdl.comm.ps.PsNode
+import sparkdl.comm.transport.{Transport, TransportWrapper}
 
 /** Brings the parameter server and its bridge up with the executor, and down with it. */
 final class CommExecutorPlugin extends ExecutorPlugin {
@@ -17,7 +19,9 @@ final class CommExecutorPlugin extends ExecutorPlugin {
 
   override def init(context: PluginContext, extraConf: JMap[String, String]): Unit = {
     val executor = new SparkdlExecutor(context.conf)
-    node = new PsNode(executor, CommConf(context.conf), context.metricRegistry)
+    val wrappers = ServiceLoader.load(classOf[TransportWrapper], getClass.getClassLoader).asScala
+    val transport = wrappers.foldLeft[Transport](executor)((inner, wrapper) => wrapper.wrap(inner))
+    node = new PsNode(transport, CommConf(context.conf), context.metricRegistry)
     try bridge = new BridgeServer(node, executor)
     catch {
       case NonFatal(e) =>

@@ -10,7 +10,7 @@ import com.codahale.metrics.{Gauge, MetricRegistry}
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.{CommConf, CommException}
-import sparkdl.comm.transport.{Blocks, ControlPeer, ControlPlane, ControlReceiver, SlowStart, Transport}
+import sparkdl.comm.transport.{Blocks, ControlPeer, ControlPlane, ControlReceiver, Transport}
 
 /** What one executor has for all ranks on it: the way to be called, the blocks, the sessions and their metrics. */
 final class PsNode(transport: Transport, conf: CommConf, registry: MetricRegistry) extends ControlReceiver {
@@ -18,7 +18,7 @@ final class PsNode(transport: Transport, conf: CommConf, registry: MetricRegistr
 
   private val sessions = new ConcurrentHashMap[(Long, Int), PsSession]
 
-  val blocks: Blocks = SlowStart.wrap(transport.blocks)
+  val blocks: Blocks = transport.blocks
   val metrics = new PsMetrics(registry)
   registry.register("ps.sessions", new Gauge[Int] { override def getValue: Int = sessions.size })
 

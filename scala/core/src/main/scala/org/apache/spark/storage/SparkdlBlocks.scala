@@ -118,12 +118,6 @@ final class SparkdlBlocks(env: SparkEnv) extends Blocks {
     done
   }
 
-  /** A whole block in one buffer, as Spark fetches broadcasts: what FetchBench compares with. */
-  private[storage] def fetchPlainly(from: BlockServer, job: Long, name: String): ManagedBuffer = {
-    val id = BroadcastBlockId(job, name).name
-    manager.blockTransferService.fetchBlockSync(from.host, from.port, from.executorId, id, null)
-  }
-
   private def fetchHere(id: BlockId, target: SinkFile, done: CompletableFuture[Void]): Unit =
     manager.getLocalBytes(id) match {
       case None => done.completeExceptionally(new IOException(s"block $id is not here"))

@@ -1,13 +1,38 @@
-package sparkdl.comm.transport
+package sparkdl.comm.bench
 
+import java.nio.ByteBuffer
 import java.util.concurrent.{CompletableFuture, ConcurrentHashMap, Executors, TimeUnit}
+
+import sparkdl.comm.transport.{BlockServer, BlockSink, Blocks, ControlPlane, ControlReceiver, Transport, TransportWrapper}
+
+/** Wraps the transport in executors whose JVM has the property [[SlowStart.Property]]. */
+final class SlowStart extends TransportWrapper {
+  override def wrap(transport: Transport): Transport =
+    sys.props.get(SlowStart.Property).fold(transport) { seconds =>
+      new Transport {
+        override def host: String = transport.host
+        override val blocks: Blocks = new SlowStartBlocks(transport.blocks, (seconds.toDouble * 1e9).toLong)
+        override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane =
+          transport.openControl(firstPort, portCount, receiver)
+      }
+    }
+}
+
+object SlowStart {
+
+  /**
+   * A JVM's property, not a key of Spark's conf: nobody sets it but who emulates a network. Seconds. Spark refuses to start
+   * executors with properties that begin as its own do.
+   */
+  val Property = "lab.sparkdl.startupSeconds"
+}
 
 /**
  * For emulated networks only: blocks whose fetches start up as slowly as on a cluster that looks servers up and connects to
  * them each time. Of the fetches from one server one starts up at a time, which takes `startupNanos`; meanwhile those that
  * have started go on.
  */
-private[comm] final class SlowStart(blocks: Blocks, startupNanos: Long) extends Blocks {
+private[bench] final class SlowStartBlocks(blocks: Blocks, startupNanos: Long) extends Blocks {
   private val starters = Executors.newScheduledThreadPool(
     1,
     task => {
@@ -33,19 +58,7 @@ private[comm] final class SlowStart(blocks: Blocks, startupNanos: Long) extends 
   /** Every block is fetched, so that every one starts up. */
   override def fetchAbove: Long = 0
   override def here: BlockServer = blocks.here
-  override def put(job: Long, name: String, chunks: Array[java.nio.ByteBuffer]): Unit = blocks.put(job, name, chunks)
+  override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = blocks.put(job, name, chunks)
   override def retire(job: Long, name: String, over: () => Boolean): Boolean = blocks.retire(job, name, over)
   override def status(job: Long, name: String): Option[(Long, Long)] = blocks.status(job, name)
-}
-
-private[comm] object SlowStart {
-
-  /**
-   * A JVM's property, not a key of Spark's conf: nobody sets it but who emulates a network. Seconds. Spark refuses to start
-   * executors with properties that begin as its own do.
-   */
-  val Property = "lab.sparkdl.startupSeconds"
-
-  def wrap(blocks: Blocks): Blocks =
-    sys.props.get(Property).fold(blocks)(seconds => new SlowStart(blocks, (seconds.toDouble * 1e9).toLong))
 }

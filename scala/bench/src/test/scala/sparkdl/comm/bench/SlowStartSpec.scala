@@ -1,11 +1,14 @@
-package sparkdl.comm.transport
+package sparkdl.comm.bench
 
 import java.nio.ByteBuffer
+import java.util.ServiceLoader
 import java.util.concurrent.{CompletableFuture, ConcurrentLinkedQueue, TimeUnit}
 
 import scala.jdk.CollectionConverters._
 
 import org.scalatest.funsuite.AnyFunSuite
+
+import sparkdl.comm.transport._
 
 class SlowStartSpec extends AnyFunSuite {
   private object Nothing extends BlockSink {
@@ -31,7 +34,7 @@ class SlowStartSpec extends AnyFunSuite {
 
   test("start-ups from one server come one after another, those from several at the same time") {
     val (blocks, startup) = (new Instant, TimeUnit.MILLISECONDS.toNanos(60))
-    val slow = new SlowStart(blocks, startup)
+    val slow = new SlowStartBlocks(blocks, startup)
     val begin = System.nanoTime
     val fetches = for (name <- Seq("first", "second", "third"); server <- Seq("a", "b"))
       yield slow.fetch(BlockServer(server, 1, server), 7, s"$name of $server", Nothing)
@@ -42,9 +45,24 @@ class SlowStartSpec extends AnyFunSuite {
     assert(when("second of a") > when("first of b"))
   }
 
-  test("blocks of this executor come at once, and without the property all do") {
+  private final class Executor(override val blocks: Blocks) extends Transport {
+    override def host: String = "here"
+    override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane =
+      throw new UnsupportedOperationException
+  }
+
+  test("the plugin finds it, and it does nothing without the property") {
+    val wrappers = ServiceLoader.load(classOf[TransportWrapper]).asScala.toSeq
+    assert(wrappers.map(_.getClass) === Seq(classOf[SlowStart]))
+    val executor = new Executor(new Instant)
+    assert(wrappers.head.wrap(executor) eq executor)
+    System.setProperty(SlowStart.Property, "0.5")
+    try assert(wrappers.head.wrap(executor).blocks.isInstanceOf[SlowStartBlocks])
+    finally System.clearProperty(SlowStart.Property)
+  }
+
+  test("blocks of this executor come at once") {
     val blocks = new Instant
-    new SlowStart(blocks, TimeUnit.HOURS.toNanos(1)).fetch(blocks.here, 7, "own", Nothing).get(10, TimeUnit.SECONDS)
-    assert(SlowStart.wrap(blocks) eq blocks)
+    new SlowStartBlocks(blocks, TimeUnit.HOURS.toNanos(1)).fetch(blocks.here, 7, "own", Nothing).get(10, TimeUnit.SECONDS)
   }
 }

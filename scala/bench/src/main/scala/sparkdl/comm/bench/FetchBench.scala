@@ -1,4 +1,4 @@
-package org.apache.spark.storage
+package sparkdl.comm.bench
 
 import java.nio.ByteBuffer
 import java.util.concurrent.{CompletableFuture, LinkedBlockingQueue, TimeUnit}
@@ -9,6 +9,7 @@ import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import com.fasterxml.jackson.databind.node.ObjectNode
 
 import org.apache.spark.{BarrierTaskContext, SparkContext, SparkEnv, SparkdlExecutor}
+import org.apache.spark.storage.PlainFetch
 
 import sparkdl.comm.ps.Notice
 import sparkdl.comm.transport.{BlockServer, BlockSink, ControlPeer, ControlReceiver}
@@ -64,7 +65,7 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
 
   private val rank = task.partitionId()
   private val executor = new SparkdlExecutor(SparkEnv.get.conf)
-  private val blocks = new SparkdlBlocks(SparkEnv.get)
+  private val blocks = executor.blocks
 
   def rows: Seq[String] = {
     sizes.foreach(bytes => blocks.put(Job, name(bytes), Array(direct(contents(rank, bytes)))))
@@ -106,8 +107,8 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
     def allRight(): Boolean = targets.forall(_.isRight)
     val one = Seq(
       Way("fetchBlockSync", 1, bytes) { () =>
-        val data = blocks.fetchPlainly(servers.head, Job, name(bytes))
-        () => data.nioByteBuffer.equals(expected.head)
+        val data = PlainFetch(servers.head, Job, name(bytes))
+        () => data.equals(expected.head)
       },
       Way("fetch", 1, bytes) { () =>
         await(start(0))
