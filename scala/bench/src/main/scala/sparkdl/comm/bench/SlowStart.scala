@@ -1,8 +1,9 @@
 package sparkdl.comm.bench
 
 import java.nio.ByteBuffer
-import java.util.concurrent.{CompletableFuture, ConcurrentHashMap, Executors, TimeUnit}
+import java.util.concurrent.{CompletableFuture, ConcurrentHashMap}
 
+import sparkdl.comm.{Clock, SystemClock}
 import sparkdl.comm.transport.{BlockServer, BlockSink, Blocks, ControlPlane, ControlReceiver, Transport, TransportWrapper}
 
 /** Wraps the transport in executors whose JVM has the property [[SlowStart.Property]]. */
@@ -11,7 +12,7 @@ final class SlowStart extends TransportWrapper {
     sys.props.get(SlowStart.Property).fold(transport) { seconds =>
       new Transport {
         override def host: String = transport.host
-        override val blocks: Blocks = new SlowStartBlocks(transport.blocks, (seconds.toDouble * 1e9).toLong)
+        override val blocks: Blocks = new SlowStartBlocks(transport.blocks, (seconds.toDouble * 1e9).toLong, SystemClock)
         override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane =
           transport.openControl(firstPort, portCount, receiver)
       }
@@ -32,26 +33,18 @@ object SlowStart {
  * them each time. Of the fetches from one server one starts up at a time, which takes `startupNanos`; meanwhile those that
  * have started go on.
  */
-private[bench] final class SlowStartBlocks(blocks: Blocks, startupNanos: Long) extends Blocks {
-  private val starters = Executors.newScheduledThreadPool(
-    1,
-    task => {
-      val thread = new Thread(task, "sparkdl-lab-startup")
-      thread.setDaemon(true)
-      thread
-    }
-  )
+private[bench] final class SlowStartBlocks(blocks: Blocks, startupNanos: Long, clock: Clock) extends Blocks {
 
-  /** When the last start-up from each server ends, by System.nanoTime. */
+  /** When the last start-up from each server ends, by `clock`. */
   private val ends = new ConcurrentHashMap[BlockServer, java.lang.Long]
 
   override def fetch(from: BlockServer, job: Long, name: String, sink: BlockSink): CompletableFuture[Void] =
     if (from == here) blocks.fetch(from, job, name, sink)
     else {
-      val now = System.nanoTime
+      val now = clock.nanoTime
       val end = ends.compute(from, (_, last) => (if (last == null) now else math.max(now, last)) + startupNanos)
       val started = new CompletableFuture[Void]
-      starters.schedule(() => started.complete(null), end - now, TimeUnit.NANOSECONDS)
+      clock.after(end - now)(started.complete(null))
       started.thenCompose(_ => blocks.fetch(from, job, name, sink))
     }
 

@@ -2,12 +2,13 @@ package sparkdl.comm.bench
 
 import java.nio.ByteBuffer
 import java.util.ServiceLoader
-import java.util.concurrent.{CompletableFuture, ConcurrentLinkedQueue, TimeUnit}
+import java.util.concurrent.CompletableFuture
 
 import scala.jdk.CollectionConverters._
 
 import org.scalatest.funsuite.AnyFunSuite
 
+import sparkdl.comm.Clock
 import sparkdl.comm.transport._
 
 class SlowStartSpec extends AnyFunSuite {
@@ -17,9 +18,17 @@ class SlowStartSpec extends AnyFunSuite {
     override def write(from: ByteBuffer): Unit = ()
   }
 
-  /** Blocks whose fetches end at once. `fetched`: when each began. */
+  /** Keeps what is to run later: how long after now, and what. */
+  private final class Later extends Clock {
+    var tasks = Vector.empty[(Long, () => Unit)]
+    override def nanoTime: Long = 1000
+    override def await(done: CompletableFuture[_], deadline: Long): Unit = throw new UnsupportedOperationException
+    override def after(nanos: Long)(task: => Unit): Unit = tasks :+= ((nanos, () => task))
+  }
+
+  /** Blocks whose fetches end at once. */
   private final class Instant extends Blocks {
-    val fetched = new ConcurrentLinkedQueue[(String, Long)]
+    var fetched = Vector.empty[String]
 
     override def fetchAbove: Long = 64 << 10
     override def here: BlockServer = BlockServer("here", 1, "0")
@@ -27,22 +36,22 @@ class SlowStartSpec extends AnyFunSuite {
     override def retire(job: Long, name: String, over: () => Boolean): Boolean = true
     override def status(job: Long, name: String): Option[(Long, Long)] = None
     override def fetch(from: BlockServer, job: Long, name: String, sink: BlockSink): CompletableFuture[Void] = {
-      fetched.add((name, System.nanoTime))
+      fetched :+= name
       CompletableFuture.completedFuture(null)
     }
   }
 
   test("start-ups from one server come one after another, those from several at the same time") {
-    val (blocks, startup) = (new Instant, TimeUnit.MILLISECONDS.toNanos(60))
-    val slow = new SlowStartBlocks(blocks, startup)
-    val begin = System.nanoTime
+    val (blocks, clock) = (new Instant, new Later)
+    val slow = new SlowStartBlocks(blocks, startupNanos = 60, clock)
     val fetches = for (name <- Seq("first", "second", "third"); server <- Seq("a", "b"))
       yield slow.fetch(BlockServer(server, 1, server), 7, s"$name of $server", Nothing)
-    fetches.foreach(_.get(10, TimeUnit.SECONDS))
-    val when = blocks.fetched.asScala.toMap
-    for ((name, number) <- Seq("first", "second", "third").zipWithIndex; server <- Seq("a", "b"))
-      assert(when(s"$name of $server") >= begin + (number + 1) * startup, s"$name of $server")
-    assert(when("second of a") > when("first of b"))
+    assert(clock.tasks.map(_._1) === Seq(60, 60, 120, 120, 180, 180))
+    assert(blocks.fetched.isEmpty)
+    clock.tasks.foreach(_._2.apply())
+    assert(blocks.fetched === (for (name <- Seq("first", "second", "third"); server <- Seq("a", "b"))
+      yield s"$name of $server"))
+    assert(fetches.forall(_.isDone))
   }
 
   private final class Executor(override val blocks: Blocks) extends Transport {
@@ -63,6 +72,6 @@ class SlowStartSpec extends AnyFunSuite {
 
   test("blocks of this executor come at once") {
     val blocks = new Instant
-    new SlowStartBlocks(blocks, TimeUnit.HOURS.toNanos(1)).fetch(blocks.here, 7, "own", Nothing).get(10, TimeUnit.SECONDS)
+    assert(new SlowStartBlocks(blocks, 60, new Later).fetch(blocks.here, 7, "own", Nothing).isDone)
   }
 }

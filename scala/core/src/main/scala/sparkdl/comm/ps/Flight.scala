@@ -4,7 +4,7 @@ import java.nio.ByteBuffer
 import java.util.concurrent.{CompletableFuture, CompletionStage, Executor}
 import java.util.function.{Function => JFunction}
 
-import sparkdl.comm.CommException
+import sparkdl.comm.{Clock, CommException}
 
 /**
  * When a block came, by System.nanoTime, which Python's time.perf_counter agrees with: asked for, first byte, last byte.
@@ -24,6 +24,7 @@ private[ps] final class Part(
     val from: Int,
     sink: SegmentSink,
     overNetwork: Boolean,
+    clock: Clock,
     ready: CompletableFuture[Notice],
     starter: Executor,
     fetch: SegmentSink => CompletableFuture[Void],
@@ -49,14 +50,14 @@ private[ps] final class Part(
     } else CompletableFuture.supplyAsync(() => start(), starter).thenCompose[Void](fetching => fetching)
 
   private def start(): CompletableFuture[Void] = {
-    asked = System.nanoTime
+    asked = clock.nanoTime
     fetch(sink)
   }
 
   val done: CompletableFuture[Void] = ready
     .thenCompose[Void](take)
     .whenComplete { (_, cause) =>
-      ended = System.nanoTime
+      ended = clock.nanoTime
       if (cause != null) broken(cause)
     }
 

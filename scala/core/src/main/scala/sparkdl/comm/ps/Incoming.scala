@@ -6,7 +6,6 @@ import java.util.concurrent.{
   ConcurrentHashMap,
   ExecutionException,
   Executor,
-  TimeUnit,
   TimeoutException
 }
 import java.util.function.{Function => JFunction}
@@ -52,7 +51,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
     def broken(cause: Throwable): Unit = fail(describe(cause, s"fetch block $name from rank $from", from))
     val overNetwork = server.executorId != here.executorId
     val starter = starters.computeIfAbsent(from, _ => new InTurn(node.pool))
-    new Part(from, sink, overNetwork, ready, starter, node.blocks.fetch(server, job, name, _), broken)
+    new Part(from, sink, overNetwork, node.clock, ready, starter, node.blocks.fetch(server, job, name, _), broken)
   }
 
   /**
@@ -67,9 +66,9 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
       .whenComplete((_, cause) => if (cause != null) fail(describe(cause, what, rank)))
   }
 
-  /** Waits for `done` until `deadline` of System.nanoTime; `late` makes the exception of a wait that took too long. */
+  /** Waits for `done` until `deadline` of the node's clock; `late` makes the exception of a wait that took too long. */
   def await(done: CompletableFuture[_], deadline: Long)(late: => CommException): Unit =
-    try CompletableFuture.anyOf(done, failed).get(deadline - System.nanoTime, TimeUnit.NANOSECONDS)
+    try node.clock.await(CompletableFuture.anyOf(done, failed), deadline)
     catch {
       case e: ExecutionException => throw (if (hasFailed) firstFailure else e.getCause)
       case _: TimeoutException => throw late

@@ -47,6 +47,7 @@ final case class Transfer(
 final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   import PsSession._
 
+  private val clock = node.clock
   private val incoming = new Incoming(job, rank, node)
   private val outgoing = new Outgoing(job, rank, node)
 
@@ -158,7 +159,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   /** Waits until the parameters of `version` are here, up to those of `batch`. */
   def pull(version: Long, batch: Int): Transfer = {
     checkUsable()
-    val begin = System.nanoTime
+    val begin = clock.nanoTime
     val from = pulled
     while (pulled <= batch) {
       val flight = pulling(pulled)
@@ -180,7 +181,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
       retire(Notice.Gradients, version - 1)
     }
     node.metrics.pulledBytes.inc(bytes)
-    node.metrics.pullTime.update(System.nanoTime - begin, TimeUnit.NANOSECONDS)
+    node.metrics.pullTime.update(clock.nanoTime - begin, TimeUnit.NANOSECONDS)
     Transfer(bytes, flights.map(_.times))
   }
 
@@ -203,10 +204,10 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   /** Waits until this rank's shard has the sum of all ranks' gradients of a batch. */
   def collect(version: Long, batch: Int): Transfer = {
     checkUsable()
-    val begin = System.nanoTime
+    val begin = clock.nanoTime
     val found = gathering(batch)
     finish(found.flight, found.sum, begin, s"push of batch $batch", version, Notice.Gradients, batch)
-    val reduced = System.nanoTime
+    val reduced = clock.nanoTime
     val arrived = found.flight.times.map(_.ended).foldLeft(begin)(_ max _)
     if (!found.slice.isEmpty) retire(Notice.Parameters, version)
     collected += 1
@@ -237,8 +238,8 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
    */
   def close(): Unit = {
     fail(new CommException("Closed", s"rank $rank left"))
-    val end = System.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds)
-    if (outgoing.clear(() => System.nanoTime >= end)) free()
+    val end = clock.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds)
+    if (outgoing.clear(() => clock.nanoTime >= end)) free()
     else {
       // One that is stopped, say. It ends its read, or its connection ends; until then the memory has to stay.
       log.warn("A peer still reads blocks of rank {}; they are retired when it is done or gone", rank)
@@ -276,10 +277,10 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     val own = new CompletableFuture[Void]
     val small = slice.shape.count * map.wire.bytes <= node.blocks.fetchAbove
     val sum = incoming.compute(s"add up batch $batch of version $version", small, flight.all, own) {
-      val begun = System.nanoTime
+      val begun = clock.nanoTime
       math.reduce(slice)
       tellSummed(version, summed, batch)
-      Span(begun, System.nanoTime)
+      Span(begun, clock.nanoTime)
     }
     new Gathering(slice, flight, own, sum)
   }
@@ -290,7 +291,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
       name: String,
       targets: IndexedSeq[(Long, Long)]
   ): Part =
-    incoming.fetch(from, peers(from).blocks, peers(rank).blocks, ready, name, new SegmentSink(segment, targets))
+    incoming.fetch(from, peers(from).blocks, peers(rank).blocks, ready, name, new SegmentSink(segment, targets, clock))
 
   /** Waits for `done`, which comes with or after all of `flight`. */
   private def finish(
@@ -328,8 +329,8 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   }
 
   private def retire(kind: Notice.Kind, version: Long): Unit = {
-    val end = deadline(System.nanoTime)
-    outgoing.retire(kind, version, () => incoming.hasFailed || System.nanoTime >= end).foreach { name =>
+    val end = deadline(clock.nanoTime)
+    outgoing.retire(kind, version, () => incoming.hasFailed || clock.nanoTime >= end).foreach { name =>
       incoming.checkNotFailed()
       throw new CommException("Deadline", s"a reader still held block $name of rank $rank after $timeoutSeconds s")
     }

@@ -2,14 +2,15 @@ package sparkdl.comm.ps
 
 import java.nio.ByteBuffer
 
+import sparkdl.comm.Clock
 import sparkdl.comm.transport.BlockSink
 
 /** Writes a block to successive ranges of a segment, given as (byte offset, bytes). */
-final class SegmentSink(segment: Segment, targets: IndexedSeq[(Long, Long)]) extends BlockSink {
+final class SegmentSink(segment: Segment, targets: IndexedSeq[(Long, Long)], clock: Clock) extends BlockSink {
   private var target = 0
   private var filled = 0L
 
-  /** When the first bytes came, by System.nanoTime; 0 before. */
+  /** When the first bytes came, by `clock`; 0 before. */
   @volatile private var begun = 0L
   def firstByteNanos: Long = begun
 
@@ -22,7 +23,7 @@ final class SegmentSink(segment: Segment, targets: IndexedSeq[(Long, Long)]) ext
   }
 
   override def write(from: ByteBuffer): Unit = segment.access {
-    if (begun == 0) begun = System.nanoTime
+    if (begun == 0) begun = clock.nanoTime
     val end = from.limit()
     while (from.position() < end) {
       val (offset, length) = targets(target)

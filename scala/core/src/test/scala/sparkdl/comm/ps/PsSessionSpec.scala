@@ -2,24 +2,36 @@ package sparkdl.comm.ps
 
 import java.nio.ByteOrder
 import java.nio.file.Path
-import java.util.concurrent.CountDownLatch
+import java.util.concurrent.{CountDownLatch, SynchronousQueue, ThreadPoolExecutor, TimeUnit}
+import java.util.concurrent.atomic.AtomicInteger
 
+import scala.concurrent.{Await, ExecutionContext, Future}
+import scala.concurrent.duration._
 import scala.jdk.CollectionConverters._
 
 import com.codahale.metrics.MetricRegistry
-import org.scalatest.concurrent.Eventually
 import org.scalatest.funsuite.AnyFunSuite
-import org.scalatest.time.SpanSugar._
 
-import sparkdl.comm.{CommConf, CommException}
+import sparkdl.comm.{CommConf, CommException, ManualClock}
 import sparkdl.comm.ibatch.Batch
 import sparkdl.comm.transport.{InMemoryNetwork, InMemoryTransport}
 
 /** Two ranks on an in-memory network. */
-class PsSessionSpec extends AnyFunSuite with Eventually {
-  implicit override val patienceConfig: PatienceConfig = PatienceConfig(timeout = 20.seconds)
+class PsSessionSpec extends AnyFunSuite {
   private val Job = 7L
+  private val TimeoutSeconds = 5L
+  private var clock: ManualClock = _
   private var executors: IndexedSeq[InMemoryTransport] = IndexedSeq.empty
+  private var pools: IndexedSeq[CountingPool] = IndexedSeq.empty
+
+  private final class CountingPool
+      extends ThreadPoolExecutor(0, Int.MaxValue, 1, TimeUnit.SECONDS, new SynchronousQueue[Runnable]) {
+    val tasks = new AtomicInteger
+    override def execute(task: Runnable): Unit = {
+      tasks.incrementAndGet()
+      super.execute(task)
+    }
+  }
 
   private final class Worker(val session: PsSession, val map: SegmentMap, path: String, byLayer: Boolean) {
     private val batches =
@@ -56,10 +68,14 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
   ): Unit = {
     val network = new InMemoryNetwork
     executors = IndexedSeq.tabulate(2)(network.executor)
-    val nodes = executors.map(new PsNode(_, CommConf(0, 1), new MetricRegistry))
+    clock = new ManualClock
+    pools = IndexedSeq.fill(2)(new CountingPool)
+    val nodes = executors.zip(pools).map { case (executor, pool) =>
+      new PsNode(executor, CommConf(0, 1), new MetricRegistry, clock, Some(pool))
+    }
     val peers = IndexedSeq.tabulate(2)(rank => Peer("here", rank, executors(rank).here))
     val sessions = nodes.indices.map(rank => nodes(rank).join(Job, rank))
-    val maps = sessions.map(_.open(peers, layers.toIndexedSeq, WireFormat.Fp32, ahead, 5))
+    val maps = sessions.map(_.open(peers, layers.toIndexedSeq, WireFormat.Fp32, ahead, TimeoutSeconds.toDouble))
     Memory.withPath(maps(0).bytes) { first =>
       Memory.withPath(maps(1).bytes) { second =>
         val paths = IndexedSeq(first, second)
@@ -114,13 +130,11 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
     withWorkers(Seq.fill(8)(40000L), ahead = false, byLayer = true) { workers =>
       val connected = new CountDownLatch(1)
       executors(0).connected = connected
-      workers.foreach(worker => (0 until 8).foreach(worker.session.push(0, _)))
-      eventually(assert(executors(0).fetched.get > 0))
-      Thread.sleep(200) // others that start would be there by now; where none do it does not matter how long
-      val atOnce = executors(0).fetched.get
+      (0 until 8).foreach(workers(1).session.push(0, _)) // each tells rank 0 at once, on this thread
+      assert(pools(0).tasks.get === 1)
       connected.countDown()
+      (0 until 8).foreach(workers(0).session.push(0, _))
       workers.foreach(worker => (0 until 8).foreach(worker.session.collect(0, _)))
-      assert(atOnce === 1)
       assert(executors(0).fetched.get === 8)
     }
   }
@@ -131,9 +145,26 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
       assert(workers(0).mappings === 2, "the session's and the test's own")
       executors(0).heldAttempts = executors(0).attemptsToRetire.get + 4
       workers(0).session.close()
-      assert(!executors(0).published.isEmpty)
-      eventually(assert(executors(0).published.isEmpty))
-      eventually(assert(workers(0).mappings === 1))
+      clock.advance(3)
+      assert(!executors(0).published.isEmpty && workers(0).mappings === 2)
+      clock.advance(1)
+      assert(executors(0).published.isEmpty && workers(0).mappings === 1)
+    }
+  }
+
+  test("a wait for a rank that does not push ends at its deadline, and names that rank and the key to change") {
+    withWorkers(1600) { workers =>
+      workers(0).session.push(0, 0)
+      val waiting = Future(intercept[CommException](workers(0).session.collect(0, 0)))(ExecutionContext.global)
+      clock.awaitWaiter()
+      clock.advance(TimeoutSeconds - 1)
+      assert(!waiting.isCompleted)
+      clock.advance(1)
+      val error = Await.result(waiting, 20.seconds)
+      assert(error.kind === "Deadline" && error.peer === 1)
+      Seq(s"waited $TimeoutSeconds.0 s for rank 1", "spark.sparkdl.comm.timeout").foreach(part =>
+        assert(error.getMessage.contains(part))
+      )
     }
   }
 

@@ -27,8 +27,8 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
   /** Fetches that this executor began. */
   val fetched = new AtomicInteger
 
-  /** How often the control plane was opened. */
-  val opened = new AtomicInteger
+  /** How often the control plane was opened, and how often closed. */
+  val opened, closed = new AtomicInteger
 
   val attemptsToRetire = new AtomicInteger
 
@@ -52,7 +52,7 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
     new ControlPlane {
       override def port: Int = number
       override def connect(host: String, port: Int): ControlPeer = message => network.executor(port).deliver(message)
-      override def close(): Unit = ()
+      override def close(): Unit = closed.incrementAndGet()
     }
   }
 
