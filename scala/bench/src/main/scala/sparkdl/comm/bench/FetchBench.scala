@@ -43,7 +43,7 @@ object FetchBench {
 
   private final class Target(expected: ByteBuffer) extends BlockSink {
     private val memory = ByteBuffer.allocateDirect(expected.remaining)
-    override val bytes: Long = expected.remaining
+    override val maxBytes: Long = expected.remaining
     override def restart(): Unit = memory.clear()
     override def write(from: ByteBuffer): Unit = memory.put(from)
     def isRight: Boolean = memory.flip().equals(expected)

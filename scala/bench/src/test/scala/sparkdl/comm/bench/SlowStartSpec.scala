@@ -13,7 +13,7 @@ import sparkdl.comm.transport._
 
 class SlowStartSpec extends AnyFunSuite {
   private object Nothing extends BlockSink {
-    override def bytes: Long = 0
+    override def maxBytes: Long = 0
     override def restart(): Unit = ()
     override def write(from: ByteBuffer): Unit = ()
   }

@@ -15,7 +15,7 @@ import org.slf4j.LoggerFactory
 
 import sparkdl.comm.{Build, CommException}
 import sparkdl.comm.ibatch.{Batch, PlanRequest}
-import sparkdl.comm.ps.{Peer, PsNode, PsSession, SegmentMap, Transfer, WireFormat}
+import sparkdl.comm.ps.{BlockEncoding, Encodings, MappedSegment, Peer, PsNode, PsSession, SegmentMap, Transfer}
 import sparkdl.comm.transport.BlockServer
 
 /**
@@ -86,7 +86,7 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
   private def perform(op: String, request: JsonNode, reply: ObjectNode): Unit = op match {
     case "hello" => hello(request, reply)
     case "open" => open(request, reply)
-    case "attach" => current.attach(text(request, "path"), batches(request, "pull"), batches(request, "push"))
+    case "attach" => current.attach(MappedSegment.map(text(request, "path"), _), batches(request, "pull"), batches(request, "push"))
     case "plan" => PlanRequest.answer(request, reply)
     case "cut" => current.cut(batches(request, "pull"), batches(request, "push"))
     case "publish" => current.publish(number(request, "version"), batch(request))
@@ -143,8 +143,8 @@ final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: =
       )
     }
     val layers = elements(request, "layers").map(_.asLong)
-    val wire = WireFormat(text(request, "wire"))
-    val map = current.open(peers, layers, wire, flag(request, "ahead"), request.path("timeout").asDouble)
+    val encodings = Encodings(BlockEncoding(text(request, "wire")))
+    val map = current.open(peers, layers, encodings, flag(request, "ahead"), request.path("timeout").asDouble)
     describe(map, reply)
   }
 

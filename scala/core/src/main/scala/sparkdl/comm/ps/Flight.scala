@@ -33,15 +33,21 @@ private[ps] final class Part(
   @volatile private var asked = 0L
   @volatile private var ended = 0L
 
-  /** Bytes that cross the network for it. */
-  val bytes: Long = if (overNetwork) sink.bytes else 0
+  /** Bytes that cross the network for it, at most. */
+  val maxBytes: Long = if (overNetwork) sink.maxBytes else 0
+
+  /** Bytes that crossed the network for it. */
+  def bytes: Long = if (overNetwork) received else 0
+
+  /** Bytes of the block, once it is here. */
+  def received: Long = sink.received
 
   private val take: JFunction[Notice, CompletionStage[Void]] = notice =>
     if (notice.holdsBlock) {
-      if (notice.bytes.length != sink.bytes)
+      if (!sink.expects(notice.bytes.length))
         throw new CommException(
           "Protocol",
-          s"a notice of rank $from holds ${notice.bytes.length} bytes, expected ${sink.bytes}",
+          s"a notice of rank $from holds ${notice.bytes.length} bytes, expected ${sink.maxBytes}",
           from
         )
       sink.write(ByteBuffer.wrap(notice.bytes))
@@ -61,7 +67,7 @@ private[ps] final class Part(
       if (cause != null) broken(cause)
     }
 
-  def times: Fetched = Fetched(from, asked, sink.firstByteNanos, ended, sink.bytes)
+  def times: Fetched = Fetched(from, asked, sink.firstByteNanos, ended, sink.received)
 }
 
 private[ps] object Part {
@@ -71,7 +77,7 @@ private[ps] object Part {
 /** The blocks of one batch, from all ranks that have some of it. */
 private[ps] final class Flight(val parts: Seq[Part]) {
   val all: CompletableFuture[Void] = CompletableFuture.allOf(parts.map(_.done): _*)
-  val bytes: Long = parts.map(_.bytes).sum
+  def bytes: Long = parts.map(_.bytes).sum
   def times: Seq[Fetched] = parts.map(_.times)
 }
 

@@ -1,6 +1,5 @@
 package sparkdl.comm.ps
 
-import java.nio.ByteBuffer
 import java.util.BitSet
 import java.util.concurrent.{CompletableFuture, TimeUnit}
 
@@ -55,7 +54,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   private var timeoutSeconds = 0.0
   private var map: SegmentMap = _
   private var segment: Segment = _
-  private var math: ShardMath = _
+  private var blocks: SegmentBlocks = _
 
   // What each server has of each batch: by batch, then server.
   private var pulls: IndexedSeq[IndexedSeq[ShardSlice]] = IndexedSeq.empty
@@ -76,7 +75,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   def open(
       peers: IndexedSeq[Peer],
       layers: IndexedSeq[Long],
-      wire: WireFormat,
+      encodings: Encodings,
       ahead: Boolean,
       timeoutSeconds: Double
   ): SegmentMap = {
@@ -89,17 +88,20 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
       incoming.checkNotFailed()
       outgoing.connect(other, peers(other))
     }
-    map = new SegmentMap(new ShardLayout(layers, peers.size), rank, wire, ahead)
+    map = new SegmentMap(new ShardLayout(layers, peers.size), rank, encodings, ahead)
     map
   }
 
-  /** `pull` and `push`: as in [[cut]], for the first version. */
-  def attach(path: String, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
+  /**
+   * @param memory gives the segment of so many bytes
+   * @param pull and `push`: as in [[cut]], for the first version
+   */
+  def attach(memory: Long => Segment, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
     if (map == null || segment != null) throw new CommException("Protocol", "attach comes once, and after open")
-    segment = Segment.map(path, map.bytes)
-    math = new ShardMath(segment, map)
+    segment = memory(map.bytes)
+    blocks = new SegmentBlocks(segment, map)
     cut(pull, push)
-    if (map.wire == WireFormat.Fp32) complete = 0 // all ranks begin with the same values
+    if (map.encodings.parameters.inPlace) complete = 0 // all ranks begin with the same values
     gathering = gather(0)
   }
 
@@ -123,17 +125,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   def publish(version: Long, batch: Int): Unit = {
     checkUsable()
     val slice = pulls(batch)(rank)
-    if (!slice.isEmpty) {
-      val staging = map.shardStaging(slice)
-      val parameters = map.parameters(version)
-      map.wire match {
-        case half: WireFormat.Half => math.stageMaster(half, slice, parameters)
-        case WireFormat.Fp32 =>
-          if (map.ahead) math.placeMaster(slice, parameters)
-          math.stage(parameters, slice.shape, staging)
-      }
-      segment.access(outgoing.parameters(batch, version, chunks(parameters, slice.shape, staging)))
-    }
+    if (!slice.isEmpty) segment.access(outgoing.parameters(batch, version, blocks.ofParameters(slice, version)))
   }
 
   /** Begins to fetch the other shards' parameters of `version`, each batch as it is published. */
@@ -142,16 +134,12 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     if (pulled != pulling.size)
       throw new CommException("Protocol", s"prefetch of version $version before the last one was pulled")
     pulled = 0
-    val parameters = map.parameters(version)
     pulling = pulls.indices.map { batch =>
       new Flight(others.map(server => server -> pulls(batch)(server)).collect {
         case (server, slice) if !slice.isEmpty =>
           val notice = incoming.notice(Notice.Parameters, server, batch, version)
-          val targets = map.wire match {
-            case WireFormat.Fp32 => slice.shape.ranges.map(range => (parameters + range.start * 4, range.count * 4))
-            case _: WireFormat.Half => IndexedSeq((map.pullbox(server, slice), slice.shape.count * 2))
-          }
-          fetch(server, notice, BlockNames.parameters(server, batch, version), targets)
+          val sink = sinkFor(blocks.parametersArriveAt(slice, version), map.encodings.parameters, slice)
+          fetch(server, notice, BlockNames.parameters(server, batch, version), sink)
       })
     }
   }
@@ -164,14 +152,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     while (pulled <= batch) {
       val flight = pulling(pulled)
       finish(flight, flight.all, begin, s"pull of batch $pulled", version, Notice.Parameters, pulled)
-      map.wire match {
-        case half: WireFormat.Half =>
-          flight.parts.map(_.from).foreach { server =>
-            val slice = pulls(pulled)(server)
-            math.unpack(half, map.pullbox(server, slice), slice.shape, map.parameters(version))
-          }
-        case WireFormat.Fp32 => ()
-      }
+      flight.parts.foreach(part => blocks.placeParameters(pulls(pulled)(part.from), version, part.received))
       pulled += 1
     }
     val flights = pulling.slice(from, pulled)
@@ -192,11 +173,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
       throw new CommException("Protocol", s"push of version $version before all of it was pulled")
     others.foreach { server =>
       val slice = pushes(batch)(server)
-      if (!slice.isEmpty) {
-        val staging = map.gradientStaging(server, slice)
-        math.stage(map.gradients, slice.shape, staging)
-        segment.access(outgoing.gradients(server, batch, version, chunks(map.gradients, slice.shape, staging)))
-      }
+      if (!slice.isEmpty) segment.access(outgoing.gradients(server, batch, version, blocks.ofGradients(slice)))
     }
     gathering(batch).own.complete(null)
   }
@@ -271,27 +248,25 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     val slice = pushes(batch)(rank)
     val flight = new Flight((if (slice.isEmpty) Nil else others).map { worker =>
       val notice = incoming.notice(Notice.Gradients, worker, batch, version)
-      val target = (map.inbox(worker, slice), slice.shape.count * map.wire.bytes)
-      fetch(worker, notice, BlockNames.gradients(worker, rank, batch, version), IndexedSeq(target))
+      val sink = sinkFor(blocks.gradientsArriveAt(worker, slice), map.encodings.gradients, slice)
+      fetch(worker, notice, BlockNames.gradients(worker, rank, batch, version), sink)
     })
     val own = new CompletableFuture[Void]
-    val small = slice.shape.count * map.wire.bytes <= node.blocks.fetchAbove
+    val small = map.encodings.gradients.maxBytes(slice.shape) <= node.blocks.fetchAbove
     val sum = incoming.compute(s"add up batch $batch of version $version", small, flight.all, own) {
       val begun = clock.nanoTime
-      math.reduce(slice)
+      blocks.reduce(slice, flight.parts.map(part => part.from -> part.received))
       tellSummed(version, summed, batch)
       Span(begun, clock.nanoTime)
     }
     new Gathering(slice, flight, own, sum)
   }
 
-  private def fetch(
-      from: Int,
-      ready: CompletableFuture[Notice],
-      name: String,
-      targets: IndexedSeq[(Long, Long)]
-  ): Part =
-    incoming.fetch(from, peers(from).blocks, peers(rank).blocks, ready, name, new SegmentSink(segment, targets, clock))
+  private def sinkFor(targets: IndexedSeq[ByteRange], encoding: BlockEncoding, slice: ShardSlice): SegmentSink =
+    new SegmentSink(segment, targets, encoding.canHave(slice.shape, _), clock)
+
+  private def fetch(from: Int, ready: CompletableFuture[Notice], name: String, sink: SegmentSink): Part =
+    incoming.fetch(from, peers(from).blocks, peers(rank).blocks, ready, name, sink)
 
   /** Waits for `done`, which comes with or after all of `flight`. */
   private def finish(
@@ -310,7 +285,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
         if (missing.isEmpty) s"rank $rank did not finish its $what of version $version in $timeoutSeconds s"
         else
           s"rank $rank waited $timeoutSeconds s for ${missing.map(_.from).mkString("rank ", ", rank ", "")}" +
-            s" in $what of version $version (${missing.map(_.bytes).sum} bytes); a rank that needs longer than that" +
+            s" in $what of version $version (${missing.map(_.maxBytes).sum} bytes); a rank that needs longer than that" +
             " for a step needs a larger spark.sparkdl.comm.timeout",
         missing.headOption.fold(-1)(_.from)
       )
@@ -319,14 +294,6 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   }
 
   private def deadline(begin: Long): Long = begin + (timeoutSeconds * 1e9).toLong
-
-  /** What a block serves: what was gathered in `staging`, then the rest from where it lies. */
-  private def chunks(source: Long, shape: BlockShape, staging: Long): Array[ByteBuffer] = map.wire match {
-    case WireFormat.Fp32 =>
-      segment.slices(staging, shape.packedCount * 4) ++
-        shape.direct.flatMap(range => segment.slices(source + range.start * 4, range.count * 4))
-    case _: WireFormat.Half => segment.slices(staging, shape.count * 2)
-  }
 
   private def retire(kind: Notice.Kind, version: Long): Unit = {
     val end = deadline(clock.nanoTime)

@@ -8,7 +8,13 @@ final case class BlockServer(host: String, port: Int, executorId: String)
 
 /** Where the bytes of a block go as they arrive. A failed transfer begins again with [[restart]]. */
 trait BlockSink {
-  def bytes: Long
+
+  /** Most bytes that it takes. */
+  def maxBytes: Long
+
+  /** Whether a block of so many bytes, at most [[maxBytes]], is what should come. */
+  def expects(bytes: Long): Boolean = bytes == maxBytes
+
   def restart(): Unit
 
   /** Takes all that remains in `from`. */

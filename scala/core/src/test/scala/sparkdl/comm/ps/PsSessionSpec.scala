@@ -37,8 +37,8 @@ class PsSessionSpec extends AnyFunSuite {
     private val batches =
       if (byLayer) map.layout.layers.indices.map(layer => Batch(layer + 1, layer + 1))
       else IndexedSeq(Batch(1, map.layout.layers.size))
-    session.attach(path, batches, batches)
-    private val memory = Segment.map(path, map.bytes)
+    session.attach(MappedSegment.map(path, _), batches, batches)
+    private val memory = MappedSegment.map(path, map.bytes)
     def write(offset: Long, value: Float): Unit =
       memory.putFloats(offset, Array.fill(map.layout.total.toInt)(value), map.layout.total.toInt)
     def read(offset: Long): Set[Float] = {
@@ -54,6 +54,11 @@ class PsSessionSpec extends AnyFunSuite {
       try maps.getLines().count(_.endsWith(file))
       finally maps.close()
     }
+    def gradientsOfShard: Set[Float] = map.shard.flatMap { range =>
+      val values = new Array[Float](range.count.toInt)
+      memory.getFloats(map.gradients + range.start * 4, values, values.length)
+      values
+    }.toSet
     def summed: Long = memory.slices(map.summed, 8).head.order(ByteOrder.nativeOrder).getLong
     def writeShard(value: Float): Unit = map.shard.foreach { range =>
       memory.putFloats(map.master(range), Array.fill(range.count.toInt)(value), range.count.toInt)
@@ -63,9 +68,12 @@ class PsSessionSpec extends AnyFunSuite {
   private def withWorkers(layers: Long*)(body: IndexedSeq[Worker] => Unit): Unit =
     withWorkers(layers, ahead = false)(body)
 
-  private def withWorkers(layers: Seq[Long], ahead: Boolean, byLayer: Boolean = false)(
-      body: IndexedSeq[Worker] => Unit
-  ): Unit = {
+  private def withWorkers(
+      layers: Seq[Long],
+      ahead: Boolean,
+      byLayer: Boolean = false,
+      encodings: Encodings = Encodings(Fp32)
+  )(body: IndexedSeq[Worker] => Unit): Unit = {
     val network = new InMemoryNetwork
     executors = IndexedSeq.tabulate(2)(network.executor)
     clock = new ManualClock
@@ -75,7 +83,7 @@ class PsSessionSpec extends AnyFunSuite {
     }
     val peers = IndexedSeq.tabulate(2)(rank => Peer("here", rank, executors(rank).here))
     val sessions = nodes.indices.map(rank => nodes(rank).join(Job, rank))
-    val maps = sessions.map(_.open(peers, layers.toIndexedSeq, WireFormat.Fp32, ahead, TimeoutSeconds.toDouble))
+    val maps = sessions.map(_.open(peers, layers.toIndexedSeq, encodings, ahead, TimeoutSeconds.toDouble))
     Memory.withPath(maps(0).bytes) { first =>
       Memory.withPath(maps(1).bytes) { second =>
         val paths = IndexedSeq(first, second)
@@ -123,6 +131,18 @@ class PsSessionSpec extends AnyFunSuite {
     withWorkers(40000) { workers =>
       iterate(workers)
       assert(executors.map(_.served.get) === Seq(2, 2))
+    }
+  }
+
+  test("gradients in an encoding whose blocks differ in size come in as many bytes as they have") {
+    withWorkers(Seq(40000L, 1600L), ahead = false, encodings = Encodings(Fp32, NonZeros)) { workers =>
+      workers.foreach(worker => worker.write(worker.map.gradients, 0f))
+      workers(0).write(workers(0).map.gradients, 1f)
+      workers.foreach(_.session.push(0, 0))
+      val bytes = workers.map(_.session.collect(0, 0).bytes)
+      workers.foreach(worker => assert(worker.gradientsOfShard === Set(1f)))
+      val shard = workers(1).map.shard.map(_.count).sum
+      assert(bytes === Seq(4, 4 + shard * 8))
     }
   }
 

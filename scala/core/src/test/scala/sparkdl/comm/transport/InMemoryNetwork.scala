@@ -70,7 +70,10 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
     if (!connected.await(20, TimeUnit.SECONDS)) throw new IllegalStateException("a test left its fetches waiting")
     val server = network.executor(from.port)
     server.served.incrementAndGet()
-    server.published.get(name).foreach(chunk => sink.write(chunk.duplicate))
-    CompletableFuture.completedFuture(null)
+    val block = server.published.get(name)
+    block.foreach(chunk => sink.write(chunk.duplicate))
+    val bytes = block.map(_.remaining.toLong).sum
+    if (sink.expects(bytes)) CompletableFuture.completedFuture(null)
+    else CompletableFuture.failedFuture(new IllegalStateException(s"block $name has $bytes bytes"))
   }
 }

@@ -146,8 +146,8 @@ private object SparkdlBlocks {
 
     def finish(block: String, done: CompletableFuture[Void]): Unit =
       if (broken.isDefined) done.completeExceptionally(broken.get)
-      else if (received == sink.bytes) done.complete(null)
-      else done.completeExceptionally(new IOException(s"block $block has $received bytes, expected ${sink.bytes}"))
+      else if (received <= sink.maxBytes && sink.expects(received)) done.complete(null)
+      else done.completeExceptionally(new IOException(s"block $block has $received bytes, expected ${sink.maxBytes}"))
 
     override def createTempFile(conf: TransportConf): DownloadFile = this
     override def registerTempFileToClean(file: DownloadFile): Boolean = true
@@ -163,7 +163,7 @@ private object SparkdlBlocks {
         override def write(from: ByteBuffer): Int = {
           val count = from.remaining
           received += count
-          if (broken.isEmpty && received <= sink.bytes)
+          if (broken.isEmpty && received <= sink.maxBytes)
             try sink.write(from)
             catch { case NonFatal(e) => broken = Some(e) }
           from.position(from.limit())

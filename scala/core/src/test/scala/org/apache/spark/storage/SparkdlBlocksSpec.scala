@@ -37,7 +37,7 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   override def afterAll(): Unit = context.stop()
 
-  private class Collected(override val bytes: Long) extends BlockSink {
+  private class Collected(override val maxBytes: Long) extends BlockSink {
     private val received = new java.io.ByteArrayOutputStream
     override def restart(): Unit = received.reset()
     override def write(from: ByteBuffer): Unit = {
