@@ -24,7 +24,7 @@ from sparkdl_comm.errors import (
 )
 
 PROTOCOL = 6
-#: What holds nothing in its answer, and is done many times in an iteration.
+#: What holds nothing in its answer, and is done many times in an iteration; PostedRequest on the executor's side.
 POSTED = frozenset({"cut", "publish", "prefetch", "push"})
 MAX_FRAME = 16 << 20
 ADVERTISEMENT = "sparkdl-bridge.json"
