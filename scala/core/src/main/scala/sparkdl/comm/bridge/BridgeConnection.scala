@@ -63,14 +63,14 @@ private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNod
     try operations.perform(BridgeRequest.parse(request)).put("ok", true)
     catch {
       case e: CommException => refusal(name, e.kind, e.getMessage).put("peer", e.peer)
-      case e: IllegalArgumentException => refusal(name, "Protocol", e.getMessage)
+      case e: IllegalArgumentException => refusal(name, CommException.Protocol, e.getMessage)
       case NonFatal(e) =>
         log.error("A bridge request failed", e)
-        refusal(name, "Internal", e.toString)
+        refusal(name, CommException.Internal, e.toString)
     }
 
-  private def refusal(name: String, kind: String, message: String): ObjectNode =
-    Frames.newObject().put("ok", false).put("op", name).put("error", kind).put("message", message)
+  private def refusal(name: String, kind: CommException.Kind, message: String): ObjectNode =
+    Frames.newObject().put("ok", false).put("op", name).put("error", kind.name).put("message", message)
 }
 
 private[bridge] object BridgeConnection {

@@ -19,7 +19,7 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
   /** The worker is gone: what waits for others ends, and so does a copy. Called at any time, on any thread. */
   def abort(): Unit = {
     workerGone = true
-    session.foreach(open => open.fail(new CommException("Closed", s"the Python worker of rank ${open.rank} is gone")))
+    session.foreach(open => open.fail(new CommException(CommException.Closed, s"the Python worker of rank ${open.rank} is gone")))
   }
 
   def leave(): Unit =
@@ -52,14 +52,14 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
   }
 
   private def current: PsSession =
-    session.getOrElse(throw new CommException("Protocol", "hello has to come first"))
+    session.getOrElse(throw new CommException(CommException.Protocol, "hello has to come first"))
 
   private def hello(request: Hello, reply: ObjectNode): Unit = {
-    if (session.isDefined) throw new CommException("Protocol", "hello came twice")
+    if (session.isDefined) throw new CommException(CommException.Protocol, "hello came twice")
     val ours = BridgeConnection.Protocol
     if (request.protocol != ours)
       throw new CommException(
-        "Plugin",
+        CommException.Plugin,
         s"the Python package speaks bridge protocol ${request.protocol} and the jar $ours: install the two from one version"
       )
     session = Some(node.join(request.job, request.rank))
@@ -73,7 +73,7 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
     request.builds.zipWithIndex.foreach { case (build, rank) =>
       if (build != Build.id)
         throw new CommException(
-          "Plugin",
+          CommException.Plugin,
           s"the executor of rank $rank runs sparkdl-comm $build, and that of rank ${current.rank} ${Build.id}: all need the" +
             " same jar (spark.jars, or what lies on spark.executor.extraClassPath)",
           rank

@@ -96,7 +96,7 @@ private[bridge] object BridgeRequest {
     val known = operations.getOrElse(
       name,
       throw new CommException(
-        "Protocol",
+        CommException.Protocol,
         s"unknown request $name: install the Python package and the jar from one version"
       )
     )

@@ -59,5 +59,5 @@ private[bridge] final class Fields(val message: JsonNode) {
     value
   }
 
-  private def refuse(why: String): Nothing = throw new CommException("Protocol", why)
+  private def refuse(why: String): Nothing = throw new CommException(CommException.Protocol, why)
 }

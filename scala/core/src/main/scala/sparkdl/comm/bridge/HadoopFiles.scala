@@ -97,7 +97,7 @@ final class HadoopFiles(conf: => Configuration, over: () => Boolean) {
   private def explained[T](what: String)(body: => T): T =
     try body
     catch {
-      case e @ (NonFatal(_) | _: LinkageError) => throw new CommException("File", s"cannot $what: $e", cause = e)
+      case e @ (NonFatal(_) | _: LinkageError) => throw new CommException(CommException.File, s"cannot $what: $e", cause = e)
     }
 }
 

@@ -46,7 +46,7 @@ private[ps] final class Part(
     if (notice.holdsBlock) {
       if (!sink.expects(notice.bytes.length))
         throw new CommException(
-          "Protocol",
+          CommException.Protocol,
           s"a notice of rank $from holds ${notice.bytes.length} bytes, expected ${sink.maxBytes}",
           from
         )

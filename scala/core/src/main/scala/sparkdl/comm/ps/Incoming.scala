@@ -81,6 +81,6 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   private def describe(cause: Throwable, what: String, peer: Int): CommException = cause match {
     case known: CommException => known
     case wrapped: CompletionException if wrapped.getCause != null => describe(wrapped.getCause, what, peer)
-    case other => new CommException("PeerLost", s"rank $rank could not $what: $other", peer, other)
+    case other => new CommException(CommException.PeerLost, s"rank $rank could not $what: $other", peer, other)
   }
 }

@@ -28,11 +28,11 @@ private[comm] object MappedSegment {
    */
   def map(path: String, bytes: Long): MappedSegment = {
     if (!path.matches("/proc/[0-9]+/fd/[0-9]+"))
-      throw new CommException("Protocol", s"segment path $path: expected a worker's /proc/PID/fd/N")
+      throw new CommException(CommException.Protocol, s"segment path $path: expected a worker's /proc/PID/fd/N")
     val file = new RandomAccessFile(path, "rw")
     try {
       if (file.length != bytes)
-        throw new CommException("Protocol", s"segment $path has ${file.length} bytes, agreed were $bytes")
+        throw new CommException(CommException.Protocol, s"segment $path has ${file.length} bytes, agreed were $bytes")
       val windows = (0L until bytes by WindowBytes).map { begin =>
         val window =
           file.getChannel.map(FileChannel.MapMode.READ_WRITE, begin, math.min(WindowBytes, bytes - begin))

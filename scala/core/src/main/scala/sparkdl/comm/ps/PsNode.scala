@@ -54,7 +54,7 @@ final class PsNode(
       catch {
         case e: java.net.BindException =>
           val ports = s"spark.sparkdl.comm.ports=${conf.firstPort}-${conf.firstPort + conf.portCount - 1}"
-          throw new CommException("Conf", s"$ports: no port of ${transport.host} is free: $e", cause = e)
+          throw new CommException(CommException.Conf, s"$ports: no port of ${transport.host} is free: $e", cause = e)
       }
     control.get
   }
@@ -70,7 +70,7 @@ final class PsNode(
   def join(job: Long, rank: Int): PsSession = {
     val session = new PsSession(job, rank, this)
     if (sessions.putIfAbsent((job, rank), session) != null)
-      throw new CommException("Protocol", f"rank $rank of job $job%x is already here")
+      throw new CommException(CommException.Protocol, f"rank $rank of job $job%x is already here")
     session
   }
 
@@ -103,7 +103,7 @@ final class PsNode(
     try opened().connect(host, port)
     catch {
       case NonFatal(e) =>
-        throw new CommException("PeerLost", s"the executor of rank $rank ($host:$port) does not answer: $e", rank, e)
+        throw new CommException(CommException.PeerLost, s"the executor of rank $rank ($host:$port) does not answer: $e", rank, e)
     }
 
   override def received(message: Any): Unit = message match {

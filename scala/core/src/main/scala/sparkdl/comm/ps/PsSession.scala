@@ -79,9 +79,9 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
       ahead: Boolean,
       timeoutSeconds: Double
   ): SegmentMap = {
-    if (map != null) throw new CommException("Protocol", "open was called twice")
+    if (map != null) throw new CommException(CommException.Protocol, "open was called twice")
     if (!peers.indices.contains(rank))
-      throw new CommException("Protocol", s"rank $rank is not one of the ${peers.size} peers")
+      throw new CommException(CommException.Protocol, s"rank $rank is not one of the ${peers.size} peers")
     this.peers = peers
     this.timeoutSeconds = timeoutSeconds
     others.foreach { other =>
@@ -97,7 +97,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
    * @param pull and `push`: as in [[cut]], for the first version
    */
   def attach(memory: Long => Segment, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
-    if (map == null || segment != null) throw new CommException("Protocol", "attach comes once, and after open")
+    if (map == null || segment != null) throw new CommException(CommException.Protocol, "attach comes once, and after open")
     segment = memory(map.bytes)
     blocks = new SegmentBlocks(segment, map)
     cut(pull, push)
@@ -117,7 +117,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   private def slices(batches: IndexedSeq[Batch]): IndexedSeq[IndexedSeq[ShardSlice]] = {
     val layers = batches.sortBy(_.first).flatMap(batch => batch.first to batch.last)
     if (layers != (1 to map.layout.layers.size))
-      throw new CommException("Protocol", s"batches ${batches.mkString(", ")} of ${map.layout.layers.size} layers")
+      throw new CommException(CommException.Protocol, s"batches ${batches.mkString(", ")} of ${map.layout.layers.size} layers")
     batches.map(batch => peers.indices.map(map.slice(_, batch)))
   }
 
@@ -132,7 +132,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   def prefetch(version: Long): Unit = {
     checkUsable()
     if (pulled != pulling.size)
-      throw new CommException("Protocol", s"prefetch of version $version before the last one was pulled")
+      throw new CommException(CommException.Protocol, s"prefetch of version $version before the last one was pulled")
     pulled = 0
     pulling = pulls.indices.map { batch =>
       new Flight(others.map(server => server -> pulls(batch)(server)).collect {
@@ -170,7 +170,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   def push(version: Long, batch: Int): Unit = {
     checkUsable()
     if (version != complete)
-      throw new CommException("Protocol", s"push of version $version before all of it was pulled")
+      throw new CommException(CommException.Protocol, s"push of version $version before all of it was pulled")
     others.foreach { server =>
       val slice = pushes(batch)(server)
       if (!slice.isEmpty) segment.access(outgoing.gradients(server, batch, version, blocks.ofGradients(slice)))
@@ -204,7 +204,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   def peerLost(host: String, port: Int): Unit =
     peers.indices
       .find(peer => peer != rank && peers(peer).controlHost == host && peers(peer).controlPort == port)
-      .foreach(peer => fail(new CommException("PeerLost", s"the executor of rank $peer ($host:$port) is gone", peer)))
+      .foreach(peer => fail(new CommException(CommException.PeerLost, s"the executor of rank $peer ($host:$port) is gone", peer)))
 
   /** Ends every wait of this session, now and later, with `cause`. The first cause stays. */
   def fail(cause: CommException): Unit = incoming.fail(cause)
@@ -214,7 +214,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
    * by the thread that runs the operations.
    */
   def close(): Unit = {
-    fail(new CommException("Closed", s"rank $rank left"))
+    fail(new CommException(CommException.Closed, s"rank $rank left"))
     val end = clock.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds)
     if (outgoing.clear(() => clock.nanoTime >= end)) free()
     else {
@@ -281,7 +281,7 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     incoming.await(done, deadline(begin)) {
       val missing = flight.parts.filterNot(_.done.isDone)
       new CommException(
-        "Deadline",
+        CommException.Deadline,
         if (missing.isEmpty) s"rank $rank did not finish its $what of version $version in $timeoutSeconds s"
         else
           s"rank $rank waited $timeoutSeconds s for ${missing.map(_.from).mkString("rank ", ", rank ", "")}" +
@@ -299,12 +299,12 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     val end = deadline(clock.nanoTime)
     outgoing.retire(kind, version, () => incoming.hasFailed || clock.nanoTime >= end).foreach { name =>
       incoming.checkNotFailed()
-      throw new CommException("Deadline", s"a reader still held block $name of rank $rank after $timeoutSeconds s")
+      throw new CommException(CommException.Deadline, s"a reader still held block $name of rank $rank after $timeoutSeconds s")
     }
   }
 
   private def checkUsable(): Unit = {
-    if (segment == null) throw new CommException("Protocol", "no segment is attached")
+    if (segment == null) throw new CommException(CommException.Protocol, "no segment is attached")
     incoming.checkNotFailed()
   }
 }

@@ -61,7 +61,7 @@ private[comm] abstract class BufferSegment(windows: Array[ByteBuffer], windowByt
   override def access[T](body: => T): T = {
     lock.readLock.lock()
     try {
-      if (!open) throw new CommException("Closed", "the parameter segment was closed")
+      if (!open) throw new CommException(CommException.Closed, "the parameter segment was closed")
       body
     } finally lock.readLock.unlock()
   }

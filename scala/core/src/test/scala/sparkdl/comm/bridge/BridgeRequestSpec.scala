@@ -63,7 +63,7 @@ class BridgeRequestSpec extends AnyFunSuite {
       val without = row.get("request").deepCopy[ObjectNode]()
       without.remove(field)
       val error = intercept[CommException](BridgeRequest.parse(without))
-      assert(error.kind === "Protocol" && error.getMessage.contains(s"field $field"), name)
+      assert(error.kind === CommException.Protocol && error.getMessage.contains(s"field $field"), name)
     }
   }
 
@@ -89,7 +89,7 @@ class BridgeRequestSpec extends AnyFunSuite {
       val changed = request(name).deepCopy[ObjectNode]()
       changed.set[JsonNode](field, mapper.readTree(value))
       val error = intercept[CommException](BridgeRequest.parse(changed))
-      assert(error.kind === "Protocol" && error.getMessage.contains(s"field $field"))
+      assert(error.kind === CommException.Protocol && error.getMessage.contains(s"field $field"))
     }
   }
 

@@ -28,6 +28,16 @@ class PsNodeSpec extends AnyFunSuite {
     assert(executor.opened.get === 2)
   }
 
+  test("a port that is taken is an error of the rank that needs it, and names the key to change") {
+    val executor = new InMemoryNetwork().executor(1)
+    executor.portsTaken = true
+    val node = new PsNode(executor, CommConf(40000, 3), new MetricRegistry, clock)
+    val error = intercept[CommException](node.address)
+    assert(error.kind === CommException.Conf && error.getMessage.contains("spark.sparkdl.comm.ports=40000-40002"))
+    executor.portsTaken = false
+    assert(node.address === (("here", 1)))
+  }
+
   test("a rank joins once") {
     val session = node.join(8, 0)
     assert(intercept[CommException](node.join(8, 0)).getMessage.contains("rank 0 of job 8"))

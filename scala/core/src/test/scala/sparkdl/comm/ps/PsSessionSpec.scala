@@ -181,7 +181,7 @@ class PsSessionSpec extends AnyFunSuite {
       assert(!waiting.isCompleted)
       clock.advance(1)
       val error = Await.result(waiting, 20.seconds)
-      assert(error.kind === "Deadline" && error.peer === 1)
+      assert(error.kind === CommException.Deadline && error.peer === 1)
       Seq(s"waited $TimeoutSeconds.0 s for rank 1", "spark.sparkdl.comm.timeout").foreach(part =>
         assert(error.getMessage.contains(part))
       )

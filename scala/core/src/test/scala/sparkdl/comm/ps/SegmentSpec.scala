@@ -41,11 +41,11 @@ class SegmentSpec extends AnyFunSuite {
     intercept[IndexOutOfBoundsException](segment.slices(4000, 97))
     intercept[IndexOutOfBoundsException](segment.put(-1, ByteBuffer.allocate(1)))
     segment.close()
-    assert(intercept[CommException](segment.access(())).kind === "Closed")
+    assert(intercept[CommException](segment.access(())).kind === CommException.Closed)
   }
 
   test("a path that is no open memory file, or has another size, is refused") {
-    assert(intercept[CommException](MappedSegment.map("/etc/passwd", 10)).kind === "Protocol")
-    Memory.withPath(4096)(path => assert(intercept[CommException](MappedSegment.map(path, 8192)).kind === "Protocol"))
+    assert(intercept[CommException](MappedSegment.map("/etc/passwd", 10)).kind === CommException.Protocol)
+    Memory.withPath(4096)(path => assert(intercept[CommException](MappedSegment.map(path, 8192)).kind === CommException.Protocol))
   }
 }

@@ -1,5 +1,6 @@
 package sparkdl.comm.transport
 
+import java.net.BindException
 import java.nio.ByteBuffer
 import java.util.concurrent.{CompletableFuture, ConcurrentHashMap, CountDownLatch, TimeUnit}
 import java.util.concurrent.atomic.AtomicInteger
@@ -30,6 +31,9 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
   /** How often the control plane was opened, and how often closed. */
   val opened, closed = new AtomicInteger
 
+  /** No port is free. */
+  @volatile var portsTaken = false
+
   val attemptsToRetire = new AtomicInteger
 
   /** So many of the attempts to retire a block fail, counted from the first one, as while a reader holds it. */
@@ -47,6 +51,7 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
   override def blocks: Blocks = this
 
   override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane = {
+    if (portsTaken) throw new BindException("Address already in use")
     opened.incrementAndGet()
     this.receiver = receiver
     new ControlPlane {

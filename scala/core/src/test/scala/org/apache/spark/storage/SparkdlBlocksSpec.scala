@@ -1,18 +1,14 @@
 package org.apache.spark.storage
 
-import java.net.{InetAddress, ServerSocket}
+import java.net.{BindException, InetAddress, ServerSocket}
 import java.nio.ByteBuffer
 import java.util.concurrent.{ExecutionException, TimeUnit}
-
-import com.codahale.metrics.MetricRegistry
 
 import org.apache.spark.{SparkConf, SparkContext, SparkEnv, SparkdlExecutor}
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
-import sparkdl.comm.{CommConf, CommException}
-import sparkdl.comm.ps.PsNode
-import sparkdl.comm.transport.{BlockServer, BlockSink}
+import sparkdl.comm.transport.{BlockServer, BlockSink, ControlReceiver}
 
 /** Real blocks in a real BlockManager; what goes "to another executor" goes through this one's own transfer service. */
 class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
@@ -202,19 +198,17 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(blocks.retire(Job, "sparkdl_shared", soon))
   }
 
-  test("a port that is taken is an error of the rank that needs it, not of the executor's start") {
-    val taken = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))
-    val node = new PsNode(executor, CommConf(taken.getLocalPort, 1), new MetricRegistry)
-    try {
-      val error = intercept[CommException](node.address)
-      assert(error.kind === "Conf")
-      assert(error.getMessage.contains(s"spark.sparkdl.comm.ports=${taken.getLocalPort}"))
-      taken.close()
-      assert(node.address === (("127.0.0.1", taken.getLocalPort)))
-    } finally {
-      taken.close()
-      node.close()
+  test("a port that is taken is refused as such, and one that is free is taken") {
+    object Deaf extends ControlReceiver {
+      override def received(message: Any): Unit = ()
+      override def disconnected(host: String, port: Int): Unit = ()
     }
+    val taken = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))
+    try intercept[BindException](executor.openControl(taken.getLocalPort, 1, Deaf))
+    finally taken.close()
+    val control = executor.openControl(taken.getLocalPort, 1, Deaf)
+    try assert((executor.host, control.port) === (("127.0.0.1", taken.getLocalPort)))
+    finally control.close()
   }
 
   test("a block that is not there, and one of another size, are errors") {
