@@ -13,7 +13,7 @@ import sparkdl.comm.ps.PsNode
 import sparkdl.comm.transport.{Transport, TransportWrapper}
 
 /** Brings the parameter server and its bridge up with the executor, and down with it. */
-final class CommExecutorPlugin extends ExecutorPlugin {
+private[comm] final class CommExecutorPlugin extends ExecutorPlugin {
   private var node: PsNode = _
   private var bridge: BridgeServer = _
 

@@ -90,14 +90,15 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
   }
 
   /** There and back again. */
-  private def notices(echo: Echo): Seq[String] = (0 +: sizes.filter(_ <= 16 * blocks.fetchAbove)).flatMap { bytes =>
-    val sent = Notice(Job, 1, 0, Notice.Parameters, 0, 0, contents(0, bytes))
-    measure(Way("notice", 1, bytes) { () =>
-      echo.peer.send(sent)
-      val received = echo.kept.poll(WaitSeconds, TimeUnit.SECONDS)
-      () => java.util.Arrays.equals(received.bytes, sent.bytes)
-    })
-  }
+  private def notices(echo: Echo): Seq[String] =
+    (0 +: sizes.filter(_ <= 16 * blocks.inlineThreshold)).flatMap { bytes =>
+      val sent = Notice(Job, 1, 0, Notice.Parameters, 0, 0, contents(0, bytes))
+      measure(Way("notice", 1, bytes) { () =>
+        echo.peer.send(sent)
+        val received = echo.kept.poll(WaitSeconds, TimeUnit.SECONDS)
+        () => java.util.Arrays.equals(received.bytes, sent.bytes)
+      })
+    }
 
   private def fetches(servers: Seq[BlockServer], bytes: Int): Seq[String] = {
     val expected = servers.indices.map(server => ByteBuffer.wrap(contents(server + 1, bytes)))

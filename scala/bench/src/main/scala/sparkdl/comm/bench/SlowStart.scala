@@ -4,7 +4,15 @@ import java.nio.ByteBuffer
 import java.util.concurrent.{CompletableFuture, ConcurrentHashMap}
 
 import sparkdl.comm.{Clock, SystemClock}
-import sparkdl.comm.transport.{BlockServer, BlockSink, Blocks, ControlPlane, ControlReceiver, Transport, TransportWrapper}
+import sparkdl.comm.transport.{
+  BlockServer,
+  BlockSink,
+  Blocks,
+  ControlPlane,
+  ControlReceiver,
+  Transport,
+  TransportWrapper
+}
 
 /** Wraps the transport in executors whose JVM has the property [[SlowStart.Property]]. */
 final class SlowStart extends TransportWrapper {
@@ -12,7 +20,8 @@ final class SlowStart extends TransportWrapper {
     sys.props.get(SlowStart.Property).fold(transport) { seconds =>
       new Transport {
         override def host: String = transport.host
-        override val blocks: Blocks = new SlowStartBlocks(transport.blocks, (seconds.toDouble * 1e9).toLong, SystemClock)
+        override val blocks: Blocks =
+          new SlowStartBlocks(transport.blocks, (seconds.toDouble * 1e9).toLong, SystemClock)
         override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane =
           transport.openControl(firstPort, portCount, receiver)
       }
@@ -49,7 +58,7 @@ private[bench] final class SlowStartBlocks(blocks: Blocks, startupNanos: Long, c
     }
 
   /** Every block is fetched, so that every one starts up. */
-  override def fetchAbove: Long = 0
+  override def inlineThreshold: Long = 0
   override def here: BlockServer = blocks.here
   override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = blocks.put(job, name, chunks)
   override def retire(job: Long, name: String, over: () => Boolean): Boolean = blocks.retire(job, name, over)

@@ -30,7 +30,7 @@ class SlowStartSpec extends AnyFunSuite {
   private final class Instant extends Blocks {
     var fetched = Vector.empty[String]
 
-    override def fetchAbove: Long = 64 << 10
+    override def inlineThreshold: Long = 64 << 10
     override def here: BlockServer = BlockServer("here", 1, "0")
     override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = ()
     override def retire(job: Long, name: String, over: () => Boolean): Boolean = true

@@ -19,7 +19,9 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
   /** The worker is gone: what waits for others ends, and so does a copy. Called at any time, on any thread. */
   def abort(): Unit = {
     workerGone = true
-    session.foreach(open => open.fail(new CommException(CommException.Closed, s"the Python worker of rank ${open.rank} is gone")))
+    session.foreach(open =>
+      open.fail(new CommException(CommException.Closed, s"the Python worker of rank ${open.rank} is gone"))
+    )
   }
 
   def leave(): Unit =
@@ -84,7 +86,7 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
   }
 
   private def describe(map: SegmentMap, reply: ObjectNode): Unit = {
-    reply.put("segment_bytes", map.bytes).put("fetch_above", node.blocks.fetchAbove)
+    reply.put("segment_bytes", map.bytes).put("fetch_above", node.blocks.inlineThreshold)
     val parameters = reply.putArray("parameters_offsets")
     map.parameterBuffers.foreach(offset => parameters.add(offset))
     reply.put("gradients_offset", map.gradients)
@@ -107,11 +109,11 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
     reply.put("bytes", transfer.bytes).put("aggregate_seconds", transfer.aggregateSeconds)
     transfer.sum.foreach(sum => reply.putArray("sum").add(sum.begun / 1e9).add(sum.ended / 1e9))
     val batches = reply.putArray("batches")
-    transfer.batches.foreach { batch =>
+    transfer.buckets.foreach { bucket =>
       val blocks = batches.addArray()
-      batch.foreach { block =>
+      bucket.foreach { block =>
         val fields = blocks.addArray().add(block.from)
-        Seq(block.asked, block.begun, block.ended).foreach(nanos => fields.add(nanos / 1e9))
+        Seq(block.requested, block.firstByte, block.lastByte).foreach(nanos => fields.add(nanos / 1e9))
         fields.add(block.bytes)
       }
     }

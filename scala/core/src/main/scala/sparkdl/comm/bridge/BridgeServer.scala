@@ -22,7 +22,7 @@ import sparkdl.comm.transport.ExecutorEnvironment
  * enter; where it is, and the token to show, stand in a file of this user's in the executor's first block directory, which
  * Spark tells its Python workers as SPARK_LOCAL_DIRS.
  */
-final class BridgeServer(node: PsNode, executor: ExecutorEnvironment) {
+private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironment) {
   import BridgeServer._
 
   private val token = {
@@ -109,7 +109,7 @@ final class BridgeServer(node: PsNode, executor: ExecutorEnvironment) {
   }
 }
 
-object BridgeServer {
+private[comm] object BridgeServer {
   val AdvertisementName = "sparkdl-bridge.json"
   private val TokenBytes = 32
   private val TokenSeconds = 5L

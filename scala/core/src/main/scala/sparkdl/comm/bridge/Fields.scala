@@ -44,7 +44,8 @@ private[bridge] final class Fields(val message: JsonNode) {
   private def elements(field: String): IndexedSeq[JsonNode] = present(field, _.isArray).elements.asScala.toIndexedSeq
 
   private def whole(field: String, value: JsonNode): Long = {
-    if (!value.isIntegralNumber || !value.canConvertToLong) refuse(s"field $field holds $value, no whole number of 64 bits")
+    if (!value.isIntegralNumber || !value.canConvertToLong)
+      refuse(s"field $field holds $value, no whole number of 64 bits")
     value.asLong
   }
 

@@ -9,7 +9,7 @@ import java.util.concurrent.TimeUnit
 import org.slf4j.LoggerFactory
 
 /** The directory of the bridge's socket, which only this user may enter. */
-object SocketDirectory {
+private[bridge] object SocketDirectory {
   val SocketName = "bridge"
   private val Prefix = "sparkdl-"
 

@@ -22,11 +22,11 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   private val starters = new ConcurrentHashMap[Int, Executor]
 
   /** Completes when rank `from` has published a block. */
-  def notice(kind: Notice.Kind, from: Int, batch: Int, version: Long): CompletableFuture[Notice] =
-    notices.computeIfAbsent((kind, from, batch, version), _ => new CompletableFuture[Notice])
+  def notice(kind: Notice.Kind, from: Int, bucket: Int, version: Long): CompletableFuture[Notice] =
+    notices.computeIfAbsent((kind, from, bucket, version), _ => new CompletableFuture[Notice])
 
-  def forget(kind: Notice.Kind, from: Int, batch: Int, version: Long): Unit =
-    notices.remove((kind, from, batch, version))
+  def forget(kind: Notice.Kind, from: Int, bucket: Int, version: Long): Unit =
+    notices.remove((kind, from, bucket, version))
 
   /** Ends every wait, now and later, with `cause`. The first cause stays. */
   def fail(cause: CommException): Unit = failed.completeExceptionally(cause)
@@ -47,11 +47,11 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
       ready: CompletableFuture[Notice],
       name: String,
       sink: SegmentSink
-  ): Part = {
+  ): BlockFetch = {
     def broken(cause: Throwable): Unit = fail(describe(cause, s"fetch block $name from rank $from", from))
     val overNetwork = server.executorId != here.executorId
-    val starter = starters.computeIfAbsent(from, _ => new InTurn(node.pool))
-    new Part(from, sink, overNetwork, node.clock, ready, starter, node.blocks.fetch(server, job, name, _), broken)
+    val starter = starters.computeIfAbsent(from, _ => new SerialExecutor(node.pool))
+    new BlockFetch(from, sink, overNetwork, node.clock, ready, starter, node.blocks.fetch(server, job, name, _), broken)
   }
 
   /**

@@ -21,7 +21,7 @@ import sparkdl.comm.{Clock, CommConf, CommException, SystemClock}
 import sparkdl.comm.transport.{Blocks, ControlPeer, ControlPlane, ControlReceiver, Transport}
 
 /** What one executor has for all ranks on it: the way to be called, the blocks, the sessions and their metrics. */
-final class PsNode(
+private[comm] final class PsNode(
     transport: Transport,
     conf: CommConf,
     registry: MetricRegistry,
@@ -103,7 +103,12 @@ final class PsNode(
     try opened().connect(host, port)
     catch {
       case NonFatal(e) =>
-        throw new CommException(CommException.PeerLost, s"the executor of rank $rank ($host:$port) does not answer: $e", rank, e)
+        throw new CommException(
+          CommException.PeerLost,
+          s"the executor of rank $rank ($host:$port) does not answer: $e",
+          rank,
+          e
+        )
     }
 
   override def received(message: Any): Unit = message match {
@@ -136,7 +141,7 @@ final class PsNode(
   }
 }
 
-object PsNode {
+private[comm] object PsNode {
   private val IdleSeconds = 30L
   private val CloseSeconds = 5L
   private val log = LoggerFactory.getLogger(classOf[PsNode])

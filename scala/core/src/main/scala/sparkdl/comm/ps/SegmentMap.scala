@@ -19,10 +19,10 @@ private[comm] final case class ShardSlice(server: Int, firstLayer: Int, shape: B
  *
  *   parameters, of even and odd versions apart if they are pulled ahead | gradients | inbox: one slot per peer, its
  *   gradients for this shard | pullbox: likewise, encoded parameters | staging of the shard's block | staging of the gradient
- *   blocks per peer | master | summed: what tells the worker how many batches of gradients are added up
+ *   blocks per peer | master | summed: what tells the worker how many buckets of gradients are added up
  *
  * All from inbox to staging have room for a block of each layer, one after the other. A block of several layers needs no more
- * than their blocks apart, so it lies where that of its first layer would, however the layers are cut into batches. `master`
+ * than their blocks apart, so it lies where that of its first layer would, however the layers are cut into buckets. `master`
  * has the elements of the shard in the order of the layers.
  *
  * @param ahead parameters of the next version arrive while this one is computed with
@@ -81,8 +81,8 @@ private[comm] final class SegmentMap(
 
   def parameters(version: Long): Long = parameterBuffers((version % parameterBuffers.size).toInt)
 
-  def slice(server: Int, batch: Batch): ShardSlice =
-    ShardSlice(server, batch.first - 1, layout.block(server, batch.first - 1, batch.last - 1))
+  def slice(server: Int, bucket: Batch): ShardSlice =
+    ShardSlice(server, bucket.first - 1, layout.block(server, bucket.first - 1, bucket.last - 1))
 
   /** Where `peer`'s gradients for a slice of this rank's shard arrive. */
   def inbox(peer: Int, slice: ShardSlice): Long = inboxes(peer).at(slice)
@@ -98,6 +98,6 @@ private[comm] final class SegmentMap(
 private[comm] object SegmentMap {
   private val Line = 64L
 
-  /** What one version counts in `summed`; a batch counts 1. */
+  /** What one version counts in `summed`; a bucket counts 1. */
   val SummedVersion: Long = 1L << 32
 }

@@ -24,8 +24,8 @@ trait BlockSink {
 /** The blocks that this executor serves, and the way to those that others serve. A block is named by job and name. */
 trait Blocks {
 
-  /** Blocks of at most so many bytes do not repay a fetch: they travel in control messages. */
-  def fetchAbove: Long
+  /** Inline threshold: blocks of up to so many bytes do not repay a fetch and travel inside of the control message. */
+  def inlineThreshold: Long
 
   /** Where the others find what [[put]] publishes here. */
   def here: BlockServer

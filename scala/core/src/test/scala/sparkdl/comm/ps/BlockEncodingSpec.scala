@@ -38,7 +38,9 @@ class BlockEncodingSpec extends AnyFunSuite {
       (1 to 100).foreach { _ =>
         val layers = IndexedSeq.fill(1 + random.nextInt(9))(1L + random.nextInt(1 << (1 + random.nextInt(16))))
         val layout = new ShardLayout(layers, 1 + random.nextInt(4))
-        for (server <- 0 until layout.world; room <- Seq[BlockShape => Long](encoding.maxBytes, encoding.stagingBytes)) {
+        for (
+          server <- 0 until layout.world; room <- Seq[BlockShape => Long](encoding.maxBytes, encoding.stagingBytes)
+        ) {
           val apart = layers.indices.map(layer => room(layout.block(server, layer, layer))).sum
           assert(room(layout.wholeBlock(server)) <= apart)
         }

@@ -219,6 +219,25 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
+  test("buckets that leave a layer out, or have it twice, are refused whatever numbers they hold") {
+    withWorkers(Seq.fill(3)(1600L), ahead = false) { workers =>
+      val right = IndexedSeq(Batch(2, 3), Batch(1, 1))
+      workers(0).session.cut(right, right)
+      val wrong = Seq(
+        IndexedSeq(Batch(1, 2)),
+        IndexedSeq(Batch(1, 2), Batch(2, 3)),
+        IndexedSeq(Batch(1, 1), Batch(3, 3)),
+        IndexedSeq(Batch(1, 0), Batch(1, 3)),
+        IndexedSeq(Batch(1, Int.MaxValue)),
+        IndexedSeq.empty
+      )
+      wrong.foreach { buckets =>
+        val error = intercept[CommException](workers(0).session.cut(right, buckets))
+        assert(error.kind === CommException.Protocol && error.getMessage.contains("3 layers"))
+      }
+    }
+  }
+
   test("a notice that holds another number of bytes than its block has fails the session") {
     withWorkers(1600) { workers =>
       executors(0).deliver(Notice(Job, 0, 1, Notice.Gradients, 0, 0, new Array[Byte](7)))

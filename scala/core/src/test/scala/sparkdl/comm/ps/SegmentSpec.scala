@@ -46,6 +46,8 @@ class SegmentSpec extends AnyFunSuite {
 
   test("a path that is no open memory file, or has another size, is refused") {
     assert(intercept[CommException](MappedSegment.map("/etc/passwd", 10)).kind === CommException.Protocol)
-    Memory.withPath(4096)(path => assert(intercept[CommException](MappedSegment.map(path, 8192)).kind === CommException.Protocol))
+    Memory.withPath(4096)(path =>
+      assert(intercept[CommException](MappedSegment.map(path, 8192)).kind === CommException.Protocol)
+    )
   }
 }

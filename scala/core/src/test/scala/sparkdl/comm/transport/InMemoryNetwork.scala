@@ -61,7 +61,7 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
     }
   }
 
-  override def fetchAbove: Long = 64 << 10
+  override def inlineThreshold: Long = 64 << 10
   override def here: BlockServer = BlockServer(host, number, number.toString)
   override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = published.put(name, chunks)
   override def retire(job: Long, name: String, over: () => Boolean): Boolean = {

@@ -5,7 +5,7 @@ import org.apache.spark.{SecurityManager, SparkConf, SparkContext, SparkEnv}
 import sparkdl.comm.transport.{ControlPeer, ControlPlane, ControlReceiver}
 
 /** Messages between executors by Spark's RPC. It has an RpcEnv of its own, as an executor's cannot be called. */
-final class SparkdlControl private (rpc: RpcEnv, receiver: ControlReceiver) extends ControlPlane {
+private[spark] final class SparkdlControl private (rpc: RpcEnv, receiver: ControlReceiver) extends ControlPlane {
   import SparkdlControl._
 
   rpc.setupEndpoint(
@@ -27,7 +27,7 @@ final class SparkdlControl private (rpc: RpcEnv, receiver: ControlReceiver) exte
   override def close(): Unit = rpc.shutdown()
 }
 
-object SparkdlControl {
+private[spark] object SparkdlControl {
   private val Name = "sparkdl-comm"
   private val ConnectSeconds = 10
 

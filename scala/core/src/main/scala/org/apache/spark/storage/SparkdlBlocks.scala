@@ -31,7 +31,7 @@ import sparkdl.comm.transport.{BlockServer, BlockSink, Blocks}
  * whose id is free text that every Spark version parses, with job ids far above any that Spark gives. Everything here is
  * mechanism: sparkdl.comm.ps decides what is published, fetched and retired when.
  */
-final class SparkdlBlocks(env: SparkEnv) extends Blocks {
+private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
   import SparkdlBlocks._
 
   private val manager = env.blockManager
@@ -43,7 +43,7 @@ final class SparkdlBlocks(env: SparkEnv) extends Blocks {
    * A fetch is two round trips and some thread hand-overs more. A message, however, is copied five times on its way, and an
    * executor takes one at a time.
    */
-  override def fetchAbove: Long = 64 << 10
+  override def inlineThreshold: Long = 64 << 10
 
   override def here: BlockServer = {
     val id = manager.blockManagerId
@@ -134,6 +134,7 @@ final class SparkdlBlocks(env: SparkEnv) extends Blocks {
 }
 
 private object SparkdlBlocks {
+
   /** Memory that belongs to somebody else: Spark must not unmap it when it drops the block. */
   private final class BorrowedBytes(chunks: Array[ByteBuffer]) extends ChunkedByteBuffer(chunks) {
     override def dispose(): Unit = ()

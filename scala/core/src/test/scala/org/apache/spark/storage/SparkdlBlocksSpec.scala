@@ -169,16 +169,18 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
   }
 
   test("off-heap storage, where it is configured, is what a block takes") {
-    val memory = SparkEnv.get.memoryManager
-    val (onHeap, offHeap) = (memory.onHeapStorageMemoryUsed, memory.offHeapStorageMemoryUsed)
+    // On the heap Spark's own broadcasts come and go; off the heap there is nothing else.
+    def offHeap: Long = SparkEnv.get.memoryManager.offHeapStorageMemoryUsed
+    def level(name: String): StorageLevel =
+      SparkEnv.get.blockManager.getStatus(BroadcastBlockId(Job, name)).get.storageLevel
+    assert(offHeap === 0)
     blocks.put(Job, "sparkdl_off_heap", Array(direct(random(OffHeapBytes))))
-    assert(memory.onHeapStorageMemoryUsed === onHeap)
-    assert(memory.offHeapStorageMemoryUsed === offHeap + OffHeapBytes)
+    assert(level("sparkdl_off_heap").useOffHeap && offHeap === OffHeapBytes)
     blocks.put(Job, "sparkdl_more", Array(direct(random(100))))
-    assert(memory.onHeapStorageMemoryUsed === onHeap + 100)
+    assert(!level("sparkdl_more").useOffHeap && level("sparkdl_more").useMemory && offHeap === OffHeapBytes)
     assert(fetch("sparkdl_off_heap", OffHeapBytes, elsewhere) === random(OffHeapBytes).toSeq)
     Seq("sparkdl_off_heap", "sparkdl_more").foreach(name => assert(blocks.retire(Job, name, soon)))
-    assert((memory.onHeapStorageMemoryUsed, memory.offHeapStorageMemoryUsed) === (onHeap, offHeap))
+    assert(offHeap === 0)
   }
 
   test("a sink that fails ends its own fetch, and not the connection that others share") {

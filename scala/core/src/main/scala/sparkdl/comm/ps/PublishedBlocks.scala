@@ -10,15 +10,15 @@ import org.slf4j.LoggerFactory
 import sparkdl.comm.transport.Blocks
 
 /** The blocks that one rank has published and not yet retired. */
-private[ps] final class Shelf(job: Long, blocks: Blocks) {
-  import Shelf._
+private[ps] final class PublishedBlocks(job: Long, blocks: Blocks) {
+  import PublishedBlocks._
 
-  private val published = new ConcurrentHashMap[String, Label]
+  private val labels = new ConcurrentHashMap[String, Label]
   private var warnedOfSpill = false
 
   def put(name: String, kind: Notice.Kind, version: Long, chunks: Array[ByteBuffer]): Unit = {
     val bytes = chunks.map(_.remaining.toLong).sum
-    published.put(name, Label(kind, version))
+    labels.put(name, Label(kind, version))
     blocks.put(job, name, chunks)
     if (!warnedOfSpill && blocks.status(job, name).exists { case (_, disk) => disk > 0 }) {
       warnedOfSpill = true
@@ -38,22 +38,22 @@ private[ps] final class Shelf(job: Long, blocks: Blocks) {
    * @return one that a reader still held when `over` said to wait no longer
    */
   def retire(kind: Notice.Kind, version: Long, over: () => Boolean): Option[String] = {
-    val names = published.asScala.collect { case (name, Label(`kind`, `version`)) => name }.toSeq
+    val names = labels.asScala.collect { case (name, Label(`kind`, `version`)) => name }.toSeq
     names.find { name =>
       val gone = blocks.retire(job, name, over)
-      if (gone) published.remove(name)
+      if (gone) labels.remove(name)
       !gone
     }
   }
 
   /** Retires everything; false if readers were still there when `over` said to wait no longer. */
   def clear(over: () => Boolean): Boolean = {
-    published.keySet.removeIf(name => blocks.retire(job, name, over))
-    published.isEmpty
+    labels.keySet.removeIf(name => blocks.retire(job, name, over))
+    labels.isEmpty
   }
 }
 
-private[ps] object Shelf {
+private[ps] object PublishedBlocks {
   private final case class Label(kind: Notice.Kind, version: Long)
-  private val log = LoggerFactory.getLogger(classOf[Shelf])
+  private val log = LoggerFactory.getLogger(classOf[PublishedBlocks])
 }

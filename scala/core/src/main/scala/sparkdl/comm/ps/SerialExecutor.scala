@@ -3,8 +3,8 @@ package sparkdl.comm.ps
 import java.util.ArrayDeque
 import java.util.concurrent.Executor
 
-/** Runs tasks one at a time, in the order in which they come. It holds a thread of `pool` only while there are any. */
-private[ps] final class InTurn(pool: Executor) extends Executor {
+/** A work queue: it runs tasks one at a time, in the order in which they come. It holds a thread of `pool` only while it has any. */
+private[ps] final class SerialExecutor(pool: Executor) extends Executor {
   private val waiting = new ArrayDeque[Runnable]
   private var running = false
 
