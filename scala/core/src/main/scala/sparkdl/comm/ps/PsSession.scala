@@ -6,6 +6,7 @@ import java.util.concurrent.{CompletableFuture, TimeUnit}
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.CommException
+import sparkdl.comm.CommException.{Closed, Deadline, PeerLost, Protocol}
 import sparkdl.comm.ibatch.Batch
 
 /**
@@ -60,9 +61,9 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
       ahead: Boolean,
       timeoutSeconds: Double
   ): SegmentMap = {
-    if (map != null) throw new CommException(CommException.Protocol, "open was called twice")
+    if (map != null) throw new CommException(Protocol, "open was called twice")
     if (!peers.indices.contains(rank))
-      throw new CommException(CommException.Protocol, s"rank $rank is not one of the ${peers.size} peers")
+      throw new CommException(Protocol, s"rank $rank is not one of the ${peers.size} peers")
     this.peers = peers
     this.timeoutSeconds = timeoutSeconds
     others.foreach { other =>
@@ -79,7 +80,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
    */
   def attach(memory: Long => Segment, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
     if (map == null || segment != null)
-      throw new CommException(CommException.Protocol, "attach comes once, and after open")
+      throw new CommException(Protocol, "attach comes once, and after open")
     segment = memory(map.bytes)
     blocks = new SegmentBlocks(segment, map)
     cut(pull, push)
@@ -101,7 +102,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     val sorted = buckets.sortBy(_.first)
     val follow = sorted.map(_.first) :+ (layers + 1) // each bucket begins where the one before ends
     if (buckets.exists(bucket => bucket.last < bucket.first) || follow != 1 +: sorted.map(_.last + 1))
-      throw new CommException(CommException.Protocol, s"buckets ${buckets.mkString(", ")} of $layers layers")
+      throw new CommException(Protocol, s"buckets ${buckets.mkString(", ")} of $layers layers")
     buckets.map(bucket => peers.indices.map(map.slice(_, bucket)))
   }
 
@@ -116,7 +117,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   def prefetch(version: Long): Unit = {
     checkUsable()
     if (pulled != inFlight.size)
-      throw new CommException(CommException.Protocol, s"prefetch of version $version before the last one was pulled")
+      throw new CommException(Protocol, s"prefetch of version $version before the last one was pulled")
     pulled = 0
     inFlight = pulls.indices.map { bucket =>
       new InFlightBucket(others.map(server => server -> pulls(bucket)(server)).collect {
@@ -154,7 +155,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   def push(version: Long, bucket: Int): Unit = {
     checkUsable()
     if (version != complete)
-      throw new CommException(CommException.Protocol, s"push of version $version before all of it was pulled")
+      throw new CommException(Protocol, s"push of version $version before all of it was pulled")
     others.foreach { server =>
       val slice = pushes(bucket)(server)
       if (!slice.isEmpty) segment.access(outgoing.gradients(server, bucket, version, blocks.ofGradients(slice)))
@@ -188,9 +189,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   def peerLost(host: String, port: Int): Unit =
     peers.indices
       .find(peer => peer != rank && peers(peer).controlHost == host && peers(peer).controlPort == port)
-      .foreach(peer =>
-        fail(new CommException(CommException.PeerLost, s"the executor of rank $peer ($host:$port) is gone", peer))
-      )
+      .foreach(peer => fail(new CommException(PeerLost, s"the executor of rank $peer ($host:$port) is gone", peer)))
 
   /** Ends every wait of this session, now and later, with `cause`. The first cause stays. */
   def fail(cause: CommException): Unit = incoming.fail(cause)
@@ -200,7 +199,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
    * by the thread that runs the operations.
    */
   def close(): Unit = {
-    fail(new CommException(CommException.Closed, s"rank $rank left"))
+    fail(new CommException(Closed, s"rank $rank left"))
     val end = clock.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds)
     if (outgoing.clear(() => clock.nanoTime >= end)) free()
     else {
@@ -267,7 +266,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     incoming.await(done, deadline(begin)) {
       val missing = arriving.blocks.filterNot(_.done.isDone)
       new CommException(
-        CommException.Deadline,
+        Deadline,
         if (missing.isEmpty) s"rank $rank did not finish its $what of version $version in $timeoutSeconds s"
         else
           s"rank $rank waited $timeoutSeconds s for ${missing.map(_.from).mkString("rank ", ", rank ", "")}" +
@@ -285,15 +284,12 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     val end = deadline(clock.nanoTime)
     outgoing.retire(kind, version, () => incoming.hasFailed || clock.nanoTime >= end).foreach { name =>
       incoming.checkNotFailed()
-      throw new CommException(
-        CommException.Deadline,
-        s"a reader still held block $name of rank $rank after $timeoutSeconds s"
-      )
+      throw new CommException(Deadline, s"a reader still held block $name of rank $rank after $timeoutSeconds s")
     }
   }
 
   private def checkUsable(): Unit = {
-    if (segment == null) throw new CommException(CommException.Protocol, "no segment is attached")
+    if (segment == null) throw new CommException(Protocol, "no segment is attached")
     incoming.checkNotFailed()
   }
 }
