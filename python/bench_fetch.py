@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import sys
 
+from bench_jar import load_bench_jar
 from pyspark.sql import SparkSession
 
 from sparkdl_comm import spark_conf
@@ -41,7 +42,8 @@ def session(executors: int, settings: list[str]) -> SparkSession:
 
 def rows(spark: SparkSession, executors: int, sizes: str, repeats: int) -> list[Row]:
     context = spark.sparkContext
-    bench = context._jvm.org.apache.spark.storage.FetchBench
+    load_bench_jar(context)
+    bench = context._jvm.sparkdl.comm.bench.FetchBench
     found = json.loads(bench.run(context._jsc.sc(), executors, sizes, repeats))
     return [
         Row(

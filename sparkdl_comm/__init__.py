@@ -10,15 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import errors
-    from .communicator import Communicator
-    from .conf import CommConf
-    from .distributor import CommDistributor
-    from .estimator import TorchEstimator
-    from .model import TorchModel
-    from .report.loggers import MLflowLogger, TensorBoardLogger
-    from .session import spark_conf
-    from .train.callbacks import Callback
+    from sparkdl_comm import errors
+    from sparkdl_comm.collectives.communicator import Communicator
+    from sparkdl_comm.conf import CommConf
+    from sparkdl_comm.distributor import CommDistributor
+    from sparkdl_comm.job.session import spark_conf
+    from sparkdl_comm.ml.estimator import TorchEstimator
+    from sparkdl_comm.ml.model import TorchModel
+    from sparkdl_comm.report.loggers import MLflowLogger, TensorBoardLogger
+    from sparkdl_comm.train.loop.callbacks import Callback
 
 __version__ = "0.1.0"
 
@@ -37,15 +37,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "Callback": "train.callbacks",
+    "Callback": "train.loop.callbacks",
     "CommConf": "conf",
     "CommDistributor": "distributor",
-    "Communicator": "communicator",
+    "Communicator": "collectives.communicator",
     "MLflowLogger": "report.loggers",
     "TensorBoardLogger": "report.loggers",
-    "TorchEstimator": "estimator",
-    "TorchModel": "model",
-    "spark_conf": "session",
+    "TorchEstimator": "ml.estimator",
+    "TorchModel": "ml.model",
+    "spark_conf": "job.session",
 }
 
 

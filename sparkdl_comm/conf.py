@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import ConfError
-from .topology import Topology, parse_size
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.topology import Topology
+from sparkdl_comm.units import parse_size
 
 PREFIX = "spark.sparkdl.comm."
 
@@ -248,7 +249,7 @@ KEYS: tuple[Key, ...] = (
         "driver_port",
         "port",
         "0",
-        "Port on the driver that progress and the trained model come back to; 0 for any free one.",
+        "Port on the driver where ranks meet, and progress and the trained model come back to; 0 for any free one.",
         _port,
     ),
     Key(

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from sparkdl_comm.collectives.communicator import Communicator
 from sparkdl_comm.collectives.group import AUTO, Work
-from sparkdl_comm.communicator import Communicator
-from sparkdl_comm.train.torch_gang import communicator
+from sparkdl_comm.collectives.torch_gang import communicator
 
 __all__ = ["auto", "be", "bml", "hierarchical", "lp", "mst", "p2p_ps", "ring", "torus2d"]
 

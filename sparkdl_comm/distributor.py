@@ -10,18 +10,19 @@ from typing import Any
 import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from . import ingredients, session
-from .conf import CommConf
-from .data.dataset import tensor_columns
-from .errors import ConfError, InputError
-from .train.function import FunctionSpec, Script, make_function_fn
-from .train.interrupt import interruptible
-from .train.launch import run_gang, run_tasks
-from .train.local import HOST, run_locally
-from .train.process_group import BACKENDS
-from .train.slots import SlotWatch
-from .train.turns import TURNS
-from .train.values import unpack
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.data.dataset import tensor_columns
+from sparkdl_comm.errors import ConfError, InputError
+from sparkdl_comm.gang.process_group import BACKENDS
+from sparkdl_comm.gang.values import unpack
+from sparkdl_comm.job import session, slots
+from sparkdl_comm.job.function import FunctionSpec, Script, make_function_fn
+from sparkdl_comm.job.interrupt import interruptible
+from sparkdl_comm.job.launch import run_gang, run_tasks
+from sparkdl_comm.job.local import HOST, run_locally
+from sparkdl_comm.job.slot_watch import SlotWatch
+from sparkdl_comm.job.turns import TURNS
+from sparkdl_comm.ml import ingredients
 
 
 class CommDistributor:
@@ -128,12 +129,12 @@ class CommDistributor:
             return _gang(spec, run_locally, HOST, None, None)
         session.use_own_python(spark)
         session.check_dynamic_allocation(spark)
-        world = session.check_slots(spark, self.num_workers, conf.slot_timeout)
-        session.tell_threads(spark, world)
+        world = slots.check_slots(spark, self.num_workers, conf.slot_timeout)
+        slots.tell_threads(spark, world)
         session.tell_clear(spark, "what ranks send each other, what they print, and what train_fn returns")
         spec = dataclasses.replace(spec, world=world)
         partitions = spark.range(0, world, 1, numPartitions=world) if rows is None else rows.repartition(world)
-        with TURNS.turn(world, session.slots_now(spark), conf.turn_timeout):
+        with TURNS.turn(world, slots.slots_now(spark), conf.turn_timeout):
             return _gang(
                 spec,
                 lambda spec: run_tasks(partitions, make_function_fn(spec)),
@@ -154,6 +155,7 @@ def _gang(
     tensors, _ = run_gang(
         lambda address: start(dataclasses.replace(spec, driver_address=address)),
         slots=slots,
+        world=spec.world,
         conf=spec.conf,
         secret=spec.secret,
         epoch_id=spec.epoch_id,

@@ -1,7 +1,7 @@
 """The one tree of errors that sparkdl_comm raises.
 
 Every class takes the same arguments: a message, and keywords that say where it happened. So each of them can
-be rebuilt on another machine from a few strings (see `sparkdl_comm.train.failure`), pickled and copied.
+be rebuilt on another machine from a few strings (see `sparkdl_comm.gang.failure`), pickled and copied.
 """
 
 from __future__ import annotations

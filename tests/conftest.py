@@ -19,6 +19,7 @@ from sparkdl_comm.errors import LabUnavailableError, PluginError
 from sparkdl_comm.lab import access
 
 ROOT = Path(__file__).parent.parent
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +53,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory, _mounted: Path) -> Iterator[
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "3",
         "spark.task.maxFailures": "1",  # a task that fails on purpose does so once
+        # JVMs live for minutes here: to compile for the long run would take a third of the processors
+        "spark.driver.extraJavaOptions": QUICK_JVM,
+        "spark.executor.extraJavaOptions": QUICK_JVM,
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.sparkdl.comm.progress": "false",
         "spark.sparkdl.comm.timeout": "2min",  # the rank that waits tells for whom before the test's deadline ends it
@@ -65,6 +69,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory, _mounted: Path) -> Iterator[
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if (
+            "faults" in item.path.parts
+            or "networks" in getattr(item, "fixturenames", ())
+            or "test_lab" in item.path.name
+        ):
+            item.add_marker("alone")
 
 
 def pytest_exception_interact(call: pytest.CallInfo[None]) -> None:

@@ -21,17 +21,18 @@ class Mine(torch.optim.Optimizer):
 
 
 class Lars(torch.optim.Optimizer):
-    """Steps as long as the tensor's norm, as far as ``scaled``."""
+    """Layer-wise rates: steps as long as ``trust`` times the whole tensor's norm; in groups that are ``scaled``."""
 
-    def __init__(self, params: Any, lr: float = 0.1, scaled: bool = True) -> None:
-        super().__init__(params, {"lr": lr, "scaled": scaled})
+    def __init__(self, params: Any, lr: float = 0.1, trust: float = 1.0, scaled: bool = True) -> None:
+        super().__init__(params, {"lr": lr, "trust": trust, "scaled": scaled})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
             for p in group["params"]:
-                ratio = p.norm() / (p.grad.norm() + 1e-8) if group["scaled"] else 1.0
-                p.sub_(p.grad * ratio * group["lr"])
+                if p.grad is not None:
+                    ratio = group["trust"] * (p.norm() + 1e-3) / (p.grad.norm() + 1e-3) if group["scaled"] else 1.0
+                    p.sub_(p.grad * (group["lr"] * ratio))
 
 
 class GlobalNorm(torch.optim.SGD):

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from batching.job import REAL, WAYS, Job
+from bench_jar import bench_jar
 
 import sparkdl_comm
 from sparkdl_comm.errors import ConfError, LabError
@@ -33,7 +34,7 @@ from sparkdl_comm.lab.bench import Report, Row, versions
 from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.lab.rates import LinkRate
 from sparkdl_comm.lab.spark import SparkCluster
-from sparkdl_comm.ps.plan import iteration_seconds
+from sparkdl_comm.strategies.ps.plan import iteration_seconds
 from sparkdl_comm.topology import Topology
 
 _FOLDER = Path(__file__).parents[1]
@@ -142,6 +143,7 @@ def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float) -> None:
     conf = sparkdl_comm.spark_conf(strategy="ps", progress=False, slot_timeout="2min")
     conf |= {"spark.ui.enabled": "false", "spark.log.level": "WARN", "spark.ui.showConsoleProgress": "false"}
     if case.delay:
+        conf["spark.jars"] += f",{bench_jar()}"
         conf["spark.executor.extraJavaOptions"] = f"-Dlab.sparkdl.startupSeconds={case.delay}"
     arguments = [f"--conf={key}={value}" for key, value in conf.items()]
     arguments += [str(_FOLDER / "batching" / "job.py"), job.to_json()]

@@ -22,8 +22,8 @@ import torch
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import DeadlineError
+from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.lab import Place
-from sparkdl_comm.train.gang import Gang
 
 #: Integers, and small: their float32 sums are exact, so that results can be compared for equality.
 PERIOD = 997
@@ -88,7 +88,7 @@ def measure(
 
 
 def exchange_by_files(folder: Path, place: Place, seconds: float) -> Callable[[str], list[str]]:
-    """What Spark's barrier does in training: every rank learns what each of them said."""
+    """What the rendezvous at the driver does in training: every rank learns what each of them said."""
 
     def exchange(text: str) -> list[str]:
         (folder / f"{place.rank}.new").write_text(text)

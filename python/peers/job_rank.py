@@ -20,15 +20,15 @@ from collective_rank import exchange_by_files
 from workload import LEARNING_RATE, RankJob, loss, right, rows
 
 from sparkdl_comm.conf import CommConf
+from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.lab import Place
 from sparkdl_comm.lab.emulated import EmulatedNetwork
 from sparkdl_comm.lab.profile import Profile
-from sparkdl_comm.train.flat import FlatModel
-from sparkdl_comm.train.gang import Gang
-from sparkdl_comm.train.optimizing import OptimizerMaker
-from sparkdl_comm.train.spec import Optimization
-from sparkdl_comm.train.strategies import strategy_class
-from sparkdl_comm.train.strategy import Strategy
+from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.base import Strategy
+from sparkdl_comm.strategies.registry import strategy_class
 
 #: Of each rank. Waits do not depend on them.
 ROWS = 4

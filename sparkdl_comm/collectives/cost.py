@@ -41,7 +41,7 @@ class Cost:
 
     def best_block(self, nbytes: int, depth: float) -> int:
         """Bytes per block, sqrt(n alpha / (depth beta)): what filling the pipe costs, depth b beta, is then what the n/b
-        messages cost. ``depth``: see :class:`~sparkdl_comm.collectives.algorithms.Algorithm`; beta is the slowest rail's."""
+        messages cost. ``depth``: see ``Algorithm``; beta is the slowest rail's."""
         if not depth:
             return max(1, nbytes)
         return max(1, round(math.sqrt(nbytes * self.alpha / (depth * max(self.betas)))))

@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 
 from sparkdl_comm.errors import ConfError
+from sparkdl_comm.gang.listen import RAILS_KEY
+from sparkdl_comm.gang.members import Member
 from sparkdl_comm.topology import MAX_HOSTS, Topology
-from sparkdl_comm.train.listen import RAILS_KEY
-from sparkdl_comm.train.members import Member
 
 TOPOLOGY_KEY = "spark.sparkdl.comm.topology"
 

@@ -34,7 +34,8 @@ def _explain(options: argparse.Namespace) -> int:
     from sparkdl_comm.collectives.cost import ALPHA, GAMMA, Cost
     from sparkdl_comm.collectives.plan import OPERATIONS
     from sparkdl_comm.collectives.select import ranking
-    from sparkdl_comm.topology import Topology, parse_size
+    from sparkdl_comm.topology import Topology
+    from sparkdl_comm.units import parse_size
 
     if options.operation not in OPERATIONS:
         raise ConfError(f"--operation {options.operation!r}: there are {', '.join(OPERATIONS)}")

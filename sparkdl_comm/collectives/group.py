@@ -23,8 +23,8 @@ from sparkdl_comm.collectives.plan import Operation, Plan
 from sparkdl_comm.collectives.select import collective_for, fitting, ranking
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, GangError
+from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.topology import Topology
-from sparkdl_comm.train.gang import Gang
 
 AUTO = "auto"
 CPU = torch.device("cpu")

@@ -19,8 +19,8 @@ from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
 from sparkdl_comm.collectives.engine.torch_p2p import TorchEngine
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step
+from sparkdl_comm.gang.members import Member
 from sparkdl_comm.topology import Topology
-from sparkdl_comm.train.members import Member
 
 #: Each probe is repeated so often; the fastest counts, since whatever disturbs makes it slower.
 _REPEATS = 3

@@ -8,15 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import InputError
-from . import vectors
-from .decoding import decoded
-from .fields import Field
+from sparkdl_comm.data import vectors
+from sparkdl_comm.data.decoding import decoded
+from sparkdl_comm.data.fields import Field
+from sparkdl_comm.data.ragged import Ragged
+from sparkdl_comm.errors import InputError
 
 
-def read(field: Field, column: pa.Array) -> np.ndarray:
+def read(field: Field, column: pa.Array) -> np.ndarray | Ragged:
     """All rows of a batch of numbers, arrays, ML Vectors or encoded values, ``[rows, …]``, of the field's type and shape; a
-    view where possible.
+    view where possible. Those of a field with a ``collate`` may differ in length.
 
     :raises InputError: null rows or elements (with their count), rows of different lengths, or of another length than the
         field's shape takes; as :func:`sparkdl_comm.data.decoding.decoded`.
@@ -26,10 +27,10 @@ def read(field: Field, column: pa.Array) -> np.ndarray:
     elif pa.types.is_struct(column.type):
         column = vectors.lists(column)
     refuse_nulls(field, null_rows(column), len(column))
-    found = lengths(column)
+    found = lengths(column)[0 if field.collate is None else 1 :]
     if any(len(level) > 1 for level in found):
         raise InputError(f"{field}: arrays of different lengths in {len(column)} rows: {shown(found)}")
-    return shaped(field, values(column))
+    return shaped(field, values(column)) if field.collate is None else Ragged.of(field, *ragged(column))
 
 
 def refuse_nulls(field: Field, nulls: int, rows: int) -> None:
@@ -108,6 +109,11 @@ def values(column: pa.Array) -> np.ndarray:
         outer, column = len(column), column.flatten()
         shape.append(len(column) // outer if outer else 0)
     return column.to_numpy(zero_copy_only=False).reshape(shape)
+
+
+def ragged(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """All elements of lists without nulls, ``[elements, …]``, a view where possible; their lengths, int64 ``[rows]``."""
+    return values(column.flatten()), pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def is_list(kind: pa.DataType) -> bool:

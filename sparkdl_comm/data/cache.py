@@ -19,29 +19,32 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
-from ..errors import InputError
-from . import arrow
-from .decoding import decode_batch
-from .fields import Field, RowFormat
-from .inspection import Inspection, refuse
-
-#: Rows with equal ids that are compared at once.
-_COMPARED = 4096
+from sparkdl_comm.data.builders import ArrayBuilder, Builder, RaggedBuilder, order_equal_ids
+from sparkdl_comm.data.decoding import decode_batch
+from sparkdl_comm.data.fields import Field, RowFormat
+from sparkdl_comm.data.inspection import Inspection, refuse
+from sparkdl_comm.data.ragged import Ragged
+from sparkdl_comm.errors import InputError
 
 
 @dataclass(frozen=True)
 class Batch:
     """Rows as model and loss take them, on one device.
 
-    ``inputs``: what the model is called with, each ``[rows, …]``. ``targets``: one tensor per label column. ``weights``:
-    float32 ``[rows]``, or None.
+    ``inputs``: what the model is called with: tensors ``[rows, …]``, or what ``collate_fn`` made. ``targets``: one tensor per
+    label column. ``weights``: float32 ``[rows]``, or None.
     """
 
-    inputs: tuple[torch.Tensor, ...]
+    inputs: tuple[Any, ...]
     targets: tuple[torch.Tensor, ...]
     weights: torch.Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self.targets[0])
 
 
 @dataclass(frozen=True)
@@ -51,18 +54,21 @@ class RowCache:
     ``weights`` have mean 1 over all ranks.
     """
 
-    inputs: tuple[torch.Tensor, ...]
+    inputs: tuple[torch.Tensor | Ragged, ...]
     targets: tuple[torch.Tensor, ...]
     weights: torch.Tensor | None = None
 
     @property
     def rows(self) -> int:
-        return self.inputs[0].shape[0]
+        return len(self.inputs[0])
 
     def take(self, index: torch.Tensor, device: torch.device) -> Batch:
         """The rows at ``index`` (int64 ``[n]``), in its order."""
         return Batch(
-            tuple(column[index].to(device) for column in self.inputs),
+            tuple(
+                column.take(index, device) if isinstance(column, Ragged) else column[index].to(device)
+                for column in self.inputs
+            ),
             tuple(column[index].to(device) for column in self.targets),
             None if self.weights is None else self.weights[index].to(device),
         )
@@ -96,16 +102,15 @@ class Reading:
                 else:
                     kept.append(batch)
         ids, self._columns, self._weights, training = _fill(kept, rows)
-        count = len(self._columns[0])
-        self._parts = {"training": slice(0, training), "validation": slice(training, count)}
+        self._parts = {"training": slice(0, training), "validation": slice(training, len(ids))}
         #: For :meth:`rows`, of all ranks; JSON-able. ``training`` and ``validation``: number of rows, and their weight.
         self.account: dict[str, Any] = {
             "inspection": inspection.report(),
-            "columns": [[str(array.dtype), list(array.shape[1:])] for array in self._columns],
+            "columns": [[str(column.array.dtype), list(column.array.shape[1:])] for column in self._columns],
             **{
                 name: {
                     "rows": part.stop - part.start,
-                    "weight": None if self._weights is None else float(self._weights[part].sum()),
+                    "weight": None if self._weights is None else float(self._weights.array[part].sum()),
                 }
                 for name, part in self._parts.items()
             },
@@ -126,19 +131,17 @@ class Reading:
             raise InputError(f"{chosen}: none of the {training} rows is for validation")
         if chosen is not None and training == 0 < held:
             raise InputError(f"{chosen}: all {held} rows are for validation, and none is left to train on")
-        columns = [torch.from_numpy(array) for array in self._columns]
-        if not len(columns[0]):
+        if not self._parts["validation"].stop:
             filled = (a["columns"] for a in accounts if a["training"]["rows"] + a["validation"]["rows"])
-            columns = [
-                torch.empty((0, *shape), dtype=getattr(torch, dtype))
-                for dtype, shape in next(filled, self.account["columns"])
-            ]
+            for column, (dtype, shape) in zip(self._columns, next(filled, self.account["columns"]), strict=True):
+                column.array = np.empty((0, *shape), dtype)
+        columns = [column.kept() for column in self._columns]
         return RankRows(
             self._part("training", columns, accounts),
             None if chosen is None else self._part("validation", columns, accounts),
         )
 
-    def _part(self, name: str, columns: list[torch.Tensor], accounts: Sequence[dict[str, Any]]) -> RowCache:
+    def _part(self, name: str, columns: list[Any], accounts: Sequence[dict[str, Any]]) -> RowCache:
         part = self._parts[name]
         inputs = len(self._format.inputs)
         tensors = [column[part] for column in columns]
@@ -150,13 +153,13 @@ class Reading:
             raise InputError(
                 f"{self._format.weight}: the weights of all {rows} rows for {name} are 0; at least one must be positive"
             )
-        weights = self._weights[part] * (rows / total if rows else 1.0)
+        weights = self._weights.array[part] * (rows / total if rows else 1.0)
         return replace(cache, weights=torch.from_numpy(weights.astype(np.float32)))
 
 
-def _fill(kept: list[pa.RecordBatch], rows: RowFormat) -> tuple[np.ndarray, list[np.ndarray], np.ndarray | None, int]:
-    """The ids, all columns as arrays, the weights, sorted, and how many of the rows are for training. Lets go of each batch
-    as soon as it is copied."""
+def _fill(kept: list[pa.RecordBatch], rows: RowFormat) -> tuple[np.ndarray, list[Builder], ArrayBuilder | None, int]:
+    """The ids, all columns, the weights, sorted, and how many of the rows are for training. Lets go of each batch as soon as
+    it is copied."""
     ids = _joined([batch["id"] for batch in kept], np.int64)
     held = np.zeros(len(ids), bool)
     if rows.validation is not None:
@@ -164,55 +167,28 @@ def _fill(kept: list[pa.RecordBatch], rows: RowFormat) -> tuple[np.ndarray, list
     order = np.lexsort((ids, held))  # by `held` first
     place = np.empty(len(ids), np.int64)
     place[order] = np.arange(len(ids))
-    columns = [_Column(field, len(ids)) for _, field in rows.named()]
-    weights = None if rows.weight is None else np.empty(len(ids))
+    columns: dict[str, Any] = {}
+    for name, field in rows.named():
+        if field.collate is None:
+            columns[name] = ArrayBuilder(field, len(ids))
+        else:
+            lengths = _joined([pc.list_value_length(batch[name]) for batch in kept], np.int64)
+            columns[name] = RaggedBuilder(field, lengths[order])
+    targets = list(columns.values())
+    weights = None
+    if rows.weight is not None:
+        columns["weight"] = weights = ArrayBuilder(Field("weightCol", rows.weight, "float64", ()), len(ids))
     start = 0
     kept.reverse()
     while kept:
         batch = kept.pop()
         where = place[start : start + batch.num_rows]
-        for column, (name, _) in zip(columns, rows.named(), strict=True):
+        for name, column in columns.items():
             column.put(batch[name], where)
-        if weights is not None:
-            weights[where] = batch["weight"].to_numpy(zero_copy_only=False)
         start += batch.num_rows
-    arrays = [column.array for column in columns]
-    _order_equal_ids(ids[order], held[order], arrays if weights is None else [*arrays, weights])
-    return ids[order], arrays, weights, int(len(held) - held.sum())
-
-
-def _order_equal_ids(ids: np.ndarray, held: np.ndarray, arrays: list[np.ndarray]) -> None:
-    """Puts rows that are not equal, although their ids are, in the order of their bytes. All are sorted by ids."""
-    equal = (ids[1:] == ids[:-1]) & (held[1:] == held[:-1])  # to the row before, from the second row on
-    views = [array.reshape(len(ids), -1).view(np.uint8) for array in arrays if array.size]
-    places = np.flatnonzero(equal)
-    different: list[int] = []
-    for start in range(0, len(places), _COMPARED):
-        part = places[start : start + _COMPARED]
-        found = np.any([(view[part] != view[part + 1]).any(1) for view in views], axis=0)
-        different += part[found].tolist()
-    edges = np.append(np.flatnonzero(np.append(True, ~equal)), len(ids))
-    for group in np.unique(np.searchsorted(edges, different, "right")):
-        rows = range(edges[group - 1], edges[group])
-        order = sorted(rows, key=lambda row: [view[row].tobytes() for view in views])
-        for view in views:
-            view[rows.start : rows.stop] = view[order]
+    order_equal_ids(ids[order], held[order], list(columns.values()))
+    return ids[order], targets, weights, int(len(held) - held.sum())
 
 
 def _joined(columns: list[pa.Array], dtype: Any) -> np.ndarray:
     return np.concatenate([np.empty(0, dtype), *(column.to_numpy(zero_copy_only=False) for column in columns)])
-
-
-class _Column:
-    """One array, allocated when the first rows tell its type and shape."""
-
-    def __init__(self, field: Field, rows: int) -> None:
-        self._field, self._rows = field, rows
-        self.array = np.empty((0,), field.type_of(np.dtype(np.float32)))
-
-    def put(self, column: pa.Array, where: np.ndarray) -> None:
-        found = arrow.values(column)
-        if len(self.array) == 0:
-            dtype = self._field.type_of(found.dtype)
-            self.array = np.empty((self._rows, *self._field.row_shape(found.shape[1:], dtype)), dtype)
-        self.array[where] = found.reshape(len(column), *self.array.shape[1:])

@@ -21,8 +21,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DecimalType, NumericType, StringType
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..errors import InputError
-from .arrow import null_rows
+from sparkdl_comm.data.arrow import null_rows
+from sparkdl_comm.errors import InputError
 
 _KINDS = (NumericType, BooleanType, StringType, BinaryType)
 

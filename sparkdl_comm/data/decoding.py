@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..errors import InputError
-from .fields import Field, RowFormat
+from sparkdl_comm.data.fields import Field, RowFormat
+from sparkdl_comm.errors import InputError
 
 
 def decode_batch(batch: pa.RecordBatch, rows: RowFormat) -> pa.RecordBatch:
@@ -24,24 +24,46 @@ def decode_batch(batch: pa.RecordBatch, rows: RowFormat) -> pa.RecordBatch:
 def decoded(field: Field, column: pa.Array) -> pa.Array:
     """What ``field.decode`` makes of each value: numbers, or lists of them, as deep as its arrays; null stays null.
 
-    :raises InputError: decode raises, gives something else than numbers, or arrays of different shapes.
+    :raises InputError: decode raises, gives something else than numbers, or arrays of different shapes; where the field has
+        a ``collate``, they may differ in their first dimension, and must have one.
     """
     arrays = [None if value is None else _array(field, value) for value in column.to_pylist()]
     usable = [array for array in arrays if array is not None]
     if not usable:
         return pa.nulls(len(column), pa.list_(pa.float32()))
+    if field.collate is not None:
+        return _ragged(field, arrays, usable)
     shapes = sorted({array.shape for array in usable})
     if len(shapes) > 1:
         shown = ", ".join(str(list(shape)) for shape in shapes[:8])
-        raise InputError(f"{field} returns arrays of different shapes: {shown}; it must give all rows the same")
-    stacked = np.stack(usable)
-    numbers: pa.Array = pa.array(stacked.reshape(-1))
-    for length in reversed(stacked.shape[1:]):
-        numbers = pa.FixedSizeListArray.from_arrays(numbers, length)
+        raise InputError(
+            f"{field} returns arrays of different shapes: {shown}; it must give all rows the same, or set collate_fn"
+        )
+    numbers = _lists(np.stack(usable))
     if len(usable) == len(arrays):
         return numbers
     places = iter(range(len(usable)))
     return numbers.take(pa.array([None if array is None else next(places) for array in arrays], pa.int64()))
+
+
+def _ragged(field: Field, arrays: list[np.ndarray | None], usable: list[np.ndarray]) -> pa.Array:
+    if len({array.shape[1:] for array in usable}) > 1 or not all(array.ndim for array in usable):
+        shown = ", ".join(str(list(shape)) for shape in sorted({array.shape for array in usable})[:8])
+        raise InputError(
+            f"{field} returns arrays of shapes {shown}; for collate_fn they must differ in a first dimension only"
+        )
+    ends = np.cumsum([0 if array is None else len(array) for array in arrays])
+    nulls = np.array([*(array is None for array in arrays), False])
+    offsets = pa.array(np.append(0, ends), pa.int32(), mask=nulls)
+    return pa.ListArray.from_arrays(offsets, _lists(np.concatenate(usable)))
+
+
+def _lists(rows: np.ndarray) -> pa.Array:
+    """``[rows, …]`` as numbers, or lists of one length at each depth."""
+    numbers: pa.Array = pa.array(rows.reshape(-1))
+    for length in reversed(rows.shape[1:]):
+        numbers = pa.FixedSizeListArray.from_arrays(numbers, length)
+    return numbers
 
 
 def _array(field: Field, value: Any) -> np.ndarray:

@@ -12,6 +12,8 @@ import torch
 
 #: What a value of a column of encoded bytes (or of text) is given to; returns an array or a tensor.
 Decode: TypeAlias = Callable[[Any], Any]
+#: Rows of different lengths, each ``[length, …]`` -> what the model is called with.
+Collate: TypeAlias = Callable[[list[torch.Tensor]], Any]
 
 #: Types that ``inputTypes`` may name.
 TYPES = ("float32", "float64", "int64", "int32", "uint8")
@@ -24,7 +26,8 @@ class Field:
     ``param`` and ``name``: the Param that names the column, and its name. ``dtype``: of the tensor; None: float32, but
     int64 for integers if ``embeds``. ``shape``: of one row; None: as it comes, where a number that is not an integer comes
     as ``[1]``. ``decode``: makes an array or tensor of a value, all of one shape; None: the column holds numbers.
-    ``limits``: the smallest and the largest value that may be there; None: any.
+    ``limits``: the smallest and the largest value that may be there; None: any. ``collate``: makes a batch of rows that may
+    differ in length, their first dimension; None: all rows are of one shape.
     """
 
     param: str
@@ -34,6 +37,7 @@ class Field:
     decode: Decode | None = None
     embeds: bool = False
     limits: tuple[float, float] | None = None
+    collate: Collate | None = None
 
     def __str__(self) -> str:
         return f"{'decode of ' if self.decode else ''}{self.param} {self.name!r}"

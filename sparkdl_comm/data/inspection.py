@@ -9,15 +9,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from ..errors import InputError
-from . import arrow
-from .fields import Field, RowFormat
+from sparkdl_comm.data import arrow
+from sparkdl_comm.data.fields import Field, RowFormat
+from sparkdl_comm.errors import InputError
 
 #: For :func:`arrow.rows_with`.
 Test: TypeAlias = Callable[[pa.Array], np.ndarray]
 
 _ONE_LENGTH = (
-    "Pad or cut them to one length n before fit, e.g. with F.slice(F.concat(column, F.array_repeat(F.lit(0), n)), 1, n)"
+    "Pad or cut them to one length n before fit, e.g. with F.slice(F.concat(column, F.array_repeat(F.lit(0), n)), 1, n)."
+    " Or, for feature columns of arrays, give collate_fn, which pads them batch by batch, e.g."
+    " functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)"
 )
 
 #: Different lengths of a column that are told.
@@ -58,6 +60,8 @@ class Inspection:
         if len(usable) == 0:
             return
         lengths = arrow.lengths(usable)
+        if field.collate is not None:
+            lengths = lengths[1:]
         known = self._lengths.setdefault(str(field), [set() for _ in lengths])
         if len(lengths) != len(known):  # of what decode makes only; a column has one type
             self._count(

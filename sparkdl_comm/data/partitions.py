@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import InputError
+from sparkdl_comm.errors import InputError
 
 #: Rows per rank below which chance alone may give one rank twice as many as another.
 _FEW = 100

@@ -1,6 +1,6 @@
 """Feature columns as Spark gives them to a pandas UDF, as numpy arrays.
 
-What pandas cannot tell, the JVM has seen to (:func:`sparkdl_comm.data.columns.scoring_inputs`): in pandas, an array's null
+What pandas cannot tell, the JVM has seen to (:func:`sparkdl_comm.ml.columns.scoring_inputs`): in pandas, an array's null
 elements are NaN. So an array with one comes as null, and a number with whether it is one:
 
 =======================  =====================================================
@@ -19,14 +19,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from ..errors import InputError
-from . import arrow
-from .fields import Field
+from sparkdl_comm.data import arrow
+from sparkdl_comm.data.fields import Field
+from sparkdl_comm.data.ragged import Ragged
+from sparkdl_comm.errors import InputError
 
 _VECTOR = {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
 
 
-def read(field: Field, column: pd.Series | pd.DataFrame) -> np.ndarray:
+def read(field: Field, column: pd.Series | pd.DataFrame) -> np.ndarray | Ragged:
     """All rows of a batch, as :func:`sparkdl_comm.data.arrow.read`, whose errors these are."""
     if field.decode is not None:
         return arrow.read(field, pa.array(column, from_pandas=True))
@@ -41,7 +42,13 @@ def read(field: Field, column: pd.Series | pd.DataFrame) -> np.ndarray:
             return arrow.read(field, rows)
         column = column["values"]
     arrow.refuse_nulls(field, int(column.isna().sum()), len(column))
-    return arrow.shaped(field, _stacked(field, column.to_numpy(), len(column)))
+    arrays = column.to_numpy()
+    if field.collate is None:
+        return arrow.shaped(field, _stacked(field, arrays, len(column)))
+    elements = np.concatenate(arrays)
+    if elements.dtype == object and len(elements):
+        elements = _stacked(field, elements, len(column))
+    return Ragged.of(field, elements, np.array([len(array) for array in arrays]))
 
 
 def _stacked(field: Field, arrays: np.ndarray, rows: int) -> np.ndarray:

@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cluster import Cluster, Result
-    from .network import Lab, Traffic
-    from .place import Place
-    from .rates import LinkRate, RateSchedule
-    from .removal import remove
+    from sparkdl_comm.lab.cluster import Cluster, Result
+    from sparkdl_comm.lab.network import Lab, Traffic
+    from sparkdl_comm.lab.place import Place
+    from sparkdl_comm.lab.rates import LinkRate, RateSchedule
+    from sparkdl_comm.lab.removal import remove
 
 __all__ = ["Cluster", "Lab", "LinkRate", "Place", "RateSchedule", "Result", "Traffic", "remove"]
 

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 from sparkdl_comm.errors import ConfError, DeadlineError, RankFailedError
 from sparkdl_comm.lab.layout import CONTROL, HostId, RailId
 from sparkdl_comm.lab.place import Place
+from sparkdl_comm.lab.processes import GRACE_SECONDS, kill_group
 from sparkdl_comm.topology import Topology
 
 if TYPE_CHECKING:
     from sparkdl_comm.lab.spark import SparkCluster
 
-#: When one rank has failed, the others have this many seconds to say so themselves.
-GRACE_SECONDS = 3.0
 _TAIL = 2000
 
 
@@ -163,13 +162,6 @@ class Cluster(abc.ABC):
         for process in self._started:
             kill_group(process)
         self._started = []
-
-
-def kill_group(process: subprocess.Popen[Any]) -> None:
-    """Kills all of the process group that a process leads, and reaps the process."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(GRACE_SECONDS)
 
 
 def _wait(processes: list[subprocess.Popen[Any]], deadline: float, stop_at_failure: bool) -> dict[int, float]:

@@ -26,7 +26,8 @@ from sparkdl_comm.lab.layout import HEAD, HostId
 from sparkdl_comm.lab.network import Lab, Traffic
 from sparkdl_comm.lab.rates import DISTRIBUTIONS, RateSchedule
 from sparkdl_comm.lab.removal import remove
-from sparkdl_comm.topology import KNOWN, format_rate
+from sparkdl_comm.topology import KNOWN
+from sparkdl_comm.units import format_rate
 
 _LOG_TAIL = 3000
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.topology import Topology, format_rate, parse_rate
+from sparkdl_comm.topology import Topology
+from sparkdl_comm.units import format_rate, parse_rate
 
 HostId = int | Literal["head"]
 RailId = int | Literal["control"]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from ..errors import ConfError
+from sparkdl_comm.errors import ConfError
 
 #: Seconds that the loggers have, when a run is over, for what they have not written yet.
 FLUSH_SECONDS = 60.0

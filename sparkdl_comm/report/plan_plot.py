@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparkdl_comm.errors import PersistenceError, PluginError
-from sparkdl_comm.ps.plan import Plan
+from sparkdl_comm.strategies.ps.plan import Plan
 
 
 def save_plot(plan: Plan, direction: str, path: Path) -> None:

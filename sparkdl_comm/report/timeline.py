@@ -7,7 +7,7 @@ A rank's spans, by ``name``:
   batch``, computing its layers, waits for their parameters excluded; ``push batch``, gradients of the others coming to this
   rank, which is their server; ``aggregate batch``, adding them up; ``update batch``, the optimizer.
 
-Times of all ranks are on rank 0's clock: see :func:`sparkdl_comm.train.trace.offset`.
+Times of all ranks are on rank 0's clock: see :func:`sparkdl_comm.strategies.trace.offset`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_comm.errors import InputError, PersistenceError, PluginError
-from sparkdl_comm.train.trace import offset
+from sparkdl_comm.strategies.trace import offset
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ class Timeline:
     """
 
     def __init__(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """:param reports: of the ranks in order, as :meth:`sparkdl_comm.train.trace.Trace.report` makes them."""
+        """:param reports: of the ranks in order, as :meth:`sparkdl_comm.strategies.trace.Trace.report` makes them."""
         self.world = len(reports)
         offsets = [offset(report["clocks"], reports[0]["clocks"]) for report in reports]
         self.uncertainty = max(wrong for _, wrong in offsets)

@@ -20,9 +20,9 @@ SETTLE_SECONDS = 30.0
 #: Of each of these an executor has instances only while there is a rank that trains with ps.
 _CLASSES = (
     "sparkdl.comm.ps.PsSession",
-    "sparkdl.comm.ps.Segment",
+    "sparkdl.comm.ps.MappedSegment",
     "sparkdl.comm.bridge.BridgeConnection",
-    "org.apache.spark.storage.SparkdlBlockBridge$BorrowedBytes",
+    "org.apache.spark.storage.SparkdlBlocks$BorrowedBytes",
 )
 #: A line of the JVM's histogram: number, instances, bytes, class.
 _COUNT = re.compile(r"^ *\d+: +(\d+) +\d+ +(\S+)", re.MULTILINE)

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 
 import sparkdl_comm
 from sparkdl_comm import TorchModel
-from sparkdl_comm.estimator import TorchEstimator
+from sparkdl_comm.ml.estimator import TorchEstimator
 from tests.faults import processes
 from tests.faults.injection import Factory, Fault, Sgd
 

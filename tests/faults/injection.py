@@ -134,16 +134,15 @@ def arm(fault: Fault, rank: int, struck: bool) -> None:
         return
     _fault = fault
 
-    from pyspark import BarrierTaskContext
+    from sparkdl_comm.job import rendezvous
+    from sparkdl_comm.job.driver_client import DriverClient
+    from sparkdl_comm.strategies.all_reduce import AllReduce
+    from sparkdl_comm.strategies.collective import CollectiveAllReduce
+    from sparkdl_comm.strategies.ps.bridge import Bridge
+    from sparkdl_comm.strategies.ps.parameter_server import ParameterServer
+    from sparkdl_comm.train.checkpoint.storage import LocalFolder
 
-    from sparkdl_comm.ps.bridge import Bridge
-    from sparkdl_comm.train.allreduce import AllReduce
-    from sparkdl_comm.train.collective import CollectiveAllReduce
-    from sparkdl_comm.train.driver_client import DriverClient
-    from sparkdl_comm.train.folder import LocalFolder
-    from sparkdl_comm.train.parameter_server import ParameterServer
-
-    _wrap(BarrierTaskContext, "allGather", lambda *_: "join")
+    _wrap(rendezvous, "register", lambda *_: "join")
     for name in ("request", "post"):
         if hasattr(Bridge, name):
             _wrap(Bridge, name, _bridge_phase, lambda _bridge, _op, **fields: fields.get("version"))
@@ -311,7 +310,7 @@ def executor_of_this_worker() -> int:
 
 def _bridge_directory() -> str:
     """Where the executor of this process has the socket of its bridge."""
-    from sparkdl_comm.ps.bridge import ADVERTISEMENT
+    from sparkdl_comm.strategies.ps.bridge import ADVERTISEMENT
 
     first = os.environ["SPARK_LOCAL_DIRS"].split(",")[0]
     with open(os.path.join(first, ADVERTISEMENT)) as file:

@@ -20,8 +20,8 @@ import torch
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import SparkdlCommError
-from sparkdl_comm.train.failure import Failure
-from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.gang.gang import Gang
 from tests.unit.gang_helpers import AllGather, join, wait_for
 
 WORLD = 3

@@ -2,22 +2,58 @@
 
 bridge/request.bin   the bytes that a Python worker sends: one request
 bridge/reply.bin     the bytes that the executor answers: one reply
+bridge/operations.json   one request of each operation there is, and whether it is posted: gets no answer
 wire/values.f32      float32 values: every class of number there is, and 4,096 random ones
 wire/values.bf16, wire/values.fp16   the same values as torch rounds them, but that what is too small for fp16 is 0.0, never
                      -0.0; all little-endian
 """
 
+import json
 import sys
 from pathlib import Path
 
 import torch
 
-from sparkdl_comm.ps.bridge import encode_frame
+from sparkdl_comm.strategies.ps.bridge import POSTED, encode_frame
 
 HERE = Path(__file__).parent
 
 REQUEST = {"op": "pull", "version": 4611686018427387904, "layers": [800, 32], "path": "/proc/1/fd/3", "é": "ü"}
 REPLY = {"ok": False, "op": "push", "error": "PeerLost", "message": "rank 2 \u2192 gone", "peer": 2, "seconds": 0.25}
+PEER = {
+    "build": "0.1.0 (jar 0123456789ab)",
+    "control_host": "a.example",
+    "control_port": 40000,
+    "block_host": "10.0.0.1",
+    "block_port": 40001,
+    "executor_id": "3",
+}
+BATCHES = {"pull": [[1, 2], [3, 3]], "push": [[3, 3], [1, 2]]}
+OPERATIONS = [
+    {"op": "hello", "protocol": 6, "job": 2305843009213693953, "rank": 1},
+    {"op": "open", "peers": [PEER], "layers": [800, 32, 7], "wire": "bf16", "ahead": True, "timeout": 60.5},
+    {"op": "attach", "path": "/proc/1/fd/3", **BATCHES},
+    {"op": "plan", "startup": 0.1, "transfer": [0.5], "compute": [0.25], "policy": "whole", "direction": "pull"},
+    {"op": "cut", **BATCHES},
+    {"op": "publish", "version": 8, "batch": 2},
+    {"op": "prefetch", "version": 8},
+    {"op": "pull", "version": 7, "batch": 1},
+    {"op": "push", "version": 7, "batch": 0},
+    {"op": "collect", "version": 7, "batch": 0},
+    {"op": "close"},
+    {"op": "fs.put", "local": "/tmp/a", "remote": "hdfs://b/c"},
+    {"op": "fs.get", "remote": "hdfs://b/c", "local": "/tmp/a"},
+    {"op": "fs.list", "remote": "hdfs://b"},
+    {"op": "fs.rename", "from": "hdfs://b/c", "to": "hdfs://b/d"},
+    {"op": "fs.delete", "remote": "hdfs://b", "recursive": True},
+    {"op": "fs.exists", "remote": "hdfs://b"},
+]
+
+
+def operations() -> bytes:
+    assert {request["op"] for request in OPERATIONS} >= POSTED
+    rows = [json.dumps({"posted": request["op"] in POSTED, "request": request}) for request in OPERATIONS]
+    return ("[\n" + ",\n".join(rows) + "\n]\n").encode()
 
 
 def values() -> torch.Tensor:
@@ -45,6 +81,7 @@ def contents() -> dict[str, bytes]:
     return {
         "bridge/request.bin": encode_frame(REQUEST),
         "bridge/reply.bin": encode_frame(REPLY),
+        "bridge/operations.json": operations(),
         "wire/values.f32": floats.numpy().tobytes(),
         "wire/values.bf16": floats.bfloat16().view(torch.int16).numpy().tobytes(),
         "wire/values.fp16": halves.view(torch.int16).numpy().tobytes(),

@@ -77,6 +77,18 @@ class Recommender(nn.Module):
         return (self.users(users) * self.items(items)).sum(1)
 
 
+class Sequences(nn.Module):
+    """Of words, 0 to 11, and of vectors of 2, any number of them; what is 0 adds nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(12, 5, padding_idx=0)
+        self.head = nn.Linear(7, 3)
+
+    def forward(self, words: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.cat([self.words(words).sum(1), vectors.sum(1)], 1))
+
+
 class TwoHeads(nn.Module):
     """A class and a value."""
 

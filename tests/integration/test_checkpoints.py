@@ -115,7 +115,7 @@ def test_what_the_driver_can_know_is_told_before_any_executor_is_touched(
 def test_a_hadoop_path_needs_the_plugin(
     spark: SparkSession, hadoop_path: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkdl_comm.session.application_conf", lambda spark: {})
+    monkeypatch.setattr("sparkdl_comm.job.session.application_conf", lambda spark: {})
     with pytest.raises(PluginError, match="not loaded"):
         fit_once(frame(spark), strategy="gloo", checkpointDir=hadoop_path[0], checkpointInterval=1)
 

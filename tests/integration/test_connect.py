@@ -16,7 +16,7 @@ import pyspark
 import pytest
 import torch
 
-from sparkdl_comm.session import JARS, PLUGIN, plugin_jar
+from sparkdl_comm import plugin
 
 ROOT = Path(__file__).parents[2]
 SPARK4 = ROOT / ".spark4"
@@ -36,7 +36,7 @@ def server(folder: Path, pyspark_home: Path, python_path: str, jars: list[Path])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     conf = {
-        "spark.plugins": PLUGIN,
+        "spark.plugins": plugin.CLASS,
         "spark.jars": ",".join(map(str, jars)),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": port,
@@ -126,7 +126,9 @@ def test_spark_3(tmp_path: Path) -> None:
     jars = sorted(CONNECT_JARS.glob("spark-connect_2.12-*.jar"))
     if not jars:
         pytest.skip("no Spark Connect for Spark 3: make connect-jar")
-    report = fits(tmp_path, Path(pyspark.__file__).parent, [], [plugin_jar(pyspark.__version__, JARS), *jars])
+    report = fits(
+        tmp_path, Path(pyspark.__file__).parent, [], [plugin.jar_for(pyspark.__version__, plugin.JARS), *jars]
+    )
     assert report["spark"].startswith("3.5.")
     check(report)
 
@@ -137,6 +139,6 @@ def test_spark_3(tmp_path: Path) -> None:
 def test_spark_4(tmp_path: Path) -> None:
     if not SPARK4.exists():
         pytest.skip("no .spark4: make spark4-env")
-    report = fits(tmp_path, SPARK4 / "pyspark", [SPARK4], [plugin_jar("4.2.0", JARS)])
+    report = fits(tmp_path, SPARK4 / "pyspark", [SPARK4], [plugin.jar_for("4.2.0", plugin.JARS)])
     assert report["spark"].startswith("4.2.")
     check(report)

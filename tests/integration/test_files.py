@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl_comm.errors import BridgeError, PersistenceError
-from sparkdl_comm.ps.bridge import PROTOCOL, Bridge
-from sparkdl_comm.ps.files import Entry, ExecutorFiles
+from sparkdl_comm.strategies.ps.bridge import PROTOCOL, Bridge
+from sparkdl_comm.strategies.ps.files import Entry, ExecutorFiles
 
 TIMEOUT = 30.0
 

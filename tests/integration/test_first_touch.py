@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PythonException
 
-from sparkdl_comm import CommDistributor, TorchModel, session
+from sparkdl_comm import CommDistributor, TorchModel
 from sparkdl_comm.errors import ConfError, ModelError
+from sparkdl_comm.job import session
 from tests.integration.nets import Small
 from tests.integration.test_training import fit, frame
 

@@ -5,22 +5,29 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 import torch
 from pyspark.sql import DataFrame, SparkSession
 
+import sparkdl_comm
 from sparkdl_comm import CommDistributor, TorchEstimator
 from sparkdl_comm.errors import GangError
+from tests.faults import processes
 from tests.integration import training_functions as functions
 from tests.integration.nets import Small
 
+ROOT = Path(__file__).parents[2]
 RANKS = 2
 #: Seconds until the slots are free again: some 4, as Spark gives a task's Python worker two to notice, looking every two; and
 #: some more on a busy machine if ranks were just meeting, as Spark's executors then end on being told to kill a task.
@@ -112,7 +119,7 @@ def test_a_call_to_the_jvm_that_was_interrupted_leaves_no_answer(
         spark.sparkContext._jvm.java.lang.Thread.sleep(20_000)
 
     with monkeypatch.context() as patch, interrupted(begun.is_set):
-        patch.setattr("sparkdl_comm.session.check_dynamic_allocation", slow)
+        patch.setattr("sparkdl_comm.job.session.check_dynamic_allocation", slow)
         estimator("gloo", 1).fit(data)
     assert_free(spark, data, "gloo")
 
@@ -127,3 +134,61 @@ def test_a_fit_in_a_thread_ends_when_the_main_thread_is_interrupted(spark: Spark
     assert type(raised) is GangError
     assert "was cancelled" in str(raised)
     assert_free(spark, data, "gloo")
+
+
+@pytest.fixture
+def submitted(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Starts endless_fit.py by spark-submit, its output in "log", all in one process group, as a shell does."""
+    home = tmp_path / "home"  # of links: executors write their logs to its work/
+    home.mkdir()
+    for part in ("bin", "jars", "python"):
+        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
+    environment = {
+        **os.environ,
+        processes.VARIABLE: str(tmp_path),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    conf = {
+        "spark.master": "local-cluster[2,1,1024]",
+        "spark.ui.enabled": "false",
+        **sparkdl_comm.spark_conf(progress=False),
+    }
+    options = [option for key, value in conf.items() for option in ("--conf", f"{key}={value}")]
+    program = str(ROOT / "tests/integration/endless_fit.py")
+
+    def start(strategy: str) -> subprocess.Popen[bytes]:
+        command = [str(home / "bin/spark-submit"), *options, program, str(tmp_path), strategy]
+        with (tmp_path / "log").open("wb") as log:
+            return subprocess.Popen(
+                command, env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True
+            )
+
+    yield start
+    for process in processes.of_application(str(tmp_path)):
+        process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ps", "gloo"])
+def test_spark_submit(submitted: Any, tmp_path: Path, strategy: str) -> None:
+    """A terminal sends SIGINT to all of its foreground's process group: the JVM of spark-submit, which ends by it, the
+    script, and here the executors too. Ranks are not in it: PySpark gives their daemon a group of its own."""
+    submit = submitted(strategy)
+    wait_for(lambda: len(list(tmp_path.glob("rank *"))) == RANKS or submit.poll() is not None, DEADLINE_SECONDS)
+    assert submit.poll() is None, (tmp_path / "log").read_text()
+    assert len(list(tmp_path.glob("rank *"))) == RANKS, "the ranks have not begun"
+    os.killpg(submit.pid, signal.SIGINT)
+    assert submit.wait(FREE_SECONDS) != 0
+    wait_for(lambda: not processes.of_application(str(tmp_path)), FREE_SECONDS)
+    assert processes.of_application(str(tmp_path)) == []
+    assert (tmp_path / "raised").read_text() == "KeyboardInterrupt"
+
+
+def wait_for(happened: Callable[[], bool], seconds: float) -> None:
+    """Until then, or so long."""
+    deadline = time.monotonic() + seconds
+    while not happened() and time.monotonic() < deadline:
+        time.sleep(0.1)

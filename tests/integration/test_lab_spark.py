@@ -9,11 +9,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from sparkdl_comm import spark_conf
+from sparkdl_comm import plugin, spark_conf
 from sparkdl_comm.errors import ConfError, DeadlineError, LabError
 from sparkdl_comm.lab import Lab, access, state
 from sparkdl_comm.lab.spark import SparkCluster
-from sparkdl_comm.session import JARS, PLUGIN, plugin_jar
 
 ROOT = Path(__file__).parents[2]
 SPARK4 = ROOT / ".spark4"
@@ -32,7 +31,7 @@ def test_the_bytes_that_training_counts_cross_the_shaped_links(networks, tmp_pat
     counters, output = tmp_path / "counters.json", tmp_path / "demo"
     output.mkdir()
     settings = {
-        "spark.plugins": PLUGIN,
+        "spark.plugins": plugin.CLASS,
         "spark.sparkdl.comm.strategy": "ps",
         "spark.sparkdl.comm.progress": "false",
         "spark.ui.enabled": "false",
@@ -40,7 +39,7 @@ def test_the_bytes_that_training_counts_cross_the_shaped_links(networks, tmp_pat
     }
     command = [sys.executable, "-m", "sparkdl_comm", "lab", "submit", "--topology", "star:4,200mbit"]
     command += ["--timeout", "400", "--counters", str(counters), "--"]
-    command += ["--jars", str(plugin_jar(version, JARS))]
+    command += ["--jars", str(plugin.jar_for(version, plugin.JARS))]
     command += [f"--conf={key}={value}" for key, value in settings.items()]
     command += [str(ROOT / "python" / "train.py"), "--epochs", "1", "--output", str(output)]
     before = {known.name for known in state.every()}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import sparkdl_comm.train.launch
+import sparkdl_comm.job.launch
 from sparkdl_comm import TorchEstimator
 
 from ..nets import TwoClasses
@@ -35,7 +35,7 @@ def dealt(frame: DataFrame, ranks: int) -> list[list[int]]:
         raise DealtError
 
     estimator = TorchEstimator(model=TwoClasses, loss="CrossEntropyLoss", num_workers=ranks, strategy="gloo")
-    with mock.patch.object(sparkdl_comm.train.launch, "run_tasks", run_tasks), pytest.raises(DealtError):
+    with mock.patch.object(sparkdl_comm.job.launch, "run_tasks", run_tasks), pytest.raises(DealtError):
         estimator.fit(frame)
     return [sorted(rows) for rows in found]
 

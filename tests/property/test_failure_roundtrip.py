@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkdl_comm.train.failure import MAX_JSON, Failure
+from sparkdl_comm.gang.failure import MAX_JSON, Failure
 
 texts = (
     st.text()

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkdl_comm.ps.plan import Plan, make_plans
+from sparkdl_comm.strategies.ps.plan import Plan, make_plans
 
 POLICIES = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "optimal", "fixed:20")
 

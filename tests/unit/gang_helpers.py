@@ -12,14 +12,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from sparkdl_comm.train.failure import Failure
-from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.gang.gang import Gang
 
 SECRET = bytes(range(32))
 SECONDS = 20.0  # generous: for what takes milliseconds
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["sparkdl_comm.train.gang"])
+context.set_forkserver_preload(["sparkdl_comm.gang.gang"])
 
 
 def primary(rank: int, message: str = "boom") -> Failure:
@@ -31,7 +31,7 @@ def secondary(rank: int) -> Failure:
 
 
 class AllGather:
-    """BarrierTaskContext.allGather for threads; counts its calls."""
+    """The exchange of a gang, for threads; counts its calls."""
 
     def __init__(self, world: int) -> None:
         self.texts = [""] * world
@@ -108,7 +108,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
 
 
 def file_exchange(directory: Path, rank: int, world: int) -> Callable[[str], list[str]]:
-    """allGather for processes, by files."""
+    """The exchange of a gang, for processes, by files."""
 
     def exchange(text: str) -> list[str]:
         (directory / f"{rank}.new").write_text(text)

@@ -14,13 +14,14 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.data.cache import Batch, RowCache
 from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.partitions import BatchPlan
-from sparkdl_comm.train.flat import FlatModel
-from sparkdl_comm.train.gang import Gang
-from sparkdl_comm.train.loop import Progress, TrainingLoop
-from sparkdl_comm.train.optimizing import OptimizerMaker
-from sparkdl_comm.train.shard import Shard
-from sparkdl_comm.train.spec import Observation, Optimization, TrainSpec
-from sparkdl_comm.train.strategy import Strategy
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.shard import Shard
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.base import Strategy
+from sparkdl_comm.train.loop.training_loop import Progress, TrainingLoop
+from sparkdl_comm.train.spec import Observation, TrainSpec
 
 from .gang_helpers import SECONDS, gang_of
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sparkdl_comm.errors import BridgeError, ConfError, DeadlineError, PersistenceError, PluginError, RankLostError
-from sparkdl_comm.ps import bridge as wire
-from sparkdl_comm.ps.bridge import Bridge, encode_frame
-from sparkdl_comm.ps.segment import SharedSegment
+from sparkdl_comm.strategies.ps import bridge as wire
+from sparkdl_comm.strategies.ps.bridge import Bridge, encode_frame
+from sparkdl_comm.strategies.ps.segment import SharedSegment
 from tests.golden import regenerate
 
 GOLDEN = Path(__file__).parents[1] / "golden"

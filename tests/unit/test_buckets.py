@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl_comm.train.buckets import Buckets
-from sparkdl_comm.train.flat import FlatModel
+from sparkdl_comm.space.buckets import Buckets
+from sparkdl_comm.space.flat import FlatModel
 
 
 class Net(nn.Module):

@@ -20,13 +20,13 @@ from sparkdl_comm.errors import (
     ProtocolError,
     RankLostError,
 )
-from sparkdl_comm.train import handshake
-from sparkdl_comm.train.channel import DriverListener
-from sparkdl_comm.train.driver_client import DriverClient
-from sparkdl_comm.train.failure import Failure
-from sparkdl_comm.train.handshake import send_frame
-from sparkdl_comm.train.task import RankTask
-from sparkdl_comm.train.tensors import DTYPES, describe, raw
+from sparkdl_comm.gang import handshake
+from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.gang.handshake import send_frame
+from sparkdl_comm.gang.tensors import DTYPES, describe, raw
+from sparkdl_comm.job.driver_client import DriverClient
+from sparkdl_comm.job.driver_listener import DriverListener
+from sparkdl_comm.job.task import RankTask
 from tests.unit.gang_helpers import SECONDS, SECRET, hangs_up, wait_for
 
 
@@ -300,19 +300,6 @@ def test_one_connection_per_epoch(listener):
             connect(listener, "e/9")
         client.send_tensors({"w": torch.ones(1)})
     assert listener.tensors(soon())
-
-
-def test_next_epoch(listener):
-    with connect(listener) as old:
-        old.send_tensors({"w": torch.zeros(1)})
-        listener.expect("e/1")
-        with pytest.raises(GangError):
-            old.send_tensors({"w": torch.zeros(1)})
-        with pytest.raises(GangError, match="turned"):
-            connect(listener, "e/0")
-        with connect(listener, "e/1") as new:
-            new.send_tensors({"w": torch.ones(1)})
-        assert torch.equal(listener.tensors(soon())["w"], torch.ones(1))
 
 
 def test_first_epoch_to_come_is_kept_when_none_was_given(seen):

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from sparkdl_comm.errors import PersistenceError
-from sparkdl_comm.train import checkpoint
-from sparkdl_comm.train.checkpoint import CheckpointFolder, Tensors
-from sparkdl_comm.train.folder import LocalFolder
+from sparkdl_comm.train.checkpoint import checkpoint_folder as checkpoint
+from sparkdl_comm.train.checkpoint.checkpoint_folder import CheckpointFolder, Tensors
+from sparkdl_comm.train.checkpoint.storage import LocalFolder
 
 RUN = {"world": 2, "strategy": "ps"}
 

@@ -12,8 +12,8 @@ from torch import nn
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.train.class_mean import ClassMean
-from sparkdl_comm.train.loop import TrainingLoop
+from sparkdl_comm.train.loop.class_mean import ClassMean
+from sparkdl_comm.train.loop.training_loop import TrainingLoop
 
 from .ranks import train
 

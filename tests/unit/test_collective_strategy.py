@@ -4,7 +4,7 @@ import pytest
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.train.strategies import strategy_class
+from sparkdl_comm.strategies.registry import strategy_class
 
 
 def check(strategy, world, settings):

@@ -7,8 +7,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sparkdl_comm import ddp_hooks
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.collectives.torch_gang import communicator
 from sparkdl_comm.errors import ConfError, GangError
-from sparkdl_comm.train.torch_gang import communicator
 
 
 @pytest.fixture

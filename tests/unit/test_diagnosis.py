@@ -10,8 +10,8 @@ from torch import nn
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import InputError, ModelError
-from sparkdl_comm.ingredients import class_labels
-from sparkdl_comm.train.diagnosis import ClassLabels, misfit
+from sparkdl_comm.ml.ingredients import class_labels
+from sparkdl_comm.train.loop.diagnosis import ClassLabels, misfit
 
 LABEL, IMAGE = Field("labelCol", "y", "int64", ()), Field("featuresCol", "x")
 

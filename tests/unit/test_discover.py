@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.discover import arrange, shapes
 from sparkdl_comm.errors import ConfError
+from sparkdl_comm.gang.members import Member, Rail
 from sparkdl_comm.topology import Topology
-from sparkdl_comm.train.members import Member, Rail
 
 
 def members(addresses: list[list[tuple[str, str]]]) -> list[Member]:

@@ -9,12 +9,12 @@ from torch import nn
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.train import elementwise
-from sparkdl_comm.train.flat import FlatModel
-from sparkdl_comm.train.optimizing import OptimizerMaker
-from sparkdl_comm.train.shard import Shard
-from sparkdl_comm.train.spec import Optimization
-from sparkdl_comm.train.strategies import strategy_class
+from sparkdl_comm.optim import elementwise
+from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.shard import Shard
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.registry import strategy_class
 
 from ..optimizers import Blended, GlobalNorm, Lars, Mine, Odd
 from .ranks import Rows, train

@@ -11,11 +11,13 @@ import torch
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sparkdl_comm import TorchEstimator, TorchModel, session
+from sparkdl_comm import TorchEstimator, TorchModel, plugin
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, InputError, ModelError, PluginError, SlotsError
-from sparkdl_comm.estimator import trained_module
-from sparkdl_comm.train.spec import Optimization, TrainSpec
+from sparkdl_comm.job import session
+from sparkdl_comm.job.trained import trained_module
+from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.train.spec import TrainSpec
 
 from ..nets import Sum, Tied, TwoClasses, not_a_module
 from ..optimizers import Lars
@@ -153,6 +155,12 @@ def test_copy() -> None:
         ),
         ({"validationIndicatorCol": "x"}, InputError, "validationIndicatorCol: there is no column 'x'"),
         ({"decode": "jpeg"}, ModelError, "decode is of type builtins.str; give a function"),
+        ({"collate_fn": "pad"}, ModelError, "collate_fn is of type builtins.str; give a function, .*pad_sequence"),
+        (
+            {"collate_fn": list, "inputShapes": [2]},
+            InputError,
+            "collate_fn is for .* arrays, or decoded, .*; featuresCol features has none: leave collate_fn out",
+        ),
         ({"metrics": {"lr": len}}, ModelError, "metrics: lr is a column of the history"),
         ({"callbacks": [len]}, ModelError, "callbacks: .*sparkdl_comm.Callback"),
         ({"device": "tpu"}, ConfError, "device='tpu': must be cpu or cuda"),
@@ -264,7 +272,7 @@ def test_secret_is_not_shown() -> None:
 
 
 def test_plugin_of_the_running_session(spark: SparkSession) -> None:
-    if session.PLUGIN not in session.application_conf(spark).get("spark.plugins", ""):
+    if plugin.CLASS not in session.application_conf(spark).get("spark.plugins", ""):
         pytest.skip("no plugin jar has been built")
     session.check_plugin(spark)
     spark.conf.set("spark.plugins.of.the.session", "x")
@@ -282,7 +290,7 @@ def test_ranks_without_rows_are_told_of(df: DataFrame, monkeypatch: pytest.Monke
     def launch(*args: Any) -> None:
         raise LaunchedError
 
-    monkeypatch.setattr("sparkdl_comm.train.launch.launch", launch)
+    monkeypatch.setattr("sparkdl_comm.job.launch.launch", launch)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         with pytest.raises(LaunchedError):

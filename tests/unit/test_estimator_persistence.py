@@ -131,5 +131,5 @@ def test_something_else(spark: SparkSession, tmp_path: Path) -> None:
         TorchEstimator.load(str(tmp_path))
     TorchEstimator(model=Sum, loss="MSELoss").save(str(tmp_path / "estimator"))
     metadata = json.loads((tmp_path / "estimator/metadata/part-00000").read_text())
-    assert metadata["class"] == "sparkdl_comm.estimator.TorchEstimator"
+    assert metadata["class"] == "sparkdl_comm.TorchEstimator"
     assert metadata["ingredients"]["model"] == {"import": "tests.nets:Sum"}

@@ -22,7 +22,7 @@ from sparkdl_comm.errors import (
     RankLostError,
     SparkdlCommError,
 )
-from sparkdl_comm.train.failure import MARKER, MAX_JSON, Failure, is_secondary
+from sparkdl_comm.gang.failure import MARKER, MAX_JSON, Failure, is_secondary
 
 
 def repickled(error):

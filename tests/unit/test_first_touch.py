@@ -12,10 +12,10 @@ import pytest
 from pyspark import cloudpickle
 
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.train.failure import Failure
-from sparkdl_comm.train.first_touch import FirstTouch
-from sparkdl_comm.train.launch import _unreported
-from sparkdl_comm.train.spec import Optimization
+from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.job.first_touch import FirstTouch
+from sparkdl_comm.job.launch import _unreported
+from sparkdl_comm.optim.optimization import Optimization
 
 
 def function() -> Any:

@@ -6,7 +6,7 @@ import weakref
 import torch
 from torch import nn
 
-from sparkdl_comm.train.flat import FlatModel
+from sparkdl_comm.space.flat import FlatModel
 
 
 def test_gradients_of_a_sparse_embedding_are_collected_and_add_up():

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from sparkdl_comm.errors import RankFailedError, RankLostError
-from sparkdl_comm.train.control import HOLD_SECONDS
-from sparkdl_comm.train.failure import Failure
-from sparkdl_comm.train.gang import Gang
+from sparkdl_comm.gang.control import HOLD_SECONDS
+from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.gang.gang import Gang
 from tests.unit.gang_helpers import SECONDS, Crew, gang_of, primary, secondary, wait_for
 
 

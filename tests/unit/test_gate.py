@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl_comm.train.flat import FlatModel
-from sparkdl_comm.train.gate import ParameterGate, can_gate
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.gate import ParameterGate, can_gate
 from tests.integration.nets import Backwards, Odd, Tangled
 
 

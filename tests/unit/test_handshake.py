@@ -8,8 +8,8 @@ import zlib
 import pytest
 
 from sparkdl_comm.errors import AuthenticationError, DeadlineError, GangError, InputError, ProtocolError
-from sparkdl_comm.train import handshake
-from sparkdl_comm.train.handshake import FrameBuffer, accept, connect, encode_frame, recv_frame, send_frame
+from sparkdl_comm.gang import handshake
+from sparkdl_comm.gang.handshake import FrameBuffer, accept, connect, encode_frame, recv_frame, send_frame
 
 SECRET = b"s" * 32
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.ingredients import (
+from sparkdl_comm.ml.ingredients import (
     check_ships,
     label_limits,
     loss_function,

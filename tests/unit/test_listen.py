@@ -5,8 +5,8 @@ import socket
 import pytest
 
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.train import listen
-from sparkdl_comm.train.listen import bind, choose_address, driver_addresses, nics_to_advertise
+from sparkdl_comm.gang import listen
+from sparkdl_comm.gang.listen import bind, choose_address, driver_addresses, nics_to_advertise
 
 NICS = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.5", "fd00::5"], "eth1": ["10.1.0.5"], "six": ["fd01::5"]}
 

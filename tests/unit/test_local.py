@@ -18,10 +18,10 @@ import torch.distributed as dist
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import RankFailedError, RankLostError
-from sparkdl_comm.train.function import FunctionSpec
-from sparkdl_comm.train.launch import run_gang
-from sparkdl_comm.train.local import HOST, run_locally
-from sparkdl_comm.train.values import unpack
+from sparkdl_comm.gang.values import unpack
+from sparkdl_comm.job.function import FunctionSpec
+from sparkdl_comm.job.launch import run_gang
+from sparkdl_comm.job.local import HOST, run_locally
 from tests.unit.gang_helpers import wait_for
 
 
@@ -31,6 +31,7 @@ def run(function: Any) -> Any:
     tensors, reports = run_gang(
         lambda address: run_locally(dataclasses.replace(spec, driver_address=address)),
         slots=None,
+        world=spec.world,
         conf=conf,
         secret=spec.secret,
         epoch_id=spec.epoch_id,
@@ -41,7 +42,7 @@ def run(function: Any) -> Any:
 
 
 def children(of: int | None = None) -> list[psutil.Process]:
-    return [child for child in psutil.Process(of).children() if "sparkdl_comm.train.local" in child.cmdline()]
+    return [child for child in psutil.Process(of).children() if "sparkdl_comm.job.local" in child.cmdline()]
 
 
 def who() -> Any:

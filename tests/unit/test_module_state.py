@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.estimator import trained_module
-from sparkdl_comm.ingredients import model_like
-from sparkdl_comm.persistence import read_weights, write_weights
-from sparkdl_comm.train import module_state
+from sparkdl_comm.gang.tensors import describe
+from sparkdl_comm.job.trained import trained_module
+from sparkdl_comm.ml.ingredients import model_like
+from sparkdl_comm.ml.persistence import read_weights, write_weights
+from sparkdl_comm.space import module_state
 from sparkdl_comm.train.spec import Observation, Stopping
-from sparkdl_comm.train.tensors import describe
 
 from ..nets import Counting, Fresh, Tied
 from .ranks import Rows, train

@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 from sparkdl_comm.errors import RankFailedError
-from sparkdl_comm.train.failure import MAX_JSON, Failure
-from sparkdl_comm.train.output import LINES
+from sparkdl_comm.gang.failure import MAX_JSON, Failure
+from sparkdl_comm.job.output import LINES
 
 PROGRAM = """
 import logging, os, sys
-from sparkdl_comm.train.output import OutputTail
+from sparkdl_comm.job.output import OutputTail
 
 tail = OutputTail()
 logging.basicConfig()
@@ -48,7 +48,7 @@ def test_whoever_writes_and_everything_is_passed_on(tmp_path) -> None:
 
 FLOOD = """
 import sys, time
-from sparkdl_comm.train.output import OutputTail
+from sparkdl_comm.job.output import OutputTail
 
 sent = []
 tail = OutputTail()
@@ -81,7 +81,7 @@ def test_of_a_flood_the_last_lines_are_sent() -> None:
 
 HOLDS_THE_INTERPRETER = """
 import ctypes, os
-from sparkdl_comm.train.output import OutputTail
+from sparkdl_comm.job.output import OutputTail
 
 write = ctypes.PyDLL(None).write  # PyDLL does not let other threads run during a call
 text = (1 << 20) * b"x" + b"\\nthe last\\n"
@@ -103,7 +103,7 @@ def test_native_code_that_holds_the_interpreter_never_waits_for_us() -> None:
 
 LAGS = """
 import ctypes, os, sys
-from sparkdl_comm.train import output
+from sparkdl_comm.job import output
 
 output.MAX_BEHIND = 4 << 20
 write = ctypes.PyDLL(None).write

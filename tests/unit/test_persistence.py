@@ -14,8 +14,8 @@ from pyspark.ml.util import DefaultParamsReader
 from pyspark.sql import SparkSession
 
 from sparkdl_comm.errors import ModelError, PersistenceError
-from sparkdl_comm.model import TorchModel
-from sparkdl_comm.storage import _DriverFiles
+from sparkdl_comm.ml.model import TorchModel
+from sparkdl_comm.ml.storage import _DriverFiles
 
 from ..nets import Scaled, Sum, Tied, TwoClasses, make_two_classes, not_a_module
 
@@ -56,7 +56,7 @@ def test_layout(model: TorchModel, spark: SparkSession, tmp_path: Path) -> None:
     line = (tmp_path / "model/metadata/part-00000").read_text()
     assert line.count("\n") == 1
     metadata = json.loads(line)
-    assert metadata["class"] == "sparkdl_comm.model.TorchModel"
+    assert metadata["class"] == "sparkdl_comm.TorchModel"
     assert metadata["paramMap"] == {"featuresCol": "x", "batchSize": 9}
     assert metadata["formatVersion"] == 1
     # what pyspark itself reads
@@ -195,7 +195,7 @@ def test_nothing_there_or_something_else(spark: SparkSession, model: TorchModel,
 
 
 def test_newer_format(model: TorchModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkdl_comm.persistence.FORMAT", 2)
+    monkeypatch.setattr("sparkdl_comm.ml.persistence.FORMAT", 2)
     model.save(str(tmp_path / "model"))
     monkeypatch.undo()
     with pytest.raises(PersistenceError, match="format 2"):
@@ -211,3 +211,16 @@ def test_pipeline(model: TorchModel, spark: SparkSession, tmp_path: Path) -> Non
     pipeline.write().overwrite().save(path)
     loaded = PipelineModel.load(path)
     assert [row.prediction for row in loaded.transform(df).collect()] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["sparkdl_comm.TorchModel", "sparkdl_comm.model.TorchModel"])
+def test_classes_by_the_names_in_saved_pipelines(model: TorchModel, name: str, tmp_path: Path) -> None:
+    pipeline = PipelineModel([model])
+    path = str(tmp_path / "pipeline")
+    pipeline.save(path)
+    (saved,) = (tmp_path / "pipeline" / "stages").glob("*/metadata/part-00000")
+    assert '"class":"sparkdl_comm.TorchModel"' in saved.read_text().replace(" ", "")
+    saved.write_text(saved.read_text().replace("sparkdl_comm.TorchModel", name))
+    (saved.parent / ".part-00000.crc").unlink(missing_ok=True)
+    (stage,) = PipelineModel.load(path).stages
+    assert isinstance(stage, TorchModel)

@@ -3,7 +3,7 @@
 import pytest
 
 from sparkdl_comm.collectives.algorithms import make_plan
-from sparkdl_comm.collectives.bml import thread_shares
+from sparkdl_comm.collectives.algorithms.bml import thread_shares
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, dependencies
 from sparkdl_comm.collectives.transfers import transfers
 from sparkdl_comm.errors import ConfError, InputError, PlanError

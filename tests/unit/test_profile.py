@@ -6,9 +6,17 @@ import pytest
 from torch import nn
 
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.train.batching import Batching
-from sparkdl_comm.train.flat import FlatModel
-from sparkdl_comm.train.profile import Direction, LayerTimes, NetworkTimes, Profiler, agree, agreed_seconds, drift
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.ps.batching import Batching
+from sparkdl_comm.strategies.ps.profile import (
+    Direction,
+    LayerTimes,
+    NetworkTimes,
+    Profiler,
+    agree,
+    agreed_seconds,
+    drift,
+)
 
 
 class Clock:

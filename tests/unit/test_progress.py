@@ -45,8 +45,8 @@ CELL = """
 import time
 
 from sparkdl_comm.report.progress import ProgressBar
-from sparkdl_comm.train.channel import DriverListener
-from sparkdl_comm.train.driver_client import DriverClient
+from sparkdl_comm.job.driver_listener import DriverListener
+from sparkdl_comm.job.driver_client import DriverClient
 
 step = {"epoch": 0, "epochs": 1, "steps": 2, "loss": 0.5, "samples_per_second": 99.6}
 with ProgressBar(True) as bar, DriverListener("127.0.0.1", None, bytes(32), bar, on_log=bar.log) as listener:

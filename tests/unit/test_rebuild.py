@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sparkdl_comm.errors import PersistenceError
-from sparkdl_comm.rebuild import importable, rebuild, recipe_of
+from sparkdl_comm.ml.rebuild import importable, rebuild, recipe_of
 
 from ..nets import TwoClasses, make_two_classes
 
@@ -28,7 +29,7 @@ def again(value: Any) -> Any:
         *(TwoClasses, make_two_classes, torch.optim.AdamW, F.cross_entropy),
         {"error": F.l1_loss, "own": make_two_classes},
     ],
-    ids=str,
+    ids=lambda value: re.sub(" at 0x[0-9a-f]+", "", str(value)),
 )
 def test_round_trip(value: Any) -> None:
     made = again(value)

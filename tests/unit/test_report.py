@@ -6,7 +6,7 @@ import json
 import pytest
 
 from sparkdl_comm.errors import GangError
-from sparkdl_comm.train.report import RankReport, summarize
+from sparkdl_comm.job.summary import RankReport, summarize
 
 HISTORY = [
     [{"epoch": epoch, "step": 5 * epoch, "loss": loss, "lr": 0.1, "seconds": 2.0 + rank} for epoch, loss in losses]

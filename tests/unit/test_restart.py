@@ -19,9 +19,10 @@ from sparkdl_comm.errors import (
     SlotsError,
     SparkdlCommError,
 )
-from sparkdl_comm.train import restart
-from sparkdl_comm.train.launch import _unreported
-from sparkdl_comm.train.spec import Checkpoints, Optimization, TrainSpec
+from sparkdl_comm.job import restart
+from sparkdl_comm.job.launch import _unreported
+from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.train.spec import Checkpoints, TrainSpec
 
 LOST = RankLostError("rank 1 was lost", rank=1)
 SPARK: Any = None  # the functions that would ask it are replaced

@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from sparkdl_comm.errors import ConfError, DeadlineError, InputError, ModelError, PersistenceError
-from sparkdl_comm.train import saver
-from sparkdl_comm.train.callbacks import Callback
-from sparkdl_comm.train.flat import FlatModel
-from sparkdl_comm.train.folder import Folder, LocalFolder
-from sparkdl_comm.train.gang import Gang
-from sparkdl_comm.train.loop import TrainingLoop
-from sparkdl_comm.train.restore import Restorer, check_same, describe
-from sparkdl_comm.train.saver import Cadence, Saver
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.train.checkpoint import saver
+from sparkdl_comm.train.checkpoint.restore import Restorer, check_same, describe
+from sparkdl_comm.train.checkpoint.saver import Cadence, Saver
+from sparkdl_comm.train.checkpoint.storage import Folder, LocalFolder
+from sparkdl_comm.train.loop.callbacks import Callback
+from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Checkpoints, Observation, Stopping, TrainSpec
 
 from .gang_helpers import SECONDS, gang_of

@@ -19,8 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from sklearn.metrics import log_loss, roc_auc_score
 
 from sparkdl_comm.errors import InputError, ModelError
-from sparkdl_comm.model import TorchModel
-from sparkdl_comm.scoring import Scoring, activation_of, columns_of, kind_of, shape_of
+from sparkdl_comm.ml.model import TorchModel
+from sparkdl_comm.ml.scoring import Scoring, activation_of, columns_of, kind_of
+from sparkdl_comm.train.loop.output_shape import shape_of
 
 from ..nets import Logarithms, Sum, TwoClasses
 

@@ -7,9 +7,11 @@ from typing import Any
 import pyspark
 import pytest
 
-from sparkdl_comm import session
+from sparkdl_comm import plugin
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, PluginError, SlotsError
+from sparkdl_comm.job import session
+from sparkdl_comm.job.slots import check_slots, tell_threads
 
 JAR_3 = "sparkdl-comm-spark3.5_2.12-0.1.0.jar"
 JAR_4 = "sparkdl-comm-spark4.2_2.13-0.1.0.jar"
@@ -18,7 +20,7 @@ PLUGIN = {"spark.plugins": "org.example.Other, sparkdl.comm.CommPlugin"}
 
 @pytest.fixture
 def jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(session, "JARS", tmp_path)
+    monkeypatch.setattr(plugin, "JARS", tmp_path)
     for name in (JAR_3, JAR_4, "other.jar"):
         (tmp_path / name).touch()
     return tmp_path
@@ -49,20 +51,20 @@ def test_spark_conf(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_jar_for_this_spark(jars: Path, tmp_path: Path) -> None:
     with pytest.raises(PluginError, match=r"Spark 4\.0 in .*" + JAR_3 + ".*make jar"):
-        session.plugin_jar("4.0.1", jars)
+        plugin.jar_for("4.0.1", jars)
     with pytest.raises(PluginError, match="no jar at all"):
-        session.plugin_jar("3.5.9", tmp_path / "nowhere")
+        plugin.jar_for("3.5.9", tmp_path / "nowhere")
 
 
 def test_plugin_loaded() -> None:
-    session.check_plugin_conf({**PLUGIN, "spark.jars": f"/a/x.jar,file:/b/{JAR_3}"}, "3.5.9", "2.12.18")
-    session.check_plugin_conf(PLUGIN, "3.5.9", None)
+    plugin.check_conf({**PLUGIN, "spark.jars": f"/a/x.jar,file:/b/{JAR_3}"}, "3.5.9", "2.12.18")
+    plugin.check_conf(PLUGIN, "3.5.9", None)
 
 
 @pytest.mark.parametrize("conf", [{}, {"spark.plugins": ""}, {"spark.plugins": "org.example.Other"}])
 def test_plugin_missing(conf: dict[str, str]) -> None:
     with pytest.raises(PluginError, match=r"spark\.plugins=sparkdl\.comm\.CommPlugin") as error:
-        session.check_plugin_conf(conf, "3.5.9", "2.12.18")
+        plugin.check_conf(conf, "3.5.9", "2.12.18")
     assert "spark_conf()" in str(error.value)
 
 
@@ -71,7 +73,7 @@ def test_plugin_missing(conf: dict[str, str]) -> None:
 )
 def test_plugin_of_another_spark_or_scala(jar: str, spark: str, scala: str) -> None:
     with pytest.raises(PluginError) as error:
-        session.check_plugin_conf({**PLUGIN, "spark.jars": f"file:/b/{jar}"}, spark, scala)
+        plugin.check_conf({**PLUGIN, "spark.jars": f"file:/b/{jar}"}, spark, scala)
     assert jar in str(error.value)
     assert spark in str(error.value)
     assert scala in str(error.value)
@@ -108,7 +110,7 @@ class FakeSpark:
         def sleep(seconds: float) -> None:
             self.slept += seconds  # type: ignore[assignment]
 
-        return session.check_slots(self, num_workers, timeout, lambda: self.slept, sleep)  # type: ignore[arg-type]
+        return check_slots(self, num_workers, timeout, lambda: self.slept, sleep)  # type: ignore[arg-type]
 
 
 def test_slots_waits_for_executors() -> None:
@@ -134,7 +136,7 @@ def test_slots_are_limited_by_gpus_too(taken: str, there: str, slots: int) -> No
     spark = FakeSpark([slots], **conf)
     assert spark.check(None, timeout=100) == slots
     assert spark.slept == 0
-    assert session.check_slots(FakeClient(master="yarn", **conf), None, 1.0) == slots  # type: ignore[arg-type]
+    assert check_slots(FakeClient(master="yarn", **conf), None, 1.0) == slots  # type: ignore[arg-type]
 
 
 def test_waiting_for_executors_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -157,7 +159,7 @@ def test_waiting_for_executors_is_told(caplog: pytest.LogCaptureFixture) -> None
 def test_cores_that_are_not_used_are_told(
     caplog: pytest.LogCaptureFixture, conf: dict[str, str], slots: int, ranks: int, threads: int | None
 ) -> None:
-    session.tell_threads(FakeSpark([slots], **conf), ranks)  # type: ignore[arg-type]
+    tell_threads(FakeSpark([slots], **conf), ranks)  # type: ignore[arg-type]
     assert [f"spark.task.cpus={threads}, or" in message for message in caplog.messages] == ([True] if threads else [])
 
 
@@ -224,7 +226,7 @@ class FakeClient:
 
 def test_slots_of_a_spark_connect_client() -> None:
     def check(spark: FakeClient, num_workers: int | None = None) -> int:
-        return session.check_slots(spark, num_workers, 1.0)  # type: ignore[arg-type]
+        return check_slots(spark, num_workers, 1.0)  # type: ignore[arg-type]
 
     assert check(FakeClient(), 5) == 5
     assert check(FakeClient(master="local-cluster[3,2,1024]")) == 6

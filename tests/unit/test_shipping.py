@@ -8,8 +8,8 @@ import pytest
 import torch
 from pyspark import cloudpickle
 
-from sparkdl_comm import shipping
-from sparkdl_comm.shipping import SessionModule
+from sparkdl_comm.job import shipping
+from sparkdl_comm.job.shipping import SessionModule
 
 
 class Odd(torch.nn.Module):

@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankFailedError, RankLostError
-from sparkdl_comm.train.exchange import gather_tensors
-from sparkdl_comm.train.failure import Failure
-from sparkdl_comm.train.gang import Gang
-from sparkdl_comm.train.handshake import send_frame
-from sparkdl_comm.train.store import StoreService
-from sparkdl_comm.train.table import MAX_VALUE, Table
+from sparkdl_comm.gang.exchange import gather_tensors
+from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.gang.handshake import send_frame
+from sparkdl_comm.gang.key_value_store import MAX_VALUE, Table
+from sparkdl_comm.gang.store import StoreService
 from tests.unit.gang_helpers import SECONDS, Crew, gang_of, hangs_up
 
 
@@ -145,7 +145,7 @@ def test_sizes_are_bounded(gangs, rank):
 
 
 def test_total_is_bounded(monkeypatch, gangs):
-    monkeypatch.setattr("sparkdl_comm.train.table.MAX_TOTAL", 1000)
+    monkeypatch.setattr("sparkdl_comm.gang.key_value_store.MAX_TOTAL", 1000)
     store = gangs[1].store("p")
     store.set("a", bytes(900))
     with pytest.raises(InputError):

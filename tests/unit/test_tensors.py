@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sparkdl_comm.errors import GangError, ModelError, ProtocolError
-from sparkdl_comm.train.tensors import DTYPES, allocate, describe, pieces, raw
+from sparkdl_comm.gang.tensors import DTYPES, allocate, describe, pieces, raw
 
 
 def test_pieces_cover_everything_once():

@@ -8,8 +8,8 @@ import pytest
 
 from sparkdl_comm.errors import InputError, PersistenceError
 from sparkdl_comm.report.timeline import Timeline
-from sparkdl_comm.train.cut import Batches
-from sparkdl_comm.train.trace import BatchTrace, Trace, offset, read_clocks
+from sparkdl_comm.space.cut import Batches
+from sparkdl_comm.strategies.trace import BatchTrace, Trace, offset, read_clocks
 
 
 class Clock:

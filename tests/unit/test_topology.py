@@ -1,7 +1,8 @@
 import pytest
 
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.topology import Topology, format_rate, parse_rate, parse_size
+from sparkdl_comm.topology import Topology
+from sparkdl_comm.units import format_rate, parse_rate, parse_size
 
 
 def test_star_has_one_switch_and_everybody_is_a_neighbour():

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from sparkdl_comm.train.torch_errors import peer_failed, peer_late
+from sparkdl_comm.gang.torch_errors import peer_failed, peer_late
 
 
 def _rank(rank: int, store: str, gone: bool, answers: Any, given_up: Any) -> None:

@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from sparkdl_comm.errors import DeadlineError
-from sparkdl_comm.train import turns as turns_module
-from sparkdl_comm.train.turns import Turns
+from sparkdl_comm.job import turns as turns_module
+from sparkdl_comm.job.turns import Turns
 
 
 def hold(turns: Turns, ranks: int, slots: int | None, until: threading.Event, pool: ThreadPoolExecutor) -> Future[None]:

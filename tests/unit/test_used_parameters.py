@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.train.strategies import strategy_class
+from sparkdl_comm.strategies.registry import strategy_class
 
 from .ranks import Gathered, Rows, Sharded, train
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.train.values import pack, unpack
+from sparkdl_comm.gang.values import pack, unpack
 
 
 @pytest.mark.parametrize(

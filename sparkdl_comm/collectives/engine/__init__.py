@@ -1,1 +1,6 @@
-"""What runs plans: ``sockets.py`` over authenticated TCP connections, one per peer and rail, on tensors of the CPU."""
+"""What runs plans.
+
+``sockets.py``: over authenticated TCP connections, one per peer and rail (``links.py``, ``connection.py``,
+``rail.py``), on tensors of the CPU as plans address them (``memory.py``). ``torch_p2p.py``: by torch.distributed's
+sends and receives, NCCL's for CUDA. ``job.py``: one collective under way.
+"""

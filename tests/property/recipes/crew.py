@@ -19,9 +19,9 @@ import pyarrow as pa
 import torch
 from pyspark import cloudpickle
 
-from sparkdl_comm.train.rank import Rank
+from sparkdl_comm.job.rank import Rank
+from sparkdl_comm.job.task import RankTask
 from sparkdl_comm.train.spec import TrainSpec
-from sparkdl_comm.train.task import RankTask
 
 HOST = "127.0.0.1"
 #: Seconds that processes may take to start, on a busy machine.
@@ -29,7 +29,7 @@ START = 120.0
 
 context = multiprocessing.get_context("forkserver")
 # What each would import by itself, torch._dynamo with the first optimizer.
-context.set_forkserver_preload(["sparkdl_comm.train.rank", "sparkdl_comm.estimator", "torch._dynamo", __name__])
+context.set_forkserver_preload(["sparkdl_comm.job.rank", "sparkdl_comm.ml.estimator", "torch._dynamo", __name__])
 
 
 class HungError(Exception):
@@ -43,8 +43,8 @@ class DiedError(Exception):
 class Context:
     """Does for a rank what Spark's BarrierTaskContext does for one in an executor."""
 
-    def __init__(self, rank: int, world: int, pipe: Connection) -> None:
-        self._rank, self._world, self._pipe = rank, world, pipe
+    def __init__(self, rank: int, world: int) -> None:
+        self._rank, self._world = rank, world
 
     def partitionId(self) -> int:
         return self._rank
@@ -54,11 +54,6 @@ class Context:
 
     def resources(self) -> dict[str, Any]:
         return {}
-
-    def allGather(self, text: str) -> list[str]:
-        self._pipe.send(("text", text))
-        texts: list[str] = self._pipe.recv()
-        return texts
 
 
 def work(rank: int, pipe: Connection, local_dirs: str) -> None:
@@ -74,7 +69,7 @@ def work(rank: int, pipe: Connection, local_dirs: str) -> None:
             return
         spec: TrainSpec
         spec, batches = cloudpickle.loads(sent)
-        task = RankTask(spec, Context(rank, spec.world, pipe))
+        task = RankTask(spec, Context(rank, spec.world))
         try:
             report = Rank(spec, task).run(iter(batches))
         except RuntimeError as failed:
@@ -103,7 +98,6 @@ class Crew:
         pipes = self._pipes[: spec.world]
         for pipe, rows in zip(pipes, batches, strict=True):
             pipe.send_bytes(cloudpickle.dumps((spec, rows)))
-        texts: dict[Connection, str] = {}
         ended: dict[Connection, tuple[str, str]] = {}
         while len(ended) < len(pipes):
             ready = wait([pipe for pipe in pipes if pipe not in ended], max(0.0, deadline - time.monotonic()))
@@ -117,25 +111,15 @@ class Crew:
             for pipe in ready:
                 assert isinstance(pipe, Connection)
                 try:
-                    kind, text = pipe.recv()
+                    ended[pipe] = pipe.recv()
                 except (EOFError, ConnectionError, pickle.UnpicklingError):
                     rank = pipes.index(pipe)
                     self._processes[rank].join(1.0)
                     code = self._processes[rank].exitcode
                     self.close()
                     raise DiedError(f"the process of rank {rank} ended with {code}") from None
-                if kind == "text":
-                    texts[pipe] = text
-                else:
-                    ended[pipe] = kind, text
-            if len(texts) == len(pipes):
-                for pipe in pipes:
-                    pipe.send([texts[each] for each in pipes])
-                texts.clear()
         errors = [text for kind, text in ended.values() if kind == "error"]
         if errors:
-            if any(pipe in texts for pipe in pipes):
-                self.close()
             raise RuntimeError("\n".join(errors))
         return [ended[pipe][1] for pipe in pipes]
 

@@ -21,12 +21,12 @@ from unittest import mock
 
 from pyspark.sql import SparkSession
 
-import sparkdl_comm.session
-import sparkdl_comm.train.launch
+import sparkdl_comm.job.launch
+import sparkdl_comm.job.slots
 from sparkdl_comm import Callback, TorchEstimator
 from sparkdl_comm.errors import CallbackError
-from sparkdl_comm.train.launch import run_gang
-from sparkdl_comm.train.report import RankReport
+from sparkdl_comm.job.launch import run_gang
+from sparkdl_comm.job.summary import RankReport
 
 from . import ingredients, rows
 from .crew import HOST, Crew
@@ -151,6 +151,7 @@ class Fitter:
             tensors, reports = run_gang(
                 lambda address: self._crew.run(dataclasses.replace(spec, driver_address=address), batches, DEADLINE),
                 slots=None,
+                world=spec.world,
                 conf=spec.conf,
                 secret=spec.secret,
                 epoch_id=spec.epoch_id,
@@ -160,8 +161,8 @@ class Fitter:
             return tensors, [RankReport.from_json(report) for report in reports], 0
 
         with (
-            mock.patch.object(sparkdl_comm.train.launch, "launch", launch),
-            mock.patch.object(sparkdl_comm.session, "check_slots", return_value=recipe.world),
-            mock.patch.object(sparkdl_comm.session, "slots_now", return_value=None),
+            mock.patch.object(sparkdl_comm.job.launch, "launch", launch),
+            mock.patch.object(sparkdl_comm.job.slots, "check_slots", return_value=recipe.world),
+            mock.patch.object(sparkdl_comm.job.slots, "slots_now", return_value=None),
         ):
             yield

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.optimizers import Lars
+
 from .recipe import Recipe
 
 CLASSES = 3
@@ -55,21 +57,6 @@ def loss(recipe: Recipe) -> Any:
 
 def over_classes(recipe: Recipe) -> bool:
     return recipe.loss in ("cross entropy", "ignored labels", "class weights", "temperature")
-
-
-class Lars(torch.optim.Optimizer):
-    """Layer-wise rates: a step depends on the norm of the whole parameter and of its gradient."""
-
-    def __init__(self, params: Any, lr: float = 0.1, trust: float = 0.1) -> None:
-        super().__init__(params, {"lr": lr, "trust": trust})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    ratio = (parameter.norm() + 1e-3) / (parameter.grad.norm() + 1e-3)
-                    parameter.sub_(parameter.grad * (group["lr"] * group["trust"] * ratio))
 
 
 class Signed(torch.optim.Optimizer):

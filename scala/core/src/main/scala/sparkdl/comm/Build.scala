@@ -9,7 +9,7 @@ import java.util.Properties
  * Which build of the plugin runs here. Executors compare theirs before they talk: their messages are Java objects of the
  * jar's own classes, and versions of a class do not understand each other.
  */
-object Build {
+private[comm] object Build {
 
   /** The version, and the beginning of the jar's SHA-256. */
   lazy val id: String = describe(getClass.getProtectionDomain.getCodeSource.getLocation)

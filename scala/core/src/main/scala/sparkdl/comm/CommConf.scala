@@ -7,9 +7,9 @@ import org.apache.spark.SparkConf
  * deadlines) comes with that job over the bridge. The table of all keys and their documentation is
  * conf/sparkdl-defaults.conf.
  */
-final case class CommConf(firstPort: Int, portCount: Int)
+private[comm] final case class CommConf(firstPort: Int, portCount: Int)
 
-object CommConf {
+private[comm] object CommConf {
   private val Ports = "spark.sparkdl.comm.ports"
 
   def apply(conf: SparkConf): CommConf = {

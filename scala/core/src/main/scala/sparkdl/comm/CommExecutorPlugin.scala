@@ -1,24 +1,28 @@
 package sparkdl.comm
 
-import java.util.{Map => JMap}
+import java.util.{Map => JMap, ServiceLoader}
 
+import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
+import org.apache.spark.SparkdlExecutor
 import org.apache.spark.api.plugin.{ExecutorPlugin, PluginContext}
-import org.apache.spark.storage.SparkdlBlockBridge
 
 import sparkdl.comm.bridge.BridgeServer
 import sparkdl.comm.ps.PsNode
+import sparkdl.comm.transport.{Transport, TransportWrapper}
 
 /** Brings the parameter server and its bridge up with the executor, and down with it. */
-final class CommExecutorPlugin extends ExecutorPlugin {
+private[comm] final class CommExecutorPlugin extends ExecutorPlugin {
   private var node: PsNode = _
   private var bridge: BridgeServer = _
 
   override def init(context: PluginContext, extraConf: JMap[String, String]): Unit = {
-    val transport = new SparkdlBlockBridge(context.conf)
+    val executor = new SparkdlExecutor(context.conf)
+    val wrappers = ServiceLoader.load(classOf[TransportWrapper], getClass.getClassLoader).asScala
+    val transport = wrappers.foldLeft[Transport](executor)((inner, wrapper) => wrapper.wrap(inner))
     node = new PsNode(transport, CommConf(context.conf), context.metricRegistry)
-    try bridge = new BridgeServer(node, transport)
+    try bridge = new BridgeServer(node, executor)
     catch {
       case NonFatal(e) =>
         node.close()

@@ -15,14 +15,14 @@ import scala.util.control.NonFatal
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.ps.PsNode
-import sparkdl.comm.transport.Transport
+import sparkdl.comm.transport.ExecutorEnvironment
 
 /**
  * The Unix-domain socket by which Python workers reach their executor. The socket lies in a directory that only this user may
  * enter; where it is, and the token to show, stand in a file of this user's in the executor's first block directory, which
  * Spark tells its Python workers as SPARK_LOCAL_DIRS.
  */
-final class BridgeServer(node: PsNode, transport: Transport) {
+private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironment) {
   import BridgeServer._
 
   private val token = {
@@ -35,7 +35,7 @@ final class BridgeServer(node: PsNode, transport: Transport) {
     SocketDirectory.create(SocketDirectory.parent(System.getProperty("java.io.tmpdir")))
   private val socket: Path = directory.resolve(SocketDirectory.SocketName)
   private val listener: ServerSocketChannel = ServerSocketChannel.open(StandardProtocolFamily.UNIX)
-  private val advertisement: Path = transport.localDirectory.toPath.resolve(AdvertisementName)
+  private val advertisement: Path = executor.localDirectory.toPath.resolve(AdvertisementName)
 
   listener.bind(UnixDomainSocketAddress.of(socket))
   advertise()
@@ -82,7 +82,7 @@ final class BridgeServer(node: PsNode, transport: Transport) {
 
   private def serve(channel: SocketChannel): Unit = {
     connections.add(channel)
-    try if (showsToken(channel)) new BridgeConnection(channel, node, transport.hadoopConf).run()
+    try if (showsToken(channel)) new BridgeConnection(channel, node, executor.hadoopConf).run()
     catch { case NonFatal(e) => log.warn("A bridge connection ended: {}", e.toString) }
     finally {
       connections.remove(channel)
@@ -109,7 +109,7 @@ final class BridgeServer(node: PsNode, transport: Transport) {
   }
 }
 
-object BridgeServer {
+private[comm] object BridgeServer {
   val AdvertisementName = "sparkdl-bridge.json"
   private val TokenBytes = 32
   private val TokenSeconds = 5L

@@ -12,7 +12,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode
  * Frames between a Python worker and its executor: four bytes of length, big-endian, then that many bytes of JSON (one
  * object, UTF-8). The first bytes on a connection are the token, as they are.
  */
-object Frames {
+private[bridge] object Frames {
   val MaxBytes: Int = 16 << 20
 
   private val mapper = new ObjectMapper

@@ -19,7 +19,7 @@ import sparkdl.comm.CommException
  *   true once nobody waits for an answer any more: a copy under way then ends, because the worker's successor may be writing
  *   to the same path by now
  */
-final class HadoopFiles(conf: => Configuration, over: () => Boolean) {
+private[bridge] final class HadoopFiles(conf: => Configuration, over: () => Boolean) {
   import HadoopFiles._
 
   /** Copies a local file to `remote`, in place of what is there; parents are made. Nothing is left of a copy that fails. */
@@ -97,10 +97,11 @@ final class HadoopFiles(conf: => Configuration, over: () => Boolean) {
   private def explained[T](what: String)(body: => T): T =
     try body
     catch {
-      case e @ (NonFatal(_) | _: LinkageError) => throw new CommException("File", s"cannot $what: $e", cause = e)
+      case e @ (NonFatal(_) | _: LinkageError) =>
+        throw new CommException(CommException.File, s"cannot $what: $e", cause = e)
     }
 }
 
-object HadoopFiles {
+private[bridge] object HadoopFiles {
   private val BufferBytes = 1 << 20
 }

@@ -9,7 +9,7 @@ import java.util.concurrent.TimeUnit
 import org.slf4j.LoggerFactory
 
 /** The directory of the bridge's socket, which only this user may enter. */
-object SocketDirectory {
+private[bridge] object SocketDirectory {
   val SocketName = "bridge"
   private val Prefix = "sparkdl-"
 
@@ -32,14 +32,14 @@ object SocketDirectory {
    * Removes what executors that were killed left beside `own`: directories that [[create]] made for the same user, whose
    * socket nobody answers. Anybody may put other things there, and links.
    */
-  def sweep(own: Path): Unit = {
+  def sweep(own: Path, nowMillis: Long = System.currentTimeMillis): Unit = {
     val ours = Inode(own)
     val found = Files.newDirectoryStream(own.getParent, Prefix + "*")
     try
       found.forEach { left =>
         val abandoned = left.resolve(SocketName)
         try
-          if (Inode(left) == ours && Inode(abandoned).isSocket && old(left) && !answers(abandoned)) {
+          if (Inode(left) == ours && Inode(abandoned).isSocket && old(left, nowMillis) && !answers(abandoned)) {
             Files.deleteIfExists(abandoned)
             Files.deleteIfExists(left)
           }
@@ -61,8 +61,8 @@ object SocketDirectory {
   }
 
   /** A bridge that is being set up does not answer yet. */
-  private def old(directory: Path): Boolean =
-    Files.getLastModifiedTime(directory).toMillis < System.currentTimeMillis - TimeUnit.MINUTES.toMillis(1)
+  private def old(directory: Path, nowMillis: Long): Boolean =
+    Files.getLastModifiedTime(directory).toMillis < nowMillis - TimeUnit.MINUTES.toMillis(1)
 
   /**
    * Does not wait: a process that is stopped leaves visitors waiting for ever once its queue of them is full. Only a socket

@@ -7,15 +7,15 @@ import scala.collection.mutable
  * has one direction begin with an idle network; here both share it. Pulls of an iteration begin during the backward pass
  * before, as soon as their layers are updated.
  *
- * All ranks do the same at the same time. So there is one link, both of whose directions are as busy. Start-ups follow one
- * another, and cost the link nothing. Blocks that are fetched come in the order in which they were asked for, as over one
- * connection: what is urgent waits for what is not, if that was asked for before. Those that come with their notices wait for
- * none, and share the link with what else is under way. What is summed is updated when backward is done with a
- * layer, or at once after its end; with one batch for all pulls or all pushes, only then.
+ * All ranks do the same at the same time. So there is one link, both of whose directions are equally busy. Start-ups follow
+ * one another, and cost the link nothing. Fetched blocks share one FIFO connection, so an urgent one queues behind those that
+ * were requested earlier; inline blocks, which come inside of their notices, skip the queue but share the bandwidth. What is
+ * summed is updated when backward is done with a layer, or at once after its end; with one batch for all pulls or all pushes,
+ * only then.
  *
  * @param push with the times of backward as `compute`
  */
-final class Iteration(pull: Profile, push: Profile) {
+private[ibatch] final class Iteration(pull: Profile, push: Profile) {
   require(pull.layers == push.layers, s"as many layers are pulled (${pull.layers}) as pushed (${push.layers})")
 
   /** Seconds of an iteration when they have settled. Both in the order of the layers, as a [[Plan]] has them. */
@@ -136,6 +136,6 @@ final class Iteration(pull: Profile, push: Profile) {
   }
 }
 
-object Iteration {
+private[ibatch] object Iteration {
   private val Settled = 9
 }

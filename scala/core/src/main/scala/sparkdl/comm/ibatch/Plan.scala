@@ -1,7 +1,7 @@
 package sparkdl.comm.ibatch
 
 /** Layers `first` to `last`, both included, counted from 1. */
-final case class Batch(first: Int, last: Int)
+private[comm] final case class Batch(first: Int, last: Int)
 
 /**
  * Batches of consecutive layers that cover a network, in the order of the layers: pulls go in this order, pushes in the
@@ -11,10 +11,15 @@ final case class Batch(first: Int, last: Int)
  *   predicted: for pulls from the begin of the first to the end of forward, for pushes from the begin of backward to the
  *   end of the last
  */
-final case class Plan(batches: IndexedSeq[Batch], seconds: Double)
+private[comm] final case class Plan(batches: IndexedSeq[Batch], seconds: Double)
 
 /** When a batch is transferred and when it is computed: begins and ends in seconds. */
-final case class Step(transferBegin: Double, transferEnd: Double, computeBegin: Double, computeEnd: Double) {
+private[comm] final case class Step(
+    transferBegin: Double,
+    transferEnd: Double,
+    computeBegin: Double,
+    computeEnd: Double
+) {
 
   /** The same in a time that runs backwards from `end`. */
   def mirrored(end: Double): Step = Step(end - transferEnd, end - transferBegin, end - computeEnd, end - computeBegin)
@@ -30,7 +35,7 @@ final case class Step(transferBegin: Double, transferEnd: Double, computeBegin: 
  * Written out, F_N is the largest S_k + C[l_{k-1}+1..L] of all k, which is how it is computed here: one formula, so that
  * plans with equal times compare as equal.
  */
-final class Pipeline(val profile: Profile) {
+private[comm] final class Pipeline(val profile: Profile) {
   val layers: Int = profile.layers
   private val transferred: Array[Double] = profile.transfer.scanLeft(0.0)(_ + _).toArray
   private val computed: Array[Double] = profile.compute.scanLeft(0.0)(_ + _).toArray

@@ -15,7 +15,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode
  * `batches` or both without. Answer: `pull` and `push`, each as above, and `iteration_seconds` (see [[Iteration]]). Batches
  * that are not given are chosen, as policy `ibatch` does.
  */
-object PlanRequest {
+private[comm] object PlanRequest {
 
   /** @throws IllegalArgumentException if the request makes no sense */
   def answer(request: JsonNode, reply: ObjectNode): Unit =

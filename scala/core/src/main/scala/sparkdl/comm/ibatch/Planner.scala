@@ -1,7 +1,7 @@
 package sparkdl.comm.ibatch
 
 /** Cuts a network into batches (S. Wang, A. Pi, X. Zhou: "Scalable Distributed DL Training: Batching Communication and Computation"). */
-object Planner {
+private[ibatch] object Planner {
   def plan(profile: Profile, policy: Policy): Plan = plan(new Pipeline(profile), policy)
 
   /** The plan's time over that of an optimal one: 1 or more. */

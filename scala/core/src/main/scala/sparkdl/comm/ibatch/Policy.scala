@@ -3,9 +3,9 @@ package sparkdl.comm.ibatch
 import scala.util.Try
 
 /** How a network is cut into batches. */
-sealed abstract class Policy(val name: String)
+private[ibatch] sealed abstract class Policy(val name: String)
 
-object Policy {
+private[ibatch] object Policy {
 
   /** One communication for everything. */
   case object Whole extends Policy("whole")

@@ -13,7 +13,7 @@ package sparkdl.comm.ibatch
  * @param bytes of each layer; empty if unknown. [[Policy.Fixed]] needs them.
  * @param noticeBytes batches of so many bytes, or fewer, come with the notices that they are there
  */
-final case class Profile(
+private[ibatch] final case class Profile(
     startup: Double,
     transfer: IndexedSeq[Double],
     compute: IndexedSeq[Double],

@@ -6,7 +6,6 @@ import java.util.concurrent.{
   ConcurrentHashMap,
   ExecutionException,
   Executor,
-  TimeUnit,
   TimeoutException
 }
 import java.util.function.{Function => JFunction}
@@ -23,11 +22,11 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   private val starters = new ConcurrentHashMap[Int, Executor]
 
   /** Completes when rank `from` has published a block. */
-  def notice(kind: Notice.Kind, from: Int, batch: Int, version: Long): CompletableFuture[Notice] =
-    notices.computeIfAbsent((kind, from, batch, version), _ => new CompletableFuture[Notice])
+  def notice(kind: Notice.Kind, from: Int, bucket: Int, version: Long): CompletableFuture[Notice] =
+    notices.computeIfAbsent((kind, from, bucket, version), _ => new CompletableFuture[Notice])
 
-  def forget(kind: Notice.Kind, from: Int, batch: Int, version: Long): Unit =
-    notices.remove((kind, from, batch, version))
+  def forget(kind: Notice.Kind, from: Int, bucket: Int, version: Long): Unit =
+    notices.remove((kind, from, bucket, version))
 
   /** Ends every wait, now and later, with `cause`. The first cause stays. */
   def fail(cause: CommException): Unit = failed.completeExceptionally(cause)
@@ -48,11 +47,11 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
       ready: CompletableFuture[Notice],
       name: String,
       sink: SegmentSink
-  ): Part = {
+  ): BlockFetch = {
     def broken(cause: Throwable): Unit = fail(describe(cause, s"fetch block $name from rank $from", from))
     val overNetwork = server.executorId != here.executorId
-    val starter = starters.computeIfAbsent(from, _ => new InTurn(node.pool))
-    new Part(from, sink, overNetwork, ready, starter, node.blocks.fetch(server, job, name, _), broken)
+    val starter = starters.computeIfAbsent(from, _ => new SerialExecutor(node.pool))
+    new BlockFetch(from, sink, overNetwork, node.clock, ready, starter, node.blocks.fetch(server, job, name, _), broken)
   }
 
   /**
@@ -67,9 +66,9 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
       .whenComplete((_, cause) => if (cause != null) fail(describe(cause, what, rank)))
   }
 
-  /** Waits for `done` until `deadline` of System.nanoTime; `late` makes the exception of a wait that took too long. */
+  /** Waits for `done` until `deadline` of the node's clock; `late` makes the exception of a wait that took too long. */
   def await(done: CompletableFuture[_], deadline: Long)(late: => CommException): Unit =
-    try CompletableFuture.anyOf(done, failed).get(deadline - System.nanoTime, TimeUnit.NANOSECONDS)
+    try node.clock.await(CompletableFuture.anyOf(done, failed), deadline)
     catch {
       case e: ExecutionException => throw (if (hasFailed) firstFailure else e.getCause)
       case _: TimeoutException => throw late
@@ -82,6 +81,6 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   private def describe(cause: Throwable, what: String, peer: Int): CommException = cause match {
     case known: CommException => known
     case wrapped: CompletionException if wrapped.getCause != null => describe(wrapped.getCause, what, peer)
-    case other => new CommException("PeerLost", s"rank $rank could not $what: $other", peer, other)
+    case other => new CommException(CommException.PeerLost, s"rank $rank could not $what: $other", peer, other)
   }
 }

@@ -3,21 +3,21 @@ package sparkdl.comm.ps
 /**
  * Rank `from` tells rank `to` that it published a block: who needs bytes fetches them.
  *
- * @param bytes all of the block, if it is a small one: nothing is fetched then. Empty otherwise
+ * @param bytes all of the block, if it fits inline: nothing is fetched then. Empty otherwise
  */
-final case class Notice(
+private[comm] final case class Notice(
     job: Long,
     to: Int,
     from: Int,
     kind: Notice.Kind,
-    batch: Int,
+    bucket: Int,
     version: Long,
     bytes: Array[Byte]
 ) {
-  def holdsBlock: Boolean = bytes.nonEmpty
+  def isInline: Boolean = bytes.nonEmpty
 }
 
-object Notice {
+private[comm] object Notice {
   type Kind = Byte
 
   /** Parameters of the shard that `from` serves. */
@@ -27,5 +27,5 @@ object Notice {
   val Gradients: Kind = 1
 
   /** The block is to be fetched. */
-  val Apart: Array[Byte] = Array.empty
+  val ToFetch: Array[Byte] = Array.empty
 }

@@ -1,6 +1,14 @@
 package sparkdl.comm.ps
 
-import java.util.concurrent.{ConcurrentHashMap, ExecutorService, Executors, ThreadFactory, TimeUnit}
+import java.util.concurrent.{
+  CompletableFuture,
+  ConcurrentHashMap,
+  ExecutorService,
+  Executors,
+  ThreadFactory,
+  TimeUnit,
+  TimeoutException
+}
 import java.util.concurrent.atomic.AtomicInteger
 
 import scala.jdk.CollectionConverters._
@@ -9,28 +17,33 @@ import scala.util.control.NonFatal
 import com.codahale.metrics.{Gauge, MetricRegistry}
 import org.slf4j.LoggerFactory
 
-import sparkdl.comm.{CommConf, CommException}
-import sparkdl.comm.transport.{Blocks, ControlPeer, ControlPlane, ControlReceiver, SlowStart, Transport}
+import sparkdl.comm.{Clock, CommConf, CommException, SystemClock}
+import sparkdl.comm.transport.{Blocks, ControlPeer, ControlPlane, ControlReceiver, Transport}
 
 /** What one executor has for all ranks on it: the way to be called, the blocks, the sessions and their metrics. */
-final class PsNode(transport: Transport, conf: CommConf, registry: MetricRegistry) extends ControlReceiver {
+private[comm] final class PsNode(
+    transport: Transport,
+    conf: CommConf,
+    registry: MetricRegistry,
+    private[ps] val clock: Clock = SystemClock,
+    threads: Option[ExecutorService] = None
+) extends ControlReceiver {
   import PsNode._
 
   private val sessions = new ConcurrentHashMap[(Long, Int), PsSession]
 
-  val blocks: Blocks = SlowStart.wrap(transport.blocks)
+  val blocks: Blocks = transport.blocks
   val metrics = new PsMetrics(registry)
   registry.register("ps.sessions", new Gauge[Int] { override def getValue: Int = sessions.size })
 
   /** Runs what follows from a notice, so that the thread which delivers notices never waits for a connection. */
-  val pool: ExecutorService = Executors.newCachedThreadPool(daemons("sparkdl-ps"))
-
-  /** For what is left to do when a session has ended. */
-  private val afterwards = Executors.newSingleThreadScheduledExecutor(daemons("sparkdl-ps-afterwards"))
+  val pool: ExecutorService = threads.getOrElse(Executors.newCachedThreadPool(daemons("sparkdl-ps")))
 
   // It listens, so it is there only while sessions are: most applications have none.
   private var control: Option[ControlPlane] = None
-  private var lastLeft = System.nanoTime
+  private var lastLeft = clock.nanoTime
+  @volatile private var closing = false
+  private val allLeft = new CompletableFuture[Void] // completes once the sessions are gone, if this is closing
 
   /** Where the sessions here are reached. The port stays the same while there are any. */
   def address: (String, Int) = (transport.host, opened().port)
@@ -41,13 +54,13 @@ final class PsNode(transport: Transport, conf: CommConf, registry: MetricRegistr
       catch {
         case e: java.net.BindException =>
           val ports = s"spark.sparkdl.comm.ports=${conf.firstPort}-${conf.firstPort + conf.portCount - 1}"
-          throw new CommException("Conf", s"$ports: no port of ${transport.host} is free: $e", cause = e)
+          throw new CommException(CommException.Conf, s"$ports: no port of ${transport.host} is free: $e", cause = e)
       }
     control.get
   }
 
   private def closeIfIdle(): Unit = synchronized {
-    if (sessions.isEmpty && System.nanoTime - lastLeft >= TimeUnit.SECONDS.toNanos(IdleSeconds)) {
+    if (sessions.isEmpty && clock.nanoTime - lastLeft >= TimeUnit.SECONDS.toNanos(IdleSeconds)) {
       control.foreach(_.close())
       control = None
     }
@@ -57,20 +70,22 @@ final class PsNode(transport: Transport, conf: CommConf, registry: MetricRegistr
   def join(job: Long, rank: Int): PsSession = {
     val session = new PsSession(job, rank, this)
     if (sessions.putIfAbsent((job, rank), session) != null)
-      throw new CommException("Protocol", f"rank $rank of job $job%x is already here")
+      throw new CommException(CommException.Protocol, f"rank $rank of job $job%x is already here")
     session
   }
 
   /** Its peers may be a little later, and take a connection that ends for a rank that is lost: the port stays for a while. */
   def leave(session: PsSession): Unit = synchronized {
     sessions.remove((session.job, session.rank), session)
-    lastLeft = System.nanoTime
-    if (!afterwards.isShutdown) afterwards.schedule((() => closeIfIdle()): Runnable, IdleSeconds, TimeUnit.SECONDS)
+    lastLeft = clock.nanoTime
+    if (closing) completeIfAllLeft() else clock.after(TimeUnit.SECONDS.toNanos(IdleSeconds))(closeIfIdle())
   }
+
+  private def completeIfAllLeft(): Unit = if (sessions.isEmpty) allLeft.complete(null)
 
   /** Makes `attempt` again every second until it succeeds, or the executor ends. */
   def retry(attempt: => Boolean): Unit = {
-    def again(): Unit = afterwards.schedule((() => once()): Runnable, 1, TimeUnit.SECONDS)
+    def again(): Unit = if (!closing) clock.after(TimeUnit.SECONDS.toNanos(1))(once())
     def once(): Unit = {
       val done =
         try attempt
@@ -79,16 +94,21 @@ final class PsNode(transport: Transport, conf: CommConf, registry: MetricRegistr
             log.warn("What an ended session left could not be removed; it is tried again: {}", e.toString)
             false
         }
-      if (!done && !afterwards.isShutdown) again()
+      if (!done) again()
     }
-    if (!afterwards.isShutdown) again()
+    again()
   }
 
   def connect(rank: Int, host: String, port: Int): ControlPeer =
     try opened().connect(host, port)
     catch {
       case NonFatal(e) =>
-        throw new CommException("PeerLost", s"the executor of rank $rank ($host:$port) does not answer: $e", rank, e)
+        throw new CommException(
+          CommException.PeerLost,
+          s"the executor of rank $rank ($host:$port) does not answer: $e",
+          rank,
+          e
+        )
     }
 
   override def received(message: Any): Unit = message match {
@@ -107,9 +127,12 @@ final class PsNode(transport: Transport, conf: CommConf, registry: MetricRegistr
    * runs its operations. To close one from here could unmap memory under a running operation.
    */
   def close(): Unit = {
-    val deadline = System.nanoTime + TimeUnit.SECONDS.toNanos(5)
-    while (!sessions.isEmpty && System.nanoTime < deadline) Thread.sleep(10)
-    afterwards.shutdownNow()
+    synchronized {
+      closing = true
+      completeIfAllLeft()
+    }
+    try clock.await(allLeft, clock.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds))
+    catch { case _: TimeoutException => log.warn("{} ranks did not leave within {} s", sessions.size, CloseSeconds) }
     pool.shutdownNow()
     synchronized {
       control.foreach(_.close())
@@ -118,8 +141,9 @@ final class PsNode(transport: Transport, conf: CommConf, registry: MetricRegistr
   }
 }
 
-object PsNode {
+private[comm] object PsNode {
   private val IdleSeconds = 30L
+  private val CloseSeconds = 5L
   private val log = LoggerFactory.getLogger(classOf[PsNode])
 
   private def daemons(name: String): ThreadFactory = {

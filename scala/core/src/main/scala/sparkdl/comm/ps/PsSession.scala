@@ -1,52 +1,34 @@
 package sparkdl.comm.ps
 
-import java.nio.ByteBuffer
 import java.util.BitSet
 import java.util.concurrent.{CompletableFuture, TimeUnit}
 
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.CommException
+import sparkdl.comm.CommException.{Closed, Deadline, PeerLost, Protocol}
 import sparkdl.comm.ibatch.Batch
-import sparkdl.comm.transport.BlockServer
-
-/** A rank as the others reach it. */
-final case class Peer(controlHost: String, controlPort: Int, blocks: BlockServer)
-
-/**
- * What an operation waited for.
- *
- * @param bytes that came over the network for it
- * @param batches when the blocks of each of its batches came
- * @param aggregateSeconds that it waited for a sum after the last byte had come
- * @param sum when that was added up
- */
-final case class Transfer(
-    bytes: Long,
-    batches: Seq[Seq[Fetched]],
-    aggregateSeconds: Double = 0,
-    sum: Option[Span] = None
-)
 
 /**
  * One rank of a synchronous parameter server: worker and server of the shard with its number.
  *
- * An iteration on version v, each step batch by batch: pull(v); when all is here, and backward goes on, push(v); after
+ * An iteration on version v, each operation bucket by bucket: pull(v); when all is here, and backward goes on, push(v); after
  * backward, prefetch(v + 1), collect(v), the optimizer's update, publish(v + 1). If parameters are pulled ahead, these four
  * begin as soon as all of v is here, and go on during backward. All is BSP, and that is what makes the memory safe to reuse:
  *
  *   - A rank pushes gradients of v only when it has pulled all of v. So a server that has collected some from every rank
  *     retires the blocks of v, and only then may the optimizer write.
- *   - A server publishes a batch of v + 1 only when it has collected the gradients of its layers. So a rank that has pulled
+ *   - A server publishes a bucket of v + 1 only when it has collected the gradients of its layers. So a rank that has pulled
  *     all of v + 1 retires its gradients of v, and only then may backward write the next ones.
  *   - Parameters of v + 1 arrive in the memory that forward and backward of v compute with: prefetch comes after them. Or,
  *     pulled ahead, in that which they computed with for v - 1.
  *
  * Operations are called one at a time. Notices, transfers and sums complete on other threads.
  */
-final class PsSession(val job: Long, val rank: Int, node: PsNode) {
+private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   import PsSession._
 
+  private val clock = node.clock
   private val incoming = new Incoming(job, rank, node)
   private val outgoing = new Outgoing(job, rank, node)
 
@@ -54,13 +36,13 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   private var timeoutSeconds = 0.0
   private var map: SegmentMap = _
   private var segment: Segment = _
-  private var math: ShardMath = _
+  private var blocks: SegmentBlocks = _
 
-  // What each server has of each batch: by batch, then server.
+  // What each server has of each bucket: by bucket, then server.
   private var pulls: IndexedSeq[IndexedSeq[ShardSlice]] = IndexedSeq.empty
   private var pushes: IndexedSeq[IndexedSeq[ShardSlice]] = IndexedSeq.empty
-  private var pulling: IndexedSeq[Flight] = IndexedSeq.empty
-  private var gathering: IndexedSeq[Gathering] = IndexedSeq.empty
+  private var inFlight: IndexedSeq[InFlightBucket] = IndexedSeq.empty
+  private var reductions: IndexedSeq[GradientReduction] = IndexedSeq.empty
   private var pulled = 0
   private var collected = 0
   private var complete = -1L // the last version of which all parameters are here
@@ -75,35 +57,39 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   def open(
       peers: IndexedSeq[Peer],
       layers: IndexedSeq[Long],
-      wire: WireFormat,
+      encodings: Encodings,
       ahead: Boolean,
       timeoutSeconds: Double
   ): SegmentMap = {
-    if (map != null) throw new CommException("Protocol", "open was called twice")
+    if (map != null) throw new CommException(Protocol, "open was called twice")
     if (!peers.indices.contains(rank))
-      throw new CommException("Protocol", s"rank $rank is not one of the ${peers.size} peers")
+      throw new CommException(Protocol, s"rank $rank is not one of the ${peers.size} peers")
     this.peers = peers
     this.timeoutSeconds = timeoutSeconds
     others.foreach { other =>
       incoming.checkNotFailed()
       outgoing.connect(other, peers(other))
     }
-    map = new SegmentMap(new ShardLayout(layers, peers.size), rank, wire, ahead)
+    map = new SegmentMap(new ShardLayout(layers, peers.size), rank, encodings, ahead)
     map
   }
 
-  /** `pull` and `push`: as in [[cut]], for the first version. */
-  def attach(path: String, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
-    if (map == null || segment != null) throw new CommException("Protocol", "attach comes once, and after open")
-    segment = Segment.map(path, map.bytes)
-    math = new ShardMath(segment, map)
+  /**
+   * @param memory gives the segment of so many bytes
+   * @param pull and `push`: as in [[cut]], for the first version
+   */
+  def attach(memory: Long => Segment, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
+    if (map == null || segment != null)
+      throw new CommException(Protocol, "attach comes once, and after open")
+    segment = memory(map.bytes)
+    blocks = new SegmentBlocks(segment, map)
     cut(pull, push)
-    if (map.wire == WireFormat.Fp32) complete = 0 // all ranks begin with the same values
-    gathering = gather(0)
+    if (map.encodings.parameters.inPlace) complete = 0 // all ranks begin with the same values
+    reductions = reduce(0)
   }
 
   /**
-   * From the next version on, layers travel in these batches. All ranks change to the same ones at the same version: between
+   * From the next version on, layers travel in these buckets. All ranks change to the same ones at the same version: between
    * its last push and the next prefetch.
    */
   def cut(pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
@@ -111,122 +97,99 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
     pushes = slices(push)
   }
 
-  private def slices(batches: IndexedSeq[Batch]): IndexedSeq[IndexedSeq[ShardSlice]] = {
-    val layers = batches.sortBy(_.first).flatMap(batch => batch.first to batch.last)
-    if (layers != (1 to map.layout.layers.size))
-      throw new CommException("Protocol", s"batches ${batches.mkString(", ")} of ${map.layout.layers.size} layers")
-    batches.map(batch => peers.indices.map(map.slice(_, batch)))
+  private def slices(buckets: IndexedSeq[Batch]): IndexedSeq[IndexedSeq[ShardSlice]] = {
+    val layers = map.layout.layers.size
+    val sorted = buckets.sortBy(_.first)
+    val follow = sorted.map(_.first) :+ (layers + 1) // each bucket begins where the one before ends
+    if (buckets.exists(bucket => bucket.last < bucket.first) || follow != 1 +: sorted.map(_.last + 1))
+      throw new CommException(Protocol, s"buckets ${buckets.mkString(", ")} of $layers layers")
+    buckets.map(bucket => peers.indices.map(map.slice(_, bucket)))
   }
 
-  /** The shard's values of a batch of `version` are in place: serve them. */
-  def publish(version: Long, batch: Int): Unit = {
+  /** The shard's values of a bucket of `version` are in place: serve them. */
+  def publish(version: Long, bucket: Int): Unit = {
     checkUsable()
-    val slice = pulls(batch)(rank)
-    if (!slice.isEmpty) {
-      val staging = map.shardStaging(slice)
-      val parameters = map.parameters(version)
-      map.wire match {
-        case half: WireFormat.Half => math.stageMaster(half, slice, parameters)
-        case WireFormat.Fp32 =>
-          if (map.ahead) math.placeMaster(slice, parameters)
-          math.stage(parameters, slice.shape, staging)
-      }
-      segment.access(outgoing.parameters(batch, version, chunks(parameters, slice.shape, staging)))
-    }
+    val slice = pulls(bucket)(rank)
+    if (!slice.isEmpty) segment.access(outgoing.parameters(bucket, version, blocks.ofParameters(slice, version)))
   }
 
-  /** Begins to fetch the other shards' parameters of `version`, each batch as it is published. */
+  /** Begins to fetch the other shards' parameters of `version`, each bucket as it is published. */
   def prefetch(version: Long): Unit = {
     checkUsable()
-    if (pulled != pulling.size)
-      throw new CommException("Protocol", s"prefetch of version $version before the last one was pulled")
+    if (pulled != inFlight.size)
+      throw new CommException(Protocol, s"prefetch of version $version before the last one was pulled")
     pulled = 0
-    val parameters = map.parameters(version)
-    pulling = pulls.indices.map { batch =>
-      new Flight(others.map(server => server -> pulls(batch)(server)).collect {
+    inFlight = pulls.indices.map { bucket =>
+      new InFlightBucket(others.map(server => server -> pulls(bucket)(server)).collect {
         case (server, slice) if !slice.isEmpty =>
-          val notice = incoming.notice(Notice.Parameters, server, batch, version)
-          val targets = map.wire match {
-            case WireFormat.Fp32 => slice.shape.ranges.map(range => (parameters + range.start * 4, range.count * 4))
-            case _: WireFormat.Half => IndexedSeq((map.pullbox(server, slice), slice.shape.count * 2))
-          }
-          fetch(server, notice, BlockNames.parameters(server, batch, version), targets)
+          val notice = incoming.notice(Notice.Parameters, server, bucket, version)
+          val sink = sinkFor(blocks.parametersArriveAt(slice, version), map.encodings.parameters, slice)
+          fetch(server, notice, BlockNames.parameters(server, bucket, version), sink)
       })
     }
   }
 
-  /** Waits until the parameters of `version` are here, up to those of `batch`. */
-  def pull(version: Long, batch: Int): Transfer = {
+  /** Waits until the parameters of `version` are here, up to those of `bucket`. */
+  def pull(version: Long, bucket: Int): Transfer = {
     checkUsable()
-    val begin = System.nanoTime
+    val begin = clock.nanoTime
     val from = pulled
-    while (pulled <= batch) {
-      val flight = pulling(pulled)
-      finish(flight, flight.all, begin, s"pull of batch $pulled", version, Notice.Parameters, pulled)
-      map.wire match {
-        case half: WireFormat.Half =>
-          flight.parts.map(_.from).foreach { server =>
-            val slice = pulls(pulled)(server)
-            math.unpack(half, map.pullbox(server, slice), slice.shape, map.parameters(version))
-          }
-        case WireFormat.Fp32 => ()
-      }
+    while (pulled <= bucket) {
+      val arriving = inFlight(pulled)
+      finish(arriving, arriving.all, begin, s"pull of bucket $pulled", version, Notice.Parameters, pulled)
+      arriving.blocks.foreach(block => blocks.placeParameters(pulls(pulled)(block.from), version, block.received))
       pulled += 1
     }
-    val flights = pulling.slice(from, pulled)
-    val bytes = flights.map(_.bytes).sum
-    if (pulled == pulling.size) {
+    val finished = inFlight.slice(from, pulled)
+    val bytes = finished.map(_.bytes).sum
+    if (pulled == inFlight.size) {
       complete = version
       retire(Notice.Gradients, version - 1)
     }
     node.metrics.pulledBytes.inc(bytes)
-    node.metrics.pullTime.update(System.nanoTime - begin, TimeUnit.NANOSECONDS)
-    Transfer(bytes, flights.map(_.times))
+    node.metrics.pullTime.update(clock.nanoTime - begin, TimeUnit.NANOSECONDS)
+    Transfer(bytes, finished.map(_.times))
   }
 
-  /** This rank's gradients of a batch of `version` are final: give them to the servers. */
-  def push(version: Long, batch: Int): Unit = {
+  /** This rank's gradients of a bucket of `version` are final: give them to the servers. */
+  def push(version: Long, bucket: Int): Unit = {
     checkUsable()
     if (version != complete)
-      throw new CommException("Protocol", s"push of version $version before all of it was pulled")
+      throw new CommException(Protocol, s"push of version $version before all of it was pulled")
     others.foreach { server =>
-      val slice = pushes(batch)(server)
-      if (!slice.isEmpty) {
-        val staging = map.gradientStaging(server, slice)
-        math.stage(map.gradients, slice.shape, staging)
-        segment.access(outgoing.gradients(server, batch, version, chunks(map.gradients, slice.shape, staging)))
-      }
+      val slice = pushes(bucket)(server)
+      if (!slice.isEmpty) segment.access(outgoing.gradients(server, bucket, version, blocks.ofGradients(slice)))
     }
-    gathering(batch).own.complete(null)
+    reductions(bucket).own.complete(null)
   }
 
-  /** Waits until this rank's shard has the sum of all ranks' gradients of a batch. */
-  def collect(version: Long, batch: Int): Transfer = {
+  /** Waits until this rank's shard has the sum of all ranks' gradients of a bucket. */
+  def collect(version: Long, bucket: Int): Transfer = {
     checkUsable()
-    val begin = System.nanoTime
-    val found = gathering(batch)
-    finish(found.flight, found.sum, begin, s"push of batch $batch", version, Notice.Gradients, batch)
-    val reduced = System.nanoTime
-    val arrived = found.flight.times.map(_.ended).foldLeft(begin)(_ max _)
+    val begin = clock.nanoTime
+    val found = reductions(bucket)
+    finish(found.inFlight, found.sum, begin, s"push of bucket $bucket", version, Notice.Gradients, bucket)
+    val reduced = clock.nanoTime
+    val arrived = found.inFlight.times.map(_.lastByte).foldLeft(begin)(_ max _)
     if (!found.slice.isEmpty) retire(Notice.Parameters, version)
     collected += 1
-    if (collected == gathering.size) {
+    if (collected == reductions.size) {
       collected = 0
-      gathering = gather(version + 1)
+      reductions = reduce(version + 1)
     }
-    node.metrics.pushedBytes.inc(found.flight.bytes)
+    node.metrics.pushedBytes.inc(found.inFlight.bytes)
     node.metrics.pushTime.update(arrived - begin, TimeUnit.NANOSECONDS)
     node.metrics.aggregateTime.update(reduced - arrived, TimeUnit.NANOSECONDS)
-    Transfer(found.flight.bytes, Seq(found.flight.times), (reduced - arrived) / 1e9, Some(found.sum.join()))
+    Transfer(found.inFlight.bytes, Seq(found.inFlight.times), (reduced - arrived) / 1e9, Some(found.sum.join()))
   }
 
   def noticed(notice: Notice): Unit =
-    incoming.notice(notice.kind, notice.from, notice.batch, notice.version).complete(notice)
+    incoming.notice(notice.kind, notice.from, notice.bucket, notice.version).complete(notice)
 
   def peerLost(host: String, port: Int): Unit =
     peers.indices
       .find(peer => peer != rank && peers(peer).controlHost == host && peers(peer).controlPort == port)
-      .foreach(peer => fail(new CommException("PeerLost", s"the executor of rank $peer ($host:$port) is gone", peer)))
+      .foreach(peer => fail(new CommException(PeerLost, s"the executor of rank $peer ($host:$port) is gone", peer)))
 
   /** Ends every wait of this session, now and later, with `cause`. The first cause stays. */
   def fail(cause: CommException): Unit = incoming.fail(cause)
@@ -236,13 +199,14 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
    * by the thread that runs the operations.
    */
   def close(): Unit = {
-    fail(new CommException("Closed", s"rank $rank left"))
-    if (outgoing.clear(CloseSeconds)) free()
+    fail(new CommException(Closed, s"rank $rank left"))
+    val end = clock.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds)
+    if (outgoing.clear(() => clock.nanoTime >= end)) free()
     else {
       // One that is stopped, say. It ends its read, or its connection ends; until then the memory has to stay.
       log.warn("A peer still reads blocks of rank {}; they are retired when it is done or gone", rank)
       node.retry {
-        val cleared = outgoing.clear(0)
+        val cleared = outgoing.clear(() => true)
         if (cleared) free()
         cleared
       }
@@ -253,92 +217,84 @@ final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   private def free(): Unit = if (segment != null) segment.close()
 
   /** Begins to fetch the gradients of `version` for this rank's shard, as they are pushed. */
-  private def gather(version: Long): IndexedSeq[Gathering] = {
+  private def reduce(version: Long): IndexedSeq[GradientReduction] = {
     val summed = new BitSet
-    pushes.indices.map(gather(version, summed, _))
+    pushes.indices.map(reduce(version, summed, _))
   }
 
   /** The worker looks between layers of its backward pass, and must not have to wait for an answer then. */
-  private def tellSummed(version: Long, summed: BitSet, batch: Int): Unit = summed.synchronized {
-    summed.set(batch)
+  private def tellSummed(version: Long, summed: BitSet, bucket: Int): Unit = summed.synchronized {
+    summed.set(bucket)
     val told = version * SegmentMap.SummedVersion + summed.nextClearBit(0)
     segment.access(segment.putLong(map.summed, told))
   }
 
-  private def gather(version: Long, summed: BitSet, batch: Int): Gathering = {
-    val slice = pushes(batch)(rank)
-    val flight = new Flight((if (slice.isEmpty) Nil else others).map { worker =>
-      val notice = incoming.notice(Notice.Gradients, worker, batch, version)
-      val target = (map.inbox(worker, slice), slice.shape.count * map.wire.bytes)
-      fetch(worker, notice, BlockNames.gradients(worker, rank, batch, version), IndexedSeq(target))
+  private def reduce(version: Long, summed: BitSet, bucket: Int): GradientReduction = {
+    val slice = pushes(bucket)(rank)
+    val arriving = new InFlightBucket((if (slice.isEmpty) Nil else others).map { worker =>
+      val notice = incoming.notice(Notice.Gradients, worker, bucket, version)
+      val sink = sinkFor(blocks.gradientsArriveAt(worker, slice), map.encodings.gradients, slice)
+      fetch(worker, notice, BlockNames.gradients(worker, rank, bucket, version), sink)
     })
     val own = new CompletableFuture[Void]
-    val small = slice.shape.count * map.wire.bytes <= node.blocks.fetchAbove
-    val sum = incoming.compute(s"add up batch $batch of version $version", small, flight.all, own) {
-      val begun = System.nanoTime
-      math.reduce(slice)
-      tellSummed(version, summed, batch)
-      Span(begun, System.nanoTime)
+    val small = map.encodings.gradients.maxBytes(slice.shape) <= node.blocks.inlineThreshold
+    val sum = incoming.compute(s"add up bucket $bucket of version $version", small, arriving.all, own) {
+      val begun = clock.nanoTime
+      blocks.reduce(slice, arriving.blocks.map(block => block.from -> block.received))
+      tellSummed(version, summed, bucket)
+      Span(begun, clock.nanoTime)
     }
-    new Gathering(slice, flight, own, sum)
+    new GradientReduction(slice, arriving, own, sum)
   }
 
-  private def fetch(
-      from: Int,
-      ready: CompletableFuture[Notice],
-      name: String,
-      targets: IndexedSeq[(Long, Long)]
-  ): Part =
-    incoming.fetch(from, peers(from).blocks, peers(rank).blocks, ready, name, new SegmentSink(segment, targets))
+  private def sinkFor(targets: IndexedSeq[ByteRange], encoding: BlockEncoding, slice: ShardSlice): SegmentSink =
+    new SegmentSink(segment, targets, encoding.canHave(slice.shape, _), clock)
 
-  /** Waits for `done`, which comes with or after all of `flight`. */
+  private def fetch(from: Int, ready: CompletableFuture[Notice], name: String, sink: SegmentSink): BlockFetch =
+    incoming.fetch(from, peers(from).blocks, peers(rank).blocks, ready, name, sink)
+
+  /** Waits for `done`, which comes with or after all of `arriving`. */
   private def finish(
-      flight: Flight,
+      arriving: InFlightBucket,
       done: CompletableFuture[_],
       begin: Long,
       what: String,
       version: Long,
       kind: Notice.Kind,
-      batch: Int
+      bucket: Int
   ): Unit = {
     incoming.await(done, deadline(begin)) {
-      val missing = flight.parts.filterNot(_.done.isDone)
+      val missing = arriving.blocks.filterNot(_.done.isDone)
       new CommException(
-        "Deadline",
+        Deadline,
         if (missing.isEmpty) s"rank $rank did not finish its $what of version $version in $timeoutSeconds s"
         else
           s"rank $rank waited $timeoutSeconds s for ${missing.map(_.from).mkString("rank ", ", rank ", "")}" +
-            s" in $what of version $version (${missing.map(_.bytes).sum} bytes); a rank that needs longer than that" +
+            s" in $what of version $version (${missing.map(_.maxBytes).sum} bytes); a rank that needs longer than that" +
             " for a step needs a larger spark.sparkdl.comm.timeout",
         missing.headOption.fold(-1)(_.from)
       )
     }
-    flight.parts.foreach(part => incoming.forget(kind, part.from, batch, version))
+    arriving.blocks.foreach(block => incoming.forget(kind, block.from, bucket, version))
   }
 
   private def deadline(begin: Long): Long = begin + (timeoutSeconds * 1e9).toLong
 
-  /** What a block serves: what was gathered in `staging`, then the rest from where it lies. */
-  private def chunks(source: Long, shape: BlockShape, staging: Long): Array[ByteBuffer] = map.wire match {
-    case WireFormat.Fp32 =>
-      segment.slices(staging, shape.packedCount * 4) ++
-        shape.direct.flatMap(range => segment.slices(source + range.start * 4, range.count * 4))
-    case _: WireFormat.Half => segment.slices(staging, shape.count * 2)
+  private def retire(kind: Notice.Kind, version: Long): Unit = {
+    val end = deadline(clock.nanoTime)
+    outgoing.retire(kind, version, () => incoming.hasFailed || clock.nanoTime >= end).foreach { name =>
+      incoming.checkNotFailed()
+      throw new CommException(Deadline, s"a reader still held block $name of rank $rank after $timeoutSeconds s")
+    }
   }
 
-  private def retire(kind: Notice.Kind, version: Long): Unit =
-    outgoing.retire(kind, version, deadline(System.nanoTime), () => incoming.hasFailed).foreach { name =>
-      incoming.checkNotFailed()
-      throw new CommException("Deadline", s"a reader still held block $name of rank $rank after $timeoutSeconds s")
-    }
-
   private def checkUsable(): Unit = {
-    if (segment == null) throw new CommException("Protocol", "no segment is attached")
+    if (segment == null) throw new CommException(Protocol, "no segment is attached")
     incoming.checkNotFailed()
   }
 }
 
-object PsSession {
+private[comm] object PsSession {
   private val CloseSeconds = 2L
   private val log = LoggerFactory.getLogger(classOf[PsSession])
 }

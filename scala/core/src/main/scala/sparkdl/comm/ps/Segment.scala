@@ -1,47 +1,89 @@
 package sparkdl.comm.ps
 
-import java.io.RandomAccessFile
-import java.nio.{ByteBuffer, ByteOrder, FloatBuffer, MappedByteBuffer, ShortBuffer}
-import java.nio.channels.FileChannel
+import java.nio.{ByteBuffer, FloatBuffer, ShortBuffer}
 import java.util.concurrent.locks.ReentrantReadWriteLock
 
 import sparkdl.comm.CommException
 
 /**
- * Memory that this JVM and one Python worker both map. It has no name in any file system: the worker made it with
- * memfd_create and keeps it open while this side maps it through /proc, so the kernel frees it when both are gone, however
- * they went.
+ * The memory of one rank: its parameters, its gradients, and the blocks that come and go. Offsets and counts are in bytes if
+ * nothing else is said.
  *
- * Unmapping under a reader's feet would kill the JVM, therefore every access from here runs inside [[access]], and
+ * Memory that is given back under a reader's feet would kill the JVM. Therefore every access runs inside [[access]], and
  * [[close]] waits for those that are under way.
  */
-final class Segment private (windows: Array[MappedByteBuffer], val bytes: Long) {
-  import Segment.WindowBytes
+private[comm] trait Segment {
+  def bytes: Long
 
+  /**
+   * Runs `body` while the memory is certain to exist.
+   *
+   * @throws CommException if the segment is closed
+   */
+  def access[T](body: => T): T
+
+  /** Views of `count` bytes at `offset`: more than one where one Java buffer cannot hold them. */
+  def slices(offset: Long, count: Long): Array[ByteBuffer]
+
+  /** Copies the rest of `from` to `offset`. */
+  def put(offset: Long, from: ByteBuffer): Unit
+
+  /** `count` elements. */
+  def getFloats(offset: Long, to: Array[Float], count: Int): Unit
+  def putFloats(offset: Long, from: Array[Float], count: Int): Unit
+  def getShorts(offset: Long, to: Array[Short], count: Int): Unit
+  def putShorts(offset: Long, from: Array[Short], count: Int): Unit
+  def putLong(offset: Long, value: Long): Unit
+
+  /** Copies `count` bytes within the segment. */
+  def copy(from: Long, to: Long, count: Long): Unit
+
+  /** Gives the memory back at once; call it only when nobody else holds views from [[slices]]. */
+  def close(): Unit
+}
+
+/**
+ * A segment of buffers, in the native byte order.
+ *
+ * @param windows its bytes: `windowBytes` each, a multiple of 8, the last one the rest
+ */
+private[comm] abstract class BufferSegment(windows: Array[ByteBuffer], windowBytes: Long) extends Segment {
   private val lock = new ReentrantReadWriteLock
   private var open = true
   private val floats: Array[FloatBuffer] = windows.map(_.asFloatBuffer)
   private val shorts: Array[ShortBuffer] = windows.map(_.asShortBuffer)
 
-  /** Runs `body` while the mapping is certain to exist. */
-  def access[T](body: => T): T = {
+  override val bytes: Long = windows.map(_.capacity.toLong).sum
+
+  /** Gives the memory back; called once. */
+  protected def release(): Unit
+
+  override def access[T](body: => T): T = {
     lock.readLock.lock()
     try {
-      if (!open) throw new CommException("Closed", "the parameter segment was closed")
+      if (!open) throw new CommException(CommException.Closed, "the parameter segment was closed")
       body
     } finally lock.readLock.unlock()
   }
 
-  /** Views of `count` bytes at `offset`: more than one where they cross a window of the mapping. */
-  def slices(offset: Long, count: Long): Array[ByteBuffer] = {
+  override def close(): Unit = {
+    lock.writeLock.lock()
+    try
+      if (open) {
+        open = false
+        release()
+      }
+    finally lock.writeLock.unlock()
+  }
+
+  override def slices(offset: Long, count: Long): Array[ByteBuffer] = {
     check(offset, count)
     val parts = Array.newBuilder[ByteBuffer]
     forWindows(offset, count, 1)((window, at, length, _) => parts += windows(window).slice(at, length))
     parts.result()
   }
 
-  /** Copies the rest of `from` to `offset`. */
-  def put(offset: Long, from: ByteBuffer): Unit = {
+  override def put(offset: Long, from: ByteBuffer): Unit = {
     val begin = from.position()
     check(offset, from.remaining)
     forWindows(offset, from.remaining, 1)((window, at, length, done) =>
@@ -50,49 +92,38 @@ final class Segment private (windows: Array[MappedByteBuffer], val bytes: Long) 
     from.position(from.limit())
   }
 
-  def getFloats(offset: Long, to: Array[Float], count: Int): Unit = {
+  override def getFloats(offset: Long, to: Array[Float], count: Int): Unit = {
     check(offset, count * 4L)
     forWindows(offset, count, 4)((window, at, length, done) => floats(window).get(at, to, done, length))
   }
 
-  def putFloats(offset: Long, from: Array[Float], count: Int): Unit = {
+  override def putFloats(offset: Long, from: Array[Float], count: Int): Unit = {
     check(offset, count * 4L)
     forWindows(offset, count, 4)((window, at, length, done) => floats(window).put(at, from, done, length))
   }
 
-  def getShorts(offset: Long, to: Array[Short], count: Int): Unit = {
+  override def getShorts(offset: Long, to: Array[Short], count: Int): Unit = {
     check(offset, count * 2L)
     forWindows(offset, count, 2)((window, at, length, done) => shorts(window).get(at, to, done, length))
   }
 
-  def putShorts(offset: Long, from: Array[Short], count: Int): Unit = {
+  override def putShorts(offset: Long, from: Array[Short], count: Int): Unit = {
     check(offset, count * 2L)
     forWindows(offset, count, 2)((window, at, length, done) => shorts(window).put(at, from, done, length))
   }
 
-  def putLong(offset: Long, value: Long): Unit = {
+  override def putLong(offset: Long, value: Long): Unit = {
     check(offset, 8)
-    windows((offset / WindowBytes).toInt).putLong((offset % WindowBytes).toInt, value)
+    windows((offset / windowBytes).toInt).putLong((offset % windowBytes).toInt, value)
   }
 
-  def copy(from: Long, to: Long, count: Long): Unit = {
+  override def copy(from: Long, to: Long, count: Long): Unit = {
     var at = to
     slices(from, count).foreach { part =>
       val length = part.remaining
       put(at, part)
       at += length
     }
-  }
-
-  /** Unmaps at once; call it only when nobody else holds views from [[slices]]. Otherwise dropping the object is enough. */
-  def close(): Unit = {
-    lock.writeLock.lock()
-    try
-      if (open) {
-        open = false
-        windows.foreach(Segment.unmap)
-      }
-    finally lock.writeLock.unlock()
   }
 
   private def check(offset: Long, count: Long): Unit =
@@ -104,46 +135,10 @@ final class Segment private (windows: Array[MappedByteBuffer], val bytes: Long) 
     var done = 0L
     while (done < count) {
       val position = offset + done * unit
-      val at = position % WindowBytes
-      val length = math.min(count - done, (WindowBytes - at) / unit)
-      body((position / WindowBytes).toInt, (at / unit).toInt, length.toInt, done.toInt)
+      val at = position % windowBytes
+      val length = math.min(count - done, (windowBytes - at) / unit)
+      body((position / windowBytes).toInt, (at / unit).toInt, length.toInt, done.toInt)
       done += length
     }
   }
-}
-
-object Segment {
-
-  /** A Java buffer holds less than 2 GiB. */
-  private val WindowBytes = 1L << 30
-
-  /**
-   * Maps the `bytes` bytes behind `path`.
-   *
-   * @throws CommException if the path is no worker's open memory file, or is smaller than agreed
-   */
-  def map(path: String, bytes: Long): Segment = {
-    if (!path.matches("/proc/[0-9]+/fd/[0-9]+"))
-      throw new CommException("Protocol", s"segment path $path: expected a worker's /proc/PID/fd/N")
-    val file = new RandomAccessFile(path, "rw")
-    try {
-      if (file.length != bytes)
-        throw new CommException("Protocol", s"segment $path has ${file.length} bytes, agreed were $bytes")
-      val windows = (0L until bytes by WindowBytes).map { begin =>
-        val window =
-          file.getChannel.map(FileChannel.MapMode.READ_WRITE, begin, math.min(WindowBytes, bytes - begin))
-        window.order(ByteOrder.nativeOrder)
-        window
-      }
-      new Segment(windows.toArray, bytes)
-    } finally file.close()
-  }
-
-  private lazy val unsafe = {
-    val field = Class.forName("sun.misc.Unsafe").getDeclaredField("theUnsafe")
-    field.setAccessible(true)
-    field.get(null).asInstanceOf[sun.misc.Unsafe]
-  }
-
-  private def unmap(window: MappedByteBuffer): Unit = unsafe.invokeCleaner(window)
 }

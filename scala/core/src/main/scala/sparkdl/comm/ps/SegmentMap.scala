@@ -3,35 +3,37 @@ package sparkdl.comm.ps
 import sparkdl.comm.ibatch.Batch
 
 /**
- * What one server has of the layers of a batch: what travels as one block.
+ * One server's part of consecutive layers, sent as one block.
  *
- * @param before elements of the server's shard in earlier layers
- * @param packedBefore those of them in short ranges
+ * @param firstLayer counted from 0
  */
-final case class ShardSlice(shape: BlockShape, before: Long, packedBefore: Long) {
+private[comm] final case class ShardSlice(server: Int, firstLayer: Int, shape: BlockShape) {
   def isEmpty: Boolean = shape.count == 0
 }
 
 /**
- * Where everything lies in one rank's segment, as byte offsets. In float32 the shard that this rank serves *is* its stripe
- * of the parameters that the model computes with. In a 16-bit wire format the exact values live apart in `master`, because
- * every rank, the owner too, must compute with the same rounded ones; and so they do where parameters are pulled ahead,
- * because the optimizer writes them while backward still computes with the ones before.
+ * Where everything lies in one rank's segment, as byte offsets. If blocks of parameters are the elements themselves, the shard
+ * that this rank serves *is* its stripe of the parameters that the model computes with. In another encoding the exact values
+ * live apart in `master`, because every rank, the owner too, must compute with the same decoded ones; and so they do where
+ * parameters are pulled ahead, because the optimizer writes them while backward still computes with the ones before.
  *
  *   parameters, of even and odd versions apart if they are pulled ahead | gradients | inbox: one slot per peer, its
- *   gradients for this shard | pullbox: likewise, 16-bit parameters | staging of the shard's block | staging of the gradient
- *   blocks per peer | master | summed: what tells the worker how many batches of gradients are added up
+ *   gradients for this shard | pullbox: likewise, encoded parameters | staging of the shard's block | staging of the gradient
+ *   blocks per peer | master | summed: what tells the worker how many buckets of gradients are added up
  *
- * All from inbox to master hold the elements of one shard in the order of the layers. So a batch, however the layers are
- * cut into batches, has a stretch of them to itself, inside of which they lie as they travel; in `master` they do not.
+ * All from inbox to staging have room for a block of each layer, one after the other. A block of several layers needs no more
+ * than their blocks apart, so it lies where that of its first layer would, however the layers are cut into buckets. `master`
+ * has the elements of the shard in the order of the layers.
  *
  * @param ahead parameters of the next version arrive while this one is computed with
  */
-final class SegmentMap(val layout: ShardLayout, val rank: Int, val wire: WireFormat, val ahead: Boolean = false) {
+private[comm] final class SegmentMap(
+    val layout: ShardLayout,
+    val rank: Int,
+    val encodings: Encodings,
+    val ahead: Boolean = false
+) {
   import SegmentMap.Line
-
-  private val world = layout.world
-  private val shapes: IndexedSeq[BlockShape] = (0 until world).map(layout.wholeBlock)
 
   private var used = 0L
   private def reserve(bytes: Long): Long = {
@@ -39,58 +41,63 @@ final class SegmentMap(val layout: ShardLayout, val rank: Int, val wire: WireFor
     used = (used + bytes + Line - 1) / Line * Line
     at
   }
-  private val half = wire != WireFormat.Fp32
-  private def peers = (0 until world).filter(_ != rank)
-  private def perPeer(bytes: Int => Long): Map[Int, Long] = peers.map(peer => peer -> reserve(bytes(peer))).toMap
-  private def stagedBytes(shape: BlockShape): Long = staged(shape.count, shape.packedCount)
-  private def staged(count: Long, packed: Long): Long = if (half) count * 2 else packed * 4
+
+  /** Room for blocks of `server`'s shard. */
+  private final class Room(server: Int, blockBytes: BlockShape => Long) {
+    private val before =
+      layout.layers.indices.scanLeft(0L)((sum, layer) => sum + blockBytes(layout.block(server, layer, layer)))
+    private val begin = reserve(before.last)
+    def at(slice: ShardSlice): Long = begin + before(slice.firstLayer)
+  }
+
+  private val peers = (0 until layout.world).filter(_ != rank)
+  private def roomPerPeer(server: Int => Int, blockBytes: BlockShape => Long): Map[Int, Room] =
+    peers.map(peer => peer -> new Room(server(peer), blockBytes)).toMap
 
   val parameterBuffers: IndexedSeq[Long] = IndexedSeq.fill(if (ahead) 2 else 1)(reserve(layout.total * 4))
   val gradients: Long = reserve(layout.total * 4)
-  private val inboxes = perPeer(_ => shapes(rank).count * wire.bytes)
-  private val pullboxes = if (half) perPeer(peer => shapes(peer).count * 2) else Map.empty[Int, Long]
-  private val shardStagings = reserve(stagedBytes(shapes(rank)))
-  private val gradientStagings = perPeer(peer => stagedBytes(shapes(peer)))
-  private val masters: Option[Long] = if (half || ahead) Some(reserve(shapes(rank).count * 4)) else None
-  val summed: Long = reserve(8)
-  val bytes: Long = used
+  private val inboxes = roomPerPeer(_ => rank, encodings.gradients.maxBytes)
+  private val pullboxes =
+    if (encodings.parameters.inPlace) Map.empty[Int, Room]
+    else roomPerPeer(identity, encodings.parameters.maxBytes)
+  private val shardStagings = new Room(rank, encodings.parameters.stagingBytes)
+  private val gradientStagings = roomPerPeer(identity, encodings.gradients.stagingBytes)
 
   /** The ranges of this rank's shard, in the order of the layers. */
   val shard: IndexedSeq[ElementRange] = layout.shard(rank)
 
-  private val masterAt: Map[Long, Long] = masters.fold(Map.empty[Long, Long]) { begin =>
-    shard.map(_.start).zip(shard.scanLeft(begin)((at, range) => at + range.count * 4)).toMap
-  }
+  /** By the first element of a range. Empty if the parameters themselves are the exact values. */
+  private val masters: Map[Long, Long] =
+    if (encodings.parameters.inPlace && !ahead) Map.empty
+    else {
+      val begin = reserve(shard.map(_.count).sum * 4)
+      shard.map(_.start).zip(shard.scanLeft(begin)((at, range) => at + range.count * 4)).toMap
+    }
+  val summed: Long = reserve(8)
+  val bytes: Long = used
 
   /** Byte offset of the exact values of a range of this rank's shard: what the optimizer updates. */
-  def master(range: ElementRange): Long =
-    if (masters.isDefined) masterAt(range.start) else parameters(0) + range.start * 4
+  def master(range: ElementRange): Long = masters.getOrElse(range.start, parameters(0) + range.start * 4)
 
   def parameters(version: Long): Long = parameterBuffers((version % parameterBuffers.size).toInt)
 
-  def slice(server: Int, batch: Batch): ShardSlice = {
-    val earlier = layout.block(server, 0, batch.first - 2)
-    ShardSlice(layout.block(server, batch.first - 1, batch.last - 1), earlier.count, earlier.packedCount)
-  }
+  def slice(server: Int, bucket: Batch): ShardSlice =
+    ShardSlice(server, bucket.first - 1, layout.block(server, bucket.first - 1, bucket.last - 1))
 
   /** Where `peer`'s gradients for a slice of this rank's shard arrive. */
-  def inbox(peer: Int, slice: ShardSlice): Long = inboxes(peer) + slice.before * wire.bytes
+  def inbox(peer: Int, slice: ShardSlice): Long = inboxes(peer).at(slice)
 
-  /** Where a slice of `server`'s shard arrives in a 16-bit format. */
-  def pullbox(server: Int, slice: ShardSlice): Long = pullboxes(server) + slice.before * 2
+  /** Where a slice of another server's shard arrives, unless that is where its elements belong. */
+  def pullbox(slice: ShardSlice): Long = pullboxes(slice.server).at(slice)
 
-  def shardStaging(slice: ShardSlice): Long = shardStagings + staged(slice.before, slice.packedBefore)
+  def shardStaging(slice: ShardSlice): Long = shardStagings.at(slice)
 
-  def gradientStaging(server: Int, slice: ShardSlice): Long =
-    gradientStagings(server) + staged(slice.before, slice.packedBefore)
-
-  /** Peers in the order in which their gradients are added. */
-  val peersInOrder: IndexedSeq[Int] = peers
+  def gradientStaging(slice: ShardSlice): Long = gradientStagings(slice.server).at(slice)
 }
 
-object SegmentMap {
+private[comm] object SegmentMap {
   private val Line = 64L
 
-  /** What one version counts in `summed`; a batch counts 1. */
+  /** What one version counts in `summed`; a bucket counts 1. */
   val SummedVersion: Long = 1L << 32
 }

@@ -1,7 +1,7 @@
 package sparkdl.comm.ps
 
 /** `count` consecutive elements of the flat parameter vector, beginning at `start`. */
-final case class ElementRange(start: Long, count: Long) {
+private[ps] final case class ElementRange(start: Long, count: Long) {
   def end: Long = start + count
 }
 
@@ -10,7 +10,7 @@ final case class ElementRange(start: Long, count: Long) {
  * (they are gathered into one buffer, so that a network of a thousand tiny layers is not a thousand writes to a socket),
  * then the `direct` ones, which are served from where they lie.
  */
-final case class BlockShape(packed: IndexedSeq[ElementRange], direct: IndexedSeq[ElementRange]) {
+private[ps] final case class BlockShape(packed: IndexedSeq[ElementRange], direct: IndexedSeq[ElementRange]) {
   val packedCount: Long = packed.map(_.count).sum
   val count: Long = packedCount + direct.map(_.count).sum
   val ranges: IndexedSeq[ElementRange] = packed ++ direct
@@ -23,7 +23,7 @@ final case class BlockShape(packed: IndexedSeq[ElementRange], direct: IndexedSeq
  *
  * @param layers elements of each layer; layer i+1 begins where layer i ends
  */
-final class ShardLayout(val layers: IndexedSeq[Long], val world: Int) {
+private[ps] final class ShardLayout(val layers: IndexedSeq[Long], val world: Int) {
   require(world >= 1, s"world=$world: at least 1")
   require(layers.nonEmpty, "a network without parameters has nothing to train")
   require(layers.forall(_ > 0), s"layer sizes must be positive: ${layers.mkString(", ")}")
@@ -55,7 +55,7 @@ final class ShardLayout(val layers: IndexedSeq[Long], val world: Int) {
   def wholeBlock(server: Int): BlockShape = block(server, 0, layers.size - 1)
 }
 
-object ShardLayout {
+private[ps] object ShardLayout {
 
   /** Elements of a 64-byte cache line in float32. */
   val LineElements = 16L

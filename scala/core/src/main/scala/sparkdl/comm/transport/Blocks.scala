@@ -8,7 +8,13 @@ final case class BlockServer(host: String, port: Int, executorId: String)
 
 /** Where the bytes of a block go as they arrive. A failed transfer begins again with [[restart]]. */
 trait BlockSink {
-  def bytes: Long
+
+  /** Most bytes that it takes. */
+  def maxBytes: Long
+
+  /** Whether a block of so many bytes, at most [[maxBytes]], is what should come. */
+  def expects(bytes: Long): Boolean = bytes == maxBytes
+
   def restart(): Unit
 
   /** Takes all that remains in `from`. */
@@ -18,8 +24,8 @@ trait BlockSink {
 /** The blocks that this executor serves, and the way to those that others serve. A block is named by job and name. */
 trait Blocks {
 
-  /** Blocks of at most so many bytes do not repay a fetch: they travel in control messages. */
-  def fetchAbove: Long
+  /** Inline threshold: blocks of up to so many bytes do not repay a fetch and travel inside of the control message. */
+  def inlineThreshold: Long
 
   /** Where the others find what [[put]] publishes here. */
   def here: BlockServer
@@ -34,13 +40,11 @@ trait Blocks {
    * Removes the block once no reader is left.
    *
    * @param over
-   *   asked while readers are waited for; true ends the wait
-   * @param deadlineNanos
-   *   of System.nanoTime; at least one attempt is made whatever it is
+   *   asked while readers are waited for; true ends the wait. At least one attempt is made whatever it says
    * @return
    *   false if readers were still there in the end
    */
-  def retire(job: Long, name: String, deadlineNanos: Long, over: () => Boolean = () => false): Boolean
+  def retire(job: Long, name: String, over: () => Boolean): Boolean
 
   /** Bytes of the block that are in memory and on disk; None if it is not here. */
   def status(job: Long, name: String): Option[(Long, Long)]

@@ -1,20 +1,10 @@
 package sparkdl.comm.transport
 
-import java.io.File
-
-import org.apache.hadoop.conf.Configuration
-
-/** What the plugin has from the Spark executor that it runs in. */
+/** How this executor and the others reach each other. */
 trait Transport {
 
   /** The host name or address under which this JVM is reached. */
   def host: String
-
-  /** The first of the executor's directories for blocks, which Python workers are told as SPARK_LOCAL_DIRS. */
-  def localDirectory: File
-
-  /** How Hadoop's file systems are reached: the cluster's files and spark.hadoop.* of the application's conf. */
-  def hadoopConf: Configuration
 
   def blocks: Blocks
 

@@ -6,7 +6,7 @@ import java.nio.ByteBuffer
 import java.nio.channels.SocketChannel
 import java.nio.file.Files
 import java.util.Base64
-import java.util.concurrent.{CompletableFuture, CountDownLatch, TimeUnit}
+import java.util.concurrent.{CountDownLatch, TimeUnit}
 
 import scala.jdk.CollectionConverters._
 
@@ -23,40 +23,22 @@ import org.scalatest.time.{Seconds, Span}
 
 import sparkdl.comm.CommConf
 import sparkdl.comm.ps.PsNode
-import sparkdl.comm.transport._
+import sparkdl.comm.transport.{ExecutorEnvironment, InMemoryNetwork}
 
-/** Real sockets; of the executor there are only its addresses, its directory and its Hadoop settings. */
+/** Real sockets, an in-memory executor. */
 class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventually {
   implicit override val patienceConfig: PatienceConfig = PatienceConfig(timeout = Span(10, Seconds))
   private val directory = Files.createTempDirectory("executor")
-  @volatile private var listening = 0
-  private val transport = new Transport {
-    override def host: String = "127.0.0.1"
+  private val transport = new InMemoryNetwork().executor(1)
+  private val environment = new ExecutorEnvironment {
     override def localDirectory: File = directory.toFile
-    override def blocks: Blocks = new Blocks {
-      override def fetchAbove: Long = 64 << 10
-      override def here: BlockServer = BlockServer("127.0.0.1", 2, "0")
-      override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = fail("nobody publishes")
-      override def retire(job: Long, name: String, deadlineNanos: Long, over: () => Boolean): Boolean = true
-      override def status(job: Long, name: String): Option[(Long, Long)] = None
-      override def fetch(from: BlockServer, job: Long, name: String, sink: BlockSink): CompletableFuture[Void] =
-        fail("nobody fetches")
-    }
-    override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane = {
-      listening += 1
-      new ControlPlane {
-        override def port: Int = 1
-        override def connect(host: String, port: Int): ControlPeer = _ => fail("nobody is told anything")
-        override def close(): Unit = ()
-      }
-    }
     override val hadoopConf: Configuration = {
       val conf = new Configuration
       conf.set("fs.held.impl", classOf[HeldFileSystem].getName)
       conf
     }
   }
-  private val server = new BridgeServer(new PsNode(transport, CommConf(0, 1), new MetricRegistry), transport)
+  private val server = new BridgeServer(new PsNode(transport, CommConf(0, 1), new MetricRegistry), environment)
 
   override def afterAll(): Unit = server.close()
 
@@ -98,9 +80,9 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
   test("nothing listens for other executors until the first rank is here") {
     val (files, rank) = (new Client, new Client)
     assert(files.ask(s"""{"op": "fs.exists", "remote": "file:$directory"}""").get("ok").asBoolean)
-    assert(listening === 0)
+    assert(transport.opened.get === 0)
     assert(rank.ask(hello).get("control_port").asInt === 1)
-    assert(listening === 1)
+    assert(transport.opened.get === 1)
     assert(rank.ask("""{"op": "close"}""").get("ok").asBoolean)
     Seq(files, rank).foreach(_.close())
   }

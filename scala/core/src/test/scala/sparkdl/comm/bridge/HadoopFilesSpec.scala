@@ -23,7 +23,7 @@ class HadoopFilesSpec extends AnyFunSuite {
 
   private def refused(parts: String*)(body: => Any): Unit = {
     val error = intercept[CommException](body)
-    assert(error.kind === "File")
+    assert(error.kind === CommException.File)
     parts.foreach(part => assert(error.getMessage.contains(part)))
   }
 

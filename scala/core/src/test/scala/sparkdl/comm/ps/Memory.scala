@@ -1,15 +1,18 @@
 package sparkdl.comm.ps
 
+import java.nio.{ByteBuffer, ByteOrder}
 import java.nio.file.{Files, Path}
 
-/** Segments without a Python worker: a deleted file that stays open plays the worker's memory file. */
+/** Segments without a Python worker. */
 object Memory {
-  def withSegment[T](bytes: Long)(body: Segment => T): T = withPath(bytes) { path =>
-    val segment = Segment.map(path, bytes)
-    try body(segment)
-    finally segment.close()
+
+  /** Of this JVM's own memory. */
+  def allocate(bytes: Long): Segment = {
+    val buffer = ByteBuffer.allocateDirect(bytes.toInt).order(ByteOrder.nativeOrder)
+    new BufferSegment(Array(buffer), Int.MaxValue.toLong) { override protected def release(): Unit = () }
   }
 
+  /** The path of a deleted file that stays open: it plays the worker's memory file. */
   def withPath[T](bytes: Long)(body: String => T): T = {
     val file = Files.createTempFile("sparkdl-test", ".segment")
     val open = new java.io.RandomAccessFile(file.toFile, "rw")

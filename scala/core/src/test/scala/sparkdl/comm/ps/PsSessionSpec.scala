@@ -1,81 +1,44 @@
 package sparkdl.comm.ps
 
-import java.io.File
-import java.nio.{ByteBuffer, ByteOrder}
+import java.nio.ByteOrder
 import java.nio.file.Path
-import java.util.concurrent.{CompletableFuture, ConcurrentHashMap, CountDownLatch, TimeUnit}
+import java.util.concurrent.{CountDownLatch, SynchronousQueue, ThreadPoolExecutor, TimeUnit}
 import java.util.concurrent.atomic.AtomicInteger
 
+import scala.concurrent.{Await, ExecutionContext, Future}
+import scala.concurrent.duration._
 import scala.jdk.CollectionConverters._
 
 import com.codahale.metrics.MetricRegistry
-import org.apache.hadoop.conf.Configuration
-import org.scalatest.concurrent.Eventually
 import org.scalatest.funsuite.AnyFunSuite
-import org.scalatest.time.SpanSugar._
 
-import sparkdl.comm.{CommConf, CommException}
+import sparkdl.comm.{CommConf, CommException, ManualClock}
 import sparkdl.comm.ibatch.Batch
-import sparkdl.comm.transport._
+import sparkdl.comm.transport.{InMemoryNetwork, InMemoryTransport}
 
-/** Two ranks in one JVM, without Spark: notices are handed over at once, blocks from one map to another's sink. */
-class PsSessionSpec extends AnyFunSuite with Eventually {
-  implicit override val patienceConfig: PatienceConfig = PatienceConfig(timeout = 20.seconds)
+/** Two ranks on an in-memory network. */
+class PsSessionSpec extends AnyFunSuite {
   private val Job = 7L
-  private val receivers = new ConcurrentHashMap[Int, ControlReceiver]
+  private val TimeoutSeconds = 5L
+  private var clock: ManualClock = _
+  private var executors: IndexedSeq[InMemoryTransport] = IndexedSeq.empty
+  private var pools: IndexedSeq[CountingPool] = IndexedSeq.empty
 
-  private final class Executor(number: Int) extends Transport with Blocks {
-    val stored = new ConcurrentHashMap[String, Array[ByteBuffer]]
-    @volatile var served = 0
-    @volatile var attemptsToRetire = 0
-
-    /** How many of them fail, as while a reader holds the block. */
-    @volatile var held = 0
-
-    /** Fetches do not start before it is down. */
-    @volatile var connected = new CountDownLatch(0)
-    val starting = new AtomicInteger
-
-    override def host: String = "here"
-    override def localDirectory: File = fail("nobody needs it")
-    override def hadoopConf: Configuration = fail("nobody needs it")
-    override def blocks: Blocks = this
-    override def fetchAbove: Long = 64 << 10
-    override def here: BlockServer = BlockServer(host, number, number.toString)
-    override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane = {
-      receivers.put(number, receiver)
-      new ControlPlane {
-        override def port: Int = number
-        override def connect(host: String, port: Int): ControlPeer = message => receivers.get(port).received(message)
-        override def close(): Unit = ()
-      }
-    }
-
-    override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = stored.put(name, chunks)
-    override def retire(job: Long, name: String, deadlineNanos: Long, over: () => Boolean): Boolean = {
-      attemptsToRetire += 1
-      val gone = attemptsToRetire > held
-      if (gone) stored.remove(name)
-      gone
-    }
-    override def status(job: Long, name: String): Option[(Long, Long)] = None
-    override def fetch(from: BlockServer, job: Long, name: String, sink: BlockSink): CompletableFuture[Void] = {
-      starting.incrementAndGet()
-      connected.await(20, TimeUnit.SECONDS)
-      executors(from.port).served += 1
-      executors(from.port).stored.get(name).foreach(chunk => sink.write(chunk.duplicate))
-      CompletableFuture.completedFuture(null)
+  private final class CountingPool
+      extends ThreadPoolExecutor(0, Int.MaxValue, 1, TimeUnit.SECONDS, new SynchronousQueue[Runnable]) {
+    val tasks = new AtomicInteger
+    override def execute(task: Runnable): Unit = {
+      tasks.incrementAndGet()
+      super.execute(task)
     }
   }
-
-  private var executors: IndexedSeq[Executor] = IndexedSeq.empty
 
   private final class Worker(val session: PsSession, val map: SegmentMap, path: String, byLayer: Boolean) {
     private val batches =
       if (byLayer) map.layout.layers.indices.map(layer => Batch(layer + 1, layer + 1))
       else IndexedSeq(Batch(1, map.layout.layers.size))
-    session.attach(path, batches, batches)
-    private val memory = Segment.map(path, map.bytes)
+    session.attach(MappedSegment.map(path, _), batches, batches)
+    private val memory = MappedSegment.map(path, map.bytes)
     def write(offset: Long, value: Float): Unit =
       memory.putFloats(offset, Array.fill(map.layout.total.toInt)(value), map.layout.total.toInt)
     def read(offset: Long): Set[Float] = {
@@ -91,6 +54,11 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
       try maps.getLines().count(_.endsWith(file))
       finally maps.close()
     }
+    def gradientsOfShard: Set[Float] = map.shard.flatMap { range =>
+      val values = new Array[Float](range.count.toInt)
+      memory.getFloats(map.gradients + range.start * 4, values, values.length)
+      values
+    }.toSet
     def summed: Long = memory.slices(map.summed, 8).head.order(ByteOrder.nativeOrder).getLong
     def writeShard(value: Float): Unit = map.shard.foreach { range =>
       memory.putFloats(map.master(range), Array.fill(range.count.toInt)(value), range.count.toInt)
@@ -100,14 +68,22 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
   private def withWorkers(layers: Long*)(body: IndexedSeq[Worker] => Unit): Unit =
     withWorkers(layers, ahead = false)(body)
 
-  private def withWorkers(layers: Seq[Long], ahead: Boolean, byLayer: Boolean = false)(
-      body: IndexedSeq[Worker] => Unit
-  ): Unit = {
-    executors = IndexedSeq.tabulate(2)(new Executor(_))
-    val nodes = executors.map(new PsNode(_, CommConf(0, 1), new MetricRegistry))
+  private def withWorkers(
+      layers: Seq[Long],
+      ahead: Boolean,
+      byLayer: Boolean = false,
+      encodings: Encodings = Encodings(Fp32)
+  )(body: IndexedSeq[Worker] => Unit): Unit = {
+    val network = new InMemoryNetwork
+    executors = IndexedSeq.tabulate(2)(network.executor)
+    clock = new ManualClock
+    pools = IndexedSeq.fill(2)(new CountingPool)
+    val nodes = executors.zip(pools).map { case (executor, pool) =>
+      new PsNode(executor, CommConf(0, 1), new MetricRegistry, clock, Some(pool))
+    }
     val peers = IndexedSeq.tabulate(2)(rank => Peer("here", rank, executors(rank).here))
     val sessions = nodes.indices.map(rank => nodes(rank).join(Job, rank))
-    val maps = sessions.map(_.open(peers, layers.toIndexedSeq, WireFormat.Fp32, ahead, 5))
+    val maps = sessions.map(_.open(peers, layers.toIndexedSeq, encodings, ahead, TimeoutSeconds.toDouble))
     Memory.withPath(maps(0).bytes) { first =>
       Memory.withPath(maps(1).bytes) { second =>
         val paths = IndexedSeq(first, second)
@@ -144,9 +120,9 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
   test("small blocks come with their notices; parameters are in the store all the same") {
     withWorkers(16000, 1600) { workers =>
       iterate(workers)
-      assert(executors.map(_.served) === Seq(0, 0))
+      assert(executors.map(_.served.get) === Seq(0, 0))
       executors.zipWithIndex.foreach { case (executor, rank) =>
-        assert(executor.stored.keySet.asScala === Set(BlockNames.parameters(rank, 0, 1)))
+        assert(executor.published.keySet.asScala === Set(BlockNames.parameters(rank, 0, 1)))
       }
     }
   }
@@ -154,7 +130,19 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
   test("larger ones are fetched") {
     withWorkers(40000) { workers =>
       iterate(workers)
-      assert(executors.map(_.served) === Seq(2, 2))
+      assert(executors.map(_.served.get) === Seq(2, 2))
+    }
+  }
+
+  test("gradients in an encoding whose blocks differ in size come in as many bytes as they have") {
+    withWorkers(Seq(40000L, 1600L), ahead = false, encodings = Encodings(Fp32, NonZeros)) { workers =>
+      workers.foreach(worker => worker.write(worker.map.gradients, 0f))
+      workers(0).write(workers(0).map.gradients, 1f)
+      workers.foreach(_.session.push(0, 0))
+      val bytes = workers.map(_.session.collect(0, 0).bytes)
+      workers.foreach(worker => assert(worker.gradientsOfShard === Set(1f)))
+      val shard = workers(1).map.shard.map(_.count).sum
+      assert(bytes === Seq(4, 4 + shard * 8))
     }
   }
 
@@ -162,14 +150,12 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
     withWorkers(Seq.fill(8)(40000L), ahead = false, byLayer = true) { workers =>
       val connected = new CountDownLatch(1)
       executors(0).connected = connected
-      workers.foreach(worker => (0 until 8).foreach(worker.session.push(0, _)))
-      eventually(assert(executors(0).starting.get > 0))
-      Thread.sleep(200) // others that start would be there by now; where none do it does not matter how long
-      val atOnce = executors(0).starting.get
+      (0 until 8).foreach(workers(1).session.push(0, _)) // each tells rank 0 at once, on this thread
+      assert(pools(0).tasks.get === 1)
       connected.countDown()
+      (0 until 8).foreach(workers(0).session.push(0, _))
       workers.foreach(worker => (0 until 8).foreach(worker.session.collect(0, _)))
-      assert(atOnce === 1)
-      assert(executors(0).starting.get === 8)
+      assert(executors(0).fetched.get === 8)
     }
   }
 
@@ -177,11 +163,28 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
     withWorkers(16000, 1600) { workers =>
       iterate(workers)
       assert(workers(0).mappings === 2, "the session's and the test's own")
-      executors(0).held = executors(0).attemptsToRetire + 4
+      executors(0).heldAttempts = executors(0).attemptsToRetire.get + 4
       workers(0).session.close()
-      assert(!executors(0).stored.isEmpty)
-      eventually(assert(executors(0).stored.isEmpty))
-      eventually(assert(workers(0).mappings === 1))
+      clock.advance(3)
+      assert(!executors(0).published.isEmpty && workers(0).mappings === 2)
+      clock.advance(1)
+      assert(executors(0).published.isEmpty && workers(0).mappings === 1)
+    }
+  }
+
+  test("a wait for a rank that does not push ends at its deadline, and names that rank and the key to change") {
+    withWorkers(1600) { workers =>
+      workers(0).session.push(0, 0)
+      val waiting = Future(intercept[CommException](workers(0).session.collect(0, 0)))(ExecutionContext.global)
+      clock.awaitWaiter()
+      clock.advance(TimeoutSeconds - 1)
+      assert(!waiting.isCompleted)
+      clock.advance(1)
+      val error = Await.result(waiting, 20.seconds)
+      assert(error.kind === CommException.Deadline && error.peer === 1)
+      Seq(s"waited $TimeoutSeconds.0 s for rank 1", "spark.sparkdl.comm.timeout").foreach(part =>
+        assert(error.getMessage.contains(part))
+      )
     }
   }
 
@@ -216,9 +219,28 @@ class PsSessionSpec extends AnyFunSuite with Eventually {
     }
   }
 
+  test("buckets that leave a layer out, or have it twice, are refused whatever numbers they hold") {
+    withWorkers(Seq.fill(3)(1600L), ahead = false) { workers =>
+      val right = IndexedSeq(Batch(2, 3), Batch(1, 1))
+      workers(0).session.cut(right, right)
+      val wrong = Seq(
+        IndexedSeq(Batch(1, 2)),
+        IndexedSeq(Batch(1, 2), Batch(2, 3)),
+        IndexedSeq(Batch(1, 1), Batch(3, 3)),
+        IndexedSeq(Batch(1, 0), Batch(1, 3)),
+        IndexedSeq(Batch(1, Int.MaxValue)),
+        IndexedSeq.empty
+      )
+      wrong.foreach { buckets =>
+        val error = intercept[CommException](workers(0).session.cut(right, buckets))
+        assert(error.kind === CommException.Protocol && error.getMessage.contains("3 layers"))
+      }
+    }
+  }
+
   test("a notice that holds another number of bytes than its block has fails the session") {
     withWorkers(1600) { workers =>
-      receivers.get(0).received(Notice(Job, 0, 1, Notice.Gradients, 0, 0, new Array[Byte](7)))
+      executors(0).deliver(Notice(Job, 0, 1, Notice.Gradients, 0, 0, new Array[Byte](7)))
       val error = intercept[CommException](workers(0).session.push(0, 0))
       assert(error.getMessage.contains("7 bytes") && error.peer === 1)
     }

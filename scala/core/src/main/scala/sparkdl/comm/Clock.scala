@@ -1,0 +1,45 @@
+package sparkdl.comm
+
+import java.util.concurrent.{CompletableFuture, ScheduledThreadPoolExecutor, TimeUnit}
+
+/** The time, and what waits for it. Tests hand in one that stands still until they move it. */
+private[comm] trait Clock {
+
+  /** As System.nanoTime, which Python's time.perf_counter agrees with. */
+  def nanoTime: Long
+
+  /**
+   * Waits until `done` is complete.
+   *
+   * @throws TimeoutException if it is not at `deadline` of [[nanoTime]]
+   * @throws ExecutionException if it completed with a failure
+   */
+  def await(done: CompletableFuture[_], deadline: Long): Unit
+
+  /** Runs `task` once, `nanos` from now, on the clock's own thread. */
+  def after(nanos: Long)(task: => Unit): Unit
+}
+
+private[comm] object SystemClock extends Clock {
+  private val timer = {
+    val pool = new ScheduledThreadPoolExecutor(
+      1,
+      task => {
+        val thread = new Thread(task, "sparkdl-timer")
+        thread.setDaemon(true)
+        thread
+      }
+    )
+    pool.setKeepAliveTime(10, TimeUnit.SECONDS)
+    pool.allowCoreThreadTimeOut(true) // most applications need it never, or rarely
+    pool
+  }
+
+  override def nanoTime: Long = System.nanoTime
+
+  override def await(done: CompletableFuture[_], deadline: Long): Unit =
+    done.get(deadline - nanoTime, TimeUnit.NANOSECONDS)
+
+  override def after(nanos: Long)(task: => Unit): Unit =
+    timer.schedule((() => task): Runnable, nanos, TimeUnit.NANOSECONDS)
+}

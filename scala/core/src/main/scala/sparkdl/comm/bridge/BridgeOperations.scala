@@ -1,0 +1,121 @@
+package sparkdl.comm.bridge
+
+import com.fasterxml.jackson.databind.node.ObjectNode
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.FileStatus
+
+import sparkdl.comm.{Build, CommException}
+import sparkdl.comm.ibatch.PlanRequest
+import sparkdl.comm.ps.{Encodings, MappedSegment, PsNode, PsSession, SegmentMap, Transfer}
+
+/** Does what one Python worker asks for. [[perform]] and [[leave]] are called one at a time. */
+private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Configuration) {
+  import BridgeRequest._
+
+  @volatile private var session: Option[PsSession] = None
+  @volatile private var workerGone = false
+  private val files = new HadoopFiles(hadoopConf, () => workerGone)
+
+  /** The worker is gone: what waits for others ends, and so does a copy. Called at any time, on any thread. */
+  def abort(): Unit = {
+    workerGone = true
+    session.foreach(open =>
+      open.fail(new CommException(CommException.Closed, s"the Python worker of rank ${open.rank} is gone"))
+    )
+  }
+
+  def leave(): Unit =
+    try session.foreach(_.close())
+    finally session = None
+
+  /** @return the fields of the answer */
+  def perform(request: BridgeRequest): ObjectNode = {
+    val reply = Frames.newObject()
+    request match {
+      case request: Hello => hello(request, reply)
+      case request: Open => open(request, reply)
+      case Attach(path, pull, push) => current.attach(MappedSegment.map(path, _), pull, push)
+      case Plan(profiles) => PlanRequest.answer(profiles, reply)
+      case Cut(pull, push) => current.cut(pull, push)
+      case Publish(version, batch) => current.publish(version, batch)
+      case Prefetch(version) => current.prefetch(version)
+      case Pull(version, batch) => report(current.pull(version, batch), reply)
+      case Push(version, batch) => current.push(version, batch)
+      case Collect(version, batch) => report(current.collect(version, batch), reply)
+      case Close => leave()
+      case PutFile(local, remote) => files.put(local, remote)
+      case GetFile(remote, local) => files.get(remote, local)
+      case ListFiles(remote) => describe(files.list(remote), reply)
+      case RenameFile(from, to) => files.rename(from, to)
+      case DeleteFile(remote, recursive) => files.delete(remote, recursive)
+      case FileExists(remote) => reply.put("exists", files.exists(remote))
+    }
+    reply
+  }
+
+  private def current: PsSession =
+    session.getOrElse(throw new CommException(CommException.Protocol, "hello has to come first"))
+
+  private def hello(request: Hello, reply: ObjectNode): Unit = {
+    if (session.isDefined) throw new CommException(CommException.Protocol, "hello came twice")
+    val ours = BridgeConnection.Protocol
+    if (request.protocol != ours)
+      throw new CommException(
+        CommException.Plugin,
+        s"the Python package speaks bridge protocol ${request.protocol} and the jar $ours: install the two from one version"
+      )
+    session = Some(node.join(request.job, request.rank))
+    val (host, port) = node.address
+    val here = node.blocks.here
+    reply.put("build", Build.id).put("control_host", host).put("control_port", port)
+    reply.put("block_host", here.host).put("block_port", here.port).put("executor_id", here.executorId)
+  }
+
+  private def open(request: Open, reply: ObjectNode): Unit = {
+    request.builds.zipWithIndex.foreach { case (build, rank) =>
+      if (build != Build.id)
+        throw new CommException(
+          CommException.Plugin,
+          s"the executor of rank $rank runs sparkdl-comm $build, and that of rank ${current.rank} ${Build.id}: all need the" +
+            " same jar (spark.jars, or what lies on spark.executor.extraClassPath)",
+          rank
+        )
+    }
+    val encodings = Encodings(request.wire)
+    describe(current.open(request.peers, request.layers, encodings, request.ahead, request.timeoutSeconds), reply)
+  }
+
+  private def describe(map: SegmentMap, reply: ObjectNode): Unit = {
+    reply.put("segment_bytes", map.bytes).put("fetch_above", node.blocks.inlineThreshold)
+    val parameters = reply.putArray("parameters_offsets")
+    map.parameterBuffers.foreach(offset => parameters.add(offset))
+    reply.put("gradients_offset", map.gradients)
+    reply.put("summed_offset", map.summed).put("summed_version", SegmentMap.SummedVersion)
+    val shard = reply.putArray("shard")
+    map.shard.foreach { range =>
+      shard.addObject().put("start", range.start).put("count", range.count).put("master_offset", map.master(range))
+    }
+  }
+
+  private def describe(entries: Seq[FileStatus], reply: ObjectNode): Unit = {
+    val array = reply.putArray("entries")
+    entries.foreach { entry =>
+      val described = array.addObject().put("name", entry.getPath.getName)
+      described.put("is_directory", entry.isDirectory).put("length", entry.getLen)
+    }
+  }
+
+  private def report(transfer: Transfer, reply: ObjectNode): Unit = {
+    reply.put("bytes", transfer.bytes).put("aggregate_seconds", transfer.aggregateSeconds)
+    transfer.sum.foreach(sum => reply.putArray("sum").add(sum.begun / 1e9).add(sum.ended / 1e9))
+    val batches = reply.putArray("batches")
+    transfer.buckets.foreach { bucket =>
+      val blocks = batches.addArray()
+      bucket.foreach { block =>
+        val fields = blocks.addArray().add(block.from)
+        Seq(block.requested, block.firstByte, block.lastByte).foreach(nanos => fields.add(nanos / 1e9))
+        fields.add(block.bytes)
+      }
+    }
+  }
+}

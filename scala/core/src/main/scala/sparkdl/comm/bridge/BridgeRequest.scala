@@ -1,0 +1,130 @@
+package sparkdl.comm.bridge
+
+import scala.reflect.{classTag, ClassTag}
+
+import com.fasterxml.jackson.databind.JsonNode
+
+import sparkdl.comm.CommException
+import sparkdl.comm.ibatch.Batch
+import sparkdl.comm.ps.{BlockEncoding, Peer}
+import sparkdl.comm.transport.BlockServer
+
+/**
+ * What a Python worker asks of its executor. tests/golden/bridge/operations.json, which the Python tests write, pins every
+ * operation's name, its fields and whether it is posted.
+ */
+private[bridge] sealed trait BridgeRequest
+
+/**
+ * A request that never waits, is made many times in an iteration, and gets no answer. If it fails, the next one that is
+ * answered is answered with that.
+ */
+private[bridge] sealed trait PostedRequest extends BridgeRequest
+
+private[bridge] object BridgeRequest {
+  final case class Hello(protocol: Long, job: Long, rank: Int) extends BridgeRequest
+
+  /** @param builds of the executors' jars, by rank */
+  final case class Open(
+      peers: IndexedSeq[Peer],
+      builds: IndexedSeq[String],
+      layers: IndexedSeq[Long],
+      wire: BlockEncoding,
+      ahead: Boolean,
+      timeoutSeconds: Double
+  ) extends BridgeRequest
+  final case class Attach(path: String, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]) extends BridgeRequest
+
+  /** @param request see [[sparkdl.comm.ibatch.PlanRequest]] */
+  final case class Plan(request: JsonNode) extends BridgeRequest
+  final case class Cut(pull: IndexedSeq[Batch], push: IndexedSeq[Batch]) extends PostedRequest
+  final case class Publish(version: Long, batch: Int) extends PostedRequest
+  final case class Prefetch(version: Long) extends PostedRequest
+  final case class Pull(version: Long, batch: Int) extends BridgeRequest
+  final case class Push(version: Long, batch: Int) extends PostedRequest
+  final case class Collect(version: Long, batch: Int) extends BridgeRequest
+  case object Close extends BridgeRequest
+  final case class PutFile(local: String, remote: String) extends BridgeRequest
+  final case class GetFile(remote: String, local: String) extends BridgeRequest
+  final case class ListFiles(remote: String) extends BridgeRequest
+  final case class RenameFile(from: String, to: String) extends BridgeRequest
+  final case class DeleteFile(remote: String, recursive: Boolean) extends BridgeRequest
+  final case class FileExists(remote: String) extends BridgeRequest
+
+  /** Elements of a layer. A network has less than 2^62 in all, so that bytes of it are still a long. */
+  private val MostElements = 1L << 40
+
+  /** A version counts 2^32 in what the worker is told of sums. */
+  private val MostVersions = Int.MaxValue.toLong
+
+  /** Thirty years: nanoseconds are still a long. */
+  private val MostSeconds = 1e9
+
+  private final case class Operation(posted: Boolean, parse: Fields => BridgeRequest)
+
+  private def operation[R <: BridgeRequest: ClassTag](name: String)(parse: Fields => R): (String, Operation) =
+    name -> Operation(classOf[PostedRequest].isAssignableFrom(classTag[R].runtimeClass), parse)
+
+  private val operations: Map[String, Operation] = Map(
+    operation("hello")(fields => Hello(fields.number("protocol"), fields.number("job"), fields.int("rank"))),
+    operation("open")(open),
+    operation("attach")(fields => Attach(fields.text("path"), batches(fields, "pull"), batches(fields, "push"))),
+    operation("plan")(fields => Plan(fields.message)),
+    operation("cut")(fields => Cut(batches(fields, "pull"), batches(fields, "push"))),
+    operation("publish")(fields => Publish(version(fields), fields.int("batch"))),
+    operation("prefetch")(fields => Prefetch(version(fields))),
+    operation("pull")(fields => Pull(version(fields), fields.int("batch"))),
+    operation("push")(fields => Push(version(fields), fields.int("batch"))),
+    operation("collect")(fields => Collect(version(fields), fields.int("batch"))),
+    operation("close")(_ => Close),
+    operation("fs.put")(fields => PutFile(fields.text("local"), fields.text("remote"))),
+    operation("fs.get")(fields => GetFile(fields.text("remote"), fields.text("local"))),
+    operation("fs.list")(fields => ListFiles(fields.text("remote"))),
+    operation("fs.rename")(fields => RenameFile(fields.text("from"), fields.text("to"))),
+    operation("fs.delete")(fields => DeleteFile(fields.text("remote"), fields.flag("recursive"))),
+    operation("fs.exists")(fields => FileExists(fields.text("remote")))
+  )
+
+  def names: Set[String] = operations.keySet
+
+  /** Whether nobody waits for an answer to this operation, however wrong the request is otherwise. */
+  def isPosted(name: String): Boolean = operations.get(name).exists(_.posted)
+
+  /** @throws CommException of the kind Protocol, and IllegalArgumentException, if the request makes no sense */
+  def parse(message: JsonNode): BridgeRequest = {
+    val name = message.path("op").asText
+    val known = operations.getOrElse(
+      name,
+      throw new CommException(
+        CommException.Protocol,
+        s"unknown request $name: install the Python package and the jar from one version"
+      )
+    )
+    known.parse(new Fields(message))
+  }
+
+  private def open(fields: Fields): Open = {
+    val peers = fields.objects("peers")
+    Open(
+      peers.map(peer =>
+        Peer(
+          peer.text("control_host"),
+          port(peer, "control_port"),
+          BlockServer(peer.text("block_host"), port(peer, "block_port"), peer.text("executor_id"))
+        )
+      ),
+      peers.map(_.text("build")),
+      fields.numbers("layers", least = 1, MostElements),
+      BlockEncoding(fields.text("wire")),
+      fields.flag("ahead"),
+      fields.seconds("timeout", MostSeconds)
+    )
+  }
+
+  private def port(fields: Fields, field: String): Int = fields.int(field, least = 1, most = 65535)
+
+  private def version(fields: Fields): Long = fields.number("version", 0, MostVersions)
+
+  private def batches(fields: Fields, field: String): IndexedSeq[Batch] =
+    fields.pairs(field, least = 1, Int.MaxValue).map { case (first, last) => Batch(first, last) }
+}

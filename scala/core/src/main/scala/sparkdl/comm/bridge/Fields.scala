@@ -1,0 +1,64 @@
+package sparkdl.comm.bridge
+
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.JsonNode
+
+import sparkdl.comm.CommException
+
+/** The fields of a JSON object, each with its type and its limits; failures are of the kind Protocol and name the field. */
+private[bridge] final class Fields(val message: JsonNode) {
+  def text(field: String): String = present(field, _.isTextual).asText
+
+  def flag(field: String): Boolean = present(field, _.isBoolean).asBoolean
+
+  def number(field: String): Long = whole(field, present(field, _.isIntegralNumber))
+
+  /** From `least` to `most`, both included. */
+  def number(field: String, least: Long, most: Long): Long = within(field, number(field), least, most)
+
+  def int(field: String, least: Int = 0, most: Int = Int.MaxValue): Int = number(field, least, most).toInt
+
+  /** More than 0, up to `most`. */
+  def seconds(field: String, most: Double): Double = {
+    val value = present(field, _.isNumber).asDouble
+    if (!(value > 0 && value <= most)) refuse(s"field $field: $value s is not more than 0 and at most $most s")
+    value
+  }
+
+  def objects(field: String): IndexedSeq[Fields] = elements(field).map { element =>
+    if (!element.isObject) refuse(s"field $field holds $element, expected objects")
+    new Fields(element)
+  }
+
+  def numbers(field: String, least: Long, most: Long): IndexedSeq[Long] =
+    elements(field).map(element => within(field, whole(field, element), least, most))
+
+  /** Pairs of whole numbers. */
+  def pairs(field: String, least: Int, most: Int): IndexedSeq[(Int, Int)] = elements(field).map { pair =>
+    if (!pair.isArray || pair.size != 2) refuse(s"field $field holds $pair, expected pairs")
+    def part(index: Int): Int = within(field, whole(field, pair.get(index)), least, most).toInt
+    (part(0), part(1))
+  }
+
+  private def elements(field: String): IndexedSeq[JsonNode] = present(field, _.isArray).elements.asScala.toIndexedSeq
+
+  private def whole(field: String, value: JsonNode): Long = {
+    if (!value.isIntegralNumber || !value.canConvertToLong)
+      refuse(s"field $field holds $value, no whole number of 64 bits")
+    value.asLong
+  }
+
+  private def within(field: String, value: Long, least: Long, most: Long): Long = {
+    if (value < least || value > most) refuse(s"field $field: $value is not between $least and $most")
+    value
+  }
+
+  private def present(field: String, right: JsonNode => Boolean): JsonNode = {
+    val value = message.path(field)
+    if (!right(value)) refuse(s"field $field is missing or has the wrong type: $value")
+    value
+  }
+
+  private def refuse(why: String): Nothing = throw new CommException(CommException.Protocol, why)
+}

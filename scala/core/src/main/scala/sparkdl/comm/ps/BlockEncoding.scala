@@ -1,0 +1,66 @@
+package sparkdl.comm.ps
+
+/** `count` bytes of a segment, beginning at `offset`. */
+private[comm] final case class ByteRange(offset: Long, count: Long)
+
+/**
+ * How the float32 elements of a block look on their way. What implementations return is about bytes in a [[Segment]]; they
+ * are called inside of its `access`, and by any number of threads at once, for different blocks.
+ *
+ * Elements lie where a function of their range says, as a byte offset: values that the model computes with in one flat
+ * vector, those that the optimizer updates apart ([[SegmentMap.master]]).
+ */
+private[comm] trait BlockEncoding {
+
+  /** As in spark.sparkdl.comm.ps.wire. */
+  def name: String
+
+  /**
+   * True if a block is the elements themselves: it is served from where they lie and arrives where they belong, and decoding
+   * it is a copy. Otherwise owner and readers compute with what was decoded, and exact values lie apart.
+   */
+  def inPlace: Boolean
+
+  /**
+   * Most bytes that a block has; at least 1 unless the shape is empty. The block of several layers has at most as many as
+   * their blocks apart.
+   */
+  def maxBytes(shape: BlockShape): Long
+
+  /** Bytes of memory that [[encode]] needs for what cannot be served from where it lies; likewise. */
+  def stagingBytes(shape: BlockShape): Long
+
+  /** Whether a block may have so many bytes, checked before it is decoded. */
+  def canHave(shape: BlockShape, bytes: Long): Boolean
+
+  /**
+   * Makes a block of the elements at `from`.
+   *
+   * @return its bytes in the order in which they travel; unless [[inPlace]], one range, which begins at `staging`
+   */
+  def encode(memory: Segment, from: ElementRange => Long, shape: BlockShape, staging: Long): IndexedSeq[ByteRange]
+
+  /** Writes the elements of `block` to `to`. */
+  def decode(memory: Segment, block: ByteRange, shape: BlockShape, to: ElementRange => Long): Unit
+
+  /** Adds the elements of all `blocks`, in this order, to those at `to`. */
+  def addInto(memory: Segment, blocks: Seq[ByteRange], shape: BlockShape, to: ElementRange => Long): Unit
+}
+
+private[comm] object BlockEncoding {
+  private val all: Seq[BlockEncoding] = Seq(Fp32, Bf16, Fp16)
+
+  /** @throws IllegalArgumentException if there is none of this name */
+  def apply(name: String): BlockEncoding = all
+    .find(_.name == name)
+    .getOrElse(throw new IllegalArgumentException(
+      s"spark.sparkdl.comm.ps.wire=$name: one of ${all.map(_.name).mkString(", ")}"
+    ))
+}
+
+/** Those of the two kinds of blocks. */
+private[comm] final case class Encodings(parameters: BlockEncoding, gradients: BlockEncoding)
+
+private[comm] object Encodings {
+  def apply(both: BlockEncoding): Encodings = Encodings(both, both)
+}

@@ -1,0 +1,53 @@
+package sparkdl.comm.ps
+
+import java.io.RandomAccessFile
+import java.nio.{ByteBuffer, ByteOrder, MappedByteBuffer}
+import java.nio.channels.FileChannel
+
+import sparkdl.comm.CommException
+
+/**
+ * Memory that this JVM and one Python worker both map. It has no name in any file system: the worker made it with
+ * memfd_create and keeps it open while this side maps it through /proc, so the kernel frees it when both are gone, however
+ * they went.
+ */
+private[comm] final class MappedSegment private (windows: Array[MappedByteBuffer])
+    extends BufferSegment(windows.map(window => window: ByteBuffer), MappedSegment.WindowBytes) {
+  override protected def release(): Unit = windows.foreach(MappedSegment.unmap)
+}
+
+private[comm] object MappedSegment {
+
+  /** A Java buffer holds less than 2 GiB. */
+  private val WindowBytes = 1L << 30
+
+  /**
+   * Maps the `bytes` bytes behind `path`.
+   *
+   * @throws CommException if the path is no worker's open memory file, or has another size than was agreed
+   */
+  def map(path: String, bytes: Long): MappedSegment = {
+    if (!path.matches("/proc/[0-9]+/fd/[0-9]+"))
+      throw new CommException(CommException.Protocol, s"segment path $path: expected a worker's /proc/PID/fd/N")
+    val file = new RandomAccessFile(path, "rw")
+    try {
+      if (file.length != bytes)
+        throw new CommException(CommException.Protocol, s"segment $path has ${file.length} bytes, agreed were $bytes")
+      val windows = (0L until bytes by WindowBytes).map { begin =>
+        val window =
+          file.getChannel.map(FileChannel.MapMode.READ_WRITE, begin, math.min(WindowBytes, bytes - begin))
+        window.order(ByteOrder.nativeOrder)
+        window
+      }
+      new MappedSegment(windows.toArray)
+    } finally file.close()
+  }
+
+  private lazy val unsafe = {
+    val field = Class.forName("sun.misc.Unsafe").getDeclaredField("theUnsafe")
+    field.setAccessible(true)
+    field.get(null).asInstanceOf[sun.misc.Unsafe]
+  }
+
+  private def unmap(window: MappedByteBuffer): Unit = unsafe.invokeCleaner(window)
+}

@@ -1,0 +1,70 @@
+package sparkdl.comm.ps
+
+import java.nio.ByteBuffer
+
+/**
+ * Makes blocks of what lies in one rank's segment, and takes in those that came. Any number of threads may use it at once, for
+ * different slices.
+ */
+private[ps] final class SegmentBlocks(segment: Segment, map: SegmentMap) {
+  private def parametersEncoding = map.encodings.parameters
+  private def gradientsEncoding = map.encodings.gradients
+
+  /** Places of elements in the flat vector that begins at `vector`. */
+  private def in(vector: Long)(range: ElementRange): Long = vector + range.start * 4
+
+  /**
+   * The block of a slice of this rank's shard, of the exact values. What its readers will have of them is placed in the
+   * parameters of `version`.
+   */
+  def ofParameters(slice: ShardSlice, version: Long): Array[ByteBuffer] = segment.access {
+    val computed = in(map.parameters(version)) _
+    def encode(from: ElementRange => Long) =
+      parametersEncoding.encode(segment, from, slice.shape, map.shardStaging(slice))
+    if (parametersEncoding.inPlace) {
+      if (map.ahead)
+        slice.shape.ranges.foreach(range => segment.copy(map.master(range), computed(range), range.count * 4))
+      views(encode(computed))
+    } else {
+      val block = encode(map.master)
+      parametersEncoding.decode(segment, block.head, slice.shape, computed)
+      views(block)
+    }
+  }
+
+  /** The block of this rank's gradients for a slice of another one's shard. */
+  def ofGradients(slice: ShardSlice): Array[ByteBuffer] = segment.access {
+    views(gradientsEncoding.encode(segment, in(map.gradients), slice.shape, map.gradientStaging(slice)))
+  }
+
+  /** Where the block of a slice of another rank's shard arrives. */
+  def parametersArriveAt(slice: ShardSlice, version: Long): IndexedSeq[ByteRange] =
+    if (parametersEncoding.inPlace)
+      slice.shape.ranges.map(range => ByteRange(in(map.parameters(version))(range), range.count * 4))
+    else IndexedSeq(ByteRange(map.pullbox(slice), parametersEncoding.maxBytes(slice.shape)))
+
+  /** Where `worker`'s block of gradients for a slice of this rank's shard arrives. */
+  def gradientsArriveAt(worker: Int, slice: ShardSlice): IndexedSeq[ByteRange] =
+    IndexedSeq(ByteRange(map.inbox(worker, slice), gradientsEncoding.maxBytes(slice.shape)))
+
+  /** Puts a slice of another rank's shard, whose block of `bytes` bytes has arrived, where the model computes with it. */
+  def placeParameters(slice: ShardSlice, version: Long, bytes: Long): Unit =
+    if (!parametersEncoding.inPlace) segment.access {
+      val block = ByteRange(map.pullbox(slice), bytes)
+      parametersEncoding.decode(segment, block, slice.shape, in(map.parameters(version)))
+    }
+
+  /**
+   * Adds the workers' gradients for a slice of this rank's shard to its own, in place. The order of the additions is that of
+   * `arrived`, never that of arrival: the same seed gives the same bits.
+   *
+   * @param arrived rank, and bytes of its block
+   */
+  def reduce(slice: ShardSlice, arrived: Seq[(Int, Long)]): Unit = segment.access {
+    val blocks = arrived.map { case (worker, bytes) => ByteRange(map.inbox(worker, slice), bytes) }
+    gradientsEncoding.addInto(segment, blocks, slice.shape, in(map.gradients))
+  }
+
+  private def views(block: IndexedSeq[ByteRange]): Array[ByteBuffer] =
+    block.flatMap(range => segment.slices(range.offset, range.count)).toArray
+}

@@ -1,0 +1,26 @@
+package sparkdl.comm.ps
+
+import java.util.ArrayDeque
+import java.util.concurrent.Executor
+
+/** A work queue: it runs tasks one at a time, in the order in which they come. It holds a thread of `pool` only while it has any. */
+private[ps] final class SerialExecutor(pool: Executor) extends Executor {
+  private val waiting = new ArrayDeque[Runnable]
+  private var running = false
+
+  override def execute(task: Runnable): Unit = synchronized {
+    waiting.add(task)
+    if (!running) {
+      pool.execute(() => runAll())
+      running = true
+    }
+  }
+
+  private def runAll(): Unit = Iterator.continually(next()).takeWhile(_.isDefined).flatten.foreach(_.run())
+
+  private def next(): Option[Runnable] = synchronized {
+    val task = Option(waiting.poll())
+    running = task.isDefined
+    task
+  }
+}

@@ -1,0 +1,227 @@
+package org.apache.spark.storage
+
+import java.net.{BindException, InetAddress, ServerSocket}
+import java.nio.ByteBuffer
+import java.util.concurrent.{ExecutionException, TimeUnit}
+
+import org.apache.spark.{SparkConf, SparkContext, SparkEnv, SparkdlExecutor}
+import org.scalatest.BeforeAndAfterAll
+import org.scalatest.funsuite.AnyFunSuite
+
+import sparkdl.comm.transport.{BlockServer, BlockSink, ControlReceiver}
+
+/** Real blocks in a real BlockManager; what goes "to another executor" goes through this one's own transfer service. */
+class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
+  private val Job = 1L << 61
+  private val OffHeapBytes = 1 << 20
+  private var context: SparkContext = _
+  private lazy val executor = new SparkdlExecutor(context.getConf)
+  private lazy val blocks = executor.blocks
+
+  override def beforeAll(): Unit = {
+    val conf = new SparkConf(false)
+      .setMaster("local[2]")
+      .setAppName("blocks")
+      .set("spark.ui.enabled", "false")
+      .set("spark.driver.host", "127.0.0.1")
+      .set("spark.driver.bindAddress", "127.0.0.1")
+      .set("spark.testing.memory", (600L << 20).toString)
+      .set("spark.memory.offHeap.enabled", "true")
+      .set("spark.memory.offHeap.size", OffHeapBytes.toString)
+    context = new SparkContext(conf)
+  }
+
+  override def afterAll(): Unit = context.stop()
+
+  private class Collected(override val maxBytes: Long) extends BlockSink {
+    private val received = new java.io.ByteArrayOutputStream
+    override def restart(): Unit = received.reset()
+    override def write(from: ByteBuffer): Unit = {
+      val part = new Array[Byte](from.remaining)
+      from.get(part)
+      received.write(part)
+    }
+    def contents: Seq[Byte] = received.toByteArray.toSeq
+  }
+
+  private def direct(bytes: Array[Byte]): ByteBuffer = {
+    val buffer = ByteBuffer.allocateDirect(bytes.length)
+    buffer.put(bytes).flip()
+    buffer
+  }
+
+  private def random(count: Int): Array[Byte] = {
+    val bytes = new Array[Byte](count)
+    new scala.util.Random(count).nextBytes(bytes)
+    bytes
+  }
+
+  /** Ends a wait after so many milliseconds. */
+  private def after(milliseconds: Long): () => Boolean = {
+    val end = System.nanoTime + TimeUnit.MILLISECONDS.toNanos(milliseconds)
+    () => System.nanoTime >= end
+  }
+
+  private def soon: () => Boolean = after(5000)
+
+  private def elsewhere: BlockServer = blocks.here.copy(executorId = "another")
+
+  private def fetch(name: String, bytes: Int, from: BlockServer): Seq[Byte] = {
+    val sink = new Collected(bytes)
+    blocks.fetch(from, Job, name, sink).get(20, TimeUnit.SECONDS)
+    sink.contents
+  }
+
+  test("a block of several pieces arrives whole, from here and over the network") {
+    val pieces = Seq(random(10), random(3000000), random(77))
+    blocks.put(Job, "sparkdl_many", pieces.map(direct).toArray)
+    val whole = pieces.flatten
+    assert(fetch("sparkdl_many", whole.size, blocks.here) === whole)
+    assert(fetch("sparkdl_many", whole.size, elsewhere) === whole)
+    assert(blocks.retire(Job, "sparkdl_many", soon))
+    assert(blocks.status(Job, "sparkdl_many").isEmpty)
+  }
+
+  test("the block is the caller's memory, which survives its removal") {
+    val memory = direct(Array[Byte](1, 2, 3, 4))
+    blocks.put(Job, "sparkdl_view", Array(memory.slice()))
+    memory.put(0, 9.toByte)
+    assert(fetch("sparkdl_view", 4, elsewhere) === Seq[Byte](9, 2, 3, 4))
+    assert(blocks.retire(Job, "sparkdl_view", soon))
+    assert(memory.get(1) === 2)
+  }
+
+  test("under memory pressure a block is spilled, not lost, and its memory is given back to Spark") {
+    val bytes = random(5000000)
+    blocks.put(Job, "sparkdl_pressed", Array(direct(bytes)))
+    assert(blocks.status(Job, "sparkdl_pressed") === Some((5000000L, 0L)))
+    // Pieces smaller than the block: Spark evicts only what makes enough room.
+    val cached =
+      context.parallelize(0 until 400, 400).map(_ => new Array[Byte](1 << 20)).persist(StorageLevel.MEMORY_ONLY)
+    cached.count()
+    assert(blocks.status(Job, "sparkdl_pressed") === Some((0L, 5000000L)), "the block was not evicted: no test")
+    assert(fetch("sparkdl_pressed", bytes.length, elsewhere) === bytes.toSeq)
+    assert(fetch("sparkdl_pressed", bytes.length, blocks.here) === bytes.toSeq)
+    cached.unpersist(blocking = true)
+    assert(blocks.retire(Job, "sparkdl_pressed", soon))
+  }
+
+  test("a block is not retired while it is read") {
+    blocks.put(Job, "sparkdl_read", Array(direct(random(100))))
+    val id = BroadcastBlockId(Job, "sparkdl_read")
+    val reader = SparkEnv.get.blockManager.getLocalBytes(id).get
+    assert(!blocks.retire(Job, "sparkdl_read", after(50)))
+    SparkEnv.get.blockManager.releaseLockAndDispose(id, reader)
+    assert(blocks.retire(Job, "sparkdl_read", soon))
+    assert(blocks.retire(Job, "sparkdl_read", soon), "what is gone counts as retired")
+  }
+
+  test("a block is free again for the next attempt after one to retire it failed") {
+    val id = BroadcastBlockId(Job, "sparkdl_failing")
+    val failing = new org.apache.spark.util.io.ChunkedByteBuffer(Array(direct(random(100)))) {
+      override def dispose(): Unit = throw new IllegalStateException("not now")
+    }
+    SparkEnv.get.blockManager.putBytes(id, failing, StorageLevel.MEMORY_ONLY_SER, tellMaster = false)
+    intercept[IllegalStateException](blocks.retire(Job, "sparkdl_failing", soon))
+    assert(blocks.retire(Job, "sparkdl_failing", () => true))
+  }
+
+  test("a thread that is interrupted while it waits for a reader gives up") {
+    blocks.put(Job, "sparkdl_held", Array(direct(random(100))))
+    val id = BroadcastBlockId(Job, "sparkdl_held")
+    val reader = SparkEnv.get.blockManager.getLocalBytes(id).get
+    val retiring = new Thread(() => blocks.retire(Job, "sparkdl_held", after(60000)))
+    retiring.start()
+    retiring.interrupt()
+    retiring.join(TimeUnit.SECONDS.toMillis(10))
+    assert(!retiring.isAlive)
+    SparkEnv.get.blockManager.releaseLockAndDispose(id, reader)
+    assert(blocks.retire(Job, "sparkdl_held", soon))
+  }
+
+  test("blocks on disk that ranks of this executor read leave no file open") {
+    val bytes = random(100000)
+    val id = BroadcastBlockId(Job, "sparkdl_disk")
+    val block = new org.apache.spark.util.io.ChunkedByteBuffer(Array(direct(bytes)))
+    SparkEnv.get.blockManager.putBytes(id, block, StorageLevel.DISK_ONLY, tellMaster = false)
+    for (_ <- 1 to 20) assert(fetch("sparkdl_disk", bytes.length, blocks.here) === bytes.toSeq)
+    val descriptors = Option(new java.io.File("/proc/self/fd").listFiles).toSeq.flatten
+    val open = descriptors.flatMap(link => scala.util.Try(link.getCanonicalPath).toOption)
+    assert(open.count(_.endsWith(id.name)) === 0)
+    assert(blocks.retire(Job, "sparkdl_disk", soon))
+  }
+
+  test("what a user has cached is not evicted: without free memory a block goes to disk") {
+    val cached =
+      context.parallelize(0 until 400, 400).map(_ => new Array[Byte](1 << 20)).persist(StorageLevel.MEMORY_ONLY)
+    cached.count()
+    def inMemory: Int = context.getRDDStorageInfo.map(_.numCachedPartitions).sum
+    val before = inMemory
+    assert(before > 0 && before < 400, "storage memory is not full: no test")
+    val bytes = random(5000000)
+    blocks.put(Job, "sparkdl_modest", Array(direct(bytes)))
+    assert(inMemory === before)
+    assert(blocks.status(Job, "sparkdl_modest") === Some((0L, 5000000L)))
+    Seq(blocks.here, elsewhere).foreach(server => assert(fetch("sparkdl_modest", bytes.length, server) === bytes.toSeq))
+    assert(inMemory === before)
+    cached.unpersist(blocking = true)
+    assert(blocks.retire(Job, "sparkdl_modest", soon))
+  }
+
+  test("off-heap storage, where it is configured, is what a block takes") {
+    // On the heap Spark's own broadcasts come and go; off the heap there is nothing else.
+    def offHeap: Long = SparkEnv.get.memoryManager.offHeapStorageMemoryUsed
+    def level(name: String): StorageLevel =
+      SparkEnv.get.blockManager.getStatus(BroadcastBlockId(Job, name)).get.storageLevel
+    assert(offHeap === 0)
+    blocks.put(Job, "sparkdl_off_heap", Array(direct(random(OffHeapBytes))))
+    assert(level("sparkdl_off_heap").useOffHeap && offHeap === OffHeapBytes)
+    blocks.put(Job, "sparkdl_more", Array(direct(random(100))))
+    assert(!level("sparkdl_more").useOffHeap && level("sparkdl_more").useMemory && offHeap === OffHeapBytes)
+    assert(fetch("sparkdl_off_heap", OffHeapBytes, elsewhere) === random(OffHeapBytes).toSeq)
+    Seq("sparkdl_off_heap", "sparkdl_more").foreach(name => assert(blocks.retire(Job, name, soon)))
+    assert(offHeap === 0)
+  }
+
+  test("a sink that fails ends its own fetch, and not the connection that others share") {
+    val bytes = random(20000000)
+    blocks.put(Job, "sparkdl_shared", Array(direct(bytes)))
+    val healthy = new Collected(bytes.length)
+    val other = blocks.fetch(elsewhere, Job, "sparkdl_shared", healthy)
+    val failing = new Collected(bytes.length) {
+      override def write(from: ByteBuffer): Unit = throw new IllegalStateException("closed")
+    }
+    val error = intercept[ExecutionException](
+      blocks.fetch(elsewhere, Job, "sparkdl_shared", failing).get(20, TimeUnit.SECONDS)
+    )
+    assert(error.getCause.getMessage === "closed")
+    other.get(20, TimeUnit.SECONDS)
+    assert(healthy.contents === bytes.toSeq)
+    assert(blocks.retire(Job, "sparkdl_shared", soon))
+  }
+
+  test("a port that is taken is refused as such, and one that is free is taken") {
+    object Deaf extends ControlReceiver {
+      override def received(message: Any): Unit = ()
+      override def disconnected(host: String, port: Int): Unit = ()
+    }
+    val taken = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))
+    try intercept[BindException](executor.openControl(taken.getLocalPort, 1, Deaf))
+    finally taken.close()
+    val control = executor.openControl(taken.getLocalPort, 1, Deaf)
+    try assert((executor.host, control.port) === (("127.0.0.1", taken.getLocalPort)))
+    finally control.close()
+  }
+
+  test("a block that is not there, and one of another size, are errors") {
+    Seq(blocks.here, elsewhere).foreach { server =>
+      intercept[ExecutionException](fetch("sparkdl_never", 4, server))
+    }
+    blocks.put(Job, "sparkdl_short", Array(direct(random(100))))
+    Seq(blocks.here, elsewhere).foreach { server =>
+      intercept[ExecutionException](fetch("sparkdl_short", 101, server))
+      intercept[ExecutionException](fetch("sparkdl_short", 99, server))
+    }
+    assert(blocks.retire(Job, "sparkdl_short", soon))
+  }
+}

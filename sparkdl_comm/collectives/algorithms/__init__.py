@@ -1,0 +1,16 @@
+"""The algorithms of the collectives, one file each.
+
+A file has the pure function ``plan(collective)`` and registers what it can do (:func:`base.register`). What several of
+them are made of: ``levels.py``, exchanges level by level; ``groups.py``, steps within a group of ranks.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from sparkdl_comm.collectives.algorithms.base import ALGORITHMS, Algorithm, make_plan, register
+
+__all__ = ["ALGORITHMS", "Algorithm", "make_plan", "register"]
+
+for _file in ("bml", "lp", "ring", "mst", "be", "torus2d", "hierarchical", "p2p_ps"):
+    import_module(f"{__name__}.{_file}")

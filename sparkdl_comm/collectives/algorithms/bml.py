@@ -1,0 +1,127 @@
+"""BML (bml paper, section 3.3): all rails of every host at once, on BCube.
+
+The vector is cut into k threads' shares, and each share into N pieces, one per rank. Thread t goes through the levels t,
+t+1, …, modulo k, so that no two threads use a rail in the same step:
+
+1. aggregation, step w: over level (t+w) mod k every rank sends each neighbour the pieces that agree with the neighbour's
+   digits t … t+w, and adds those that come to its own: N/n^(w+1) pieces to each;
+2. broadcast: the same backwards.
+
+Bytes over each rail and direction 2(N-1)/(kN) n, time 2(N-1)/(kN) T_F: 1/k of what one link allows.
+
+Beyond the paper: levels of different radix or rate. Then the threads' shares are such that the busiest rail is done
+earliest, and the vector is cut into rounds that follow each other through the steps, so that rails do not wait.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+
+from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
+from sparkdl_comm.collectives.algorithms.levels import Exchange, Level, levels_of
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, pipelined, some
+from sparkdl_comm.topology import Topology
+
+#: Shares are multiples of 1 / this, so that ranks whose floating point differs in the last bit agree on them.
+_GRAIN = 65536
+
+
+def plan(collective: Collective) -> Plan:
+    topology = collective.topology
+    levels = levels_of(topology.radices, range(topology.rails))
+    shares = thread_shares(topology)
+    rounds = [(0, collective.count)] if is_even(topology) else collective.rounds()
+
+    def threads(rank: int, begin: int, end: int) -> list[Exchange]:
+        """A round's threads, each on its share of the round's range."""
+        bounds = [begin + int(sum(shares[:t], Fraction()) * (end - begin)) for t in range(len(shares) + 1)]
+        return [Exchange(rank, levels[t:] + levels[:t], bounds[t], bounds[t + 1]) for t in range(len(shares))]
+
+    def stages(rank: int, begin: int, end: int) -> list[list[Step]]:
+        """A round's, in each of which every thread is at another level."""
+        of_threads = []
+        for exchange in threads(rank, begin, end):
+            aggregation = exchange.aggregation() if collective.operation != "all_gather" else []
+            broadcasting = exchange.broadcasting() if collective.operation != "reduce_scatter" else []
+            of_threads.append([*aggregation, *broadcasting])
+        return [[step for steps in stage for step in steps] for stage in zip(*of_threads, strict=True)]
+
+    def program(rank: int) -> Program:
+        return Program(some(pipelined([stages(rank, *bounds) for bounds in rounds])))
+
+    def owned(rank: int) -> list[tuple[int, int]]:
+        return [exchange.own for bounds in rounds for exchange in threads(rank, *bounds)]
+
+    return Plan("bml", collective, program, owned)
+
+
+def is_even(topology: Topology) -> bool:
+    """All levels have the same radix and rate, as in the paper."""
+    return len(set(topology.radices)) == 1 and len(set(topology.rates)) <= 1
+
+
+def thread_shares(topology: Topology) -> list[Fraction]:
+    """Each thread's share of the vector; they add up to 1.
+
+    The smallest T such that no rail l carries more than rate_l T is a linear program of k variables; its solution is one of
+    the few points at which as many rails are busy to the end as threads have a share.
+    """
+    k = topology.rails
+    if is_even(topology):
+        return [Fraction(1, k)] * k
+    rates = np.array(topology.rates or (1,) * k, float)
+    loads = _loads(levels_of(topology.radices, range(k))) / rates[:, None]
+    best, chosen = np.inf, np.zeros(k)
+    for used in range(1, k + 1):
+        for threads in combinations(range(k), used):
+            for rails in combinations(range(k), used):
+                shares = _balanced(loads, threads, rails)
+                if shares is not None and (loads @ shares).max() < best - 1e-9 / rates.max():
+                    best, chosen = (loads @ shares).max(), shares
+    grains = [round(share * _GRAIN) for share in chosen]
+    grains[int(chosen.argmax())] += _GRAIN - sum(grains)
+    return [Fraction(grain, _GRAIN) for grain in grains]
+
+
+def _loads(levels: list[Level]) -> np.ndarray:
+    """[rail, thread]: the part of a thread's share that a rank sends over the rail while aggregating."""
+    k = len(levels)
+    loads = np.zeros((k, k))
+    for thread in range(k):
+        left = 1.0
+        for level in levels[thread:] + levels[:thread]:
+            loads[level.rail, thread] += left * (level.radix - 1) / level.radix
+            left /= level.radix
+    return loads
+
+
+def _balanced(loads: np.ndarray, threads: tuple[int, ...], rails: tuple[int, ...]) -> np.ndarray | None:
+    """Shares of these threads, by which these rails take equally long; None if that needs a negative one."""
+    used = len(threads)
+    system = np.ones((used + 1, used + 1))
+    system[:used, :used] = loads[np.ix_(rails, threads)]
+    system[:used, used] = -1.0
+    system[used, used] = 0.0
+    try:
+        solution = np.linalg.solve(system, [0.0] * used + [1.0])[:used]
+    except np.linalg.LinAlgError:
+        return None
+    shares = np.zeros(loads.shape[1])
+    shares[list(threads)] = solution
+    return shares if solution.min() >= 0 else None
+
+
+def _one_rank_per_host(topology: Topology) -> str:
+    return "" if topology.slots == 1 else f"it takes one rank per host, {topology.text} has {topology.slots}"
+
+
+def _depth(topology: Topology) -> float:
+    # A round fills the rails once; in it each thread sends each neighbour on a rail two messages.
+    messages = 2 * topology.rails * (max(topology.radices) - 1)
+    return 0.0 if is_even(topology) else 1 / messages
+
+
+register(Algorithm("bml", plan, SCATTERED, _one_rank_per_host, _depth))

@@ -1,0 +1,53 @@
+"""Hierarchical all-reduce over one NIC per host: BML's exchange, with groups of a Fat-Tree or of hosts in place of rails.
+
+1. aggregation: first among the ranks below one edge switch (or of one host), then between the edge switches of a pod, then
+   between pods, each with the part that it has so far;
+2. broadcast: the same backwards.
+
+Bytes over each NIC and direction 2(N-1)/N n, as a parameter server's (bml paper, Fig. 5): one NIC cannot do it in less.
+What leaves a group is 1/(size of the group) of that.
+"""
+
+from __future__ import annotations
+
+from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
+from sparkdl_comm.collectives.algorithms.levels import Exchange, levels_of
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, some
+from sparkdl_comm.topology import Topology
+
+
+def group_radices(topology: Topology) -> tuple[int, ...]:
+    """Sizes of the groups, innermost first; one only if the topology has no groups."""
+    if topology.slots > 1:
+        return topology.slots, len(topology.hosts)
+    if topology.trunks:
+        half = sum(host.nics[0].switch == 0 for host in topology.hosts)
+        return half, half, 2 * half
+    return topology.radices
+
+
+def plan(collective: Collective) -> Plan:
+    radices = group_radices(collective.topology)
+    levels = levels_of(radices, [0] * len(radices))
+
+    def exchange(rank: int) -> Exchange:
+        return Exchange(rank, levels, 0, collective.count)
+
+    def program(rank: int) -> Program:
+        stages = []
+        if collective.operation != "all_gather":
+            stages += exchange(rank).aggregation()
+        if collective.operation != "reduce_scatter":
+            stages += exchange(rank).broadcasting()
+        return Program(some([step for steps in stages for step in steps]))
+
+    return Plan("hierarchical", collective, program, lambda rank: [exchange(rank).own])
+
+
+def _groups(topology: Topology) -> str:
+    if topology.rails == 1 and len(group_radices(topology)) > 1:
+        return ""
+    return f"{topology.text} has no groups of ranks behind one NIC each; a Fat-Tree and hosts:MxS have"
+
+
+register(Algorithm("hierarchical", plan, SCATTERED, _groups))

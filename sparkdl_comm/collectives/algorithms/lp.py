@@ -1,0 +1,64 @@
+"""Linear pipeline (linear-pipeline paper): ranks form a chain, the vector flows through it in blocks.
+
+1. broadcast: every rank passes on block j while it receives block j + 1; N - 1 + n/b steps;
+2. reduce: the same towards the root, each rank adding its own block first;
+3. all-reduce: reduce along the chain, and as soon as a block is complete at its end it flows back, so that the pipe is
+   filled once: 9 steps for 4 blocks on 3 ranks, where reduce and then broadcast take 10.
+
+In an all-reduce the first rank sends one way only, twice as fast as the next one can pass on what comes from both sides. It
+would fill that one's port, whose switch would drop packets; so it is ahead of what comes back by N - 1 blocks at most.
+
+Every link carries n bytes in each direction it is used in; with n large the time does not depend on N. The best block has
+sqrt(n alpha / ((N-1) beta)) bytes. On BCube the chain follows a cycle in which successors share a switch.
+"""
+
+from __future__ import annotations
+
+from sparkdl_comm.collectives.algorithms.base import Algorithm, register
+from sparkdl_comm.collectives.algorithms.groups import rail_between
+from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step
+from sparkdl_comm.topology import Topology
+
+
+def plan(collective: Collective) -> Plan:
+    chain, block, count = _chain(collective), collective.block, collective.count
+    blocks = [(start, min(start + block, count)) for start in range(0, count, block)]
+
+    def program(rank: int) -> Program:
+        place, end = chain.index(rank), len(chain) - 1
+        is_first_of_a_loop = place == 0 and collective.operation == "all_reduce"
+        # When block 0 passes, and what the rank does with it; block j comes j turns later.
+        passing = [(place - 1, _incoming(collective), place - 1), (place, Kind.SEND, place + 1)]
+        if collective.operation == "all_reduce":
+            passing += [(2 * end - place - 1, Kind.RECEIVE, place + 1), (2 * end - place, Kind.SEND, place - 1)]
+        timed = []
+        for turn, kind, other in passing:
+            if 0 <= other <= end:
+                rail = rail_between(collective.topology, rank, chain[other])
+                for number, bounds in enumerate(blocks):
+                    timed.append((turn + number, turn, Step(kind, chain[other], rail, *bounds)))
+        timed.sort(key=lambda entry: entry[:2])
+        return Program(tuple(step for *_, step in timed), lead=end if is_first_of_a_loop else None)
+
+    return Plan("lp", collective, program)
+
+
+def _incoming(collective: Collective) -> Kind:
+    return Kind.RECEIVE if collective.operation == "broadcast" else Kind.COMBINE
+
+
+def _chain(collective: Collective) -> list[int]:
+    """The ranks in their order; a broadcast begins at the root, a reduce ends there."""
+    cycle = collective.topology.cycle()
+    if collective.operation == "all_reduce":
+        return cycle
+    at = cycle.index(collective.root)
+    chain = cycle[at:] + cycle[:at]
+    return chain if collective.operation == "broadcast" else chain[1:] + chain[:1]
+
+
+def _depth(topology: Topology) -> float:
+    return topology.world - 1.0
+
+
+register(Algorithm("lp", plan, ("all_reduce", "broadcast", "reduce"), depth=_depth))

@@ -1,0 +1,54 @@
+"""Minimum spanning tree: ceil(log2 N) steps in which the whole vector travels (linear-pipeline paper, Table 1).
+
+1. broadcast: the ranks are cut into two halves; the one that has the vector sends it to the first of the other half; then
+   each half does the same;
+2. reduce: the same backwards, and what arrives is added;
+3. all-reduce: reduce to rank 0, then broadcast.
+
+Time log N (alpha + beta n) for a broadcast, + log N gamma n for a reduce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkdl_comm.collectives.algorithms.base import Algorithm, one_rail, register
+from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, some
+
+
+def halvings(place: int, world: int) -> Iterator[tuple[int, int, int, int]]:
+    """The cuts that ``place`` takes part in, widest first: (first, middle, end, peer).
+
+    ``first`` has what belongs to the places from ``first`` to ``end``, and hands over the part from ``middle`` on, to
+    ``middle``; ``peer`` is the other of the two.
+    """
+    first, end = 0, world
+    while end - first > 1:
+        middle = (first + end + 1) // 2
+        if place in (first, middle):
+            yield first, middle, end, middle if place == first else first
+        if place < middle:
+            end = middle
+        else:
+            first = middle
+
+
+def plan(collective: Collective) -> Plan:
+    world, count = collective.world, collective.count
+    root = collective.root if collective.operation != "all_reduce" else 0
+
+    def program(rank: int) -> Program:
+        place = (rank - root) % world
+        down = []
+        for first, _, _, peer in halvings(place, world):
+            kind = Kind.SEND if place == first else Kind.RECEIVE
+            down.append(Step(kind, (peer + root) % world, 0, 0, count))
+        turned = {Kind.SEND: Kind.COMBINE, Kind.RECEIVE: Kind.SEND}
+        up = [step._replace(kind=turned[step.kind]) for step in reversed(down)]
+        steps = {"broadcast": down, "reduce": up, "all_reduce": up + down}[collective.operation]
+        return Program(some(steps))
+
+    return Plan("mst", collective, program)
+
+
+register(Algorithm("mst", plan, ("all_reduce", "broadcast", "reduce"), one_rail))

@@ -1,0 +1,148 @@
+"""Peer-to-peer parameter server, the baseline of the BML paper: every rank serves 1/N of the vector.
+
+1. push: every rank sends part y to server y, which adds what arrives;
+2. pull: server y sends its part to every rank.
+
+On one switch all of it goes directly: 2(N-1)/N n bytes over each link and direction. On BCube ranks that differ in several
+digits have no link: what they send each other goes by way of others, which correct one digit per hop and pass on each
+message as it is. Parts are cut in k, one for each order of levels that BML uses, too, so that all rails are busy. That
+takes 2(n-1)/n of what one link needs for the vector, twice as long as BML for large n.
+
+Beyond the paper: the vector is cut into rounds that follow each other through the steps, as in ``be.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
+from sparkdl_comm.collectives.algorithms.levels import Level, levels_of
+from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, cut, pipelined, some
+from sparkdl_comm.topology import Topology
+
+#: Of a message: the rank it comes from, and the one it is for.
+_Message = tuple[int, int]
+#: Of elements: the first, and the one after the last.
+_Range = tuple[int, int]
+
+
+def plan(collective: Collective) -> Plan:
+    topology, count = collective.topology, collective.count
+    levels = (
+        levels_of(topology.radices, range(topology.rails)) if topology.slots == 1 else [Level(topology.world, 1, 0)]
+    )
+    rounds = [_shares(start, stop, len(levels)) for start, stop in collective.rounds(topology.world * len(levels))]
+
+    def stages(relay: _Relay, shares: list[_Range]) -> list[list[Step]]:
+        """A round's, of all threads."""
+        found = []
+        for kind, part_of, without in (
+            (Kind.COMBINE, _target, "all_gather"),
+            (Kind.RECEIVE, _origin, "reduce_scatter"),
+        ):
+            if collective.operation == without:
+                continue
+            threads = [relay.route(kind, part_of, levels[t:] + levels[:t], share) for t, share in enumerate(shares)]
+            found += [[step for steps in stage for step in steps] for stage in zip(*threads, strict=True)]
+        return found
+
+    def program(rank: int) -> Program:
+        relay = _Relay(rank, count)
+        steps = pipelined([stages(relay, shares) for shares in rounds])
+        return Program(some(steps), relay.scratch)
+
+    def owned(rank: int) -> list[_Range]:
+        return [_part(share, topology.world, rank) for shares in rounds for share in shares]
+
+    return Plan("p2p-ps", collective, program, owned)
+
+
+def _shares(start: int, stop: int, threads: int) -> list[_Range]:
+    """Each thread's."""
+    return [(cut(start, stop, threads, t), cut(start, stop, threads, t + 1)) for t in range(threads)]
+
+
+def _origin(message: _Message) -> int:
+    return message[0]
+
+
+def _target(message: _Message) -> int:
+    return message[1]
+
+
+class _Relay:
+    """Messages between all pairs of ranks, as rank ``rank`` sends, passes on and receives them."""
+
+    def __init__(self, rank: int, count: int) -> None:
+        self._rank, self._count = rank, count
+        self.scratch = 0
+
+    def route(
+        self, arrival: Kind, part_of: Callable[[_Message], int], levels: list[Level], share: tuple[int, int]
+    ) -> list[list[Step]]:
+        """The steps over each of ``levels``, in their order.
+
+        :param arrival: what its target does with a message.
+        :param part_of: the part that a message has, of the range ``share``.
+        """
+        world = _world(levels)
+        kept: dict[_Message, tuple[int, int]] = {}
+        stages = []
+        for number, level in enumerate(levels):
+            own = level.digit(self._rank)
+            steps = []
+            for turn in range(1, level.radix):
+                to = level.peer(self._rank, (own + turn) % level.radix)
+                source = level.peer(self._rank, (own - turn) % level.radix)
+                for message in _passing(levels, number, self._rank, to):
+                    part = _part(share, world, part_of(message))
+                    steps.append(Step(Kind.SEND, to, level.rail, *kept.get(message, part)))
+                for message in _passing(levels, number, source, self._rank):
+                    part = _part(share, world, part_of(message))
+                    if message[1] == self._rank:
+                        steps.append(Step(arrival, source, level.rail, *part))
+                    else:
+                        kept[message] = self._room(part[1] - part[0])
+                        steps.append(Step(Kind.RECEIVE, source, level.rail, *kept[message]))
+            stages.append(steps)
+        return stages
+
+    def _room(self, count: int) -> tuple[int, int]:
+        begin = self._count + self.scratch
+        self.scratch += count
+        return begin, begin + count
+
+
+def _part(share: tuple[int, int], world: int, index: int) -> tuple[int, int]:
+    return cut(*share, world, index), cut(*share, world, index + 1)
+
+
+def _passing(levels: list[Level], number: int, here: int, there: int) -> Iterator[_Message]:
+    """Messages that ``here`` hands to ``there`` over level ``number``: what comes from any rank that differs from ``here`` in
+    the levels before, for any that differs from ``there`` in those after."""
+    for origin in _differing(here, levels[:number]):
+        for target in _differing(there, levels[number + 1 :]):
+            yield origin, target
+
+
+def _differing(rank: int, levels: list[Level]) -> Iterator[int]:
+    """All ranks whose address is that of ``rank`` but for the digits of ``levels``."""
+    for digits in itertools.product(*(range(level.radix) for level in levels)):
+        other = rank
+        for level, digit in zip(levels, digits, strict=True):
+            other = level.peer(other, digit)
+        yield other
+
+
+def _world(levels: list[Level]) -> int:
+    return math.prod(level.radix for level in levels)
+
+
+def _depth(topology: Topology) -> float:
+    # A round fills the rail once; in it each rank sends two messages for each other rank.
+    return 1 / (2 * (topology.world - 1)) if topology.world > 1 else 0.0
+
+
+register(Algorithm("p2p-ps", plan, SCATTERED, depth=_depth))

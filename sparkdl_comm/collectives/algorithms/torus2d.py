@@ -1,0 +1,54 @@
+"""2D torus (2DTAR of the commlib paper): ranks in rows and columns, a ring in each.
+
+1. reduce-scatter along the row: every rank has one part, summed over its row;
+2. all-reduce of that part along the column;
+3. all-gather along the row.
+
+2(R-1) + 2(C-1) steps instead of the ring's 2(RC-1), for the same 2(N-1)/N n bytes over each NIC and direction. Rows are the
+ranks of a host, or a BCube's level 0; else the nearest to a square that the number of ranks allows.
+"""
+
+from __future__ import annotations
+
+import math
+
+from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
+from sparkdl_comm.collectives.algorithms.groups import Ring
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, some
+from sparkdl_comm.topology import Topology
+
+
+def row_length(topology: Topology) -> int:
+    if topology.slots > 1:
+        return topology.slots
+    if topology.rails > 1:
+        return topology.radices[0]
+    return max(size for size in range(1, math.isqrt(topology.world) + 1) if topology.world % size == 0)
+
+
+def plan(collective: Collective) -> Plan:
+    topology, world = collective.topology, collective.world
+    length = row_length(topology)
+
+    def rings(rank: int) -> tuple[Ring, Ring]:
+        first = rank - rank % length
+        row = Ring(topology, range(first, first + length), rank, 0, collective.count)
+        return row, Ring(topology, range(rank % length, world, length), rank, *row.own)
+
+    def program(rank: int) -> Program:
+        row, column = rings(rank)
+        steps = []
+        if collective.operation != "all_gather":
+            steps += row.reduce_scatter() + column.reduce_scatter()
+        if collective.operation != "reduce_scatter":
+            steps += column.all_gather() + row.all_gather()
+        return Program(some(steps))
+
+    return Plan("torus2d", collective, program, lambda rank: [rings(rank)[1].own])
+
+
+def _two_rails(topology: Topology) -> str:
+    return "" if topology.rails <= 2 else f"{topology.text} has {topology.rails} rails: the torus has two dimensions"
+
+
+register(Algorithm("torus2d", plan, SCATTERED, _two_rails))

@@ -1,0 +1,236 @@
+"""What a training function of one's own uses to talk to the other ranks; see :class:`sparkdl_comm.CommDistributor`."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, Finishing
+from sparkdl_comm.collectives.group import Work as OwnWork
+from sparkdl_comm.collectives.plan import Operation
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import DeadlineError, GangError, InputError
+from sparkdl_comm.gang.control import VERDICT_SECONDS
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.gang.handshake import TIMEOUT_KEY
+from sparkdl_comm.gang.torch_errors import peer_late
+
+T = TypeVar("T")
+
+_OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
+_current: Communicator | None = None
+
+
+class Handle(Generic[T]):
+    """A collective that is under way. Its tensors must not be touched until :meth:`wait` returns."""
+
+    def __init__(self, what: str, gang: Gang, timeout: float, work: Any, result: T) -> None:
+        """Not to be called directly."""
+        self._what, self._gang, self._timeout, self._work, self._result = what, gang, timeout, work, result
+
+    def wait(self, timeout: float | None = None) -> T:
+        """The result, after at most ``timeout`` seconds (None: ``spark.sparkdl.comm.timeout``).
+
+        :raises DeadlineError: the other ranks were not there in time.
+        :raises SparkdlCommError: the gang's failure, if a rank failed meanwhile.
+        """
+        seconds = self._timeout if timeout is None else timeout
+        with _typed(self._what, self._gang, seconds):
+            self._work.wait(datetime.timedelta(seconds=seconds))
+        return self._result
+
+
+class Communicator:
+    """One rank's way to the others. ``Communicator.current()`` gives it, inside a function that CommDistributor runs.
+
+    All ranks call the same collectives, in the same order, with tensors of the same shape and dtype. Tensors are on the CPU
+    or on :attr:`device`. Each collective is there twice: blocking, and as ``…_async``, which returns a :class:`Handle`.
+
+    If ``spark.sparkdl.comm.strategy`` names an algorithm of this package, such as ``bml``, or ``auto``, then collectives on
+    tensors on :attr:`device` are done by it, where it can; the rest by torch.distributed's default group.
+    """
+
+    def __init__(self, gang: Gang, device: torch.device, conf: CommConf) -> None:
+        """Not to be called directly."""
+        self._gang = gang
+        self._conf = conf
+        self._timeout = conf.timeout
+        self._groups: dict[str, CollectiveGroup] = {}
+        self.rank = gang.rank
+        self.world = gang.world
+        self.device = device
+        #: The address of each rank's host, by rank.
+        self.hosts = tuple(member.host for member in gang.members)
+
+    @staticmethod
+    def current() -> Communicator:
+        """This rank's. :class:`GangError` outside of a function that CommDistributor runs."""
+        if _current is None:
+            raise GangError("there is no Communicator here: only a function that CommDistributor runs has one")
+        return _current
+
+    @staticmethod
+    def is_there() -> bool:
+        """Whether :meth:`current` gives one."""
+        return _current is not None
+
+    def collectives(self, algorithm: str) -> CollectiveGroup:
+        """This package's collectives by ``algorithm``, or by whichever is cheapest (``auto``); made when first asked for, by
+        all ranks. See :mod:`sparkdl_comm.ddp_hooks`.
+
+        :raises ConfError: no such algorithm, or it does not fit the topology.
+        """
+        if algorithm not in self._groups:
+            self._groups[algorithm] = CollectiveGroup(self._gang, algorithm, self._conf, self.device)
+        return self._groups[algorithm]
+
+    def close(self) -> None:
+        """Not to be called directly."""
+        for group in self._groups.values():
+            group.close()
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this rank among those with the same host, from 0."""
+        return self.hosts[: self.rank].count(self.hosts[self.rank])
+
+    def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> torch.Tensor:
+        """``tensor``, overwritten with the sum (``min``, ``max``) of all ranks'; the same bits on all of them."""
+        return self.all_reduce_async(tensor, op).wait()
+
+    def all_reduce_async(self, tensor: torch.Tensor, op: str = "sum") -> Handle[torch.Tensor]:
+        group = self._own("all_reduce", tensor)
+        if group is not None and op in _OPERATIONS:
+            return self._start("all-reduce", tensor, lambda: _OwnWork(group.start("all_reduce", tensor, op)))
+        return self._start("all-reduce", tensor, lambda: dist.all_reduce(tensor, _operation(op), async_op=True))
+
+    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
+        """``tensor``, overwritten with that of rank ``root``."""
+        return self.broadcast_async(tensor, root).wait()
+
+    def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Handle[torch.Tensor]:
+        group = self._own("broadcast", tensor)
+        if group is not None:
+            return self._start("broadcast", tensor, lambda: _OwnWork(group.start("broadcast", tensor, root=root)))
+        return self._start("broadcast", tensor, lambda: dist.broadcast(tensor, root, async_op=True))
+
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """New tensor ``[world, *tensor.shape]`` of the ranks' tensors."""
+        return self.all_gather_async(tensor).wait()
+
+    def all_gather_async(self, tensor: torch.Tensor) -> Handle[torch.Tensor]:
+        result = tensor.new_empty((self.world, *tensor.shape))
+        group = self._own("all_gather", tensor)
+        if group is not None:
+            return self._start("all-gather", result, lambda: _OwnWork(group.all_gather(tensor, result)))
+        return self._start(
+            "all-gather", result, lambda: dist.all_gather(list(result), tensor.contiguous(), async_op=True)
+        )
+
+    def reduce_scatter(self, tensor: torch.Tensor, op: str = "sum") -> torch.Tensor:
+        """This rank's part of the sum: ``tensor`` is ``[world, …]``, the result, a new tensor, ``[…]``.
+
+        :raises InputError: the first dimension is not ``world``.
+        """
+        return self.reduce_scatter_async(tensor, op).wait()
+
+    def reduce_scatter_async(self, tensor: torch.Tensor, op: str = "sum") -> Handle[torch.Tensor]:
+        if tensor.dim() == 0 or tensor.shape[0] != self.world:
+            raise InputError(
+                f"reduce_scatter of shape {list(tensor.shape)}: the first dimension must be {self.world} ranks"
+            )
+        result = tensor.new_empty(tensor.shape[1:])
+        group = self._own("reduce_scatter", tensor)
+        if group is not None and op in _OPERATIONS:
+            return self._start("reduce-scatter", result, lambda: _OwnWork(group.reduce_scatter(tensor, result, op)))
+        return self._start(
+            "reduce-scatter",
+            result,
+            lambda: dist.reduce_scatter_tensor(  # gloo takes no other shapes
+                result.view(-1), tensor.reshape(-1), _operation(op), async_op=True
+            ),
+        )
+
+    def barrier(self) -> None:
+        """Returns when all ranks have called it."""
+        self.barrier_async().wait()
+
+    def barrier_async(self) -> Handle[None]:
+        return self._start("barrier", None, lambda: dist.barrier(async_op=True))
+
+    def in_step(self, batches: Iterable[T]) -> Iterator[T]:
+        """``batches``, as long as *every* rank has another one: partitions differ in length, and a rank that goes on alone
+        waits for the others in vain. One small all-reduce for each batch."""
+        for batch in batches:
+            if not self._all_have_one(True):
+                return
+            yield batch
+        self._all_have_one(False)
+
+    def _all_have_one(self, mine: bool) -> bool:
+        return bool(self.all_reduce(torch.tensor(int(mine), device=self.device), "min").item())
+
+    def _own(self, operation: Operation, tensor: torch.Tensor) -> CollectiveGroup | None:
+        """The group that does it; None: torch.distributed is to. The same on all ranks, whose tensors are alike."""
+        algorithm = self._conf.strategy
+        if algorithm not in (*ALGORITHMS, AUTO) or tensor.device != self.device or not tensor.is_contiguous():
+            return None
+        if tensor.is_complex() or tensor.dtype is torch.bool:
+            return None
+        group = self.collectives(algorithm)
+        return group if group.does(operation) else None
+
+    def _start(self, what: str, result: T, start: Callable[[], Any]) -> Handle[T]:
+        with _typed(what, self._gang, self._timeout):
+            work = start()
+        return Handle(what, self._gang, self._timeout, work, result)
+
+
+class _OwnWork:
+    """A collective of this package's as torch.distributed's Work."""
+
+    def __init__(self, job: OwnWork | Finishing) -> None:
+        self._job = job
+
+    def wait(self, timeout: datetime.timedelta) -> None:
+        self._job.wait(timeout.total_seconds())
+
+
+@contextmanager
+def installed(communicator: Communicator) -> Iterator[None]:
+    """Has :meth:`Communicator.current` return ``communicator``."""
+    global _current
+    _current = communicator
+    try:
+        yield
+    finally:
+        _current = None
+        communicator.close()
+
+
+def _operation(name: str) -> Any:
+    if name not in _OPERATIONS:
+        raise InputError(f"op={name!r}: there are {', '.join(_OPERATIONS)}")
+    return _OPERATIONS[name]
+
+
+@contextmanager
+def _typed(what: str, gang: Gang, seconds: float) -> Iterator[None]:
+    """torch's errors as ours: the gang's failure if there is one, else DeadlineError for a time-out."""
+    try:
+        yield
+    except RuntimeError as exc:
+        gang.check(VERDICT_SECONDS)
+        if not peer_late(exc):
+            raise
+        raise DeadlineError(
+            f"rank {gang.rank} waited {seconds:g} s for the others in {what}; set {TIMEOUT_KEY}",
+            rank=gang.rank,
+            phase=what,
+        ) from exc

@@ -1,0 +1,134 @@
+"""A rank's columns while they are filled: each batch's rows are put at their places, then rows of one id in order.
+
+There are two kinds, for rows of one shape and for rows of different lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from sparkdl_comm.data import arrow
+from sparkdl_comm.data.fields import Field
+from sparkdl_comm.data.ragged import Ragged, offsets_of
+
+#: Rows with equal ids that are compared at once.
+_COMPARED = 4096
+
+
+class Builder(Protocol):
+    """``array``: all elements; without rows, its type and shape may be set. Call :meth:`put` for all rows, then the others."""
+
+    array: np.ndarray
+
+    def put(self, column: pa.Array, where: np.ndarray) -> None:
+        """Takes rows without nulls. ``where``: their places."""
+
+    def differ(self, rows: np.ndarray) -> np.ndarray:
+        """Whether each of ``rows`` has other bytes than the row after it."""
+
+    def key(self, row: int) -> bytes:
+        """The row's bytes."""
+
+    def reorder(self, start: int, order: list[int]) -> None:
+        """Puts the rows of ``order``, which are those from ``start`` on, in this order."""
+
+    def kept(self) -> torch.Tensor | Ragged:
+        """The column, in the same memory."""
+
+
+class ArrayBuilder:
+    """For rows of one shape; allocated when the first ones tell it and the type."""
+
+    def __init__(self, field: Field, rows: int) -> None:
+        self._field, self._rows = field, rows
+        self.array = np.empty((0,), field.type_of(np.dtype(np.float32)))
+
+    def put(self, column: pa.Array, where: np.ndarray) -> None:
+        found = arrow.values(column)
+        if len(self.array) == 0:
+            dtype = self._field.type_of(found.dtype)
+            self.array = np.empty((self._rows, *self._field.row_shape(found.shape[1:], dtype)), dtype)
+        self.array[where] = found.reshape(len(column), *self.array.shape[1:])
+
+    def kept(self) -> torch.Tensor:
+        return torch.from_numpy(self.array)
+
+    def differ(self, rows: np.ndarray) -> np.ndarray:
+        view = _as_bytes(self.array)
+        return (view[rows] != view[rows + 1]).any(1)
+
+    def key(self, row: int) -> bytes:
+        return self.array[row].tobytes()
+
+    def reorder(self, start: int, order: list[int]) -> None:
+        self.array[start : start + len(order)] = self.array[order]
+
+
+class RaggedBuilder:
+    """For rows of different lengths, one after the other; allocated when the first elements tell their type and shape."""
+
+    def __init__(self, field: Field, lengths: np.ndarray) -> None:
+        """``lengths``: of all rows, in the order in which they are to be."""
+        self._field, self._offsets = field, offsets_of(lengths)
+        self.array = np.empty((0,), field.type_of(np.dtype(np.float32)))
+
+    def put(self, column: pa.Array, where: np.ndarray) -> None:
+        found, lengths = arrow.ragged(column)
+        if len(self.array) == 0:
+            self.array = np.empty((self._offsets[-1], *found.shape[1:]), self._field.type_of(found.dtype))
+        if len(found):
+            self.array[_places(self._offsets[where], lengths)] = found
+
+    def kept(self) -> Ragged:
+        return Ragged(self._field, torch.from_numpy(self.array), torch.from_numpy(self._offsets))
+
+    def differ(self, rows: np.ndarray) -> np.ndarray:
+        one, two, end = (self._offsets[rows + more] for more in range(3))
+        found = two - one != end - two
+        alike = np.flatnonzero(~found)
+        one, two = one[alike], two[alike]
+        view = _as_bytes(self.array)
+        unequal = view[_places(one, two - one)] != view[_places(two, two - one)]
+        found[np.repeat(alike, two - one)[unequal.any(1)]] = True
+        return found
+
+    def key(self, row: int) -> bytes:
+        return self.array[self._offsets[row] : self._offsets[row + 1]].tobytes()
+
+    def reorder(self, start: int, order: list[int]) -> None:
+        rows = [self.array[self._offsets[row] : self._offsets[row + 1]] for row in order]
+        first, stop = self._offsets[start], self._offsets[start + len(order)]
+        self.array[first:stop] = np.concatenate(rows)
+        self._offsets[start + 1 : start + len(order) + 1] = first + np.cumsum([len(row) for row in rows])
+
+
+def order_equal_ids(ids: np.ndarray, held: np.ndarray, columns: list[Builder]) -> None:
+    """Puts rows that are not equal, although their ids are, in the order of their bytes. All are sorted by ids."""
+    equal = (ids[1:] == ids[:-1]) & (held[1:] == held[:-1])  # to the row before, from the second row on
+    places = np.flatnonzero(equal)
+    different: list[int] = []
+    for start in range(0, len(places), _COMPARED):
+        part = places[start : start + _COMPARED]
+        found = np.any([column.differ(part) for column in columns], axis=0)
+        different += part[found].tolist()
+    edges = np.append(np.flatnonzero(np.append(True, ~equal)), len(ids))
+    for group in np.unique(np.searchsorted(edges, different, "right")):
+        rows = range(edges[group - 1], edges[group])
+        order = sorted(rows, key=lambda row: [column.key(row) for column in columns])
+        for column in columns:
+            column.reorder(rows.start, order)
+
+
+def _as_bytes(array: np.ndarray) -> np.ndarray:
+    """A view of ``[rows, …]`` as uint8 ``[rows, bytes]``."""
+    return array.reshape(len(array), math.prod(array.shape[1:])).view(np.uint8)
+
+
+def _places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Where all elements of rows are that begin at ``starts``."""
+    return np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)

@@ -1,0 +1,301 @@
+"""The control plane of a gang: one thread per rank that watches its connections and settles which failure was
+first.
+
+A star around rank 0. Frames: `go` (0 -> all: everybody is in), `failure` (a rank -> 0: a report; 0 -> all:
+the verdict), `leave` (I close on purpose; the EOF that follows is no failure), `refused` (0 -> a visitor).
+
+Rank 0 decides, so that all ranks name the same failure: the first report that is not secondary. A secondary
+one ("my peer vanished") is held back for HOLD_SECONDS, because it often arrives before the EOF of the rank
+that caused it. Only this thread touches the connections; others hand it work with `post`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sparkdl_comm.errors import GangError, ProtocolError, SparkdlCommError
+from sparkdl_comm.gang.failure import MAX_JSON, Failure
+from sparkdl_comm.gang.handshake import Clock, FrameBuffer, encode_frame
+from sparkdl_comm.gang.listen import Door
+
+MAX_FRAME = MAX_JSON + 1024
+HOLD_SECONDS = 1.0
+#: How long `announce` waits for rank 0's verdict, and `stop` for the last bytes to go out.
+ANNOUNCE_SECONDS = 2.0
+LINGER_SECONDS = 1.0
+#: How long to wait for the verdict when a connection breaks, before that is reported as what it looks like.
+VERDICT_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class _Peer:
+    def __init__(self, rank: int, sock: socket.socket) -> None:
+        self.rank = rank
+        self.sock = sock
+        self.frames = FrameBuffer(MAX_FRAME)
+        self.out = bytearray()
+        self.said_why = False  # it left, or reported a failure: its EOF is no news
+        self.left = False
+
+
+class Control:
+    """The control thread of one rank. `failure` is written once; `changed` is notified then, and on `go`."""
+
+    def __init__(self, rank: int, world: int, doors: Sequence[Door], clock: Clock = time.monotonic) -> None:
+        self.rank = rank
+        self.world = world
+        self.changed = threading.Condition()
+        self.failure: Failure | None = None
+        self.go = False
+        self._doors = doors
+        self._clock = clock
+        self._callbacks: list[Callable[[Failure], None]] = []
+        self._peers: dict[int, _Peer] = {}
+        self._held: tuple[float, Failure] | None = None  # rank 0: a secondary report, and until when
+        self._pending: Failure | None = None  # other ranks: our report, which rank 0 has not answered
+        self._posted: deque[Callable[[], None]] = deque()
+        self._stop_by: float | None = None
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_out, selectors.EVENT_READ, self._drain)
+        for door in doors:
+            self._selector.register(door.sock, selectors.EVENT_READ, door.admit)
+        self._thread = threading.Thread(target=self._run, name=f"sparkdl-gang-{rank}", daemon=True)
+        self._thread.start()
+
+    # ---- called from any thread
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Have the control thread run `work` soon."""
+        self._posted.append(work)
+        with contextlib.suppress(OSError):  # full: it will wake anyway. Closed: it is past work.
+            self._wake_in.send(b"x")
+
+    def add_peer(self, rank: int, sock: socket.socket) -> None:
+        """Watch an authenticated connection to `rank`."""
+        self.post(lambda: self._add(rank, sock))
+
+    def everybody_is_in(self) -> None:
+        """Rank 0: tell all ranks that the gang is complete."""
+        self.post(lambda: self._send_all({"type": "go"}))
+
+    def announce(self, failure: Failure) -> None:
+        """Report `failure` and wait, at most ANNOUNCE_SECONDS, until the gang has settled on one (maybe
+        another)."""
+        if not self._thread.is_alive():
+            return  # the gang is closed
+
+        def settled() -> bool:
+            # At rank 0 also sent, as the process may be about to end.
+            return self.failure is not None and not any(peer.out for peer in list(self._peers.values()))
+
+        self.post(lambda: self._report(failure))
+        with self.changed:
+            if self.changed.wait_for(settled, ANNOUNCE_SECONDS) or self.failure is not None:
+                return
+            # Rank 0 does not answer; our own is all we know.
+            self.post(lambda: self._record(failure))
+            self.changed.wait_for(lambda: self.failure is not None, ANNOUNCE_SECONDS / 4)
+
+    def on_failure(self, callback: Callable[[Failure], None]) -> None:
+        with self.changed:
+            if self.failure is None:
+                self._callbacks.append(callback)
+                return
+        callback(self.failure)
+
+    def stop(self, leave: bool) -> None:
+        """Close everything. `leave`: tell the peers first that this is on purpose."""
+        if not self._thread.is_alive():
+            return
+
+        def begin() -> None:
+            if self._stop_by is None:
+                self._stop_by = self._clock() + (LINGER_SECONDS if leave else 0.0)
+                if leave:
+                    self._send_all({"type": "leave"})
+                for peer in list(self._peers.values()):
+                    self._half_close(peer)
+
+        self.post(begin)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(LINGER_SECONDS + 1.0)
+
+    def alone(self) -> bool:
+        """All peers have left, or never came."""
+        return all(peer.left for peer in list(self._peers.values()))
+
+    def sockets(self) -> list[Any]:
+        """Everything with a file descriptor, for a forked child to close."""
+        peers = [peer.sock for peer in list(self._peers.values())]
+        return [*peers, *(door.sock for door in self._doors), self._wake_in, self._wake_out, self._selector]
+
+    # ---- the control thread
+
+    def _run(self) -> None:
+        try:
+            while self._stop_by is None or (self._peers and self._clock() < self._stop_by):
+                for key, _ in self._selector.select(self._patience()):
+                    key.data()
+                while self._posted:
+                    self._posted.popleft()()
+                if self._held is not None and self._clock() >= self._held[0]:
+                    self._record(self._held[1])
+        except Exception as exc:  # noqa: BLE001 - without this thread the gang would notice nothing any more
+            _log.exception("the control thread of rank %d failed", self.rank)
+            self._record(Failure.of(exc, self.rank, None, "gang control"))
+        finally:
+            for peer in list(self._peers.values()):
+                self._forget(peer)
+            self._selector.close()
+            for door in self._doors:
+                door.close()
+            self._wake_in.close()
+            self._wake_out.close()
+
+    def _patience(self) -> float:
+        until = [60.0]
+        if self._held is not None:
+            until.append(self._held[0] - self._clock())
+        if self._stop_by is not None:
+            until.append(self._stop_by - self._clock())
+        return max(0.0, min(until))
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake_out.recv(4096)
+
+    def _add(self, rank: int, sock: socket.socket) -> None:
+        peer = self._peers[rank] = _Peer(rank, sock)
+        self._selector.register(sock, selectors.EVENT_READ, lambda: self._serve(peer))
+        if self.failure is not None:  # it came in after the verdict
+            self._send(peer, {"type": "failure", "failure": asdict(self.failure)})
+
+    def _forget(self, peer: _Peer) -> None:
+        if self._peers.get(peer.rank) is peer:
+            del self._peers[peer.rank]
+            self._selector.unregister(peer.sock)
+            peer.sock.close()
+
+    def _send_all(self, message: dict[str, Any]) -> None:
+        for peer in list(self._peers.values()):
+            self._send(peer, message)
+
+    def _send(self, peer: _Peer, message: dict[str, Any]) -> None:
+        peer.out += encode_frame(message, MAX_FRAME)
+        self._flush(peer)
+
+    def _flush(self, peer: _Peer) -> None:
+        try:
+            while peer.out:
+                del peer.out[: peer.sock.send(peer.out)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            peer.out.clear()  # reading will tell why
+        if not peer.out:
+            with self.changed:
+                self.changed.notify_all()
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
+        if self._peers.get(peer.rank) is peer:
+            self._selector.modify(peer.sock, events, lambda: self._serve(peer))
+        if self._stop_by is not None:
+            self._half_close(peer)
+
+    def _half_close(self, peer: _Peer) -> None:
+        # Not close(): with bytes of the peer's unread that would reset the connection and drop our last
+        # frame.
+        if not peer.out:
+            try:
+                peer.sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                self._forget(peer)
+
+    def _serve(self, peer: _Peer) -> None:
+        if peer.out:
+            self._flush(peer)
+        try:
+            data = peer.sock.recv(65536)
+            if data:
+                for message in peer.frames.feed(data):
+                    self._take(peer, message)
+                return
+            why = "its connection closed"
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as exc:
+            why = str(exc)
+        except SparkdlCommError as exc:
+            why = exc.message
+        self._forget(peer)
+        if not peer.said_why and self._stop_by is None:
+            self._lost(peer.rank, why)
+
+    def _take(self, peer: _Peer, message: dict[str, Any]) -> None:
+        kind = message.get("type")
+        if kind == "leave":
+            with self.changed:
+                peer.said_why = peer.left = True
+                self.changed.notify_all()
+        elif kind == "failure":
+            try:
+                failure = Failure.from_dict(message.get("failure"))
+            except ProtocolError as exc:
+                raise ProtocolError(f"sent a failure that is none: {exc.message}") from exc
+            peer.said_why = True
+            self._report(failure) if self.rank == 0 else self._record(failure)
+        elif kind == "go" and self.rank != 0:
+            with self.changed:
+                self.go = True
+                self.changed.notify_all()
+        elif kind == "refused" and self.rank != 0:
+            error = GangError(f"rank 0 refused rank {self.rank}: {message.get('reason')!s:.500}")
+            self._record(Failure.of(error, self.rank, None, "join"))
+        else:
+            raise GangError(f"sent an unknown control message {kind!r:.80}")
+
+    def _lost(self, rank: int, why: str) -> None:
+        if self.rank != 0 and self._pending is not None and not self._pending.secondary:
+            self._record(self._pending)  # it was first; rank 0 went away before it could say so
+            return
+        text = f"rank {rank} was lost: its process or executor died ({why}, seen by rank {self.rank})"
+        self._record(Failure(rank, None, "gang", "RankLostError", text, ""))
+
+    def _report(self, failure: Failure) -> None:
+        if self.failure is not None:
+            return
+        if self.rank != 0 and 0 in self._peers:
+            self._pending = self._pending or failure
+            self._send(self._peers[0], {"type": "failure", "failure": asdict(failure)})
+        elif failure.secondary and self._peers:
+            self._held = self._held or (self._clock() + HOLD_SECONDS, failure)
+        else:
+            self._record(failure)
+
+    def _record(self, failure: Failure) -> None:
+        if self.failure is not None:
+            return
+        self._held = None
+        if self.rank == 0:  # before the callbacks, which may take their time, and before `announce` looks if it is out
+            self._send_all({"type": "failure", "failure": asdict(failure)})
+        with self.changed:
+            self.failure = failure
+            callbacks, self._callbacks = self._callbacks, []
+            self.changed.notify_all()
+        for callback in callbacks:
+            try:
+                callback(failure)
+            except Exception:  # noqa: BLE001 - it is the caller's
+                _log.exception("a failure callback of rank %d failed", self.rank)

@@ -1,0 +1,45 @@
+"""Small things that all ranks tell each other between steps: JSON values and tensors, through the gang's store."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.gang.tensors import allocate, describe, raw
+
+#: Bytes that each rank gives per round, and at most all of them: rank 0 keeps them.
+_ROUND, _ROUND_OF_ALL = 1 << 20, 64 << 20
+
+
+def gather_json(gang: Gang, value: Any, timeout: float) -> list[Any]:
+    """What each rank gave, by rank. Raises DeadlineError, as `Gang.all_gather` does."""
+    return [json.loads(given) for given in gang.all_gather(json.dumps(value).encode(), timeout)]
+
+
+def gather_tensors(gang: Gang, tensors: list[torch.Tensor], timeout: float) -> list[list[torch.Tensor]]:
+    """What each rank gave, by rank, on the CPU; ranks may give tensors of different shapes, and different numbers of them.
+
+    All of it goes to and from rank 0, up to 1 MiB per rank at a time: for megabytes, not for models.
+    """
+    named = {str(index): tensor for index, tensor in enumerate(tensors)}
+    headers = gather_json(gang, describe(named), timeout)
+    given = b"".join(raw(tensor) for tensor in tensors)
+    received = [bytearray() for _ in headers]
+    size = min(_ROUND, _ROUND_OF_ALL // gang.world)
+    for start in range(0, max(header["bytes"] for header in headers), size):
+        for whole, part in zip(received, gang.all_gather(given[start : start + size], timeout), strict=True):
+            whole += part
+    return [_unpack(header, whole) for header, whole in zip(headers, received, strict=True)]
+
+
+def _unpack(header: dict[str, Any], whole: bytearray) -> list[torch.Tensor]:
+    tensors = list(allocate(header, len(whole)).values())
+    start = 0
+    for tensor in tensors:
+        view = raw(tensor)
+        view[:] = whole[start : start + len(view)]
+        start += len(view)
+    return tensors

@@ -1,0 +1,293 @@
+"""The gang: the ranks of one fit, how they meet, and how all of them learn that one has failed.
+
+1. Every rank binds its listening socket and keeps it; only then is the port announced.
+2. One exchange tells everybody's addresses and payload: ranks in Spark meet at the driver's listener (`rendezvous`).
+3. Every rank but 0 connects to rank 0, proves the secret, says rank and epoch; rank 0 says `go` when all are
+   in.
+
+Gradients do not travel here: it is a star of N - 1 idle connections whose EOF means that a rank died. Further
+connections between ranks (the store, peers of a collective) use the same listening sockets: `serve` and
+`dial`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
+from sparkdl_comm.gang import handshake, listen
+from sparkdl_comm.gang.control import VERDICT_SECONDS, Control
+from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.gang.handshake import TIMEOUT_KEY, Clock
+from sparkdl_comm.gang.listen import MAX_HELLO, RAILS_KEY, Door
+from sparkdl_comm.gang.members import Exchange, Member, Rail, listed, meet
+from sparkdl_comm.gang.store import GangStore, StoreService
+
+#: How much longer than rank 0 the others wait, for rank 0's word on who is missing.
+GRACE_SECONDS = 3.0
+CONTROL = "control"
+
+
+class Gang:
+    """One rank's membership. Thread-safe. To be closed, as Spark may keep the process for other tasks;
+    also a context manager, which closes it, and announces the exception that ends it."""
+
+    def __init__(self, rank: int, world: int, secret: bytes, epoch: str, clock: Clock) -> None:
+        """Not to be called directly: see `join`."""
+        self.rank = rank
+        self.world = world
+        self.epoch = epoch
+        self.members: tuple[Member, ...] = ()
+        self.host = ""
+        self._secret = secret
+        self._clock = clock
+        self._bind_ip: str | None = None
+        self._present = {rank}
+        self._handlers: dict[str, Callable[[socket.socket, int], None]] = {}
+        self._gathers = 0
+        self._more_sockets: list[Callable[[], list[socket.socket]]] = []
+        self._control: Control
+        self._store: StoreService
+
+    @classmethod
+    def join(
+        cls,
+        *,
+        rank: int,
+        world: int,
+        host: str,
+        exchange: Exchange,
+        secret: bytes,
+        epoch: str,
+        payload: dict[str, Any] | None = None,
+        timeout: float,
+        nic: str | None = None,
+        rails: Sequence[str] = (),
+        ports: range | None = None,
+        clock: Clock = time.monotonic,
+    ) -> Gang:
+        """Meet the other `world` - 1 ranks, within `timeout` seconds; returns when all of them are in.
+
+        `exchange` is called once; it has a deadline of its own. `nic` (interface name, IP or CIDR)
+        overrides `host` as the address to listen on, and `rails` are the NICs of collectives, that one alone
+        if there are none; `ports` is where to look for free ports.
+
+        Raises ConfError (NIC, ports), DeadlineError naming the missing ranks, AuthenticationError,
+        RankLostError (a rank died meanwhile), GangError (refused by rank 0; ranks that do not fit together),
+        InputError (payload), and what `exchange` does.
+        """
+        if not 0 <= rank < world:
+            raise InputError(f"rank {rank} of {world}")
+        deadline = clock() + timeout
+        gang = cls(rank, world, secret, epoch, clock)
+        gang.host = listen.choose_address(host, nic)
+        gang._bind_ip = gang.host if nic is not None else None
+        addresses = [listen.choose_address(host, rail, RAILS_KEY) for rail in rails] or [gang.host]
+        doors = {ip: Door(ip, ports, secret, gang._guest, clock) for ip in {gang.host, *addresses}}
+        gang._control = Control(rank, world, list(doors.values()), clock)
+        gang._store = StoreService(rank, world, serve=gang.serve, dial=gang.dial, check=gang.check, clock=clock)
+        gang._control.on_failure(gang._store.fail)
+        _forget_in_children(gang)
+        port = {ip: door.address[1] for ip, door in doors.items()}
+        mine = tuple(Rail(ip, listen.network_of(ip), port[ip]) for ip in addresses)
+        me = Member(rank, gang.host, listen.nics_to_advertise(gang.host), port[gang.host], mine, payload or {})
+        try:
+            gang.members = meet(me, world, epoch, exchange)
+            if rank != 0:
+                gang._control.add_peer(0, gang.dial(0, CONTROL, deadline))
+            gang._await_all(deadline, timeout)
+        except BaseException:
+            gang._shut(leave=False)
+            raise
+        return gang
+
+    @property
+    def rails(self) -> tuple[Rail, ...]:
+        """This rank's."""
+        return self.members[self.rank].rails
+
+    # ---- failure
+
+    def announce_failure(self, failure: Failure) -> None:
+        """Tell all ranks, through rank 0. Returns when the gang has settled on one failure, after 2 s at
+        most."""
+        self._control.announce(failure)
+
+    def failure(self) -> Failure | None:
+        """The gang's failure: the first one, the same at every rank, never replaced. None if there is
+        none."""
+        return self._control.failure
+
+    def check(self, wait: float = 0.0) -> None:
+        """Raise the gang's failure as a typed error, if there is one or comes within `wait` seconds: a rank
+        whose connection to a peer breaks often knows so before the gang has settled on why."""
+        with self._control.changed:
+            self._control.changed.wait_for(lambda: self._control.failure is not None, wait)
+        failure = self._control.failure
+        if failure is not None:
+            raise failure.to_exception()
+
+    def on_failure(self, callback: Callable[[Failure], None]) -> None:
+        """Have `callback` called once when the gang fails: from the control thread, so it must be quick; at
+        once and in this thread if it has failed already."""
+        self._control.on_failure(callback)
+
+    # ---- connections
+
+    def serve(self, kind: str, handler: Callable[[socket.socket, int], None]) -> None:
+        """Have `handler(sock, rank)` called for each member that dials us for `kind`, in a thread of its own;
+        it owns the authenticated, non-blocking socket."""
+        self._handlers[kind] = handler
+
+    def dial(self, rank: int, kind: str, deadline: float, rail: int | None = None) -> socket.socket:
+        """An authenticated, non-blocking connection to the `serve` handler for `kind` of `rank`, from NIC to NIC of `rail`
+        if given.
+
+        Raises RankLostError (nobody listens there any more), AuthenticationError, DeadlineError.
+        """
+        member = self.members[rank]
+        where = f"{kind} connection of rank {self.rank} to rank {rank}"
+        try:
+            address, bind_ip = (member.host, member.port), self._bind_ip
+            if rail is not None:
+                address, bind_ip = (member.rails[rail].address, member.rails[rail].port), self.rails[rail].address
+            sock = handshake.connect(address, self._secret, deadline, bind_ip, self._clock)
+        except DeadlineError as exc:
+            raise DeadlineError(f"{where}: {exc.message}", rank=rank) from exc
+        except GangError as exc:
+            self.check(VERDICT_SECONDS)
+            if isinstance(exc.__cause__, ConnectionRefusedError):
+                raise RankLostError(f"{where}: {exc.message}", rank=rank) from exc
+            raise type(exc)(f"{where}: {exc.message}") from exc
+        hello = {"kind": kind, "rank": self.rank, "epoch": self.epoch}
+        try:
+            handshake.send_frame(sock, hello, MAX_HELLO, deadline, self._clock)
+        except (SparkdlCommError, OSError) as exc:
+            sock.close()
+            raise RankLostError(f"{where}: {exc}", rank=rank) from exc
+        return sock
+
+    def close_in_children(self, sockets: Callable[[], list[socket.socket]]) -> None:
+        """Have a forked child (a DataLoader's worker) close these too: else nobody would see an EOF while it lives."""
+        self._more_sockets.append(sockets)
+
+    def store(self, prefix: str) -> GangStore:
+        """A torch.distributed store, kept at rank 0; equal prefixes see equal keys."""
+        return self._store.open(prefix)
+
+    def all_gather(self, value: bytes, timeout: float) -> list[bytes]:
+        """What each rank gave, by rank; one trip to rank 0. For up to 4 MiB per rank.
+
+        All ranks call it in the same order, from one thread. Raises DeadlineError when a rank does not within `timeout`
+        seconds, and what the store raises.
+        """
+        turn, self._gathers = self._gathers, self._gathers + 1
+        return self._store.gather(f"all-gather/{turn}", value, timeout)
+
+    def outlast(self, wait: float) -> None:
+        """Rank 0 keeps the store, so it leaves last: returns when all others have left, after `wait` seconds at most.
+
+        Returns at once on other ranks. Raises the gang's failure if there is one.
+        """
+        if self.rank == 0:
+            with self._control.changed:
+                self._control.changed.wait_for(lambda: self._control.failure is not None or self._control.alone(), wait)
+        self.check()
+
+    def close(self) -> None:
+        """Leave on purpose: the others do not take it for a failure. Takes at most about 2 s. May be
+        repeated."""
+        self._shut(leave=True)
+
+    def __enter__(self) -> Gang:
+        return self
+
+    def __exit__(self, kind: object, exc: BaseException | None, where: object) -> None:
+        # An exception that nobody announced is not to look like a clean leave, after which the others would
+        # wait.
+        if exc is not None and self.failure() is None:
+            self.announce_failure(Failure.of(exc, self.rank))
+        self.close()
+
+    # ---- inside
+
+    def _shut(self, leave: bool) -> None:
+        self._control.stop(leave)
+        self._store.close()
+
+    def _guest(self, sock: socket.socket, hello: dict[str, Any]) -> None:
+        """A visitor who knows the secret: from this epoch, and whom we do not have yet? Runs in its own
+        thread."""
+        kind, rank = hello.get("kind"), hello.get("rank")
+        with self._control.changed:
+            handler = self._handlers.get(kind) if isinstance(kind, str) else None
+            refusal = None
+            if hello.get("epoch") != self.epoch:
+                refusal = f"this is gang epoch {self.epoch}, not {hello.get('epoch')!s:.80}"
+            elif type(rank) is not int or not 0 <= rank < self.world:
+                refusal = f"no rank {rank!r:.20} in a gang of {self.world}"
+            elif kind == CONTROL and (self.rank != 0 or rank in self._present):
+                refusal = f"rank {rank} is there already"
+            elif kind != CONTROL and handler is None:
+                refusal = f"rank {self.rank} has no {kind!r:.40} service"
+            elif kind == CONTROL:
+                self._present.add(rank)
+                self._control.add_peer(rank, sock)
+                self._control.changed.notify_all()
+                return
+        if refusal is None and handler is not None and isinstance(rank, int):
+            handler(sock, rank)
+            return
+        message = {"type": "refused", "reason": refusal}
+        handshake.send_frame(sock, message, MAX_HELLO, self._clock() + 1.0, self._clock)
+        raise GangError(f"refused: {refusal}")
+
+    def _await_all(self, deadline: float, timeout: float) -> None:
+        control = self._control
+        everybody = set(range(self.world))
+
+        def done() -> bool:
+            complete = self._present == everybody if self.rank == 0 else control.go
+            return complete or control.failure is not None
+
+        grace = 0.0 if self.rank == 0 else GRACE_SECONDS
+        with control.changed:
+            met = control.changed.wait_for(done, max(0.0, deadline + grace - self._clock()))
+            missing = sorted(everybody - self._present) if self.rank == 0 else [0]
+        self.check()
+        if not met:
+            verb = "did not join" if self.rank == 0 else "did not say who is in"
+            late = DeadlineError(
+                f"{listed(missing)} of {self.world} {verb} in gang epoch {self.epoch} within {timeout:g} s; "
+                f"look at the log of the executor, or set {TIMEOUT_KEY}",
+                rank=missing[0],
+                phase="join",
+            )
+            self.announce_failure(Failure.of(late, self.rank, secondary=False))
+            raise late
+        if self.rank == 0:
+            control.everybody_is_in()
+
+
+# A forked child (a DataLoader's worker) that outlives a killed rank would keep its connections open, and
+# nobody would see an EOF.
+_gangs: weakref.WeakSet[Gang] = weakref.WeakSet()
+
+
+def _forget_in_children(gang: Gang) -> None:
+    if not _gangs:
+        os.register_at_fork(after_in_child=_close_in_child)
+    _gangs.add(gang)
+
+
+def _close_in_child() -> None:
+    for gang in list(_gangs):
+        more = [sock for sockets in gang._more_sockets for sock in sockets()]
+        for thing in [*gang._control.sockets(), *gang._store.sockets(), *more]:
+            thing.close()  # never shutdown(): that would end the parent's connection too
+    _gangs.clear()

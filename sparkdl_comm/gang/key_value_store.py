@@ -1,0 +1,180 @@
+"""Rank 0's table behind the gang's store: keys, values, and threads that wait for keys."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, SparkdlCommError
+from sparkdl_comm.gang.handshake import TIMEOUT_KEY
+
+#: Bytes of one value, and of all of them.
+MAX_VALUE = 4 << 20
+MAX_TOTAL = 256 << 20
+#: Longest wait in seconds; also what torch's "no timeout" means here.
+MAX_WAIT = 86400.0
+
+#: A request or a reply: what is JSON, but for `values`, a list of bytes.
+Request = dict[str, Any]
+
+
+@dataclass
+class _Gathering:
+    """What the ranks have given so far, by rank; `complete` is notified when all have; `taken`: how many got the answer."""
+
+    complete: threading.Condition
+    given: dict[int, bytes] = field(default_factory=dict)
+    taken: int = 0
+
+
+class Table:
+    """The keys and values."""
+
+    def __init__(self, world: int) -> None:
+        self._world = world
+        self._values: dict[str, bytes] = {}
+        self._total = 0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._gatherings: dict[str, _Gathering] = {}
+        self._over = ""
+
+    def answer(self, request: Request) -> Request:
+        """The reply to `request`; `{"error": class name, "message": ...}` if it fails."""
+        try:
+            keys = [str(key) for key in request.get("keys", ())]
+            values = list(request.get("values", ()))
+            operation = self._operations.get(str(request.get("op")))
+            if operation is None:
+                raise ProtocolError(f"the store has no operation {request.get('op')!r:.40}")
+            with self._changed:
+                return operation(self, keys, values, request)
+        except SparkdlCommError as exc:
+            return {"error": type(exc).__name__, "message": exc.message}
+        except (ValueError, TypeError, LookupError) as exc:
+            return {"error": "ProtocolError", "message": f"malformed store request: {exc}"}
+
+    def end(self, why: str) -> None:
+        """Wake all who wait, and let nobody wait again."""
+        with self._changed:
+            self._over = self._over or why
+            self._changed.notify_all()
+            for gathering in self._gatherings.values():
+                gathering.complete.notify_all()
+
+    def _put(self, key: str, value: bytes) -> None:
+        self._count_in(key, value, self._values.get(key, b""))
+        self._values[key] = value
+        self._changed.notify_all()
+
+    def _count_in(self, key: str, value: bytes, old: bytes) -> None:
+        total = self._total + len(value) - len(old)
+        if len(value) > MAX_VALUE or total > MAX_TOTAL:
+            raise InputError(
+                f"store key {key[:200]}: {len(value)} bytes, {total} in all (max {MAX_VALUE}, {MAX_TOTAL})"
+            )
+        self._total = total
+
+    def _set(self, keys: list[str], values: list[bytes], request: Request) -> Request:
+        for key, value in zip(keys, values, strict=True):
+            self._put(key, value)
+        return {}
+
+    def _get(self, keys: list[str], values: list[bytes], request: Request) -> Request:
+        self._wait(keys, values, request)
+        found = [self._values[key] for key in keys]
+        if sum(map(len, found)) > MAX_TOTAL:
+            raise InputError(f"{len(keys)} store keys of {sum(map(len, found))} bytes: at most {MAX_TOTAL} at once")
+        return {"values": found}
+
+    def _wait(self, keys: list[str], values: list[bytes], request: Request) -> Request:
+        def ready() -> bool:
+            return bool(self._over) or all(key in self._values for key in keys)
+
+        seconds = _seconds(request)
+        self._changed.wait_for(ready, seconds)
+        missing = [key for key in keys if key not in self._values]
+        if missing and self._over:
+            raise GangError(self._over)
+        if missing:
+            names = ", ".join(key[:100] for key in missing[:3])
+            raise DeadlineError(
+                f"{len(missing)} of {len(keys)} store keys not set within {seconds:g} s (first: {names}), "
+                f"in a gang of {self._world}; a rank is late, or set {TIMEOUT_KEY}"
+            )
+        return {}
+
+    def _add(self, keys: list[str], values: list[bytes], request: Request) -> Request:
+        number = int(self._values.get(keys[0], b"0")) + int(request["amount"])
+        self._put(keys[0], str(number).encode())  # as TCPStore stores it
+        return {"number": number}
+
+    def _append(self, keys: list[str], values: list[bytes], request: Request) -> Request:
+        self._put(keys[0], self._values.get(keys[0], b"") + values[0])
+        return {}
+
+    def _check(self, keys: list[str], values: list[bytes], request: Request) -> Request:
+        return {"yes": all(key in self._values for key in keys)}
+
+    def _compare_set(self, keys: list[str], values: list[bytes], request: Request) -> Request:
+        expected, desired = values
+        now = self._values.get(keys[0])
+        # As TCPStore: an absent key equals an empty expectation, and is not made by any other.
+        if now == expected or (now is None and not expected):
+            self._put(keys[0], desired)
+            now = desired
+        return {"values": [expected if now is None else now]}
+
+    def _delete(self, keys: list[str], values: list[bytes], request: Request) -> Request:
+        gone = self._values.pop(keys[0], None)
+        self._total -= len(gone or b"")
+        return {"yes": gone is not None}
+
+    def _count(self, keys: list[str], values: list[bytes], request: Request) -> Request:
+        return {"number": sum(key.startswith(keys[0]) for key in self._values)}
+
+    def _gather(self, keys: list[str], values: list[bytes], request: Request) -> Request:
+        """Every rank gives a value, once, and gets those of all, by rank. Nothing is left when all have got them."""
+        (key,), (value,), rank, seconds = keys, values, int(request["rank"]), _seconds(request)
+        gathering = self._gatherings.get(key) or _Gathering(threading.Condition(self._lock))
+        given = gathering.given
+        if not 0 <= rank < self._world or rank in given:
+            raise ProtocolError(f"store key {key[:200]}: nothing to gather from rank {rank}, or a second time")
+        self._count_in(key, value, b"")
+        self._gatherings[key] = gathering
+        given[rank] = value
+        if len(given) == self._world:
+            gathering.complete.notify_all()
+        gathering.complete.wait_for(lambda: bool(self._over) or len(given) == self._world, seconds)
+        if len(given) < self._world:
+            if self._over:
+                raise GangError(self._over)
+            missing = ", ".join(str(other) for other in range(self._world) if other not in given)
+            raise DeadlineError(
+                f"ranks {missing[:200]} of {self._world} gave nothing within {seconds:g} s: they are late; or set"
+                f" {TIMEOUT_KEY}"
+            )
+        gathering.taken += 1
+        if gathering.taken == self._world:
+            del self._gatherings[key]
+            self._total -= sum(map(len, given.values()))
+        return {"values": [given[other] for other in range(self._world)]}
+
+    _operations: dict[str, Callable[[Table, list[str], list[bytes], Request], Request]] = {
+        "set": _set,
+        "get": _get,
+        "wait": _wait,
+        "add": _add,
+        "append": _append,
+        "check": _check,
+        "compare_set": _compare_set,
+        "delete": _delete,
+        "count": _count,
+        "gather": _gather,
+    }
+
+
+def _seconds(request: Request) -> float:
+    return min(max(float(request["seconds"]), 0.0), MAX_WAIT)

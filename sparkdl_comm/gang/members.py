@@ -1,0 +1,65 @@
+"""The members of a gang, and the one exchange by which they learn of each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparkdl_comm.errors import GangError, InputError, ProtocolError
+
+#: Gives every rank's text, by rank, for this one's; has a deadline of its own.
+Exchange = Callable[[str], list[str]]
+
+
+@dataclass(frozen=True)
+class Rail:
+    """A NIC for collectives: its address, its network (10.0.1.0/24), and the port on which the rank listens there."""
+
+    address: str
+    network: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a rank told the others. `host`, `port`: where it listens. `nics`: NIC name -> address, of all that
+    are up. `rails`: see `Rail`. `payload`: what its caller shares (row count, fingerprint, address of the JVM)."""
+
+    rank: int
+    host: str
+    nics: dict[str, str]
+    port: int
+    rails: tuple[Rail, ...]
+    payload: dict[str, Any]
+
+
+def meet(me: Member, world: int, epoch: str, exchange: Exchange) -> tuple[Member, ...]:
+    """All members, by rank, `exchange` called once.
+
+    Raises InputError (the payload is no JSON), GangError (ranks that do not make a gang of this epoch), and what `exchange`
+    does.
+    """
+    try:
+        text = json.dumps({"epoch": epoch, **asdict(me)})
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise InputError(f"the gang's payload cannot be sent as JSON: {exc}") from exc
+    texts = exchange(text)
+    members: dict[int, Member] = {}
+    try:
+        for value in map(json.loads, texts):
+            theirs = value.pop("epoch")
+            member = Member(**{**value, "rails": tuple(Rail(**rail) for rail in value["rails"])})
+            if theirs != epoch:
+                raise GangError(f"rank {member.rank} is of gang epoch {theirs}, rank {me.rank} of {epoch}")
+            members[member.rank] = member
+    except (TypeError, KeyError, AttributeError, ValueError) as exc:
+        raise ProtocolError(f"the exchange gave rank {me.rank} something that is no member: {exc!r}") from exc
+    if len(texts) != world or sorted(members) != list(range(world)):
+        raise GangError(f"a gang of {world} ranks got {len(texts)} answers, from ranks {sorted(members)}")
+    return tuple(members[rank] for rank in range(world))
+
+
+def listed(ranks: Sequence[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -1,0 +1,290 @@
+"""torch.distributed's store over the gang's authenticated connections, in the place of its open TCPStore.
+
+The table lives at rank 0. A request is one JSON frame, with the sizes of the values, which follow as they are; its answer is
+likewise. A waiting request waits in rank 0's thread of that connection. A client takes an idle connection for each request or
+makes a new one, so a blocking `get` blocks no other thread's requests, and never the control plane. When the
+gang fails, all waits end with its failure.
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+from torch._C._distributed_c10d import Store  # torch.distributed.Store, by the name that is typed
+
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError
+from sparkdl_comm.gang.control import VERDICT_SECONDS
+from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.gang.handshake import Clock, encode_frame, hang_up, recv_frame, recv_into, send_all
+from sparkdl_comm.gang.key_value_store import MAX_TOTAL, MAX_VALUE, MAX_WAIT, Request, Table
+from sparkdl_comm.gang.listen import VISIT_SECONDS
+from sparkdl_comm.gang.tensors import STALL_SECONDS, pieces
+
+#: Bytes of a request's or reply's JSON: keys and sizes.
+MAX_HEADER = 4 << 20
+#: A client waits this much longer than it told rank 0 to, for the answer to come back. Rank 0's end is watched beside.
+SLACK_SECONDS = 30.0
+#: Up to here, values go out together with what announces them.
+_SMALL = 1 << 16
+_KIND = "store"
+Handler: TypeAlias = Callable[[socket.socket, int], None]
+
+
+class StoreService:
+    """A gang's stores at one rank: at rank 0 the table, elsewhere the connections to it."""
+
+    def __init__(
+        self,
+        rank: int,
+        world: int,
+        *,
+        serve: Callable[[str, Handler], None],
+        dial: Callable[[int, str, float], socket.socket],
+        check: Callable[[float], None],
+        clock: Clock,
+    ) -> None:
+        """``serve``, ``dial`` and ``check`` are the gang's."""
+        self._rank, self._dial, self._check, self._clock = rank, dial, check, clock
+        self._lock = threading.Lock()
+        self._idle: list[socket.socket] = []
+        self._all: set[socket.socket] = set()
+        self._over = False
+        self._closed = False
+        # C++ looks the Python methods up at each call: a store that Python has let go of would have none any
+        # more.
+        self._stores: list[GangStore] = []
+        self._table = Table(world) if rank == 0 else None
+        serve(_KIND, self._serve)
+
+    def open(self, prefix: str) -> GangStore:
+        store = GangStore(self, prefix)
+        self._stores.append(store)
+        return store
+
+    def ask(self, request: Request, seconds: float) -> Request:
+        """Send `request`, which may wait for `seconds`, to the table. Raises what `GangStore` says."""
+        self._check(0.0)
+        if self._table is not None:
+            reply = self._table.answer(request)
+        else:
+            clock = self._clock
+            try:
+                sock = self._borrow(clock() + VISIT_SECONDS)
+                try:
+                    _send(sock, request, clock)
+                    reply = _recv(sock, seconds + SLACK_SECONDS, clock)
+                except BaseException:
+                    self._drop(sock)
+                    raise
+                self._give_back(sock)
+            except OSError as exc:  # DeadlineError is one too
+                if isinstance(exc, GangError):
+                    self._check(0.0)
+                    raise
+                if self._closed:
+                    raise GangError("the gang is closed") from exc
+                self._check(VERDICT_SECONDS)
+                raise RankLostError(
+                    f"rank {self._rank} lost the store at rank 0 in {request['op']}: {exc}", rank=0
+                ) from exc
+        if "error" in reply:
+            self._check(VERDICT_SECONDS if reply["error"] == "GangError" else 0.0)
+            kinds = {kind.__name__: kind for kind in (DeadlineError, InputError, ProtocolError)}
+            kind = kinds.get(str(reply["error"]), GangError)
+            raise kind(f"store {request['op']}: {reply.get('message')}", rank=self._rank)
+        return reply
+
+    def gather(self, key: str, value: bytes, seconds: float) -> list[bytes]:
+        """What each rank gave for `key`, by rank, when all have; one trip to rank 0, and nothing stays there."""
+        request = {"op": "gather", "keys": [key], "values": [value], "seconds": seconds, "rank": self._rank}
+        return self.ask(request, seconds)["values"]
+
+    def fail(self, failure: Failure) -> None:
+        """The gang failed: end all waits. Quick, as it runs in the control thread."""
+        self._end(f"the gang failed: {failure.error}: {failure.message}")
+
+    def close(self) -> None:
+        self._closed = True
+        self._end("the gang is closed")
+
+    def sockets(self) -> list[socket.socket]:
+        return list(self._all)
+
+    def _end(self, why: str) -> None:
+        if self._table is not None:
+            self._table.end(why)
+        with self._lock:
+            self._over = True
+            for sock in self._all:
+                hang_up(sock)
+            for sock in self._idle:
+                sock.close()
+                self._all.discard(sock)
+            self._idle.clear()
+
+    def _borrow(self, deadline: float) -> socket.socket:
+        with self._lock:
+            if self._over:
+                raise ConnectionAbortedError("the gang is closed")
+            if self._idle:
+                return self._idle.pop()
+        sock = self._dial(0, _KIND, deadline)
+        self._keep(sock)
+        return sock
+
+    def _keep(self, sock: socket.socket) -> None:
+        with self._lock:
+            if not self._over:
+                self._all.add(sock)
+                return
+        sock.close()
+        raise ConnectionAbortedError("the gang is closed")
+
+    def _give_back(self, sock: socket.socket) -> None:
+        with self._lock:
+            if not self._over:
+                self._idle.append(sock)
+                return
+        self._drop(sock)
+
+    def _drop(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._all.discard(sock)
+        sock.close()
+
+    def _serve(self, sock: socket.socket, rank: int) -> None:
+        """Rank 0, one thread per connection: answers until the client goes away."""
+        if self._table is None:
+            raise GangError("the store is at rank 0")
+        clock = self._clock
+        self._keep(sock)
+        try:
+            while True:
+                try:
+                    request = _recv(sock, MAX_WAIT, clock)
+                except DeadlineError:
+                    continue  # idle for a day
+                if self._over:
+                    return
+                _send(sock, self._table.answer({**request, "rank": rank}), clock)
+        finally:
+            self._drop(sock)
+
+
+def _send(sock: socket.socket, message: Request, clock: Clock) -> None:
+    """Raises InputError for a value that the other side would refuse."""
+    values = message.get("values", [])
+    if any(len(value) > MAX_VALUE for value in values):
+        raise InputError(f"a store value of {max(map(len, values))} bytes: at most {MAX_VALUE}")
+    sizes = {"values": [len(value) for value in values], "crc32": functools.reduce(_add_crc, values, 0)}
+    head = encode_frame({**message, **sizes}, MAX_HEADER)
+    if sum(map(len, values)) <= _SMALL:
+        head, values = b"".join([head, *values]), []
+    send_all(sock, head, clock() + STALL_SECONDS, clock)
+    for value in values:
+        for piece in pieces(memoryview(value)):
+            send_all(sock, piece, clock() + STALL_SECONDS, clock)
+
+
+def _recv(sock: socket.socket, seconds: float, clock: Clock) -> Request:
+    """Raises GangError for sizes that are none, or over what a table may hold, before anything is allocated for them;
+    ProtocolError for damaged values."""
+    message = recv_frame(sock, MAX_HEADER, clock() + seconds, clock)
+    sizes = message.get("values", [])
+    if not isinstance(sizes, list) or not all(type(size) is int and 0 <= size <= MAX_VALUE for size in sizes):
+        raise GangError(f"peer announced store values of {sizes!r:.80} bytes: at most {MAX_VALUE} each")
+    if sum(sizes) > MAX_TOTAL:
+        raise GangError(f"peer announced store values of {sum(sizes)} bytes: more than {MAX_TOTAL}")
+    message["values"] = []
+    for size in sizes:
+        value = bytearray(size)
+        for piece in pieces(memoryview(value)):
+            recv_into(sock, piece, clock() + STALL_SECONDS, clock)
+        message["values"].append(bytes(value))
+    if message.pop("crc32", 0) != functools.reduce(_add_crc, message["values"], 0):
+        raise ProtocolError("peer sent store values with another checksum than their bytes have")
+    return message
+
+
+def _add_crc(crc: int, value: bytes) -> int:
+    return zlib.crc32(value, crc)
+
+
+class GangStore(Store):
+    """A `torch.distributed.Store`. Values are bytes, at most 4 MiB each; waits end after `timeout` (see
+    `set_timeout`).
+
+    Raises DeadlineError (a RuntimeError, as torch expects) when a key is not set in time, the gang's failure
+    when there is one, RankLostError without rank 0, InputError for what is too big, GangError when the gang
+    is closed.
+    """
+
+    timeout: timedelta  # C++ has it; `set_timeout` sets it
+
+    def __init__(self, service: StoreService, prefix: str) -> None:
+        super().__init__()
+        self._service = service
+        self._prefix = prefix + "/"
+
+    def _ask(self, op: str, keys: Sequence[str], wait: timedelta | None = None, **more: Any) -> Request:
+        seconds = 0.0 if wait is None else wait.total_seconds() or MAX_WAIT
+        request = {"op": op, "keys": [self._prefix + key for key in keys], "seconds": seconds, **more}
+        if "values" in more:
+            request["values"] = [_bytes(value) for value in more["values"]]
+        return self._service.ask(request, seconds)
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self._ask("set", [key], values=[value])
+
+    def get(self, key: str) -> bytes:
+        return self.multi_get([key])[0]
+
+    def add(self, key: str, value: int) -> int:
+        return int(self._ask("add", [key], amount=int(value))["number"])
+
+    def append(self, key: str, value: str | bytes) -> None:
+        self._ask("append", [key], values=[value])
+
+    def check(self, keys: list[str]) -> bool:
+        return bool(self._ask("check", keys)["yes"])
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        self._ask("wait", keys, self.timeout if timeout is None else timeout)
+
+    def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
+        reply = self._ask("compare_set", [key], values=[expected_value, desired_value])
+        return reply["values"][0]
+
+    def delete_key(self, key: str) -> bool:
+        return bool(self._ask("delete", [key])["yes"])
+
+    def num_keys(self) -> int:
+        return int(self._ask("count", [""])["number"])
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return self._ask("get", keys, self.timeout)["values"]
+
+    def multi_set(self, keys: list[str], values: Sequence[str | bytes]) -> None:
+        self._ask("set", keys, values=values)
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def clone(self) -> GangStore:
+        twin = self._service.open(self._prefix[:-1])
+        twin.set_timeout(self.timeout)
+        return twin
+
+    # What C++ calls these two.
+    deleteKey = delete_key  # noqa: N815
+    getNumKeys = num_keys  # noqa: N815
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

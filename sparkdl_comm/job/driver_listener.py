@@ -1,0 +1,226 @@
+"""The driver's listener: where the ranks of a gang meet (:mod:`sparkdl_comm.job.rendezvous`), and where rank 0 sends
+progress and printed lines while training, and the trained tensors at the end; not through Spark's task results, whose size is
+limited and which come only when the task is over. Rank 0's end is :mod:`sparkdl_comm.job.driver_client`.
+
+Frames from rank 0, after handshake and hello: `progress` and `log` (any number), `tensors` (a header, then raw bytes, then a
+frame with their CRC-32) or `failure`, `bye`. The driver answers the tensors with `received`, so that rank 0 does not end its
+task before they are there.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import torch
+
+from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, RankLostError, SparkdlCommError
+from sparkdl_comm.gang import handshake, listen
+from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.gang.handshake import TIMEOUT_KEY, Address, Clock, hang_up, recv_frame, send_frame
+from sparkdl_comm.gang.tensors import MAX_HEADER, STALL_SECONDS, allocate, pieces, raw
+from sparkdl_comm.job import rendezvous
+
+_DAY = 86400.0
+#: Of the hello.
+KIND = "driver"
+
+_log = logging.getLogger(__name__)
+
+OnProgress = Callable[[dict[str, Any]], None]
+#: Gets lines that rank 0 printed, and how many before them were dropped.
+OnLog = Callable[[list[str], int], None]
+
+
+def _ignore(lines: list[str], dropped: int) -> None:
+    pass
+
+
+class DriverListener:
+    """The driver's end. The ranks of gang epoch `epoch` meet here, and rank 0 keeps a connection; of another epoch none may
+    (None: rank 0's fixes it). `on_progress` and `on_log` are called from that connection's thread; what they raise is logged.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        ports: range | None,
+        secret: bytes,
+        on_progress: OnProgress,
+        *,
+        on_log: OnLog | None = None,
+        epoch: str | None = None,
+        world: int = 1,
+        timeout: float = 60.0,
+        bind: str | None = None,
+        max_bytes: int | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """Listens at once, on an address that `host` and `bind` say (see `listen.driver_addresses`); else ConfError.
+        `world`: ranks that meet, within `timeout` seconds of the first. `max_bytes`: most that the tensors may take; None:
+        the memory available when they come."""
+        self._on_progress = on_progress
+        self._on_log = on_log or _ignore
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._epoch = epoch
+        self._taken = self._closed = False
+        self._sock: socket.socket | None = None
+        self._tensors: dict[str, torch.Tensor] | None = None
+        self._error: SparkdlCommError | None = None
+        self._failure: Failure | None = None
+        ip, told = listen.driver_addresses(host, bind)
+        self._rendezvous = rendezvous.Rendezvous(world, timeout, clock)
+        self._door = listen.Door(ip, ports, secret, self._guest, clock)
+        #: For the ranks.
+        self.address: Address = (told, self._door.address[1])
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._thread = threading.Thread(target=self._accept, name="sparkdl-driver", daemon=True)
+        self._thread.start()
+
+    def tensors(self, deadline: float) -> dict[str, torch.Tensor]:
+        """The trained tensors, on the CPU. `deadline` is a value of the clock (`time.monotonic()`, seconds).
+
+        Raises DeadlineError, RankLostError (rank 0 went away before it had sent them), ProtocolError (wrong
+        header), GangError (it closed without sending any; the listener is closed).
+        """
+
+        def done() -> bool:
+            return self._tensors is not None or self._error is not None or self._closed
+
+        with self._changed:
+            self._changed.wait_for(done, max(0.0, deadline - self._clock()))
+            if self._tensors is not None:
+                return self._tensors
+            if self._error is not None:
+                raise self._error
+            if self._closed:
+                raise GangError("the driver's listener is closed")
+        state = "sent no model" if self._taken else "did not connect"
+        raise DeadlineError(f"rank 0 of gang epoch {self._epoch} {state} to the driver in time ({TIMEOUT_KEY})")
+
+    def failure(self, deadline: float) -> Failure | None:
+        """What rank 0 says stopped the gang; None if it says nothing until `deadline`, or is gone."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._failure or self._error or self._closed, max(0.0, deadline - self._clock())
+            )
+            return self._failure
+
+    def close(self) -> None:
+        """Stop listening and drop the connection; ranks that wait for others are told. May be repeated."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            sock, self._sock = self._sock, None
+            self._changed.notify_all()
+        if sock is not None:
+            hang_up(sock)
+        self._rendezvous.close()
+        self._wake_in.close()  # the thread's end becomes readable
+        self._thread.join(2.0)
+
+    def __enter__(self) -> DriverListener:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        poll = select.poll()
+        poll.register(self._door.sock, select.POLLIN)
+        poll.register(self._wake_out, select.POLLIN)
+        while not self._closed:
+            poll.poll(60_000)
+            self._door.admit()  # does nothing if there is nobody
+        self._door.close()
+        self._wake_out.close()
+
+    def _guest(self, sock: socket.socket, hello: dict[str, Any]) -> None:
+        kind, epoch = hello.get("kind"), hello.get("epoch")
+        known = kind in (KIND, rendezvous.KIND)
+        with self._changed:
+            if not known or not isinstance(epoch, str) or epoch != (self._epoch or epoch):
+                raise GangError(f"the driver expects gang epoch {self._epoch}, not {epoch!r:.80}")
+        if kind == rendezvous.KIND:
+            self._rendezvous.admit(sock, hello)
+        else:
+            self._serve(sock, epoch)
+
+    def _serve(self, sock: socket.socket, epoch: str) -> None:
+        """Rank 0's connection, to its end."""
+        with self._changed:
+            if self._taken or self._closed:
+                raise GangError(f"gang epoch {epoch} has its connection to the driver already")
+            self._epoch, self._taken, self._sock = epoch, True, sock
+        try:
+            # So that rank 0 knows at once whether it was taken.
+            send_frame(sock, {"type": "welcome"}, 64, self._clock() + listen.VISIT_SECONDS, self._clock)
+            self._receive(sock)
+            error: SparkdlCommError = GangError("rank 0 closed its channel without having sent the model")
+        except SparkdlCommError as exc:
+            error = exc
+        except OSError as exc:
+            error = RankLostError(f"rank 0 went away before it had sent the model: {exc}", rank=0)
+        except (RuntimeError, MemoryError) as exc:  # what torch raises when there is no room
+            error = GangError(f"the driver cannot take the model: {exc}")
+        sock.close()
+        with self._changed:
+            if self._sock is sock:  # else the listener is closed
+                self._sock = None
+                self._error = error
+                self._changed.notify_all()
+
+    def _receive(self, sock: socket.socket) -> None:
+        clock = self._clock
+        while True:
+            message = recv_frame(sock, MAX_HEADER, clock() + _DAY, clock)
+            kind = message.get("type")
+            if kind == "bye":
+                return
+            if kind == "tensors":
+                limit = psutil.virtual_memory().available if self._max_bytes is None else self._max_bytes
+                tensors = allocate(message, limit)
+                crc = 0
+                for tensor in tensors.values():
+                    for piece in pieces(raw(tensor)):
+                        if self._sock is not sock:  # the kernel takes more even after `hang_up`
+                            raise GangError("the driver waits for this model no longer")
+                        handshake.recv_into(sock, piece, clock() + STALL_SECONDS, clock)
+                        crc = zlib.crc32(piece, crc)
+                if recv_frame(sock, 64, clock() + STALL_SECONDS, clock) != {"crc32": crc}:
+                    raise GangError(
+                        "the trained model came with other bytes than rank 0 sent: something on the way is broken"
+                    )
+                with self._changed:
+                    if self._sock is sock:
+                        self._tensors = tensors
+                        self._changed.notify_all()
+                send_frame(sock, {"type": "received"}, 64, clock() + STALL_SECONDS, clock)
+            elif kind == "failure":
+                failure = Failure.from_dict(message.get("failure"))
+                with self._changed:
+                    if self._sock is sock:
+                        self._failure = failure
+                        self._changed.notify_all()
+            elif kind == "progress" and isinstance(message.get("progress"), dict):
+                self._show(self._on_progress, message["progress"])
+            elif kind == "log" and isinstance(message.get("lines"), list) and isinstance(message.get("dropped"), int):
+                self._show(self._on_log, message["lines"], message["dropped"])
+            else:
+                raise ProtocolError(f"rank 0 sent an unknown message {kind!r:.40}")
+
+    def _show(self, callback: Callable[..., None], *what: Any) -> None:
+        try:
+            callback(*what)
+        except Exception:  # noqa: BLE001 - it is the caller's, and the model must still arrive
+            _log.exception("what rank 0 sent could not be shown")

@@ -1,0 +1,68 @@
+"""The first thing that an executor's Python does: see whether it has this package. An import would end in a long traceback.
+
+Spark ships a function by the name of its module, which a Python without the module cannot load. So what is shipped begins
+with a function that needs nothing but Python: it imports the module, and tells what is missing in which Python.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pyspark import cloudpickle
+
+from sparkdl_comm.gang.failure import MARKER
+
+
+class FirstTouch:
+    """``function``, for ``mapInArrow``: where it arrives, its module is imported first, and an ImportError says if that fails;
+    of a ``rank`` as a Failure of the class ConfError."""
+
+    def __init__(self, function: Callable[[Any], Any], rank: bool) -> None:
+        self._function, self._rank = function, rank
+
+    def __call__(self, batches: Any) -> Any:
+        return self._function(batches)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Unpickled in this order.
+        return _second, (_Check(self._function.__module__, self._rank), self._function)
+
+
+class _Check:
+    def __init__(self, module: str, rank: bool) -> None:
+        self._module, self._rank = module, rank
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _check, (self._module, MARKER if self._rank else "")
+
+
+def _second(first: None, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return function
+
+
+def _check(module: str, marker: str) -> None:
+    """Shipped as code, so all that it uses is imported here. Raises what :meth:`Failure.find` reads, if there is a marker."""
+    import importlib
+    import json
+    import socket
+    import sys
+
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        message = (
+            f"the Python of executors, {sys.executable} (Python {sys.version.split()[0]}) on {socket.gethostname()}, lacks"
+            f" what sparkdl_comm needs: {error}. Install sparkdl_comm and its requirements there, or have executors use a"
+            " Python that has them: the environment variable PYSPARK_PYTHON, set before the session starts, or spark-submit"
+            " --conf spark.pyspark.python=...; spark.archives ships a packed environment"
+        )
+        if not marker:
+            raise ImportError(message) from None
+        failure = {"rank": 0, "step": None, "phase": "import", "error": "ConfError", "message": message}
+        text = json.dumps({**failure, "traceback": "", "secondary": False, "log": ""})
+        raise RuntimeError(marker + text) from None
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])

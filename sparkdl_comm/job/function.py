@@ -1,0 +1,113 @@
+"""What runs in each barrier task of a CommDistributor: the user's function, in a gang with a process group."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import cloudpickle
+import pyarrow as pa
+
+from sparkdl_comm.collectives.communicator import Communicator, installed
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.data.dataset import PartitionDataset
+from sparkdl_comm.gang import values
+from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.gang.handshake import Address
+from sparkdl_comm.gang.process_group import process_group
+from sparkdl_comm.job.task import LOADING, RankFn, RankTask
+
+
+@dataclass(frozen=True)
+class FunctionSpec:
+    """One run of a function. ``call``: the function, its arguments bound, pickled. ``on_rows``: it gets the rank's rows, a
+    PartitionDataset, as first argument. ``local``: ranks are processes of one machine. The rest as in TrainSpec."""
+
+    call: bytes = field(repr=False)
+    on_rows: bool
+    device: str
+    conf: CommConf
+    world: int
+    epoch_id: str
+    secret: bytes = field(repr=False)
+    driver_address: Address
+    local: bool = False
+
+
+def make_function_fn(spec: FunctionSpec) -> RankFn:
+    """The function for ``mapInArrow(…, RANK_SCHEMA, barrier=True)``, one task per rank."""
+
+    def run_rank(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import BarrierTaskContext
+
+        task = RankTask(spec, BarrierTaskContext.get())
+        run_function(spec, task, batches)
+        yield task.report("")
+
+    return run_rank
+
+
+def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.RecordBatch]) -> None:
+    """Runs the function; what it returns at rank 0 goes to the driver. A failure is told to the other ranks, and raised
+    with the *first* failure of the gang inside."""
+    phase = "set-up"
+    try:
+        with ExitStack() as stack:
+            try:
+                arguments = _arguments(spec, batches, stack)
+                device = task.device()
+                gang = task.join_gang({})
+                driver = task.connect_driver(stack)
+                stack.enter_context(process_group(gang, device, spec.conf.timeout, spec.local))
+                stack.enter_context(installed(Communicator(gang, device, spec.conf)))
+                phase = LOADING
+                # As Spark does with its own functions; only now, as it may import what keeps init_process_group.
+                call = cloudpickle.loads(spec.call)
+                phase = "train_fn"
+                result = call(*arguments)
+                phase = "result"
+                if driver is not None:
+                    driver.send_tensors(values.pack(result))
+                gang.outlast(spec.conf.timeout)
+            except (Exception, SystemExit) as exc:
+                raise task.failed(Failure.of(exc, task.rank, None, phase)) from exc
+    finally:
+        task.close()
+
+
+def _arguments(spec: FunctionSpec, batches: Iterator[pa.RecordBatch], stack: ExitStack) -> list[PartitionDataset]:
+    if spec.on_rows:
+        from pyspark import SparkFiles
+
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=SparkFiles.getRootDirectory()))
+        return [PartitionDataset(batches, Path(folder))]
+    for _ in batches:  # else Spark throws the Python worker away
+        pass
+    return []
+
+
+@dataclass(frozen=True)
+class Script:
+    """Runs the Python file ``path``, there on every executor, as ``python path *arguments`` would."""
+
+    path: str
+    arguments: tuple[str, ...]
+
+    def __call__(self) -> None:
+        argv, path = sys.argv, list(sys.path)
+        sys.argv = [self.path, *self.arguments]
+        sys.path.insert(0, os.path.dirname(os.path.abspath(self.path)))
+        try:
+            runpy.run_path(self.path, run_name="__main__")
+        except SystemExit as exc:
+            if exc.code:
+                raise
+        finally:
+            sys.argv = argv
+            sys.path[:] = path

@@ -1,0 +1,189 @@
+"""Ranks as processes of the driver's own machine, in place of Spark's tasks: ``local_mode`` of CommDistributor.
+
+1. The driver starts one Python process per rank, each with a socket of its own (no other process can reach it), and sends
+   its spec through it.
+2. A process ends with its report, or with the text of what it raised. When the driver goes away, so do the processes.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import IO, Any
+
+import cloudpickle
+
+from sparkdl_comm.errors import RankLostError
+from sparkdl_comm.gang.failure import MAX_JSON
+from sparkdl_comm.gang.handshake import FrameBuffer, recv_exact, send_all, send_frame
+from sparkdl_comm.job.function import FunctionSpec, run_function
+from sparkdl_comm.job.output import LINES
+from sparkdl_comm.job.task import RankTask
+
+HOST = "127.0.0.1"
+_MAX_FRAME = 2 * MAX_JSON
+#: Seconds that a process waits for its spec, which the driver sends at once.
+_START_SECONDS = 60.0
+#: Seconds that the other ranks have to end by themselves when one has failed.
+_GRACE = 10.0
+
+
+@dataclass
+class _Process:
+    """A rank as the driver sees it. ``ended``: its report or what it raised."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    sock: socket.socket
+    output: IO[bytes]
+    frames: FrameBuffer
+    ended: dict[str, Any] | None = None
+
+
+def run_locally(spec: FunctionSpec) -> list[str]:
+    """Run ``spec.world`` ranks, all at once, and wait for all of them; returns their reports.
+
+    :raises RuntimeError: a rank failed; with its failure inside, as a Spark task would raise it.
+    :raises RankLostError: a rank's process died without a word.
+    """
+    with _started(spec) as ranks, selectors.DefaultSelector() as selector:
+        for rank in ranks:
+            selector.register(rank.sock, selectors.EVENT_READ, rank)
+        give_up: float | None = None
+        while any(rank.ended is None for rank in ranks):
+            left = None if give_up is None else give_up - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            for key, _ in selector.select(left):
+                _receive(key.data)
+                if key.data.ended is not None:
+                    selector.unregister(key.fileobj)
+            if give_up is None and any(rank.ended is not None and "report" not in rank.ended for rank in ranks):
+                give_up = time.monotonic() + _GRACE
+        raised = [rank.ended["error"] for rank in ranks if rank.ended is not None and "error" in rank.ended]
+        if raised:
+            raise RuntimeError("\n".join(raised))
+        for rank in ranks:
+            if rank.ended is None or "report" not in rank.ended:
+                raise _lost(rank)
+        return [rank.ended["report"] for rank in ranks if rank.ended is not None]
+
+
+@contextmanager
+def _started(spec: FunctionSpec) -> Iterator[list[_Process]]:
+    pickled = cloudpickle.dumps(spec)
+    with ExitStack() as stack:
+        ranks = [_start(number, stack) for number in range(spec.world)]
+        for rank in ranks:
+            deadline = time.monotonic() + spec.conf.timeout
+            send_all(rank.sock, len(pickled).to_bytes(8, "big") + pickled, deadline)
+        yield ranks
+
+
+def _start(number: int, stack: ExitStack) -> _Process:
+    """Start a rank, which does not outlive ``stack``."""
+    # It imports what the driver can.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    output = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(number), str(theirs.fileno())],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[theirs.fileno()],
+        )
+    stack.callback(process.wait)
+    rank = _Process(number, process, ours, output, FrameBuffer(_MAX_FRAME))
+    stack.callback(_end, rank)
+    ours.setblocking(False)
+    return rank
+
+
+def _end(rank: _Process) -> None:
+    """A process that has said all ends by itself when its socket closes."""
+    if rank.ended is None:
+        rank.process.kill()
+    rank.sock.close()
+
+
+def _receive(rank: _Process) -> None:
+    try:
+        data = rank.sock.recv(1 << 16)
+    except ConnectionError:
+        data = b""
+    if not data:
+        rank.ended = rank.ended or {}
+        return
+    for message in rank.frames.feed(data):
+        rank.ended = message
+
+
+def _lost(rank: _Process) -> RankLostError:
+    size = rank.output.seek(0, os.SEEK_END)
+    rank.output.seek(max(0, size - MAX_JSON))
+    tail = rank.output.read().decode(errors="backslashreplace").splitlines()[-LINES:]
+    code = rank.process.poll()
+    how = "did not end" if code is None else f"ended with status {code}"
+    return RankLostError(
+        f"the process of rank {rank.rank} {how} without a word", rank=rank.rank, log_tail="\n".join(tail)
+    )
+
+
+class LocalContext:
+    """Does for a local rank what Spark's BarrierTaskContext does for one in an executor."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self._rank, self._world = rank, world
+
+    def partitionId(self) -> int:
+        return self._rank
+
+    def getTaskInfos(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(address=f"{HOST}:0")] * self._world
+
+    def resources(self) -> dict[str, Any]:
+        return {}
+
+
+def _end_with(sock: socket.socket) -> None:
+    """When the driver closes its end, or is gone, nobody waits for this process any more."""
+    poll = select.poll()
+    poll.register(sock, select.POLLRDHUP)
+    poll.poll()
+    os._exit(1)
+
+
+def main(rank: int, fd: int) -> None:
+    """One rank, to the end; ``fd``: its socket to the driver."""
+    sock = socket.socket(fileno=fd)
+    sock.setblocking(False)
+    deadline = time.monotonic() + _START_SECONDS
+    size = int.from_bytes(recv_exact(sock, 8, deadline), "big")
+    spec: FunctionSpec = cloudpickle.loads(recv_exact(sock, size, deadline))
+    threading.Thread(target=_end_with, args=(sock,), name="sparkdl-end", daemon=True).start()
+    seconds = spec.conf.timeout
+    task = RankTask(spec, LocalContext(rank, spec.world))
+    try:
+        run_function(spec, task, iter(()))
+    except RuntimeError as failed:
+        send_frame(sock, {"error": str(failed)}, _MAX_FRAME, time.monotonic() + seconds)
+    else:
+        send_frame(sock, {"report": ""}, _MAX_FRAME, time.monotonic() + seconds)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,197 @@
+"""What runs in each barrier task: one rank, from its rows to its report."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from sparkdl_comm.data.cache import Reading
+from sparkdl_comm.data.partitions import BatchPlan, lopsided
+from sparkdl_comm.errors import BridgeError, CallbackError, GangError, ModelError
+from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.job.driver_client import DriverClient
+from sparkdl_comm.job.summary import RankReport
+from sparkdl_comm.job.task import RankFn, RankTask
+from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.space import module_state
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.sync_batch_norm import synchronize
+from sparkdl_comm.strategies.base import Strategy
+from sparkdl_comm.strategies.registry import strategy_class
+from sparkdl_comm.train.checkpoint.restore import Restorer, describe
+from sparkdl_comm.train.checkpoint.saver import Saver
+from sparkdl_comm.train.loop import rng
+from sparkdl_comm.train.loop.training_loop import Progress, TrainingLoop
+from sparkdl_comm.train.spec import TrainSpec
+
+#: How long rank 0, which is done, waits for the others to be.
+_LEAVE_SECONDS = 30.0
+
+#: Seconds between two messages about progress.
+_TELL_EVERY = 0.2
+
+
+def make_rank_fn(spec: TrainSpec) -> RankFn:
+    """The function for ``mapInArrow(…, "rank int, report string", barrier=True)``, one task per rank."""
+
+    def run_rank(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import BarrierTaskContext
+
+        task = RankTask(spec, BarrierTaskContext.get())
+        report = Rank(spec, task).run(batches)
+        # Optimizers, schedulers and the strategy refer to each other in circles, and keep the segment alive.
+        gc.collect()
+        yield task.report(report.to_json())
+
+    return run_rank
+
+
+class Rank:
+    """One rank of a gang that trains."""
+
+    def __init__(self, spec: TrainSpec, task: RankTask) -> None:
+        self._spec = spec
+        self._task = task
+        self._rank = task.rank
+        self._progress = Progress()
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> RankReport:
+        """Trains. A failure is told to the other ranks, and raised with the *first* failure of the gang inside."""
+        try:
+            with ExitStack() as stack:
+                try:
+                    return self._train(batches, stack)
+                except (Exception, SystemExit) as exc:
+                    raise self._task.failed(self._failure(exc)) from exc
+        finally:
+            self._task.close()
+
+    def _failure(self, exc: BaseException) -> Failure:
+        # In these only the user's code runs (and strategy and SyncBatchNorm, which raise the classes named here): what it
+        # raises is never the echo of another rank's failure.
+        users = self._progress.phase in ("forward", "backward") and not isinstance(exc, (BridgeError, GangError))
+        own = users or isinstance(exc, CallbackError)
+        return Failure.of(
+            exc, self._rank, self._progress.number, self._progress.phase, secondary=False if own else None
+        )
+
+    def _train(self, batches: Iterator[pa.RecordBatch], stack: ExitStack) -> RankReport:
+        spec = self._spec
+        model = FlatModel(self._build_module())
+        reading = Reading(batches, spec.rows.for_model(model.module))
+        strategy = strategy_class(spec.conf)(spec.conf)
+        stack.callback(strategy.close)
+        gang = self._join_gang(reading, model, strategy)
+        accounts = [member.payload["data"] for member in gang.members]
+        rows = reading.rows(accounts)
+        gang.on_failure(lambda _: strategy.abort())
+        step_rows = spec.batch_size * spec.optimization.accumulation_steps
+        plan = BatchPlan.of([account["training"]["rows"] for account in accounts], step_rows)
+        driver = self._task.connect_driver(stack)
+        uneven = lopsided(plan.counts)
+        if driver is not None and uneven is not None:
+            driver.progress({"warning": uneven})
+        restorer = self._last_checkpoint(gang, model, strategy, driver, stack)
+        strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
+        stack.callback(model.release)
+        rng.seed(spec.seed, self._rank)
+        device = self._task.device()
+        together = synchronize(model.module, device, gang, spec.conf.timeout, stack)
+        loop = TrainingLoop(spec, gang, rows.training, plan, model, strategy, self._progress, rows.validation, together)
+        saver = self._go_on(loop, gang, restorer, stack)
+        resumed_at = self._progress.step
+        seconds = loop.run(_Teller(driver))
+        timeline = strategy.trace.report(gang, spec.conf.timeout) if strategy.trace is not None else None
+        if saver is not None:
+            saver.wait()
+        if driver is not None:
+            told = driver
+            driver.send_tensors(module_state.packed(model.module, lambda text: told.progress({"warning": text})))
+        gang.outlast(_LEAVE_SECONDS)
+        return RankReport(
+            rank=self._rank,
+            iterations=self._progress.step,
+            seconds=seconds,
+            phases=strategy.watch.seconds,
+            bytes=strategy.watch.bytes,
+            history=self._progress.history,
+            rows=rows.training.rows,
+            weights_sha256=hashlib.sha256(model.values.detach().cpu().numpy().data).hexdigest(),
+            output_shape=self._progress.output_shape,
+            resumed_at=resumed_at,
+            details=strategy.details(),
+            timeline=timeline,
+        )
+
+    def _last_checkpoint(
+        self, gang: Gang, model: FlatModel, strategy: Strategy, driver: DriverClient | None, stack: ExitStack
+    ) -> Restorer | None:
+        """Gives the model the parameters of the last checkpoint, if there is one. None without checkpoints at all."""
+        spec = self._spec
+        if spec.checkpoints is None:
+            return None
+        rows = [member.payload["data"]["sha256"] for member in gang.members]
+        run = describe(spec.checkpoints.run, spec, model, rows)
+        restorer = Restorer(spec.checkpoints, run, gang, strategy.sharded, spec.conf.timeout)
+        stack.callback(restorer.close)
+        restorer.find(lambda text: driver is not None and driver.progress({"warning": text}))
+        if restorer.step:
+            restorer.load_parameters(model)
+        return restorer
+
+    def _go_on(self, loop: TrainingLoop, gang: Gang, restorer: Restorer | None, stack: ExitStack) -> Saver | None:
+        """Gives the loop the state of the last checkpoint, and has it write new ones."""
+        spec = self._spec
+        if spec.checkpoints is None or restorer is None:
+            return None
+        if restorer.step:
+            restorer.load_state(loop)
+        saver = Saver(spec.checkpoints, restorer.run, gang, spec.conf.timeout)
+        stack.callback(saver.close)
+        loop.after_step = saver
+        return saver
+
+    def _build_module(self) -> torch.nn.Module:
+        torch.manual_seed(self._spec.seed)
+        module = self._spec.build_model()
+        module_state.check(module)
+        module_state.prove(module)
+        return module.to(self._task.device())
+
+    def _join_gang(self, reading: Reading, model: FlatModel, strategy: Strategy) -> Gang:
+        payload = {
+            "data": reading.account,
+            "model": model.fingerprint(),
+            "strategy": strategy.advertise(self._spec.epoch_id, self._rank),
+        }
+        gang = self._task.join_gang(payload)
+        different = [m.rank for m in gang.members if m.payload["model"] != gang.members[0].payload["model"]]
+        if different:
+            raise ModelError(
+                f"the model of ranks {different} begins with other weights than rank 0's: the factory must build the same"
+                " one everywhere (torch's generator is seeded with `seed` before it is called; use no other source)"
+            )
+        return gang
+
+
+class _Teller:
+    """Sends progress to the driver, now and then; nothing on ranks that have no connection to it."""
+
+    def __init__(self, driver: DriverClient | None) -> None:
+        self._driver = driver
+        self._last = 0.0
+
+    def __call__(self, progress: dict[str, Any]) -> None:
+        now = time.monotonic()
+        last_step = progress["step"] == progress["steps"]
+        if self._driver is not None and (last_step or now - self._last > _TELL_EVERY):
+            self._last = now
+            self._driver.progress(progress)

@@ -1,0 +1,163 @@
+"""Rendezvous: every rank registers with the driver's listener, which tells each what all have registered as soon as the last
+has come. Spark's own way, the barrier's all-gather, polls: it takes a second.
+
+1. A rank connects, proves the gang's secret and says hello (rank and gang epoch).
+2. It sends its registration: one frame of at most 1 MiB. Nothing more comes from it, so an EOF means that it died.
+3. The driver answers all of them at once: with everybody's registrations, or with the failure that nobody is to wait any
+   longer for: a rank died, the deadline has passed, or the driver gave the run up, as it does when a task fails.
+4. The connection ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from dataclasses import asdict
+from typing import Any
+
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError, SparkdlCommError
+from sparkdl_comm.gang.failure import MAX_JSON, Failure
+from sparkdl_comm.gang.handshake import TIMEOUT_KEY, Clock, encode_frame, recv_exact, recv_frame, send_all, send_frame
+from sparkdl_comm.gang.listen import HOST_KEY, MAX_HELLO, VISIT_SECONDS
+from sparkdl_comm.gang.members import listed
+
+#: Of the hello.
+KIND = "rendezvous"
+#: Bytes of one rank's registration.
+MAX_REGISTRATION = 1 << 20
+#: How much longer than the driver a rank waits, for the driver's word on who is missing.
+GRACE_SECONDS = 3.0
+PHASE = "join"
+
+
+class Rendezvous:
+    """The driver's end, for one gang. Thread-safe."""
+
+    def __init__(self, world: int, timeout: float, clock: Clock = time.monotonic) -> None:
+        """`timeout`: seconds that the other ranks have when the first one has come."""
+        self._world = world
+        self._timeout = timeout
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._texts: dict[int, str] = {}
+        self._waiting: list[socket.socket] = []
+        self._deadline = 0.0  # from the first registration on
+        self._answer: bytes | None = None
+
+    def admit(self, sock: socket.socket, hello: dict[str, Any]) -> None:
+        """Let the rank that said `hello` on `sock` take part; returns when it has its answer. Closes `sock`.
+
+        Raises GangError (refused), ProtocolError (its registration), DeadlineError, ConnectionError.
+        """
+        with sock:
+            registration = recv_frame(sock, MAX_REGISTRATION, self._clock() + VISIT_SECONDS, self._clock)
+            refusal = self._register(sock, hello.get("rank"), registration.get("text"))
+            answer = self._await_answer(sock, hello["rank"]) if refusal is None else _failed(refusal)
+            send_all(sock, answer, self._clock() + VISIT_SECONDS, self._clock)
+        if refusal is not None:
+            raise refusal
+
+    def close(self) -> None:
+        """Nobody is to wait any longer: the driver has given the run up, if not all have come."""
+        with self._lock:
+            missing = self._missing()
+            text = f"the driver gave the run up before {listed(missing)} of {self._world} had come to the rendezvous"
+            self._settle(_failed(GangError(text, rank=min(missing, default=None), phase=PHASE)))
+
+    def _register(self, sock: socket.socket, rank: Any, text: Any) -> SparkdlCommError | None:
+        """None, or why it cannot be."""
+        if type(rank) is not int or not 0 <= rank < self._world:
+            return GangError(f"no rank {rank!r:.20} in a gang of {self._world}", phase=PHASE)
+        if not isinstance(text, str):
+            return ProtocolError(f"rank {rank} sent no registration", rank=rank, phase=PHASE)
+        with self._lock:
+            if rank in self._texts:
+                return GangError(f"rank {rank} is there already", rank=rank, phase=PHASE)
+            if not self._texts:
+                self._deadline = self._clock() + self._timeout
+            self._texts[rank] = text
+            self._waiting.append(sock)
+            if not self._missing():
+                texts = [self._texts[each] for each in range(self._world)]
+                self._settle(encode_frame({"texts": texts}, self._world * MAX_REGISTRATION + MAX_HELLO))
+        return None
+
+    def _await_answer(self, sock: socket.socket, rank: int) -> bytes:
+        if self._answer is not None:
+            return self._answer
+        late: SparkdlCommError
+        try:
+            recv_exact(sock, 1, self._deadline, self._clock)
+            late = ProtocolError(f"rank {rank} sent more than its registration", rank=rank, phase=PHASE)
+        except DeadlineError:
+            with self._lock:
+                missing = self._missing()
+            late = DeadlineError(
+                f"{listed(missing)} of {self._world} did not come to the rendezvous at the driver within"
+                f" {self._timeout:g} s of the first rank: look at the log of the executor, set {TIMEOUT_KEY}, or, if the"
+                f" executor cannot reach the driver, {HOST_KEY}",
+                rank=min(missing, default=None),
+                phase=PHASE,
+            )
+        except ConnectionError as exc:  # also if it has been settled meanwhile
+            late = RankLostError(
+                f"rank {rank} died, or was cut off, while it waited for the other ranks: {exc}", rank=rank, phase=PHASE
+            )
+        with self._lock:
+            return self._settle(_failed(late))
+
+    def _missing(self) -> list[int]:
+        return [rank for rank in range(self._world) if rank not in self._texts]
+
+    def _settle(self, answer: bytes) -> bytes:
+        """The first answer stays, and wakes those who wait for it; returns it."""
+        if self._answer is None:
+            self._answer = answer
+            for sock in self._waiting:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RD)
+        return self._answer
+
+
+def _failed(error: SparkdlCommError) -> bytes:
+    failure = Failure.of(error, 0, phase=PHASE, secondary=True)
+    return encode_frame({"failure": asdict(failure)}, MAX_JSON + MAX_HELLO)
+
+
+def register(
+    sock: socket.socket,
+    rank: int,
+    world: int,
+    epoch: str,
+    text: str,
+    timeout: float,
+    clock: Clock = time.monotonic,
+) -> list[str]:
+    """The rank's end: what each rank registered, by rank; `text` is this one's. `sock`: an authenticated connection to the
+    driver's listener; it is closed.
+
+    Raises InputError (`text` is too long), GangError (refused; the driver is gone), and what ended the rendezvous:
+    DeadlineError naming the missing ranks, RankLostError.
+    """
+    with sock:
+        try:
+            registration = encode_frame({"text": text}, MAX_REGISTRATION)
+        except InputError as exc:
+            raise InputError(
+                f"what rank {rank} has to tell the others of its columns is {exc.message}: use fewer, such as one vector"
+            ) from exc
+        deadline = clock() + timeout + GRACE_SECONDS
+        try:
+            send_frame(sock, {"kind": KIND, "epoch": epoch, "rank": rank}, MAX_HELLO, deadline, clock)
+            send_all(sock, registration, deadline, clock)
+            answer = recv_frame(sock, world * MAX_REGISTRATION + 2 * MAX_JSON, deadline, clock)
+        except ConnectionError as exc:
+            raise GangError(f"the driver turned rank {rank} of gang epoch {epoch} away, or is gone: {exc}") from exc
+    if "failure" in answer:
+        raise Failure.from_dict(answer["failure"]).to_exception()
+    texts = answer.get("texts")
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        raise ProtocolError("the driver's answer at the rendezvous has no registrations")
+    return texts

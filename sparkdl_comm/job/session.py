@@ -1,0 +1,193 @@
+"""What a Spark session needs for this package, and the checks that it has it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from sparkdl_comm import plugin
+from sparkdl_comm.conf import KEYS, CommConf, as_text
+from sparkdl_comm.errors import ConfError, InputError
+
+_log = logging.getLogger(__name__)
+
+_ARROW = "spark.sql.execution.arrow.pyspark.enabled"
+_BARRIER_CHECK = "spark.scheduler.barrier.maxConcurrentTasksCheck.interval"
+_ANY_PORT = 15002  # nothing is sent there
+_ENCRYPTED = (
+    "spark.network.crypto.enabled",
+    "spark.ssl.rpc.enabled",
+    "spark.ssl.enabled",
+    "spark.authenticate.enableSaslEncryption",
+)
+
+
+def spark_conf(**settings: object) -> dict[str, str]:
+    """The settings a Spark session needs: ``SparkSession.builder.config(map=sparkdl_comm.spark_conf())``.
+
+    The driver's JVM outlives the sessions of its Python process. If it runs already, it gets the jar too, so that the next
+    session finds the plugin.
+
+    :param settings: fields of :class:`~sparkdl_comm.conf.CommConf` by name, such as ``slot_timeout="2min"``; or
+        ``slotTimeout``, as in the key.
+    :return: the jar that fits the pyspark in use, the plugin, a one-second check for barrier slots (Spark's
+        own default waits 15 s), Arrow, and ``settings`` under ``spark.sparkdl.comm.``.
+    :raises PluginError: there is no jar for this Spark; says which there are and how to build one.
+    :raises ConfError: an unknown setting or a bad value.
+    """
+    given, settings = settings, {}
+    for name, value in given.items():
+        field = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+        if field in settings:
+            raise ConfError(f"spark_conf: {field} given twice, by {' and '.join(given)}")
+        settings[field] = value
+    CommConf.from_mapping({}, **settings)
+    jar = plugin.jar_for(pyspark.__version__, plugin.JARS)
+    _add_to_running_jvm(jar)
+    conf = {
+        "spark.jars": str(jar),
+        "spark.plugins": plugin.CLASS,
+        _BARRIER_CHECK: "1s",
+        _ARROW: "true",
+    }
+    conf.update({key.full: as_text(settings[key.field]) for key in KEYS if settings.get(key.field) is not None})
+    return conf
+
+
+def _add_to_running_jvm(jar: Path) -> None:
+    """``spark.jars`` reaches the driver's class path only when its JVM starts."""
+    gateway: Any = SparkContext._gateway
+    if gateway is None:
+        return
+    loader = gateway.jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    if is_instance_of(gateway, loader, "org.apache.spark.util.MutableURLClassLoader"):
+        loader.addURL(gateway.jvm.java.io.File(str(jar)).toURI().toURL())
+
+
+def is_classic(spark: SparkSession) -> bool:
+    """Whether the session has its driver's JVM in this process, unlike one of Spark Connect."""
+    return hasattr(spark, "_jsparkSession")
+
+
+def session_of(dataset: Any) -> SparkSession:
+    """The session of a DataFrame of Spark. :class:`InputError` if it is something else."""
+    if not hasattr(dataset, "sparkSession"):
+        raise InputError(
+            f"a Spark DataFrame is needed, not {type(dataset).__module__}.{type(dataset).__qualname__}; pandas' becomes one"
+            " by spark.createDataFrame(...)"
+        )
+    return dataset.sparkSession
+
+
+def use_own_python(spark: SparkSession) -> None:
+    """Where driver and executors are on one machine (local, local-cluster), have tasks run by the driver's own Python, in
+    place of whatever ``python3`` is on the PATH; unless the user named one, by PYSPARK_PYTHON or spark.pyspark.python."""
+    if not is_classic(spark) or not (spark.sparkContext.master or "").startswith("local"):
+        return
+    named = os.environ.get("PYSPARK_PYTHON") or application_conf(spark).get("spark.pyspark.python")
+    if not named and sys.executable:
+        # The setting would come too late, as PySpark reads only the variable, and that once.
+        spark.sparkContext.pythonExec = sys.executable
+
+
+def session_conf(spark: SparkSession) -> dict[str, str]:
+    """All settings of the session, those made at run time included. Runs no job."""
+    return {row[0]: row[1] for row in spark.sql("SET").collect()}
+
+
+def application_conf(spark: SparkSession) -> dict[str, str]:
+    """The settings with which the application started: these decide about jars, plugins and executors."""
+    return dict(spark.sparkContext.getConf().getAll()) if is_classic(spark) else session_conf(spark)
+
+
+def driver_host(spark: SparkSession, conf: CommConf) -> str:
+    """The name or address by which executors reach this process.
+
+    :raises ConfError: the Spark Connect server's name does not resolve here.
+    """
+    if conf.driver_host:
+        return conf.driver_host
+    if is_classic(spark):
+        return spark.conf.get("spark.driver.host") or "localhost"
+    server = spark.client.host
+    try:
+        family, _, _, _, address = socket.getaddrinfo(server, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as towards:
+            towards.connect(address)
+            return towards.getsockname()[0]
+    except OSError as error:
+        raise ConfError(
+            f"no address of this machine towards the Spark Connect server {server} ({error}); set "
+            "spark.sparkdl.comm.driver.host to one that executors reach"
+        ) from error
+
+
+def driver_bind(spark: SparkSession) -> str | None:
+    """Where Spark's driver listens, if that is set apart from the address by which executors reach it (NAT, containers)."""
+    return application_conf(spark).get("spark.driver.bindAddress") if is_classic(spark) else None
+
+
+def check_dynamic_allocation(spark: SparkSession) -> None:
+    """:class:`ConfError` if executors may come and go: Spark does not run barrier stages then."""
+    if application_conf(spark).get("spark.dynamicAllocation.enabled", "false").lower() == "true":
+        raise ConfError(
+            "spark.dynamicAllocation.enabled=true: a gang of workers needs executors that stay. Start the "
+            "session with spark.dynamicAllocation.enabled=false and spark.executor.instances set"
+        )
+
+
+def check_plugin(spark: SparkSession) -> None:
+    """:class:`PluginError` if the plugin is not loaded, or its jar was built for another Spark or Scala."""
+    scala = None
+    if is_classic(spark):
+        jvm: Any = spark.sparkContext._jvm
+        scala = jvm.scala.util.Properties.versionNumberString()
+    plugin.check_conf(application_conf(spark), spark.version, scala)
+
+
+def shared_directory(spark: SparkSession, path: str, param: str) -> str:
+    """A directory as executors are to be told of it: a local path, or a URI for Hadoop, which needs the plugin there.
+
+    :param path: as Spark takes it: without a scheme it lies in ``spark.hadoop.fs.defaultFS``.
+    :param param: the Param that it comes from.
+    :raises ConfError: there is no such file system, or a client of Spark Connect gave no scheme.
+    :raises PluginError: the plugin is needed, and is not loaded, or is another Spark's.
+    """
+    if is_classic(spark):
+        jvm: Any = spark.sparkContext._jvm
+        try:
+            given = jvm.org.apache.hadoop.fs.Path(path)
+            hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+            path = given.getFileSystem(hadoop).makeQualified(given).toString()
+        except Py4JJavaError as error:
+            raise ConfError(f"{param}={path}: {error.java_exception.toString()}") from error
+    elif not re.match(r"[A-Za-z][\w+.-]*:", path):
+        raise ConfError(f"{param}={path}: begin it with the file system's scheme, such as file: or hdfs:")
+    if path.startswith("file:"):
+        return "/" + path.removeprefix("file:").lstrip("/")
+    check_plugin(spark)
+    return path
+
+
+def tell_clear(spark: SparkSession, what: str) -> None:
+    """Say so if Spark is to encrypt what it sends: ``what`` travels between ranks and driver beside Spark, in clear."""
+    conf = application_conf(spark)
+    asked = [key for key in _ENCRYPTED if conf.get(key, "false").lower() == "true"]
+    if asked:
+        _log.warning(
+            "%s=true is about what Spark sends: %s travel in clear, beside Spark. Use a network that you trust (README,"
+            " Security)",
+            asked[0],
+            what,
+        )

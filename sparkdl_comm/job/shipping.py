@@ -1,0 +1,129 @@
+"""A module on its way to executors: there once per executor, made once per Python worker."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+import re
+import sys
+import tempfile
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from pyspark import Broadcast, SparkFiles, cloudpickle
+from pyspark.sql import SparkSession
+
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.job.session import is_classic
+from sparkdl_comm.optim.optimization import ModelLike
+
+
+def missing_module(message: str) -> ModelError:
+    """What to do about a module of the user's that executors do not have. ``message``: of the ModuleNotFoundError there."""
+    match = re.search(r"No module named '([^']*)'", message)
+    name = match[1] if match else ""
+    top = sys.modules.get(name.partition(".")[0])
+    file = Path(getattr(top, "__file__", None) or f"{name.partition('.')[0]}.py")
+    what = f"a zip of {file.parent}" if file.name == "__init__.py" else str(file)
+    return ModelError(
+        f"executors have no module {name!r}, which the model, function or another argument is from. Give them {what}:"
+        " spark.sparkContext.addPyFile(path) before fit or run, spark-submit --py-files, or on Spark Connect"
+        " spark.addArtifacts(path, pyfile=True); a library is better installed there"
+    )
+
+
+class Shipped:
+    """A module to broadcast. What executors find in the broadcast is the module itself.
+
+    Spark pickles the value of a broadcast without cloudpickle, so that a class from a notebook would not
+    arrive.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (cloudpickle.dumps(self.module),)
+
+
+def add_file(spark: SparkSession, path: Path) -> str:
+    """Give the tasks of a Spark Connect session a file, which the server keeps until the session ends.
+
+    :return: the name by which ``SparkFiles.get`` finds it.
+    """
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".sparkdl-") as folder:
+        unique = Path(folder, f"sparkdl-{uuid.uuid4().hex}")
+        unique.hardlink_to(path)
+        spark.addArtifacts(str(unique), file=True)
+    return unique.name
+
+
+@dataclass(frozen=True)
+class SessionModule:
+    """A module for the tasks of a Spark Connect session, which has no broadcasts, and whose messages are limited to 128 MiB.
+
+    ``weights``: name of the session's file with its parameters and dense buffers, safetensors. ``empty``: the module with
+    tensors of the same shapes that take no memory; Spark ships it with the function that uses it.
+    """
+
+    weights: str
+    empty: torch.nn.Module = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, spark: SparkSession, module: torch.nn.Module) -> SessionModule:
+        tensors = _tensors(module)
+        empty = {id(tensor): _empty(tensor) for tensor in tensors.values()}
+        with tempfile.TemporaryDirectory(prefix="sparkdl-ship-") as folder:
+            file = Path(folder, "weights")
+            safetensors.torch.save_file({name: _own(tensor) for name, tensor in tensors.items()}, file)
+            return cls(add_file(spark, file), copy.deepcopy(module, empty))
+
+    def __call__(self) -> torch.nn.Module:
+        """The module; once, as it is made of ``empty``."""
+        weights = safetensors.torch.load_file(SparkFiles.get(self.weights))
+        for name, tensor in _tensors(self.empty).items():
+            tensor.data = weights[name]
+        return self.empty
+
+    @property
+    def value(self) -> torch.nn.Module:
+        """The module, the same for all tasks of a Python worker."""
+        return _made(self)
+
+
+@functools.lru_cache(maxsize=1)
+def _made(module: SessionModule) -> torch.nn.Module:
+    return module()
+
+
+def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers that are dense, as safetensors takes them; those that are shared once."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: tensor for name, tensor in tensors.items() if tensor.layout == torch.strided}
+
+
+def _empty(tensor: torch.Tensor) -> torch.Tensor:
+    shape = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
+    return torch.nn.Parameter(shape, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else shape
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """Memory of its own, as safetensors wants it."""
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def for_tasks(spark: SparkSession, model: ModelLike) -> ModelLike:
+    """What tasks that train make the model of: itself, or of a module the parts in which Spark Connect ships it."""
+    return model if is_classic(spark) or not isinstance(model, torch.nn.Module) else SessionModule.of(spark, model)
+
+
+def ship(spark: SparkSession, module: torch.nn.Module) -> Broadcast[Any] | SessionModule:
+    """What tasks that score get the module from, as ``value``."""
+    if is_classic(spark):
+        return spark.sparkContext.broadcast(Shipped(module))
+    return SessionModule.of(spark, module)

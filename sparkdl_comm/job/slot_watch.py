@@ -1,0 +1,89 @@
+"""Noticing that a gang's tasks do not start, because other jobs hold the slots: Spark would let them wait for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+import time
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+
+from sparkdl_comm.errors import SlotsError
+from sparkdl_comm.job.session import is_classic
+from sparkdl_comm.job.slots import slots_now
+
+_POLL_SECONDS = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+class SlotWatch:
+    """While it is entered, the jobs that this thread starts are cancelled when none of the tasks of a stage runs for
+    ``timeout`` seconds. A client of Spark Connect cannot see that: nothing is watched there."""
+
+    def __init__(self, spark: SparkSession, ranks: int, timeout: float) -> None:
+        self._spark, self._ranks, self._timeout = spark, ranks, timeout
+        self._tag = f"sparkdl-{secrets.token_hex(8)}"
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="sparkdl-slots", daemon=True)
+        #: Why the jobs were cancelled, if they were.
+        self.error: SlotsError | None = None
+
+    def __enter__(self) -> SlotWatch:
+        if is_classic(self._spark):
+            self._spark.sparkContext.addJobTag(self._tag)
+            self._thread.start()
+        return self
+
+    def satisfied(self) -> None:
+        """The tasks run: no more looking, as Spark's own books can be wrong when it drops events."""
+        self._over.set()
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        if is_classic(self._spark):
+            self._thread.join()
+            with contextlib.suppress(Py4JError):  # the application has ended, with its JVM
+                self._spark.sparkContext.removeJobTag(self._tag)
+
+    def _watch(self) -> None:
+        try:
+            self._look()
+        except Py4JError:  # the application ends, and our jobs with it
+            _log.debug("slots are watched no longer", exc_info=True)
+
+    def _look(self) -> None:
+        since: float | None = None
+        while not self._over.wait(_POLL_SECONDS):
+            now = time.monotonic()
+            if not self._starved():
+                since = None
+            elif since is None:
+                since = now
+            elif now - since > self._timeout:
+                self.error = SlotsError(
+                    f"{self._ranks} ranks waited {self._timeout:g} s (spark.sparkdl.comm.slotTimeout) for as many free slots:"
+                    f" the cluster has {slots_now(self._spark)}, and {self._busy()} tasks of other jobs are running. Wait for"
+                    " these, set num_workers to less, or start the session with more executors or cores"
+                )
+                self._spark.sparkContext.cancelJobsWithTag(self._tag)
+                return
+
+    def _starved(self) -> bool:
+        """Whether a stage of ours could run, and no task of it does."""
+        tracker = self._spark.sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in self._scala_tracker().getJobIdsForTag(self._tag)]
+        ours = {stage for job in jobs if job is not None for stage in job.stageIds}
+        stages = [tracker.getStageInfo(stage) for stage in ours.intersection(tracker.getActiveStageIds())]
+        return any(stage is not None and stage.numActiveTasks == 0 for stage in stages)
+
+    def _busy(self) -> int:
+        return sum(executor.numRunningTasks() for executor in self._scala_tracker().getExecutorInfos())
+
+    def _scala_tracker(self) -> Any:
+        context: Any = self._spark.sparkContext._jsc.sc()
+        return context.statusTracker()

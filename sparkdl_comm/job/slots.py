@@ -1,0 +1,149 @@
+"""Slots: how many ranks the cluster has room for, and how many threads each of them gets."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sparkdl_comm.errors import SlotsError
+from sparkdl_comm.job.session import application_conf, is_classic, session_conf
+
+_log = logging.getLogger(__name__)
+
+_THREADS = "spark.executorEnv.OMP_NUM_THREADS"
+_TASK_RESOURCE = re.compile(r"spark\.task\.resource\.(.+)\.amount")
+#: Seconds of waiting for executors after which that is said.
+_QUIET_SECONDS = 2.0
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
+
+
+def check_slots(
+    spark: SparkSession,
+    num_workers: int | None,
+    timeout: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> int:
+    """The number of workers: ``num_workers``, or one per slot of the cluster if that is None.
+
+    A slot is room for one task (``spark.task.cpus`` cores, and GPUs if tasks ask for them). Executors that
+    are still registering are waited for, at most ``timeout`` seconds.
+
+    :raises SlotsError: fewer slots than workers; says how many there are and which settings give more.
+    """
+    if not is_classic(spark):  # it cannot ask for the executors there are; Spark itself counts before it starts ranks
+        conf = session_conf(spark)
+        wanted = num_workers or _expected_slots(conf, conf.get("spark.master", ""))
+        if wanted is None:
+            raise SlotsError(
+                "num_workers: set it; a Spark Connect client cannot know the number of slots unless "
+                "spark.executor.instances and spark.executor.cores are set"
+            )
+        return wanted
+    master = spark.sparkContext.master or ""
+    expected = _expected_slots(application_conf(spark), master)
+    wanted = num_workers or expected or 1
+    began, told = clock(), False
+    slots = _slots(spark)
+    while slots < wanted and clock() - began < timeout and not (expected and slots >= expected):
+        if not told and clock() - began >= _QUIET_SECONDS:
+            told = True
+            _log.warning(
+                "waiting for executors: %d slots of %d so far, for up to %g s (spark.sparkdl.comm.slotTimeout)",
+                slots,
+                wanted,
+                timeout,
+            )
+        sleep(0.2)
+        slots = _slots(spark)
+    if slots < (num_workers or 1):
+        conf = application_conf(spark)
+        shown = ", ".join(
+            f"{key}={conf.get(key, 'not set')}"
+            for key in (
+                "spark.executor.instances",
+                "spark.executor.cores",
+                "spark.cores.max",
+                "spark.task.cpus",
+                *(key for key in conf if ".resource." in key),
+            )
+        )
+        raise SlotsError(
+            f"num_workers={num_workers or 'all slots'}, but the cluster (master {master}) "
+            f"has {slots} slots after {clock() - began:.1f} s (executors that are still to come are waited for up to "
+            f"{timeout:g} s, spark.sparkdl.comm.slotTimeout). All workers must run at once: ask for fewer workers, or start "
+            f"the session with more executors or cores. Now: {shown}"
+        )
+    return num_workers or slots
+
+
+def tell_threads(spark: SparkSession, ranks: int) -> None:
+    """Say so if ranks compute with fewer threads than there are cores for each of them: Spark has a task's Python compute with
+    ``spark.task.cpus``."""
+    conf = application_conf(spark)
+    cpus = int(conf.get("spark.task.cpus", "1"))
+    slots = [slots_now(spark), _expected_slots(_cores_only(conf), conf.get("spark.master", ""))]
+    cores = max((count for count in slots if count is not None), default=ranks) * cpus
+    if cores // ranks > cpus and _THREADS not in conf:
+        _log.warning(
+            "each of the %d ranks computes with %d of the %d cores there are for it: start the session with"
+            " spark.task.cpus=%d, or with %s=%d",
+            ranks,
+            cpus,
+            cores // ranks,
+            cores // ranks,
+            _THREADS,
+            cores // ranks,
+        )
+
+
+def _cores_only(conf: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in conf.items() if _TASK_RESOURCE.fullmatch(key) is None}
+
+
+def slots_now(spark: SparkSession) -> int | None:
+    """How many tasks the executors registered now can run at once; None: a Spark Connect client cannot know."""
+    return _slots(spark) if is_classic(spark) else None
+
+
+def executors(spark: SparkSession) -> set[str]:
+    """Addresses of the executors that are registered now, each different from those of executors that are gone. Empty for a
+    Spark Connect client, which cannot know."""
+    if not is_classic(spark):
+        return set()
+    context: Any = spark.sparkContext._jsc.sc()
+    return set(context.getExecutorMemoryStatus().keys().mkString(" ").split())
+
+
+def _slots(spark: SparkSession) -> int:
+    """Tasks of the default resource profile that the executors registered now can run at once."""
+    context: Any = spark.sparkContext._jsc.sc()
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+def _expected_slots(conf: Mapping[str, str], master: str) -> int | None:
+    """Slots there will be once all executors are there, as far as the settings tell."""
+    cluster = _LOCAL_CLUSTER.fullmatch(master.strip())
+    if cluster:
+        return int(cluster[1]) * _slots_per_executor(conf, conf.get("spark.executor.cores", cluster[2]))
+    if master.startswith("local"):
+        return 1
+    if "spark.executor.instances" in conf and "spark.executor.cores" in conf:
+        return int(conf["spark.executor.instances"]) * _slots_per_executor(conf, conf["spark.executor.cores"])
+    return None
+
+
+def _slots_per_executor(conf: Mapping[str, str], cores: str) -> int:
+    """By its cores and by its GPUs, or other resources, of which a task may take a fraction."""
+    slots = [int(cores) // int(conf.get("spark.task.cpus", "1"))]
+    for key, text in conf.items():
+        resource = _TASK_RESOURCE.fullmatch(key)
+        if resource is not None and float(text) > 0:
+            there, taken = int(conf.get(f"spark.executor.resource.{resource[1]}.amount", "0")), float(text)
+            slots.append(there * int(1 / taken) if taken < 1 else there // int(taken))
+    return min(slots)

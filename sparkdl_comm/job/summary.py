@@ -1,0 +1,104 @@
+"""What each rank reports at the end, and the summary of the run that the driver makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sparkdl_comm.errors import GangError
+from sparkdl_comm.train.loop.output_shape import OutputShape
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """One rank's account of a run; its JSON is the ``report`` column of the rank's row.
+
+    ``iterations``: steps done, ``resumed_at`` of them before the checkpoint from which this run went on. ``seconds``: time in
+    the others. ``phases``: seconds in total by phase (pull,
+    forward, backward, push, aggregate, update). ``bytes``: over the network, ``pull`` and ``push``.
+    ``history``: a row per epoch; its ``loss`` is this rank's part of the epoch's mean loss, the sum of these over the
+    ranks, and all else is the same on all ranks but for the time.
+    ``rows``: of this rank, that were trained on. ``weights_sha256``: of the trained tensors. ``output_shape``: shape of the
+    model's output for one row, by name if there are several; None if the rank saw no row. ``details``: what the strategy has
+    to say, for the summary. ``timeline``: see :meth:`sparkdl_comm.strategies.trace.Trace.report`; None if nothing was traced.
+    """
+
+    rank: int
+    iterations: int
+    seconds: float
+    phases: dict[str, float]
+    bytes: dict[str, int]
+    history: list[dict[str, Any]]
+    rows: int
+    weights_sha256: str
+    output_shape: OutputShape | None = field(default=None)
+    resumed_at: int = 0
+    details: dict[str, Any] = field(default_factory=dict)
+    timeline: dict[str, Any] | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> RankReport:
+        return cls(**json.loads(text))
+
+
+def check(reports: Sequence[RankReport], world: int) -> None:
+    """:class:`GangError` unless every rank reported once and all ended with the same weights."""
+    ranks = sorted(report.rank for report in reports)
+    if ranks != list(range(world)):
+        raise GangError(f"{world} ranks were started, but reports came from {ranks}")
+    hashes = {report.weights_sha256 for report in reports}
+    if len(hashes) > 1:
+        shown = ", ".join(f"rank {report.rank}: {report.weights_sha256[:12]}" for report in reports)
+        raise GangError(f"the ranks ended with different weights (sha256: {shown})")
+
+
+def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[str, Any]:
+    """The run in numbers, ready for JSON.
+
+    :return: ``strategy``, ``world``, ``iterations``, ``resumed_at`` (how many of them were in the checkpoint
+        from which the run went on), ``seconds_per_iteration`` (of the slowest rank),
+        ``iterations_per_second``, ``phases`` (seconds per iteration, mean over ranks), ``bytes`` (``pull``
+        and ``push``, all ranks, whole run), ``rows`` (trained on, all ranks), ``history`` (see :func:`merged_history`),
+        under fp16 ``skipped_steps`` (by the optimizer), the ``details`` of rank 0, and if iterations were traced
+        ``timeline``, of all ranks (see :class:`sparkdl_comm.report.timeline.Timeline`).
+    :raises GangError: see :func:`check`.
+    """
+    check(reports, world)
+    first = min(reports, key=lambda report: report.rank)
+    iterations = max(first.iterations - first.resumed_at, 1)
+    seconds = max(report.seconds for report in reports) / iterations
+    phases = {name for report in reports for name in report.phases}
+    kinds = {"pull", "push"}.union(*(report.bytes for report in reports))
+    skipped = [row["skipped_steps"] for row in first.history if "skipped_steps" in row]
+    traced = {"timeline": [report.timeline for report in sorted(reports, key=lambda report: report.rank)]}
+    return {
+        "strategy": strategy,
+        "world": world,
+        "iterations": first.iterations,
+        "resumed_at": first.resumed_at,
+        "seconds_per_iteration": seconds,
+        "iterations_per_second": 1 / seconds if seconds > 0 else 0.0,
+        "phases": {
+            name: sum(report.phases.get(name, 0.0) for report in reports) / world / iterations
+            for name in sorted(phases)
+        },
+        "bytes": {kind: sum(report.bytes.get(kind, 0) for report in reports) for kind in sorted(kinds)},
+        "rows": sum(report.rows for report in reports),
+        "history": merged_history(reports),
+        **({"skipped_steps": sum(skipped)} if skipped else {}),
+        **first.details,
+        **(traced if first.timeline is not None else {}),
+    }
+
+
+def merged_history(reports: Sequence[RankReport]) -> list[dict[str, Any]]:
+    """A row per epoch: ``epoch`` (from 1), ``step`` (done by then), ``loss`` (mean over the epoch's steps, but for those that
+    fp16 made the optimizer skip: ``skipped_steps``), ``lr`` (of the first parameter group), ``seconds`` (of rank 0), and what
+    was evaluated at its end: ``val_loss`` and metrics by name."""
+    by_rank = [report.history for report in sorted(reports, key=lambda report: report.rank)]
+    return [{**rows[0], "loss": sum(row["loss"] for row in rows)} for rows in zip(*by_rank, strict=True)]

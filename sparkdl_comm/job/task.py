@@ -1,0 +1,155 @@
+"""A rank as Spark sees it, one barrier task, and what every rank does whatever it is there for: meets the others at the
+driver's listener, joins the gang, stays connected to the driver if it is rank 0, and says why it failed."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+import torch
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import GangError, RankLostError, SlotsError
+from sparkdl_comm.gang import handshake
+from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.gang.handshake import Address
+from sparkdl_comm.job import rendezvous
+from sparkdl_comm.job.driver_client import DriverClient
+from sparkdl_comm.job.output import OutputTail
+
+#: What the function of a rank's task returns: one row.
+RANK_SCHEMA = "rank int, report string"
+#: The phase in which a user's function is unpickled.
+LOADING = "loading"
+#: The function of a rank's task: from its rows to the row of :data:`RANK_SCHEMA`.
+RankFn: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class GangSpec(Protocol):
+    """What a rank must know of its gang; see :class:`sparkdl_comm.train.spec.TrainSpec`."""
+
+    @property
+    def world(self) -> int: ...
+    @property
+    def conf(self) -> CommConf: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def epoch_id(self) -> str: ...
+    @property
+    def secret(self) -> bytes: ...
+    @property
+    def driver_address(self) -> Address: ...
+
+
+class RankTask:
+    """One rank's task; `context` is Spark's BarrierTaskContext. To be closed: it holds the process's output."""
+
+    def __init__(self, spec: GangSpec, context: Any) -> None:
+        self._spec = spec
+        self._context = context
+        self.rank: int = context.partitionId()
+        self.gang: Gang | None = None
+        self._driver: DriverClient | None = None
+        self._output = OutputTail()
+
+    def report(self, report: str) -> pa.RecordBatch:
+        """The row that the task ends with."""
+        return pa.RecordBatch.from_arrays([pa.array([self.rank], pa.int32()), pa.array([report])], ["rank", "report"])
+
+    def device(self) -> torch.device:
+        """The device this rank computes on: the CPU, or the GPU that Spark assigned to the task."""
+        if self._spec.device == "cpu":
+            return torch.device("cpu")
+        if not torch.cuda.is_available():
+            raise SlotsError(f"device='cuda', but the executor of rank {self.rank} sees no GPU")
+        assigned = self._context.resources().get("gpu")
+        index = int(assigned.addresses[0]) if assigned else self.rank % torch.cuda.device_count()
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
+
+    def join_gang(self, payload: dict[str, Any]) -> Gang:
+        """Meet the other ranks; `payload` (JSON-able) is what they learn of this one."""
+        spec, conf = self._spec, self._spec.conf
+        self.gang = Gang.join(
+            rank=self.rank,
+            world=spec.world,
+            host=self._context.getTaskInfos()[self.rank].address.rsplit(":", 1)[0],
+            exchange=self._exchange,
+            secret=spec.secret,
+            epoch=spec.epoch_id,
+            payload=payload,
+            timeout=conf.timeout,
+            nic=conf.nic or None,
+            rails=conf.rails,
+            ports=range(conf.ports[0], conf.ports[1] + 1) if conf.ports[0] else None,
+        )
+        return self.gang
+
+    def connect_driver(self, stack: ExitStack) -> DriverClient | None:
+        """Rank 0's connection to the driver, closed with `stack`; None for other ranks."""
+        if self.rank != 0:
+            return None
+        spec = self._spec
+        with self._reaching_driver() as address:
+            driver = DriverClient.connect(address, spec.secret, spec.epoch_id, spec.conf.timeout)
+        stack.callback(driver.close)
+        driver.on_gone(self._driver_is_gone)
+        self._driver = driver
+        if spec.conf.logs:
+            self._output.forward(driver.log)
+            stack.callback(self._output.end_forward)
+        return driver
+
+    def _exchange(self, text: str) -> list[str]:
+        """Every rank's text, by rank, from the rendezvous at the driver."""
+        spec = self._spec
+        with self._reaching_driver() as address:
+            sock = handshake.connect(address, spec.secret, time.monotonic() + spec.conf.timeout)
+        return rendezvous.register(sock, self.rank, spec.world, spec.epoch_id, text, spec.conf.timeout)
+
+    @contextmanager
+    def _reaching_driver(self) -> Iterator[Address]:
+        """The numeric address of the driver's listener; within, an error of connecting says what to set."""
+        host, port = self._spec.driver_address
+        try:
+            address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
+            yield str(address[0]), port
+        except (GangError, OSError) as exc:
+            raise GangError(
+                f"rank {self.rank} cannot reach the driver at {host} port {port} ({exc}): spark.sparkdl.comm.driver.host,"
+                " else spark.driver.host, must be an address or name of it that executors reach, and"
+                " spark.sparkdl.comm.driver.port one that is open. Behind NAT or in a container, forward that port, and set"
+                " spark.driver.bindAddress to where the driver is to listen"
+            ) from exc
+
+    def _driver_is_gone(self) -> None:
+        """Nobody would get what is trained: the ranks stop, and give their slots back."""
+        lost = RankLostError("rank 0 lost its connection to the driver: the driver ended, or gave this run up", rank=0)
+        if self.gang is not None:
+            self.gang.announce_failure(Failure.of(lost, 0, phase="the channel to the driver", secondary=False))
+
+    def failed(self, failure: Failure) -> RuntimeError:
+        """Tell the other ranks and the driver; returns what the task is to raise, with the *first* failure of the gang inside.
+
+        To be called before any connection is closed: else the others would blame the closing.
+        """
+        if failure.rank == self.rank and not failure.log:
+            failure = dataclasses.replace(failure, log=self._output.tail())
+        if self.gang is not None:
+            self.gang.announce_failure(failure)
+            failure = self.gang.failure() or failure
+        if self._driver is not None:
+            self._driver.failed(failure)
+        return RuntimeError(failure.embed())
+
+    def close(self) -> None:
+        self._output.close()
+        if self.gang is not None:
+            self.gang.close()

@@ -1,0 +1,214 @@
+"""The columns of a DataFrame that a model reads: checked against its schema, and made ready for Arrow.
+
+Accepted are numbers, booleans, arrays of them (nested too) and ML or MLlib Vectors, dense and sparse; as features also
+binary and text, for the user's ``decode``, which executors call. Integers and booleans leave Spark as integers; all other
+numbers as float32, or as float64 where that would change an integer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.linalg import VectorUDT
+from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegralType,
+    NumericType,
+    StringType,
+)
+
+from sparkdl_comm.data.fields import Collate, Decode, Field, RowFormat
+from sparkdl_comm.errors import InputError
+from sparkdl_comm.ml.params import TorchParams
+from sparkdl_comm.ml.params.columns import ColumnParams
+
+#: ``(integral, scalar)`` -> type.
+TargetType: TypeAlias = Callable[[bool, bool], str]
+
+#: A number that is hardly ever in an array, of any type.
+_RARE = -77
+
+#: Into how many parts the hashes of rows are cut, of which ``validationFraction`` takes the first ones.
+_PARTS = 1_000_000
+
+
+def training_rows(
+    df: DataFrame,
+    params: TorchParams,
+    target_type: TargetType,
+    decode: Decode | None,
+    limits: tuple[float, float] | None = None,
+    collate: Collate | None = None,
+) -> tuple[DataFrame, RowFormat]:
+    """What ranks get of ``df``, and its description.
+
+    :param target_type: type of the tensor of a label column: ``int64`` or ``float32``; see
+        :func:`sparkdl_comm.ml.ingredients.target_type`.
+    :param decode: for feature columns that are binary or text.
+    :param limits: of the values of label columns.
+    :param collate: makes a batch of the rows of a feature column of arrays, or decoded, that has no shape in ``inputShapes``.
+    :raises InputError: a column is missing, there twice, or of a type that is not accepted; none is for ``collate``.
+    """
+    expressions, fields = inputs(df, params, decode, collate)
+    targets = []
+    for name in params.label_columns():
+        field = replace(_target(df, name, params.label_param(), target_type), limits=limits)
+        expressions.append(number(df, field))
+        targets.append(field)
+    rows = RowFormat(tuple(fields), tuple(targets), params.getWeightCol(), _validation(params))
+    named = {name: expression for (name, _), expression in zip(rows.named(), expressions, strict=True)}
+    if rows.weight is not None:
+        kind = _type(df, rows.weight, "weightCol")
+        if not isinstance(kind, NumericType):
+            raise InputError(f"weightCol: column {rows.weight!r} is {kind.simpleString()}; accepted are numbers")
+        named["weight"] = _column(rows.weight).cast("double")
+    # Spark splits its input by the executors that are there, and its shuffles deliver rows in any order. What a row holds is
+    # all that is the same in every run, so it decides the row's rank, and ranks sort by it.
+    contents = list(named.values())
+    named["id"] = F.xxhash64(*contents)
+    indicator, fraction = params.getValidationIndicatorCol(), params.getValidationFraction()
+    if indicator is not None:
+        kind = _type(df, indicator, "validationIndicatorCol")
+        if not isinstance(kind, BooleanType):
+            raise InputError(f"validationIndicatorCol: column {indicator!r} is {kind.simpleString()}; must be boolean")
+        named["validation"] = _column(indicator)
+    elif fraction is not None:
+        part = F.pmod(F.xxhash64(F.lit(params.getSeed()), *contents), F.lit(_PARTS))
+        named["validation"] = part < F.lit(fraction * _PARTS)
+    return df.select(*(expression.alias(name) for name, expression in named.items())), rows
+
+
+def _validation(params: TorchParams) -> str | None:
+    """What chooses the rows for validation."""
+    if params.getValidationIndicatorCol() is not None:
+        return f"validationIndicatorCol {params.getValidationIndicatorCol()!r}"
+    fraction = params.getValidationFraction()
+    return None if fraction is None else f"validationFraction={fraction}"
+
+
+def inputs(
+    df: DataFrame, params: ColumnParams, decode: Decode | None, collate: Collate | None
+) -> tuple[list[Column], list[Field]]:
+    """The feature columns, and their descriptions; see :func:`training_rows` for the functions and for errors."""
+    names = params.feature_columns()
+    shapes: Sequence[list[int] | None] = params.getInputShapes() or [None] * len(names)
+    types: Sequence[str | None] = params.getInputTypes() or [None] * len(names)
+    param = params.feature_param()
+    fields = []
+    for name, dtype, shape in zip(names, types, shapes, strict=True):
+        field = Field(param, name, dtype, None if shape is None else tuple(shape))
+        encoded = _encoded(df, name, param)
+        if encoded:
+            field = replace(field, decode=decode)
+        if shape is None and (encoded or isinstance(_type(df, name, param), ArrayType)):
+            field = replace(field, collate=collate)
+        fields.append(field)
+    if collate is not None and not any(field.collate for field in fields):
+        raise InputError(
+            f"collate_fn is for feature columns of arrays, or decoded, that have no shape in inputShapes; {param}"
+            f" {', '.join(names)} has none: leave collate_fn out"
+        )
+    return [_column(field.name) if field.decode else number(df, field) for field in fields], fields
+
+
+def scoring_inputs(
+    df: DataFrame, params: ColumnParams, decode: Decode | None, collate: Collate | None
+) -> tuple[list[Column], list[Field]]:
+    """The feature columns for a pandas UDF, as :mod:`sparkdl_comm.data.series` says; otherwise as :func:`inputs`."""
+    expressions, fields = inputs(df, params, decode, collate)
+    return [_for_pandas(df, field, column) for column, field in zip(expressions, fields, strict=True)], fields
+
+
+def _for_pandas(df: DataFrame, field: Field, column: Column) -> Column:
+    kind = _type(df, field.name, field.param)
+    if field.decode is not None or isinstance(kind, (VectorUDT, OldVectorUDT)):
+        return _column(field.name)
+    if not isinstance(kind, ArrayType):
+        return F.struct(F.coalesce(column, F.lit(0)).alias("value"), column.isNull().alias("null"))
+    numbers, may_have_nulls = column, kind.containsNull
+    while isinstance(kind.elementType, ArrayType):
+        kind = kind.elementType
+        numbers, may_have_nulls = F.flatten(numbers), may_have_nulls or kind.containsNull  # null if an inner array is
+    if not may_have_nulls:
+        return column
+    # array_contains is null where there is a null and the number is not found. It is fast, unlike looking at each element,
+    # which is left to where it is not false.
+    found = F.array_contains(numbers, F.lit(_RARE).cast(_number_type(kind.elementType, field)))
+    has_null = F.coalesce(found & F.exists(numbers, lambda element: element.isNull()), F.lit(True))
+    return F.when(~has_null, column)
+
+
+def _encoded(df: DataFrame, name: str, param: str) -> bool:
+    return isinstance(_type(df, name, param), (BinaryType, StringType))
+
+
+def number(df: DataFrame, field: Field) -> Column:
+    """A column of numbers, ready for Arrow; null stays null.
+
+    :raises InputError: no such column, or of a type that is not accepted; names the Param, column and type.
+    """
+    kind, column = _type(df, field.name, field.param), _column(field.name)
+    if isinstance(kind, (VectorUDT, OldVectorUDT)):
+        # vector_to_array throws on null
+        return F.when(column.isNotNull(), vector_to_array(column, "float64" if _is_wide(field) else "float32"))
+    element = _element(kind)
+    if isinstance(element, (NumericType, BooleanType)):
+        return column.cast(_nested(kind, _number_type(element, field)))
+    raise InputError(
+        f"{field.param}: column {field.name!r} is {kind.simpleString()}; accepted are numbers, arrays of numbers (nested"
+        " too), Vectors (as VectorAssembler makes them) and, as features, binary or text with decode=, a function that"
+        " makes an array of a value"
+    )
+
+
+def _number_type(element: DataType, field: Field) -> str:
+    """What a number of type ``element`` is for Arrow."""
+    if isinstance(element, BooleanType):
+        return "tinyint"
+    if isinstance(element, IntegralType):
+        return element.simpleString()
+    # double where integers are wanted: a class such as 16777217.0 must not become another one
+    return "double" if _is_wide(field) else "float"
+
+
+def _is_wide(field: Field) -> bool:
+    return field.dtype not in (None, "float32")
+
+
+def _target(df: DataFrame, name: str, param: str, target_type: TargetType) -> Field:
+    kind = _type(df, name, param)
+    integral = isinstance(_element(kind), (IntegralType, BooleanType))
+    scalar = not isinstance(kind, (ArrayType, VectorUDT, OldVectorUDT))
+    return Field(param, name, target_type(integral, scalar), () if scalar else None)
+
+
+def _element(kind: DataType) -> DataType:
+    while isinstance(kind, ArrayType):
+        kind = kind.elementType
+    return kind
+
+
+def _nested(kind: DataType, element: str) -> str:
+    return f"array<{_nested(kind.elementType, element)}>" if isinstance(kind, ArrayType) else element
+
+
+def _type(df: DataFrame, name: str, param: str) -> DataType:
+    found = [field.dataType for field in df.schema.fields if field.name == name]
+    if not found:
+        raise InputError(f"{param}: there is no column {name!r}; the columns are {', '.join(df.columns)}")
+    if len(found) > 1:
+        raise InputError(f"{param}: there are {len(found)} columns named {name!r}; rename or drop one")
+    return found[0]
+
+
+def _column(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")

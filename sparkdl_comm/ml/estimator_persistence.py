@@ -1,0 +1,64 @@
+"""Saving and loading a TorchEstimator; the rules are those of :mod:`sparkdl_comm.ml.persistence`.
+
+::
+
+    path/metadata/…               Params, how to rebuild each ingredient, and which ones have to be given
+    path/ingredients.safetensors  tensors among them, such as a loss's weights of classes
+    path/model.safetensors        the weights of a module that was given as such; ``load`` must be given another
+    path/model/                   a trained TorchModel that was given, as it is saved itself
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from sparkdl_comm.ml.model import TorchModel
+from sparkdl_comm.ml.persistence import (
+    WEIGHTS,
+    FolderReader,
+    FolderWriter,
+    TorchModelReader,
+    TorchModelWriter,
+    read_weights,
+    write_weights,
+)
+
+if TYPE_CHECKING:
+    from sparkdl_comm.ml.estimator import TorchEstimator
+
+_MODEL = "model"
+
+
+class TorchEstimatorWriter(FolderWriter):
+    """Of a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
+
+    _instance: TorchEstimator
+
+    def write_to(self, folder: Path) -> dict[str, str]:
+        estimator = self._instance
+        ingredients = {name: getattr(estimator, name) for name in estimator.ingredient_names()}
+        missing = {}
+        if isinstance(estimator.model, TorchModel):
+            del ingredients[_MODEL]
+            (folder / _MODEL).mkdir()
+            missing = TorchModelWriter(estimator.model).write_to(folder / _MODEL)
+        elif isinstance(estimator.model, torch.nn.Module):
+            write_weights(estimator.model, folder)
+        return {**missing, **self.write_metadata(folder, ingredients)}
+
+
+class TorchEstimatorReader(FolderReader["TorchEstimator"]):
+    """Of a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
+
+    def read_from(self, folder: Path, path: str) -> TorchEstimator:
+        metadata = self.metadata(folder, path)
+        ingredients = self.ingredients(metadata, folder, path)
+        if (folder / _MODEL).exists():
+            given = {_MODEL: self._given[_MODEL]} if _MODEL in self._given else {}
+            ingredients[_MODEL] = TorchModelReader(TorchModel, given).read_from(folder / _MODEL, path)
+        elif (folder / WEIGHTS).exists():
+            ingredients[_MODEL] = read_weights(ingredients[_MODEL], folder, path)
+        return self.restored(self._cls(**ingredients), metadata)

@@ -1,0 +1,260 @@
+"""Model, loss and optimizer as a user gives them: understood and checked before they are shipped."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import functools
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from pyspark.cloudpickle import CloudPickler
+
+from sparkdl_comm.data.fields import Field
+from sparkdl_comm.errors import ConfError, ModelError
+from sparkdl_comm.ml.model import TorchModel
+from sparkdl_comm.ml.scoring import activation_of
+from sparkdl_comm.optim.optimization import ModelLike, OptimizerFactory
+from sparkdl_comm.optim.optimizer import check_steps
+from sparkdl_comm.space import module_state
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.train.loop.diagnosis import ClassLabels, compares_values
+from sparkdl_comm.train.loop.objective import MAKE_THEM_THE_MODELS
+from sparkdl_comm.train.spec import Loss
+
+_CLASS_LOSSES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.MultiMarginLoss)
+_CLASS_FUNCTIONS = (F.cross_entropy, F.nll_loss, F.multi_margin_loss)
+
+
+def model_like(model: Any) -> ModelLike:
+    """``model`` if it is a module or can be called to make one; the module of a TorchModel, to train it further.
+    :class:`ModelError` otherwise, or if it cannot be trained."""
+    if isinstance(model, TorchModel):
+        model = model.module
+    if isinstance(model, torch.nn.Module):
+        FlatModel(model)  # looks at its parameters
+        _check_hooks(model)
+        module_state.check(model)
+        return model
+    if callable(model):
+        _check_signature(model)
+        return model
+    raise ModelError(
+        f"model is {describe(model)}; give a torch.nn.Module, its class, or a function that returns one, "
+        "e.g. TorchEstimator(model=LeNet5, ...)"
+    )
+
+
+def _check_hooks(module: torch.nn.Module) -> None:
+    """:class:`ModelError` if a parameter has hooks for its gradient: torch leaves them out, without a word, when it pickles
+    or copies a parameter."""
+    hooked = [name for name, p in module.named_parameters() if p._backward_hooks or p._post_accumulate_grad_hooks]
+    if hooked:
+        raise ModelError(
+            f"model: parameter {hooked[0]} has a hook for its gradient (register_hook), and so have {len(hooked) - 1} others;"
+            " it would not arrive at the executors: give a function that makes the module, hooks included"
+        )
+
+
+def _check_signature(factory: Any) -> None:
+    """:class:`ModelError` if it cannot be called without arguments."""
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:  # of something that is not written in Python
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise ModelError(
+            f"model ({describe(factory)}) is called without arguments: {error}. Give functools.partial(it, ...)"
+        ) from error
+
+
+def loss_function(loss: Any) -> Loss:
+    """The loss as something to call with ``(output, target)``.
+
+    :param loss: a callable; a loss of torch.nn as an instance, a class or a name.
+    :raises ModelError: not one of these; an unknown name lists the nearest. Or it has parameters to train.
+    """
+    if isinstance(loss, str):
+        names = [name for name in vars(torch.nn) if name.endswith("Loss")]
+        if loss not in names:
+            nearest = difflib.get_close_matches(loss, names, n=1, cutoff=0.0)[0]
+            raise ModelError(f"loss={loss!r}: torch.nn has no loss of this name; did you mean {nearest}?")
+        loss = getattr(torch.nn, loss)
+    if isinstance(loss, type) and issubclass(loss, torch.nn.Module):
+        try:
+            loss = loss()
+        except TypeError as error:
+            raise ModelError(f"loss: {loss.__name__} cannot be made without arguments; give an instance") from error
+    if not callable(loss):
+        raise ModelError(
+            f"loss is {describe(loss)}; give a callable (output, target) -> scalar tensor, or a loss of "
+            'torch.nn, e.g. loss="CrossEntropyLoss"'
+        )
+    reduction = getattr(loss, "keywords", {}).get("reduction", getattr(loss, "reduction", "mean"))
+    if reduction == "sum" or (reduction != "mean" and isinstance(loss, torch.nn.Module)):  # 'none' is for weightCol
+        raise ModelError(f"loss: {type(loss).__name__} has reduction={reduction!r}; it must be 'mean' over the rows")
+    module = _module_of(loss)
+    trainable = [name for name, p in module.named_parameters() if p.requires_grad] if module is not None else []
+    if trainable:
+        raise ModelError(
+            f"loss: {type(module).__name__} has parameters to train, {', '.join(trainable)}, and only the model's are trained."
+            f" {MAKE_THEM_THE_MODELS}"
+        )
+    return loss
+
+
+def _module_of(loss: Any) -> torch.nn.Module | None:
+    """The module that is called, if it is one: itself, through functools.partial, or by one of its methods."""
+    while isinstance(loss, functools.partial):
+        loss = loss.func
+    loss = getattr(loss, "__self__", loss)
+    return loss if isinstance(loss, torch.nn.Module) else None
+
+
+def optimizer_factory(optimizer: Any, learning_rate: float | None = None) -> OptimizerFactory:
+    """The optimizer as something to call with parameters; SGD with learning rate 0.01 for None.
+
+    :param learning_rate: to be made with, instead of its own; None: its own.
+    :raises ConfError: it takes no learning rate.
+    :raises ModelError: not callable, an optimizer that already has its parameters, arguments that a class of torch.optim
+        does not take, or a class whose step wants a closure (LBFGS).
+    """
+    if optimizer is None:
+        optimizer = functools.partial(torch.optim.SGD, lr=0.01)
+    if isinstance(optimizer, torch.optim.Optimizer) or not callable(optimizer):
+        raise ModelError(
+            f"optimizer is {describe(optimizer)}; give what makes one from parameters: a class of "
+            "torch.optim or, with arguments, functools.partial(torch.optim.Adam, lr=1e-3)"
+        )
+    if learning_rate is not None:
+        if not _takes(optimizer, "lr"):
+            raise ConfError(
+                f"learningRate={learning_rate}: the optimizer ({describe(optimizer)}) takes no lr; give a class of"
+                " torch.optim, a functools.partial of one, or a function (params, lr), or leave learningRate out"
+            )
+        optimizer = functools.partial(optimizer, lr=learning_rate)
+    kind = getattr(optimizer, "func", optimizer)  # of a functools.partial
+    if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
+        try:
+            made = optimizer([torch.nn.Parameter(torch.zeros(1, 1))])  # a matrix: Muon takes no other
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"optimizer: {kind.__name__} does not take these arguments: {error}") from error
+        check_steps(made)
+    return optimizer
+
+
+def _takes(factory: Any, keyword: str) -> bool:
+    parameters = inspect.signature(factory).parameters.values()
+    return any(parameter.name == keyword or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def target_type(loss: Loss, integral: bool, scalar: bool) -> str:
+    """Type of the tensor of a label column: ``int64`` for classes, else ``float32``.
+
+    As a loss of torch.nn or torch.nn.functional says, which takes arrays of numbers that are no integers for
+    probabilities of classes; with other losses, classes are what is integral.
+
+    :param integral: the column holds integers. ``scalar``: one per row, no array.
+    """
+    if compares_values(loss):
+        return "float32"
+    return "int64" if integral or (scalar and _over_classes(loss)) else "float32"
+
+
+def class_labels(loss: Loss, targets: Sequence[Field]) -> ClassLabels | None:
+    """What labels a loss over classes takes: a loss of torch.nn, or a function of torch.nn.functional; None: another."""
+    function = getattr(loss, "func", loss)  # of a functools.partial
+    if not _over_classes(loss) or [field.dtype for field in targets] != ["int64"]:
+        return None
+    ignored = getattr(loss, "keywords", {}).get("ignore_index", getattr(loss, "ignore_index", None))
+    if ignored is None and function in (F.cross_entropy, F.nll_loss):
+        ignored = inspect.signature(function).parameters["ignore_index"].default
+    return ClassLabels(targets[0], ignored)
+
+
+def label_limits(loss: Loss) -> tuple[float, float] | None:
+    """Between which values the labels of a loss over probabilities must be; None: another loss."""
+    return (0.0, 1.0) if activation_of(loss) in ("sigmoid", "identity") else None
+
+
+def _over_classes(loss: Loss) -> bool:
+    return isinstance(loss, _CLASS_LOSSES) or getattr(loss, "func", loss) in _CLASS_FUNCTIONS
+
+
+def row_losses(loss: Loss) -> Loss:
+    """A loss that gives ``[rows]``: for a loss of torch.nn, a copy of it without its mean; else ``loss`` itself."""
+    if not isinstance(loss, torch.nn.Module) or not hasattr(loss, "reduction"):
+        return loss
+    each: Any = copy.copy(loss)
+    each.reduction = "none"
+    return each
+
+
+def check_ships(**parts: Any) -> None:
+    """:class:`ModelError` naming the part, and what in it, cannot be pickled for the executors.
+
+    Tensors are left out, so that this costs no memory: torch can pickle all of them.
+    """
+    for name, part in parts.items():
+        error = _pickle_error(part)
+        if error is not None:
+            where, cause = _culprit(name, part, error)
+            raise ModelError(
+                f"{where} cannot be shipped to executors: {type(cause).__name__}: {cause}. Make it where it "
+                "is used, or give a function that makes the model instead of the model"
+            ) from cause
+
+
+class _Nowhere:
+    def write(self, data: Any) -> int:
+        return len(data)
+
+
+class _DryPickler(CloudPickler):
+    """Pickles as Spark does, tensors excepted."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        return (int, ()) if isinstance(obj, torch.Tensor) else super().reducer_override(obj)
+
+
+def _pickle_error(part: Any) -> Exception | None:
+    try:
+        _DryPickler(_Nowhere()).dump(part)
+    except Exception as error:  # noqa: BLE001 - whatever a user's __reduce__ raises
+        return error
+    return None
+
+
+def _culprit(name: str, part: Any, error: Exception, depth: int = 8) -> tuple[str, Exception]:
+    """The innermost thing that fails, e.g. ``model.encoder.lock (of type _thread.lock)``."""
+    for key, value in _inside(part).items() if depth else ():
+        inner = _pickle_error(value)
+        if inner is not None:
+            return _culprit(f"{name}.{key}", value, inner, depth - 1)
+    return f"{name} ({describe(part)})", error
+
+
+def _inside(part: Any) -> dict[str, Any]:
+    """What is pickled with ``part``: attributes, submodules, bound arguments, variables a function uses."""
+    inside = dict(getattr(part, "__dict__", {}))
+    if isinstance(part, torch.nn.Module):
+        inside.update(inside.pop("_modules", {}))
+    elif isinstance(part, functools.partial):
+        inside.update(part.keywords)
+    elif inspect.isfunction(part):
+        variables = inspect.getclosurevars(part)
+        inside.update({**variables.globals, **variables.nonlocals})
+    return inside
+
+
+def describe(value: Any) -> str:
+    """What kind of thing a user gave, for messages."""
+    if value is None:
+        return "not given"
+    kind = value if isinstance(value, type) else type(value)
+    return f"{'the class' if isinstance(value, type) else 'of type'} {kind.__module__}.{kind.__qualname__}"

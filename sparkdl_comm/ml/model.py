@@ -1,0 +1,220 @@
+"""A trained model as a pyspark.ml Transformer."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import pandas as pd
+import torch
+from pyspark.ml import Model
+from pyspark.ml.functions import array_to_vector
+from pyspark.ml.util import MLReadable, MLWritable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.functions import pandas_udf
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
+
+from sparkdl_comm.data.fields import Collate, Decode, for_model
+from sparkdl_comm.errors import InputError
+from sparkdl_comm.job.first_touch import FirstTouch
+from sparkdl_comm.job.session import session_of, use_own_python
+from sparkdl_comm.job.shipping import ship
+from sparkdl_comm.ml import columns, export
+from sparkdl_comm.ml.params import TorchParams
+from sparkdl_comm.ml.persistence import TorchModelReader, TorchModelWriter
+from sparkdl_comm.ml.prediction import Predictor
+from sparkdl_comm.ml.scoring import PREDICTION, Activation, Kind, Scoring, columns_of, kind_of, members_of
+from sparkdl_comm.report.timeline import Timeline
+from sparkdl_comm.train.loop.output_shape import OutputShape
+
+#: What a module is called with: one tensor, or several.
+Example: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
+
+
+class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
+    """What :class:`~sparkdl_comm.ml.estimator.TorchEstimator` returns: has its uid and Params.
+
+    ``module``: the trained ``torch.nn.Module``, on the CPU, in eval mode. ``summary``: the run in numbers (see
+    :func:`sparkdl_comm.job.summary.summarize`), None for a model that was not trained here.
+    ``classification``: labels were classes. ``output_shape``: shape of the output for one row, or of each by name if
+    there are several, None if not known. ``activation``: what makes probabilities of outputs, softmax, exp, sigmoid or
+    identity; None: nothing does. These three decide what ``transform`` adds; see the table of
+    :mod:`sparkdl_comm.ml.scoring`. ``decode``: makes an array of a value of a feature column that is binary or text; None:
+    there is no such column. ``collate_fn``: makes a batch of rows of different lengths; None: all have one.
+
+    Copies share ``module``; nothing here changes it.
+    """
+
+    #: Saved pipelines name the class by it; where the code lies may change.
+    __module__ = "sparkdl_comm"
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        classification: bool,
+        summary: dict[str, Any] | None = None,
+        output_shape: OutputShape | None = None,
+        factory: Callable[[], torch.nn.Module] | None = None,
+        activation: Activation | None = None,
+        decode: Decode | None = None,
+        collate_fn: Collate | None = None,
+    ) -> None:
+        """
+        :param factory: makes such a module, for :meth:`load`, which imports it by name.
+        """
+        super().__init__()
+        self.module = module
+        self.classification = classification
+        self.summary = summary
+        self.output_shape = output_shape
+        self.factory = factory
+        self.activation = activation
+        self.decode = decode
+        self.collate_fn = collate_fn
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        """``dataset`` with what the model predicts added; see ``transform``. All other columns stay as they are.
+
+        A classifier adds ``rawPredictionCol`` and ``probabilityCol``, ML Vectors, and ``predictionCol``, the class
+        as a double; any other model only ``predictionCol``, a double, or ``array<float>`` if it gives several
+        values per row, or a struct of these if it gives several tensors. A name of "" leaves a column out.
+        ``dataset`` may be a stream. Lazy, as everything in Spark: null features are found (InputError) when the
+        result is used. Only the features go to Python; columns that are not used are not read, and filters on the
+        others come first.
+
+        :raises InputError: the features' column is missing or of a type that is not accepted, or a column to
+            add is already there.
+        :raises ModelError: ``activation`` is none of those above.
+        """
+        spark = session_of(dataset)
+        use_own_python(spark)
+        self._check_params()
+        kind = kind_of(self.classification, self.activation, self.output_shape)
+        members = members_of(self.output_shape)
+        added = self._added(columns_of(kind, self.activation), dataset)
+        if not added:
+            return dataset
+        expressions, fields = columns.scoring_inputs(dataset, self, self.decode, self.collate_fn)
+        predictor = Predictor(
+            module=ship(spark, self.module),
+            features=for_model(tuple(fields), self.module),
+            batch_size=self.getPredictBatchSize(),
+            scoring=Scoring(kind, self.activation, tuple(added), members),
+            device=self.getDevice(),
+        )
+        predicted = [_type_of(part) for part in members.values()] or [_type_of(kind)]
+        types = [of for name in added for of in (predicted if name == PREDICTION else [ArrayType(DoubleType(), False)])]
+        inputs = [f"sparkdl input {index}" for index in range(len(fields))]
+        outputs = [f"sparkdl output {index}" for index in range(len(types))]
+        # A UDF lets the optimizer leave out columns and push filters below it. The generator keeps filters on what is
+        # predicted from calling the model a second time. The inputs are a projection of their own because Spark 4.2 refuses
+        # UDFs with Vectors beside them that come straight from a columnar file.
+        touched = FirstTouch(predictor.predict, rank=False)
+
+        def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:  # pandas_udf reads the types
+            return touched(batches)
+
+        score = pandas_udf(predict, StructType(list(map(StructField, outputs, types))))  # type: ignore[call-overload]
+        rows = dataset.select("*", *(column.alias(name) for column, name in zip(expressions, inputs, strict=True)))
+        scored = rows.select("*", F.inline(F.array(score(*inputs))).alias(*outputs))
+        return scored.select("*", *_columns(added, list(members), outputs)).drop(*inputs, *outputs)
+
+    def _added(self, given: Iterable[str], dataset: DataFrame) -> dict[str, str]:
+        """The names of the columns to add to ``dataset``, of those that the model gives."""
+        added = {column: self.getOrDefault(f"{column}Col") for column in given}
+        added = {column: name for column, name in added.items() if name}
+        for column, name in added.items():
+            if name in dataset.columns or list(added.values()).count(name) > 1:
+                raise InputError(f"{column}Col: there already is a column {name!r}; choose another or drop it")
+        return added
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One row per epoch, ``epoch`` counting from 1; empty for a model that was not trained here."""
+        return list((self.summary or {}).get("history", ()))
+
+    def timeline(self) -> Timeline:
+        """What all ranks did in the last iterations of the run: ``.save("trace.json")`` for Perfetto, ``.plot()``.
+
+        :raises InputError: no iterations were traced.
+        """
+        reports = (self.summary or {}).get("timeline")
+        if not reports:
+            raise InputError(
+                "no iterations were traced: set spark.sparkdl.comm.timeline to how many of the last ones are to be, then fit"
+            )
+        return Timeline(reports)
+
+    def to_torch(self) -> torch.nn.Module:
+        """A copy of ``module``, on the CPU, in eval mode: the caller's own to change."""
+        return copy.deepcopy(self.module).eval()
+
+    def export_torchscript(self, path: str, example: Example | None = None, overwrite: bool = False) -> None:
+        """Write the module as TorchScript, for ``torch.jit.load`` in Python or C++, to any path that Spark can write.
+
+        :param example: input to record (``torch.jit.trace``): a tensor ``[rows, …]``, or a tuple of them for a module with
+            several inputs. None: the module's code is compiled (``torch.jit.script``).
+        :raises PersistenceError: ``path`` exists, unless ``overwrite``, or cannot be written.
+        :raises ModelError: torch cannot export this module.
+        """
+        write = functools.partial(export.torchscript, self.to_torch(), None if example is None else _inputs(example))
+        export.put(SparkSession.active(), path, write, overwrite)
+
+    def export_onnx(self, path: str, example: Example, overwrite: bool = False, **options: Any) -> None:
+        """Write the module as ONNX, to any path that Spark can write; its inputs are called as the feature columns.
+
+        Takes any number of rows. Large weights go to a file of their own beside it, ``<path>.data``.
+
+        :param example: as in :meth:`export_torchscript`.
+        :param options: for ``torch.onnx.export``, such as ``opset_version``.
+        :raises PersistenceError: ``path`` exists, unless ``overwrite``, or cannot be written.
+        :raises ModelError: torch cannot export this module, or ``sparkdl_comm[onnx]`` is not installed.
+        """
+        write = functools.partial(export.onnx, self.to_torch(), _inputs(example), self.feature_columns(), options)
+        export.put(SparkSession.active(), path, write, overwrite)
+
+    def write(self) -> TorchModelWriter:
+        return TorchModelWriter(self)
+
+    @classmethod
+    def read(cls) -> TorchModelReader:
+        return TorchModelReader(cls, {})
+
+    @classmethod
+    def load(
+        cls, path: str, model: Any = None, decode: Decode | None = None, collate_fn: Collate | None = None
+    ) -> TorchModel:
+        """The model saved at ``path``, any path that Spark can read.
+
+        :param model: the module, or its class or factory, to load the weights into. Needed when what was given to
+            the estimator was not an importable class or function, or a ``functools.partial`` of one.
+        :param decode: likewise, if the model was trained with one; so is ``collate_fn``.
+        :raises PersistenceError: nothing there, or it cannot be read, or one of these is needed.
+        :raises ModelError: ``model`` is another model; names the tensors that differ.
+        """
+        given = {"model": model, "decode": decode, "collate_fn": collate_fn}
+        return TorchModelReader(cls, {name: value for name, value in given.items() if value is not None}).load(path)
+
+
+def _inputs(example: Example) -> tuple[torch.Tensor, ...]:
+    return (example,) if isinstance(example, torch.Tensor) else tuple(example)
+
+
+def _columns(added: dict[str, str], members: list[str], outputs: list[str]) -> list[Column]:
+    """The columns to add, of what is predicted: a struct of the ``members``, or one of ``outputs`` for each of ``added``."""
+    columns, left = [], iter(map(F.col, outputs))
+    for column, name in added.items():
+        if column != PREDICTION:
+            result = array_to_vector(next(left))
+        else:
+            result = F.struct(*(next(left).alias(member) for member in members)) if members else next(left)
+        columns.append(result.alias(name))
+    return columns
+
+
+def _type_of(kind: Kind) -> DataType:
+    """Of a prediction."""
+    return ArrayType(FloatType(), False) if kind == "vector" else DoubleType()

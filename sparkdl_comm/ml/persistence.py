@@ -1,0 +1,270 @@
+"""Saving and loading: JSON metadata as pyspark.ml has it, weights as safetensors, and a :class:`Store` for any path.
+
+A model is::
+
+    path/metadata/part-00000       one line of JSON: Params, summary, how to rebuild the module
+    path/metadata/_SUCCESS
+    path/model.safetensors         tensors that share memory (tied weights) are stored once
+    path/extra_state.safetensors   what ``get_extra_state`` of the module's parts returns, if any do
+    path/ingredients.safetensors   if there are tensors among the arguments of what rebuilds the module
+
+Nothing is pickled. What Params cannot hold, the ingredients, is rebuilt by name (see :mod:`sparkdl_comm.ml.rebuild`): of a
+model, the class or function that makes the module, ``decode`` and ``collate_fn``. Where that is not possible, saving warns,
+and whoever loads gives it.
+
+A save writes to a directory next to ``path`` and renames that, so that ``path`` is complete or not there at
+all (on object stores, where renaming is copying, an interrupted rename can leave a part).
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import safetensors.torch
+import torch
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
+
+from sparkdl_comm.errors import ModelError, PersistenceError
+from sparkdl_comm.gang import values
+from sparkdl_comm.ml.rebuild import rebuild, recipe_of
+from sparkdl_comm.ml.storage import open_store
+from sparkdl_comm.space import module_state
+
+if TYPE_CHECKING:
+    from sparkdl_comm.ml.estimator import TorchEstimator
+    from sparkdl_comm.ml.model import TorchModel
+
+T = TypeVar("T", bound="TorchEstimator | TorchModel")
+
+FORMAT = 1
+WEIGHTS = "model.safetensors"
+EXTRA = "extra_state.safetensors"
+_METADATA = "metadata/part-00000"
+_INGREDIENTS = "ingredients.safetensors"
+
+
+class FolderWriter(MLWriter):
+    """``x.write()``: ``overwrite()``, then ``save(path)``. Subclasses say what is written."""
+
+    def __init__(self, instance: TorchEstimator | TorchModel) -> None:
+        super().__init__()
+        self._instance = instance
+
+    def save(self, path: str) -> None:
+        """Save to ``path``, any path that Spark can write. What was there, if ``overwrite()``, goes last. Warns if
+        ``load`` will have to be given something.
+
+        :raises PersistenceError: ``path`` exists, or cannot be written; nothing is left behind.
+        """
+        # not MLWriter.save, which would delete the old one first
+        store = open_store(self.sparkSession, path)
+        if not self.shouldOverwrite and store.exists():
+            raise PersistenceError(f"{path} already exists; to replace it, x.write().overwrite().save(path)")
+        with tempfile.TemporaryDirectory(prefix="sparkdl-save-") as folder:
+            missing = self.write_to(Path(folder))
+            store.put(Path(folder), replace=self.shouldOverwrite)
+        if missing:
+            warnings.warn(f"{path}: {_to_give(missing)}", stacklevel=2)
+
+    def write_to(self, folder: Path) -> dict[str, str]:
+        """Write to a local directory. Returns what ``load`` will have to be given: why, by name."""
+        raise NotImplementedError
+
+    def write_metadata(self, folder: Path, ingredients: Mapping[str, Any], **extra: Any) -> dict[str, str]:
+        """Params, ``ingredients`` and what else is JSON. Returns as :meth:`write_to`."""
+        tensors: dict[str, torch.Tensor] = {}
+        recipes, missing = {}, {}
+        for name, value in ingredients.items():
+            try:
+                recipes[name] = recipe_of(value, tensors, name)
+            except PersistenceError as error:
+                missing[name] = str(error)
+        extra = {"formatVersion": FORMAT, "ingredients": recipes, "missing": missing, **extra}
+        metadata = DefaultParamsWriter._get_metadata_to_save(
+            self._instance,
+            self.sparkSession,  # type: ignore[arg-type]  # only its version counts, and Spark Connect has no context
+            extraMetadata=extra,
+        )
+        (folder / _METADATA).parent.mkdir(parents=True)
+        (folder / _METADATA).write_text(metadata + "\n", encoding="utf-8")
+        (folder / "metadata/_SUCCESS").touch()
+        if tensors:
+            safetensors.torch.save_file(tensors, folder / _INGREDIENTS)
+        return missing
+
+
+class TorchModelWriter(FolderWriter):
+    """Of a :class:`~sparkdl_comm.ml.model.TorchModel`."""
+
+    _instance: TorchModel
+
+    def write_to(self, folder: Path) -> dict[str, str]:
+        model = self._instance
+        write_weights(model.module, folder)
+        return self.write_metadata(
+            folder,
+            {
+                "model": model.module if model.factory is None else model.factory,
+                "decode": model.decode,
+                "collate_fn": model.collate_fn,
+            },
+            classification=model.classification,
+            activation=model.activation,
+            outputShape=model.output_shape,
+            summary=model.summary,
+        )
+
+
+class FolderReader(MLReader[T]):
+    """``X.read()``: ``load(path)``. Subclasses say what is read."""
+
+    def __init__(self, cls: type[T], given: Mapping[str, Any]) -> None:
+        """:param given: ingredients to take instead of those that were saved, by name."""
+        super().__init__()
+        self._cls = cls
+        self._given = given
+
+    def load(self, path: str) -> T:
+        """What is at ``path``; see ``load`` of the class."""
+        with open_store(self.sparkSession, path).local() as folder:
+            return self.read_from(folder, path)
+
+    def read_from(self, folder: Path, path: str) -> T:
+        """Read from a local directory. ``path``: what to call it in errors."""
+        raise NotImplementedError
+
+    def metadata(self, folder: Path, path: str) -> dict[str, Any]:
+        """:class:`PersistenceError` if there are none that can be read."""
+        try:
+            metadata = json.loads((folder / _METADATA).read_text(encoding="utf-8"))
+            version = metadata["formatVersion"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PersistenceError(f"{path}: not a saved {self._cls.__name__}: {error!r}") from error
+        if version > FORMAT:
+            raise PersistenceError(
+                f"{path}: format {version}, and this sparkdl_comm reads up to {FORMAT}; use a newer one"
+            )
+        return metadata
+
+    def ingredients(self, metadata: Mapping[str, Any], folder: Path, path: str) -> dict[str, Any]:
+        """All ingredients: those given, and the others rebuilt.
+
+        :raises PersistenceError: one has to be given; names it.
+        """
+        missing = {name: why for name, why in metadata["missing"].items() if name not in self._given}
+        tensors = _read_tensors(folder / _INGREDIENTS, path) if (folder / _INGREDIENTS).exists() else {}
+        ingredients = dict(self._given)
+        for name, recipe in metadata["ingredients"].items():
+            if name not in self._given:
+                try:
+                    ingredients[name] = rebuild(recipe, tensors)
+                except PersistenceError as error:
+                    missing[name] = f"{name}: {error}"
+        if missing:
+            raise PersistenceError(f"{path}: {_to_give(missing)}")
+        return ingredients
+
+    def restored(self, instance: T, metadata: Mapping[str, Any]) -> T:
+        """``instance`` with the saved uid and Params."""
+        instance._resetUid(metadata["uid"])
+        DefaultParamsReader.getAndSetParams(instance, dict(metadata))
+        return instance
+
+
+class TorchModelReader(FolderReader["TorchModel"]):
+    """Of a :class:`~sparkdl_comm.ml.model.TorchModel`."""
+
+    def read_from(self, folder: Path, path: str) -> TorchModel:
+        metadata = self.metadata(folder, path)
+        ingredients = self.ingredients(metadata, folder, path)
+        factory = ingredients["model"]
+        module = read_weights(factory, folder, path).eval()
+        model = self._cls(
+            module,
+            metadata["classification"],
+            metadata["summary"],
+            metadata["outputShape"],
+            None if isinstance(factory, torch.nn.Module) else factory,
+            metadata["activation"],
+            ingredients["decode"],
+            ingredients.get("collate_fn"),  # not of models saved before there was one
+        )
+        return self.restored(model, metadata)
+
+
+def write_weights(module: torch.nn.Module, folder: Path) -> None:
+    """With the module's extra state, if it has any. :class:`ModelError` if safetensors cannot hold them."""
+    extra = module_state.extra_state(module)
+    try:
+        safetensors.torch.save_model(_Tensors(module), str(folder / WEIGHTS))  # type: ignore[arg-type]
+        if extra:
+            tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in values.pack(extra).items()}
+            safetensors.torch.save_file(tensors, folder / EXTRA)
+    except (RuntimeError, ValueError, AttributeError) as error:
+        raise ModelError(f"the weights cannot be stored as safetensors: {error}") from error
+
+
+def read_weights(factory: Any, folder: Path, path: str) -> torch.nn.Module:
+    """A module with the weights that are in ``folder``.
+
+    :param factory: what makes a module, or a module, which is copied.
+    :raises PersistenceError: it does not make one, or the weights cannot be read.
+    :raises ModelError: it is another module; names the tensors that differ.
+    """
+    try:
+        module = copy.deepcopy(factory) if isinstance(factory, torch.nn.Module) else factory()
+    except Exception as error:
+        raise PersistenceError(
+            f"{path}: {factory} does not make the module: {error!r}. Give what does: load(path, model=...)"
+        ) from error
+    if not isinstance(module, torch.nn.Module):
+        raise PersistenceError(f"{path}: {factory} made a {type(module).__name__}, not a torch.nn.Module")
+    try:
+        safetensors.torch.load_model(_Tensors(module), str(folder / WEIGHTS))  # type: ignore[arg-type]
+    except RuntimeError as error:  # names the tensors
+        raise ModelError(f"{path}: the weights are not those of {type(module).__name__}: {error}") from error
+    except (OSError, safetensors.SafetensorError) as error:
+        raise PersistenceError(f"{path}: cannot read {WEIGHTS}: {error}") from error
+    if (folder / EXTRA).exists():
+        try:
+            module_state.load_extra_state(module, values.unpack(_read_tensors(folder / EXTRA, path)))
+        except Exception as error:
+            raise ModelError(
+                f"{path}: {type(module).__name__} does not take the extra state saved: {error!r}"
+            ) from error
+    return module
+
+
+class _Tensors:
+    """A module as safetensors is to see it: its tensors alone."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {name: tensor for name, tensor in self._module.state_dict().items() if not module_state.is_extra(name)}
+
+    def load_state_dict(self, tensors: dict[str, torch.Tensor], strict: bool) -> tuple[list[str], list[str]]:
+        missing, unexpected = self._module.load_state_dict(tensors, strict)
+        return [name for name in missing if not module_state.is_extra(name)], unexpected
+
+
+def _read_tensors(file: Path, path: str) -> dict[str, torch.Tensor]:
+    try:
+        return safetensors.torch.load_file(file)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise PersistenceError(f"{path}: cannot read {file.name}: {error}") from error
+
+
+def _to_give(missing: Mapping[str, str]) -> str:
+    keywords = ", ".join(f"{name}=..." for name in missing)
+    return (
+        f"{'; '.join(missing.values())}. Give what is missing: load(path, {keywords}). Classes and functions of modules that "
+        "can be imported, and functools.partials of them, need not be given"
+    )

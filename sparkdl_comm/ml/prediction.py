@@ -1,0 +1,132 @@
+"""The executors' side of ``TorchModel.transform``: features in, what is predicted out.
+
+A pandas UDF: what the model does not need stays in the JVM. Results are Arrow's within pandas, which copies nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+from pyspark import Broadcast, TaskContext
+
+from sparkdl_comm.data import series
+from sparkdl_comm.data.fields import Field
+from sparkdl_comm.data.ragged import Ragged
+from sparkdl_comm.errors import ConfError, InputError
+from sparkdl_comm.job.shipping import SessionModule
+from sparkdl_comm.ml.scoring import Scoring
+from sparkdl_comm.train.loop.diagnosis import misfit
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """:meth:`predict` is the function of a pandas UDF.
+
+    ``module``: the module, or what ``job.shipping.ship`` made of it. ``features``: description of each column that
+    the module is called with. ``batch_size``: rows per forward pass. ``scoring``: what to make of the outputs.
+    ``device``: cpu or cuda.
+
+    :raises InputError: null features, or vectors of different lengths in one batch; with the number of rows. Features of
+        another width than the model's first layer takes.
+    :raises ModelError: the output does not have one row per row, or is a vector where a number was expected; collate_fn
+        raised.
+    """
+
+    module: Broadcast[Any] | SessionModule | torch.nn.Module
+    features: Sequence[Field]
+    batch_size: int
+    scoring: Scoring
+    device: str
+
+    def predict(self, batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:
+        """``batches``: as :mod:`sparkdl_comm.data.series` says. Gives one column per tensor of ``scoring``, in its order."""
+        module: torch.nn.Module | None = None
+        device = None
+        for batch in batches:
+            columns = batch if isinstance(batch, tuple) else (batch,)
+            if not len(columns[0]):
+                continue
+            if module is None:  # not before: an empty partition needs neither the model nor a GPU
+                device = task_device(self.device)
+                shipped = self.module if isinstance(self.module, torch.nn.Module) else self.module.value
+                module = shipped.to(device).eval()
+            predicted = self._predict(module, device, columns)
+            yield pd.DataFrame(
+                {name: pd.arrays.ArrowExtensionArray(pa.chunked_array([c])) for name, c in enumerate(predicted)}
+            )
+
+    def _outputs(self, module: torch.nn.Module, rows: list[Any]) -> Any:
+        try:
+            return module(*rows)
+        except RuntimeError:
+            problem = misfit(module, rows, self.features)
+            if problem is None:
+                raise
+            raise InputError(problem) from None
+
+    def _predict(
+        self, module: torch.nn.Module, device: torch.device | None, columns: tuple[pd.Series, ...]
+    ) -> list[pa.Array]:
+        inputs = [series.read(field, column) for field, column in zip(self.features, columns, strict=True)]
+        count = len(columns[0])
+        outputs = []
+        with torch.inference_mode():
+            for start in range(0, count, self.batch_size):
+                stop = min(start + self.batch_size, count)
+                rows = [_rows(values, start, stop, device) for values in inputs]
+                outputs.append(_on_cpu(self._outputs(module, rows)))
+            return [_arrow(column.numpy()) for column in self.scoring(_joined(outputs), count)]
+
+
+def _rows(values: np.ndarray | Ragged, start: int, stop: int, device: torch.device | None) -> Any:
+    """What the model is called with for some rows of a column."""
+    if isinstance(values, Ragged):
+        return values.take(torch.arange(start, stop), device)
+    return torch.from_numpy(values[start:stop].copy()).to(device)
+
+
+def _on_cpu(output: Any) -> Any:
+    """A tensor, or several as a dict or tuple, off the GPU."""
+    if isinstance(output, Mapping):
+        return {name: _on_cpu(part) for name, part in output.items()}
+    if isinstance(output, (tuple, list)):
+        return tuple(map(_on_cpu, output))
+    return output.cpu() if isinstance(output, torch.Tensor) else output
+
+
+def _joined(outputs: Sequence[Any]) -> Any:
+    """What the model would have returned for all rows at once."""
+    first = outputs[0]
+    if isinstance(first, Mapping):
+        return {name: _joined([output[name] for output in outputs]) for name in first}
+    if isinstance(first, tuple):
+        return tuple(map(_joined, zip(*outputs, strict=True)))
+    return torch.cat(list(outputs)) if isinstance(first, torch.Tensor) and first.dim() and len(outputs) > 1 else first
+
+
+def _arrow(values: np.ndarray) -> pa.Array:
+    """A column of numbers from ``[rows]``, of lists from ``[rows, k]``."""
+    if values.ndim == 1:
+        return pa.array(values)
+    rows, width = values.shape
+    return pa.ListArray.from_arrays(np.arange(rows + 1, dtype=np.int32) * width, pa.array(values.reshape(-1)))
+
+
+def task_device(name: str) -> torch.device:
+    """The device of this task: the GPU that Spark assigned to it, if any, when ``name`` is cuda.
+
+    :raises ConfError: cuda, but there is none on this executor.
+    """
+    if name != "cuda":
+        return torch.device(name)
+    if not torch.cuda.is_available():
+        raise ConfError("device=cuda, but this executor has no GPU that torch can use; set device to cpu")
+    task = TaskContext.get()
+    assigned = task.resources().get("gpu") if task is not None else None
+    return torch.device("cuda", int(assigned.addresses[0]) if assigned else 0)

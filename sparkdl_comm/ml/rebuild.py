@@ -1,0 +1,128 @@
+"""How another process makes a value again, without pickle: classes and functions by the name to import them by.
+
+A recipe is JSON, with tensors beside it. It is one of::
+
+    null  true  1  1.5  "text"                                     itself
+    {"list": [recipe, ...]}  {"tuple": [...]}  {"dict": {"name": recipe, ...}}
+    {"tensor": "0"}                                                the tensor of that name
+    {"import": "torch.optim.adam:Adam"}                            a class or function
+    {"partial": recipe, "args": [...], "keywords": {...}}          a functools.partial
+    {"loss": "torch.nn.modules.loss:HuberLoss", "keywords": {...}} an instance of a loss of torch.nn
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch.nn.modules import loss as losses
+
+from sparkdl_comm.errors import PersistenceError
+
+#: See this module.
+Recipe: TypeAlias = Any
+
+#: Arguments of losses that became ``reduction``.
+_DEPRECATED = ("size_average", "reduce")
+
+
+def recipe_of(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Recipe:
+    """How to make ``value`` again.
+
+    :param tensors: gets those in ``value``.
+    :param name: of ``value``, for the error.
+    :raises PersistenceError: something in ``value`` cannot be imported by name; says where and what it is.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, torch.Tensor):
+        key = str(len(tensors))
+        tensors[key] = value.detach().cpu().contiguous()
+        return {"tensor": key}
+    if type(value) in (list, tuple):
+        return {type(value).__name__: _items(value, tensors, name)}
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {"dict": _entries(value, tensors, name)}
+    if type(value) is functools.partial:
+        return {
+            "partial": recipe_of(value.func, tensors, f"{name}.func"),
+            "args": _items(value.args, tensors, f"{name}.args"),
+            "keywords": _entries(value.keywords, tensors, f"{name}.keywords"),
+        }
+    imported = importable(value)
+    if imported is not None:
+        return {"import": imported}
+    if type(value).__module__ == losses.__name__:  # keeps its arguments as attributes
+        arguments = [argument for argument in inspect.signature(type(value)).parameters if argument not in _DEPRECATED]
+        keywords = {argument: getattr(value, argument) for argument in arguments}
+        return {"loss": importable(type(value)), "keywords": _entries(keywords, tensors, name)}
+    raise PersistenceError(f"{name} ({described(value)}) cannot be imported by name")
+
+
+def rebuild(recipe: Recipe, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The value that :func:`recipe_of` was given.
+
+    :raises PersistenceError: something in it cannot be imported, or is no recipe.
+    """
+    try:
+        return _rebuild(recipe, tensors)
+    except (ImportError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise PersistenceError(f"cannot rebuild {recipe}: {error!r}") from error
+
+
+def importable(value: Any) -> str | None:
+    """``package.module:qualname`` of a class or function that another process can import, or None."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not module or not name or module == "__main__":
+        return None
+    try:
+        return f"{module}:{name}" if _import(f"{module}:{name}") is value else None
+    except (ImportError, AttributeError):
+        return None
+
+
+def described(value: Any) -> str:
+    """What a value is, for messages: ``function tests.nets:<lambda>``, ``instance of torch.nn.modules.linear:Linear``."""
+    named = value if hasattr(value, "__qualname__") else type(value)
+    kind = type(value).__name__ if named is value else "instance of"
+    return f"{kind} {named.__module__}:{named.__qualname__}"
+
+
+def _items(values: list[Any] | tuple[Any, ...], tensors: dict[str, torch.Tensor], name: str) -> list[Recipe]:
+    return [recipe_of(value, tensors, f"{name}[{index}]") for index, value in enumerate(values)]
+
+
+def _entries(values: dict[str, Any], tensors: dict[str, torch.Tensor], name: str) -> dict[str, Recipe]:
+    return {key: recipe_of(value, tensors, f"{name}[{key!r}]") for key, value in values.items()}
+
+
+def _rebuild(recipe: Recipe, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if not isinstance(recipe, dict):
+        return recipe
+    if "list" in recipe:
+        return [_rebuild(item, tensors) for item in recipe["list"]]
+    if "tuple" in recipe:
+        return tuple(_rebuild(item, tensors) for item in recipe["tuple"])
+    if "dict" in recipe:
+        return {key: _rebuild(item, tensors) for key, item in recipe["dict"].items()}
+    if "tensor" in recipe:
+        return tensors[recipe["tensor"]]
+    if "import" in recipe:
+        return _import(recipe["import"])
+    keywords = {key: _rebuild(item, tensors) for key, item in recipe["keywords"].items()}
+    if "loss" in recipe:
+        return _import(recipe["loss"])(**keywords)
+    args = [_rebuild(item, tensors) for item in recipe["args"]]
+    return functools.partial(_rebuild(recipe["partial"], tensors), *args, **keywords)
+
+
+def _import(name: str) -> Any:
+    module, path = name.split(":", 1)
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found

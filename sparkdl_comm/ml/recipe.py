@@ -1,0 +1,180 @@
+"""How a user wants a model trained: the ingredients that are no JSON, and what becomes of them and the Params."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sparkdl_comm.data.fields import Collate, Decode
+from sparkdl_comm.errors import ConfError, ModelError
+from sparkdl_comm.job.session import shared_directory
+from sparkdl_comm.ml import ingredients
+from sparkdl_comm.ml.params import TorchParams
+from sparkdl_comm.ml.storage import check_checkpoint_directory
+from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.optim.schedule import VALIDATE, watches
+from sparkdl_comm.report.loggers import RunLogger
+from sparkdl_comm.train.loop.callbacks import Callback
+from sparkdl_comm.train.spec import Checkpoints, Observation, Stopping
+
+#: Columns of the history, which metrics cannot be named.
+_TAKEN = ("epoch", "step", "loss", "val_loss", "lr", "seconds")
+
+
+class TrainingRecipe(TorchParams):
+    """Attributes of the estimator that say how to train, with getters and setters; see
+    :class:`~sparkdl_comm.ml.estimator.TorchEstimator` for what they are."""
+
+    optimizer: Any = None
+    param_groups: Any = None
+    lr_scheduler: Any = None
+    metrics: Any = None
+    callbacks: Any = None
+    decode: Any = None
+    collate_fn: Any = None
+    loggers: Any = None
+
+    def decoding(self) -> Decode | None:
+        """:class:`ModelError` if ``decode`` cannot be called."""
+        if self.decode is not None and not callable(self.decode):
+            raise ModelError(
+                f"decode is {ingredients.describe(self.decode)}; give a function, bytes -> array or tensor"
+            )
+        return self.decode
+
+    def collating(self) -> Collate | None:
+        """:class:`ModelError` if ``collate_fn`` cannot be called."""
+        if self.collate_fn is not None and not callable(self.collate_fn):
+            raise ModelError(
+                f"collate_fn is {ingredients.describe(self.collate_fn)}; give a function, list of tensors -> what the model"
+                " takes, e.g. functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)"
+            )
+        return self.collate_fn
+
+    def optimization(self) -> Optimization:
+        """:class:`ModelError` if an ingredient cannot be used; ConfError if ``learningRate`` cannot be handed on."""
+        for name in ("param_groups", "lr_scheduler"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                wanted = "module -> list of dicts" if name == "param_groups" else "optimizer -> scheduler"
+                raise ModelError(f"{name} is {ingredients.describe(given)}; give a function, {wanted}")
+        return Optimization(
+            optimizer=ingredients.optimizer_factory(self.optimizer, self.getLearningRate()),
+            param_groups=self.param_groups,
+            lr_scheduler=self.lr_scheduler,
+            scheduler_interval=self.getLrSchedulerInterval(),
+            accumulation_steps=self.getAccumulationSteps(),
+            max_grad_norm=self.getMaxGradNorm(),
+            precision=self.getPrecision(),
+        )
+
+    def observation(self) -> Observation:
+        """:class:`ModelError` if an ingredient cannot be used; ConfError if the monitored value will not be there, or if
+        there will be no validation rows for what needs them."""
+        metrics = {} if self.metrics is None else self.metrics
+        if not isinstance(metrics, Mapping) or not all(callable(metric) for metric in metrics.values()):
+            raise ModelError(
+                "metrics: give a dict of name -> torchmetrics.Metric, or callable (output, target) -> scalar"
+            )
+        taken = sorted(set(metrics) & set(_TAKEN))
+        if taken:
+            raise ModelError(f"metrics: {', '.join(taken)} is a column of the history already; choose another name")
+        callbacks = () if self.callbacks is None else tuple(self.callbacks)
+        strangers = [ingredients.describe(callback) for callback in callbacks if not isinstance(callback, Callback)]
+        if strangers:
+            raise ModelError(f"callbacks: {strangers[0]}; give instances of subclasses of sparkdl_comm.Callback")
+        monitor = self.getEarlyStoppingMonitor()
+        if monitor not in ("loss", "val_loss", *metrics):
+            known = ", ".join(["loss", "val_loss", *metrics])
+            raise ConfError(f"earlyStoppingMonitor={monitor!r}: must be one of {known}")
+        if self.getValidationIndicatorCol() is None and self.getValidationFraction() is None:
+            if metrics:
+                raise ConfError(f"metrics {sorted(metrics)} needs validation rows; {VALIDATE}")
+            if monitor != "loss" and (self.getEarlyStoppingPatience() is not None or watches(self.lr_scheduler)):
+                raise ConfError(
+                    f"earlyStoppingMonitor={monitor!r} needs validation rows; {VALIDATE}, or earlyStoppingMonitor='loss'"
+                )
+        stopping = Stopping(
+            patience=self.getEarlyStoppingPatience(),
+            monitor=monitor,
+            min_delta=self.getEarlyStoppingMinDelta(),
+            mode=self.getEarlyStoppingMode(),
+            restore=self.getRestoreBestModel(),
+        )
+        return Observation(dict(metrics), callbacks, stopping)
+
+    def checkpoints(self, spark: SparkSession) -> Checkpoints | None:
+        """None: there are to be none. Raises what :func:`sparkdl_comm.job.session.shared_directory` and
+        :func:`sparkdl_comm.ml.storage.check_checkpoint_directory` do."""
+        directory = self.getCheckpointDir()
+        if directory is None:
+            return None
+        directory = shared_directory(spark, directory, "checkpointDir")
+        check_checkpoint_directory(spark, directory, self.getResume())
+        return Checkpoints(
+            directory=directory,
+            every_steps=self.getCheckpointInterval(),
+            every_seconds=self.getCheckpointSeconds(),
+            keep=self.getCheckpointKeep(),
+            resume=self.getResume(),
+            run=secrets.token_hex(8),
+        )
+
+    def getOptimizer(self) -> Any:
+        return self.optimizer
+
+    def getParamGroups(self) -> Any:
+        return self.param_groups
+
+    def getLrScheduler(self) -> Any:
+        return self.lr_scheduler
+
+    def getMetrics(self) -> Any:
+        return self.metrics
+
+    def getCallbacks(self) -> Any:
+        return self.callbacks
+
+    def getDecode(self) -> Any:
+        return self.decode
+
+    def getCollateFn(self) -> Any:
+        return self.collate_fn
+
+    def setOptimizer(self, value: Any) -> Any:
+        self.optimizer = value
+        return self
+
+    def setParamGroups(self, value: Callable[..., Any] | None) -> Any:
+        self.param_groups = value
+        return self
+
+    def setLrScheduler(self, value: Callable[..., Any] | None) -> Any:
+        self.lr_scheduler = value
+        return self
+
+    def setMetrics(self, value: Mapping[str, Any] | None) -> Any:
+        self.metrics = value
+        return self
+
+    def setCallbacks(self, value: Sequence[Callback] | None) -> Any:
+        self.callbacks = value
+        return self
+
+    def setDecode(self, value: Decode | None) -> Any:
+        self.decode = value
+        return self
+
+    def setCollateFn(self, value: Collate | None) -> Any:
+        self.collate_fn = value
+        return self
+
+    def getLoggers(self) -> Any:
+        return self.loggers
+
+    def setLoggers(self, value: Sequence[RunLogger] | None) -> Any:
+        self.loggers = value
+        return self

@@ -1,0 +1,175 @@
+"""From a model's outputs to the columns of Spark ML: prediction, rawPrediction and probability.
+
+What a model is, follows from its loss and the shape of its output:
+
+=====================  ==================  ==========================  =============  =====================
+loss                   output per row      rawPrediction               probability    prediction
+=====================  ==================  ==========================  =============  =====================
+CrossEntropyLoss       k values            the output                  softmax        index of the largest
+NLLLoss                k values            the output (logarithms)     exp            index of the largest
+MultiMarginLoss, or    k values            the output                  none           index of the largest
+one of your own with
+integral labels
+BCEWithLogitsLoss      one value z         (-z, z)                     (1 - s, s),    1 where s > 0.5
+                                                                       s = sigmoid z
+BCELoss                one value p         (1 - p, p)                  (1 - p, p)     1 where p > 0.5
+any other              one value           none                        none           the value
+any other              several values      none                        none           the values, flattened
+any                    several tensors     none                        none           a struct of those
+=====================  ==================  ==========================  =============  =====================
+
+Several tensors are a dict of them, or a tuple, whose members are called ``output0``, ``output1`` and so on. A member is
+one value or several, flattened.
+
+The functions of ``torch.nn.functional`` count as the losses of the same mathematics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.train.loop.output_shape import OutputShape, members
+
+#: What makes probabilities of the outputs of a classifier; ``identity``: they are probabilities already.
+Activation = Literal["softmax", "exp", "sigmoid", "identity"]
+#: ``classes``: one score per class. ``binary``: one score, for class 1. ``value``, ``vector``: no classifier. ``struct``:
+#: several tensors.
+Kind = Literal["classes", "binary", "value", "vector", "struct"]
+
+RAW, PROBABILITY, PREDICTION = "rawPrediction", "probability", "prediction"
+
+_MODULES: tuple[tuple[type[torch.nn.Module], Activation], ...] = (
+    (torch.nn.CrossEntropyLoss, "softmax"),
+    (torch.nn.NLLLoss, "exp"),
+    (torch.nn.BCEWithLogitsLoss, "sigmoid"),
+    (torch.nn.BCELoss, "identity"),
+)
+_FUNCTIONS: tuple[tuple[Any, Activation], ...] = (
+    (F.cross_entropy, "softmax"),
+    (F.nll_loss, "exp"),
+    (F.binary_cross_entropy_with_logits, "sigmoid"),
+    (F.binary_cross_entropy, "identity"),
+)
+
+
+def activation_of(loss: Any) -> Activation | None:
+    """What makes probabilities of the outputs of a model trained with ``loss``; None if that is not known."""
+    for kind, activation in _MODULES:
+        if isinstance(loss, kind):
+            return activation
+    function = getattr(loss, "func", loss)  # of a functools.partial
+    return next((activation for known, activation in _FUNCTIONS if known is function), None)
+
+
+def members_of(output_shape: OutputShape | None) -> dict[str, Kind]:
+    """What the members of a struct are; nothing for anything else."""
+    return {name: _plain(shape) for name, shape in output_shape.items()} if isinstance(output_shape, dict) else {}
+
+
+def _plain(shape: list[int]) -> Kind:
+    return "value" if math.prod(shape) == 1 else "vector"
+
+
+def kind_of(classification: bool, activation: Activation | None, output_shape: OutputShape | None) -> Kind:
+    """What a model is; see the table of this module.
+
+    :param classification: labels were classes.
+    :param output_shape: of the output for one row; None if not known, then a row has as many values as the
+        loss suggests: one, unless labels were classes.
+    """
+    if isinstance(output_shape, dict):
+        return "struct"
+    size = math.prod(output_shape or ())
+    if activation in ("sigmoid", "identity") and size == 1:
+        return "binary"
+    if classification and (output_shape is None or (size > 1 and len(output_shape) == 1)):
+        return "classes"
+    return _plain(output_shape or [])
+
+
+_PROBABILITIES: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
+    "softmax": lambda scores: scores.softmax(1),
+    "exp": torch.exp,
+    "sigmoid": torch.sigmoid,
+    "identity": lambda scores: scores,
+}
+
+
+def columns_of(kind: Kind, activation: Activation | None) -> tuple[str, ...]:
+    """The columns that a model of this kind adds, in Spark ML's order.
+
+    :raises ModelError: no such activation.
+    """
+    if activation is not None and activation not in _PROBABILITIES:
+        raise ModelError(f"model.activation is {activation!r}; it must be None or one of {', '.join(_PROBABILITIES)}")
+    if kind in ("value", "vector", "struct"):
+        return (PREDICTION,)
+    return (RAW, PROBABILITY, PREDICTION) if activation is not None else (RAW, PREDICTION)
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How outputs become columns. ``columns``: those that are wanted of :func:`columns_of`, in this order. ``members``: of a
+    struct, ``value`` or ``vector`` by name."""
+
+    kind: Kind
+    activation: Activation | None
+    columns: tuple[str, ...]
+    members: Mapping[str, Kind] = field(default_factory=dict)
+
+    def __call__(self, output: Any, rows: int) -> list[torch.Tensor]:
+        """The columns for some rows, on the CPU.
+
+        :param output: what the model returned.
+        :return: one tensor per column: float64 ``[rows]``, or ``[rows, classes]`` for RAW and PROBABILITY;
+            the prediction of a ``vector`` is float32 ``[rows, values]``; that of a ``struct`` is one tensor per member.
+        :raises ModelError: the output does not have one row per row, or is a vector where a number was
+            expected, or the other way round.
+        """
+        if self.kind == "struct":
+            return list(self._ofmembers(members(output), rows))
+        if not isinstance(output, torch.Tensor) or output.dim() == 0 or output.shape[0] != rows:
+            got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+            raise ModelError(f"the model must return a tensor with one row per row of input, {rows}; it returned {got}")
+        output = output.reshape(rows, -1)
+        width = output.shape[1]
+        if self.kind in ("value", "binary") and width != 1:
+            raise ModelError(
+                f"the model returned {width} values per row, where one was expected: set "
+                f"model.output_shape = [{width}] to have them as an array"
+            )
+        if self.kind == "vector":
+            return [output.float().cpu()]
+        if self.kind == "value":
+            return [output[:, 0].double().cpu()]
+        if width == 1 and self.kind == "classes":
+            raise ModelError(
+                "the model returned one value per row, where one per class was expected: set "
+                "model.output_shape = [1] to have it as the prediction"
+            )
+        return [column.double().cpu() for column in self._classify(output)]
+
+    def _ofmembers(self, found: dict[str, Any], rows: int) -> Iterator[torch.Tensor]:
+        if list(found) != list(self.members):
+            raise ModelError(f"the model must return {list(self.members)}, as in training; it returned {list(found)}")
+        for name, kind in self.members.items():
+            yield from Scoring(kind, None, (PREDICTION,))(found[name], rows)
+
+    def _classify(self, scores: torch.Tensor) -> Iterator[torch.Tensor]:
+        """The columns of a classifier, from ``[rows, classes]``, or ``[rows, 1]`` if it is binary."""
+        if self.kind == "binary":  # as if there were two classes
+            scores = torch.cat([1 - scores if self.activation == "identity" else -scores, scores], 1)
+        for column in self.columns:
+            if column == RAW:
+                yield scores
+            elif column == PROBABILITY and self.activation is not None:
+                yield _PROBABILITIES[self.activation](scores.double())
+            elif column == PREDICTION:
+                yield scores.argmax(1)

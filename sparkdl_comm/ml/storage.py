@@ -1,0 +1,266 @@
+"""Where models are kept: a directory at any path that Hadoop can reach, there completely or not at all.
+
+A save writes to a directory next to its path and renames that (on object stores, where renaming is copying, an interrupted
+rename can leave a part). A client of Spark Connect has no JVM of its own; one of the executors does it for it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkFiles
+from pyspark.sql import SparkSession
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import BY_NAME, ConfError, PersistenceError, SparkdlCommError
+from sparkdl_comm.job.session import is_classic, session_conf
+from sparkdl_comm.job.shipping import add_file
+from sparkdl_comm.strategies.ps.files import ExecutorFiles
+from sparkdl_comm.train.checkpoint.checkpoint_folder import check_unused, complete_steps
+
+#: Bytes of a file per row on the way to the client.
+_CHUNK = 1 << 20
+_SCHEMA = "error string, name string, data binary"
+
+
+class Files(Protocol):
+    """What :class:`~sparkdl_comm.strategies.ps.files.ExecutorFiles` and the driver's JVM can do alike."""
+
+    def exists(self, remote: str) -> bool: ...
+
+    def put(self, local: str, remote: str) -> None: ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def delete(self, remote: str, recursive: bool = False) -> None: ...
+
+
+class Store(ABC):
+    """A directory at any path that Hadoop can reach with the session's settings. Raises PersistenceError."""
+
+    @abstractmethod
+    def exists(self) -> bool: ...
+
+    @abstractmethod
+    def put(self, folder: Path, replace: bool) -> None:
+        """Copy a local directory, or file, here, all or nothing; ``replace``: instead of what is here now."""
+
+    @abstractmethod
+    def local(self) -> AbstractContextManager[Path]:
+        """The directory on a local disk."""
+
+
+def open_store(spark: SparkSession, path: str) -> Store:
+    return DriverStore(spark, path) if is_classic(spark) else ExecutorStore(spark, path)
+
+
+def check_checkpoint_directory(spark: SparkSession, directory: str, resume: bool) -> None:
+    """What the driver can know of a directory for checkpoints before any executor is touched. Rank 0 looks again.
+
+    :param directory: a local path, or a URI for Hadoop.
+    :raises ConfError: it cannot be written; or has checkpoints already, and ``resume`` is not set.
+    """
+    local = directory.startswith("/")
+    # The driver of a cluster need not share a mount of its executors.
+    if not is_classic(spark) or (local and not (spark.sparkContext.master or "").startswith("local")):
+        return
+    try:
+        store = DriverStore(spark, f"file://{directory}" if local else directory)
+        steps = complete_steps(store.names())
+        store.try_writing()
+    except PersistenceError as error:
+        raise ConfError(f"checkpointDir={directory}: {error.message}") from error
+    check_unused(directory, steps, resume)
+
+
+class DriverStore(Store):
+    """The driver's JVM does the work."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._path = path
+        self._jvm: Any = spark.sparkContext._jvm
+        with self._named("open"):
+            target = self._at(path)
+            self._fs = target.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+            self._target = self._fs.makeQualified(target)
+
+    def exists(self) -> bool:
+        with self._named("look at"):
+            return bool(self._fs.exists(self._target))
+
+    def put(self, folder: Path, replace: bool) -> None:
+        files = {below: str(file) for below, file in _files(folder).items()}
+        with self._named("write"):
+            _put(_DriverFiles(self._fs, self._at), files, self._target.toString(), replace)
+
+    @contextmanager
+    def local(self) -> Iterator[Path]:
+        """Itself if it is on a local disk already, else a temporary copy."""
+        if not self.exists():
+            raise PersistenceError(f"{self._path}: there is nothing at {self._target.toString()}")
+        if self._fs.getUri().getScheme() == "file":
+            yield Path(self._target.toUri().getPath())
+            return
+        with tempfile.TemporaryDirectory(prefix="sparkdl-load-") as folder:
+            copied = Path(folder) / "model"
+            with self._named("read"):
+                self._fs.copyToLocalFile(False, self._target, self._at(copied.as_uri()), True)
+            yield copied
+
+    def names(self) -> list[str]:
+        """What is in the directory; nothing if it is not there."""
+        with self._named("look at"):
+            there = self._fs.listStatus(self._target) if self._fs.exists(self._target) else []
+            return [status.getPath().getName() for status in there]
+
+    def try_writing(self) -> None:
+        """Makes the directory, and a file in it, which is deleted."""
+        probe = f"{self._target.toString()}/.probe-{uuid.uuid4().hex[:12]}"
+        with self._named("write"):
+            self._fs.mkdirs(self._target)
+            self._fs.create(self._at(probe), False).close()
+            self._fs.delete(self._at(probe), False)
+
+    def _at(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(path)
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Py4JJavaError as error:
+            raise PersistenceError(f"cannot {what} {self._path}: {error.java_exception.toString()}") from error
+        except Py4JError as error:
+            raise PersistenceError(f"cannot {what} {self._path}: {error}") from error
+
+
+class _DriverFiles:
+    """:class:`Files` of one of Hadoop's file systems, ``at`` making its paths."""
+
+    def __init__(self, fs: Any, at: Callable[[str], Any]) -> None:
+        self._fs, self._at = fs, at
+
+    def exists(self, remote: str) -> bool:
+        return bool(self._fs.exists(self._at(remote)))
+
+    def put(self, local: str, remote: str) -> None:
+        self._fs.copyFromLocalFile(False, True, self._at(Path(local).as_uri()), self._at(remote))
+
+    def rename(self, source: str, target: str) -> None:
+        if not self._fs.rename(self._at(source), self._at(target)):
+            raise PersistenceError(f"cannot rename {source} to {target}")
+
+    def delete(self, remote: str, recursive: bool = False) -> None:
+        self._fs.delete(self._at(remote), recursive)
+
+
+class ExecutorStore(Store):
+    """An executor does the work, through the plugin: for Spark Connect."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark, self._path = spark, path
+        self._timeout = CommConf.from_mapping(session_conf(spark)).timeout
+
+    def exists(self) -> bool:
+        path = self._path
+        return bool(list(self._run(lambda files: [(path, b"")] if files.exists(path) else [])))
+
+    def put(self, folder: Path, replace: bool) -> None:
+        sent = {below: add_file(self._spark, file) for below, file in _files(folder).items()}
+        path = self._path.rstrip("/")
+
+        def work(files: ExecutorFiles) -> Iterable[tuple[str, bytes]]:
+            _put(files, {below: SparkFiles.get(name) for below, name in sent.items()}, path, replace)
+            return []
+
+        list(self._run(work))
+
+    @contextmanager
+    def local(self) -> Iterator[Path]:
+        if not self.exists():
+            raise PersistenceError(f"{self._path}: there is nothing at {self._path}")
+        path = self._path.rstrip("/")
+        with tempfile.TemporaryDirectory(prefix="sparkdl-load-") as folder:
+            for name, data in self._run(lambda files: _read(files, path, "")):
+                if ".." in PurePosixPath(name).parts:
+                    raise PersistenceError(f"{self._path}: has a file {name!r}, which would lie elsewhere")
+                file = Path(folder, name)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with file.open("ab") as end:
+                    end.write(data)
+            yield Path(folder)
+
+    def _run(self, work: Callable[[ExecutorFiles], Iterable[tuple[str, bytes]]]) -> Iterator[tuple[str, bytes]]:
+        timeout = self._timeout
+
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for _ in batches:
+                pass
+            try:
+                with ExecutorFiles(timeout) as files:
+                    for name, data in work(files):
+                        yield _row(None, name, data)
+            except SparkdlCommError as error:  # as a row: Spark Connect cuts messages of exceptions off
+                yield _row(type(error).__name__, error.message, b"")
+
+        rows = self._spark.range(0, 1, 1, 1).mapInArrow(task, _SCHEMA)  # type: ignore[arg-type]
+        for row in rows.toLocalIterator():
+            if row["error"] is not None:
+                raise BY_NAME[row["error"]](f"{self._path}: {row['name']}")
+            yield row["name"], bytes(row["data"])
+
+
+def _row(error: str | None, name: str, data: bytes) -> pa.RecordBatch:
+    columns = [pa.array([error], pa.string()), pa.array([name]), pa.array([data], pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, names=["error", "name", "data"])
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """The files in a directory, by what their paths add to its own; of a file, itself."""
+    if folder.is_file():
+        return {"": folder}
+    return {"/" + file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
+
+
+def _put(files: Files, sent: Mapping[str, str], path: str, replace: bool) -> None:
+    """Copy local files to ``path``, all or nothing. ``sent``: them, by what their paths add to ``path``."""
+    name, token = path.rpartition("/")[2], uuid.uuid4().hex[:12]
+    new, old = (f"{path.removesuffix(name)}.{name}.{token}.{kind}" for kind in ("new", "old"))
+    try:
+        for below, file in sent.items():
+            files.put(file, new + below)
+        if replace and files.exists(path):
+            files.rename(path, old)
+        try:
+            files.rename(new, path)
+        except BaseException:
+            if files.exists(old):
+                files.rename(old, path)
+            raise
+        files.delete(old, recursive=True)
+    finally:
+        files.delete(new, recursive=True)
+
+
+def _read(files: ExecutorFiles, path: str, folder: str) -> Iterator[tuple[str, bytes]]:
+    """The files below ``path``: the pieces of each with its name, in order."""
+    for entry in files.list(f"{path}/{folder}"):
+        name = folder + entry.name
+        if entry.is_directory:
+            yield from _read(files, path, name + "/")
+            continue
+        with tempfile.TemporaryDirectory() as place:
+            local = Path(place, "file")
+            files.get(f"{path}/{name}", local)
+            with local.open("rb") as content:
+                yield name, b""  # also of an empty file
+                while piece := content.read(_CHUNK):
+                    yield name, piece

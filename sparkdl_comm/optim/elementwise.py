@@ -1,0 +1,178 @@
+"""Whether an optimizer may update stripes of tensors: it may if it is elementwise, so that what becomes of an element depends
+on nothing but that element, its gradients and the options of its group.
+
+Classes of torch.optim are known. Anything else is tried out, on a few small tensors shaped like the model's:
+
+1. one optimizer takes some steps on the whole tensors;
+2. two take the same steps on stripes of them, cut as two ranks have them: flat, and not where tensors end;
+3. both ways must lead to the same values.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.optim.optimization import ModelLike, Optimization
+from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.space.flat import FlatModel
+
+_ELEMENTWISE = (
+    *(torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam),
+    *(torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.ASGD, torch.optim.Rprop),
+)
+
+#: Enough for what begins after a few steps, and for what happens every tenth.
+_STEPS = 12
+#: Most elements of a tensor: matrices of 128 x 128, from which on some optimizers factor their state.
+_ELEMENTS = 1 << 14
+#: Where stripes end, as parts of a tensor.
+_CUTS = (0.0, 0.4, 1.0)
+#: Shapes of tensors where the model is not there to look at: a number, a bias, a matrix, a convolution.
+_SHAPES = ((), (96,), (128, 112), (24, 16, 3, 3))
+
+
+def check_on_driver(model: ModelLike, optimization: Optimization) -> None:
+    """ModelError if it is known here that the optimizer is not elementwise. Else the ranks will find out, which know the
+    model that a factory makes, and its groups of parameters."""
+    if _known(optimization.optimizer):
+        return
+    if isinstance(model, nn.Module):
+        flat = FlatModel(model)
+        check(flat, OptimizerMaker(flat, optimization), certain=False)
+    elif optimization.param_groups is None:
+        flat = FlatModel(nn.ParameterList(nn.Parameter(torch.empty(shape)) for shape in _SHAPES))
+        check(flat, OptimizerMaker(flat, optimization), certain=False)
+
+
+def check(model: FlatModel, make_optimizer: OptimizerMaker, *, certain: bool = True) -> None:
+    """ModelError if the optimizer is not elementwise. ``certain``: also if it fails on whole tensors already, so that there is
+    nothing to compare."""
+    if _known(make_optimizer.factory):
+        return
+    samples = [_Sample.like(owner, seed) for seed, owner in enumerate(_representatives(model, make_optimizer))]
+    name = "optimizer"
+    try:
+        with torch.random.fork_rng(devices=[]):
+            optimizer = make_optimizer([(sample.owner, sample.whole()) for sample in samples])
+            name = f"optimizer {type(optimizer).__name__}"
+            _refuse(type(optimizer))
+            whole = _trained(make_optimizer, samples, None)
+    except ModelError:
+        raise
+    except Exception as error:  # whatever a user's optimizer raises
+        if certain:
+            raise ModelError(
+                f"{name} fails on a few small tensors, on which it is tried out, as strategy ps takes only elementwise ones:"
+                f" {type(error).__name__}: {error}"
+            ) from error
+        return
+    if not any(bool((after != sample.values.flatten()).any()) for after, sample in zip(whole, samples, strict=True)):
+        raise ModelError(
+            f"{name} changed nothing in {_STEPS} steps, so it is not known whether it is elementwise. {_HINT}"
+        )
+    try:
+        with torch.random.fork_rng(devices=[]):
+            stripes = [_trained(make_optimizer, samples, cut) for cut in zip(_CUTS, _CUTS[1:], strict=False)]
+    except Exception as error:
+        raise ModelError(f"{name} fails on stripes of tensors ({type(error).__name__}: {error}). {_HINT}") from error
+    for sample, expected, *parts in zip(samples, whole, *stripes, strict=True):
+        far = (expected - sample.values.flatten()).abs().max()
+        if not torch.allclose(torch.cat(parts), expected, rtol=0.0, atol=1e-6 * float(far), equal_nan=True):
+            raise ModelError(
+                f"{name} is not elementwise: a tensor of shape {list(sample.values.shape)} ends with other values when its"
+                f" stripes are updated apart. {_HINT}"
+            )
+
+
+_HINT = (
+    "Strategy ps has each rank update stripes of the tensors; use one that gives an optimizer whole tensors, such as gloo or"
+    " ring (strategy, or spark.sparkdl.comm.strategy)"
+)
+
+
+def _known(factory: Any) -> bool:
+    """Whether it is a class that is elementwise, perhaps with arguments. A function that makes one may look at its tensors.
+    ModelError if it is a class that is not."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    if isinstance(factory, type):
+        _refuse(factory)
+    return factory in _ELEMENTWISE
+
+
+def _refuse(kind: type) -> None:
+    """ModelError if it is a class, or a subclass of one, that is known not to be elementwise."""
+    ancestors = {base.__name__ for base in kind.__mro__ if base.__module__.split(".")[:2] == ["torch", "optim"]}
+    if "SparseAdam" in ancestors:
+        raise ModelError(f"optimizer {kind.__name__} takes sparse gradients only. {_HINT}")
+    if ancestors & {"Adafactor", "Muon"}:
+        raise ModelError(f"optimizer {kind.__name__} is not elementwise. {_HINT}")
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """A tensor to try the optimizer out on, in place of the parameter ``owner``. float64, so that small steps count."""
+
+    owner: nn.Parameter
+    values: torch.Tensor
+    gradients: torch.Tensor
+
+    @classmethod
+    def like(cls, owner: nn.Parameter, seed: int) -> _Sample:
+        shape = list(owner.shape)
+        while math.prod(shape) > _ELEMENTS:
+            longest = shape.index(max(shape))
+            shape[longest] = -(-shape[longest] // 2)
+        random = torch.Generator().manual_seed(seed)
+        values, *gradients = torch.randn(_STEPS + 1, *shape, generator=random, dtype=torch.float64).to(owner.device)
+        # Stripes are to differ in size and norm.
+        slope = torch.linspace(0.5, 2.0, values.numel(), dtype=torch.float64, device=owner.device).view(shape)
+        return cls(owner, values * slope, torch.stack(gradients) * slope)
+
+    def whole(self) -> nn.Parameter:
+        tensor = nn.Parameter(self.values.clone())
+        tensor.__dict__.update(self.owner.__dict__)  # marks that an optimizer may look for
+        return tensor
+
+    def stripe(self, begin: float, end: float) -> slice:
+        count = self.values.numel()
+        return slice(round(begin * count), round(end * count))
+
+
+def _representatives(model: FlatModel, make_optimizer: OptimizerMaker) -> list[nn.Parameter]:
+    """The smallest and the largest parameter with so many dimensions, of each group."""
+    kinds: dict[tuple[int, int], list[nn.Parameter]] = {}
+    for parameter in model.parameters:
+        kinds.setdefault((make_optimizer.group_of(parameter), parameter.dim()), []).append(parameter)
+    ends = [(min(kind, key=torch.numel), max(kind, key=torch.numel)) for kind in kinds.values()]
+    return list({id(parameter): parameter for both in ends for parameter in both}.values())
+
+
+def _trained(
+    make_optimizer: OptimizerMaker, samples: Sequence[_Sample], cut: tuple[float, float] | None
+) -> list[torch.Tensor]:
+    """What becomes of each sample's values, flat: of a stripe of them, or of the whole tensors if ``cut`` is None."""
+    torch.manual_seed(0)
+    tensors, places = [], []
+    for sample in samples:
+        place = slice(None) if cut is None else sample.stripe(*cut)
+        places.append(place)
+        tensors.append(sample.whole() if cut is None else nn.Parameter(sample.values.flatten()[place].clone()))
+    there = [(s.owner, tensor) for s, tensor in zip(samples, tensors, strict=True) if tensor.numel()]
+    optimizer = make_optimizer(there)
+    for group in optimizer.param_groups:
+        if "lr" in group:
+            group["lr"] = group["lr"] or 0.1  # a schedule may begin with 0
+    for step in range(_STEPS):
+        for sample, place, tensor in zip(samples, places, tensors, strict=True):
+            tensor.grad = sample.gradients[step].flatten()[place].clone().view(tensor.shape)
+        optimizer.step()
+    return [tensor.detach().flatten() for tensor in tensors]

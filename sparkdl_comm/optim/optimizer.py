@@ -1,0 +1,127 @@
+"""The user's optimizer over what a rank updates: whole parameters, or stripes of them that inherit their options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.space.flat import FlatModel
+
+
+class OptimizerMaker:
+    """Makes the optimizer of one rank; all ranks' have the same groups, so that a scheduler may treat them apart.
+
+    Raises ModelError if the factory makes something else, or if ``param_groups`` gives something else than groups of the
+    module's trainable parameters, each of them once.
+    """
+
+    def __init__(self, model: FlatModel, optimization: Optimization) -> None:
+        #: The user's.
+        self.factory = optimization.optimizer
+        #: Whether :meth:`step` may only be called once all gradients are there.
+        self.judges_gradients = optimization.judges_gradients
+        self._sparse = {id(model.parameters[number]) for number in model.sparse}
+        self._groups: list[tuple[dict[str, Any], set[int]]] | None = None
+        if optimization.param_groups is not None:
+            self._groups = _groups(model, optimization.param_groups(model.module))
+
+    def __call__(self, tensors: Sequence[tuple[nn.Parameter, nn.Parameter]]) -> torch.optim.Optimizer:
+        """``tensors``: a parameter of the module, and what is to be updated of it, itself or a stripe."""
+        if self._groups is None:
+            params: list[Any] = _some([tensor for _, tensor in tensors])
+        else:
+            params = [
+                {**options, "params": _some([tensor for owner, tensor in tensors if id(owner) in members])}
+                for options, members in self._groups
+            ]
+        optimizer = self.factory(params)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ModelError(
+                f"optimizer: the factory returned {type(optimizer).__name__}; it must return a torch.optim.Optimizer"
+            )
+        check_steps(optimizer)
+        return optimizer
+
+    def wants_sparse(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the parameters with sparse gradients must have them: torch's SGD and Adagrad do the same with dense ones.
+
+        Raises ModelError if ``optimizer`` takes no sparse gradients, as torch's Adam.
+        """
+        options = (
+            [{}] if self._groups is None else [options for options, members in self._groups if members & self._sparse]
+        )
+        for option in options if self._sparse else []:
+            weight = nn.Parameter(torch.ones(2, 1))
+            weight.grad = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1, 1), (2, 1), check_invariants=True)
+            try:
+                self.factory([{**option, "params": [weight]}]).step()
+            except RuntimeError as exc:
+                raise ModelError(
+                    f"optimizer {type(optimizer).__name__} takes no sparse gradients ({exc}), and the model has an Embedding"
+                    " with sparse=True: set sparse=False, or take torch.optim.SparseAdam with strategy gloo or ring"
+                    " (spark.sparkdl.comm.strategy)"
+                ) from exc
+        return bool(self._sparse) and type(optimizer) not in (torch.optim.SGD, torch.optim.Adagrad)
+
+    def group_of(self, parameter: nn.Parameter) -> int:
+        """The number of its group."""
+        groups = self._groups or []
+        return next((number for number, (_, members) in enumerate(groups) if id(parameter) in members), 0)
+
+
+def check_steps(optimizer: torch.optim.Optimizer) -> None:
+    """:class:`ModelError` if its ``step`` cannot be called without a closure."""
+    try:
+        inspect.signature(optimizer.step).bind()
+    except TypeError as error:
+        raise ModelError(
+            f"optimizer {type(optimizer).__name__}: its step wants a closure that computes the loss again ({error}), and no"
+            " strategy gives it one, as ranks compute a step once: use another, such as torch.optim.Adam, or one process"
+        ) from None
+
+
+def _some(tensors: list[nn.Parameter]) -> list[nn.Parameter]:
+    """torch refuses an optimizer without parameters; a rank that owns nothing updates an empty one."""
+    if tensors:
+        return tensors
+    return [nn.Parameter(torch.empty(0))]
+
+
+def _groups(model: FlatModel, given: Any) -> list[tuple[dict[str, Any], set[int]]]:
+    if not isinstance(given, list) or not all(isinstance(group, dict) and "params" in group for group in given):
+        raise ModelError(
+            f"param_groups must return a list of dicts with 'params', as torch.optim takes it: not {given!r:.200}"
+        )
+    trainable = {id(parameter) for parameter in model.parameters}
+    names = {id(parameter): name for name, parameter in model.module.named_parameters()}
+    groups = []
+    seen: set[int] = set()
+    for group in given:
+        members = {id(parameter) for parameter in _parameters(group["params"])}
+        strangers = len(members - names.keys())
+        if strangers:
+            raise ModelError(f"param_groups: {strangers} tensors are no parameters of the module that was passed")
+        twice = sorted(names[key] for key in members & seen)
+        if twice:
+            raise ModelError(f"param_groups: parameters in more than one group: {', '.join(twice)}")
+        seen |= members
+        groups.append(({key: value for key, value in group.items() if key != "params"}, members))
+    left_out = sorted(names[key] for key in trainable - seen)
+    if left_out:
+        raise ModelError(
+            f"param_groups leaves out trainable parameters: {', '.join(left_out)}; put them into a group, or freeze them"
+            " (requires_grad_(False))"
+        )
+    return groups
+
+
+def _parameters(params: Any) -> Iterable[nn.Parameter]:
+    if isinstance(params, nn.Parameter):
+        return [params]
+    return [item[1] if isinstance(item, tuple) else item for item in params]  # torch takes named parameters too

@@ -1,0 +1,102 @@
+"""The user's learning-rate scheduler, stepped per optimizer step or per epoch. Every rank has one over its optimizer."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
+
+from sparkdl_comm.errors import ConfError, ModelError
+from sparkdl_comm.optim.optimization import Optimization
+
+#: What to do where validation rows are missing.
+VALIDATE = "set validationIndicatorCol or validationFraction"
+
+#: Made for steps: by epochs they would do next to nothing.
+_PER_STEP = (OneCycleLR, CyclicLR)
+
+
+def watches(factory: Any) -> bool:
+    """Whether it is ReduceLROnPlateau, perhaps with arguments; of a function that makes one that is not known."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    return isinstance(factory, type) and issubclass(factory, ReduceLROnPlateau)
+
+
+def _wants_total(factory: Any) -> bool:
+    """Whether it takes ``total_steps``, and was not given them, also not as OneCycleLR's ``epochs`` x ``steps_per_epoch``."""
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:  # of something that is not written in Python
+        return False
+    given = {name for name, of in parameters.items() if of.default is not None and of.default is not of.empty}
+    return "total_steps" in parameters and "total_steps" not in given and not {"epochs", "steps_per_epoch"} <= given
+
+
+class Schedule:
+    """``steps``: optimizer steps of an epoch. A factory that takes ``total_steps`` gets how often its scheduler will step.
+
+    Raises ModelError if the factory makes no scheduler, ConfError for ReduceLROnPlateau per step: the loss of a step over
+    all ranks is known to none of them; and for OneCycleLR that would end before training does."""
+
+    def __init__(self, optimization: Optimization, optimizer: torch.optim.Optimizer, steps: int, epochs: int) -> None:
+        self._optimizer = optimizer
+        interval, factory = optimization.scheduler_interval, optimization.lr_scheduler
+        self._per_step = interval == "step"
+        self._scheduler: Any = None
+        if factory is None:
+            return
+        total = epochs if interval == "epoch" else steps * epochs
+        wants_total = _wants_total(factory)
+        self._scheduler = factory(optimizer, total_steps=total) if wants_total else factory(optimizer)
+        each = [
+            self._scheduler,
+            *getattr(self._scheduler, "_schedulers", ()),
+        ]  # SequentialLR and ChainedScheduler have some
+        if interval is None:
+            self._per_step = wants_total or any(isinstance(one, _PER_STEP) for one in each)
+        if isinstance(self._scheduler, OneCycleLR) and self._scheduler.total_steps < total:
+            raise ConfError(
+                f"lr_scheduler: OneCycleLR has total_steps={self._scheduler.total_steps}, and training takes {total}:"
+                " leave out total_steps, epochs and steps_per_epoch, and it gets them"
+            )
+        if not all(
+            callable(getattr(self._scheduler, name, None)) for name in ("step", "state_dict", "load_state_dict")
+        ):
+            raise ModelError(f"lr_scheduler made a {type(self._scheduler).__name__}, not a scheduler of torch.optim")
+        if self.watches and self._per_step:
+            raise ConfError(
+                "lrSchedulerInterval='step': ReduceLROnPlateau needs 'epoch', at whose end its value is known"
+            )
+
+    @property
+    def watches(self) -> bool:
+        """Whether :meth:`after_epoch` needs the value."""
+        return isinstance(self._scheduler, ReduceLROnPlateau)
+
+    def rate(self) -> float:
+        """Learning rate of the first group."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def after_step(self) -> None:
+        if self._scheduler is not None and self._per_step:
+            self._scheduler.step()
+
+    def after_epoch(self, value: float | None = None) -> None:
+        """`value`: what ReduceLROnPlateau watches, equal on all ranks; others need none."""
+        if self._scheduler is None or self._per_step:
+            return
+        if self.watches:
+            self._scheduler.step(value)
+        else:
+            self._scheduler.step()
+
+    def state(self) -> dict[str, Any] | None:
+        return None if self._scheduler is None else self._scheduler.state_dict()
+
+    def load_state(self, state: dict[str, Any] | None) -> None:
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(state)

@@ -1,0 +1,75 @@
+"""What one rank of a sharded strategy updates: its stripes of the parameters, with the user's optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.optim import elementwise
+from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.space.flat import FlatModel
+
+
+@dataclass(frozen=True)
+class _Stripe:
+    """A part of the parameter with the number ``owner``, which lies in ``layer``."""
+
+    owner: int
+    layer: int
+    values: torch.nn.Parameter
+    gradient: torch.Tensor
+
+
+class Shard:
+    """Ranges of the flat vector, and the optimizer over them.
+
+    ``owned``: (first element, exact values, float32 ``[n]``); ``gradients``: of the same ranges.
+    ``in_parts``: :meth:`step_layers` may be used. Optimizers of torch keep all of their state per parameter; others may
+    count their steps.
+
+    Raises ModelError for an optimizer that is not elementwise.
+    """
+
+    def __init__(
+        self,
+        model: FlatModel,
+        owned: Sequence[tuple[int, torch.Tensor]],
+        gradients: torch.Tensor,
+        make_optimizer: OptimizerMaker,
+    ) -> None:
+        """``gradients``: flat, of the whole model, where the sums for the shard's ranges will be."""
+        self._model = model
+        elementwise.check(model, make_optimizer)
+        self.owned = list(owned)
+        self.gradients = [gradients[start : start + len(values)] for start, values in self.owned]
+        number_of = {id(parameter): number for number, parameter in enumerate(model.parameters)}
+        self._stripes = []
+        tensors = []
+        for start, values in self.owned:
+            for cut in model.cut(start, len(values)):
+                stripe = torch.nn.Parameter(values[cut.start - start : cut.start - start + cut.count])
+                stripe.grad = gradients[cut.start : cut.start + cut.count]
+                number = number_of[id(cut.owner)]
+                self._stripes.append(_Stripe(number, model.layer_of_each[number], stripe, stripe.grad))
+                tensors.append((cut.owner, stripe))
+        self.optimizer = make_optimizer(tensors)
+        if make_optimizer.wants_sparse(self.optimizer):
+            raise ModelError(
+                f"optimizer {type(self.optimizer).__name__} treats the rows of an Embedding with sparse=True apart, and"
+                " strategy ps cuts through rows: set sparse=False, or use strategy gloo or ring (spark.sparkdl.comm.strategy)"
+            )
+        self.in_parts = type(self.optimizer).__module__.startswith("torch.optim.")
+
+    def step(self) -> None:
+        """The optimizer's step on all of it."""
+        self.step_layers(range(len(self._model.layers)))
+
+    def step_layers(self, layers: range) -> None:
+        """The optimizer's step on these layers, whose gradients are summed; one for each layer makes a whole step."""
+        for stripe in self._stripes:
+            due = stripe.layer in layers and not self._model.is_unused(stripe.owner, stripe.gradient)
+            stripe.values.grad = stripe.gradient if due else None
+        self.optimizer.step()

@@ -1,0 +1,56 @@
+"""The Spark plugin's jars, one for each line of Spark: which one fits, and whether a session has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from sparkdl_comm.errors import PluginError
+
+CLASS = "sparkdl.comm.CommPlugin"
+JARS = Path(__file__).parent / "jars"
+
+_JAR = re.compile(r"sparkdl-comm-spark(?P<spark>[\d.]+)_(?P<scala>[\d.]+)-.*\.jar")
+
+
+def jar_for(spark_version: str, folder: Path) -> Path:
+    """The newest plugin jar in ``folder`` for Spark ``spark_version`` (its first two numbers count)."""
+    wanted = _minor(spark_version)
+    jars = sorted(path for path in folder.glob("*.jar") if _JAR.fullmatch(path.name))
+    fitting = [path for path in jars if _JAR.fullmatch(path.name)["spark"] == wanted]  # type: ignore[index]
+    if not fitting:
+        there = ", ".join(path.name for path in jars) or "no jar at all"
+        raise PluginError(
+            f"no plugin jar for Spark {wanted} in {folder}: there is {there}. Build the jars with "
+            "`make jar` (Maven, JDK 17), or use a pyspark that one of these jars is for"
+        )
+    return fitting[-1]
+
+
+def check_conf(conf: Mapping[str, str], spark_version: str, scala_version: str | None) -> None:
+    """The part of :func:`sparkdl_comm.job.session.check_plugin` that depends on settings alone."""
+    plugins = [name.strip() for name in conf.get("spark.plugins", "").split(",") if name.strip()]
+    if CLASS not in plugins:
+        raise PluginError(
+            f"the Spark plugin is not loaded: spark.plugins is {','.join(plugins) or 'not set'}, "
+            f"without {CLASS}. Plugins are loaded when a session starts: stop this one, then "
+            "SparkSession.builder.config(map=sparkdl_comm.spark_conf()).getOrCreate(), or spark-submit --jars "
+            f"sparkdl-comm-….jar --conf spark.plugins={CLASS}. Or choose a strategy that needs no plugin, such "
+            "as gloo"
+        )
+    for jar in conf.get("spark.jars", "").split(","):
+        match = _JAR.fullmatch(jar.strip().rsplit("/", 1)[-1])
+        if match is None:
+            continue
+        scala = _minor(scala_version) if scala_version else match["scala"]
+        if match["spark"] != _minor(spark_version) or match["scala"] != scala:
+            raise PluginError(
+                f"spark.jars has {match[0]}, built for Spark {match['spark']} and Scala {match['scala']}, "
+                f"but this session is Spark {spark_version} and Scala {scala_version}. Use the jar that "
+                "sparkdl_comm.spark_conf() names, in the Python environment of this Spark"
+            )
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

@@ -1,0 +1,105 @@
+"""The flat gradient in parts that travel while backward is still computing the others."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.space.flat import FlatModel
+
+
+@dataclass(eq=False)
+class _Bucket:
+    """Elements ``start`` to ``stop`` of the flat vector. ``missing``: parameters in it whose gradients are not there yet.
+    ``repeats``: backward makes one of them several times, so they are complete at its end only."""
+
+    start: int
+    stop: int
+    owners: list[nn.Parameter] = field(default_factory=list)
+    missing: set[nn.Parameter] = field(default_factory=set)
+    repeats: bool = False
+
+
+class Buckets:
+    """Calls ``send(start, stop)`` for each part of the gradient as soon as backward has completed it.
+
+    Parts end where parameters do, and have ``nbytes`` at least, but the last one. They are sent from the end of the vector to
+    its beginning, which is about how backward goes, and in this order on all ranks, whatever gradients are missing on some.
+
+    Re-entrant checkpointing of a layer that is used twice makes its gradients in several rounds of one backward pass. Nothing
+    tells so beforehand, so nothing is sent in the first backward pass, which shows for what parameters that is.
+    """
+
+    def __init__(self, model: FlatModel, nbytes: int, send: Callable[[int, int], None]) -> None:
+        """``model`` is bound."""
+        self._send = send
+        self._buckets: list[_Bucket] = []
+        self._sent = 0
+        self._last_backward = self._seen_backward = False
+        of = {}
+        itemsize = model.gradients.element_size()
+        for piece in reversed(model.cut(0, model.count)):
+            if not self._buckets or (self._buckets[-1].stop - self._buckets[-1].start) * itemsize >= nbytes:
+                self._buckets.append(_Bucket(piece.start, piece.start + piece.count))
+            bucket = self._buckets[-1]
+            bucket.start = piece.start
+            bucket.owners.append(piece.owner)
+            of[piece.owner] = bucket
+        for owner, bucket in of.items():
+            owner.register_post_accumulate_grad_hook(self._collector(bucket))
+        self._begin()
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """(start, stop) of the parts, in the order in which they are sent."""
+        return [(bucket.start, bucket.stop) for bucket in self._buckets]
+
+    @contextlib.contextmanager
+    def backward(self, last: bool) -> Iterator[None]:
+        """Around a backward pass. Only in the step's ``last`` one are gradients complete when they come."""
+        self._last_backward = last
+        try:
+            yield
+        finally:
+            self._last_backward = False
+        self._seen_backward |= last
+
+    def flush(self) -> None:
+        """Sends what was not sent: the gradients are complete, be they zero. The next backward belongs to another step."""
+        for bucket in self._buckets[self._sent :]:
+            self._send(bucket.start, bucket.stop)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._sent = 0
+        for bucket in self._buckets:
+            bucket.missing = set(bucket.owners)
+
+    def _collector(self, bucket: _Bucket) -> Callable[[nn.Parameter], None]:
+        def collect(parameter: nn.Parameter) -> None:
+            if not self._last_backward:
+                return
+            if parameter not in bucket.missing:
+                self._came_again(bucket)
+            bucket.missing.discard(parameter)
+            while self._seen_backward and self._sent < len(self._buckets):
+                first = self._buckets[self._sent]
+                if first.missing or first.repeats:
+                    break
+                self._sent += 1
+                self._send(first.start, first.stop)
+
+        return collect
+
+    def _came_again(self, bucket: _Bucket) -> None:
+        bucket.repeats = True
+        if bucket in self._buckets[: self._sent]:
+            raise ModelError(
+                "backward made a gradient twice, the second time after it was sent, which it did not do in the first step"
+                " (re-entrant checkpointing of a layer that is used several times in some steps only?): pass"
+                " use_reentrant=False to torch.utils.checkpoint"
+            )

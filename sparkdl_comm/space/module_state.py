@@ -1,0 +1,127 @@
+"""What a module's state is made of, and how it travels: parameters, persistent buffers, and what ``get_extra_state`` of its
+parts returns, if that is numbers, text, bytes, tensors and lists, tuples and dicts of these (see
+:mod:`sparkdl_comm.gang.values`).
+
+Extra state may differ from rank to rank. As with DistributedDataParallel, the trained model has rank 0's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparkdl_comm.errors import InputError, ModelError
+from sparkdl_comm.gang import values
+
+#: What torch's state_dict calls it, after the part's name.
+_EXTRA = "_extra_state"
+#: Before the names of packed extra state, among the names of tensors: no part of a module is named "".
+_PREFIX = ".extra."
+
+
+def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and persistent buffers themselves, by name; parameters that are shared once."""
+    found: dict[str, torch.Tensor] = dict(module.named_parameters())
+    for prefix, part in module.named_modules():
+        for name, buffer in part.named_buffers(prefix, recurse=False):
+            if name.rpartition(".")[2] not in part._non_persistent_buffers_set:
+                found[name] = buffer
+    return found
+
+
+def extra_state(module: nn.Module) -> dict[str, Any]:
+    """What ``get_extra_state`` returns, by the name of the part."""
+    return {name: part.get_extra_state() for name, part in _parts(module).items()}
+
+
+def load_extra_state(module: nn.Module, state: dict[str, Any]) -> None:
+    parts = _parts(module)
+    for name, extra in state.items():
+        parts[name].set_extra_state(extra)
+
+
+def is_extra(name: str) -> bool:
+    """Whether it is the name of extra state in a state_dict."""
+    return name.rpartition(".")[2] == _EXTRA
+
+
+def check(module: nn.Module) -> None:
+    """ModelError, naming the part of the module, if something in its state_dict could not be brought to the trained model."""
+    for name, part in _parts(module).items():
+        called = _called(name, part)
+        if type(part).set_extra_state is nn.Module.set_extra_state:
+            raise ModelError(f"{called} has get_extra_state, but no set_extra_state to bring its state back with")
+        _pack(name, part.get_extra_state(), called)
+    known = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    names = tensors_of(module)
+    for name, value in module.state_dict(keep_vars=True).items():
+        if not (is_extra(name) or name in names or id(value) in known):
+            raise ModelError(
+                f"{name} in the module's state_dict is neither a parameter nor a buffer ({type(value).__name__}): it would not"
+                " come back with the trained model. Make it a buffer, or return it from get_extra_state"
+            )
+
+
+def prove(module: nn.Module) -> None:
+    """Has each part take back its extra state as it arrives, so that what cannot shows before training, not after it."""
+    for name, part in _parts(module).items():
+        called = _called(name, part)
+        arrived = values.unpack(_pack(name, part.get_extra_state(), called))[name]
+        try:
+            part.set_extra_state(arrived)
+        except Exception as error:  # whatever a user's module raises
+            raise ModelError(
+                f"{called} does not take back what its get_extra_state returns, of which a subclass arrives as what it is made"
+                f" of, such as a namedtuple as a tuple: set_extra_state raised {type(error).__name__}: {error}"
+            ) from error
+
+
+def packed(module: nn.Module, warn: Callable[[str], object]) -> dict[str, torch.Tensor]:
+    """All of the state as tensors, for :func:`unpacked`. ``warn``: told of extra state that cannot be had any more, and is
+    left out: at the end of training the rest must not be lost for it."""
+    state = {}
+    for name, part in _parts(module).items():
+        try:
+            state[name] = part.get_extra_state()
+            _pack(name, state[name], _called(name, part))
+        except Exception as error:  # noqa: BLE001 - whatever a user's module raises, at the end of a long fit
+            state.pop(name, None)
+            warn(f"the trained model lacks the extra state of {_called(name, part)}: {error!r}")
+    extra = values.pack(state) if state else {}
+    return {**tensors_of(module), **{_PREFIX + name: tensor for name, tensor in extra.items()}}
+
+
+def unpacked(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The tensors by name, and the extra state by part, of what :func:`packed` made."""
+    extra = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items() if name.startswith(_PREFIX)}
+    return (
+        {name: tensor for name, tensor in tensors.items() if not name.startswith(_PREFIX)},
+        values.unpack(extra) if extra else {},
+    )
+
+
+def _parts(module: nn.Module) -> dict[str, nn.Module]:
+    """The parts that have extra state."""
+    return {
+        name: part
+        for name, part in module.named_modules()
+        if type(part).get_extra_state is not nn.Module.get_extra_state
+    }
+
+
+def _pack(name: str, extra: Any, called: str) -> dict[str, torch.Tensor]:
+    try:
+        return values.pack({name: extra})
+    except InputError as error:
+        raise ModelError(
+            f"get_extra_state of {called} returns what cannot be brought back with the trained model:"
+            f" {error.message.partition(';')[0]}"
+        ) from error
+
+
+def _called(name: str, part: nn.Module) -> str:
+    kind = type(part).__qualname__
+    return f"the model's part {name} ({kind})" if name else f"the model ({kind})"

@@ -1,0 +1,107 @@
+"""SyncBatchNorm: statistics over the rows that all ranks have in a forward pass, as if one process had them.
+
+torch's own runs on GPUs only, and not on ranks without rows. Here, per layer and forward pass, with channels C:
+
+1. all-reduce of C + 1 numbers: the sum per channel, and how many elements there are; so all ranks have the mean;
+2. all-reduce of C numbers: the squared deviations from it; so all have the variance.
+
+The backward pass has two all-reduces of as many numbers, the gradients of these sums. Two rounds instead of one with sums of
+squares, whose difference would lose digits. Parameters, buffers and the result in eval mode are torch's.
+
+A pass takes part also with no rows, since the others wait for it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from sparkdl_comm.errors import DeadlineError, GangError, ModelError
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.gang.handshake import TIMEOUT_KEY
+from sparkdl_comm.gang.process_group import BACKENDS, bind_to_nic
+from sparkdl_comm.gang.torch_errors import peer_late
+
+
+def synchronize(module: nn.Module, device: torch.device, gang: Gang, timeout: float, stack: ExitStack) -> bool:
+    """Whether ``module`` has such layers: then they work across ``gang`` from now on, and all ranks must call it equally
+    often.
+
+    :param stack: closes the process group, if one had to be made. ``timeout``: seconds of an all-reduce.
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.SyncBatchNorm)]
+    if layers and not dist.is_initialized():
+        bind_to_nic(gang)
+        dist.init_process_group(
+            BACKENDS[device.type],
+            store=gang.store("sync-batch-norm"),
+            rank=gang.rank,
+            world_size=gang.world,
+            timeout=datetime.timedelta(seconds=timeout),
+        )
+        stack.callback(dist.destroy_process_group)
+    for layer in layers:
+        layer.forward = functools.partial(_forward, layer)  # type: ignore[method-assign]
+    return bool(layers)
+
+
+def _forward(layer: nn.SyncBatchNorm, rows: torch.Tensor) -> torch.Tensor:
+    """``rows``: ``[rows, C, …]``, perhaps without any."""
+    if not layer.training:
+        return nn.SyncBatchNorm.forward(layer, rows)
+    values = rows.float()
+    others = [0, *range(2, rows.dim())]
+    channels = [1, -1, *[1] * (rows.dim() - 2)]
+    count = values.new_tensor([values.numel() // max(1, values.shape[1])])
+    sums = _Sum.apply(torch.cat([values.sum(others), count]))
+    total = sums[-1].item()
+    if total < 2:
+        raise ModelError("SyncBatchNorm: a step with one value per channel has no variance; use larger batches")
+    mean = sums[:-1] / total
+    centred = values - mean.view(channels)
+    variance = _Sum.apply(centred.square().sum(others)) / total
+    _keep(layer, mean.detach(), variance.detach() * (total / (total - 1)))
+    normal = centred * torch.rsqrt(variance + layer.eps).view(channels)
+    if layer.affine:
+        normal = normal * layer.weight.view(channels) + layer.bias.view(channels)
+    return normal.to(rows.dtype)
+
+
+def _keep(layer: nn.SyncBatchNorm, mean: torch.Tensor, variance: torch.Tensor) -> None:
+    """Running statistics, as torch has them."""
+    if layer.running_mean is None or layer.running_var is None or layer.num_batches_tracked is None:
+        return  # track_running_stats=False
+    layer.num_batches_tracked.add_(1)
+    weight = 1.0 / layer.num_batches_tracked.item() if layer.momentum is None else layer.momentum
+    layer.running_mean.lerp_(mean, weight)
+    layer.running_var.lerp_(variance, weight)
+
+
+class _Sum(torch.autograd.Function):
+    """Sum over the ranks. The loss is a sum over the ranks too, so the gradient is their sum."""
+
+    @staticmethod
+    def forward(ctx: Any, vector: torch.Tensor) -> torch.Tensor:
+        return _all_reduce(vector)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return _all_reduce(gradient)
+
+
+def _all_reduce(vector: torch.Tensor) -> torch.Tensor:
+    """:class:`GangError`, so that what another rank did is not taken for a mistake in the model that runs here."""
+    total = vector.clone()
+    try:
+        dist.all_reduce(total)
+    except RuntimeError as exc:
+        if peer_late(exc):
+            raise DeadlineError(f"SyncBatchNorm waited too long for another rank; set {TIMEOUT_KEY}") from exc
+        raise GangError(f"SyncBatchNorm lost another rank: {exc}") from exc
+    return total

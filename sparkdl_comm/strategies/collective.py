@@ -1,0 +1,161 @@
+"""Strategies bml, lp, ring, mst, be, torus2d, hierarchical, p2p-ps and auto: gradients travel by a collective of this package.
+
+What follows backward, ``spark.sparkdl.comm.collective.loop``, is one of the linear-pipeline paper's three loops:
+
+1. ``root-overlap`` (Algorithm 1) and ``root`` (Algorithm 2): ``rooted.py``;
+2. ``all-reduce`` (Algorithm 3), here: gradients are all-reduced while backward goes on, and every rank takes the optimizer's
+   whole step; every ``collective.resync`` steps, if that is not 0, rank 0's parameters are broadcast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.collectives.discover import given
+from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, Work, check_fits
+from sparkdl_comm.collectives.plan import Kind, Operation
+from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.errors import ConfError, SparkdlCommError
+from sparkdl_comm.gang.control import VERDICT_SECONDS
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.gang.process_group import default_group
+from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.space.buckets import Buckets
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.base import Strategy
+from sparkdl_comm.strategies.replicated import Replicated
+
+
+class Range(NamedTuple):
+    """A collective that was begun on the elements ``start`` to ``stop`` of a flat vector."""
+
+    start: int
+    stop: int
+    work: Work
+
+
+class CollectiveStrategy(Strategy):
+    """What the loops have in common: the collectives by ``algorithm``, and the buckets that they work on."""
+
+    algorithm = AUTO
+
+    _group: CollectiveGroup | None = None
+    _nccl: dist.ProcessGroup | None = None
+
+    @classmethod
+    def check(cls, conf: CommConf, world: int) -> None:
+        if conf.topology:
+            check_fits(cls.algorithm, given(conf.topology, world, len(conf.rails) or 1))
+
+    def abort(self) -> None:
+        """Nothing: the group hears of the gang's failure itself."""
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
+        if self._nccl is not None:
+            self._nccl = None
+            dist.destroy_process_group()
+
+    @classmethod
+    def _check_does(cls, key: str, value: object, *operations: Operation) -> None:
+        """ConfError if the algorithm does not do what a setting needs."""
+        if cls.algorithm == AUTO:
+            return
+        missing = set(operations) - set(ALGORITHMS[cls.algorithm].operations)
+        if missing:
+            able = [a.name for a in ALGORITHMS.values() if set(operations) <= set(a.operations)]
+            raise ConfError(
+                f"{PREFIX}{key}={value}: strategy {cls.algorithm} does no {', '.join(sorted(missing))}; {', '.join(able)} do"
+            )
+
+    def _form(self, gang: Gang, model: FlatModel, operation: Operation) -> None:
+        """Makes the group, and the buckets in which ``operation`` takes the gradients; prepares for it. The model is bound."""
+        self._gang, self._model = gang, model
+        device = model.gradients.device
+        if device.type == "cuda":
+            self._nccl = default_group("nccl", gang, self.conf.timeout)
+        self._group = CollectiveGroup(gang, self.algorithm, self.conf, device)
+        self._operation: Operation = operation
+        self._under_way: list[Range] = []
+        self._counted: dict[tuple[Operation, int], dict[str, int]] = {}
+        self._buckets = Buckets(model, self.conf.bucket, self._send)
+        for start, stop in self._buckets.ranges:
+            self._group.prepare(operation, stop - start, torch.float32)
+
+    def backward(self, last: bool) -> contextlib.AbstractContextManager[None]:
+        return self._buckets.backward(last)
+
+    def after_backward(self) -> None:
+        with self.watch.phase("push"):
+            self._buckets.flush()
+            under_way, self._under_way = self._under_way, []
+            for begun in under_way:
+                self._wait(begun)
+
+    def _send(self, start: int, stop: int) -> None:
+        self._under_way.append(self._begin(self._operation, self._model.gradients, start, stop))
+
+    def _begin(self, operation: Operation, vector: torch.Tensor, start: int, stop: int) -> Range:
+        assert self._group is not None
+        with self._typed():
+            work = self._group.start(operation, vector[start:stop])
+        for way, nbytes in self._arriving(operation, stop - start).items():
+            self.watch.bytes[way] += nbytes
+        return Range(start, stop, work)
+
+    def _arriving(self, operation: Operation, count: int) -> dict[str, int]:
+        """Bytes that come to this rank: to be combined with its own, and complete ones."""
+        assert self._group is not None
+        if (operation, count) not in self._counted:
+            nbytes = self._counted[operation, count] = {"push": 0, "pull": 0}
+            prepared = self._group.prepare(operation, count, torch.float32)
+            for step in prepared.plan.program(self._group.place).steps:
+                if step.kind is not Kind.SEND:
+                    nbytes["push" if step.kind is Kind.COMBINE else "pull"] += 4 * (step.stop - step.start)
+        return self._counted[operation, count]
+
+    def _wait(self, begun: Range) -> None:
+        with self._typed():
+            begun.work.wait()
+
+    @contextlib.contextmanager
+    def _typed(self) -> Iterator[None]:
+        """Raises the gang's failure, if there is one, instead of what it looks like from here."""
+        try:
+            yield
+        except SparkdlCommError:
+            self._gang.check(VERDICT_SECONDS)
+            raise
+
+
+class CollectiveAllReduce(CollectiveStrategy, Replicated):
+    """Steps: backward, and meanwhile all-reduces (sum) of those parts of the flat gradient that are there; the whole optimizer
+    step on every rank."""
+
+    @classmethod
+    def check(cls, conf: CommConf, world: int) -> None:
+        super().check(conf, world)
+        if conf.resync:
+            cls._check_does("collective.resync", conf.resync, "broadcast")
+
+    def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
+        super().join(gang, model, make_optimizer)
+        self._form(gang, model, "all_reduce")
+        self._steps = 0
+
+    def update(self, apply: bool = True) -> None:
+        super().update(apply)
+        self._steps += 1
+        if self.conf.resync and self._steps % self.conf.resync == 0:
+            with self.watch.phase("pull"):
+                self._wait(self._begin("broadcast", self._model.values, 0, self._model.count))
+
+    def finish(self) -> None:
+        """Nothing: the last step ended with all-reduces, so all ranks have it."""

@@ -1,0 +1,82 @@
+"""Between aggregation and update: loss scaling undone, the global norm clipped, a step with fp16 overflow skipped."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+import torch
+
+from sparkdl_comm.errors import NonFiniteLossError
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.strategies.base import Strategy
+
+#: As torch.amp.GradScaler has them.
+_FIRST_SCALE = 2.0**16
+_GROW_AFTER = 2000
+
+
+class GradientRule:
+    """The same decision on all ranks. In a sharded strategy a rank has the gradients of its shard only, so the squared
+    norms travel: one all-gather of 8 bytes per step, added in the order of the ranks. Nothing travels unless gradients are
+    clipped or the precision is fp16.
+    """
+
+    def __init__(self, optimization: Optimization, gang: Gang, strategy: Strategy, timeout: float) -> None:
+        self._idle = not optimization.judges_gradients
+        self._limit = optimization.max_grad_norm
+        #: Whether a step whose gradient is not finite is left out: the scale of the loss was too large.
+        self.skips = optimization.precision == "fp16"
+        self._gang, self._strategy, self._timeout = gang, strategy, timeout
+        #: Factor of the loss, so that small gradients do not vanish in fp16. A power of two: exact.
+        self.scale = _FIRST_SCALE if self.skips else 1.0
+        self._finite_steps = 0
+
+    def prepare(self, step: int) -> bool:
+        """Makes the step's gradients ready for the optimizer; False if the step, from 1, is to be skipped.
+
+        Raises NonFiniteLossError if the gradient is not finite, and a smaller scale of the loss would not help.
+        """
+        if self._idle:
+            return True
+        gradients = self._strategy.gradients()
+        norm = math.sqrt(self._squared_norm(gradients)) / self.scale
+        if not math.isfinite(norm):
+            if not self.skips or self.scale <= 1.0:
+                fp16 = ", though the loss is scaled down to 1 (precision='fp16': try bf16)" if self.skips else ""
+                raise NonFiniteLossError(
+                    f"the gradient's norm became {norm} at step {step}{fp16}: lower the learning rate, or look for NaN in the"
+                    " features",
+                    step=step,
+                )
+            self.scale /= 2
+            self._finite_steps = 0
+            return False
+        factor = 1 / self.scale
+        if self._limit is not None:
+            factor *= min(1.0, self._limit / (norm + 1e-6))  # as torch.nn.utils.clip_grad_norm_
+        if factor != 1.0:
+            for gradient in gradients:
+                gradient.mul_(factor)
+        self._finite_steps += 1
+        if self.skips and self._finite_steps % _GROW_AFTER == 0:
+            self.scale *= 2
+        return True
+
+    def state(self) -> dict[str, Any]:
+        return {"scale": self.scale, "finite_steps": self._finite_steps}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.scale, self._finite_steps = state["scale"], state["finite_steps"]
+
+    def _squared_norm(self, gradients: list[torch.Tensor]) -> float:
+        own = sum(torch.linalg.vector_norm(gradient).item() ** 2 for gradient in gradients)
+        if not self._strategy.sharded:
+            return own
+        parts = self._gang.all_gather(struct.pack("<d", own), self._timeout)
+        total = 0.0
+        for part in parts:
+            total += struct.unpack("<d", part)[0]
+        return total

@@ -1,0 +1,104 @@
+"""Plans of batches, from the planner in the plugin's jar: there is no other one. Needs Java, but no Spark session.
+
+For a rank that trains, its executor plans (`plan` on the bridge).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+from sparkdl_comm import plugin
+from sparkdl_comm.errors import DeadlineError, InputError, PluginError
+
+DIRECTIONS = ("pull", "push")
+
+_MAIN = "sparkdl.comm.ibatch.PlanMain"
+#: What the planner needs of Spark's jars.
+_LIBRARIES = ("scala-library-*.jar", "jackson-core-2*.jar", "jackson-databind-*.jar", "jackson-annotations-*.jar")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Batches of layers, first and last, counted from 1, in the order in which they travel.
+
+    ``predicted_seconds``: from the first pull to the end of forward, or from the begin of backward to the end of the last
+    push; ``optimal_ratio``: this over the least that any plan takes. ``schedule``: of each batch, the seconds at which its
+    transfer begins and ends and its computation begins and ends.
+    """
+
+    batches: list[list[int]]
+    predicted_seconds: float
+    optimal_ratio: float
+    schedule: list[list[float]]
+
+
+def make_plans(requests: Sequence[Mapping[str, Any]], timeout: float = 60.0) -> list[Plan]:
+    """A plan for each request, all made by one JVM.
+
+    A request: ``startup`` (seconds), ``transfer`` and ``compute`` (lists: seconds of each layer), ``bytes`` (of each layer;
+    only policy ``fixed:BYTES`` needs it), ``policy`` (whole, layerwise, greedy1, greedy2, ibatch, optimal, fixed:BYTES),
+    ``direction`` (pull or push).
+
+    Raises InputError naming the first request that makes no sense, PluginError without Java or the jar, DeadlineError
+    after ``timeout`` seconds.
+    """
+    return [Plan(**answer) for answer in _answers(requests, timeout)]
+
+
+def iteration_seconds(plans: Sequence[Mapping[str, Mapping[str, Any]]], timeout: float = 60.0) -> list[float]:
+    """How long an iteration takes with each of `plans`, where both directions share the network (see Iteration.scala).
+
+    Each: ``pull`` and ``push``, with ``startup``, ``transfer``, ``compute``, ``batches``, and, if batches of few bytes come
+    with their notices, ``bytes`` and ``notice_bytes``, how many. Raises as :func:`make_plans`.
+    """
+    return [answer["iteration_seconds"] for answer in _answers(plans, timeout)]
+
+
+def _answers(requests: Sequence[Mapping[str, Any]], timeout: float) -> list[dict[str, Any]]:
+    lines = "".join(json.dumps(request) + "\n" for request in requests)
+    try:
+        done = subprocess.run(
+            [_java(), "-XX:TieredStopAtLevel=1", "-cp", _classpath(), _MAIN],
+            input=lines,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired as exc:
+        raise DeadlineError(f"the planner did not answer {len(requests)} requests within {timeout:g} s") from exc
+    if done.returncode:
+        raise PluginError(f"the planner failed ({_MAIN}): {done.stderr.strip()[-1000:]}")
+    answers: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    for number, answer in enumerate(answers):
+        if "error" in answer:
+            raise InputError(f"no plan for request {number}: {answer['error']}" if number else answer["error"])
+    return answers
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=os.path.join(home, "bin") if home else None)
+    if found is None:
+        raise PluginError(
+            f"no java {'in JAVA_HOME, ' + home if home else 'on the PATH'}: the planner is in the plugin's jar"
+        )
+    return found
+
+
+def _classpath() -> str:
+    spark = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
+    libraries = [path for pattern in _LIBRARIES for path in sorted(spark.glob(pattern))]
+    if len(libraries) < len(_LIBRARIES):
+        raise PluginError(
+            f"the planner needs {', '.join(_LIBRARIES)} of Spark, and {spark} has not all of them (SPARK_HOME?)"
+        )
+    return os.pathsep.join(map(str, [plugin.jar_for(pyspark.__version__, plugin.JARS), *libraries]))

@@ -1,0 +1,28 @@
+"""The strategy that a run's settings name."""
+
+from __future__ import annotations
+
+import sparkdl_comm.strategies.all_reduce
+import sparkdl_comm.strategies.ps.parameter_server  # noqa: F401 - modules register what they have
+from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.collectives.group import AUTO
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.strategies.base import STRATEGIES, Strategy, register
+from sparkdl_comm.strategies.collective import CollectiveAllReduce
+from sparkdl_comm.strategies.rooted import CollectiveAtRoot
+
+
+@register(*ALGORITHMS, AUTO)
+def _by_loop(conf: CommConf) -> type[Strategy]:
+    kind = CollectiveAllReduce if conf.loop == "all-reduce" else CollectiveAtRoot
+    return type(f"{kind.__name__}_{conf.strategy}", (kind,), {"algorithm": conf.strategy})
+
+
+def strategy_class(conf: CommConf) -> type[Strategy]:
+    """The strategy that the settings name. Raises ConfError that lists those there are."""
+    if conf.strategy not in STRATEGIES:
+        raise ConfError(
+            f"strategy {conf.strategy!r} is unknown: there are {', '.join(STRATEGIES)} (spark.sparkdl.comm.strategy)"
+        )
+    return STRATEGIES[conf.strategy](conf)

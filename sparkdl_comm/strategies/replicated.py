@@ -1,0 +1,37 @@
+"""What strategies have in common by which every rank updates all parameters, from the sum of all ranks' gradients."""
+
+from __future__ import annotations
+
+import torch
+
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.base import Strategy
+
+
+class Replicated(Strategy):
+    """The optimizer leaves the parameters in place; a subclass adds up the gradients."""
+
+    def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
+        device = next(model.module.parameters()).device
+        model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))
+        self._model = model
+        self._world = gang.world
+        self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
+        self._sparse = make_optimizer.wants_sparse(self.optimizer)
+
+    def before_forward(self) -> None:
+        """Nothing: the parameters are in place."""
+
+    def gradients(self) -> list[torch.Tensor]:
+        return [self._model.gradients]
+
+    def update(self, apply: bool = True) -> None:
+        with self.watch.phase("update"):
+            if apply:
+                self._model.settle_gradients(self._sparse)
+                self.optimizer.step()
+
+    def owned(self) -> list[tuple[int, torch.Tensor]]:
+        return [(0, self._model.values)]

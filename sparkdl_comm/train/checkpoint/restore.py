@@ -1,0 +1,189 @@
+"""Going on from a checkpoint: which one, whether it fits this run, and what each rank takes from it.
+
+1. Rank 0 lists the checkpoints. From the newest on, every rank checks the files that it needs; the first of which nobody
+   misses any is taken.
+2. Before the strategy joins, each rank reads all parameters into its module: they are those that all ranks begin with.
+3. When optimizer, scheduler and loop are there, each takes its state.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sparkdl_comm.errors import ConfError, InputError, ModelError, PersistenceError
+from sparkdl_comm.gang.exchange import gather_json
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.gang.tensors import raw
+from sparkdl_comm.gang.values import unpack
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.train.checkpoint.checkpoint_folder import CheckpointFolder, check_unused
+from sparkdl_comm.train.checkpoint.storage import Folder
+from sparkdl_comm.train.loop.training_loop import TrainingLoop
+from sparkdl_comm.train.spec import Checkpoints, TrainSpec
+
+#: What must be the same for a run to go on, by its name in the manifest: what to set.
+_SETTINGS = {
+    "world": "num_workers",
+    "strategy": "strategy",
+    "device": "device",
+    "rows_per_step": "batchSize x accumulationSteps",
+    "seed": "seed",
+    "optimizer": "optimizer",
+    "lr_scheduler": "lr_scheduler",
+}
+
+
+class Restorer:
+    """One rank's. The methods are called in the order in which they stand here, on all ranks; the last two only if there
+    is a checkpoint."""
+
+    def __init__(
+        self, checkpoints: Checkpoints, run: dict[str, Any], gang: Gang, sharded: bool, timeout: float
+    ) -> None:
+        """``run``: see :func:`describe`. ``sharded``: whether each rank wrote the optimizer's state of its own part."""
+        self._checkpoints, self._gang, self._timeout = checkpoints, gang, timeout
+        self._files = Folder.at(checkpoints.directory, timeout)
+        self._folder = CheckpointFolder(self._files, gang.epoch)
+        writers = range(gang.world) if sharded else (0,)
+        self._parameters = [f"parameters-{rank}" for rank in writers]
+        self._optimizer = f"optimizer-{gang.rank if sharded else 0}"
+        self._own = f"rank-{gang.rank}"
+        #: Of the checkpoint to go on from; 0: from the beginning.
+        self.step = 0
+        #: What the checkpoints of this run are to say of it: it goes by the name of the run that began.
+        self.run = run
+
+    def find(self, warn: Callable[[str], object]) -> None:
+        """Sets :attr:`step`, and deletes what is of no use any more. ``warn``, on rank 0: about what is skipped.
+
+        Raises ConfError: there are checkpoints, and ``resume`` is not set; the run is another. InputError, ModelError: the
+        rows or the model are. PersistenceError: none of the checkpoints is whole; or the directory cannot be read, or
+        not be written, or is not the same for all ranks.
+        """
+        rank, directory = self._gang.rank, self._checkpoints.directory
+        steps = self._gather(self._folder.steps() if rank == 0 else None)[0]
+        check_unused(directory, steps, self._checkpoints.resume)
+        for step in steps:
+            manifest, fault = self._look(step)
+            faults = [fault for fault in self._gather(fault) if fault]
+            if not faults:
+                self.step, self.run = step, {**self.run, "name": manifest["run"]["name"]}
+                break
+            if rank == 0:
+                warn(f"checkpointDir={directory}: a checkpoint is skipped: {faults[0]}")
+        if steps and not self.step:
+            raise PersistenceError(
+                f"checkpointDir={directory}: none of the checkpoints of steps {steps} is whole; to begin anew, delete them"
+            )
+        if rank == 0:
+            self._folder.clean(self.step)
+        self._try_writing()
+
+    def load_parameters(self, model: FlatModel) -> None:
+        """Into the module, before it is bound."""
+        for part in self._parameters:
+            for start, values in self._folder.read(self.step, part).items():
+                model.load(int(start), values)
+
+    def load_state(self, loop: TrainingLoop) -> None:
+        """Of optimizer and loop, before it runs."""
+        loop.strategy.load_optimizer_state(unpack(self._folder.read(self.step, self._optimizer)))
+        own, common = (unpack(self._folder.read(self.step, part)) for part in (self._own, "common"))
+        loop.load_state({"own": own, "common": common})
+
+    def close(self) -> None:
+        self._files.close()
+
+    def _try_writing(self) -> None:
+        """Each rank a file, which rank 0 sees: PersistenceError now, where it would come with the first checkpoint."""
+        mine = self._folder.probe(self._gang.rank)
+        try:
+            names = self._gather(mine)
+            if self._gang.rank == 0:
+                self._folder.check_shared(names)
+            self._gather(None)  # rank 0 has seen them
+        finally:
+            self._folder.delete(mine)
+
+    def _gather(self, value: Any) -> list[Any]:
+        return gather_json(self._gang, value, self._timeout)
+
+    def _look(self, step: int) -> tuple[dict[str, Any], str | None]:
+        """The manifest, and what is wrong with the checkpoint as far as this rank needs it."""
+        manifest, fault = self._folder.manifest(step)
+        if fault is None:
+            check_same(self.run, manifest["run"], step)
+            parts = [*self._parameters, self._optimizer, self._own, "common"]
+            fault = self._folder.damage(step, manifest, parts)
+        return manifest, fault
+
+
+def describe(name: str, spec: TrainSpec, model: FlatModel, rows: list[str]) -> dict[str, Any]:
+    """What a run is: all but its ``name`` must be the same for a run to go on from a checkpoint. JSON-able.
+
+    :param rows: a digest of each rank's rows.
+    """
+    module = model.module
+    named = [*module.named_parameters(), *module.named_buffers()]
+    frozen = hashlib.sha256()
+    for parameter in module.parameters():
+        if not parameter.requires_grad:
+            frozen.update(raw(parameter))
+    return {
+        "name": name,
+        "world": spec.world,
+        "strategy": spec.strategy,
+        "device": spec.device,
+        "rows_per_step": spec.batch_size * spec.optimization.accumulation_steps,
+        "seed": spec.seed,
+        "optimizer": _name(spec.optimization.optimizer),
+        "lr_scheduler": _name(spec.optimization.lr_scheduler),
+        "model": {name: f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for name, tensor in named},
+        "frozen": frozen.hexdigest(),
+        "rows": rows,
+    }
+
+
+def _name(factory: Any) -> str | None:
+    """``Adam``, also of ``functools.partial(Adam, …)``: with other arguments, its state fits."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    return None if factory is None else getattr(factory, "__qualname__", type(factory).__qualname__)
+
+
+def check_same(here: Mapping[str, Any], there: Mapping[str, Any], step: int) -> None:
+    """Raises ConfError, ModelError or InputError if the run ``here`` cannot go on from a checkpoint of the run ``there``."""
+    at = f"the checkpoint of step {step}"
+    for name, param in _SETTINGS.items():
+        if here[name] != there[name]:
+            raise ConfError(
+                f"{param}={here[name]!r}: {at} was made with {there[name]!r}; resume with that, or name another checkpointDir"
+            )
+    ours, theirs = here["model"], there["model"]
+    different = [
+        f"{name} is {ours[name]}, was {theirs[name]}" for name in ours if theirs.get(name, ours[name]) != ours[name]
+    ]
+    missing, unexpected = sorted(set(theirs) - set(ours)), sorted(set(ours) - set(theirs))
+    if different or missing or unexpected:
+        parts = (
+            ("of another shape or type", different),
+            ("not in this model", missing),
+            ("only in this model", unexpected),
+        )
+        raise ModelError(
+            f"{at} is of another model; " + "; ".join(f"{what}: {', '.join(of)}" for what, of in parts if of)
+        )
+    if here["frozen"] != there["frozen"]:
+        raise ModelError(f"{at} was made with other values of the parameters that are frozen (requires_grad=False)")
+    changed = [rank for rank, rows in enumerate(here["rows"]) if rows != there["rows"][rank]]
+    if changed:
+        raise InputError(
+            f"ranks {changed} of {len(here['rows'])} have other rows than when {at} was made: the DataFrame does not give the"
+            " same rows each time. Columns may be drawn (rand(), uuid()) or depend on the order or the partitions of rows"
+            " (monotonically_increasing_id(), first(), sums of floats): write the DataFrame to a table once and give fit what"
+            " is read from there; df.checkpoint() does where only ranks are started again, not the application. To begin"
+            " anew, name another checkpointDir"
+        )

@@ -1,0 +1,149 @@
+"""When and how a rank writes checkpoints while it trains.
+
+1. After an optimizer step that :class:`Cadence` names, the same on all ranks, each rank copies what it is to write.
+2. A thread writes the copy while training goes on, and tells rank 0 through the gang's store. If the one before is still being
+   written then, training waits.
+3. Rank 0's thread completes the checkpoint when it has heard of all ranks.
+
+Where the strategy is sharded, each rank writes its part of parameters and optimizer; else rank 0 writes them alone. An error
+in the thread ends the fit.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from typing import Any
+
+import torch
+
+from sparkdl_comm.errors import DeadlineError, InputError, PersistenceError
+from sparkdl_comm.gang import values
+from sparkdl_comm.gang.exchange import gather_json
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.gang.handshake import TIMEOUT_KEY
+from sparkdl_comm.train.checkpoint.checkpoint_folder import CheckpointFolder, Tensors
+from sparkdl_comm.train.checkpoint.storage import Folder
+from sparkdl_comm.train.loop.training_loop import TrainingLoop
+from sparkdl_comm.train.spec import Checkpoints
+
+#: Seconds that a rank which fails waits for what it is writing.
+_ABANDON_SECONDS = 2.0
+
+
+class Cadence:
+    """After which steps: every ``steps``, and the first one that ends ``seconds`` after the last checkpoint by the clock of
+    rank 0. For that ranks talk, not after every step, but whenever about half of the time left has passed."""
+
+    def __init__(
+        self, steps: int | None, seconds: float | None, gang: Gang, timeout: float, clock: Callable[[], float]
+    ) -> None:
+        self._steps, self._seconds = steps, seconds
+        self._gang, self._timeout, self._clock = gang, timeout, clock
+        self._last = clock()
+        self._seen = 0
+        self._look: int | None = None
+
+    def due(self, step: int) -> bool:
+        """To be called after every step, on all ranks."""
+        self._seen += 1
+        due = self._steps is not None and step % self._steps == 0
+        if not due and self._seconds is not None and (self._look is None or step >= self._look):
+            away = gather_json(self._gang, self._steps_away(self._seconds), self._timeout)[0]
+            due, self._look = away == 0, step + away
+        if due:
+            self._last, self._seen, self._look = self._clock(), 0, None
+        return due
+
+    def _steps_away(self, seconds: float) -> int:
+        """How many steps not to look for; 0: it is due."""
+        passed = self._clock() - self._last
+        if passed >= seconds:
+            return 0
+        return max(1, int((seconds - passed) / 2 * self._seen / passed)) if passed > 0 else 1
+
+
+class Saver:
+    """One rank's; to be called after every step, and to be closed. Not thread-safe."""
+
+    def __init__(self, checkpoints: Checkpoints, run: dict[str, Any], gang: Gang, timeout: float) -> None:
+        """``run``: what the manifest says of the run."""
+        self._checkpoints, self._run, self._gang, self._timeout = checkpoints, run, gang, timeout
+        self._cadence = Cadence(checkpoints.every_steps, checkpoints.every_seconds, gang, timeout, time.monotonic)
+        self._store = gang.store("checkpoint")
+        self._store.set_timeout(datetime.timedelta(seconds=timeout))
+        self._folder = Folder.at(checkpoints.directory, timeout)
+        self._thread = ThreadPoolExecutor(1, "sparkdl-checkpoint")
+        self._writing: Future[None] | None = None
+
+    def __call__(self, loop: TrainingLoop) -> None:
+        """Raises PersistenceError, and what the gang raises, also from the last write; DeadlineError if that did not end;
+        NonFiniteLossError rather than put a checkpoint in a good one's place from which nobody can go on."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
+        if self._cadence.due(loop.progress.step):
+            self.wait()
+            parts = snapshot(loop, self._gang.rank)
+            self._writing = self._thread.submit(self._write, loop.progress.step, parts)
+
+    def wait(self) -> None:
+        """Returns when the last checkpoint is complete, as far as this rank is concerned. Raises as a call does."""
+        if self._writing is None:
+            return
+        if not wait_for([self._writing], self._timeout).done:
+            raise DeadlineError(
+                f"rank {self._gang.rank} did not finish writing a checkpoint to {self._checkpoints.directory} within"
+                f" {self._timeout:g} s: write less often (checkpointInterval, checkpointSeconds), or set {TIMEOUT_KEY}"
+            )
+        written, self._writing = self._writing, None
+        written.result()
+
+    def close(self) -> None:
+        """After success nothing is being written any more; after a failure it is abandoned."""
+        if self._writing is not None:
+            self._folder.abort()
+            wait_for([self._writing], _ABANDON_SECONDS)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._folder.close()
+
+    def _write(self, step: int, parts: dict[str, Tensors]) -> None:
+        gang = self._gang
+        folder = CheckpointFolder(self._folder, gang.epoch)
+        self._store.set(f"{step}/{gang.rank}", json.dumps(folder.write(step, parts)))
+        if gang.rank != 0:
+            return
+        told = self._store.multi_get([f"{step}/{rank}" for rank in range(gang.world)])
+        files = {name: sums for rank in told for name, sums in json.loads(rank).items()}
+        folder.complete(step, self._run, files, self._checkpoints.keep)
+        for rank in range(gang.world):
+            self._store.delete_key(f"{step}/{rank}")
+
+
+def snapshot(loop: TrainingLoop, rank: int) -> dict[str, Tensors]:
+    """Copies, in the CPU's memory, of what this rank writes; by part."""
+    owned = loop.strategy.owned()
+    loop.check_finite(owned)
+    state = loop.state()
+    parts = {f"rank-{rank}": _packed(state["own"])}
+    if rank == 0:
+        parts["common"] = _packed(state["common"])
+    if rank == 0 or loop.strategy.sharded:
+        parts[f"parameters-{rank}"] = {str(start): values for start, values in owned}
+        parts[f"optimizer-{rank}"] = _packed(loop.strategy.optimizer_state())
+    return {part: {name: _copy(tensor) for name, tensor in tensors.items()} for part, tensors in parts.items()}
+
+
+def _packed(state: dict[str, Any]) -> Tensors:
+    try:
+        return values.pack(state)
+    except InputError as error:
+        raise PersistenceError(f"the training's state cannot be stored in a checkpoint: {error.message}") from error
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """On the CPU, contiguous, in memory of its own."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())

@@ -1,0 +1,184 @@
+"""A directory that driver and executors share: a local path on one host or a shared mount, or whatever Hadoop reaches."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sparkdl_comm.errors import PersistenceError
+from sparkdl_comm.strategies.ps.files import ExecutorFiles
+
+_CHUNK = 1 << 20
+
+
+class Folder(ABC):
+    """Names are relative to the directory, ``/`` between their parts. Raises PersistenceError, with the path."""
+
+    @classmethod
+    def at(cls, directory: str, timeout: float) -> Folder:
+        """``directory``: an absolute local path; else a URI for Hadoop, through the executor of this worker, which needs the
+        plugin. ``timeout``: seconds that one remote operation may take."""
+        return LocalFolder(Path(directory)) if directory.startswith("/") else HadoopFolder(directory, timeout)
+
+    @abstractmethod
+    def names(self, directory: str = "") -> list[str]:
+        """What is in it; nothing if it is not there."""
+
+    @abstractmethod
+    def create(self, name: str, write: Callable[[Path], object]) -> dict[str, Any]:
+        """Make the file that ``write`` writes to the local path it gets; on disk when this returns. Its :func:`sums`."""
+
+    @abstractmethod
+    def local(self, name: str) -> Path | None:
+        """The file's local path, or that of a copy which lives until :meth:`close`; None if it is not there."""
+
+    @abstractmethod
+    def rename(self, source: str, target: str) -> None:
+        """``target`` must not exist."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Delete a file, or a directory with all that is in it."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """From any thread: an operation that waits for another process ends with an error."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives back what only this process needs."""
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class LocalFolder(Folder):
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def names(self, directory: str = "") -> list[str]:
+        with self._named("list", directory):
+            path = self._root / directory
+            return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+
+    def create(self, name: str, write: Callable[[Path], object]) -> dict[str, Any]:
+        path = self._root / name
+        with self._named("write", name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path)
+            _sync(path)
+            _sync(path.parent)
+            return sums(path)
+
+    def local(self, name: str) -> Path | None:
+        with self._named("read", name):
+            return self._root / name if (self._root / name).is_file() else None
+
+    def rename(self, source: str, target: str) -> None:
+        with self._named("rename", source):
+            # rename(2) would put an empty directory out of the way
+            if (self._root / target).exists():
+                raise FileExistsError(f"{self._root / target} is there already")
+            os.rename(self._root / source, self._root / target)
+            _sync(self._root)
+
+    def delete(self, name: str) -> None:
+        path = self._root / name
+        with self._named("delete", name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def abort(self) -> None:
+        """Nothing: no operation waits for another process."""
+
+    def close(self) -> None:
+        """Nothing is to be given back."""
+
+    @contextmanager
+    def _named(self, what: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except PersistenceError:
+            raise
+        except OSError as error:
+            raise PersistenceError(f"cannot {what} {self._root / name} (checkpointDir): {error}") from error
+
+
+class HadoopFolder(Folder):
+    """Files are made on the local disk first, and copied by the executor."""
+
+    def __init__(self, root: str, timeout: float) -> None:
+        self._root = root.rstrip("/")
+        self._files = ExecutorFiles(timeout)
+        spark = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+        self._scratch = Path(tempfile.mkdtemp(prefix="sparkdl-checkpoint-", dir=spark or None))
+
+    def names(self, directory: str = "") -> list[str]:
+        path = self._at(directory)
+        return [entry.name for entry in self._files.list(path)] if self._files.exists(path) else []
+
+    def create(self, name: str, write: Callable[[Path], object]) -> dict[str, Any]:
+        path = self._scratch / "new"
+        try:
+            write(path)
+            result = sums(path)
+            self._files.put(path, self._at(name))
+        except PersistenceError:
+            raise
+        except OSError as error:
+            raise PersistenceError(f"cannot write {path}, the local copy of {self._at(name)}: {error}") from error
+        finally:
+            path.unlink(missing_ok=True)
+        return result
+
+    def local(self, name: str) -> Path | None:
+        path = self._scratch / "read" / name
+        if not path.exists():
+            if not self._files.exists(self._at(name)):
+                return None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._files.get(self._at(name), path)
+        return path
+
+    def rename(self, source: str, target: str) -> None:
+        self._files.rename(self._at(source), self._at(target))
+
+    def delete(self, name: str) -> None:
+        self._files.delete(self._at(name), recursive=True)
+
+    def abort(self) -> None:
+        self._files.abort()
+
+    def close(self) -> None:
+        self._files.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+
+def sums(path: Path) -> dict[str, Any]:
+    """``bytes`` and ``sha256`` of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+
+
+def _sync(path: Path) -> None:
+    """A file's content, or a directory's names, are on disk when this returns."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,119 @@
+"""The mean of torch's losses over classes, over all ranks: with weights of classes, or with labels that are ignored.
+
+There a row does not count as one, but as the sum of its labels' weights, of which an ignored one has none. So:
+
+1. each rank computes what its rows count, once;
+2. at the start of an epoch the ranks tell each other what their rows of each step count: 8 bytes per rank and step;
+3. a rank's mean loss in a step then weighs as much as its rows count among those of all ranks.
+
+Where all rows of all ranks count the same, nothing of it is done but the comparison.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from sparkdl_comm.data.cache import RowCache
+from sparkdl_comm.data.fields import RowFormat
+from sparkdl_comm.data.partitions import BatchPlan
+from sparkdl_comm.errors import InputError
+from sparkdl_comm.gang.exchange import gather_json, gather_tensors
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.train.spec import Loss
+
+_FUNCTIONS = {F.cross_entropy: -100, F.nll_loss: -100}  # with the label that they ignore by default
+
+
+@dataclass(frozen=True)
+class ClassMean:
+    """A loss: ``total``, which sums over the rows, by what they count. 0 where none counts, for which torch has NaN.
+
+    ``weight``: ``[classes]``; None: all weigh 1. ``ignored``: the label that does not count. ``column``, and ``validation``,
+    what chooses the rows for validation: for messages.
+    """
+
+    total: Loss
+    weight: torch.Tensor | None
+    ignored: int
+    column: str
+    validation: str | None
+
+    @classmethod
+    def of(cls, loss: Loss, rows: RowFormat) -> ClassMean | None:
+        """None: the mean of ``loss`` is not over labels of one column, or not one of torch's own."""
+        if rows.weight is not None or [field.dtype for field in rows.targets] != ["int64"]:
+            return None
+        names = str(rows.targets[0]), rows.validation
+        if type(loss) in (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss):
+            total: Any = copy.copy(loss)
+            total.reduction = "sum"
+            return cls(total, total.weight, total.ignore_index, *names)
+        given: Any = loss if isinstance(loss, functools.partial) else functools.partial(loss)
+        if given.func not in _FUNCTIONS:
+            return None
+        ignored = given.keywords.get("ignore_index", _FUNCTIONS[given.func])
+        total = functools.partial(given, reduction="sum")
+        return cls(total, given.keywords.get("weight"), ignored, *names)
+
+    def __call__(self, output: Any, target: torch.Tensor) -> torch.Tensor:
+        total, count = self.total(output, target), self.counts(target).sum()
+        return total / count if count > 0 else total
+
+    def counts(self, labels: torch.Tensor) -> torch.Tensor:
+        """What rows count, float64 ``[rows]``. ``labels``: int64 ``[rows, …]``; those that are no classes are found later."""
+        counts = (labels != self.ignored).double()
+        if self.weight is not None:
+            counts *= self.weight.to(labels.device)[labels.clamp(0, len(self.weight) - 1)]
+        return counts.flatten(1).sum(1) if counts.dim() > 1 else counts
+
+    def needed(self, parts: Sequence[RowCache], gang: Gang, timeout: float) -> bool:
+        """Whether rows of any rank count differently. All ranks call it. ``parts``: all rows of this one, for training and
+        perhaps for validation.
+
+        :raises InputError: no row of all ranks' counts, of those for training or of those for validation.
+        """
+        counts = [self.counts(part.targets[0]) for part in parts]
+        told = gather_json(
+            gang, [[part.min().item(), part.max().item()] if len(part) else [] for part in counts], timeout
+        )
+        for index, purpose in enumerate(("training", "validation")[: len(parts)]):
+            if not any(count for rank in told for count in rank[index]):
+                chosen = f" (by {self.validation})" if purpose == "validation" else ""
+                raise InputError(
+                    f"{self.column}: no label of the rows for {purpose}{chosen} counts in the loss: all are"
+                    f" ignore_index={self.ignored}, or of classes whose weight is 0"
+                )
+        return len({count for rank in told for part in rank for count in part}) > 1
+
+
+class Shares:
+    """How much the rows of this rank are of a step's mean, over all ranks' rows in it."""
+
+    def __init__(self, mean: ClassMean | None, rows: RowCache, plan: BatchPlan, gang: Gang, timeout: float) -> None:
+        """``mean``: None: all rows count the same."""
+        self._counts = None if mean is None else mean.counts(rows.targets[0])
+        self._plan, self._gang, self._timeout = plan, gang, timeout
+        self._totals: list[float] = []
+
+    def begin_epoch(self, order: torch.Tensor) -> None:
+        """All ranks call it. ``order``: in which this rank uses its rows."""
+        if self._counts is None:
+            return
+        counts, slices = self._counts[order], (self._plan.slice(self._gang.rank, n) for n in range(self._plan.steps))
+        own = [counts[start:stop].sum() for start, stop in slices]
+        told = gather_tensors(self._gang, [torch.stack(own)], self._timeout)
+        self._totals = torch.stack([counts for (counts,) in told]).sum(0).tolist()
+
+    def of(self, index: torch.Tensor, step: int) -> float:
+        """The share of the rows at ``index``, some of this rank's in a step of the epoch; 0 if no row of it counts."""
+        if self._counts is None:
+            return len(index) / self._plan.rows(step)
+        total = self._totals[step]
+        return self._counts[index].sum().item() / total if total else 0.0

@@ -1,0 +1,69 @@
+"""Stopping when a value no longer improves, and going back to the best epoch."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+
+from sparkdl_comm.space import module_state
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.train.spec import Stopping
+
+
+class EarlyStopping:
+    """Keeps, if asked to, a copy of the best epoch's parameters, buffers and extra state, on the CPU: as large as the model.
+    All ranks see the same values, so all decide the same."""
+
+    def __init__(self, stopping: Stopping, model: FlatModel) -> None:
+        self._stopping, self._model = stopping, model
+        self._best: float | None = None
+        self._waited = 0
+        self._kept: dict[str, torch.Tensor] | None = None
+        self._extra: dict[str, Any] = {}
+
+    @property
+    def active(self) -> bool:
+        return self._stopping.patience is not None
+
+    def over(self, value: float) -> bool:
+        """`value`: of the epoch that has ended, whose parameters the model has. True if that was one too many."""
+        assert self._stopping.patience is not None
+        if self._improved(value):
+            self._best, self._waited = value, 0
+            if self._stopping.restore:
+                # Buffers have names, and none of them is empty.
+                self._kept = {"": self._model.values.detach().cpu().clone()}
+                for name, buffer in self._model.module.named_buffers():
+                    self._kept[name] = buffer.detach().cpu().clone()
+                self._extra = copy.deepcopy(module_state.extra_state(self._model.module))
+            return False
+        self._waited += 1
+        return self._waited >= self._stopping.patience
+
+    def restore(self) -> None:
+        """Gives the model the best epoch's parameters, buffers and extra state, if they were kept."""
+        if self._kept is None:
+            return
+        with torch.no_grad():
+            self._model.values.copy_(self._kept[""])
+            for name, buffer in self._model.module.named_buffers():
+                buffer.copy_(self._kept[name])
+        module_state.load_extra_state(self._model.module, self._extra)
+
+    def state(self) -> dict[str, Any]:
+        return {"best": self._best, "waited": self._waited, "kept": self._kept, "extra": self._extra}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._best, self._waited = state["best"], state["waited"]
+        self._kept, self._extra = state["kept"], state["extra"]
+
+    def _improved(self, value: float) -> bool:
+        if math.isnan(value):
+            return False
+        if self._best is None:
+            return True
+        gain = value - self._best if self._stopping.mode == "max" else self._best - value
+        return gain > self._stopping.min_delta

@@ -1,0 +1,50 @@
+"""The validation rows at the end of an epoch: their loss and metrics, each rank on its own rows, together on all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from sparkdl_comm.data.cache import RowCache
+from sparkdl_comm.gang.exchange import gather_json
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.train.loop.metrics import Metrics
+from sparkdl_comm.train.loop.objective import Objective, target_of
+
+
+class Evaluation:
+    """``rows``: of this rank, perhaps none. ``batch``: rows per forward pass."""
+
+    def __init__(self, rows: RowCache, batch: int, objective: Objective, metrics: Metrics) -> None:
+        self._rows, self._batch = rows, batch
+        self._objective, self._metrics = objective, metrics
+
+    def run(self, module: torch.nn.Module, gang: Gang, timeout: float) -> dict[str, Any]:
+        """``val_loss``, the weighted mean over the rows of all ranks, and metrics by name; equal on all ranks.
+
+        In eval mode, without gradients; the module is in train mode afterwards. All ranks call it.
+        """
+        self._metrics.reset()
+        total = weight = 0.0
+        module.eval()
+        with torch.no_grad():
+            for index in torch.arange(self._rows.rows).split(self._batch):
+                if not len(index):
+                    continue
+                batch = self._rows.take(index, self._objective.device)
+                output, loss = self._objective(module, batch)
+                count = self._objective.count(batch)
+                total += loss.item() * count
+                weight += count if batch.weights is None else batch.weights.sum().item()
+                self._metrics.update(_as_float32(output), target_of(batch), len(index))
+        module.train()
+        told = gather_json(gang, [total, weight], timeout)
+        mean = sum(part[0] for part in told) / sum(part[1] for part in told)
+        return {"val_loss": mean, **self._metrics.result(gang, timeout)}
+
+
+def _as_float32(output: Any) -> Any:
+    """Metrics need not know that the forward pass ran in 16 bits."""
+    half = isinstance(output, torch.Tensor) and output.dtype in (torch.bfloat16, torch.float16)
+    return output.float() if half else output

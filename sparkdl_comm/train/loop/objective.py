@@ -1,0 +1,152 @@
+"""What is minimised: the loss of a batch, in the chosen precision, with the weights of its rows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from sparkdl_comm.data.cache import Batch
+from sparkdl_comm.data.fields import Field
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.train.loop.class_mean import ClassMean
+from sparkdl_comm.train.loop.diagnosis import misfit, mismatch
+from sparkdl_comm.train.spec import Loss
+
+#: What to do with a loss that has parameters.
+MAKE_THEM_THE_MODELS = (
+    "Make them parameters of the model and return them beside its output, for each row: `return output,"
+    " self.scale.expand(len(output))`, so that the loss gets them as `(output, scale), target`. Or freeze them"
+    " (requires_grad_(False))"
+)
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Objective:
+    """``loss``: (output, target) -> mean over the rows, a scalar; one loss per row, ``[rows]`` or ``[rows, …]``, where the
+    batch has weights. ``precision``: ``fp32``, ``bf16`` or ``fp16``: forward and loss run under torch.autocast. ``fields``:
+    the inputs, for messages. ``look_at``: is called with the first output, before the loss."""
+
+    def __init__(
+        self,
+        loss: Loss,
+        precision: str,
+        device: torch.device,
+        fields: Sequence[Field] = (),
+        look_at: Callable[[Any], None] | None = None,
+    ) -> None:
+        self._loss = loss
+        self._dtype = _AUTOCAST.get(precision)
+        self._fields, self._look_at = fields, look_at
+        self._looked_back = False
+        self.device = device
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self._dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, self._dtype)
+
+    def __call__(self, module: torch.nn.Module, batch: Batch) -> tuple[Any, torch.Tensor]:
+        """The module's output, matched to the target's shape, and the mean over the rows of weight x loss, a scalar; 0 for
+        a batch without rows.
+
+        Raises ModelError if the loss is none, or if rows, model and labels do not fit together.
+        """
+        with self.autocast():
+            output = matched(self._forward(module, batch), batch.targets)
+            if self._look_at is not None:
+                self._look_at(output)
+                self._look_at = None
+            if not batch.rows:
+                return output, _nothing(output)
+            problem = mismatch(self._loss, output, target_of(batch))
+            if problem is not None:
+                raise ModelError(problem)
+            loss = self._loss(output, target_of(batch))
+        if not self._looked_back and isinstance(loss, torch.Tensor) and loss.grad_fn is not None:
+            self._looked_back = True
+            _check_parameters(loss.grad_fn, module)
+        if batch.weights is None:
+            _check_scalar(loss)
+            return output, loss
+        return output, (_per_row(loss, len(batch.weights)) * batch.weights).mean()
+
+    def count(self, batch: Batch) -> float:
+        """What the mean over a batch weighs beside that over another one."""
+        if isinstance(self._loss, ClassMean):
+            return self._loss.counts(batch.targets[0]).sum().item()
+        return float(batch.rows)
+
+    def _forward(self, module: torch.nn.Module, batch: Batch) -> Any:
+        try:
+            return module(*batch.inputs)
+        except RuntimeError as exc:
+            problem = misfit(module, batch.inputs, self._fields)
+            if problem is None:
+                raise
+            raise ModelError(f"{problem}. torch says: {exc}") from None
+
+
+def on_device(loss: Loss, device: torch.device) -> Loss:
+    """The loss, its weights of classes and the like on ``device``."""
+    return loss.to(device) if isinstance(loss, torch.nn.Module) else loss
+
+
+def target_of(batch: Batch) -> Any:
+    """The target as losses and metrics take it: a tensor, or a tuple where there are several label columns."""
+    return batch.targets[0] if len(batch.targets) == 1 else batch.targets
+
+
+def matched(output: Any, targets: tuple[torch.Tensor, ...]) -> Any:
+    """A column of values, [rows, 1], as [rows] like its float labels: they would broadcast to [rows, rows]."""
+    if len(targets) == 1 and isinstance(output, torch.Tensor) and targets[0].is_floating_point():
+        (target,) = targets
+        if target.dim() == 1 and output.shape == (len(target), 1):
+            return output.squeeze(1)
+    return output
+
+
+def _nothing(output: Any) -> torch.Tensor:
+    """0, with a gradient of 0 for all of an output without rows: collectives in the model have a backward pass too."""
+    if isinstance(output, torch.Tensor):
+        return output.float().sum()
+    parts = output.values() if isinstance(output, dict) else output
+    return torch.stack([_nothing(part) for part in parts]).sum()
+
+
+def _check_parameters(node: Any, module: torch.nn.Module) -> None:
+    """ModelError if what was computed up to ``node`` depends on parameters to train that are not the module's."""
+    known = {id(parameter) for parameter in module.parameters()}
+    seen, ahead = {node}, [node]
+    while ahead:
+        node = ahead.pop()
+        leaf = getattr(node, "variable", None)  # of a leaf's node
+        if isinstance(leaf, torch.nn.Parameter) and id(leaf) not in known:
+            raise ModelError(
+                f"the loss depends on a torch.nn.Parameter of shape {list(leaf.shape)} that is none of the model's, so nothing"
+                f" trains it. {MAKE_THEM_THE_MODELS}"
+            )
+        new = {before for before, _ in node.next_functions if before is not None} - seen
+        seen |= new
+        ahead.extend(new)
+
+
+def _check_scalar(loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise ModelError(f"loss: must return a scalar tensor (the mean over the rows), not {_shape(loss)}")
+
+
+def _per_row(loss: Any, rows: int) -> torch.Tensor:
+    if not isinstance(loss, torch.Tensor) or loss.dim() == 0 or loss.shape[0] != rows:
+        raise ModelError(
+            f"loss: with weightCol it must return one loss per row, [{rows}], not {_shape(loss)}; a loss of torch.nn is made"
+            " to (reduction='none')"
+        )
+    return loss.flatten(1).mean(1) if loss.dim() > 1 else loss
+
+
+def _shape(value: Any) -> Any:
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__

@@ -1,0 +1,100 @@
+"""What happens around the steps of an epoch: callbacks, validation, the scheduler's and early stopping's decisions.
+
+At the end of an epoch, in this order, everything but 1 only where somebody wants it:
+
+1. buffers become the same on all ranks (see :mod:`sparkdl_comm.space.buffers`);
+2. the parameters of the next step are fetched, so that the module is complete;
+3. validation; the epoch's loss over all ranks;
+4. the scheduler, then early stopping, by the value they watch;
+5. ``on_epoch_end``; whether any rank asked to stop.
+
+Ranks talk here only per epoch, never per step.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from sparkdl_comm.data.cache import RowCache
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.gang.exchange import gather_json
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.optim.schedule import VALIDATE, Schedule
+from sparkdl_comm.space import buffers
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.base import Strategy
+from sparkdl_comm.train.loop.callbacks import Callbacks, TrainingState
+from sparkdl_comm.train.loop.early_stopping import EarlyStopping
+from sparkdl_comm.train.loop.evaluation import Evaluation
+from sparkdl_comm.train.loop.metrics import Metrics
+from sparkdl_comm.train.loop.objective import Objective
+from sparkdl_comm.train.spec import TrainSpec
+
+
+class Observer:
+    """``validation``: this rank's rows, perhaps none; None if no rank has any."""
+
+    def __init__(
+        self,
+        spec: TrainSpec,
+        gang: Gang,
+        model: FlatModel,
+        strategy: Strategy,
+        schedule: Schedule,
+        objective: Objective,
+        validation: RowCache | None,
+    ) -> None:
+        self._gang, self._timeout = gang, spec.conf.timeout
+        self._model, self._strategy, self._schedule = model, strategy, schedule
+        observed = spec.observation
+        self._monitor = observed.stopping.monitor
+        if schedule.watches and validation is None and self._monitor != "loss":
+            raise ConfError(
+                f"ReduceLROnPlateau watches earlyStoppingMonitor={self._monitor!r}, which needs validation rows;"
+                f" {VALIDATE}, or earlyStoppingMonitor='loss'"
+            )
+        self.stopping = EarlyStopping(observed.stopping, model)
+        self._evaluation = None
+        if validation is not None:
+            metrics = Metrics(observed.metrics, objective.device)
+            batch = -(-spec.batch_size // spec.world)
+            self._evaluation = Evaluation(validation, batch, objective, metrics)
+        # Every rank has its own, also where the process was forked or is used again.
+        self.callbacks = Callbacks(
+            copy.deepcopy(observed.callbacks), TrainingState(gang.rank, gang.world, model.module)
+        )
+
+    def epoch_end(self, row: dict[str, Any], rows: int) -> bool:
+        """``row``: of the history, with this rank's part of the loss; gets what validation finds. ``rows``: of this rank.
+        Returns whether training is to stop, the same on all ranks.
+
+        Raises CallbackError; ConfError if the monitored value is none of the history's.
+        """
+        buffers.average(self._model.module, rows, self._gang, self._timeout)
+        if not (self._evaluation or self.stopping.active or self.callbacks or self._schedule.watches):
+            self._schedule.after_epoch()
+            return False
+        self._strategy.before_forward()
+        if self._evaluation is not None:
+            row.update(self._evaluation.run(self._model.module, self._gang, self._timeout))
+        whole = {**row, "loss": sum(gather_json(self._gang, row["loss"], self._timeout))}
+        self._schedule.after_epoch(self._watched(whole) if self._schedule.watches else None)
+        over = self.stopping.active and self.stopping.over(self._watched(whole))
+        if self.callbacks:
+            self.callbacks.call("on_epoch_end", epoch=row["epoch"], step=row["step"], loss=whole["loss"], metrics=whole)
+            over |= any(gather_json(self._gang, self.callbacks.state.stop_requested, self._timeout))
+        return over
+
+    def train_end(self) -> None:
+        """All ranks have the final parameters: goes back to the best ones if asked to, and calls ``on_train_end``."""
+        if self.stopping.active:
+            self.stopping.restore()
+        self.callbacks.call("on_train_end")
+
+    def _watched(self, row: dict[str, Any]) -> float:
+        name = self._monitor
+        if not isinstance(row.get(name), float):
+            numbers = sorted(key for key in row if key == "loss" or key == "val_loss" or isinstance(row[key], float))
+            raise ConfError(f"earlyStoppingMonitor={name!r}: must be one of {', '.join(numbers)}")
+        return row[name]

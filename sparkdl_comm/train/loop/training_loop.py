@@ -1,0 +1,275 @@
+"""The training loop of one rank. What travels between ranks, and how, is the strategy's business."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from sparkdl_comm.data.cache import RowCache
+from sparkdl_comm.data.partitions import BatchPlan, permutation
+from sparkdl_comm.errors import ModelError, NonFiniteLossError
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.optim.schedule import Schedule
+from sparkdl_comm.space import module_state
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.base import Strategy
+from sparkdl_comm.strategies.gradients import GradientRule
+from sparkdl_comm.train.loop import rng
+from sparkdl_comm.train.loop.class_mean import ClassMean, Shares
+from sparkdl_comm.train.loop.objective import Objective, on_device
+from sparkdl_comm.train.loop.observer import Observer
+from sparkdl_comm.train.loop.output_shape import OutputShape, shape_of
+from sparkdl_comm.train.spec import TrainSpec
+
+Tell = Callable[[dict[str, Any]], None]
+
+_OF_A_STEP = ("pull", "forward", "backward", "push", "update")
+
+
+@dataclass
+class Progress:
+    """Where a rank stands.
+
+    ``step``: optimizer steps done, through all epochs. ``epoch``: the current one, from 0; ``batch``: steps done in it;
+    ``skipped``: how many of these the optimizer left out; ``epoch_loss``: sum of this rank's parts of the others' losses.
+    ``history``: a row per finished epoch, with this rank's part
+    of the loss. ``stopped``: there are to be no more. ``phase`` is for messages about a failure.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    skipped: int = 0
+    epoch_loss: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    stopped: bool = False
+    output_shape: OutputShape | None = None
+    phase: str = "set-up"
+
+    @property
+    def number(self) -> int | None:
+        """Of the step that is being done, or else of the last one, from 1; None before the first."""
+        return self.step + 1 if self.phase in _OF_A_STEP else self.step or None
+
+
+class TrainingLoop:
+    """Steps of an epoch: this rank's slice of the batch, forward, backward, strategy.
+
+    A step's loss is the mean over the rows that all ranks have in it. So a rank scales its own mean by its share of these
+    rows (see :mod:`sparkdl_comm.train.loop.class_mean`), and a rank without a row in the step takes part with gradient zero.
+    With ``accumulation_steps`` k the slice is computed in k parts, whose gradients add up to those of the whole.
+
+    ``after_step``, if set, is called after every optimizer step, when :meth:`state` is what the next step begins with.
+    """
+
+    def __init__(
+        self,
+        spec: TrainSpec,
+        gang: Gang,
+        rows: RowCache,
+        plan: BatchPlan,
+        model: FlatModel,
+        strategy: Strategy,
+        progress: Progress,
+        validation: RowCache | None = None,
+        together: bool = False,
+    ) -> None:
+        """``strategy`` has joined; ``plan`` cuts epochs into optimizer steps. ``validation``: this rank's rows; None if no
+        rank has any. ``together``: the model has collectives, so ranks without rows run it too."""
+        self.model, self.strategy, self.progress = model, strategy, progress
+        self.after_step: Callable[[TrainingLoop], None] | None = None
+        self._spec, self._rank, self._rows, self._plan = spec, gang.rank, rows, plan
+        self._device = next(model.module.parameters()).device
+        self._validation, self._together = validation, together
+        how, timeout = spec.optimization, spec.conf.timeout
+        parts = [rows] if validation is None else [rows, validation]
+        loss = on_device(spec.loss, self._device)
+        mean = ClassMean.of(loss, spec.rows)
+        if mean is not None and not mean.needed(parts, gang, timeout):
+            mean = None
+        self._shares = Shares(mean, rows, plan, gang, timeout)
+        self._objective = Objective(mean or loss, how.precision, self._device, spec.rows.inputs, self._look_at)
+        self._rule = GradientRule(how, gang, strategy, timeout)
+        self._schedule = Schedule(how, strategy.optimizer, plan.steps, spec.epochs)
+        self._not_finite_from_the_start = model.not_finite(0, model.values)
+        self._observer = Observer(spec, gang, model, strategy, self._schedule, self._objective, validation)
+
+    def run(self, tell: Tell) -> float:
+        """Trains all epochs that are left. `tell` gets a progress dict after each step. Returns seconds.
+
+        Raises NonFiniteLossError when this rank's loss is NaN or infinite, but for fp16, which skips such a step, or when a
+        trained parameter is; ModelError for a model or loss that cannot be trained.
+        """
+        begin = time.perf_counter()
+        at = self.progress
+        self.model.module.train()
+        self._observer.callbacks.call("on_train_begin", epoch=at.epoch + 1, step=at.step)
+        while at.epoch < self._spec.epochs and not at.stopped:
+            self._epoch(tell)
+        at.phase = "finish"
+        self.strategy.finish()
+        self._observer.train_end()
+        self.check_finite([(0, self.model.values)])
+        return time.perf_counter() - begin
+
+    def check_finite(self, stretches: Iterable[tuple[int, torch.Tensor]]) -> None:
+        """Raises NonFiniteLossError if training has made a parameter NaN or infinite. ``stretches``: (first element, values)
+        of the flat vector."""
+        for start, values in stretches:
+            spoilt = sorted(self.model.not_finite(start, values) - self._not_finite_from_the_start)
+            if spoilt:
+                raise NonFiniteLossError(
+                    f"after step {self.progress.step} parameter {spoilt[0]} has values that are NaN or infinite, as have"
+                    f" {len(spoilt) - 1} others: lower the learning rate, or clip gradients (maxGradNorm)",
+                    rank=self._rank,
+                    step=self.progress.step,
+                )
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """Everything, but for parameters and optimizer, that decides how training goes on: numbers, strings, lists and dicts
+        of them, and tensors, which are not copied. ``own`` is this rank's, ``common`` the same on all."""
+        progress = asdict(self.progress)
+        del progress["phase"]
+        own = {
+            "progress": progress,
+            "rng": rng.state(self._device),
+            "buffers": dict(self.model.module.named_buffers()),
+            "extra_state": module_state.extra_state(self.model.module),
+            "strategy": self.strategy.state(),
+            "rule": self._rule.state(),
+            "schedule": self._schedule.state(),
+            "callbacks": self._observer.callbacks.saved(),
+        }
+        return {"own": own, "common": {"stopping": self._observer.stopping.state()}}
+
+    def load_state(self, state: dict[str, dict[str, Any]]) -> None:
+        """Go on from `state` of the same rank in a gang of the same size, instead of from the beginning. Before `run`, and
+        after the optimizer has its state."""
+        own = state["own"]
+        for name, value in own["progress"].items():
+            setattr(self.progress, name, value)
+        with torch.no_grad():
+            for name, buffer in self.model.module.named_buffers():
+                buffer.copy_(own["buffers"][name])
+        module_state.load_extra_state(self.model.module, own.get("extra_state", {}))
+        self.strategy.load_state(own.get("strategy", {}))
+        self._rule.load_state(own["rule"])
+        self._schedule.load_state(own["schedule"])
+        self._observer.callbacks.load(own["callbacks"])
+        self._observer.stopping.load_state(state["common"]["stopping"])
+        rng.load_state(own["rng"], self._device)
+
+    def _epoch(self, tell: Tell) -> None:
+        """The steps of the current epoch that are left, and its end."""
+        at, plan = self.progress, self._plan
+        order = torch.from_numpy(permutation(self._rows.rows, self._spec.seed, at.epoch, self._rank))
+        self._shares.begin_epoch(order)
+        self._observer.callbacks.call("on_epoch_begin", epoch=at.epoch + 1)
+        begin, rows = time.perf_counter(), 0
+        while at.batch < plan.steps:
+            start, stop = plan.slice(self._rank, at.batch)
+            share = self._shares.of(order[start:stop], at.batch)
+            loss, applied = self._step(order[start:stop])
+            rows += plan.rows(at.batch)
+            if applied:
+                at.epoch_loss += loss
+            else:
+                at.skipped += 1
+            at.batch += 1
+            at.step += 1
+            tell(
+                {
+                    "epoch": at.epoch,
+                    "epochs": self._spec.epochs,
+                    "step": at.batch,
+                    "steps": plan.steps,
+                    "loss": loss / share if share else None,
+                    "samples_per_second": rows / (time.perf_counter() - begin),
+                }
+            )
+            self._observer.callbacks.call("on_step_end", step=at.step, loss=loss / share if share else None)
+            if self.after_step is not None:
+                at.phase = "after step"
+                self.after_step(self)
+        self._end_epoch(time.perf_counter() - begin)
+
+    def _end_epoch(self, seconds: float) -> None:
+        at = self.progress
+        counted = self._plan.steps - at.skipped
+        row: dict[str, Any] = {
+            "epoch": at.epoch + 1,
+            "step": at.step,
+            "loss": at.epoch_loss / counted if counted else math.nan,
+            "lr": self._schedule.rate(),
+            "seconds": seconds,
+        }
+        if self._rule.skips:
+            row["skipped_steps"] = at.skipped
+        at.phase = "end of epoch"
+        at.stopped = self._observer.epoch_end(row, self._rows.rows)
+        at.history.append(row)
+        at.epoch, at.batch, at.epoch_loss = at.epoch + 1, 0, 0.0
+        at.skipped = 0
+
+    def _step(self, index: torch.Tensor) -> tuple[float, bool]:
+        """One optimizer step, here on the rows at `index`; returns this rank's part of its mean loss, and whether the step was
+        taken."""
+        at, strategy = self.progress, self.strategy
+        if strategy.trace is not None:
+            strategy.trace.iteration(at.step + 1)
+        at.phase = "pull"
+        strategy.begin_step()
+        self.model.clear_gradients()
+        value = 0.0
+        parts = index.tensor_split(self._spec.optimization.accumulation_steps)
+        parts = tuple(part for part in parts if len(part) or self._together)
+        for number, part in enumerate(parts, 1):
+            value += self._compute(part, self._shares.of(part, at.batch), last=number == len(parts))
+        self.model.complete_gradients()
+        at.phase = "push"
+        strategy.after_backward()
+        at.phase = "update"
+        apply = self._rule.prepare(at.step + 1)
+        strategy.update(apply)
+        self._schedule.after_step()
+        return value, apply
+
+    def _compute(self, index: torch.Tensor, share: float, last: bool) -> float:
+        """Forward and backward, the `last` ones of the step or not; returns what the rows at `index` add to the step's mean
+        loss."""
+        at, watch, module = self.progress, self.strategy.watch, self.model.module
+        at.phase = "forward"
+        with watch.phase("forward"):
+            batch = self._rows.take(index, self._device)
+            versions = self.model.versions()
+            with self.strategy.forward():
+                _, loss = self._objective(module, batch)
+            if self.model.versions() != versions:
+                # Only the rank that owns them would keep the change, and others may be reading them right now.
+                raise ModelError(
+                    "forward changes trainable parameters in place (Embedding with max_norm?): only the optimizer may"
+                )
+            value = loss.item()
+        if not math.isfinite(value) and not self._rule.skips:
+            raise NonFiniteLossError(
+                f"the loss became {value} on rank {self._rank} at step {at.number}:"
+                " lower the learning rate, or look for NaN in the features",
+                rank=self._rank,
+                step=at.number,
+            )
+        at.phase = "backward"
+        with watch.phase("backward"), self.strategy.backward(last):
+            (loss * (share * self._rule.scale)).backward()
+        return value * share
+
+    def _look_at(self, output: Any) -> None:
+        """``output``: of the first batch."""
+        self.progress.output_shape = shape_of(output)
+        if self._spec.labels is not None:
+            parts = [self._rows] if self._validation is None else [self._rows, self._validation]
+            self._spec.labels.check(output, parts, self._rank)
