@@ -12,18 +12,18 @@ import pickle
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 import torch
 from pyspark import cloudpickle
 
+from sparkdl_comm.job.local import LocalContext
 from sparkdl_comm.job.rank import Rank
 from sparkdl_comm.job.task import RankTask
 from sparkdl_comm.train.spec import TrainSpec
 
-HOST = "127.0.0.1"
 #: Seconds that processes may take to start, on a busy machine.
 START = 120.0
 
@@ -40,22 +40,6 @@ class DiedError(Exception):
     """A rank's process ended without a word."""
 
 
-class Context:
-    """Does for a rank what Spark's BarrierTaskContext does for one in an executor."""
-
-    def __init__(self, rank: int, world: int) -> None:
-        self._rank, self._world = rank, world
-
-    def partitionId(self) -> int:
-        return self._rank
-
-    def getTaskInfos(self) -> list[SimpleNamespace]:
-        return [SimpleNamespace(address=f"{HOST}:0")] * self._world
-
-    def resources(self) -> dict[str, Any]:
-        return {}
-
-
 def work(rank: int, pipe: Connection, local_dirs: str) -> None:
     """One process: trains what it is sent, until the pipe closes."""
     os.environ["SPARK_LOCAL_DIRS"] = local_dirs  # by which a rank finds its executor's plugin
@@ -69,7 +53,7 @@ def work(rank: int, pipe: Connection, local_dirs: str) -> None:
             return
         spec: TrainSpec
         spec, batches = cloudpickle.loads(sent)
-        task = RankTask(spec, Context(rank, spec.world))
+        task = RankTask(spec, LocalContext(rank, spec.world))
         try:
             report = Rank(spec, task).run(iter(batches))
         except RuntimeError as failed:

@@ -26,10 +26,11 @@ import sparkdl_comm.job.slots
 from sparkdl_comm import Callback, TorchEstimator
 from sparkdl_comm.errors import CallbackError
 from sparkdl_comm.job.launch import run_gang
+from sparkdl_comm.job.local import HOST
 from sparkdl_comm.job.summary import RankReport
 
 from . import ingredients, rows
-from .crew import HOST, Crew
+from .crew import Crew
 from .modules import build, seeded, takes_ids
 from .recipe import Recipe
 
