@@ -11,6 +11,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
+from pyspark.status import SparkStageInfo
 
 from sparkdl_comm.errors import SlotsError
 from sparkdl_comm.job.session import is_classic
@@ -75,14 +76,17 @@ class SlotWatch:
 
     def _starved(self) -> bool:
         """Whether a stage of ours could run, and no task of it does."""
-        tracker = self._spark.sparkContext.statusTracker()
-        jobs = [tracker.getJobInfo(job) for job in self._scala_tracker().getJobIdsForTag(self._tag)]
-        ours = {stage for job in jobs if job is not None for stage in job.stageIds}
-        stages = [tracker.getStageInfo(stage) for stage in ours.intersection(tracker.getActiveStageIds())]
-        return any(stage is not None and stage.numActiveTasks == 0 for stage in stages)
+        return any(stage.numActiveTasks == 0 for stage in self._active_stages(ours=True))
 
     def _busy(self) -> int:
-        return sum(executor.numRunningTasks() for executor in self._scala_tracker().getExecutorInfos())
+        return sum(stage.numActiveTasks for stage in self._active_stages(ours=False))
+
+    def _active_stages(self, *, ours: bool) -> list[SparkStageInfo]:
+        tracker = self._spark.sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in self._scala_tracker().getJobIdsForTag(self._tag)]
+        own = {stage for job in jobs if job is not None for stage in job.stageIds}
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds() if (stage in own) == ours]
+        return [stage for stage in stages if stage is not None]
 
     def _scala_tracker(self) -> Any:
         context: Any = self._spark.sparkContext._jsc.sc()
