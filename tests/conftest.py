@@ -19,7 +19,8 @@ from sparkdl_comm.errors import LabUnavailableError, PluginError
 from sparkdl_comm.lab import access
 
 ROOT = Path(__file__).parent.parent
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+os.environ["SPARK_CONF_DIR"] = str(ROOT / "tests" / "spark_conf")
 
 
 @pytest.fixture(scope="session")
@@ -53,9 +54,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory, _mounted: Path) -> Iterator[
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "3",
         "spark.task.maxFailures": "1",  # a task that fails on purpose does so once
-        # JVMs live for minutes here: to compile for the long run would take a third of the processors
-        "spark.driver.extraJavaOptions": QUICK_JVM,
-        "spark.executor.extraJavaOptions": QUICK_JVM,
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.sparkdl.comm.progress": "false",
         "spark.sparkdl.comm.timeout": "2min",  # the rank that waits tells for whom before the test's deadline ends it

@@ -36,9 +36,10 @@ def executors_python(spark, monkeypatch, tmp_path):
 
 
 def without_the_package(*more: Path) -> str:
-    """Python with no more than PySpark and ``more`` on its path."""
+    """Python with no more than PySpark and ``more`` on its path. Spark starts its own daemon there, not this package's."""
     zips = Path(os.environ["SPARK_HOME"], "python", "lib").glob("*.zip")
-    return f'PYTHONPATH="{os.pathsep.join(map(str, [*zips, *more]))}" exec {sys.executable} -S "$@"'
+    arguments = '"${@/sparkdl_comm.daemon/pyspark.daemon}"'
+    return f'PYTHONPATH="{os.pathsep.join(map(str, [*zips, *more]))}" exec {sys.executable} -S {arguments}'
 
 
 @pytest.mark.parametrize("more", [[], [SITE]], ids=["a bare Python", "only without this package"])
