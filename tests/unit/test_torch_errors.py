@@ -15,15 +15,17 @@ from sparkdl_comm.gang.torch_errors import peer_failed, peer_late
 
 
 def _rank(rank: int, store: str, gone: bool, answers: Any, given_up: Any) -> None:
-    limit = datetime.timedelta(seconds=2)
-    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2, timeout=limit)
+    meeting, limit = datetime.timedelta(seconds=60), datetime.timedelta(seconds=3)
+    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2, timeout=meeting)
+    dist.barrier()  # processes start slowly beside others; from now on both are there
+    group = dist.new_group(timeout=limit)
     dist.barrier()
     if rank == 1:
         if not gone:
             given_up.wait(60)
         os._exit(0)
     try:
-        dist.all_reduce(torch.ones(4))
+        dist.all_reduce(torch.ones(4), group=group)
     except RuntimeError as error:
         answers.put((peer_late(error), peer_failed(error), str(error)))
     given_up.set()
