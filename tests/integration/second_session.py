@@ -1,45 +1,26 @@
-"""A program of its own: `python second_session.py MASTER`. Does what the error of a fit without the plugin says, in the same
-process. Prints one line of JSON."""
+"""A program of its own: `python second_session.py MASTER RANKS`. Does what the error of a fit without the plugin says, in the
+same process. Prints one line of JSON about the fit that follows."""
 
-import functools
 import json
 import sys
 
-import torch
 from pyspark.sql import SparkSession
 
 import sparkdl_comm
-from sparkdl_comm import TorchEstimator
 from sparkdl_comm.errors import PluginError
-from tests.integration.nets import Small
+from tests.integration.one_fit import fit
 
 
-def fit(spark: SparkSession) -> sparkdl_comm.TorchModel:
-    spark.sparkContext.setLogLevel("ERROR")
-    rows = [([float(index % 7 == column) for column in range(28)], index % 7) for index in range(20)]
-    estimator = TorchEstimator(
-        model=Small,
-        loss="CrossEntropyLoss",
-        optimizer=functools.partial(torch.optim.SGD, lr=0.1),
-        batchSize=20,
-        maxIter=1,
-        num_workers=1,
-        strategy="ps",
-    )
-    return estimator.fit(spark.createDataFrame(rows, "features array<float>, label int"))
-
-
-def main(master: str) -> None:
+def main(master: str, ranks: str) -> None:
     conf = {"spark.ui.enabled": "false", "spark.sparkdl.comm.progress": "false"}
     spark = SparkSession.builder.master(master).config(map=conf).getOrCreate()
     try:
-        fit(spark)
+        fit(spark, "ps", int(ranks))
     except PluginError as error:
         advice = error.message
     spark.stop()
     spark = SparkSession.builder.config(map=sparkdl_comm.spark_conf()).getOrCreate()
-    model = fit(spark)
-    print("REPORT " + json.dumps({"spark": spark.version, "advice": advice, "strategy": model.summary["strategy"]}))
+    print("REPORT " + json.dumps({**fit(spark, "ps", int(ranks)), "advice": advice}))
     spark.stop()
 
 

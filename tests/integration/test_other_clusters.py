@@ -38,43 +38,32 @@ def run(tmp_path: Path, program: str, arguments: list[str], spark_home: Path, py
     return [json.loads(report.removeprefix("REPORT ")) for report in reports]
 
 
-def here(tmp_path: Path, master: str, ranks: int) -> dict:
-    return run(tmp_path, "one_fit.py", [master, "ps", str(ranks)], Path(pyspark.__file__).parent, [])[0]
-
-
 def test_several_ranks_in_one_jvm_share_it_without_the_network(tmp_path):
-    report = here(tmp_path, "local[2]", 2)
+    [report] = run(tmp_path, "one_fit.py", ["local[2]", "ps", "2"], Path(pyspark.__file__).parent, [])
     assert report["summary"]["bytes"] == {"pull": 0, "push": 0}
     assert report["metrics"]["ps.pull.bytes"] == 0
-    assert report["scored"] > 10
-    (tmp_path / "one").mkdir()
-    alone = here(tmp_path / "one", "local[1]", 1)
-    for name, norm in alone["weights"].items():
-        assert norm == pytest.approx(report["weights"][name], rel=1e-5)
-
-
-@pytest.mark.spark4
-def test_spark_4(tmp_path):
-    if not SPARK4.exists():
-        pytest.skip("no .spark4: make spark4-env")
-    [report] = run(tmp_path, "one_fit.py", ["local-cluster[2,1,1024]", "ps", "2"], SPARK4 / "pyspark", [SPARK4])
-    assert report["spark"].startswith("4.2.")
-    assert report["summary"]["bytes"]["pull"] > 0
+    assert report["off"] < 1e-5
     assert report["scored"] > 10
 
 
-@pytest.mark.parametrize("spark_4", [False, pytest.param(True, marks=pytest.mark.spark4)])
-def test_the_advice_of_a_fit_without_the_plugin_works_in_the_same_process(tmp_path, spark_4):
+@pytest.mark.parametrize(
+    "spark_4", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.spark4)]
+)
+def test_a_fit_after_the_advice_of_one_without_the_plugin_in_the_same_process(tmp_path, spark_4):
     if spark_4 and not SPARK4.exists():
         pytest.skip("no .spark4: make spark4-env")
     home = SPARK4 / "pyspark" if spark_4 else Path(pyspark.__file__).parent
-    [report] = run(tmp_path, "second_session.py", ["local-cluster[1,1,1024]"], home, [SPARK4] if spark_4 else [])
+    arguments = ["local-cluster[2,1,1024]", "2"]
+    [report] = run(tmp_path, "second_session.py", arguments, home, [SPARK4] if spark_4 else [])
     assert report["spark"].startswith("4.2." if spark_4 else "3.5.")
     assert (
         "stop this one, then SparkSession.builder.config(map=sparkdl_comm.spark_conf()).getOrCreate()"
         in report["advice"]
     )
-    assert report["strategy"] == "ps"
+    assert report["summary"]["strategy"] == "ps"
+    assert report["summary"]["bytes"]["pull"] > 0
+    assert report["off"] < 1e-5
+    assert report["scored"] > 10
 
 
 @pytest.mark.slow
