@@ -109,7 +109,7 @@ def arguments() -> Namespace:
 
 def main() -> int:
     options = arguments()
-    report = Report(as_json=options.json)
+    report = Report(json_to=options.json)
     status = 0
     try:
         with tempfile.TemporaryDirectory(prefix="sparkdl-jobs-") as folder:
