@@ -99,6 +99,10 @@ class Report:
         self._origin = None if json_to in (None, STDOUT) else Origin.here()
         self._out, self._err = out or sys.stdout, err or sys.stderr
         self.rows: list[Row] = []
+        if self._origin and (self._origin.dirty or self._origin.commit is None):
+            self.note(
+                "the code that is measured is not that of a commit: tables of python/results will refuse this file"
+            )
 
     def add(self, row: Row) -> None:
         if not self.rows:

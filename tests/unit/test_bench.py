@@ -1,6 +1,7 @@
 """The core of the benchmarks: statistics, rows, table, exit status."""
 
 import argparse
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -20,7 +21,7 @@ from sparkdl_comm.lab.bench import (
     sizes,
     versions,
 )
-from sparkdl_comm.lab.results import FIELDS, read
+from sparkdl_comm.lab.results import FIELDS, Origin, read
 
 
 def row(**changes: Any) -> Row:
@@ -124,6 +125,16 @@ def test_a_file_gets_rows_with_every_sample_and_where_they_come_from(tmp_path: P
     assert results.rows[0].samples == [3.0, 1.0, 1.5]
     assert results.origin.cores >= 1
     assert results.origin.versions["python"] == versions()["python"]
+
+
+@pytest.mark.parametrize(("commit", "dirty", "warned"), [("a", False, False), ("a", True, True), (None, None, True)])
+def test_it_is_said_at_once_that_tables_will_refuse_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: str | None, dirty: bool | None, warned: bool
+) -> None:
+    origin, err = dataclasses.replace(Origin.here(), commit=commit, dirty=dirty), io.StringIO()
+    monkeypatch.setattr(Origin, "here", lambda: origin)
+    Report(json_to=str(tmp_path / "a.json"), err=err)
+    assert ("tables of python/results will refuse this file" in err.getvalue()) == warned
 
 
 def test_nothing_measured_leaves_no_file(tmp_path: Path) -> None:
