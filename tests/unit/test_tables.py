@@ -131,6 +131,7 @@ def test_spreads_and_verdicts() -> None:
     assert beside(fast, slow) == "faster: 0.50 of its time"
     assert beside(slow, fast) == "slower: 2.00 of its time"
     assert beside(wide, slow) == "no difference shown: 0.90 of its time"
+    assert beside(row("d", 1.0, 1.0), slow) == "too few samples: 0.48 of its time"
     assert (at_most(1.084, 1.08), at_most(1.09, 1.08)) == ("reached: 1.08", "**missed**: 1.09")
 
 
