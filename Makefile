@@ -162,7 +162,8 @@ demo: ready-$(SPARK) build/spark$(SPARK)-home/.stamp ## trains a model: STRATEGY
 	@mkdir -p build/demo
 	$(SUBMIT) python/train.py $(if $(LAB),,--num-workers $(EXECUTORS)) --output build/demo
 
-BENCH = env SPARK_HOME=$(CURDIR)/build/spark3-home SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON=$(BIN)/python $(BIN)/python
+BENCH_SETTINGS = SPARK_HOME=$(CURDIR)/build/spark3-home SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON=$(BIN)/python
+BENCH = env $(BENCH_SETTINGS) $(BIN)/python
 
 .PHONY: bench
 bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench_*.py --help has the rest
@@ -173,28 +174,21 @@ bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench
 	$(BENCH) python/bench_collectives.py --topology bcube:2,2 --quick
 	$(BENCH) python/bench_transform.py --quick
 
-.PHONY: bench-full
-bench-full: env jar build/spark3-home/.stamp ## the benchmarks, completely: figures for the record
-	$(BENCH) python/bench_ps.py
-	$(BENCH) python/bench_ps.py --topology star:8 --rate auto:1,auto:2 --delay 0,5,20,50
-	$(BENCH) python/bench_fetch.py
-	$(BENCH) python/bench_peers.py
-	$(BENCH) python/bench_collectives.py --topology bcube:3,2 --sizes 4,16,64
-	$(BENCH) python/bench_collectives.py --topology star:9 --sizes 4,16 --operations all_reduce,broadcast,reduce --peers gloo,openmpi
-	$(BENCH) python/bench_transform.py
+PAGE ?= ps peers lab collectives jobs ibatch fetch transform
+
+.PHONY: results
+results: env jar bigdl build/spark3-home/.stamp ## measures what PAGE=lab of python/results tells (all pages: hours), and makes its tables
+	for page in $(PAGE); do commands=$$($(BIN)/python python/make_tables.py --commands $$page); \
+	  PATH=$(BIN):$$PATH $(BENCH_SETTINGS) bash -exc "$$commands"; done
+	$(MAKE) --no-print-directory tables
+
+.PHONY: tables
+tables: env ## the tables of python/results, made from the JSON files beside them
+	$(BIN)/python python/make_tables.py
 
 .PHONY: lab-check
 lab-check: env ## measures the lab's links, on a quiet machine: fails if one is off by more than 8 %
 	$(BIN)/python python/bench_lab.py
-
-.PHONY: lab-figures
-lab-figures: env jar bigdl build/spark3-home/.stamp ## the lab's figures for the record, on a quiet machine; JSON in build/lab-figures
-	@mkdir -p build/lab-figures
-	uptime
-	status=0; \
-	$(BENCH) python/bench_lab.py --json > build/lab-figures/lab.json || status=1; \
-	$(BENCH) python/bench_peers.py --topology star:9 --rate 200 --sizes 8 --steps 5 --json > build/lab-figures/peers.json || status=1; \
-	uptime; exit $$status
 
 # --- the rest -----------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.select import predict
 from sparkdl_comm.errors import ConfError, LabUnavailableError, SparkdlCommError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Report, Row, broadcast_seconds, per_gigabyte, positive, versions
+from sparkdl_comm.lab.bench import Report, Row, broadcast_seconds, per_gigabyte, positive, sizes, versions
 from sparkdl_comm.lab.bench import parser as bench_parser
 from sparkdl_comm.topology import Topology
 
@@ -108,7 +108,7 @@ def arguments() -> Namespace:
     parser = bench_parser(__doc__)
     parser.add_argument("--topology", default="bcube:3,2", help="see sparkdl_comm.topology")
     parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of each link, each way")
-    parser.add_argument("--sizes", default="4,16", help="of the vector, MiB")
+    parser.add_argument("--sizes", dest="bytes", type=sizes, default="4,16", help="of the vector: 16 (MiB), 64KiB, ...")
     parser.add_argument("--algorithms", help="default: all that fit the topology")
     parser.add_argument("--operations", default="all_reduce", help=f"of {', '.join(OPERATIONS)}")
     parser.add_argument(
@@ -120,12 +120,11 @@ def arguments() -> Namespace:
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for all runs of one algorithm")
     options = parser.parse_args()
     if options.quick:
-        options.sizes, options.repeats = "0.25", 1
+        options.bytes, options.repeats = sizes("256KiB"), 1
     try:
         options.topology = Topology.parse(options.topology)
         if not options.loopback:  # there the ranks measure what a byte costs
             options.topology = options.topology.with_rates(round(options.rate * 1e6))
-        options.bytes = [int(float(size) * 2**18) * 4 for size in options.sizes.split(",")]
     except (ConfError, ValueError, OverflowError) as error:
         parser.error(str(error))
     fitting = [name for name, algorithm in ALGORITHMS.items() if not algorithm.unfit(options.topology)]
@@ -143,7 +142,7 @@ def arguments() -> Namespace:
 
 def main() -> int:
     options = arguments()
-    report = Report(as_json=options.json)
+    report = Report(json_to=options.json)
     status = 0
     try:
         with tempfile.TemporaryDirectory(prefix="sparkdl-collectives-") as folder:

@@ -19,11 +19,11 @@ from bench_jar import load_bench_jar
 from pyspark.sql import SparkSession
 
 from sparkdl_comm import spark_conf
-from sparkdl_comm.lab.bench import Report, Row, versions
+from sparkdl_comm.lab.bench import Report, Row, sizes, versions
 from sparkdl_comm.lab.bench import parser as bench_parser
 
-KIB = 1024
-SIZES = (KIB, 64 * KIB, KIB * KIB, 16 * KIB * KIB, 64 * KIB * KIB)
+#: The JVM's arrays are no larger.
+MAX_BYTES = 2**31 - 1
 
 
 def session(executors: int, settings: list[str]) -> SparkSession:
@@ -40,11 +40,11 @@ def session(executors: int, settings: list[str]) -> SparkSession:
     return spark
 
 
-def rows(spark: SparkSession, executors: int, sizes: str, repeats: int) -> list[Row]:
+def rows(spark: SparkSession, executors: int, blocks: list[int], repeats: int) -> list[Row]:
     context = spark.sparkContext
     load_bench_jar(context)
     bench = context._jvm.sparkdl.comm.bench.FetchBench
-    found = json.loads(bench.run(context._jsc.sc(), executors, sizes, repeats))
+    found = json.loads(bench.run(context._jsc.sc(), executors, ",".join(map(str, blocks)), repeats))
     return [
         Row(
             suite="fetch",
@@ -67,15 +67,23 @@ def main() -> int:
     parser = bench_parser(__doc__)
     parser.set_defaults(repeats=30)
     parser.add_argument("--servers", default="1,3", help="numbers of executors that serve")
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes of a block")
+    parser.add_argument(
+        "--sizes",
+        dest="bytes",
+        type=sizes,
+        default="1KiB,64KiB,1MiB,16MiB,64MiB",
+        help="of a block: 16 (MiB), 64KiB, ...",
+    )
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="of Spark, to try settings")
     options = parser.parse_args()
     if options.quick:
-        options.servers, options.sizes, options.repeats = "2", f"{KIB},{KIB * KIB}", 3
-    report = Report(as_json=options.json)
+        options.servers, options.bytes, options.repeats = "2", sizes("1KiB,1MiB"), 3
+    if max(options.bytes) > MAX_BYTES:
+        parser.error(f"--sizes: a block of {max(options.bytes)} bytes is larger than {MAX_BYTES}")
+    report = Report(json_to=options.json)
     for servers in map(int, options.servers.split(",")):
         spark = session(servers + 1, options.conf)
-        for row in rows(spark, servers + 1, options.sizes, options.repeats):
+        for row in rows(spark, servers + 1, options.bytes, options.repeats):
             report.add(row)
         spark.stop()
     return report.finish()

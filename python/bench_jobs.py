@@ -1,11 +1,16 @@
-"""Job completion time of training on emulated networks, as in the BML paper's figures 6 and 7.
+"""Seconds of a training iteration on emulated networks, without Spark: the proportions of the BML paper's figures 6 and 7.
 
-    python python/bench_jobs.py --profile lenet5 --rows 128,1024 --systems bml@bcube:3,2 p2p-ps@star:9 gloo@star:9
+    python python/bench_jobs.py --profile lenet5 --rows 128,1024 --systems bml@bcube:3,2 p2p-ps@star:9 ddp@star:9
 
-A system is a strategy and the topology it runs on. One rank per host trains the profile's network with emulated computing:
-layers wait as long as they would compute for `--rows` rows at `--teraflops`, and every byte is sent. The paper's links have 40
-Gbit/s; as many times as the lab's are slower, layers compute slower, so that computing and sending are in proportion. With
-`--shrink` D every layer has about 1/D of its parameters and of its computing time, which keeps the proportion.
+A system is a strategy, or `ddp`, and the topology it runs on. One rank per host, a process of its own, calls the strategy as
+the training loop does; `ddp` is torch's DistributedDataParallel over gloo with its own settings, which overlaps backward as
+this package's collectives do (the strategy `gloo` does not). What the paper calls job completion time is that of many
+iterations; what Spark adds to a job, its start and its end, is not in here.
+
+The profile's network has emulated computing: layers wait as long as they would compute for `--rows` rows at `--teraflops`, and
+every byte is sent. The paper's links have 40 Gbit/s; as many times as the lab's are slower, layers compute slower, so that
+computing and sending are in proportion. With `--shrink` D every layer has about 1/D of its parameters and of its computing
+time, which keeps the proportion.
 
 Theory of an iteration: forward, and then backward, or what the links allow for the all-reduce, whichever is longer.
 """
@@ -31,7 +36,8 @@ from sparkdl_comm.lab.bench import parser as bench_parser
 from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.topology import Topology
 
-RANK_PROGRAM = Path(__file__).parent / "peers" / "job_rank.py"
+PROGRAMS = Path(__file__).parent / "peers"
+DDP = "ddp"
 #: Mbit/s of the paper's links.
 PAPER_RATE = 40_000.0
 
@@ -45,8 +51,10 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
         rendezvous = folder / str(number)
         rendezvous.mkdir()
         with Lab(topology) as lab:
-            command = [sys.executable, str(RANK_PROGRAM), str(rendezvous), json.dumps(asdict(job))]
-            result = json.loads(lab.run(command, timeout=options.timeout)[0].stdout)
+            program = PROGRAMS / ("ddp_rank.py" if strategy == DDP else "job_rank.py")
+            command = [sys.executable, str(program), str(rendezvous), json.dumps(asdict(job))]
+            env = {"GLOO_SOCKET_IFNAME": lab.layout.node(0).interface(0)}
+            result = json.loads(lab.run(command, timeout=options.timeout, env=env)[0].stdout)
         forward, backward = (
             scale * math.fsum(getattr(layer, way) for layer in options.profile.layers)
             for way in ("forward", "backward")
@@ -75,8 +83,11 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
 
 
 def system(text: str, rate_mbit: float) -> tuple[str, Topology]:
-    strategy, _, topology = text.partition("@")
-    return strategy, Topology.parse(topology).with_rates(round(rate_mbit * 1e6))
+    strategy, _, shape = text.partition("@")
+    topology = Topology.parse(shape).with_rates(round(rate_mbit * 1e6))
+    if strategy == DDP and topology.rails > 1:
+        raise ConfError(f"--systems {text}: {DDP} knows one NIC per host, {shape} has {topology.rails}; take star:N")
+    return strategy, topology
 
 
 def arguments() -> Namespace:
@@ -88,8 +99,8 @@ def arguments() -> Namespace:
     parser.add_argument(
         "--systems",
         nargs="+",
-        default=["bml@bcube:3,2", "p2p-ps@star:9", "gloo@star:9"],
-        help="strategy@topology, one after another",
+        default=["bml@bcube:3,2", "p2p-ps@star:9", "ddp@star:9"],
+        help=f"strategy@topology or {DDP}@topology, one after another",
     )
     parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of each link, each way")
     parser.add_argument("--steps", type=positive, default=3, help="iterations of a run")
@@ -109,7 +120,7 @@ def arguments() -> Namespace:
 
 def main() -> int:
     options = arguments()
-    report = Report(as_json=options.json)
+    report = Report(json_to=options.json)
     status = 0
     try:
         with tempfile.TemporaryDirectory(prefix="sparkdl-jobs-") as folder:

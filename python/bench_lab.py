@@ -91,7 +91,7 @@ def main() -> int:
         ]
     except ConfError as error:
         parser.error(str(error))
-    report = Report(as_json=options.json)
+    report = Report(json_to=options.json)
     for topology in topologies:
         try:
             for row in rows(topology, options.seconds, options.warmup, options.repeats):

@@ -40,7 +40,7 @@ from peers.arena import Arena, NotInstalledError
 from peers.workload import hidden_of
 
 from sparkdl_comm.errors import ConfError, InputError, LabUnavailableError, SparkdlCommError
-from sparkdl_comm.lab.bench import Report, Row, positive
+from sparkdl_comm.lab.bench import Report, Row, positive, sizes
 from sparkdl_comm.lab.bench import parser as bench_parser
 from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.topology import Topology
@@ -55,7 +55,13 @@ def arguments() -> Namespace:
     parser = bench_parser(__doc__)
     parser.add_argument("--topology", default="star:9", help="with one NIC per host: star:N, hosts:MxS, fattree:k")
     parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of each link, each way")
-    parser.add_argument("--sizes", default="1,16", help="of the buffer, or about that of the parameters, MiB")
+    parser.add_argument(
+        "--sizes",
+        dest="bytes",
+        type=sizes,
+        default="1,16",
+        help="of the buffer, or about that of the parameters: 16 (MiB), 64KiB",
+    )
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all runs of a program")
     parser.add_argument("--calls", type=positive, default=1, help="of a collective, one after another, in each repeat")
@@ -67,10 +73,9 @@ def arguments() -> Namespace:
     group.add_argument("--bigdl", type=Path, default=BIGDL, help="where BigDL is")
     options = parser.parse_args()
     if options.quick:
-        options.sizes, options.repeats, options.steps = "0.25", 1, 3
+        options.bytes, options.repeats, options.steps = sizes("256KiB"), 1, 3
     try:
         options.topology = Topology.parse(options.topology).with_rates(round(options.rate * 1e6))
-        options.bytes = [int(float(size) * 2**18) * 4 for size in options.sizes.split(",")]
         options.models = [options.profile] if options.profile else [hidden_of(size) for size in options.bytes]
         if options.profile:
             Profile.load(options.profile)
@@ -81,14 +86,14 @@ def arguments() -> Namespace:
         parser.error(f"unknown peers {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
     if options.topology.rails > 1 or len(options.topology.hosts) < 2:
         parser.error(f"{options.topology.text}: the peers know one NIC per host, and need two hosts")
-    if not all(0 < size < 2**31 for size in options.bytes):
-        parser.error(f"--sizes {options.sizes}: must be more than 0 and less than 2048 MiB")
+    if max(options.bytes) >= 2**31:
+        parser.error(f"--sizes: {max(options.bytes)} bytes must be less than 2048 MiB")
     return options
 
 
 def main() -> int:
     options = arguments()
-    report = Report(as_json=options.json)
+    report = Report(json_to=options.json)
     failed = False
     with tempfile.TemporaryDirectory(prefix="sparkdl-peers-") as folder, Arena(options, Path(folder)) as arena:
         for peer in filter(options.peers.__contains__, PEERS):

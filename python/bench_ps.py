@@ -160,7 +160,7 @@ def main() -> int:
     lab.add_argument("--rows", type=positive, default=2, help="of a rank in a step; waits are what they are")
     lab.add_argument("--timeout", type=float, default=600.0, help="seconds for all fits of a network")
     options = parser.parse_args()
-    report = Report(as_json=options.json)
+    report = Report(json_to=options.json)
     try:
         (bench_lab if options.topology else bench_beside_gloo)(options, report)
     except SparkdlCommError as error:

@@ -213,7 +213,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.quick:
         options.rows, options.repeats = 4000, 1
-    report = Report(as_json=options.json)
+    report = Report(json_to=options.json)
     spark = session(options.executors)
     for case in options.cases.split(","):
         for row in bench(spark, case, options):

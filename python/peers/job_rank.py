@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 from collective_rank import exchange_by_files
-from workload import LEARNING_RATE, RankJob, loss, right, rows
+from workload import LEARNING_RATE, ROWS, RankJob, loss, right, rows
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.gang.gang import Gang
@@ -29,9 +29,6 @@ from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.registry import strategy_class
-
-#: Of each rank. Waits do not depend on them.
-ROWS = 4
 
 
 def main() -> None:

@@ -25,6 +25,8 @@ Model = int | str | Profile
 
 INPUTS = 784
 LEARNING_RATE = 0.05
+#: Of each rank in a step of bench_jobs.py. Emulated layers wait the same, however many.
+ROWS = 4
 #: How far weights may be from the right ones, as a share of the furthest way that one has gone from the start.
 TOLERANCE = 1e-3
 _SEED = 11

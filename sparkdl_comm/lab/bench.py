@@ -2,97 +2,42 @@
 
 A suite calls :func:`measure` with what it compares, makes a :class:`Row` of each result and adds it to a
 :class:`Report`, which shows it and at the end gives the exit status: a row whose result was not verified makes it 1.
+Rows, and what is kept of a run, are in :mod:`sparkdl_comm.lab.results`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
-import statistics
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import metadata
-from typing import Any, Literal, TextIO, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TextIO, TypeVar
 
-from sparkdl_comm.errors import InputError
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.lab.results import Origin, Results, Row, versions
+from sparkdl_comm.units import parse_size
 
-Compute = Literal["real", "emulated"]
-R = TypeVar("R")
-
-
-#: The fields that the JSON of every row of every suite has, in their order.
-FIELDS = (
-    "suite",
-    "case",
-    "algorithm",
-    "topology",
-    "rate_mbit",
-    "world",
-    "bytes",
-    "seconds",
-    "spread",
-    "theory_seconds",
-    "ratio",
-    "verified",
-    "compute",
+__all__ = [
+    "STDOUT",
+    "Report",
+    "Row",
+    "allreduce_seconds",
+    "broadcast_seconds",
+    "measure",
+    "parser",
+    "per_gigabyte",
+    "positive",
+    "sizes",
     "versions",
-)
+]
 
+#: Where `--json` without a file goes.
+STDOUT = "-"
+_PLAIN = re.compile(r"\s*\d+(\.\d+)?\s*")
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One result: the median of `samples`, the seconds of the timed repeats. Its JSON has FIELDS, then what `extra` adds.
-
-    `case`: what is measured, such as an operation or a network. `topology`: as `sparkdl_comm.topology` writes it, or
-    "loopback". `rate_mbit`: of each link, per direction; None: not limited. `world`: ranks. `bytes`: of the buffer that a
-    collective works on, or that a step moves over the network. `theory_seconds`: a lower bound, None where none is stated.
-    `verified`: the result of every timed repeat was compared with what it must be, and was that. `compute`: "emulated" if
-    layers only waited (see `sparkdl_comm.lab.emulated`). `versions`: of what was measured.
-
-    Raises InputError without a sample, for times that are not positive, and if `extra` has one of FIELDS.
-    """
-
-    suite: str
-    case: str
-    algorithm: str
-    topology: str
-    rate_mbit: float | None
-    world: int
-    bytes: int
-    samples: Sequence[float]
-    theory_seconds: float | None = None
-    verified: bool
-    compute: Compute = "real"
-    versions: Mapping[str, str]
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        where = f"{self.suite} {self.case} {self.algorithm}"
-        if not self.samples or min(self.samples) <= 0:
-            raise InputError(f"{where}: the times must be positive, and at least one, not {self.samples}")
-        if self.theory_seconds is not None and self.theory_seconds <= 0:
-            raise InputError(f"{where}: the theory value must be positive, not {self.theory_seconds}")
-        if clash := self.extra.keys() & set(FIELDS):
-            raise InputError(f"{where}: {sorted(clash)} are fields of every row, not extra ones")
-
-    @property
-    def seconds(self) -> float:
-        return statistics.median(self.samples)
-
-    @property
-    def spread(self) -> float:
-        """The slowest sample minus the fastest, seconds."""
-        return max(self.samples) - min(self.samples)
-
-    @property
-    def ratio(self) -> float | None:
-        return None if self.theory_seconds is None else self.seconds / self.theory_seconds
-
-    def as_dict(self) -> dict[str, Any]:
-        """The row as it is in the JSON."""
-        return {name: getattr(self, name) for name in FIELDS} | dict(self.extra)
+R = TypeVar("R")
 
 
 def measure(cases: Mapping[str, Callable[[], R]], *, warmup: int, repeats: int) -> dict[str, list[R]]:
@@ -127,21 +72,11 @@ def per_gigabyte(world: int, nbytes: int, seconds: float, cpu_seconds: float) ->
     return {"bus_gb_per_s": moved / seconds, "cpu_s_per_gb": cpu_seconds / (world * moved)}
 
 
-def versions(*distributions: str) -> dict[str, str]:
-    """Versions of Python, the kernel and the named Python distributions, those installed."""
-    found = {"python": platform.python_version(), "linux": platform.release()}
-    for name in distributions:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 class Report:
-    """Shows rows on the terminal as they come; then prints them as JSON and gives the exit status.
+    """Shows rows on the terminal as they come; then writes them as JSON and gives the exit status.
 
-    With `as_json` the table goes to standard error and the JSON to standard output; else the table to standard output.
+    :param json_to: a file, for the rows and where they come from (`sparkdl_comm.lab.results`); STDOUT, for the rows alone on
+        standard output, and the table on standard error; or None. Else the table is on standard output.
     """
 
     _COLUMNS = (
@@ -159,10 +94,15 @@ class Report:
         ("result", "<10"),
     )
 
-    def __init__(self, *, as_json: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        self._json = as_json
+    def __init__(self, *, json_to: str | None, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self._json_to = json_to
+        self._origin = None if json_to in (None, STDOUT) else Origin.here()
         self._out, self._err = out or sys.stdout, err or sys.stderr
         self.rows: list[Row] = []
+        if self._origin and (self._origin.dirty or self._origin.commit is None):
+            self.note(
+                "the code that is measured is not that of a commit: tables of python/results will refuse this file"
+            )
 
     def add(self, row: Row) -> None:
         if not self.rows:
@@ -191,12 +131,15 @@ class Report:
         print(text, file=self._err, flush=True)
 
     def finish(self) -> int:
-        """Prints the JSON, if asked for. Returns the exit status: 1 if a row is not verified or there is none, else 0."""
-        if self._json:
+        """Writes the JSON, if asked for; a file only if there are rows. Returns the exit status: 1 if a row is not verified or
+        there is none, else 0."""
+        if self._json_to == STDOUT:
             print(json.dumps([row.as_dict() for row in self.rows], indent=1), file=self._out, flush=True)
         if not self.rows:
             self.note("nothing was measured")
             return 1
+        if self._json_to and self._origin:
+            Path(self._json_to).write_text(Results(self._origin, self.rows).to_json())
         wrong = [f"{row.case} {row.algorithm}" for row in self.rows if not row.verified]
         if wrong:
             self.note(f"not verified: {', '.join(wrong)}")
@@ -204,7 +147,7 @@ class Report:
 
     def _show(self, cells: Iterable[str], more: str = "") -> None:
         texts = (f"{cell:{form}}" for cell, (_, form) in zip(cells, self._COLUMNS, strict=True))
-        print("  ".join(texts), more, file=self._err if self._json else self._out, flush=True)
+        print("  ".join(texts), more, file=self._err if self._json_to == STDOUT else self._out, flush=True)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -213,7 +156,15 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made.add_argument("--repeats", type=positive, default=3, help="timed runs of each case; the median counts")
     made.add_argument("--warmup", type=int, default=1, help="runs of each case before these")
     made.add_argument("--quick", action="store_true", help="one small run of each: does it work?")
-    made.add_argument("--json", action="store_true", help="JSON rows on standard output, the table on standard error")
+    made.add_argument(
+        "--json",
+        nargs="?",
+        const=STDOUT,
+        type=_json_file,
+        metavar="FILE",
+        help="writes samples, commit, machine, versions and command line to FILE; without FILE: JSON rows on standard output, "
+        "the table on standard error",
+    )
     return made
 
 
@@ -223,6 +174,22 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
     return number
+
+
+def sizes(text: str) -> list[int]:
+    """An argument of sizes separated by commas, in bytes, each made a whole number of float32 values: `64KiB,16MiB`. One
+    without a unit is in MiB: `0.25,16`."""
+    try:
+        return [parse_size(f"{size}MiB" if _PLAIN.fullmatch(size) else size) // 4 * 4 for size in text.split(",")]
+    except ConfError as error:
+        raise argparse.ArgumentTypeError(f"{error}; without a unit it is in MiB") from error
+
+
+def _json_file(text: str) -> str:
+    """Where the file cannot be written, it is said before anything is measured."""
+    if text != STDOUT and (not text or Path(text).is_dir() or not Path(text).absolute().parent.is_dir()):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a file in a folder that exists")
+    return text
 
 
 def _digits(seconds: float) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_comm.lab.bench import FIELDS
+from sparkdl_comm.lab.results import FIELDS
 
 PROGRAM = Path(__file__).parents[2] / "python" / "bench_ps.py"
 WAYS = ["whole", "layerwise", "ibatch-pull", "ibatch", "optimal"]

@@ -4,7 +4,7 @@ import bench_fetch
 
 
 def test_every_way_brings_every_block(spark):
-    rows = bench_fetch.rows(spark, 3, "1000,3000000", repeats=2)
+    rows = bench_fetch.rows(spark, 3, [1000, 3_000_000], repeats=2)
     assert all(row.verified for row in rows)
     assert all(len(row.samples) == 2 for row in rows)
     ways = {(row.algorithm, row.bytes) for row in rows}

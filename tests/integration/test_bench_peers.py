@@ -14,7 +14,7 @@ from peers.arena import Arena
 
 from sparkdl_comm.errors import LabError, LabUnavailableError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import FIELDS
+from sparkdl_comm.lab.results import FIELDS
 from sparkdl_comm.topology import Topology
 
 ROOT = Path(__file__).parents[2]

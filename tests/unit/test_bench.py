@@ -1,13 +1,27 @@
 """The core of the benchmarks: statistics, rows, table, exit status."""
 
+import argparse
+import dataclasses
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.lab.bench import FIELDS, Report, Row, allreduce_seconds, broadcast_seconds, measure, versions
+from sparkdl_comm.lab.bench import (
+    STDOUT,
+    Report,
+    Row,
+    allreduce_seconds,
+    broadcast_seconds,
+    measure,
+    parser,
+    sizes,
+    versions,
+)
+from sparkdl_comm.lab.results import FIELDS, Origin, read
 
 
 def row(**changes: Any) -> Row:
@@ -44,6 +58,7 @@ def test_theory() -> None:
     [
         ({"samples": []}, "at least one"),
         ({"samples": [1.0, 0.0]}, "positive"),
+        ({"samples": [1.0, float("nan")]}, "positive"),
         ({"theory_seconds": 0.0}, "theory"),
         ({"extra": {"bytes": 3}}, "'bytes'"),
     ],
@@ -67,7 +82,7 @@ def test_measure_takes_turns_and_leaves_the_warm_up_out() -> None:
 
 def test_json_has_the_fields_in_order_and_then_the_extra_ones() -> None:
     out, err = io.StringIO(), io.StringIO()
-    report = Report(as_json=True, out=out, err=err)
+    report = Report(json_to=STDOUT, out=out, err=err)
     report.add(row(extra={"phases": {"push": 0.5}}))
     assert report.finish() == 0
     (parsed,) = json.loads(out.getvalue())
@@ -78,7 +93,7 @@ def test_json_has_the_fields_in_order_and_then_the_extra_ones() -> None:
 
 def test_table_aligns_and_goes_to_standard_output_without_json() -> None:
     out, err = io.StringIO(), io.StringIO()
-    report = Report(as_json=False, out=out, err=err)
+    report = Report(json_to=None, out=out, err=err)
     report.add(row())
     report.add(row(case="broadcast", theory_seconds=None, rate_mbit=None))
     assert report.finish() == 0
@@ -91,7 +106,7 @@ def test_table_aligns_and_goes_to_standard_output_without_json() -> None:
 
 def test_what_is_not_verified_fails_and_is_named() -> None:
     out, err = io.StringIO(), io.StringIO()
-    report = Report(as_json=True, out=out, err=err)
+    report = Report(json_to=STDOUT, out=out, err=err)
     report.add(row())
     report.add(row(algorithm="tree", verified=False))
     assert report.finish() == 1
@@ -99,8 +114,63 @@ def test_what_is_not_verified_fails_and_is_named() -> None:
     assert "not verified: allreduce tree" in err.getvalue()
 
 
+def test_a_file_gets_rows_with_every_sample_and_where_they_come_from(tmp_path: Path) -> None:
+    out, file = io.StringIO(), tmp_path / "ring.json"
+    report = Report(json_to=str(file), out=out, err=io.StringIO())
+    report.add(row())
+    assert report.finish() == 0
+    assert "star:9" in out.getvalue()
+    results = read(file)
+    assert list(results.rows) == report.rows
+    assert results.rows[0].samples == [3.0, 1.0, 1.5]
+    assert results.origin.cores >= 1
+    assert results.origin.versions["python"] == versions()["python"]
+
+
+@pytest.mark.parametrize(("commit", "dirty", "warned"), [("a", False, False), ("a", True, True), (None, None, True)])
+def test_it_is_said_at_once_that_tables_will_refuse_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: str | None, dirty: bool | None, warned: bool
+) -> None:
+    origin, err = dataclasses.replace(Origin.here(), commit=commit, dirty=dirty), io.StringIO()
+    monkeypatch.setattr(Origin, "here", lambda: origin)
+    Report(json_to=str(tmp_path / "a.json"), err=err)
+    assert ("tables of python/results will refuse this file" in err.getvalue()) == warned
+
+
+def test_nothing_measured_leaves_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "none.json"
+    assert Report(json_to=str(file), out=io.StringIO(), err=io.StringIO()).finish() == 1
+    assert not file.exists()
+
+
+def test_json_without_a_file_is_standard_output(tmp_path: Path) -> None:
+    file = str(tmp_path / "a.json")
+    assert [parser("").parse_args(words).json for words in ([], ["--json"], ["--json", file])] == [None, STDOUT, file]
+
+
+def test_a_json_file_that_cannot_be_written_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in (tmp_path, tmp_path / "no" / "a.json"):
+        with pytest.raises(SystemExit):
+            parser("").parse_args(["--json", str(file)])
+        assert f"{str(file)!r}: must be a file in a folder that exists" in capsys.readouterr().err
+
+
+def test_sizes_have_units_or_are_in_mib() -> None:
+    assert sizes("16") == sizes("16MiB") == [16 << 20]
+    assert sizes("0.25,64KiB, 1 ,1kB") == [1 << 18, 1 << 16, 1 << 20, 1000]
+    assert sizes("10B") == [8], "whole float32 values"
+
+
+@pytest.mark.parametrize("text", ["", "16,", "-1", "1e3", "sixteen", "16Mbit", "0", "2B"])
+def test_bad_sizes(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="without a unit it is in MiB"):
+        sizes(text)
+
+
 def test_nothing_measured_fails() -> None:
-    assert Report(as_json=False, out=io.StringIO(), err=io.StringIO()).finish() == 1
+    assert Report(json_to=None, out=io.StringIO(), err=io.StringIO()).finish() == 1
 
 
 def test_versions_leave_out_what_is_not_installed() -> None:

@@ -29,7 +29,7 @@ def test_bench_collectives_asks_its_peers_on_a_star(
         raise NotInstalledError("no such thing")
 
     monkeypatch.setattr(bench_collectives, "PEERS", {"here": here, "missing": missing})
-    report = Report(as_json=False)
+    report = Report(json_to=None)
     options = Namespace(topology=Topology.parse("bcube:2,2"), rate=50.0, peers=["missing", "here"])
     bench_collectives.peers(options, tmp_path, report)
     assert [(row.algorithm, row.compute, row.theory_seconds) for row in report.rows] == [("here", "real", 8000 / 50e6)]

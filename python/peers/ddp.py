@@ -1,0 +1,40 @@
+"""Training by torch's DistributedDataParallel, of bench_peers.py (under Spark) and bench_jobs.py (without)."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from workload import LEARNING_RATE, Model, loss, right, rows
+
+
+def trained(
+    module: nn.Module, model: Model, rows_of_rank: int, *, steps: int, warmup: int, repeats: int
+) -> tuple[list[float], bool]:
+    """Trains in a process group that is initialised, with DDP's own settings: buckets are reduced while backward goes on.
+
+    :param model: what `module` is made of.
+    :return: seconds per iteration in each of `repeats` runs of `steps`, the slowest rank's; and whether all ranks' weights
+        are at last those that one process finds.
+    """
+    rank, count = dist.get_rank(), rows_of_rank * dist.get_world_size()
+    mine = slice(rank * rows_of_rank, (rank + 1) * rows_of_rank)
+    inputs, targets = (torch.from_numpy(part[mine]) for part in rows(count))
+    parallel = DistributedDataParallel(module)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=LEARNING_RATE)
+    samples = torch.zeros(warmup + repeats)
+    for run in range(len(samples)):
+        dist.barrier()
+        begun = time.perf_counter()
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss(parallel(inputs), targets).backward()
+            optimizer.step()
+        samples[run] = (time.perf_counter() - begun) / steps
+    verified = torch.tensor([int(right(module, model, count, steps * len(samples)))])
+    dist.all_reduce(samples, dist.ReduceOp.MAX)
+    dist.all_reduce(verified, dist.ReduceOp.MIN)
+    return samples[warmup:].tolist(), bool(verified.item())

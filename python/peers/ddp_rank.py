@@ -1,0 +1,45 @@
+"""One rank of bench_jobs.py: trains an emulated network by DistributedDataParallel over gloo, without Spark.
+
+    python ddp_rank.py RENDEZVOUS_FOLDER JOB
+
+JOB and what rank 0 prints are those of job_rank.py. RANK and WORLD_SIZE are in the environment, and GLOO_SOCKET_IFNAME names
+the network interface.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from ddp import trained
+from workload import ROWS, RankJob, nbytes, network
+
+from sparkdl_comm.lab.profile import Profile
+
+
+def main() -> None:
+    folder, job = sys.argv[1], RankJob(**json.loads(sys.argv[2]))
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=timedelta(seconds=job.timeout),
+    )
+    profile = Profile.read(Path(job.profile))
+    module = network(profile, job.scale)
+    samples, verified = trained(module, profile, ROWS, steps=job.steps, warmup=job.warmup, repeats=job.repeats)
+    if dist.get_rank() == 0:
+        print(json.dumps({"bytes": nbytes(profile), "samples": samples, "verified": verified}), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

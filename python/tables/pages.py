@@ -1,0 +1,183 @@
+"""The tables of the pages in python/results: which results are in them, and what is made of these.
+
+A table is a function that gives its lines; of results that do not exist yet it gives none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tables.data import Data, at_most, beside, seconds, with_theory
+
+from sparkdl_comm.lab.results import Row
+
+Line = tuple[str, ...]
+MIB = 1 << 20
+#: The BML paper's figures 6 and 7, less time than its parameter server: the least and the most, %.
+JOBS_PAPER = {"lenet5": (18.7, 56.4), "vgg19": (29.2, 52.1)}
+#: The iBatch paper, 30 nodes: speed-up over one node with iBatch, by default, one batch per layer.
+IBATCH_PAPER = {"googlenet": (29, 26, 25), "inception_v3": (28, 25, 24), "vgg19": (26, 23, 22)}
+#: The BML paper's figure 5, in times that a link needs for all bytes.
+FIG5_PAPER = {"bml": 0.94, "p2p-ps bcube": 1.50, "hierarchical": 1.88, "p2p-ps fattree": 1.88}
+
+
+@dataclass(frozen=True)
+class Table:
+    columns: Line
+    lines: Callable[[Data], Iterator[Line]]
+
+
+def ps(data: Data) -> Iterator[Line]:
+    for ours in data.rows("ps", algorithm="ps"):
+        gloo = data.row("ps", algorithm="gloo", case=ours.case, world=ours.world)
+        if gloo:
+            about = f"{ours.case}, {ours.extra['parameters']:,} parameters, {ours.world} executors"
+            yield about, seconds(gloo), seconds(ours), beside(ours, gloo)
+
+
+def peers(data: Data) -> Iterator[Line]:
+    others = {"torch-ddp": "DDP", "bigdl-mkl": "BigDL, MKL", "bigdl-mkldnn": "BigDL, mkldnn"}
+    for name in ("peers-star3", "peers-star9"):
+        for ours in data.rows(name, case="training"):
+            if not ours.algorithm.startswith("sparkdl-"):
+                continue
+            for other in data.rows(name, case="training", bytes=ours.bytes):
+                if other.algorithm in others:
+                    about = f"`{ours.algorithm.removeprefix('sparkdl-')}`, {ours.topology}, {ours.bytes:,} bytes"
+                    theirs = f"{others[other.algorithm]}: {with_theory(other)}"
+                    yield about, theirs, with_theory(ours), beside(ours, other)
+
+
+def lab(data: Data) -> Iterator[Line]:
+    for row in data.rows("lab", case="links"):
+        slowest, fastest = row.extra["slowest"], row.extra["fastest"]
+        verdict = at_most(max(abs(1 - slowest), abs(1 - fastest)) * 100, 8)
+        about = f"{row.extra['links']} links of {row.topology}, both ways at once"
+        yield (
+            about,
+            f"{row.rate_mbit:g} Mbit/s",
+            f"{slowest:.3f} to {fastest:.3f} of it",
+            f"off by at most 8 %: {verdict} %",
+        )
+    for row in data.rows("lab", case="set-up", rate_mbit=100.0):
+        yield f"set-up of {row.topology}", "-", seconds(row), "-"
+
+
+def collectives(data: Data) -> Iterator[Line]:
+    star = data.rows("collectives-star", case="allreduce")
+    for name, aim in (("bcube-3-2", 1.08), ("bcube-2-3", 1.10), ("bcube-2x3", 1.10)):
+        for row in data.rows(f"collectives-{name}", algorithm="bml", case="allreduce"):
+            yield _size(row), f"the links' time: {row.theory_seconds:.3g} s", seconds(row), at_most(row.ratio or 0, aim)
+            rivals = [other for other in star if (other.bytes, other.world) == (row.bytes, row.world)]
+            if rivals:
+                best = min(rivals, key=lambda other: other.seconds)
+                yield (
+                    f"{_size(row)}, beside one NIC",
+                    f"{_size(best)}: {seconds(best)}",
+                    seconds(row),
+                    beside(row, best),
+                )
+    for row in star:
+        if row.algorithm in ("ring", "be", "p2p-ps", "lp", "torus2d"):
+            for other in star:
+                if other.algorithm in ("gloo", "openmpi", "openmpi-ring") and other.bytes == row.bytes:
+                    yield _size(row), f"{other.algorithm}: {with_theory(other)}", with_theory(row), beside(row, other)
+
+
+def _size(row: Row) -> str:
+    size = f"{row.bytes / MIB:g} MiB" if row.bytes % MIB == 0 else f"{row.bytes:,} bytes"
+    return f"`{row.algorithm}`, {row.topology}, {size}"
+
+
+def pipeline(data: Data) -> Iterator[Line]:
+    for name in ("lp-2", "lp-9"):
+        for row in data.rows(name, algorithm="lp"):
+            about = f"{row.case}, {row.world} ranks, {row.bytes / MIB:g} MiB"
+            yield about, f"bytes / rate: {row.theory_seconds:.3g} s", seconds(row), at_most(row.ratio or 0, 1.08)
+
+
+def fig5(data: Data) -> Iterator[Line]:
+    for name, topology in (("fig5-bcube", "bcube"), ("fig5-fattree", "fattree")):
+        for row in data.rows(name, case="allreduce"):
+            paper = FIG5_PAPER.get(row.algorithm) or FIG5_PAPER[f"{row.algorithm} {topology}"]
+            links = row.bytes * 8 / (row.rate_mbit or 1) / 1e6
+            ours = row.seconds / links
+            verdict = f"{ours / paper:.2f} of the formula"
+            yield f"`{row.algorithm}`, {row.topology}", f"{paper:.2f}", f"{ours:.2f}: {seconds(row)}", verdict
+
+
+def loopback(data: Data) -> Iterator[Line]:
+    for row in data.rows("loopback", algorithm="ring", case="allreduce"):
+        for other in data.rows("loopback", case="allreduce", bytes=row.bytes):
+            if other is not row and other.algorithm != "ring":
+                cells = (
+                    f"{one.extra['bus_gb_per_s']:.2f} GB/s, {one.extra['cpu_s_per_gb']:.2f} CPU s/GB"
+                    for one in (other, row)
+                )
+                theirs, ours = cells
+                yield _size(row), f"{other.algorithm}: {theirs}", ours, beside(row, other)
+
+
+def jobs(data: Data) -> Iterator[Line]:
+    for name, (least, most) in JOBS_PAPER.items():
+        for bml in data.rows(f"jobs-{name}", algorithm="bml"):
+            about = f"{name}, {bml.extra['rows']} rows of a rank, computing {bml.extra['computing']:.3g} s"
+            for rival, paper in (("p2p-ps", f"-{least} to -{most} %"), ("ddp", "-")):
+                other = data.row(f"jobs-{name}", algorithm=rival, rows=bml.extra["rows"])
+                if other:
+                    change = f"{(bml.seconds / other.seconds - 1) * 100:+.1f} %"
+                    ours = f"{change}: {seconds(bml)}, `{rival}` {seconds(other)}"
+                    yield f"{about}: `bml` beside `{rival}`", paper, ours, beside(bml, other)
+
+
+def ibatch(data: Data) -> Iterator[Line]:
+    for name in ("ibatch-networks", "ibatch-delays", "ibatch-real"):
+        for ours in data.rows(name, algorithm="ibatch"):
+            for index, other_way in ((1, "whole"), (2, "layerwise")):
+                other = data.row(name, algorithm=other_way, case=ours.case, delay=ours.extra["delay"])
+                if other:
+                    paper = IBATCH_PAPER.get(ours.case) if name == "ibatch-networks" else None
+                    told = f"{paper[0] / paper[index]:.2f} x the throughput" if paper else "-"
+                    about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: beside `{other_way}`"
+                    gained = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}; {seconds(other)}"
+                    yield about, told, gained, beside(ours, other)
+
+
+def fetch(data: Data) -> Iterator[Line]:
+    pairs = (("fetch", "fetchBlockSync"), ("notice", "fetchBlockSync"), ("at once", "in turn"))
+    for way, rival in pairs:
+        for ours in data.rows("fetch", algorithm=way):
+            other = data.row("fetch", algorithm=rival, case=ours.case, bytes=ours.bytes, world=ours.world)
+            if other:
+                about = f"`{way}`, {ours.bytes / 1024:g} KiB from {ours.case}, {ours.world} executors"
+                yield about, f"`{rival}`: {seconds(other)}", seconds(ours), beside(ours, other)
+
+
+def transform(data: Data) -> Iterator[Line]:
+    rivals = {"transform": ("pandas_udf", "pandas_udf chunks"), "transform all": ("pandas_udf all",)}
+    for name, ways in rivals.items():
+        for ours in data.rows("transform", algorithm=name):
+            for way in ways:
+                other = data.row("transform", algorithm=way, case=ours.case)
+                if other:
+                    about = f"{ours.case}, `{name}`, {ours.extra['rows']:,} rows"
+                    yield about, f"`{way}`: {seconds(other)}", seconds(ours), beside(ours, other)
+
+
+PAPER = ("", "paper", "ours", "verdict")
+PEER = ("", "in the same run", "ours", "verdict")
+#: By the name that pages know them by.
+TABLES = {
+    "ps": Table(("network", "`gloo` in the same run", "`ps`", "verdict"), ps),
+    "peers": Table(PEER, peers),
+    "lab": Table(("", "nominal", "measured", "verdict"), lab),
+    "collectives": Table(("all-reduce", "paper, or peer in the same run", "ours", "verdict"), collectives),
+    "pipeline": Table(PAPER, pipeline),
+    "fig5": Table(("", "paper's formula, T_F", "ours, T_F", "verdict"), fig5),
+    "loopback": Table(PEER, loopback),
+    "jobs": Table(PAPER, jobs),
+    "ibatch": Table(PAPER, ibatch),
+    "fetch": Table(PEER, fetch),
+    "transform": Table(("", "by hand, in the same run", "ours", "verdict"), transform),
+}

@@ -1,0 +1,197 @@
+"""Tables of python/results: pages and data agree, and a table is of one commit."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import make_tables
+import pytest
+from tables.data import Data, at_most, beside, seconds, spread
+from tables.pages import TABLES
+
+from sparkdl_comm.errors import InputError
+from sparkdl_comm.lab.results import Origin, Results, Row
+
+COMMAND = "python python/bench_ps.py --steps 50 --json python/results/ps.json"
+PAGE = f"""Claim.
+
+<!-- table: ps -->
+what was here before
+<!-- end -->
+
+    {COMMAND.replace(" --json", " " + chr(92) + chr(10) + "        --json")}
+"""
+
+
+def row(algorithm: str, *samples: float, **changes: Any) -> Row:
+    values: dict[str, Any] = {
+        "suite": "ps",
+        "case": "lenet5",
+        "topology": "loopback",
+        "rate_mbit": None,
+        "world": 2,
+        "bytes": 1000,
+        "verified": True,
+        "versions": {},
+        "extra": {"parameters": 3_274_634},
+    }
+    return Row(**{**values, "algorithm": algorithm, "samples": samples, **changes})
+
+
+def save(folder: Path, name: str, *rows: Row, **changes: Any) -> None:
+    origin = dataclasses.replace(Origin.here(), commit="a" * 40, dirty=False, command=COMMAND, cpu="Fast", cores=2)
+    (folder / f"{name}.json").write_text(Results(dataclasses.replace(origin, **changes), rows).to_json())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A page, and what its table is made from."""
+    (tmp_path / "ps.md").write_text(PAGE)
+    save(tmp_path, "ps", row("ps", 0.2, 0.3, 0.25), row("gloo", 0.1, 0.11, 0.1))
+    return tmp_path
+
+
+def test_pages_and_data_agree() -> None:
+    assert make_tables.main(["--check"]) == 0, "run `make tables`"
+
+
+def test_every_table_is_on_a_page_and_every_file_in_a_table() -> None:
+    pages = "".join(path.read_text() for path in make_tables.RESULTS.glob("*.md"))
+    assert [pages.count(f"<!-- table: {name} -->") for name in TABLES] == [1] * len(TABLES)
+    used: set[str] = set()
+    for table in TABLES.values():
+        data = Data(make_tables.RESULTS)
+        list(table.lines(data))
+        used |= data.origins.keys()
+    assert used == {path.stem for path in make_tables.RESULTS.glob("*.json")}
+
+
+def test_a_table_is_written_between_its_markers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--folder", str(folder)]
+    assert make_tables.main(["--check", *arguments]) == 1
+    assert (folder / "ps.md").read_text() == PAGE
+    assert "ps.md: its tables are not what the results make" in capsys.readouterr().err
+    assert make_tables.main(arguments) == 0
+    lines = (folder / "ps.md").read_text().splitlines()
+    assert lines[3:6] == [
+        "| network | `gloo` in the same run | `ps` | verdict |",
+        "| --- | --- | --- | --- |",
+        "| lenet5, 3,274,634 parameters, 2 executors | 0.1 s (0.1 to 0.11) | 0.25 s (0.2 to 0.3) | slower: 2.50 of its time |",
+    ]
+    assert lines[7].startswith("Commit aaaaaaa, ")
+    assert make_tables.main(["--check", *arguments]) == 0
+
+
+def test_what_is_not_measured_is_said_to_be_so(folder: Path) -> None:
+    (folder / "ps.json").unlink()
+    assert make_tables.main(["--folder", str(folder)]) == 0
+    assert "<!-- table: ps -->\n*Not measured" in (folder / "ps.md").read_text()
+
+
+@pytest.mark.parametrize("changes", [{"commit": "b" * 40}, {"cpu": "Slow"}])
+def test_a_table_is_of_one_commit_and_one_machine(tmp_path: Path, changes: dict[str, str]) -> None:
+    save(tmp_path, "lp-2", row("lp", 1.0, case="reduce", theory_seconds=1.0))
+    save(tmp_path, "lp-9", row("lp", 1.0, case="reduce", theory_seconds=1.0), **changes)
+    page = f"<!-- table: pipeline -->\n<!-- end -->\n\n    {COMMAND}\n"
+    with pytest.raises(
+        InputError, match=f"one {next(iter(changes))}, but lp-2: .*lp-9: {next(iter(changes.values()))}"
+    ):
+        make_tables.made(page, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda folder: save(folder, "ps", row("ps", 1.0), dirty=True), "commit the code, and measure again"),
+        (lambda folder: save(folder, "ps", row("ps", 1.0), commit=None, dirty=None), "commit the code"),
+        (lambda folder: save(folder, "ps", row("ps", 1.0, verified=False)), "not verified: lenet5 ps"),
+        (lambda folder: save(folder, "ps", row("ps", 1.0), row("gloo", 1.0), row("gloo", 1.0)), "2 rows are"),
+        (lambda folder: save(folder, "ps", row("ps", 1.0), row("gloo", 1.0), command="a b"), "what `a b` measured"),
+        (lambda folder: (folder / "ps.json").write_text("{}"), "format 1"),
+        (lambda folder: (folder / "ps.md").write_text("<!-- table: tea -->\n<!-- end -->"), "'tea': must be one of ps"),
+        (lambda folder: (folder / "ps.md").write_text("<!-- table: ps -->\n"), "needs an `<!-- end -->`"),
+    ],
+)
+def test_what_cannot_stand_in_a_table(
+    folder: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], object], said: str
+) -> None:
+    damage(folder)
+    before = (folder / "ps.md").read_text()
+    assert make_tables.main(["--folder", str(folder)]) == 1
+    assert said in capsys.readouterr().err
+    assert (folder / "ps.md").read_text() == before
+
+
+def test_spreads_and_verdicts() -> None:
+    assert spread([3.0, 1.0, 2.0]) == (1.0, 3.0)
+    assert spread([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 99.0]) == (2.0, 6.0)
+    assert seconds(row("ps", 0.0123, 0.0125, 0.0131)) == "12.5 ms (12.3 to 13.1)"
+    slow, fast, wide = row("a", 2.0, 2.1, 2.2), row("b", 1.0, 1.05, 1.1), row("c", 0.5, 1.9, 3.0)
+    assert beside(fast, slow) == "faster: 0.50 of its time"
+    assert beside(slow, fast) == "slower: 2.00 of its time"
+    assert beside(wide, slow) == "no difference shown: 0.90 of its time"
+    assert beside(row("d", 1.0, 1.0), slow) == "too few samples: 0.48 of its time"
+    assert (at_most(1.084, 1.08), at_most(1.09, 1.08)) == ("reached: 1.08", "**missed**: 1.09")
+
+
+def test_every_table_has_its_lines(tmp_path: Path) -> None:
+    """Of rows as the benchmarks make them, as far as tables look at them."""
+    links = {"topology": "star:9", "rate_mbit": 200.0, "world": 9, "bytes": 16 << 20, "theory_seconds": 1.0}
+    bus = {"bus_gb_per_s": 1.0, "cpu_s_per_gb": 1.0}
+    batches = [row(way, 1.0, extra={"delay": 0.02}, case="vgg19", **links) for way in ("whole", "layerwise", "ibatch")]
+    iteration = {"rows": 128, "computing": 0.5}
+    reduced = {"case": "allreduce", **links}
+    files: dict[str, list[Row]] = {
+        "ps": [row("ps", 1.0), row("gloo", 1.0)],
+        "peers-star3": [row(name, 1.0, case="training") for name in ("torch-ddp", "bigdl-mkl", "sparkdl-ps")],
+        "lab": [
+            row("check", 1.0, case="links", **links, extra={"links": 18, "slowest": 0.99, "fastest": 1.0}),
+            row("namespaces", 1.0, case="set-up", **{**links, "rate_mbit": 100.0}),
+        ],
+        "collectives-bcube-3-2": [row("bml", 1.0, **{**reduced, "topology": "bcube:3,2"})],
+        "collectives-star": [row(name, 1.0, **reduced) for name in ("ring", "gloo", "openmpi")],
+        "lp-9": [row("lp", 1.0, **{**reduced, "case": "broadcast"})],
+        "fig5-bcube": [row("p2p-ps", 1.0, **reduced)],
+        "fig5-fattree": [row(name, 1.0, **reduced) for name in ("p2p-ps", "hierarchical")],
+        "loopback": [row(name, 1.0, case="allreduce", extra=bus) for name in ("ring", "gloo-loopback")],
+        "jobs-lenet5": [row(name, 1.0, extra=iteration, **links) for name in ("bml", "p2p-ps", "ddp")],
+        "ibatch-networks": batches,
+        "fetch": [row(name, 1.0, case="1 server") for name in ("fetch", "notice", "fetchBlockSync")],
+        "transform": [row(name, 1.0, extra={"rows": 9}) for name in ("pandas_udf", "transform")],
+    }
+    for name, rows in files.items():
+        save(tmp_path, name, *rows)
+    counts = {}
+    for name, table in TABLES.items():
+        lines = list(table.lines(Data(tmp_path)))
+        assert all(len(line) == len(table.columns) for line in lines)
+        counts[name] = len(lines)
+    expected = {"ps": 1, "peers": 2, "lab": 2, "collectives": 4, "pipeline": 1, "fig5": 3, "loopback": 1, "jobs": 2}
+    assert counts == expected | {"ibatch": 2, "fetch": 2, "transform": 1}
+
+
+def test_commands_of_a_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "ps.md").write_text(PAGE + "\ntext\n\n    python python/bench_lab.py\n")
+    assert make_tables.main(["--folder", str(folder), "--commands", "ps"]) == 0
+    assert capsys.readouterr().out.splitlines() == [COMMAND, "python python/bench_lab.py"]
+    with pytest.raises(SystemExit):
+        make_tables.main(["--folder", str(folder), "--commands", "tea"])
+
+
+def test_every_command_writes_what_a_table_reads() -> None:
+    """Of all pages: each to a file of its own in python/results, which a table would use."""
+    pages = [path.read_text() for path in make_tables.RESULTS.glob("*.md")]
+    told = [command for page in pages for command in make_tables.commands(page)]
+    wanted = {Path(command.split(" --json ")[1]).stem for command in told}
+    asked: set[str] = set()
+
+    class Asked(Data):
+        def rows(self, name: str, **wanted: object) -> list[Row]:
+            asked.add(name)
+            return []
+
+    for table in TABLES.values():
+        list(table.lines(Asked(make_tables.RESULTS)))
+    assert len(told) == len(wanted)
+    assert wanted == asked
