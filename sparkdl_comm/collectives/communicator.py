@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.collectives.engine.base import Work
 from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, Finishing
-from sparkdl_comm.collectives.group import Work as OwnWork
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import DeadlineError, GangError, InputError
@@ -195,7 +195,7 @@ class Communicator:
 class _OwnWork:
     """A collective of this package's as torch.distributed's Work."""
 
-    def __init__(self, job: OwnWork | Finishing) -> None:
+    def __init__(self, job: Work | Finishing) -> None:
         self._job = job
 
     def wait(self, timeout: datetime.timedelta) -> None:

@@ -1,4 +1,4 @@
-"""A rank's collectives: plans made for what is asked, kept for the next time, and run by the socket engine."""
+"""A rank's collectives: plans made for what is asked, kept for the next time, and run by an engine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ import torch
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.discover import arrange
-from sparkdl_comm.collectives.engine.job import Job, Prepared
-from sparkdl_comm.collectives.engine.links import Links
-from sparkdl_comm.collectives.engine.sockets import SocketEngine
-from sparkdl_comm.collectives.engine.torch_p2p import Enqueued, Rounds, TorchEngine
+from sparkdl_comm.collectives.engine.base import Engine, Prepared, Work
+from sparkdl_comm.collectives.engine.choose import make_engine
 from sparkdl_comm.collectives.measure import known_or_measured_cost
 from sparkdl_comm.collectives.parts import Parts
 from sparkdl_comm.collectives.plan import Operation, Plan
@@ -29,9 +27,6 @@ from sparkdl_comm.topology import Topology
 AUTO = "auto"
 CPU = torch.device("cpu")
 
-#: A collective that was begun: has ``wait``, and ``then``.
-Work = Job | Enqueued
-
 _log = logging.getLogger(__name__)
 
 
@@ -42,7 +37,7 @@ class Finishing:
         self._work, self._finish = work, finish
 
     def wait(self, timeout: float | None = None) -> None:
-        """As :meth:`~sparkdl_comm.collectives.engine.job.Job.wait`."""
+        """As :meth:`~sparkdl_comm.collectives.engine.base.Work.wait`."""
         self._work.wait(timeout)
         self._finish()
 
@@ -77,23 +72,20 @@ class CollectiveGroup:
         self._parts: dict[tuple[Operation, int, int], Parts] = {}
         #: This rank's number in the plans.
         self.place = self._order.index(gang.rank)
-        self._links = Links(gang, algorithm, self._order, conf.timeout)
-        self._meet(conf)
-        self._engine: SocketEngine | TorchEngine
-        if device.type == "cpu":
-            self._engine = engine = SocketEngine(self.place, self._links.connect, conf.timeout)
-            gang.close_in_children(engine.sockets)
-            gang.on_failure(lambda failure: engine.abort(failure.to_exception()))
-        else:
-            self._engine = TorchEngine(self.place, self._order, device)
-        #: As the topology's rates say, else as measured.
-        self.cost = (
-            Cost.of(topology)
-            if topology.rates
-            else known_or_measured_cost(self._engine, topology, gang.members, self._gather)
-        )
+        self._engine: Engine[Any] = make_engine(gang, algorithm, self._order, device, conf.timeout)
+        try:
+            self._meet(conf)
+            #: As the topology's rates say, else as measured.
+            self.cost = (
+                Cost.of(topology)
+                if topology.rates
+                else known_or_measured_cost(self._engine, topology, gang.members, self._gather)
+            )
+        except BaseException:
+            self._engine.close()
+            raise
 
-    def prepare(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> Prepared | Rounds:
+    def prepare(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> Prepared:
         """The plan of a collective of ``count`` elements, connected; made when first asked for."""
         key = (operation, count, dtype.itemsize, root)
         if key not in self._prepared:
@@ -105,8 +97,7 @@ class CollectiveGroup:
 
         :raises InputError: the tensor is not contiguous or not on the CPU; an unknown op.
         """
-        prepared: Any = self.prepare(operation, tensor.numel(), tensor.dtype, root)  # of the engine's own kind
-        return self._engine.start(prepared, tensor, op)
+        return self._engine.start(self.prepare(operation, tensor.numel(), tensor.dtype, root), tensor, op)
 
     def all_gather(self, part: torch.Tensor, result: torch.Tensor) -> Finishing:
         """Begins to gather each rank's ``part`` into ``result``: contiguous, ``[world, *part.shape]``."""
@@ -136,9 +127,7 @@ class CollectiveGroup:
 
     def close(self) -> None:
         """Closes the connections; whatever is under way fails."""
-        if isinstance(self._engine, SocketEngine):
-            self._engine.close()
-        self._links.close()
+        self._engine.close()
 
     def _plan(self, operation: Operation, count: int, itemsize: int, root: int) -> Plan:
         """``root``: a rank of the gang."""

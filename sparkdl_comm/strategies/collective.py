@@ -18,7 +18,8 @@ import torch.distributed as dist
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.discover import given
-from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, Work, check_fits
+from sparkdl_comm.collectives.engine.base import Work
+from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, check_fits
 from sparkdl_comm.collectives.plan import Kind, Operation
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError, SparkdlCommError

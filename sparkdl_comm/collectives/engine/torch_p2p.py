@@ -50,7 +50,10 @@ class Rounds:
 
 
 class Enqueued:
-    """A collective that the backend has: complete, or (NCCL) to be so before whatever comes next in the CUDA stream."""
+    """The :class:`~sparkdl_comm.collectives.engine.base.Work` of this engine: a collective that the backend has.
+
+    It is complete, or (NCCL) will be before whatever comes next in the CUDA stream.
+    """
 
     error: SparkdlCommError | None = None
 
@@ -63,13 +66,15 @@ class Enqueued:
             torch.cuda.current_stream(self._tensor.device).synchronize()
         return self._tensor
 
-    def then(self, callback: Callable[[Enqueued], None]) -> None:
-        """As :meth:`~sparkdl_comm.collectives.engine.job.Job.then`; at once."""
+    def then(self, callback: Callable[[Enqueued], object]) -> None:
         callback(self)
+
+    def cancel(self) -> None:
+        """Nothing: the collective has ended."""
 
 
 class TorchEngine:
-    """One rank's. All ranks start the same collectives in the same order, on tensors of ``device``.
+    """One rank's :class:`~sparkdl_comm.collectives.engine.base.Engine`.
 
     :param rank: this rank's number in the plans.
     :param order: ``order[place]``: the rank in torch.distributed's default group that is rank ``place`` of the plans. Its
@@ -84,11 +89,8 @@ class TorchEngine:
         return Rounds.of(plan, self.rank)
 
     def start(self, prepared: Rounds, tensor: torch.Tensor, op: str = "sum") -> Enqueued:
-        """Does a collective on ``tensor``: contiguous, of as many elements as the plan has.
-
-        :raises InputError: a tensor that is not so; an unknown op.
-        :raises RuntimeError: torch's, when a peer is lost or late.
-        """
+        """As :meth:`Engine.start`, but the backend has done it before this returns, and raises torch's RuntimeError when a
+        peer is lost or late."""
         if tensor.numel() != prepared.plan.collective.count or not tensor.is_contiguous():
             raise InputError(
                 f"{prepared.plan}: needs so many elements, contiguous, not a tensor of {list(tensor.shape)}"
@@ -101,6 +103,12 @@ class TorchEngine:
         if op == "mean":
             tensor.div_(prepared.plan.collective.world)
         return Enqueued(tensor)
+
+    def abort(self, error: SparkdlCommError) -> None:
+        """Nothing: the default group's connections break with the gang, or its timeout ends the wait."""
+
+    def close(self) -> None:
+        """Nothing: the default group is not this engine's."""
 
     def _round(
         self, steps: Sequence[Step], parts: tuple[torch.Tensor, torch.Tensor], combine: Callable[..., Any]
