@@ -18,7 +18,9 @@ from sparkdl_comm.collectives.engine.choose import make_engine
 from sparkdl_comm.collectives.measure import known_or_measured_cost
 from sparkdl_comm.collectives.parts import Parts
 from sparkdl_comm.collectives.plan import Operation, Plan
+from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.collectives.select import collective_for, fitting, ranking
+from sparkdl_comm.collectives.sub_topology import SubTopology, sub_topology
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, GangError
 from sparkdl_comm.gang.gang import Gang
@@ -52,34 +54,50 @@ def check_fits(algorithm: str, topology: Topology) -> None:
         raise ConfError(f"strategy {algorithm} cannot run on {topology}: {ALGORITHMS[algorithm].unfit(topology)}")
 
 
+def topology_of(ranks: RankGroup, text: str) -> SubTopology:
+    """Where the ranks are; ``text``: of the whole gang's topology, if the user gave one; see :func:`arrange`.
+
+    :raises ConfError: the gang's topology does not fit its ranks; those of the group share no switch.
+    """
+    topology, order = arrange(ranks.gang.members, text)
+    return sub_topology(topology, [order.index(rank) for rank in ranks.ranks])
+
+
 class CollectiveGroup:
     """Collectives of a gang's ranks by ``algorithm``, or (``auto``) by whichever is cheapest for what is asked.
 
     All ranks make one, and call the same methods in the same order. A gang may have one for each algorithm. Tensors are on
-    ``device``: those of the CPU travel over sockets and all rails, those of a GPU by torch.distributed's default group.
+    ``device``: those of the CPU travel over sockets and all rails, those of a GPU by torch.distributed.
 
+    Each group has connections of its own, so what groups do at the same time need not be in any order.
+
+    :param ranks: those that take part, and make the group; None: all of the gang. Ranks are given by their numbers in it.
     :raises ConfError: the topology does not fit the ranks, or the algorithm not the topology.
     """
 
-    def __init__(self, gang: Gang, algorithm: str, conf: CommConf, device: torch.device = CPU) -> None:
-        topology, self._order = arrange(gang.members, conf.topology)
+    def __init__(
+        self, gang: Gang, algorithm: str, conf: CommConf, device: torch.device = CPU, ranks: RankGroup | None = None
+    ) -> None:
+        self._ranks = ranks = ranks or RankGroup.of_all(gang)
+        topology, self._order, rails = topology_of(ranks, conf.topology)
         check_fits(algorithm, topology)
         self.topology = topology
         self.algorithm = algorithm
-        self._gang, self._block, self._timeout = gang, conf.block, conf.timeout
+        self._block, self._timeout = conf.block, conf.timeout
         self._prepared: dict[tuple[Operation, int, int, int], Any] = {}
         self._chosen: dict[tuple[Operation, int, int], str] = {}
         self._parts: dict[tuple[Operation, int, int], Parts] = {}
         #: This rank's number in the plans.
-        self.place = self._order.index(gang.rank)
-        self._engine: Engine[Any] = make_engine(gang, algorithm, self._order, device, conf.timeout)
+        self.place = self._order.index(ranks.rank)
+        places = [ranks.ranks[rank] for rank in self._order]
+        self._engine: Engine[Any] = make_engine(gang, algorithm + ranks.name, places, rails, device, conf.timeout)
         try:
             self._meet(conf)
             #: As the topology's rates say, else as measured.
             self.cost = (
                 Cost.of(topology)
                 if topology.rates
-                else known_or_measured_cost(self._engine, topology, gang.members, self._gather)
+                else known_or_measured_cost(self._engine, topology, ranks.members, self._gather)
             )
         except BaseException:
             self._engine.close()
@@ -101,7 +119,7 @@ class CollectiveGroup:
 
     def all_gather(self, part: torch.Tensor, result: torch.Tensor) -> Finishing:
         """Begins to gather each rank's ``part`` into ``result``: contiguous, ``[world, *part.shape]``."""
-        parts, mine = self._parts_for("all_gather", part), self._gang.rank
+        parts, mine = self._parts_for("all_gather", part), self._ranks.rank
         vector = result.view(-1) if parts.is_plain else part.new_zeros(parts.size)
         parts.put(vector, mine, part.reshape(-1))
 
@@ -115,7 +133,7 @@ class CollectiveGroup:
     def reduce_scatter(self, tensor: torch.Tensor, result: torch.Tensor, op: str = "sum") -> Finishing:
         """Begins to combine all ranks' ``tensor``, ``[world, *result.shape]``, of which this rank gets its row as ``result``,
         contiguous."""
-        parts, mine = self._parts_for("reduce_scatter", result), self._gang.rank
+        parts, mine = self._parts_for("reduce_scatter", result), self._ranks.rank
         vector = tensor.new_zeros(parts.size)
         for rank, row in enumerate(tensor):
             parts.put(vector, rank, row.reshape(-1))
@@ -130,7 +148,7 @@ class CollectiveGroup:
         self._engine.close()
 
     def _plan(self, operation: Operation, count: int, itemsize: int, root: int) -> Plan:
-        """``root``: a rank of the gang."""
+        """``root``: a number in the group."""
         name = self._cheapest(operation, count, itemsize) if self.algorithm == AUTO else self.algorithm
         collective = collective_for(name, operation, self.topology, count, itemsize, self.cost, self._block)
         return make_plan(name, replace(collective, root=self._order.index(root)))
@@ -152,13 +170,13 @@ class CollectiveGroup:
         if key not in self._chosen:
             ranked = ranking(operation, self.topology, *key[1:], self.cost)
             self._chosen[key] = ranked[0].algorithm
-            if self._gang.rank == 0:
+            if self._ranks.rank == 0:
                 predicted = ", ".join(f"{found.algorithm} {found.seconds:.4g} s" for found in ranked)
                 _log.info("%s up to %d bytes, predicted: %s; takes the first", operation, key[1] * itemsize, predicted)
         return self._chosen[key]
 
     def _gather(self, mine: bytes) -> list[bytes]:
-        return self._gang.all_gather(mine, self._timeout)
+        return self._ranks.all_gather(mine, self._timeout)
 
     def _meet(self, conf: CommConf) -> None:
         """Returns when all ranks accept connections, and agree on how they will communicate."""
@@ -166,6 +184,6 @@ class CollectiveGroup:
         for rank, theirs in enumerate(self._gather(mine)):
             if theirs != mine:
                 raise GangError(
-                    f"rank {rank} has topology, order, algorithm and block {theirs.decode()}, rank {self._gang.rank} has"
+                    f"rank {rank} has topology, order, algorithm and block {theirs.decode()}, rank {self._ranks.rank} has"
                     f" {mine.decode()}"
                 )

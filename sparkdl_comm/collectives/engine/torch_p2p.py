@@ -6,6 +6,7 @@ on each other; each round is one batch, which NCCL needs, as a rank that only se
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -77,13 +78,15 @@ class TorchEngine:
     """One rank's :class:`~sparkdl_comm.collectives.engine.base.Engine`.
 
     :param rank: this rank's number in the plans.
-    :param order: ``order[place]``: the rank in torch.distributed's default group that is rank ``place`` of the plans. Its
-        timeout is that of every wait here.
+    :param order: ``order[place]``: the rank in torch.distributed's default group that is rank ``place`` of the plans.
+    :param group: of these ranks; None: the default group. Its timeout is that of every wait here. The engine closes it.
     """
 
-    def __init__(self, rank: int, order: Sequence[int], device: torch.device) -> None:
+    def __init__(
+        self, rank: int, order: Sequence[int], device: torch.device, group: dist.ProcessGroup | None = None
+    ) -> None:
         self.rank, self.device = rank, device
-        self._order = order
+        self._order, self._group = order, group
 
     def prepare(self, plan: Plan) -> Rounds:
         return Rounds.of(plan, self.rank)
@@ -108,7 +111,10 @@ class TorchEngine:
         """Nothing: the default group's connections break with the gang, or its timeout ends the wait."""
 
     def close(self) -> None:
-        """Nothing: the default group is not this engine's."""
+        """The default group is not this engine's."""
+        if self._group is not None and dist.is_initialized():
+            dist.destroy_process_group(self._group)
+        self._group = None
 
     def _round(
         self, steps: Sequence[Step], parts: tuple[torch.Tensor, torch.Tensor], combine: Callable[..., Any]
@@ -124,7 +130,7 @@ class TorchEngine:
             tag = messages[sends, step.peer]
             messages[sends, step.peer] += 1
             call = dist.isend if sends else dist.irecv
-            operations.append(dist.P2POp(call, memory, self._order[step.peer], None, tag))
+            operations.append(dist.P2POp(call, memory, self._order[step.peer], self._group, tag))
         for work in dist.batch_isend_irecv(operations):
             work.wait()
         for target, arrived in combines:
@@ -135,3 +141,15 @@ class TorchEngine:
         if step.start < len(tensor):
             return tensor[step.start : step.stop]
         return scratch[step.start - len(tensor) : step.stop - len(tensor)]
+
+
+def process_group_of(ranks: Sequence[int], timeout: float) -> dist.ProcessGroup | None:
+    """A new group of these ranks of the default group, all of which call this; None if they are all that there are.
+
+    As torch has it, their numbers in the group follow those in the default group. ``timeout``: seconds of each wait in it.
+    """
+    if len(ranks) == dist.get_world_size():
+        return None
+    seconds = datetime.timedelta(seconds=timeout)
+    group: Any = dist.new_group(sorted(ranks), timeout=seconds, use_local_synchronization=True)
+    return group
