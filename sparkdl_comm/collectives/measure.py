@@ -50,7 +50,7 @@ def known_or_measured_cost(engine: Engine[Any], topology: Topology, members: Seq
 def measured_cost(engine: Engine[Any], topology: Topology, gather: Gather) -> Cost:
     """The same on all ranks: of each figure the worst that any of them found. Takes a fraction of a second per rail.
 
-    alpha is what an empty message takes from rank to rank, beta what a byte more of a large one does while every rank sends to
+    alpha is what an empty message takes from host to host, beta what a byte more of a large one does while every host sends to
     its next neighbour, gamma what adding a byte does.
     """
     alphas, betas = [], []
@@ -67,16 +67,16 @@ def measured_cost(engine: Engine[Any], topology: Topology, gather: Gather) -> Co
 
 
 def probe(topology: Topology, rail: int, count: int) -> Plan:
-    """Every rank sends ``count`` elements to the next of its neighbours on the rail, and gets as many from the one before."""
+    """The first rank of every host sends ``count`` elements to that of the next host on the rail, and gets as many from the
+    one before. Ranks of a host share its NIC, and the cost model wants what a message costs that has it alone."""
 
     def program(rank: int) -> Program:
         host = topology.host_of(rank)
-        slot = host.ranks.index(rank)
         near = sorted([host.index, *topology.neighbour_hosts(host.index, rail)])
-        if len(near) == 1:
+        if len(near) == 1 or rank != host.ranks[0]:
             return Program(())
         at = near.index(host.index)
-        to, source = (topology.hosts[near[(at + way) % len(near)]].ranks[slot] for way in (1, -1))
+        to, source = (topology.hosts[near[(at + way) % len(near)]].ranks[0] for way in (1, -1))
         steps = Step(Kind.SEND, to, rail, 0, count), Step(Kind.RECEIVE, source, rail, count, 2 * count)
         return Program(steps, scratch=count)
 
