@@ -155,8 +155,8 @@ def _lp_all_reduce(p: int, n: float, b: float, alpha: float, beta: float, gamma:
     return 2 * (p - 1 + n / b) * alpha + (b * (p - 1) + n) * (2 * beta + gamma)
 
 
-#: Table 1 of the linear-pipeline paper: (algorithm, operation) -> seconds of p ranks for n bytes in blocks of b bytes, over
-#: one link per rank. The paper's log is of a power of two; here it is rounded up.
+#: Table 1 of the linear-pipeline paper (see ``algorithms/lp.py``): (algorithm, operation) -> seconds of p ranks for n bytes in
+#: blocks of b bytes, over one link per rank. The paper's log is of a power of two; here it is rounded up.
 TABLE_1: dict[tuple[str, str], Callable[[int, float, float, float, float, float], float]] = {
     ("be", "broadcast"): _be_broadcast,
     ("be", "reduce"): _be_reduce,
