@@ -44,8 +44,10 @@ def total(ranks: Any, count: int = 1001) -> torch.Tensor:
     return sum((vector(rank, count) for rank in ranks), torch.zeros(count))
 
 
-@pytest.mark.parametrize("strategy", ["ring", "be", "auto"])
-def test_rows_and_columns_of_hosts_are_two_groups_at_once(strategy):
+@pytest.mark.parametrize(
+    ("strategy", "rate"), [("ring", ",10gbit"), ("be", ",10gbit"), ("auto", ",10gbit"), ("auto", "")]
+)
+def test_rows_and_columns_of_hosts_are_two_groups_at_once(strategy, rate):
     def work(communicator):
         rank = communicator.rank
         inside, between = communicator.split(rank // 2), communicator.split(rank % 2)
@@ -54,9 +56,9 @@ def test_rows_and_columns_of_hosts_are_two_groups_at_once(strategy):
         shapes = [str(part.collectives(strategy).topology) for part in (inside, between)]
         return shapes, (inside.rank, inside.world, between.rank, between.world), sums
 
-    results = on_communicators("hosts:3x2,10gbit", work, strategy=strategy)
+    results = on_communicators(f"hosts:3x2{rate}", work, strategy=strategy)
     for rank, (shapes, numbers, sums) in enumerate(results):
-        assert shapes == ["hosts:1x2,10gbit", "star:3,10gbit"]
+        assert shapes == [f"hosts:1x2{rate}", f"star:3{rate}"]
         assert numbers == (rank % 2, 2, rank // 2, 3)
         row, column = range(rank // 2 * 2, rank // 2 * 2 + 2), range(rank % 2, 6, 2)
         for found, ranks in zip(sums, (row, column, range(6), row), strict=True):
@@ -120,6 +122,17 @@ def test_a_rank_that_fails_ends_both_groups():
 
     said = on_communicators("star:4", work)
     assert all("boom" in text for text in said), said
+
+
+def test_what_an_algorithm_cannot_do_on_a_part_is_left_to_torch():
+    def work(communicator):
+        rank = communicator.rank
+        assert torch.equal(communicator.all_reduce(vector(rank)), total(range(4)))
+        column = communicator.split(rank % 2)  # of a star, which has no groups
+        with pytest.raises(ValueError, match="process group"):  # there is none in these threads
+            column.all_reduce(vector(rank))
+
+    assert on_communicators("hosts:2x2,10gbit", work, strategy="hierarchical") == [None] * 4
 
 
 def test_what_cannot_be_split():
