@@ -20,7 +20,8 @@ import torch
 import torch.distributed as dist
 
 from sparkdl_comm.collectives.communicator import Communicator
-from sparkdl_comm.collectives.group import AUTO, Work
+from sparkdl_comm.collectives.engine.base import Work
+from sparkdl_comm.collectives.group import AUTO
 from sparkdl_comm.collectives.torch_gang import communicator
 
 __all__ = ["auto", "be", "bml", "hierarchical", "lp", "mst", "p2p_ps", "ring", "torus2d"]

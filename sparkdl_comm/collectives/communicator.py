@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
@@ -11,9 +12,11 @@ import torch
 import torch.distributed as dist
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, Finishing
-from sparkdl_comm.collectives.group import Work as OwnWork
+from sparkdl_comm.collectives.engine.base import Work
+from sparkdl_comm.collectives.engine.torch_p2p import process_group_of
+from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, Finishing, topology_of
 from sparkdl_comm.collectives.plan import Operation
+from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import DeadlineError, GangError, InputError
 from sparkdl_comm.gang.control import VERDICT_SECONDS
@@ -53,20 +56,25 @@ class Communicator:
     or on :attr:`device`. Each collective is there twice: blocking, and as ``…_async``, which returns a :class:`Handle`.
 
     If ``spark.sparkdl.comm.strategy`` names an algorithm of this package, such as ``bml``, or ``auto``, then collectives on
-    tensors on :attr:`device` are done by it, where it can; the rest by torch.distributed's default group.
+    tensors on :attr:`device` are done by it, where it can; the rest by torch.distributed.
     """
 
-    def __init__(self, gang: Gang, device: torch.device, conf: CommConf) -> None:
+    def __init__(self, gang: Gang, device: torch.device, conf: CommConf, ranks: RankGroup | None = None) -> None:
         """Not to be called directly."""
         self._gang = gang
+        self._ranks = ranks = ranks or RankGroup.of_all(gang)
+        self._parts: list[Communicator] = []
+        self._process_group: dist.ProcessGroup | None = None
+        #: By their numbers in torch's group, which has another order than this one may have.
+        self._torch_order = [ranks.ranks.index(rank) for rank in sorted(ranks.ranks)]
         self._conf = conf
         self._timeout = conf.timeout
         self._groups: dict[str, CollectiveGroup] = {}
-        self.rank = gang.rank
-        self.world = gang.world
+        self.rank = ranks.rank
+        self.world = ranks.world
         self.device = device
         #: The address of each rank's host, by rank.
-        self.hosts = tuple(member.host for member in gang.members)
+        self.hosts = tuple(member.host for member in ranks.members)
 
     @staticmethod
     def current() -> Communicator:
@@ -80,6 +88,22 @@ class Communicator:
         """Whether :meth:`current` gives one."""
         return _current is not None
 
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """A Communicator of those ranks that give the same ``color``, as ``MPI_Comm_split`` makes it. All ranks call it.
+
+        Ranks are numbered anew in it, from 0, ordered by ``key``, then by their numbers here. It has connections of its own,
+        and ends with this one. Of a BCube, its ranks must be a row or a smaller BCube to use this package's algorithms.
+
+        :param color: any whole number; None: to be in none, and get None.
+        :raises InputError: color or key is not a whole number.
+        :raises DeadlineError: a rank did not call it in time.
+        """
+        ranks = self._ranks.split(color, key, self._timeout)
+        if ranks is None:
+            return None
+        self._parts.append(Communicator(self._gang, self.device, self._conf, ranks))
+        return self._parts[-1]
+
     def collectives(self, algorithm: str) -> CollectiveGroup:
         """This package's collectives by ``algorithm``, or by whichever is cheapest (``auto``); made when first asked for, by
         all ranks. See :mod:`sparkdl_comm.ddp_hooks`.
@@ -87,11 +111,13 @@ class Communicator:
         :raises ConfError: no such algorithm, or it does not fit the topology.
         """
         if algorithm not in self._groups:
-            self._groups[algorithm] = CollectiveGroup(self._gang, algorithm, self._conf, self.device)
+            self._groups[algorithm] = CollectiveGroup(self._gang, algorithm, self._conf, self.device, self._ranks)
         return self._groups[algorithm]
 
     def close(self) -> None:
         """Not to be called directly."""
+        for part in self._parts:
+            part.close()
         for group in self._groups.values():
             group.close()
 
@@ -108,17 +134,22 @@ class Communicator:
         group = self._own("all_reduce", tensor)
         if group is not None and op in _OPERATIONS:
             return self._start("all-reduce", tensor, lambda: _OwnWork(group.start("all_reduce", tensor, op)))
-        return self._start("all-reduce", tensor, lambda: dist.all_reduce(tensor, _operation(op), async_op=True))
+        return self._start(
+            "all-reduce", tensor, lambda: dist.all_reduce(tensor, _operation(op), self._torch(), async_op=True)
+        )
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
         """``tensor``, overwritten with that of rank ``root``."""
         return self.broadcast_async(tensor, root).wait()
 
     def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Handle[torch.Tensor]:
+        if not 0 <= root < self.world:
+            raise InputError(f"broadcast from root={root}: there are ranks 0 to {self.world - 1}")
         group = self._own("broadcast", tensor)
         if group is not None:
             return self._start("broadcast", tensor, lambda: _OwnWork(group.start("broadcast", tensor, root=root)))
-        return self._start("broadcast", tensor, lambda: dist.broadcast(tensor, root, async_op=True))
+        source = self._ranks.ranks[root]
+        return self._start("broadcast", tensor, lambda: dist.broadcast(tensor, source, self._torch(), async_op=True))
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """New tensor ``[world, *tensor.shape]`` of the ranks' tensors."""
@@ -129,8 +160,9 @@ class Communicator:
         group = self._own("all_gather", tensor)
         if group is not None:
             return self._start("all-gather", result, lambda: _OwnWork(group.all_gather(tensor, result)))
+        rows = [result[rank] for rank in self._torch_order]
         return self._start(
-            "all-gather", result, lambda: dist.all_gather(list(result), tensor.contiguous(), async_op=True)
+            "all-gather", result, lambda: dist.all_gather(rows, tensor.contiguous(), self._torch(), async_op=True)
         )
 
     def reduce_scatter(self, tensor: torch.Tensor, op: str = "sum") -> torch.Tensor:
@@ -149,11 +181,12 @@ class Communicator:
         group = self._own("reduce_scatter", tensor)
         if group is not None and op in _OPERATIONS:
             return self._start("reduce-scatter", result, lambda: _OwnWork(group.reduce_scatter(tensor, result, op)))
+        ordered = tensor[self._torch_order] if self._ranks.name else tensor
         return self._start(
             "reduce-scatter",
             result,
             lambda: dist.reduce_scatter_tensor(  # gloo takes no other shapes
-                result.view(-1), tensor.reshape(-1), _operation(op), async_op=True
+                result.view(-1), ordered.reshape(-1), _operation(op), self._torch(), async_op=True
             ),
         )
 
@@ -162,7 +195,7 @@ class Communicator:
         self.barrier_async().wait()
 
     def barrier_async(self) -> Handle[None]:
-        return self._start("barrier", None, lambda: dist.barrier(async_op=True))
+        return self._start("barrier", None, lambda: dist.barrier(self._torch(), async_op=True))
 
     def in_step(self, batches: Iterable[T]) -> Iterator[T]:
         """``batches``, as long as *every* rank has another one: partitions differ in length, and a rank that goes on alone
@@ -178,13 +211,27 @@ class Communicator:
 
     def _own(self, operation: Operation, tensor: torch.Tensor) -> CollectiveGroup | None:
         """The group that does it; None: torch.distributed is to. The same on all ranks, whose tensors are alike."""
-        algorithm = self._conf.strategy
-        if algorithm not in (*ALGORITHMS, AUTO) or tensor.device != self.device or not tensor.is_contiguous():
+        if self._algorithm is None or tensor.device != self.device or not tensor.is_contiguous():
             return None
         if tensor.is_complex() or tensor.dtype is torch.bool:
             return None
-        group = self.collectives(algorithm)
+        group = self.collectives(self._algorithm)
         return group if group.does(operation) else None
+
+    @functools.cached_property
+    def _algorithm(self) -> str | None:
+        """By which this package does collectives; None: it does none. One that fits the whole may not fit a part of it."""
+        algorithm, is_part = self._conf.strategy, bool(self._ranks.name)
+        if is_part and algorithm in ALGORITHMS:
+            topology = topology_of(self._ranks, self._conf.topology).topology
+            return None if ALGORITHMS[algorithm].unfit(topology) else algorithm
+        return algorithm if algorithm in (*ALGORITHMS, AUTO) else None
+
+    def _torch(self) -> dist.ProcessGroup | None:
+        """torch's group of these ranks, made when they first need it; None: the default group."""
+        if self._ranks.name and self._process_group is None:
+            self._process_group = process_group_of(self._ranks.ranks, self._timeout)
+        return self._process_group
 
     def _start(self, what: str, result: T, start: Callable[[], Any]) -> Handle[T]:
         with _typed(what, self._gang, self._timeout):
@@ -195,7 +242,7 @@ class Communicator:
 class _OwnWork:
     """A collective of this package's as torch.distributed's Work."""
 
-    def __init__(self, job: OwnWork | Finishing) -> None:
+    def __init__(self, job: Work | Finishing) -> None:
         self._job = job
 
     def wait(self, timeout: datetime.timedelta) -> None:

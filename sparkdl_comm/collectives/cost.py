@@ -1,8 +1,9 @@
 """How long a plan takes, by the alpha-beta-gamma model. Pure.
 
 A message of n bytes occupies the sender's NIC and the receiver's for alpha + beta n seconds; combining it takes the receiver
-gamma n more, while the next one arrives. NICs send and receive at once, but one message at a time each way. Switches and
-trunks are taken to be fast enough.
+gamma n more, while the next one arrives. NICs send and receive at once, but one message at a time each way. The ranks of a
+host share its NICs: whichever message can go first goes first. Between ranks of one host messages take no NIC; a rank sends
+one at a time and receives one at a time. Switches and trunks are taken to be fast enough.
 """
 
 from __future__ import annotations
@@ -48,19 +49,20 @@ class Cost:
 
 
 def critical_path(done: Sequence[Transfer], topology: Topology, itemsize: int, cost: Cost) -> float:
-    """Seconds until the last of a plan's transfers is complete, if every NIC sends in the order of the rank's program.
+    """Seconds until the last of a plan's transfers is complete, if every rank sends over a NIC in the order of its program.
 
     :param done: :func:`~sparkdl_comm.collectives.transfers.transfers` of the plan.
     :param itemsize: bytes per element.
     :raises PlanError: in that order ranks would wait for each other.
     """
     links = [_link(transfer, topology) for transfer in done]
+    ports = [_ports(transfer, link, topology) for transfer, link in zip(done, links, strict=True)]
     followers: list[list[int]] = [[] for _ in done]
     left = [len(transfer.after) for transfer in done]
     for number, transfer in enumerate(done):
         for other in transfer.after:
             followers[other].append(number)
-    behind: dict[int, int] = {}  # a transfer -> the next one that the same NIC sends
+    behind: dict[int, int] = {}  # a transfer -> the next one that the same rank sends over the same NIC
     latest: dict[tuple[int, int], int] = {}
     for number in sorted(range(len(done)), key=lambda number: done[number].turn):
         sender = done[number].source, links[number]
@@ -70,20 +72,20 @@ def critical_path(done: Sequence[Transfer], topology: Topology, itemsize: int, c
         latest[sender] = number
 
     possible = [0.0] * len(done)
-    busy: dict[tuple[int, int], float] = {}  # (rank, link) -> until when it receives
+    busy: dict[Port, float] = {}  # until when
     queue = [(0.0, number) for number, count in enumerate(left) if not count]
     last, count = 0.0, 0
     while queue:
         begin, number = heapq.heappop(queue)
         transfer, link = done[number], links[number]
-        idle = busy.get((transfer.target, link), 0.0)
+        idle = max(busy.get(port, 0.0) for port in ports[number])
         if idle > begin:
             heapq.heappush(queue, (idle, number))
             continue
         nbytes = transfer.elements * itemsize
         arrived = begin + cost.alpha + nbytes * (cost.local if link == _LOCAL else cost.betas[link])
         complete = arrived + (nbytes * cost.gamma if transfer.receive.kind is Kind.COMBINE else 0.0)
-        busy[transfer.target, link] = arrived
+        busy |= dict.fromkeys(ports[number], arrived)
         last, count = max(last, complete), count + 1
         freed = [(follower, complete) for follower in followers[number]]
         freed += [(behind[number], arrived)] if number in behind else []
@@ -94,17 +96,27 @@ def critical_path(done: Sequence[Transfer], topology: Topology, itemsize: int, c
                 heapq.heappush(queue, (possible[follower], follower))
     if count < len(done):
         raise PlanError(
-            f"{len(done) - count} of {len(done)} transfers wait for each other if NICs send in program order"
+            f"{len(done) - count} of {len(done)} transfers wait for each other if ranks send in program order"
         )
     return last
 
 
 _LOCAL = -1
 
+#: One direction of a NIC, (host, rail, whether it sends), or (rank, _LOCAL, whether it sends).
+Port = tuple[int, int, bool]
+
 
 def _link(transfer: Transfer, topology: Topology) -> int:
     local = topology.host_of(transfer.source) is topology.host_of(transfer.target)
     return _LOCAL if local else transfer.rail
+
+
+def _ports(transfer: Transfer, link: int, topology: Topology) -> tuple[Port, Port]:
+    """What a transfer occupies."""
+    ends = transfer.source, transfer.target
+    source, target = ends if link == _LOCAL else (topology.host_of(rank).index for rank in ends)
+    return (source, link, True), (target, link, False)
 
 
 def _log(world: int) -> int:
@@ -143,8 +155,8 @@ def _lp_all_reduce(p: int, n: float, b: float, alpha: float, beta: float, gamma:
     return 2 * (p - 1 + n / b) * alpha + (b * (p - 1) + n) * (2 * beta + gamma)
 
 
-#: Table 1 of the linear-pipeline paper: (algorithm, operation) -> seconds of p ranks for n bytes in blocks of b bytes, over
-#: one link per rank. The paper's log is of a power of two; here it is rounded up.
+#: Table 1 of the linear-pipeline paper (see ``algorithms/lp.py``): (algorithm, operation) -> seconds of p ranks for n bytes in
+#: blocks of b bytes, over one link per rank. The paper's log is of a power of two; here it is rounded up.
 TABLE_1: dict[tuple[str, str], Callable[[int, float, float, float, float, float], float]] = {
     ("be", "broadcast"): _be_broadcast,
     ("be", "reduce"): _be_reduce,

@@ -15,7 +15,7 @@ TOPOLOGY_KEY = "spark.sparkdl.comm.topology"
 
 
 def arrange(members: Sequence[Member], text: str = "") -> tuple[Topology, list[int]]:
-    """The topology, and for each of its ranks the number of the member that is there.
+    """Returns (topology, order); ``order[r]`` is the number of the member placed at the topology's rank ``r``.
 
     With several rails, members are where their networks say: on rail l a network joins those that differ in digit l alone.
     With one, those of one host stand together if all hosts have equally many.

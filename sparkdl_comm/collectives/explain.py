@@ -55,7 +55,7 @@ def _explain(options: argparse.Namespace) -> int:
         print(json.dumps({"topology": str(topology), "predictions": rows, "left_out": left_out}, indent=1))
         return 0
     print(f"{options.operation} of {count * 4:,} bytes on {topology}: {topology.world} ranks, {topology.rails} rails")
-    print(f"{'algorithm':<14}{'seconds':>10}{'block':>12}  bytes sent by the busiest rank, per rail")
+    print(f"{'algorithm':<14}{'seconds':>10}{'block':>12}  bytes sent by the busiest host, per rail")
     for prediction in found:
         block = f"{prediction.block:,}" if prediction.block else "-"
         sent = "  ".join(f"{nbytes:>14,}" for nbytes in prediction.rail_bytes)

@@ -1,4 +1,4 @@
-"""A rank's collectives: plans made for what is asked, kept for the next time, and run by the socket engine."""
+"""A rank's collectives: plans made for what is asked, kept for the next time, and run by an engine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.discover import arrange
-from sparkdl_comm.collectives.engine.job import Job, Prepared
-from sparkdl_comm.collectives.engine.links import Links
-from sparkdl_comm.collectives.engine.sockets import SocketEngine
-from sparkdl_comm.collectives.engine.torch_p2p import Enqueued, Rounds, TorchEngine
+from sparkdl_comm.collectives.engine.base import Engine, Prepared, Work
+from sparkdl_comm.collectives.engine.choose import make_engine
 from sparkdl_comm.collectives.measure import known_or_measured_cost
 from sparkdl_comm.collectives.parts import Parts
 from sparkdl_comm.collectives.plan import Operation, Plan
+from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.collectives.select import collective_for, fitting, ranking
+from sparkdl_comm.collectives.sub_topology import SubTopology, sub_topology
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, GangError
 from sparkdl_comm.gang.gang import Gang
@@ -28,9 +28,6 @@ from sparkdl_comm.topology import Topology
 
 AUTO = "auto"
 CPU = torch.device("cpu")
-
-#: A collective that was begun: has ``wait``, and ``then``.
-Work = Job | Enqueued
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +39,7 @@ class Finishing:
         self._work, self._finish = work, finish
 
     def wait(self, timeout: float | None = None) -> None:
-        """As :meth:`~sparkdl_comm.collectives.engine.job.Job.wait`."""
+        """As :meth:`~sparkdl_comm.collectives.engine.base.Work.wait`."""
         self._work.wait(timeout)
         self._finish()
 
@@ -57,43 +54,56 @@ def check_fits(algorithm: str, topology: Topology) -> None:
         raise ConfError(f"strategy {algorithm} cannot run on {topology}: {ALGORITHMS[algorithm].unfit(topology)}")
 
 
+def topology_of(ranks: RankGroup, text: str) -> SubTopology:
+    """Where the ranks are; ``text``: of the whole gang's topology, if the user gave one; see :func:`arrange`.
+
+    :raises ConfError: the gang's topology does not fit its ranks; those of the group share no switch.
+    """
+    topology, order = arrange(ranks.gang.members, text)
+    return sub_topology(topology, [order.index(rank) for rank in ranks.ranks])
+
+
 class CollectiveGroup:
     """Collectives of a gang's ranks by ``algorithm``, or (``auto``) by whichever is cheapest for what is asked.
 
     All ranks make one, and call the same methods in the same order. A gang may have one for each algorithm. Tensors are on
-    ``device``: those of the CPU travel over sockets and all rails, those of a GPU by torch.distributed's default group.
+    ``device``: those of the CPU travel over sockets and all rails, those of a GPU by torch.distributed.
 
+    Each group has connections of its own, so what groups do at the same time need not be in any order.
+
+    :param ranks: those that take part, and make the group; None: all of the gang. Ranks are given by their numbers in it.
     :raises ConfError: the topology does not fit the ranks, or the algorithm not the topology.
     """
 
-    def __init__(self, gang: Gang, algorithm: str, conf: CommConf, device: torch.device = CPU) -> None:
-        topology, self._order = arrange(gang.members, conf.topology)
+    def __init__(
+        self, gang: Gang, algorithm: str, conf: CommConf, device: torch.device = CPU, ranks: RankGroup | None = None
+    ) -> None:
+        self._ranks = ranks = ranks or RankGroup.of_all(gang)
+        topology, self._order, rails = topology_of(ranks, conf.topology)
         check_fits(algorithm, topology)
         self.topology = topology
         self.algorithm = algorithm
-        self._gang, self._block, self._timeout = gang, conf.block, conf.timeout
+        self._block, self._timeout = conf.block, conf.timeout
         self._prepared: dict[tuple[Operation, int, int, int], Any] = {}
         self._chosen: dict[tuple[Operation, int, int], str] = {}
         self._parts: dict[tuple[Operation, int, int], Parts] = {}
         #: This rank's number in the plans.
-        self.place = self._order.index(gang.rank)
-        self._links = Links(gang, algorithm, self._order, conf.timeout)
-        self._meet(conf)
-        self._engine: SocketEngine | TorchEngine
-        if device.type == "cpu":
-            self._engine = engine = SocketEngine(self.place, self._links.connect, conf.timeout)
-            gang.close_in_children(engine.sockets)
-            gang.on_failure(lambda failure: engine.abort(failure.to_exception()))
-        else:
-            self._engine = TorchEngine(self.place, self._order, device)
-        #: As the topology's rates say, else as measured.
-        self.cost = (
-            Cost.of(topology)
-            if topology.rates
-            else known_or_measured_cost(self._engine, topology, gang.members, self._gather)
-        )
+        self.place = self._order.index(ranks.rank)
+        places = [ranks.ranks[rank] for rank in self._order]
+        self._engine: Engine[Any] = make_engine(gang, algorithm + ranks.name, places, rails, device, conf.timeout)
+        try:
+            self._meet(conf)
+            #: As the topology's rates say, else as measured.
+            self.cost = (
+                Cost.of(topology)
+                if topology.rates
+                else known_or_measured_cost(self._engine, topology, ranks.members, self._gather)
+            )
+        except BaseException:
+            self._engine.close()
+            raise
 
-    def prepare(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> Prepared | Rounds:
+    def prepare(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> Prepared:
         """The plan of a collective of ``count`` elements, connected; made when first asked for."""
         key = (operation, count, dtype.itemsize, root)
         if key not in self._prepared:
@@ -105,12 +115,11 @@ class CollectiveGroup:
 
         :raises InputError: the tensor is not contiguous or not on the CPU; an unknown op.
         """
-        prepared: Any = self.prepare(operation, tensor.numel(), tensor.dtype, root)  # of the engine's own kind
-        return self._engine.start(prepared, tensor, op)
+        return self._engine.start(self.prepare(operation, tensor.numel(), tensor.dtype, root), tensor, op)
 
     def all_gather(self, part: torch.Tensor, result: torch.Tensor) -> Finishing:
         """Begins to gather each rank's ``part`` into ``result``: contiguous, ``[world, *part.shape]``."""
-        parts, mine = self._parts_for("all_gather", part), self._gang.rank
+        parts, mine = self._parts_for("all_gather", part), self._ranks.rank
         vector = result.view(-1) if parts.is_plain else part.new_zeros(parts.size)
         parts.put(vector, mine, part.reshape(-1))
 
@@ -124,7 +133,7 @@ class CollectiveGroup:
     def reduce_scatter(self, tensor: torch.Tensor, result: torch.Tensor, op: str = "sum") -> Finishing:
         """Begins to combine all ranks' ``tensor``, ``[world, *result.shape]``, of which this rank gets its row as ``result``,
         contiguous."""
-        parts, mine = self._parts_for("reduce_scatter", result), self._gang.rank
+        parts, mine = self._parts_for("reduce_scatter", result), self._ranks.rank
         vector = tensor.new_zeros(parts.size)
         for rank, row in enumerate(tensor):
             parts.put(vector, rank, row.reshape(-1))
@@ -136,12 +145,10 @@ class CollectiveGroup:
 
     def close(self) -> None:
         """Closes the connections; whatever is under way fails."""
-        if isinstance(self._engine, SocketEngine):
-            self._engine.close()
-        self._links.close()
+        self._engine.close()
 
     def _plan(self, operation: Operation, count: int, itemsize: int, root: int) -> Plan:
-        """``root``: a rank of the gang."""
+        """``root``: a number in the group."""
         name = self._cheapest(operation, count, itemsize) if self.algorithm == AUTO else self.algorithm
         collective = collective_for(name, operation, self.topology, count, itemsize, self.cost, self._block)
         return make_plan(name, replace(collective, root=self._order.index(root)))
@@ -163,13 +170,13 @@ class CollectiveGroup:
         if key not in self._chosen:
             ranked = ranking(operation, self.topology, *key[1:], self.cost)
             self._chosen[key] = ranked[0].algorithm
-            if self._gang.rank == 0:
+            if self._ranks.rank == 0:
                 predicted = ", ".join(f"{found.algorithm} {found.seconds:.4g} s" for found in ranked)
                 _log.info("%s up to %d bytes, predicted: %s; takes the first", operation, key[1] * itemsize, predicted)
         return self._chosen[key]
 
     def _gather(self, mine: bytes) -> list[bytes]:
-        return self._gang.all_gather(mine, self._timeout)
+        return self._ranks.all_gather(mine, self._timeout)
 
     def _meet(self, conf: CommConf) -> None:
         """Returns when all ranks accept connections, and agree on how they will communicate."""
@@ -177,6 +184,6 @@ class CollectiveGroup:
         for rank, theirs in enumerate(self._gather(mine)):
             if theirs != mine:
                 raise GangError(
-                    f"rank {rank} has topology, order, algorithm and block {theirs.decode()}, rank {self._gang.rank} has"
+                    f"rank {rank} has topology, order, algorithm and block {theirs.decode()}, rank {self._ranks.rank} has"
                     f" {mine.decode()}"
                 )

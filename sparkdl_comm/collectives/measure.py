@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from sparkdl_comm.collectives.cost import Cost
-from sparkdl_comm.collectives.engine.sockets import SocketEngine
-from sparkdl_comm.collectives.engine.torch_p2p import TorchEngine
+from sparkdl_comm.collectives.engine.base import Engine
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step
 from sparkdl_comm.gang.members import Member
 from sparkdl_comm.topology import Topology
@@ -35,9 +34,7 @@ Gather = Callable[[bytes], list[bytes]]
 _known: dict[tuple[str, str, tuple[tuple[str, ...], ...]], Cost] = {}
 
 
-def known_or_measured_cost(
-    engine: SocketEngine | TorchEngine, topology: Topology, members: Sequence[Member], gather: Gather
-) -> Cost:
+def known_or_measured_cost(engine: Engine[Any], topology: Topology, members: Sequence[Member], gather: Gather) -> Cost:
     """As :func:`measured_cost`, but measured only if no rank knows it from an earlier gang of the same hosts."""
     key = str(topology), engine.device.type, tuple(tuple(rail.address for rail in m.rails) for m in members)
     mine = asdict(_known[key]) if key in _known else None
@@ -50,10 +47,10 @@ def known_or_measured_cost(
     return _known[key]
 
 
-def measured_cost(engine: SocketEngine | TorchEngine, topology: Topology, gather: Gather) -> Cost:
+def measured_cost(engine: Engine[Any], topology: Topology, gather: Gather) -> Cost:
     """The same on all ranks: of each figure the worst that any of them found. Takes a fraction of a second per rail.
 
-    alpha is what an empty message takes from rank to rank, beta what a byte more of a large one does while every rank sends to
+    alpha is what an empty message takes from host to host, beta what a byte more of a large one does while every host sends to
     its next neighbour, gamma what adding a byte does.
     """
     alphas, betas = [], []
@@ -70,24 +67,24 @@ def measured_cost(engine: SocketEngine | TorchEngine, topology: Topology, gather
 
 
 def probe(topology: Topology, rail: int, count: int) -> Plan:
-    """Every rank sends ``count`` elements to the next of its neighbours on the rail, and gets as many from the one before."""
+    """The first rank of every host sends ``count`` elements to that of the next host on the rail, and gets as many from the
+    one before. Ranks of a host share its NIC, and the cost model wants what a message costs that has it alone."""
 
     def program(rank: int) -> Program:
         host = topology.host_of(rank)
-        slot = host.ranks.index(rank)
         near = sorted([host.index, *topology.neighbour_hosts(host.index, rail)])
-        if len(near) == 1:
+        if len(near) == 1 or rank != host.ranks[0]:
             return Program(())
         at = near.index(host.index)
-        to, source = (topology.hosts[near[(at + way) % len(near)]].ranks[slot] for way in (1, -1))
+        to, source = (topology.hosts[near[(at + way) % len(near)]].ranks[0] for way in (1, -1))
         steps = Step(Kind.SEND, to, rail, 0, count), Step(Kind.RECEIVE, source, rail, count, 2 * count)
         return Program(steps, scratch=count)
 
     return Plan(f"probe of rail {rail}", Collective("all_gather", topology, count), program)
 
 
-def _exchange(engine: SocketEngine | TorchEngine, topology: Topology, rail: int, nbytes: int, gather: Gather) -> float:
-    prepared: Any = engine.prepare(probe(topology, rail, nbytes))
+def _exchange(engine: Engine[Any], topology: Topology, rail: int, nbytes: int, gather: Gather) -> float:
+    prepared = engine.prepare(probe(topology, rail, nbytes))
     vector = torch.zeros(nbytes, dtype=torch.uint8, device=engine.device)
     gather(b"")  # so that all begin at once
     begin = time.perf_counter()

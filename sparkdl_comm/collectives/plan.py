@@ -51,8 +51,8 @@ class Step(NamedTuple):
 class Program(NamedTuple):
     """One rank's part. ``scratch``: elements that it needs behind the vector, with any content.
 
-    ``lead``: a send also waits for a receive before it in the program: the last one but so many, so that it is not earlier by
-    more. None: it waits for those alone that write what it sends.
+    ``lead``: how many of the receives that precede it in the program a send may overtake. None: any, as long as data
+    dependencies are kept.
     """
 
     steps: tuple[Step, ...]
@@ -141,8 +141,8 @@ def pipelined(rounds: Sequence[list[list[Step]]]) -> list[Step]:
     return [step for *_, steps in sorted(timed, key=itemgetter(0, 1)) for step in steps]
 
 
-def some(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps that move anything: with fewer elements than parts, some parts are empty, at both ends alike."""
+def drop_empty_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps that move anything: with fewer elements than parts, some parts are empty, for sender and receiver alike."""
     return tuple(step for step in steps if step.start < step.stop)
 
 

@@ -18,9 +18,9 @@ MAX_STEPS = 200_000
 
 @dataclass(frozen=True)
 class Prediction:
-    """``seconds`` that an algorithm takes, and ``rail_bytes``: what its busiest rank sends over each rail.
+    """``seconds`` that an algorithm takes, and ``rail_bytes``: what the busiest host's NIC of each rail sends.
 
-    ``block``: bytes per block, 0 if it does not cut into blocks. ``bound``: seconds are the busiest link's alone.
+    ``block``: bytes per block, 0 if it does not cut into blocks. ``bound``: seconds are the busiest NIC's alone.
     """
 
     algorithm: str
@@ -46,21 +46,23 @@ def predict(
     collective = collective_for(name, operation, topology, count, itemsize, cost, block)
     plan = make_plan(name, collective)
     cut = collective.block * itemsize if ALGORITHMS[name].depth(topology) else 0
-    world = topology.world
-    middle = plan.program(world // 2).steps
-    if len(middle) * world > MAX_STEPS:
-        # All ranks but those at the ends of a chain send alike.
-        steps_of = [
-            [step for step in middle if step.kind is Kind.SEND and step.rail == r] for r in range(topology.rails)
-        ]
-        rail_bytes = tuple(sum(step.stop - step.start for step in steps) * itemsize for steps in steps_of)
-        links = zip(steps_of, rail_bytes, cost.betas, strict=True)
-        busiest = max(len(steps) * cost.alpha + nbytes * beta for steps, nbytes, beta in links)
-        return Prediction(name, busiest, rail_bytes, cut, bound=True)
+    middle = topology.hosts[len(topology.hosts) // 2]
+    steps = [step for rank in middle.ranks for step in plan.program(rank).steps]
+    if len(steps) * len(topology.hosts) > MAX_STEPS:
+        # All hosts but those at the ends of a chain send alike.
+        away = [step for step in steps if step.kind is Kind.SEND and step.peer not in middle.ranks]
+        by_rail = [[step for step in away if step.rail == rail] for rail in range(topology.rails)]
+        rail_bytes = tuple(sum(step.stop - step.start for step in sent) * itemsize for sent in by_rail)
+        links = zip(by_rail, rail_bytes, cost.betas, strict=True)
+        busiest = [len(sent) * cost.alpha + nbytes * beta for sent, nbytes, beta in links]
+        inside = [step for step in steps if step.kind is Kind.SEND and step.peer in middle.ranks]
+        busiest += [sum(cost.alpha + (s.stop - s.start) * itemsize * cost.local for s in inside) / topology.slots]
+        return Prediction(name, max(busiest), rail_bytes, cut, bound=True)
     done = transfers(plan)
     sent = sent_elements(t for t in done if topology.host_of(t.source) is not topology.host_of(t.target))
     rail_bytes = tuple(
-        max(sent.get((rank, rail), 0) for rank in range(world)) * itemsize for rail in range(topology.rails)
+        max(sum(sent.get((rank, rail), 0) for rank in host.ranks) for host in topology.hosts) * itemsize
+        for rail in range(topology.rails)
     )
     return Prediction(name, critical_path(done, topology, itemsize, cost), rail_bytes, cut)
 

@@ -45,16 +45,14 @@ class Shard:
         elementwise.check(model, make_optimizer)
         self.owned = list(owned)
         self.gradients = [gradients[start : start + len(values)] for start, values in self.owned]
-        number_of = {id(parameter): number for number, parameter in enumerate(model.parameters)}
         self._stripes = []
         tensors = []
         for start, values in self.owned:
             for cut in model.cut(start, len(values)):
                 stripe = torch.nn.Parameter(values[cut.start - start : cut.start - start + cut.count])
                 stripe.grad = gradients[cut.start : cut.start + cut.count]
-                number = number_of[id(cut.owner)]
-                self._stripes.append(_Stripe(number, model.layer_of_each[number], stripe, stripe.grad))
-                tensors.append((cut.owner, stripe))
+                self._stripes.append(_Stripe(cut.number, model.layer_of_each[cut.number], stripe, stripe.grad))
+                tensors.append((model.parameters[cut.number], stripe))
         self.optimizer = make_optimizer(tensors)
         if make_optimizer.wants_sparse(self.optimizer):
             raise ModelError(

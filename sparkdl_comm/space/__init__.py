@@ -1,6 +1,7 @@
 """Parameters as memory.
 
-``flat.py`` binds a module to two flat vectors, of values and of gradients. In parts: ``buckets.py`` finds out when a
-part of the gradient is complete, ``cut.py`` counts what is outstanding, ``gate.py`` keeps forward from parameters
-that are not here yet. What is no parameter: ``buffers.py``, ``module_state.py``, ``sync_batch_norm.py``.
+``parameter_space.py`` says where parameters lie in a flat vector, by names and shapes alone. ``flat.py`` binds a module
+to two such vectors, of values and of gradients. In parts: ``buckets.py`` finds out when a part of the gradient is
+complete, ``cut.py`` counts what is outstanding, ``gate.py`` keeps forward from parameters that are not here yet. What is
+no parameter: ``buffers.py``, ``module_state.py``, ``sync_batch_norm.py``.
 """

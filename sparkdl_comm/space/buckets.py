@@ -47,8 +47,9 @@ class Buckets:
                 self._buckets.append(_Bucket(piece.start, piece.start + piece.count))
             bucket = self._buckets[-1]
             bucket.start = piece.start
-            bucket.owners.append(piece.owner)
-            of[piece.owner] = bucket
+            owner = model.parameters[piece.number]
+            bucket.owners.append(owner)
+            of[owner] = bucket
         for owner, bucket in of.items():
             owner.register_post_accumulate_grad_hook(self._collector(bucket))
         self._begin()

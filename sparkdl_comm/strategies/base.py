@@ -49,8 +49,8 @@ class Stopwatch:
 
 
 class Strategy(ABC):
-    """One rank's part in a synchronous way to train. All ranks give the gradients of *their share of the step's mean loss*;
-    the gradient of the step is their sum.
+    """One rank's part in a way to train. What kind of way it is, class attributes say, which training loop, gradient rule and
+    checkpoints read: :attr:`synchronous`, :attr:`global_mean`, :attr:`sharded`.
 
     The order of the calls, which ``tests/unit/test_strategy_calls.py`` holds the training loop to::
 
@@ -79,7 +79,16 @@ class Strategy(ABC):
     #: True if executors need the Spark plugin for it.
     needs_plugin = False
 
-    #: True if each rank updates a part of the parameters, False if each updates all of them.
+    #: True if steps are common to all ranks: the gradients of all ranks in a step, and no others, make the parameters of the
+    #: next one. The training loop is for such strategies only: its epochs, validation, history and checkpoints count on it.
+    synchronous = True
+
+    #: True if a rank's loss is to be its share of the mean over all ranks' rows in the step, so that gradients are summed
+    #: over the ranks. False: the mean over the rank's own rows in the step; the strategy weighs the ranks itself.
+    global_mean = True
+
+    #: Who owns which values. True: each rank those that its :meth:`owned` has, perhaps none; it updates them, and writes them
+    #: and their optimizer's state into checkpoints. False: every rank owns and updates all; rank 0 writes them.
     sharded = False
 
     #: True if what a rank updates is stripes of tensors, so that the optimizer must be elementwise.

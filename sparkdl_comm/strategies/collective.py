@@ -10,38 +10,29 @@ What follows backward, ``spark.sparkdl.comm.collective.loop``, is one of the lin
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.discover import given
-from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, Work, check_fits
-from sparkdl_comm.collectives.plan import Kind, Operation
+from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, check_fits
+from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.errors import ConfError, SparkdlCommError
-from sparkdl_comm.gang.control import VERDICT_SECONDS
+from sparkdl_comm.errors import ConfError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.process_group import default_group
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.buckets import Buckets
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
+from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange, Pending
 from sparkdl_comm.strategies.replicated import Replicated
 
 
-class Range(NamedTuple):
-    """A collective that was begun on the elements ``start`` to ``stop`` of a flat vector."""
-
-    start: int
-    stop: int
-    work: Work
-
-
 class CollectiveStrategy(Strategy):
-    """What the loops have in common: the collectives by ``algorithm``, and the buckets that they work on."""
+    """What the loops have in common: collectives by ``algorithm``, buckets of gradients, and their exchange."""
 
     algorithm = AUTO
 
@@ -76,18 +67,21 @@ class CollectiveStrategy(Strategy):
             )
 
     def _form(self, gang: Gang, model: FlatModel, operation: Operation) -> None:
-        """Makes the group, and the buckets in which ``operation`` takes the gradients; prepares for it. The model is bound."""
+        """Makes the group, and the buckets of gradients, which are exchanged by ``operation``. The model is bound."""
         self._gang, self._model = gang, model
         device = model.gradients.device
         if device.type == "cuda":
             self._nccl = default_group("nccl", gang, self.conf.timeout)
         self._group = CollectiveGroup(gang, self.algorithm, self.conf, device)
-        self._operation: Operation = operation
-        self._under_way: list[Range] = []
-        self._counted: dict[tuple[Operation, int], dict[str, int]] = {}
+        self._exchange = self._exchange_of(model.gradients, operation)
+        self._under_way: list[Pending] = []
         self._buckets = Buckets(model, self.conf.bucket, self._send)
-        for start, stop in self._buckets.ranges:
-            self._group.prepare(operation, stop - start, torch.float32)
+        self._exchange.prepare(self._buckets.ranges)
+
+    def _exchange_of(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
+        """What is done with buckets of ``vector``; there are exchanges of gradients and of parameters."""
+        assert self._group is not None
+        return CollectiveExchange(self._gang, self._group, operation, vector, self.watch)
 
     def backward(self, last: bool) -> contextlib.AbstractContextManager[None]:
         return self._buckets.backward(last)
@@ -97,42 +91,16 @@ class CollectiveStrategy(Strategy):
             self._buckets.flush()
             under_way, self._under_way = self._under_way, []
             for begun in under_way:
-                self._wait(begun)
+                begun.wait()
+
+    def state(self) -> dict[str, Any]:
+        return self._exchange.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._exchange.load_state(state)
 
     def _send(self, start: int, stop: int) -> None:
-        self._under_way.append(self._begin(self._operation, self._model.gradients, start, stop))
-
-    def _begin(self, operation: Operation, vector: torch.Tensor, start: int, stop: int) -> Range:
-        assert self._group is not None
-        with self._typed():
-            work = self._group.start(operation, vector[start:stop])
-        for way, nbytes in self._arriving(operation, stop - start).items():
-            self.watch.bytes[way] += nbytes
-        return Range(start, stop, work)
-
-    def _arriving(self, operation: Operation, count: int) -> dict[str, int]:
-        """Bytes that come to this rank: to be combined with its own, and complete ones."""
-        assert self._group is not None
-        if (operation, count) not in self._counted:
-            nbytes = self._counted[operation, count] = {"push": 0, "pull": 0}
-            prepared = self._group.prepare(operation, count, torch.float32)
-            for step in prepared.plan.program(self._group.place).steps:
-                if step.kind is not Kind.SEND:
-                    nbytes["push" if step.kind is Kind.COMBINE else "pull"] += 4 * (step.stop - step.start)
-        return self._counted[operation, count]
-
-    def _wait(self, begun: Range) -> None:
-        with self._typed():
-            begun.work.wait()
-
-    @contextlib.contextmanager
-    def _typed(self) -> Iterator[None]:
-        """Raises the gang's failure, if there is one, instead of what it looks like from here."""
-        try:
-            yield
-        except SparkdlCommError:
-            self._gang.check(VERDICT_SECONDS)
-            raise
+        self._under_way.append(self._exchange.start(start, stop))
 
 
 class CollectiveAllReduce(CollectiveStrategy, Replicated):
@@ -148,6 +116,7 @@ class CollectiveAllReduce(CollectiveStrategy, Replicated):
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         super().join(gang, model, make_optimizer)
         self._form(gang, model, "all_reduce")
+        self._resync = self._exchange_of(model.values, "broadcast")
         self._steps = 0
 
     def update(self, apply: bool = True) -> None:
@@ -155,7 +124,7 @@ class CollectiveAllReduce(CollectiveStrategy, Replicated):
         self._steps += 1
         if self.conf.resync and self._steps % self.conf.resync == 0:
             with self.watch.phase("pull"):
-                self._wait(self._begin("broadcast", self._model.values, 0, self._model.count))
+                self._resync.start(0, self._model.count).wait()
 
     def finish(self) -> None:
         """Nothing: the last step ended with all-reduces, so all ranks have it."""

@@ -19,7 +19,8 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.gate import ParameterGate, can_gate
-from sparkdl_comm.strategies.collective import CollectiveStrategy, Range
+from sparkdl_comm.strategies.collective import CollectiveStrategy
+from sparkdl_comm.strategies.exchange import Pending
 
 
 class CollectiveAtRoot(CollectiveStrategy):
@@ -36,12 +37,13 @@ class CollectiveAtRoot(CollectiveStrategy):
         device = next(model.module.parameters()).device
         model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))
         self._form(gang, model, "reduce")
+        self._parameters = self._exchange_of(model.values, "broadcast")
         self._is_root = gang.rank == 0
         self.optimizer = make_optimizer([(p, p) for p in model.parameters] if self._is_root else [])
         self._sparse = make_optimizer.wants_sparse(self.optimizer)
         overlap = self.conf.loop == "root-overlap" and can_gate(model.module)
         self._gate = ParameterGate(model, self._need, self._all_there) if overlap else None
-        self._coming: deque[Range] = deque()  # parameters on their way here, in the order of the vector
+        self._coming: deque[Pending] = deque()  # parameters on their way here, in the order of the vector
 
     def before_forward(self) -> None:
         self._await(self._model.count)
@@ -74,7 +76,7 @@ class CollectiveAtRoot(CollectiveStrategy):
                 self._model.settle_gradients(self._sparse)
             self.optimizer.step()
         for start, stop in reversed(self._buckets.ranges):
-            self._coming.append(self._begin("broadcast", self._model.values, start, stop))
+            self._coming.append(self._parameters.start(start, stop))
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return [(0, self._model.values)] if self._is_root else []
@@ -95,5 +97,5 @@ class CollectiveAtRoot(CollectiveStrategy):
         """Returns when the parameters up to element ``stop`` are there."""
         while self._coming and self._coming[0].start < stop:
             with self.watch.phase("pull"):
-                self._wait(self._coming[0])
+                self._coming[0].wait()
             self._coming.popleft()

@@ -1,10 +1,12 @@
 """Predicted times against the papers' formulas, and `sparkdl-comm explain`."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from sparkdl_comm.cli import main
+from sparkdl_comm.collectives import select
 from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import TABLE_1, Cost, critical_path
 from sparkdl_comm.collectives.plan import Collective
@@ -105,6 +107,29 @@ def test_unequal_levels_keep_all_rails_busy(text):
     rail_seconds = [nbytes * 8 / rate for nbytes, rate in zip(found.rail_bytes, topology.rates, strict=True)]
     assert min(rail_seconds) > 0.99 * max(rail_seconds)
     assert found.seconds < 1.1 * max(rail_seconds)
+
+
+@pytest.mark.parametrize("max_steps", [0, 10**6])
+def test_ranks_of_a_host_share_its_nic(monkeypatch, max_steps):
+    """Four ranks on each of three hosts send as much as one of three would, and take as long as its NIC does."""
+    monkeypatch.setattr(select, "MAX_STEPS", max_steps)
+    topology = Topology.parse("hosts:3x4,1gbit")
+    cost = replace(Cost.of(topology, alpha=0.0, gamma=0.0), local=0.0)
+    for name in ("torus2d", "hierarchical"):
+        found = predict(name, "all_reduce", topology, 12_000, 4, cost)
+        assert found.bound == (max_steps == 0)
+        assert found.rail_bytes == (2 * 2 * 48_000 // 3,)
+        # Of the hierarchical one's exchanges, some meet at a NIC while another idles.
+        slower = 1.125 if name == "hierarchical" and not found.bound else 1.0
+        assert found.seconds == pytest.approx(slower * found.rail_bytes[0] * 8 / 1e9)
+
+
+def test_on_one_host_the_bound_is_what_goes_inside(monkeypatch):
+    monkeypatch.setattr(select, "MAX_STEPS", 0)
+    topology = Topology.parse("hosts:1x4,1gbit")
+    cost = Cost.of(topology, alpha=0.0, gamma=0.0)
+    found = predict("ring", "all_reduce", topology, 4000, 4, cost)
+    assert (found.rail_bytes, found.seconds) == ((0,), pytest.approx(2 * 3 * 4000 * cost.local))
 
 
 def test_explain_shows_every_algorithm(capsys):

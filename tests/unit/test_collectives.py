@@ -211,7 +211,7 @@ def test_the_probes_of_links_meet(text):
     topology = Topology.parse(text)
     for rail in range(topology.rails):
         found = transfers(probe(topology, rail, 8))
-        assert len(found) == (topology.world if topology.radices[rail] > 1 else 0)
+        assert len(found) == (len(topology.hosts) if topology.radices[rail] > 1 else 0)
         assert len({t.target for t in found}) == len(found)
 
 
@@ -288,6 +288,32 @@ def test_the_gangs_failure_wakes_who_waits():
     assert max(woken, also) - announced < 2
 
 
+def test_a_cancelled_collective_ends_at_once_and_a_complete_one_cannot_be_cancelled():
+    def work(gang):
+        group = CollectiveGroup(gang, "ring", conf())
+        done = group.start("all_reduce", torch.ones(8))
+        assert done.wait(SECONDS).tolist() == [3.0] * 8
+        done.cancel()
+        group.start("all_reduce", torch.ones(8)).wait(SECONDS)
+        gang.all_gather(b"", SECONDS)
+        heard = threading.Event()
+        if gang.rank == 0:  # no other rank has started it
+            waiting = group.start("all_reduce", torch.ones(8))
+            waiting.then(lambda work: heard.set())
+            waiting.cancel()
+            with pytest.raises(GangError, match="rank 0 cancelled ring all_reduce of 8 elements"):
+                waiting.wait(SECONDS)
+            assert heard.wait(SECONDS)
+        gang.all_gather(b"", SECONDS)
+        with pytest.raises(GangError):
+            group.start("all_reduce", torch.ones(8)).wait(SECONDS)
+        group.close()
+        return "ended"
+
+    with gang_of(3) as gangs:
+        assert on_all(gangs, work) == ["ended"] * 3
+
+
 def test_garbage_on_the_port_disturbs_nobody():
     def work(gang):
         group = CollectiveGroup(gang, "bml", conf())
@@ -317,7 +343,9 @@ def test_topologies_that_do_not_fit(settings, complaint):
             assert complaint in str(result)
 
 
-def test_ranks_with_different_settings_find_out():
+def test_ranks_with_different_settings_find_out_and_leave_no_thread():
+    before = set(threading.enumerate())
+
     def work(gang):
         return CollectiveGroup(gang, "lp", conf(block="4KiB" if gang.rank else "8KiB"))
 
@@ -325,6 +353,7 @@ def test_ranks_with_different_settings_find_out():
         for result in on_all(gangs, work):
             assert isinstance(result, GangError)
             assert "4096" in str(result)
+    assert not [t for t in set(threading.enumerate()) - before if "collectives" in t.name]
 
 
 def test_a_missing_rail_names_key_and_nics():

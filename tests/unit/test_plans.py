@@ -1,9 +1,12 @@
 """Plans against the papers' own examples, and plans that are wrong."""
 
+import sys
+
 import pytest
 
-from sparkdl_comm.collectives.algorithms import make_plan
+from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.algorithms.bml import thread_shares
+from sparkdl_comm.collectives.cost import Cost, critical_path
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, dependencies
 from sparkdl_comm.collectives.transfers import transfers
 from sparkdl_comm.errors import ConfError, InputError, PlanError
@@ -134,3 +137,30 @@ def test_bad_requests_name_what_there_is():
         make_plan("bml", Collective("broadcast", BCUBE, 4))
     with pytest.raises(ConfError, match="mst cannot run on bcube:3,2: its partners share no switch"):
         make_plan("mst", Collective("all_reduce", BCUBE, 4))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=list(ALGORITHMS))
+def test_docstrings_open_with_steps_and_bytes(algorithm):
+    _, _, steps, nbytes, *_ = sys.modules[algorithm.plan.__module__].__doc__.splitlines()
+    assert steps.startswith("Steps: ")
+    assert nbytes.startswith("Bytes on the wire: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "steps"),
+    [
+        ("ring", "star:8", 14),
+        ("mst", "star:8", 6),
+        ("torus2d", "star:8", 2 + 6),
+        ("lp", "star:8", 2 * 7),
+        ("hierarchical", "fattree:4", 2 * (1 + 1 + 3)),
+        ("bml", "bcube:2,3", 6),
+        ("p2p-ps", "star:8", 14),
+    ],
+)
+def test_an_all_reduce_takes_the_steps_of_the_docstring(name, text, steps):
+    """In one block or round, and each message takes a second, however long it is."""
+    topology = Topology.parse(text)
+    cost = Cost((0.0,) * topology.rails, alpha=1.0, gamma=0.0)
+    plan = make_plan(name, Collective("all_reduce", topology, 48, block=48))
+    assert critical_path(transfers(plan), topology, 1, cost) == steps

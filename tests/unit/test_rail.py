@@ -76,7 +76,7 @@ def test_a_rank_that_is_late_does_not_hold_up_the_others():
     found: dict[int, torch.Tensor] = {}
 
     def one(gang: Any) -> None:
-        engine = SocketEngine(gang.rank, Links(gang, "fan", range(3), SECONDS).connect, SECONDS)
+        engine = SocketEngine(gang.rank, Links(gang, "fan", range(3), [0], SECONDS), SECONDS)
         gang.all_gather(b"", SECONDS)
         prepared = engine.prepare(plan)
         if gang.rank == 1:

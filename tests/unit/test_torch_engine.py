@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
-from sparkdl_comm.collectives.engine.torch_p2p import Rounds, TorchEngine
+from sparkdl_comm.collectives.engine.torch_p2p import Rounds, TorchEngine, process_group_of
 from sparkdl_comm.collectives.plan import Collective
+from sparkdl_comm.collectives.torch_gang import communicator
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.topology import Topology
 from tests.unit.gang_helpers import context
@@ -55,9 +56,33 @@ def rank_program(rank: int, rendezvous: str, pipe: Any) -> None:
     plan = engine.prepare(make_plan("ring", Collective("all_reduce", Topology.parse("star:4"), 41)))
     ops = [engine.start(plan, vector(place), op).wait().tolist() for op in ("mean", "max", "min")]
     half = engine.start(plan, vector(place).bfloat16()).wait().tolist()
-    pipe.send((found, ops, half))
+    pipe.send((found, ops, half, in_pairs(rank), split_by_torch(rank)))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def in_pairs(rank: int) -> list[float]:
+    """A plan of two ranks by the engine, in both pairs at once; the plans' order is not torch's."""
+    order = [rank | 1, rank & ~1]
+    group = process_group_of(order, 60)
+    engine = TorchEngine(order.index(rank), order, CPU, group)
+    plan = engine.prepare(make_plan("lp", Collective("broadcast", Topology.parse("star:2"), 2, root=0, block=1)))
+    found = engine.start(plan, torch.tensor([rank, 5.0])).wait().tolist()
+    engine.close()
+    return found
+
+
+def split_by_torch(rank: int) -> list[Any]:
+    """Every collective of a Communicator of ranks 3, 2 and 0, in this order, by torch.distributed."""
+    whole = communicator({"spark.sparkdl.comm.strategy": "gloo", "spark.sparkdl.comm.timeout": "60s"}, CPU)
+    part = whole.split(None if rank == 1 else 0, key=-rank)
+    if part is None:
+        return []
+    part.barrier()
+    gathered = part.all_gather(torch.tensor([float(rank)])).flatten().tolist()
+    scattered = part.reduce_scatter(torch.arange(3.0) + 10 * rank).item()
+    first, total = part.broadcast(torch.tensor(rank), root=1).item(), part.all_reduce(torch.tensor(rank)).item()
+    return [part.rank, gathered, scattered, first, total]
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +108,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 def test_all_plans_give_what_the_socket_engine_gives(results):
     total = sum(vector(place) for place in range(WORLD)).tolist()
     for number, (name, collective) in enumerate(cases()):
-        ended = [found[number] for found, _, _ in results]
+        ended = [found[number] for found, *_ in results]
         plan = make_plan(name, collective)
         if collective.operation == "all_reduce":
             assert ended == [total] * WORLD, name
@@ -102,9 +127,18 @@ def test_all_plans_give_what_the_socket_engine_gives(results):
 def test_ops_and_half_precision(results):
     vectors = torch.stack([vector(place) for place in range(WORLD)])
     wanted = [vectors.mean(0).tolist(), vectors.amax(0).tolist(), vectors.amin(0).tolist()]
-    for _, ops, half in results:
+    for _, ops, half, *_ in results:
         assert ops == wanted
         assert half == vectors.sum(0).tolist()
+
+
+def test_plans_and_communicators_of_a_part_of_the_ranks(results):
+    by_rank = [results[ORDER.index(rank)] for rank in range(WORLD)]
+    assert [pair for *_, pair, _ in by_rank] == [[1.0, 5.0]] * 2 + [[3.0, 5.0]] * 2
+    parts = [part for *_, part in by_rank]
+    assert parts[1] == []
+    for place, rank in enumerate((3, 2, 0)):
+        assert parts[rank] == [place, [3.0, 2.0, 0.0], 3.0 * place + 50, 2, 5]
 
 
 def test_a_ring_takes_as_many_rounds_as_steps():
@@ -120,4 +154,6 @@ def test_tensors_that_do_not_fit():
         engine.start(plan, torch.zeros(5))
     with pytest.raises(InputError, match="there are sum, mean, min, max"):
         engine.start(plan, torch.zeros(4), "product")
-    assert engine.start(plan, torch.ones(4), "mean").wait().tolist() == [1.0] * 4
+    work = engine.start(plan, torch.ones(4), "mean")
+    work.cancel()  # too late: it has ended
+    assert work.wait().tolist() == [1.0] * 4

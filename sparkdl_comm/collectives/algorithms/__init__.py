@@ -2,6 +2,9 @@
 
 A file has the pure function ``plan(collective)`` and registers what it can do (:func:`base.register`). What several of
 them are made of: ``levels.py``, exchanges level by level; ``groups.py``, steps within a group of ranks.
+
+Their docstrings open with two fixed lines, *Steps* and *Bytes on the wire*. In them N ranks have vectors of n bytes, in blocks
+of b bytes; alpha, beta and gamma are those of ``cost.py``.
 """
 
 from __future__ import annotations

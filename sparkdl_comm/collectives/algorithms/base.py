@@ -9,7 +9,7 @@ from sparkdl_comm.collectives.plan import Collective, Operation, Plan
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.topology import Topology
 
-#: Of algorithms by which ranks have parts of the vector in between.
+#: Operations of algorithms that leave the vector scattered half-way through an all-reduce.
 SCATTERED: tuple[Operation, ...] = ("all_reduce", "reduce_scatter", "all_gather")
 
 
@@ -28,8 +28,8 @@ def no_blocks(topology: Topology) -> float:
 @dataclass(frozen=True)
 class Algorithm:
     """``plan``: the programs of all ranks for a collective. ``unfit(topology)``: why it cannot run there, empty if it can.
-    ``depth(topology)``: how long its pipeline takes to fill, in block times, divided by the messages that a NIC sends per
-    block (a chain of N ranks: N - 1); 0 if it does not cut the vector into blocks."""
+    ``depth(topology)``: the time that its pipeline takes to fill, in block times, divided by the messages per block and NIC (a
+    chain of N ranks: N - 1); 0: it is not pipelined."""
 
     name: str
     plan: Callable[[Collective], Plan]

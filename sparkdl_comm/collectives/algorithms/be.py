@@ -1,19 +1,24 @@
-"""Bidirectional exchange (linear-pipeline paper, Table 1): scatter and all-gather, reduce-scatter and gather.
+"""Bidirectional exchange: scatter and all-gather, reduce-scatter and gather.
 
-The vector is cut into N parts; part i belongs to rank i.
+Steps: 2 ceil(log2 N) for an all-reduce, a broadcast or a reduce, half as many for a reduce-scatter or an all-gather.
+Bytes on the wire: 2(N-1)/N n over each link and direction for an all-reduce, half of that for its halves.
+
+The vector is cut into N parts; part i belongs to rank i. A range of parts that goes on past the last one is two messages.
 
 1. reduce-scatter: ceil(log2 N) steps, each of which halves what a rank works on (recursive halving);
 2. all-gather: the same backwards (recursive doubling);
 3. scatter, gather: along the halves of a minimum spanning tree;
 4. all-reduce = reduce-scatter + all-gather; broadcast = scatter + all-gather; reduce = reduce-scatter + gather.
 
-Time of an all-reduce 2 log N alpha + 2 (N-1)/N n beta + (N-1)/N n gamma. For N a power of two, partners exchange. For any
-other N rank r sends to r + s and receives from r - s instead, for s = N/2, N/4, …, each rounded up (J. L. Träff, "Optimal,
-Non-pipelined Reduce-scatter and Allreduce Algorithms"), which costs the same and moves no byte more; so it does for all N.
+Time of an all-reduce 2 log N alpha + 2 (N-1)/N n beta + (N-1)/N n gamma: Table 1 of Linnan Wang, Wei Wu, George
+Bosilca, Richard Vuduc, Zenglin Xu: "Efficient Communications in Training Large Scale Neural Networks", 2016. For N a
+power of two, partners exchange. For any other N rank r sends to r + s and receives from r - s instead, for s = N/2,
+N/4, …, each rounded up, which costs the same and moves no byte more; so it does for all N (Jesper Larsson Träff:
+"Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", 2024).
 
-Beyond the paper: the vector is cut into rounds that follow each other through the steps. Partners change from step to step,
-and ranks that are not quite in time would send to who still receives from another. Rounds that follow each other up a tree
-would meet at its root, so a reduce gathers one after the other when all are scattered.
+Beyond the papers: the vector is cut into rounds, which are pipelined. Partners change in each step, and otherwise a
+rank that is slightly out of step would send to one that is still receiving from another. A reduce gathers after all
+scatters: pipelined gathers would collide at the root.
 """
 
 from __future__ import annotations
@@ -23,7 +28,17 @@ from collections.abc import Iterator
 
 from sparkdl_comm.collectives.algorithms.base import Algorithm, one_rail, register
 from sparkdl_comm.collectives.algorithms.mst import halvings
-from sparkdl_comm.collectives.plan import OPERATIONS, Collective, Kind, Plan, Program, Step, cut, pipelined, some
+from sparkdl_comm.collectives.plan import (
+    OPERATIONS,
+    Collective,
+    Kind,
+    Plan,
+    Program,
+    Step,
+    cut,
+    drop_empty_steps,
+    pipelined,
+)
 from sparkdl_comm.topology import Topology
 
 
@@ -43,7 +58,7 @@ def plan(collective: Collective) -> Plan:
         steps = pipelined([stages(parts, rank) for parts in rounds])
         if collective.operation == "reduce":
             steps += [step for parts in rounds for step in parts.gather(rank)]
-        return Program(some(steps))
+        return Program(drop_empty_steps(steps))
 
     return Plan("be", collective, program, lambda rank: [parts.own(rank) for parts in rounds])
 

@@ -1,13 +1,17 @@
-"""BML (bml paper, section 3.3): all rails of every host at once, on BCube.
+"""BML: all rails of every host at once, on BCube(m, k), which has m hosts on a switch and k rails.
+
+Steps: 2k for an all-reduce, in each of which a rank exchanges with its m - 1 neighbours on each rail; k for its halves.
+Bytes on the wire: 2(N-1)/(kN) n over each rail and direction for an all-reduce: 1/k of what one link allows.
 
 The vector is cut into k threads' shares, and each share into N pieces, one per rank. Thread t goes through the levels t,
 t+1, …, modulo k, so that no two threads use a rail in the same step:
 
 1. aggregation, step w: over level (t+w) mod k every rank sends each neighbour the pieces that agree with the neighbour's
-   digits t … t+w, and adds those that come to its own: N/n^(w+1) pieces to each;
+   digits t … t+w, and adds those that come to its own: N/m^(w+1) pieces to each;
 2. broadcast: the same backwards.
 
-Bytes over each rail and direction 2(N-1)/(kN) n, time 2(N-1)/(kN) T_F: 1/k of what one link allows.
+Section 3.3 of Songtao Wang, Dan Li, Yang Cheng, Jinkun Geng and others: "BML: A High-performance, Low-cost Gradient
+Synchronization Algorithm for DML Training", 2018.
 
 Beyond the paper: levels of different radix or rate. Then the threads' shares are such that the busiest rail is done
 earliest, and the vector is cut into rounds that follow each other through the steps, so that rails do not wait.
@@ -22,7 +26,7 @@ import numpy as np
 
 from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
 from sparkdl_comm.collectives.algorithms.levels import Exchange, Level, levels_of
-from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, pipelined, some
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, drop_empty_steps, pipelined
 from sparkdl_comm.topology import Topology
 
 #: Shares are multiples of 1 / this, so that ranks whose floating point differs in the last bit agree on them.
@@ -50,7 +54,7 @@ def plan(collective: Collective) -> Plan:
         return [[step for steps in stage for step in steps] for stage in zip(*of_threads, strict=True)]
 
     def program(rank: int) -> Program:
-        return Program(some(pipelined([stages(rank, *bounds) for bounds in rounds])))
+        return Program(drop_empty_steps(pipelined([stages(rank, *bounds) for bounds in rounds])))
 
     def owned(rank: int) -> list[tuple[int, int]]:
         return [exchange.own for bounds in rounds for exchange in threads(rank, *bounds)]

@@ -1,18 +1,20 @@
 """Hierarchical all-reduce over one NIC per host: BML's exchange, with groups of a Fat-Tree or of hosts in place of rails.
 
+Steps: 2(g-1) for each level of groups, of g members each, for an all-reduce; half as many for its halves.
+Bytes on the wire: 2(N-1)/N n from each rank for an all-reduce, which is the least; 1/(size of a group) of that leaves a group.
+
 1. aggregation: first among the ranks below one edge switch (or of one host), then between the edge switches of a pod, then
    between pods, each with the part that it has so far;
 2. broadcast: the same backwards.
 
-Bytes over each NIC and direction 2(N-1)/N n, as a parameter server's (bml paper, Fig. 5): one NIC cannot do it in less.
-What leaves a group is 1/(size of the group) of that.
+It is what BML is compared with on a Fat-Tree (Fig. 5 of its paper, see ``bml.py``).
 """
 
 from __future__ import annotations
 
 from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
 from sparkdl_comm.collectives.algorithms.levels import Exchange, levels_of
-from sparkdl_comm.collectives.plan import Collective, Plan, Program, some
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, drop_empty_steps
 from sparkdl_comm.topology import Topology
 
 
@@ -39,7 +41,7 @@ def plan(collective: Collective) -> Plan:
             stages += exchange(rank).aggregation()
         if collective.operation != "reduce_scatter":
             stages += exchange(rank).broadcasting()
-        return Program(some([step for steps in stages for step in steps]))
+        return Program(drop_empty_steps([step for steps in stages for step in steps]))
 
     return Plan("hierarchical", collective, program, lambda rank: [exchange(rank).own])
 

@@ -1,6 +1,9 @@
-"""Linear pipeline (linear-pipeline paper): ranks form a chain, the vector flows through it in blocks.
+"""Linear pipeline: ranks form a chain, the vector flows through it in blocks.
 
-1. broadcast: every rank passes on block j while it receives block j + 1; N - 1 + n/b steps;
+Steps: N - 1 + n/b for a broadcast or a reduce, each of b bytes; for an all-reduce twice that at most.
+Bytes on the wire: n over each link, in each direction in which it is used; with n large the time does not depend on N.
+
+1. broadcast: every rank passes on block j while it receives block j + 1;
 2. reduce: the same towards the root, each rank adding its own block first;
 3. all-reduce: reduce along the chain, and as soon as a block is complete at its end it flows back, so that the pipe is
    filled once: 9 steps for 4 blocks on 3 ranks, where reduce and then broadcast take 10.
@@ -8,8 +11,10 @@
 In an all-reduce the first rank sends one way only, twice as fast as the next one can pass on what comes from both sides. It
 would fill that one's port, whose switch would drop packets; so it is ahead of what comes back by N - 1 blocks at most.
 
-Every link carries n bytes in each direction it is used in; with n large the time does not depend on N. The best block has
-sqrt(n alpha / ((N-1) beta)) bytes. On BCube the chain follows a cycle in which successors share a switch.
+The best block has sqrt(n alpha / ((N-1) beta)) bytes. On BCube the chain follows a cycle in which successors share a switch.
+
+Linnan Wang, Wei Wu, George Bosilca, Richard Vuduc, Zenglin Xu: "Efficient Communications in Training Large Scale Neural
+Networks", 2016.
 """
 
 from __future__ import annotations

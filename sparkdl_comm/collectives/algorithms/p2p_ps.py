@@ -1,12 +1,14 @@
-"""Peer-to-peer parameter server, the baseline of the BML paper: every rank serves 1/N of the vector.
+"""Peer-to-peer parameter server, the baseline of the BML paper (see ``bml.py``): every rank serves 1/N of the vector.
+
+Steps: 2k on BCube(m, k), in each of which a rank sends to its m - 1 neighbours on each rail; one switch is BCube(N, 1).
+Bytes on the wire: 2(m-1)/m n over each link and direction, so on one switch 2(N-1)/N n.
 
 1. push: every rank sends part y to server y, which adds what arrives;
 2. pull: server y sends its part to every rank.
 
-On one switch all of it goes directly: 2(N-1)/N n bytes over each link and direction. On BCube ranks that differ in several
-digits have no link: what they send each other goes by way of others, which correct one digit per hop and pass on each
-message as it is. Parts are cut in k, one for each order of levels that BML uses, too, so that all rails are busy. That
-takes 2(n-1)/n of what one link needs for the vector, twice as long as BML for large n.
+On one switch all of it goes directly. On BCube ranks that differ in several digits have no link: what they send each other
+goes by way of others, which correct one digit per hop and pass on each message as it is. Parts are cut in k, one for each
+order of levels that BML uses, too, so that all rails are busy. For large m it takes twice as long as BML.
 
 Beyond the paper: the vector is cut into rounds that follow each other through the steps, as in ``be.py``.
 """
@@ -19,7 +21,7 @@ from collections.abc import Callable, Iterator
 
 from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
 from sparkdl_comm.collectives.algorithms.levels import Level, levels_of
-from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, cut, pipelined, some
+from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, cut, drop_empty_steps, pipelined
 from sparkdl_comm.topology import Topology
 
 #: Of a message: the rank it comes from, and the one it is for.
@@ -51,7 +53,7 @@ def plan(collective: Collective) -> Plan:
     def program(rank: int) -> Program:
         relay = _Relay(rank, count)
         steps = pipelined([stages(relay, shares) for shares in rounds])
-        return Program(some(steps), relay.scratch)
+        return Program(drop_empty_steps(steps), relay.scratch)
 
     def owned(rank: int) -> list[_Range]:
         return [_part(share, topology.world, rank) for shares in rounds for share in shares]

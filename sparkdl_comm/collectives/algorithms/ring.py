@@ -1,17 +1,20 @@
-"""Ring: 2(N-1) steps of n/N bytes for an all-reduce, half of them for reduce-scatter and all-gather.
+"""Ring.
+
+Steps: 2(N-1) for an all-reduce, N-1 for a reduce-scatter or an all-gather.
+Bytes on the wire: 2(N-1)/N n over each link and direction for an all-reduce, half of that for its halves.
 
 1. reduce-scatter: in each step every rank sends a part to its successor and adds the part that comes from its predecessor;
 2. all-gather: the same with complete parts.
 
-Bytes over each link and direction: 2(N-1)/N n; time 2(N-1)(alpha + beta n/N) + (N-1) gamma n/N. On BCube the ring goes
-along a cycle in which successors share a switch, so that only one rail of a host sends at a time.
+Time of an all-reduce 2(N-1)(alpha + beta n/N) + (N-1) gamma n/N. On BCube the ring goes along a cycle in which successors
+share a switch, so that only one rail of a host sends at a time.
 """
 
 from __future__ import annotations
 
 from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
 from sparkdl_comm.collectives.algorithms.groups import Ring
-from sparkdl_comm.collectives.plan import Collective, Plan, Program, some
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, drop_empty_steps
 
 
 def plan(collective: Collective) -> Plan:
@@ -26,7 +29,7 @@ def plan(collective: Collective) -> Plan:
             steps += ring(rank).reduce_scatter()
         if collective.operation != "reduce_scatter":
             steps += ring(rank).all_gather()
-        return Program(some(steps))
+        return Program(drop_empty_steps(steps))
 
     return Plan("ring", collective, program, lambda rank: [ring(rank).own])
 

@@ -1,11 +1,16 @@
-"""2D torus (2DTAR of the commlib paper): ranks in rows and columns, a ring in each.
+"""2D torus: ranks in R rows and C columns, a ring in each.
+
+Steps: 2(R-1) + 2(C-1) for an all-reduce, where a ring takes 2(RC-1); half as many for its halves.
+Bytes on the wire: 2(N-1)/N n from each rank, as a ring; of ranks that share a NIC, only those of the columns leave the host.
 
 1. reduce-scatter along the row: every rank has one part, summed over its row;
 2. all-reduce of that part along the column;
 3. all-gather along the row.
 
-2(R-1) + 2(C-1) steps instead of the ring's 2(RC-1), for the same 2(N-1)/N n bytes over each NIC and direction. Rows are the
-ranks of a host, or a BCube's level 0; else the nearest to a square that the number of ranks allows.
+Rows are the ranks of a host, or a BCube's level 0; else the nearest to a square that the number of ranks allows.
+
+2DTAR in Shaohuai Shi, Xianhao Zhou, Shutao Song and others: "Towards Scalable Distributed Training of Deep Learning on Public
+Cloud Clusters", 2021.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import math
 
 from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
 from sparkdl_comm.collectives.algorithms.groups import Ring
-from sparkdl_comm.collectives.plan import Collective, Plan, Program, some
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, drop_empty_steps
 from sparkdl_comm.topology import Topology
 
 
@@ -42,7 +47,7 @@ def plan(collective: Collective) -> Plan:
             steps += row.reduce_scatter() + column.reduce_scatter()
         if collective.operation != "reduce_scatter":
             steps += column.all_gather() + row.all_gather()
-        return Program(some(steps))
+        return Program(drop_empty_steps(steps))
 
     return Plan("torus2d", collective, program, lambda rank: [rings(rank)[1].own])
 

@@ -50,9 +50,14 @@ class Prepared:
 
 
 class Job:
-    """``number``: all ranks number their collectives alike. ``op``: of :class:`Memory`."""
+    """The :class:`~sparkdl_comm.collectives.engine.base.Work` of the socket engine.
 
-    def __init__(self, number: int, prepared: Prepared, tensor: torch.Tensor, op: str) -> None:
+    ``number``: all ranks number their collectives alike. ``op``: of :class:`Memory`. ``cancel``: see :meth:`cancel`.
+    """
+
+    def __init__(
+        self, number: int, prepared: Prepared, tensor: torch.Tensor, op: str, cancel: Callable[[Job], None]
+    ) -> None:
         self.number = number
         self.prepared = prepared
         self.memory = Memory(tensor, prepared.scratch, op)
@@ -64,8 +69,8 @@ class Job:
         self._open = len(prepared.steps)
         self._done = threading.Event()
         self._lock = threading.Lock()
-        self._callback: Callable[[Job], None] | None = None
-        self._tensor = tensor
+        self._callback: Callable[[Job], object] | None = None
+        self._tensor, self._cancel = tensor, cancel
 
     def is_ready(self, index: int) -> bool:
         return self._waits[index] == 0
@@ -99,9 +104,7 @@ class Job:
         if self._callback is not None:
             self._callback(self)
 
-    def then(self, callback: Callable[[Job], None]) -> None:
-        """Have ``callback`` called once when the collective has ended, well or not (:attr:`error`): from the engine's thread,
-        so it must be quick; at once and in this thread if it has ended already. For one callback."""
+    def then(self, callback: Callable[[Job], object]) -> None:
         with self._lock:
             if not self._done.is_set():
                 self._callback = callback
@@ -109,13 +112,11 @@ class Job:
         callback(self)
 
     def wait(self, timeout: float | None = None) -> torch.Tensor:
-        """The tensor, when the collective is complete here.
-
-        :raises DeadlineError: not within ``timeout`` seconds, or (None) when it stood still for as long as the engine allows.
-        :raises SparkdlCommError: why it failed.
-        """
         if not self._done.wait(timeout):
             raise DeadlineError(f"{self.name} not complete after {timeout:g} s; set {TIMEOUT_KEY}", phase="collective")
         if self.error is not None:
             raise self.error
         return self._tensor
+
+    def cancel(self) -> None:
+        self._cancel(self)

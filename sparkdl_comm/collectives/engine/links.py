@@ -15,18 +15,18 @@ from sparkdl_comm.gang.handshake import TIMEOUT_KEY, hang_up
 
 class Links:
     """``name``: of the engine; of a gang's engines each has another. ``order[place]``: the gang's rank that is rank ``place``
-    of the plans. ``timeout``: seconds to connect.
+    of the plans; ``rails[rail]``: the gang's rail that is rail ``rail`` of the plans. ``timeout``: seconds to connect.
 
     Of two ranks the one that comes first in the order dials.
     """
 
-    def __init__(self, gang: Gang, name: str, order: Sequence[int], timeout: float) -> None:
+    def __init__(self, gang: Gang, name: str, order: Sequence[int], rails: Sequence[int], timeout: float) -> None:
         self._gang, self._name, self._order, self._timeout = gang, name, order, timeout
-        self._place = order.index(gang.rank)
+        self._place, self._rails = order.index(gang.rank), rails
         self._changed = threading.Condition()
         self._came: dict[Channel, socket.socket] = {}
         self._closed = False
-        for rail in range(len(gang.rails)):
+        for rail in range(len(rails)):
             gang.serve(self._kind(rail), self._guest(rail))
         gang.on_failure(lambda _: self._wake())
 
@@ -58,7 +58,7 @@ class Links:
         deadline = time.monotonic() + self._timeout
         for peer, rail in wanted:
             if self._place < peer:
-                found[peer, rail] = self._gang.dial(self._order[peer], self._kind(rail), deadline, rail)
+                found[peer, rail] = self._gang.dial(self._order[peer], self._kind(rail), deadline, self._rails[rail])
         awaited = set(wanted) - found.keys()
         with self._changed:
             self._changed.wait_for(

@@ -25,7 +25,7 @@ class Rail:
         self.connections: list[Connection] = []
         #: The connections that may send, or may when the kernel takes more; as of the last :meth:`order`.
         self.first: list[Connection] = []
-        #: Whether others are ready, and wait for the last of these.
+        #: True if further ready connections wait behind the last of :attr:`first`, whose send buffer is full.
         self.is_held_up = False
 
     def order(self, now: float) -> Connection | None:

@@ -24,13 +24,11 @@ import torch
 
 from sparkdl_comm.collectives.engine.connection import Connection, Message
 from sparkdl_comm.collectives.engine.job import Channel, Job, Prepared
+from sparkdl_comm.collectives.engine.links import Links
 from sparkdl_comm.collectives.engine.rail import PATIENCE, Rail
 from sparkdl_comm.collectives.plan import Kind, Plan
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
 from sparkdl_comm.gang.handshake import TIMEOUT_KEY, Clock
-
-#: Gives authenticated, non-blocking sockets for the channels; both ends ask for the same ones.
-Connect = Callable[[Iterable[Channel]], Mapping[Channel, socket.socket]]
 
 #: How often the thread wakes if nothing is under way.
 _IDLE_SECONDS = 60.0
@@ -41,18 +39,18 @@ _log = logging.getLogger(__name__)
 
 
 class SocketEngine:
-    """One rank's. Its methods may be called from any thread, but all ranks must start the same collectives in the same order.
+    """One rank's :class:`~sparkdl_comm.collectives.engine.base.Engine`. Its methods may be called from any thread.
 
     :param rank: this rank's number in the plans.
-    :param connect: see :data:`Connect`; called when a plan first needs a channel.
+    :param links: where connections come from when a plan first needs them. The engine closes it.
     :param timeout: seconds for which a collective may stand still.
     """
 
     device = torch.device("cpu")
 
-    def __init__(self, rank: int, connect: Connect, timeout: float, clock: Clock = time.monotonic) -> None:
+    def __init__(self, rank: int, links: Links, timeout: float, clock: Clock = time.monotonic) -> None:
         self.rank = rank
-        self._connect, self._timeout, self._clock = connect, timeout, clock
+        self._links, self._timeout, self._clock = links, timeout, clock
         self._numbers = 0
         self._connecting = threading.Lock()
         self._starting = threading.Lock()  # so that collectives begin in the order of their numbers, or not at all
@@ -72,14 +70,10 @@ class SocketEngine:
         self._thread.start()
 
     def prepare(self, plan: Plan) -> Prepared:
-        """Works out what :meth:`start` needs, and connects to the plan's peers. All ranks prepare the same plans.
-
-        :raises SparkdlCommError: a peer cannot be reached.
-        """
         prepared = Prepared.of(plan, self.rank)
         with self._connecting:
             missing = prepared.channels - self._connections.keys()
-            found = self._connect(sorted(missing)) if missing else {}
+            found = self._links.connect(sorted(missing)) if missing else {}
             made = {channel: Connection(channel, sock) for channel, sock in found.items()}
             with self._starting:
                 broken = self._broken  # after that nobody would close them
@@ -93,36 +87,35 @@ class SocketEngine:
         return prepared
 
     def start(self, prepared: Prepared, tensor: torch.Tensor, op: str = "sum") -> Job:
-        """Begins a collective on ``tensor``, which must not be touched until :meth:`Job.wait` returns.
-
-        :param tensor: of as many elements as the plan has, contiguous, on the CPU.
-        :param op: sum, mean, min or max.
-        :raises InputError: a tensor that is not so.
-        :raises SparkdlCommError: the engine has failed or was closed.
-        """
         if tensor.numel() != prepared.plan.collective.count:
             raise InputError(f"{prepared.plan}: the tensor has {tensor.numel()} elements")
         with self._starting:
             if self._broken is not None:
                 raise self._broken
-            job = Job(self._numbers, prepared, tensor, op)
+            job = Job(self._numbers, prepared, tensor, op, self._cancel)
             self._numbers += 1
             self._post(lambda: self._begin(job))
         return job
 
     def abort(self, error: SparkdlCommError) -> None:
-        """All collectives under way, and those to come, fail with ``error``, if nothing else failed before."""
         self._post(lambda: self._break(error))
 
     def close(self) -> None:
-        """Closes all connections; what is still under way fails. May be repeated."""
         self.abort(GangError(f"rank {self.rank} closed its collectives"))
         if threading.current_thread() is not self._thread:
             self._thread.join(self._timeout)
+        self._links.close()
 
     def sockets(self) -> list[socket.socket]:
         """All that are open, for a forked child to close."""
         return [*(c.sock for c in self._connections.values()), self._wake_in, self._wake_out]
+
+    def _cancel(self, job: Job) -> None:
+        def cancel() -> None:
+            if job in self._jobs:
+                self._break(GangError(f"rank {self.rank} cancelled {job.name}"))
+
+        self._post(cancel)
 
     # ---- the engine's thread
 

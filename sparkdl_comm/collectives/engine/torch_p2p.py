@@ -6,6 +6,7 @@ on each other; each round is one batch, which NCCL needs, as a rank that only se
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,7 +51,10 @@ class Rounds:
 
 
 class Enqueued:
-    """A collective that the backend has: complete, or (NCCL) to be so before whatever comes next in the CUDA stream."""
+    """The :class:`~sparkdl_comm.collectives.engine.base.Work` of this engine: a collective that the backend has.
+
+    It is complete, or (NCCL) will be before whatever comes next in the CUDA stream.
+    """
 
     error: SparkdlCommError | None = None
 
@@ -63,32 +67,33 @@ class Enqueued:
             torch.cuda.current_stream(self._tensor.device).synchronize()
         return self._tensor
 
-    def then(self, callback: Callable[[Enqueued], None]) -> None:
-        """As :meth:`~sparkdl_comm.collectives.engine.job.Job.then`; at once."""
+    def then(self, callback: Callable[[Enqueued], object]) -> None:
         callback(self)
+
+    def cancel(self) -> None:
+        """Nothing: the collective has ended."""
 
 
 class TorchEngine:
-    """One rank's. All ranks start the same collectives in the same order, on tensors of ``device``.
+    """One rank's :class:`~sparkdl_comm.collectives.engine.base.Engine`.
 
     :param rank: this rank's number in the plans.
-    :param order: ``order[place]``: the rank in torch.distributed's default group that is rank ``place`` of the plans. Its
-        timeout is that of every wait here.
+    :param order: ``order[place]``: the rank in torch.distributed's default group that is rank ``place`` of the plans.
+    :param group: of these ranks; None: the default group. Its timeout is that of every wait here. The engine closes it.
     """
 
-    def __init__(self, rank: int, order: Sequence[int], device: torch.device) -> None:
+    def __init__(
+        self, rank: int, order: Sequence[int], device: torch.device, group: dist.ProcessGroup | None = None
+    ) -> None:
         self.rank, self.device = rank, device
-        self._order = order
+        self._order, self._group = order, group
 
     def prepare(self, plan: Plan) -> Rounds:
         return Rounds.of(plan, self.rank)
 
     def start(self, prepared: Rounds, tensor: torch.Tensor, op: str = "sum") -> Enqueued:
-        """Does a collective on ``tensor``: contiguous, of as many elements as the plan has.
-
-        :raises InputError: a tensor that is not so; an unknown op.
-        :raises RuntimeError: torch's, when a peer is lost or late.
-        """
+        """As :meth:`Engine.start`, but the backend has done it before this returns, and raises torch's RuntimeError when a
+        peer is lost or late."""
         if tensor.numel() != prepared.plan.collective.count or not tensor.is_contiguous():
             raise InputError(
                 f"{prepared.plan}: needs so many elements, contiguous, not a tensor of {list(tensor.shape)}"
@@ -101,6 +106,15 @@ class TorchEngine:
         if op == "mean":
             tensor.div_(prepared.plan.collective.world)
         return Enqueued(tensor)
+
+    def abort(self, error: SparkdlCommError) -> None:
+        """Nothing: the default group's connections break with the gang, or its timeout ends the wait."""
+
+    def close(self) -> None:
+        """The default group is not this engine's."""
+        if self._group is not None and dist.is_initialized():
+            dist.destroy_process_group(self._group)
+        self._group = None
 
     def _round(
         self, steps: Sequence[Step], parts: tuple[torch.Tensor, torch.Tensor], combine: Callable[..., Any]
@@ -116,7 +130,7 @@ class TorchEngine:
             tag = messages[sends, step.peer]
             messages[sends, step.peer] += 1
             call = dist.isend if sends else dist.irecv
-            operations.append(dist.P2POp(call, memory, self._order[step.peer], None, tag))
+            operations.append(dist.P2POp(call, memory, self._order[step.peer], self._group, tag))
         for work in dist.batch_isend_irecv(operations):
             work.wait()
         for target, arrived in combines:
@@ -127,3 +141,15 @@ class TorchEngine:
         if step.start < len(tensor):
             return tensor[step.start : step.stop]
         return scratch[step.start - len(tensor) : step.stop - len(tensor)]
+
+
+def process_group_of(ranks: Sequence[int], timeout: float) -> dist.ProcessGroup | None:
+    """A new group of these ranks of the default group, all of which call this; None if they are all that there are.
+
+    As torch has it, their numbers in the group follow those in the default group. ``timeout``: seconds of each wait in it.
+    """
+    if len(ranks) == dist.get_world_size():
+        return None
+    seconds = datetime.timedelta(seconds=timeout)
+    group: Any = dist.new_group(sorted(ranks), timeout=seconds, use_local_synchronization=True)
+    return group

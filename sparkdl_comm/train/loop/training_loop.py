@@ -12,7 +12,7 @@ import torch
 
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.partitions import BatchPlan, permutation
-from sparkdl_comm.errors import ModelError, NonFiniteLossError
+from sparkdl_comm.errors import ConfError, ModelError, NonFiniteLossError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.schedule import Schedule
 from sparkdl_comm.space import module_state
@@ -60,9 +60,10 @@ class Progress:
 class TrainingLoop:
     """Steps of an epoch: this rank's slice of the batch, forward, backward, strategy.
 
-    A step's loss is the mean over the rows that all ranks have in it. So a rank scales its own mean by its share of these
-    rows (see :mod:`sparkdl_comm.train.loop.class_mean`), and a rank without a row in the step takes part with gradient zero.
-    With ``accumulation_steps`` k the slice is computed in k parts, whose gradients add up to those of the whole.
+    A step's loss is the mean over the rows that all ranks have in it. So a rank scales its own mean by its share of
+    these rows (see :mod:`sparkdl_comm.train.loop.class_mean`), unless the strategy wants it as it is, and a rank
+    without a row in the step takes part with gradient zero. With ``accumulation_steps`` k the slice is computed in k
+    parts, whose gradients add up to those of the whole.
 
     ``after_step``, if set, is called after every optimizer step, when :meth:`state` is what the next step begins with.
     """
@@ -80,7 +81,14 @@ class TrainingLoop:
         together: bool = False,
     ) -> None:
         """``strategy`` has joined; ``plan`` cuts epochs into optimizer steps. ``validation``: this rank's rows; None if no
-        rank has any. ``together``: the model has collectives, so ranks without rows run it too."""
+        rank has any. ``together``: the model has collectives, so ranks without rows run it too.
+
+        :raises ConfError: the strategy has no steps that are common to all ranks.
+        """
+        if not strategy.synchronous:
+            raise ConfError(
+                f"strategy {spec.conf.strategy} has no common steps, which fit needs: set another spark.sparkdl.comm.strategy"
+            )
         self.model, self.strategy, self.progress = model, strategy, progress
         self.after_step: Callable[[TrainingLoop], None] | None = None
         self._spec, self._rank, self._rows, self._plan = spec, gang.rank, rows, plan
@@ -225,11 +233,13 @@ class TrainingLoop:
         at.phase = "pull"
         strategy.begin_step()
         self.model.clear_gradients()
-        value = 0.0
+        value, weight = 0.0, 1.0
+        if not strategy.global_mean:
+            weight = 1 / (self._shares.of(index, at.batch) or math.inf)
         parts = index.tensor_split(self._spec.optimization.accumulation_steps)
         parts = tuple(part for part in parts if len(part) or self._together)
         for number, part in enumerate(parts, 1):
-            value += self._compute(part, self._shares.of(part, at.batch), last=number == len(parts))
+            value += self._compute(part, self._shares.of(part, at.batch), weight, last=number == len(parts))
         self.model.complete_gradients()
         at.phase = "push"
         strategy.after_backward()
@@ -239,9 +249,9 @@ class TrainingLoop:
         self._schedule.after_step()
         return value, apply
 
-    def _compute(self, index: torch.Tensor, share: float, last: bool) -> float:
+    def _compute(self, index: torch.Tensor, share: float, weight: float, last: bool) -> float:
         """Forward and backward, the `last` ones of the step or not; returns what the rows at `index` add to the step's mean
-        loss."""
+        loss: their own by ``share``. ``weight``: of that in the gradient."""
         at, watch, module = self.progress, self.strategy.watch, self.model.module
         at.phase = "forward"
         with watch.phase("forward"):
@@ -264,7 +274,7 @@ class TrainingLoop:
             )
         at.phase = "backward"
         with watch.phase("backward"), self.strategy.backward(last):
-            (loss * (share * self._rule.scale)).backward()
+            (loss * (share * weight * self._rule.scale)).backward()
         return value * share
 
     def _look_at(self, output: Any) -> None:

@@ -1,0 +1,33 @@
+"""Which engine a gang's collectives run on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from sparkdl_comm.collectives.engine.base import Engine
+from sparkdl_comm.collectives.engine.links import Links
+from sparkdl_comm.collectives.engine.sockets import SocketEngine
+from sparkdl_comm.collectives.engine.torch_p2p import TorchEngine, process_group_of
+from sparkdl_comm.gang.gang import Gang
+
+
+def make_engine(
+    gang: Gang, name: str, order: Sequence[int], rails: Sequence[int], device: torch.device, timeout: float
+) -> Engine[Any]:
+    """This rank's: over sockets and the rails for tensors of the CPU, by torch.distributed for others.
+
+    :param name: of the engine; of a gang's engines each has another.
+    :param order: ``order[place]``: the gang's rank that is rank ``place`` of the plans; perhaps not all of its ranks.
+    :param rails: ``rails[rail]``: the gang's rail that is rail ``rail`` of the plans.
+    :param timeout: seconds to connect, and for which a collective may stand still.
+    """
+    place = order.index(gang.rank)
+    if device.type != "cpu":
+        return TorchEngine(place, order, device, process_group_of(order, timeout))
+    engine = SocketEngine(place, Links(gang, name, order, rails, timeout), timeout)
+    gang.close_in_children(engine.sockets)
+    gang.on_failure(lambda failure: engine.abort(failure.to_exception()))
+    return engine

@@ -1,0 +1,57 @@
+"""The topology of some of a topology's ranks, as their own collectives see it. Pure.
+
+Ranks keep hosts and rails. What is left of a BCube must be a BCube again, or one row of it, since every algorithm counts on
+direct ways between neighbours; ranks behind one NIC each are always on one switch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.topology import Topology
+
+
+class SubTopology(NamedTuple):
+    """``order[place]``: which of the ranks that were given is rank ``place`` of :attr:`topology`. ``rails[rail]``: the rail of
+    the whole topology that is rail ``rail`` here."""
+
+    topology: Topology
+    order: list[int]
+    rails: tuple[int, ...]
+
+
+def sub_topology(topology: Topology, ranks: Sequence[int]) -> SubTopology:
+    """That of ``ranks``, different ones of ``topology``, in any order.
+
+    Hosts that have different numbers of the ranks count as hosts of one rank each, as in the whole.
+
+    :raises ConfError: some of the ranks' hosts share no switch, and these hosts make no BCube.
+    """
+    order = sorted(range(len(ranks)), key=ranks.__getitem__)
+    if len(ranks) == topology.world:
+        return SubTopology(topology, order, tuple(range(topology.rails)))
+    of_hosts = [topology.host_of(ranks[index]).index for index in order]
+    hosts = sorted(set(of_hosts))
+    digits = [sorted(set(row)) for row in zip(*map(topology.digits, hosts), strict=True)]
+    rails = tuple(rail for rail, different in enumerate(digits) if len(different) > 1) or (0,)
+    found = [topology.host_at(address).index for address in itertools.product(*digits)]
+    if sorted(found) != hosts:
+        raise ConfError(
+            f"ranks {sorted(ranks)} of {topology} are on hosts {hosts}, some of which share no switch: a part of it must be"
+            f" hosts that differ in one digit alone, or a smaller BCube, such as all of {sorted(found)}"
+        )
+    counts = {of_hosts.count(host) for host in hosts}
+    slots = counts.pop() if len(counts) == 1 else 1
+    if slots > 1:
+        text = f"hosts:{len(hosts)}x{slots}"
+    elif len(rails) > 1:
+        text = "bcube:" + "x".join(str(len(digits[rail])) for rail in rails)
+    else:
+        text = f"star:{len(ranks)}"
+    part = Topology.parse(text)
+    if topology.rates:
+        part = part.with_rates(*(topology.rates[rail] for rail in rails))
+    return SubTopology(part, order, rails)

@@ -1,0 +1,102 @@
+"""Where parameters lie in one flat vector. It takes their names and shapes, no module and no autograd.
+
+What travels between ranks is then one range of memory, whatever the strategy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What owns parameters, which lie one after another, from element ``start`` on."""
+
+    name: str
+    start: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A parameter's place: ``shape`` from element ``start`` on; ``layer``: number of the layer with which it lies."""
+
+    name: str
+    shape: tuple[int, ...]
+    layer: int
+    start: int
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    def view(self, flat: torch.Tensor) -> torch.Tensor:
+        """The parameter in ``flat``, a vector of the whole space."""
+        return flat[self.start : self.start + self.count].view(self.shape)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """``count`` elements of the flat vector from ``start`` on, all of them of parameter ``number``, of the space's entries."""
+
+    start: int
+    count: int
+    number: int
+
+
+class ParameterSpace:
+    """Parameters one after another, in the order in which they are given.
+
+    The name of a parameter up to its last dot is that of its layer; those of a layer are given in a row.
+
+    :param shapes: by the parameters' names. Those without elements have no place.
+    """
+
+    def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        self.entries: list[Entry] = []
+        self.layers: list[Layer] = []
+        #: Elements of the flat vector.
+        self.count = 0
+        for name, shape in shapes.items():
+            size, owner = math.prod(shape), name.rpartition(".")[0]
+            if not size:
+                continue
+            last = self.layers.pop() if self.layers and self.layers[-1].name == owner else Layer(owner, self.count, 0)
+            self.layers.append(Layer(owner, last.start, last.count + size))
+            self.entries.append(Entry(name, tuple(shape), len(self.layers) - 1, self.count))
+            self.count += size
+        #: The layer, its number in :attr:`layers`, with which each of :attr:`entries` lies.
+        self.layer_of_each = [entry.layer for entry in self.entries]
+
+    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """The parameters in ``flat``, a vector of the whole space."""
+        return [entry.view(flat) for entry in self.entries]
+
+    def stretch(self, layers: range) -> slice:
+        """Where consecutive layers lie in the flat vector."""
+        last = self.layers[layers[-1]]
+        return slice(self.layers[layers[0]].start, last.start + last.count)
+
+    def cut(self, start: int, count: int) -> list[Piece]:
+        """The range, cut where parameters end."""
+        pieces = []
+        for number, entry in enumerate(self.entries):
+            begin = max(start, entry.start)
+            end = min(start + count, entry.start + entry.count)
+            if begin < end:
+                pieces.append(Piece(begin, end - begin, number))
+        return pieces
+
+    def not_finite(self, start: int, values: torch.Tensor) -> set[str]:
+        """Names of the parameters with NaN or infinity among ``values``, the elements from ``start`` on of a flat vector."""
+        finite = torch.isfinite(values)
+        if finite.all():
+            return set()
+        pieces = self.cut(start, len(values))
+        return {
+            self.entries[p.number].name for p in pieces if not finite[p.start - start : p.start - start + p.count].all()
+        }

@@ -1,0 +1,109 @@
+"""What all ranks do with a bucket of a flat vector, such as adding their gradients up."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from sparkdl_comm.collectives.group import CollectiveGroup
+from sparkdl_comm.collectives.plan import Kind, Operation
+from sparkdl_comm.errors import SparkdlCommError
+from sparkdl_comm.gang.control import VERDICT_SECONDS
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.strategies.base import Stopwatch
+
+
+class Pending(NamedTuple):
+    """An exchange of the elements ``start`` to ``stop`` that was begun.
+
+    ``wait()`` returns when they are final on this rank, or raises why they cannot be.
+    """
+
+    start: int
+    stop: int
+    wait: Callable[[], object]
+
+
+class BucketExchange(ABC):
+    """One rank's part. Buckets are ranges of one flat vector, float32, which the exchange changes in place.
+
+    A gradient that is -0.0 on all ranks must be -0.0 afterwards: no rank used that parameter (see ``space/flat.py``).
+
+    The order of the calls, which is the same on all ranks::
+
+        prepare                 once, with all buckets
+        load_state              where training goes on from a checkpoint
+        for each step:
+            start               for each bucket, whose elements are then the exchange's until its wait returns
+            wait                of each Pending, in any order
+        state                   between steps, where a checkpoint is written
+    """
+
+    @abstractmethod
+    def prepare(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Connects, and works out, what the exchange of these ranges needs. Others may be started too, but begin later."""
+
+    @abstractmethod
+    def start(self, start: int, stop: int) -> Pending:
+        """Begins the exchange of a range, and counts the bytes that come to this rank for it."""
+
+    def state(self) -> dict[str, Any]:
+        """What this rank keeps from step to step, such as what compression left out; as :meth:`Strategy.state`."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - most exchanges keep nothing
+        """What :meth:`state` returned on the rank of the same number in a gang of the same size."""
+
+
+class CollectiveExchange(BucketExchange):
+    """Every bucket takes part as a whole in one collective of ``operation`` (sum, root 0) by ``group``.
+
+    :param vector: the flat vector, on the group's device.
+    :param watch: is told of the bytes: those that are combined with this rank's own as pushed, others as pulled.
+    """
+
+    def __init__(
+        self, gang: Gang, group: CollectiveGroup, operation: Operation, vector: torch.Tensor, watch: Stopwatch
+    ) -> None:
+        self._gang, self._group, self._operation, self._vector, self._watch = gang, group, operation, vector, watch
+        self._counted: dict[int, dict[str, int]] = {}
+
+    def prepare(self, ranges: Sequence[tuple[int, int]]) -> None:
+        for start, stop in ranges:
+            self._group.prepare(self._operation, stop - start, self._vector.dtype)
+
+    def start(self, start: int, stop: int) -> Pending:
+        with self._typed():
+            work = self._group.start(self._operation, self._vector[start:stop])
+        for way, nbytes in self._arriving(stop - start).items():
+            self._watch.bytes[way] += nbytes
+
+        def wait() -> None:
+            with self._typed():
+                work.wait()
+
+        return Pending(start, stop, wait)
+
+    def _arriving(self, count: int) -> dict[str, int]:
+        """Bytes that come to this rank: to be combined with its own, and complete ones."""
+        if count not in self._counted:
+            nbytes = self._counted[count] = {"push": 0, "pull": 0}
+            prepared = self._group.prepare(self._operation, count, self._vector.dtype)
+            for step in prepared.plan.program(self._group.place).steps:
+                if step.kind is not Kind.SEND:
+                    way = "push" if step.kind is Kind.COMBINE else "pull"
+                    nbytes[way] += self._vector.element_size() * (step.stop - step.start)
+        return self._counted[count]
+
+    @contextlib.contextmanager
+    def _typed(self) -> Iterator[None]:
+        """Raises the gang's failure, if there is one, instead of what it looks like from here."""
+        try:
+            yield
+        except SparkdlCommError:
+            self._gang.check(VERDICT_SECONDS)
+            raise
