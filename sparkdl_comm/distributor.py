@@ -16,12 +16,12 @@ from sparkdl_comm.errors import ConfError, InputError
 from sparkdl_comm.gang.process_group import BACKENDS
 from sparkdl_comm.gang.values import unpack
 from sparkdl_comm.job import session, slots
+from sparkdl_comm.job.admission import ADMISSION
 from sparkdl_comm.job.function import FunctionSpec, Script, make_function_fn
 from sparkdl_comm.job.interrupt import interruptible
 from sparkdl_comm.job.launch import run_gang, run_tasks
 from sparkdl_comm.job.local import HOST, run_locally
 from sparkdl_comm.job.slot_watch import SlotWatch
-from sparkdl_comm.job.turns import TURNS
 from sparkdl_comm.ml import ingredients
 
 
@@ -134,7 +134,7 @@ class CommDistributor:
         session.tell_clear(spark, "what ranks send each other, what they print, and what train_fn returns")
         spec = dataclasses.replace(spec, world=world)
         partitions = spark.range(0, world, 1, numPartitions=world) if rows is None else rows.repartition(world)
-        with TURNS.turn(world, slots.slots_now(spark), conf.turn_timeout):
+        with ADMISSION.admitted(world, slots.slots_now(spark), conf.turn_timeout):
             return _gang(
                 spec,
                 lambda spec: run_tasks(partitions, make_function_fn(spec)),

@@ -189,8 +189,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             return self._train(dataset)
 
     def _train(self, dataset: DataFrame) -> TorchModel:
+        from sparkdl_comm.job.admission import ADMISSION
         from sparkdl_comm.job.launch import launch
-        from sparkdl_comm.job.turns import TURNS
         from sparkdl_comm.optim import elementwise
         from sparkdl_comm.strategies.registry import strategy_class
 
@@ -259,7 +259,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             labels=ingredients.class_labels(loss, rows.targets),
             checkpoints=checkpoints,
         )
-        with RunLog.of(self) as log, TURNS.turn(world, slots.slots_now(spark), conf.turn_timeout):
+        with RunLog.of(self) as log, ADMISSION.admitted(world, slots.slots_now(spark), conf.turn_timeout):
             tensors, reports, restarts = launch(data, spec, session.driver_host(spark, conf), log.progress)
             summary = {**summarize(reports, conf.strategy, world), "restarts": restarts}
             log.history(summary["history"])
