@@ -35,7 +35,7 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.cut import Countdown
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.gate import ParameterGate, can_gate
+from sparkdl_comm.space.wait_on_use import WaitOnUse, can_wait_on_use
 from sparkdl_comm.strategies.base import Strategy, register
 from sparkdl_comm.strategies.ps.batching import Batching, policies
 from sparkdl_comm.strategies.ps.bridge import PROTOCOL, Bridge
@@ -86,7 +86,7 @@ class ParameterServer(Strategy):
         memory.bind()
         self._shard = memory.shard(make_optimizer)
         self.optimizer = self._shard.optimizer
-        self._gate = ParameterGate(model, self._need, self._open) if can_gate(model.module) else None
+        self._wait_on_use = WaitOnUse(model, self._need, self._open) if can_wait_on_use(model.module) else None
         # A GPU computes behind the host's back: what needs a profile stays at one batch.
         self._profiler = None if self._on_gpu else self._batching.profiler
         self._batch_trace = BatchTrace(self.trace)
@@ -108,7 +108,7 @@ class ParameterServer(Strategy):
         self._measuring = self._profiler is not None
         if self._profiler is not None:
             self._profiler.iteration()
-        if self._gate is None or len(self._pulls) == 1:
+        if self._wait_on_use is None or len(self._pulls) == 1:
             self.before_forward()
 
     def before_forward(self) -> None:
@@ -118,13 +118,13 @@ class ParameterServer(Strategy):
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
         self._batch_trace.begin(self._pulls)
-        if self._gate is None or self._open():
+        if self._wait_on_use is None or self._open():
             yield
             self._batch_trace.done("forward batch", len(self._pulls))
             return
         if self._profiler is not None:
             self._profiler.forward.begin()
-        with self._gate:
+        with self._wait_on_use:
             yield
         if self._profiler is not None:
             self._profiler.forward.end()
