@@ -1,6 +1,6 @@
 """Parameters as memory.
 
 ``flat.py`` binds a module to two flat vectors, of values and of gradients. In parts: ``buckets.py`` finds out when a
-part of the gradient is complete, ``cut.py`` counts what is outstanding, ``wait_on_use.py`` has forward wait for
+part of the gradient is complete, ``layer_buckets.py`` counts what is outstanding, ``wait_on_use.py`` has forward wait for
 parameters that are not here yet. What is no parameter: ``buffers.py``, ``module_state.py``, ``sync_batch_norm.py``.
 """
