@@ -24,7 +24,7 @@ from typing import Any
 
 from sparkdl_comm.errors import GangError, ProtocolError, SparkdlCommError
 from sparkdl_comm.gang.failure import MAX_JSON, Failure
-from sparkdl_comm.gang.handshake import Clock, FrameBuffer, encode_frame
+from sparkdl_comm.gang.frames import Clock, FrameBuffer, encode_frame
 from sparkdl_comm.gang.listen import Door
 
 MAX_FRAME = MAX_JSON + 1024

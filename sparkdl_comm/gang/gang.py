@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
-from sparkdl_comm.gang import handshake, listen
+from sparkdl_comm.gang import frames, handshake, listen
 from sparkdl_comm.gang.control import VERDICT_SECONDS, Control
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY, Clock
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 from sparkdl_comm.gang.listen import MAX_HELLO, RAILS_KEY, Door
 from sparkdl_comm.gang.members import Exchange, Member, Rail, listed, meet
 from sparkdl_comm.gang.store import GangStore, StoreService
@@ -166,7 +166,7 @@ class Gang:
             raise type(exc)(f"{where}: {exc.message}") from exc
         hello = {"kind": kind, "rank": self.rank, "epoch": self.epoch}
         try:
-            handshake.send_frame(sock, hello, MAX_HELLO, deadline, self._clock)
+            frames.send_frame(sock, hello, MAX_HELLO, deadline, self._clock)
         except (SparkdlCommError, OSError) as exc:
             sock.close()
             raise RankLostError(f"{where}: {exc}", rank=rank) from exc
@@ -244,7 +244,7 @@ class Gang:
             handler(sock, rank)
             return
         message = {"type": "refused", "reason": refusal}
-        handshake.send_frame(sock, message, MAX_HELLO, self._clock() + 1.0, self._clock)
+        frames.send_frame(sock, message, MAX_HELLO, self._clock() + 1.0, self._clock)
         raise GangError(f"refused: {refusal}")
 
     def _await_all(self, deadline: float, timeout: float) -> None:

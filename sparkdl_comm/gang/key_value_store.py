@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, SparkdlCommError
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY
+from sparkdl_comm.gang.frames import TIMEOUT_KEY
 
 #: Bytes of one value, and of all of them.
 MAX_VALUE = 4 << 20

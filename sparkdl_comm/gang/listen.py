@@ -17,8 +17,9 @@ from typing import Any
 import psutil
 
 from sparkdl_comm.errors import ConfError, SparkdlCommError
-from sparkdl_comm.gang import handshake
-from sparkdl_comm.gang.handshake import Address, Clock
+from sparkdl_comm.gang import frames, handshake
+from sparkdl_comm.gang.frames import Clock
+from sparkdl_comm.gang.handshake import Address
 
 NIC_KEY = "spark.sparkdl.comm.nic"
 HOST_KEY = "spark.sparkdl.comm.driver.host"
@@ -246,7 +247,7 @@ class Door:
         try:
             try:
                 handshake.accept(sock, self._secret, deadline, self._clock)
-                hello = handshake.recv_frame(sock, MAX_HELLO, deadline, self._clock)
+                hello = frames.recv_frame(sock, MAX_HELLO, deadline, self._clock)
             finally:
                 self._seats.release()
             self._on_guest(sock, hello)

@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import Store  # torch.distributed.Store, by the 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError
 from sparkdl_comm.gang.control import VERDICT_SECONDS
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.handshake import Clock, encode_frame, hang_up, recv_frame, recv_into, send_all
+from sparkdl_comm.gang.frames import Clock, encode_frame, hang_up, recv_frame, recv_into, send_all
 from sparkdl_comm.gang.key_value_store import MAX_TOTAL, MAX_VALUE, MAX_WAIT, Request, Table
 from sparkdl_comm.gang.listen import VISIT_SECONDS
 from sparkdl_comm.gang.tensors import STALL_SECONDS, pieces

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from sparkdl_comm.errors import DeadlineError, GangError
-from sparkdl_comm.gang import handshake, listen
+from sparkdl_comm.gang import frames, handshake, listen
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.handshake import Address, Clock, encode_frame, recv_frame, send_frame
+from sparkdl_comm.gang.frames import Clock, encode_frame, recv_frame, send_frame
+from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.gang.tensors import MAX_HEADER, STALL_SECONDS, describe, pieces, raw
 from sparkdl_comm.job.driver_listener import KIND
 
@@ -161,7 +162,7 @@ class DriverClient:
             return
         deadline = self._clock() + 1.0
         try:
-            handshake.send_all(self._sock, bytes(self._rest), deadline, self._clock)
+            frames.send_all(self._sock, bytes(self._rest), deadline, self._clock)
             self._rest.clear()
             send_frame(self._sock, message, MAX_HEADER, deadline, self._clock)
         except OSError as exc:
@@ -174,4 +175,4 @@ class DriverClient:
 
     def _send(self, view: memoryview) -> None:
         for piece in pieces(view):
-            handshake.send_all(self._sock, piece, self._clock() + self._stall, self._clock)
+            frames.send_all(self._sock, piece, self._clock() + self._stall, self._clock)

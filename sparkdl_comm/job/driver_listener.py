@@ -22,9 +22,10 @@ import psutil
 import torch
 
 from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, RankLostError, SparkdlCommError
-from sparkdl_comm.gang import handshake, listen
+from sparkdl_comm.gang import frames, listen
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY, Address, Clock, hang_up, recv_frame, send_frame
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, hang_up, recv_frame, send_frame
+from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.gang.tensors import MAX_HEADER, STALL_SECONDS, allocate, pieces, raw
 from sparkdl_comm.job import rendezvous
 
@@ -195,7 +196,7 @@ class DriverListener:
                     for piece in pieces(raw(tensor)):
                         if self._sock is not sock:  # the kernel takes more even after `hang_up`
                             raise GangError("the driver waits for this model no longer")
-                        handshake.recv_into(sock, piece, clock() + STALL_SECONDS, clock)
+                        frames.recv_into(sock, piece, clock() + STALL_SECONDS, clock)
                         crc = zlib.crc32(piece, crc)
                 if recv_frame(sock, 64, clock() + STALL_SECONDS, clock) != {"crc32": crc}:
                     raise GangError(

@@ -19,7 +19,7 @@ from typing import Any
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError, SparkdlCommError
 from sparkdl_comm.gang.failure import MAX_JSON, Failure
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY, Clock, encode_frame, recv_exact, recv_frame, send_all, send_frame
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, encode_frame, recv_exact, recv_frame, send_all, send_frame
 from sparkdl_comm.gang.listen import HOST_KEY, MAX_HELLO, VISIT_SECONDS
 from sparkdl_comm.gang.members import listed
 

@@ -23,8 +23,8 @@ import torch.distributed as dist
 from torch import nn
 
 from sparkdl_comm.errors import DeadlineError, GangError, ModelError
+from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY
 from sparkdl_comm.gang.process_group import BACKENDS, bind_to_nic
 from sparkdl_comm.gang.torch_errors import peer_late
 

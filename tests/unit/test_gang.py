@@ -9,7 +9,7 @@ import time
 import pytest
 
 from sparkdl_comm.errors import AuthenticationError, ConfError, DeadlineError, GangError, InputError, RankLostError
-from sparkdl_comm.gang import handshake
+from sparkdl_comm.gang import frames, handshake
 from sparkdl_comm.gang.gang import Gang
 from tests.unit.gang_helpers import (
     SECONDS,
@@ -30,10 +30,10 @@ def visit(gang: Gang, hello: dict) -> dict:
     deadline = time.monotonic() + SECONDS
     address = (gang.members[0].host, gang.members[0].port)
     with handshake.connect(address, SECRET, deadline) as sock:
-        handshake.send_frame(sock, hello, 4096, deadline)
-        answer = handshake.recv_frame(sock, 4096, deadline)
+        frames.send_frame(sock, hello, 4096, deadline)
+        answer = frames.recv_frame(sock, 4096, deadline)
         with pytest.raises(ConnectionError):  # and it hangs up
-            handshake.recv_exact(sock, 1, deadline)
+            frames.recv_exact(sock, 1, deadline)
     return answer
 
 
@@ -273,14 +273,14 @@ def test_serve_and_dial():
         done = threading.Event()
 
         def handler(sock: socket.socket, rank: int) -> None:
-            seen.append((rank, handshake.recv_frame(sock, 100, time.monotonic() + SECONDS)))
+            seen.append((rank, frames.recv_frame(sock, 100, time.monotonic() + SECONDS)))
             sock.close()
             done.set()
 
         gangs[1].serve("ring", handler)
         deadline = time.monotonic() + SECONDS
         with gangs[2].dial(1, "ring", deadline) as sock:
-            handshake.send_frame(sock, {"hi": 1}, 100, deadline)
+            frames.send_frame(sock, {"hi": 1}, 100, deadline)
             assert done.wait(SECONDS)
         assert seen == [(2, {"hi": 1})]
         gangs[1].close()

@@ -26,7 +26,7 @@ from sparkdl_comm.errors import (
     RankLostError,
     SparkdlCommError,
 )
-from sparkdl_comm.gang import handshake
+from sparkdl_comm.gang import frames, handshake
 from sparkdl_comm.job import rendezvous
 from sparkdl_comm.job.driver_listener import DriverListener
 from sparkdl_comm.job.task import RankTask
@@ -202,8 +202,8 @@ def test_a_registration_too_long_or_damaged_is_not_read(frame):
     with listen(2) as listener:
         with connect(listener) as sock:
             deadline = time.monotonic() + SECONDS
-            handshake.send_frame(sock, {"kind": rendezvous.KIND, "epoch": EPOCH, "rank": 0}, 4096, deadline)
-            handshake.send_all(sock, frame, deadline)
+            frames.send_frame(sock, {"kind": rendezvous.KIND, "epoch": EPOCH, "rank": 0}, 4096, deadline)
+            frames.send_all(sock, frame, deadline)
             assert hangs_up(sock)
         with Ranks(listener, 2, [0, 1]) as ranks:  # its place is free
             assert ranks.of[0].result(SECONDS) == ["I am 0", "I am 1"]
@@ -212,9 +212,9 @@ def test_a_registration_too_long_or_damaged_is_not_read(frame):
 def test_a_registration_that_is_none():
     with listen(1) as listener, connect(listener) as sock:
         deadline = time.monotonic() + SECONDS
-        handshake.send_frame(sock, {"kind": rendezvous.KIND, "epoch": EPOCH, "rank": 0}, 4096, deadline)
-        handshake.send_frame(sock, {"text": 1}, 4096, deadline)
-        assert handshake.recv_frame(sock, 1 << 20, deadline)["failure"]["error"] == ProtocolError.__name__
+        frames.send_frame(sock, {"kind": rendezvous.KIND, "epoch": EPOCH, "rank": 0}, 4096, deadline)
+        frames.send_frame(sock, {"text": 1}, 4096, deadline)
+        assert frames.recv_frame(sock, 1 << 20, deadline)["failure"]["error"] == ProtocolError.__name__
 
 
 def task_of(rank: int, world: int, address: tuple[str, int]) -> RankTask:

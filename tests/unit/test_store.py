@@ -14,8 +14,8 @@ import torch.distributed as dist
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankFailedError, RankLostError
 from sparkdl_comm.gang.exchange import gather_tensors
 from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.gang.frames import send_frame
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.handshake import send_frame
 from sparkdl_comm.gang.key_value_store import MAX_VALUE, Table
 from sparkdl_comm.gang.store import StoreService
 from tests.unit.gang_helpers import SECONDS, Crew, gang_of, hangs_up

@@ -27,7 +27,7 @@ from sparkdl_comm.collectives.engine.job import Channel, Job, Prepared
 from sparkdl_comm.collectives.engine.rail import PATIENCE, Rail
 from sparkdl_comm.collectives.plan import Kind, Plan
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY, Clock
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 
 #: Gives authenticated, non-blocking sockets for the channels; both ends ask for the same ones.
 Connect = Callable[[Iterable[Channel]], Mapping[Channel, socket.socket]]

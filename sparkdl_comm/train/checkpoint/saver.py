@@ -24,8 +24,8 @@ import torch
 from sparkdl_comm.errors import DeadlineError, InputError, PersistenceError
 from sparkdl_comm.gang import values
 from sparkdl_comm.gang.exchange import gather_json
+from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY
 from sparkdl_comm.train.checkpoint.checkpoint_folder import CheckpointFolder, Tensors
 from sparkdl_comm.train.checkpoint.storage import Folder
 from sparkdl_comm.train.loop.training_loop import TrainingLoop

@@ -20,9 +20,9 @@ from sparkdl_comm.errors import (
     ProtocolError,
     RankLostError,
 )
-from sparkdl_comm.gang import handshake
+from sparkdl_comm.gang import frames
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.handshake import send_frame
+from sparkdl_comm.gang.frames import send_frame
 from sparkdl_comm.gang.tensors import DTYPES, describe, raw
 from sparkdl_comm.job.driver_client import DriverClient
 from sparkdl_comm.job.driver_listener import DriverListener
@@ -89,7 +89,7 @@ def test_large_tensors(listener):
 
 def test_a_byte_of_the_tensors_that_is_another_one(listener, monkeypatch):
     """TCP's checksum lets one of 65,536 errors pass."""
-    plain = handshake.send_all
+    plain = frames.send_all
 
     def spoil(sock, data, *more):
         if len(data) == 4096:
@@ -97,7 +97,7 @@ def test_a_byte_of_the_tensors_that_is_another_one(listener, monkeypatch):
             data[1000] ^= 1
         plain(sock, data, *more)
 
-    monkeypatch.setattr(handshake, "send_all", spoil)
+    monkeypatch.setattr(frames, "send_all", spoil)
     with connect(listener) as client, pytest.raises(GangError, match="went away, or refused"):
         client.send_tensors({"w": torch.ones(1024)})
     with pytest.raises(GangError, match="other bytes"):
@@ -220,7 +220,7 @@ def test_rank_0_vanishes_in_the_middle_of_a_tensor(listener):
     client = connect(listener)
     header = {"type": "tensors", **describe({"w": torch.ones(1000)})}
     send_frame(client._sock, header, 1 << 20, soon())
-    handshake.send_all(client._sock, bytes(100), soon())
+    frames.send_all(client._sock, bytes(100), soon())
     client._sock.close()
     with pytest.raises(RankLostError):
         listener.tensors(soon())
@@ -253,7 +253,7 @@ def test_wrong_header(listener, header):
     with pytest.raises(GangError):
         listener.tensors(soon())
     with pytest.raises(ConnectionError):  # and it hangs up
-        handshake.recv_exact(client._sock, 1, soon())
+        frames.recv_exact(client._sock, 1, soon())
     client.close()
 
 
