@@ -1,8 +1,8 @@
 """The control plane of a gang: one thread per rank that watches its connections and settles which failure was
 first.
 
-A star around rank 0. Frames: `go` (0 -> all: everybody is in), `failure` (a rank -> 0: a report; 0 -> all:
-the verdict), `leave` (I close on purpose; the EOF that follows is no failure), `refused` (0 -> a visitor).
+A star around rank 0. Frames: `go` (0 -> all: everybody is in), `failure` (a rank -> 0: a report; 0 -> all: the verdict),
+`leave` (I close on purpose; the EOF that follows is no failure), `refused` (0 -> a peer that it does not take in).
 
 Rank 0 decides, so that all ranks name the same failure: the first report that is not secondary. A secondary
 one ("my peer vanished") is held back for HOLD_SECONDS, because it often arrives before the EOF of the rank
@@ -23,9 +23,9 @@ from dataclasses import asdict
 from typing import Any
 
 from sparkdl_comm.errors import GangError, ProtocolError, SparkdlCommError
+from sparkdl_comm.gang.acceptor import Acceptor
 from sparkdl_comm.gang.failure import MAX_JSON, Failure
 from sparkdl_comm.gang.frames import Clock, FrameBuffer, encode_frame
-from sparkdl_comm.gang.listen import Door
 
 MAX_FRAME = MAX_JSON + 1024
 HOLD_SECONDS = 1.0
@@ -51,13 +51,13 @@ class _Peer:
 class Control:
     """The control thread of one rank. `failure` is written once; `changed` is notified then, and on `go`."""
 
-    def __init__(self, rank: int, world: int, doors: Sequence[Door], clock: Clock = time.monotonic) -> None:
+    def __init__(self, rank: int, world: int, acceptors: Sequence[Acceptor], clock: Clock = time.monotonic) -> None:
         self.rank = rank
         self.world = world
         self.changed = threading.Condition()
         self.failure: Failure | None = None
         self.go = False
-        self._doors = doors
+        self._acceptors = acceptors
         self._clock = clock
         self._callbacks: list[Callable[[Failure], None]] = []
         self._peers: dict[int, _Peer] = {}
@@ -70,8 +70,8 @@ class Control:
         self._wake_out.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._drain)
-        for door in doors:
-            self._selector.register(door.sock, selectors.EVENT_READ, door.admit)
+        for acceptor in acceptors:
+            self._selector.register(acceptor.sock, selectors.EVENT_READ, acceptor.accept)
         self._thread = threading.Thread(target=self._run, name=f"sparkdl-gang-{rank}", daemon=True)
         self._thread.start()
 
@@ -140,7 +140,7 @@ class Control:
     def sockets(self) -> list[Any]:
         """Everything with a file descriptor, for a forked child to close."""
         peers = [peer.sock for peer in list(self._peers.values())]
-        return [*peers, *(door.sock for door in self._doors), self._wake_in, self._wake_out, self._selector]
+        return [*peers, *(acceptor.sock for acceptor in self._acceptors), self._wake_in, self._wake_out, self._selector]
 
     # ---- the control thread
 
@@ -160,8 +160,8 @@ class Control:
             for peer in list(self._peers.values()):
                 self._forget(peer)
             self._selector.close()
-            for door in self._doors:
-                door.close()
+            for acceptor in self._acceptors:
+                acceptor.close()
             self._wake_in.close()
             self._wake_out.close()
 

@@ -21,11 +21,12 @@ from typing import Any
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
 from sparkdl_comm.gang import frames, handshake, listen
+from sparkdl_comm.gang.acceptor import MAX_HELLO, Acceptor
 from sparkdl_comm.gang.control import VERDICT_SECONDS, Control
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
-from sparkdl_comm.gang.listen import MAX_HELLO, RAILS_KEY, Door
-from sparkdl_comm.gang.members import Exchange, Member, Rail, listed, meet
+from sparkdl_comm.gang.listen import RAILS_KEY
+from sparkdl_comm.gang.members import Exchange, Member, Rail, gather_members, listed
 from sparkdl_comm.gang.store import GangStore, StoreService
 
 #: How much longer than rank 0 the others wait, for rank 0's word on who is missing.
@@ -88,16 +89,16 @@ class Gang:
         gang.host = listen.choose_address(host, nic)
         gang._bind_ip = gang.host if nic is not None else None
         addresses = [listen.choose_address(host, rail, RAILS_KEY) for rail in rails] or [gang.host]
-        doors = {ip: Door(ip, ports, secret, gang._guest, clock) for ip in {gang.host, *addresses}}
-        gang._control = Control(rank, world, list(doors.values()), clock)
+        acceptors = {ip: Acceptor(ip, ports, secret, gang._on_peer, clock) for ip in {gang.host, *addresses}}
+        gang._control = Control(rank, world, list(acceptors.values()), clock)
         gang._store = StoreService(rank, world, serve=gang.serve, dial=gang.dial, check=gang.check, clock=clock)
         gang._control.on_failure(gang._store.fail)
         _forget_in_children(gang)
-        port = {ip: door.address[1] for ip, door in doors.items()}
+        port = {ip: acceptor.address[1] for ip, acceptor in acceptors.items()}
         mine = tuple(Rail(ip, listen.network_of(ip), port[ip]) for ip in addresses)
         me = Member(rank, gang.host, listen.nics_to_advertise(gang.host), port[gang.host], mine, payload or {})
         try:
-            gang.members = meet(me, world, epoch, exchange)
+            gang.members = gather_members(me, world, epoch, exchange)
             if rank != 0:
                 gang._control.add_peer(0, gang.dial(0, CONTROL, deadline))
             gang._await_all(deadline, timeout)
@@ -220,9 +221,9 @@ class Gang:
         self._control.stop(leave)
         self._store.close()
 
-    def _guest(self, sock: socket.socket, hello: dict[str, Any]) -> None:
-        """A visitor who knows the secret: from this epoch, and whom we do not have yet? Runs in its own
-        thread."""
+    def _on_peer(self, sock: socket.socket, hello: dict[str, Any]) -> None:
+        """A peer that knows the secret has connected: takes it in if it is of this epoch, and not here yet. Runs in the
+        connection's thread."""
         kind, rank = hello.get("kind"), hello.get("rank")
         with self._control.changed:
             handler = self._handlers.get(kind) if isinstance(kind, str) else None

@@ -1,4 +1,5 @@
-"""Rank 0's table behind the gang's store: keys, values, and threads that wait for keys."""
+"""The in-memory key-value store at rank 0, behind the gang's torch.distributed stores, and the threads that wait for its
+keys."""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ class _Gathering:
     taken: int = 0
 
 
-class Table:
-    """The keys and values."""
+class KeyValueStore:
+    """Keys and values of all ranks. Thread-safe: each request is answered in the thread of its connection, where it may
+    wait."""
 
     def __init__(self, world: int) -> None:
         self._world = world
@@ -162,7 +164,7 @@ class Table:
             self._total -= sum(map(len, given.values()))
         return {"values": [given[other] for other in range(self._world)]}
 
-    _operations: dict[str, Callable[[Table, list[str], list[bytes], Request], Request]] = {
+    _operations: dict[str, Callable[[KeyValueStore, list[str], list[bytes], Request], Request]] = {
         "set": _set,
         "get": _get,
         "wait": _wait,

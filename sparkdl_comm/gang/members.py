@@ -1,4 +1,4 @@
-"""The members of a gang, and the one exchange by which they learn of each other."""
+"""The members of a gang, and the all-gather by which they learn of each other at the rendezvous."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkdl_comm.errors import GangError, InputError, ProtocolError
 
-#: Gives every rank's text, by rank, for this one's; has a deadline of its own.
+#: The rendezvous: takes this rank's text, returns every rank's, by rank. It has a deadline of its own.
 Exchange = Callable[[str], list[str]]
 
 
@@ -35,8 +35,8 @@ class Member:
     payload: dict[str, Any]
 
 
-def meet(me: Member, world: int, epoch: str, exchange: Exchange) -> tuple[Member, ...]:
-    """All members, by rank, `exchange` called once.
+def gather_members(me: Member, world: int, epoch: str, exchange: Exchange) -> tuple[Member, ...]:
+    """All members, by rank: every rank gives itself to the one call of `exchange`, and gets all.
 
     Raises InputError (the payload is no JSON), GangError (ranks that do not make a gang of this epoch), and what `exchange`
     does.

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from sparkdl_comm.errors import DeadlineError, GangError
-from sparkdl_comm.gang import frames, handshake, listen
+from sparkdl_comm.gang import frames, handshake
+from sparkdl_comm.gang.acceptor import MAX_HELLO
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import Clock, encode_frame, recv_frame, send_frame
 from sparkdl_comm.gang.handshake import Address
@@ -58,7 +59,7 @@ class DriverClient:
         deadline = clock() + timeout
         sock = handshake.connect(address, secret, deadline, bind_ip, clock)
         try:
-            send_frame(sock, {"kind": KIND, "epoch": epoch}, listen.MAX_HELLO, deadline, clock)
+            send_frame(sock, {"kind": KIND, "epoch": epoch}, MAX_HELLO, deadline, clock)
             recv_frame(sock, 64, deadline, clock)
         except BaseException as exc:
             sock.close()

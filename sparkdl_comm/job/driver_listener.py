@@ -23,6 +23,7 @@ import torch
 
 from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, RankLostError, SparkdlCommError
 from sparkdl_comm.gang import frames, listen
+from sparkdl_comm.gang.acceptor import HANDSHAKE_SECONDS, Acceptor
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, hang_up, recv_frame, send_frame
 from sparkdl_comm.gang.handshake import Address
@@ -80,9 +81,9 @@ class DriverListener:
         self._failure: Failure | None = None
         ip, told = listen.driver_addresses(host, bind)
         self._rendezvous = rendezvous.Rendezvous(world, timeout, clock)
-        self._door = listen.Door(ip, ports, secret, self._guest, clock)
+        self._acceptor = Acceptor(ip, ports, secret, self._on_peer, clock)
         #: For the ranks.
-        self.address: Address = (told, self._door.address[1])
+        self.address: Address = (told, self._acceptor.address[1])
         self._wake_in, self._wake_out = socket.socketpair()
         self._thread = threading.Thread(target=self._accept, name="sparkdl-driver", daemon=True)
         self._thread.start()
@@ -138,15 +139,15 @@ class DriverListener:
 
     def _accept(self) -> None:
         poll = select.poll()
-        poll.register(self._door.sock, select.POLLIN)
+        poll.register(self._acceptor.sock, select.POLLIN)
         poll.register(self._wake_out, select.POLLIN)
         while not self._closed:
             poll.poll(60_000)
-            self._door.admit()  # does nothing if there is nobody
-        self._door.close()
+            self._acceptor.accept()  # does nothing if there is nobody
+        self._acceptor.close()
         self._wake_out.close()
 
-    def _guest(self, sock: socket.socket, hello: dict[str, Any]) -> None:
+    def _on_peer(self, sock: socket.socket, hello: dict[str, Any]) -> None:
         kind, epoch = hello.get("kind"), hello.get("epoch")
         known = kind in (KIND, rendezvous.KIND)
         with self._changed:
@@ -165,7 +166,7 @@ class DriverListener:
             self._epoch, self._taken, self._sock = epoch, True, sock
         try:
             # So that rank 0 knows at once whether it was taken.
-            send_frame(sock, {"type": "welcome"}, 64, self._clock() + listen.VISIT_SECONDS, self._clock)
+            send_frame(sock, {"type": "welcome"}, 64, self._clock() + HANDSHAKE_SECONDS, self._clock)
             self._receive(sock)
             error: SparkdlCommError = GangError("rank 0 closed its channel without having sent the model")
         except SparkdlCommError as exc:

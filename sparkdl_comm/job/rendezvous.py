@@ -18,9 +18,10 @@ from dataclasses import asdict
 from typing import Any
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError, SparkdlCommError
+from sparkdl_comm.gang.acceptor import HANDSHAKE_SECONDS, MAX_HELLO
 from sparkdl_comm.gang.failure import MAX_JSON, Failure
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, encode_frame, recv_exact, recv_frame, send_all, send_frame
-from sparkdl_comm.gang.listen import HOST_KEY, MAX_HELLO, VISIT_SECONDS
+from sparkdl_comm.gang.listen import HOST_KEY
 from sparkdl_comm.gang.members import listed
 
 #: Of the hello.
@@ -52,10 +53,10 @@ class Rendezvous:
         Raises GangError (refused), ProtocolError (its registration), DeadlineError, ConnectionError.
         """
         with sock:
-            registration = recv_frame(sock, MAX_REGISTRATION, self._clock() + VISIT_SECONDS, self._clock)
+            registration = recv_frame(sock, MAX_REGISTRATION, self._clock() + HANDSHAKE_SECONDS, self._clock)
             refusal = self._register(sock, hello.get("rank"), registration.get("text"))
             answer = self._await_answer(sock, hello["rank"]) if refusal is None else _failed(refusal)
-            send_all(sock, answer, self._clock() + VISIT_SECONDS, self._clock)
+            send_all(sock, answer, self._clock() + HANDSHAKE_SECONDS, self._clock)
         if refusal is not None:
             raise refusal
 

@@ -320,8 +320,8 @@ def test_where_it_cannot_listen(listener):
 def test_a_driver_that_executors_reach_by_another_address(seen):
     """By a forwarded port of a NAT, say; here a name stands for it, which rank 0 resolves."""
     with DriverListener("198.51.100.7", None, SECRET, seen.append, epoch="e", bind="127.0.0.1") as listener:
-        assert listener.address == ("198.51.100.7", listener._door.address[1])
-        assert listener._door.address[0] == "127.0.0.1"
+        assert listener.address == ("198.51.100.7", listener._acceptor.address[1])
+        assert listener._acceptor.address[0] == "127.0.0.1"
         task = RankTask(spec_of(("localhost", listener.address[1])), SimpleNamespace(partitionId=lambda: 0))
         with closing(task), ExitStack() as stack:
             assert task.connect_driver(stack).progress({"step": 1})
@@ -355,7 +355,7 @@ def test_close_ends_the_threads(seen):
     listener.close()
     client.close()
     client.close()
-    names = ("sparkdl-driver", "sparkdl-visitor")
+    names = ("sparkdl-driver", "sparkdl-handshake")
     assert wait_for(lambda: not [thread for thread in threading.enumerate() if thread.name in names])
 
 

@@ -26,7 +26,7 @@ from tests.unit.gang_helpers import (
 
 
 def visit(gang: Gang, hello: dict) -> dict:
-    """What rank 0 answers to a visitor who knows the secret."""
+    """What rank 0 answers to a peer that knows the secret."""
     deadline = time.monotonic() + SECONDS
     address = (gang.members[0].host, gang.members[0].port)
     with handshake.connect(address, SECRET, deadline) as sock:

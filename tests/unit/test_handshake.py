@@ -26,7 +26,7 @@ def listener():
 
 
 class Server:
-    """Accepts one visitor in a thread; `error` is what the handshake raised."""
+    """Accepts one connection in a thread; `error` is what the handshake raised."""
 
     def __init__(self, listener: socket.socket, secret: bytes = SECRET, seconds: float = 20.0) -> None:
         self.error: BaseException | None = None

@@ -74,8 +74,8 @@ class Ranks:
         return error
 
 
-def visitors() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "sparkdl-visitor"]
+def handshakes() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "sparkdl-handshake"]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -83,7 +83,7 @@ def test_they_come_in_any_order(order):
     with listen(3) as listener, Ranks(listener, 3, order) as ranks:
         for rank in range(3):
             assert ranks.of[rank].result(SECONDS) == ["I am 0", "I am 1", "I am 2"]
-        assert wait_for(lambda: not visitors())  # no connection is kept
+        assert wait_for(lambda: not handshakes())  # no connection is kept
 
 
 def test_nobody_is_told_before_the_last_has_come():
@@ -153,7 +153,7 @@ def test_a_driver_that_gives_up():
         error = ranks.error(1)
     assert isinstance(error, GangError)
     assert "gave the run up before ranks 0, 2 of 3" in str(error)
-    assert wait_for(lambda: not visitors())
+    assert wait_for(lambda: not handshakes())
 
 
 def test_a_driver_that_says_nothing(monkeypatch):

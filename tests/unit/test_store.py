@@ -16,7 +16,7 @@ from sparkdl_comm.gang.exchange import gather_tensors
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import send_frame
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.key_value_store import MAX_VALUE, Table
+from sparkdl_comm.gang.key_value_store import MAX_VALUE, KeyValueStore
 from sparkdl_comm.gang.store import StoreService
 from tests.unit.gang_helpers import SECONDS, Crew, gang_of, hangs_up
 
@@ -172,9 +172,9 @@ def test_total_is_bounded(monkeypatch, gangs):
     ],
 )
 def test_malformed_requests_are_answered(request_):
-    table = Table(2)
-    table.answer({"op": "set", "keys": ["text"], "values": [b"xx"]})
-    assert table.answer(request_)["error"] == "ProtocolError"
+    store = KeyValueStore(2)
+    store.answer({"op": "set", "keys": ["text"], "values": [b"xx"]})
+    assert store.answer(request_)["error"] == "ProtocolError"
 
 
 @pytest.mark.parametrize("rank", [0, 1])
