@@ -2,7 +2,7 @@
 
 1. Every rank binds its listening socket and keeps it; only then is the port announced.
 2. One exchange tells everybody's addresses and payload: ranks in Spark meet at the driver's listener (`rendezvous`).
-3. Every rank but 0 connects to rank 0, proves the secret, says rank and epoch; rank 0 says `go` when all are
+3. Every rank but 0 connects to rank 0, proves the secret, says rank and attempt; rank 0 says `go` when all are
    in.
 
 Gradients do not travel here: it is a star of N - 1 idle connections whose EOF means that a rank died. Further
@@ -38,11 +38,11 @@ class Gang:
     """One rank's membership. Thread-safe. To be closed, as Spark may keep the process for other tasks;
     also a context manager, which closes it, and announces the exception that ends it."""
 
-    def __init__(self, rank: int, world: int, secret: bytes, epoch: str, clock: Clock) -> None:
+    def __init__(self, rank: int, world: int, secret: bytes, attempt: str, clock: Clock) -> None:
         """Not to be called directly: see `join`."""
         self.rank = rank
         self.world = world
-        self.epoch = epoch
+        self.attempt = attempt
         self.members: tuple[Member, ...] = ()
         self.host = ""
         self._secret = secret
@@ -64,7 +64,7 @@ class Gang:
         host: str,
         exchange: Exchange,
         secret: bytes,
-        epoch: str,
+        attempt: str,
         payload: dict[str, Any] | None = None,
         timeout: float,
         nic: str | None = None,
@@ -85,7 +85,7 @@ class Gang:
         if not 0 <= rank < world:
             raise InputError(f"rank {rank} of {world}")
         deadline = clock() + timeout
-        gang = cls(rank, world, secret, epoch, clock)
+        gang = cls(rank, world, secret, attempt, clock)
         gang.host = listen.choose_address(host, nic)
         gang._bind_ip = gang.host if nic is not None else None
         addresses = [listen.choose_address(host, rail, RAILS_KEY) for rail in rails] or [gang.host]
@@ -98,7 +98,7 @@ class Gang:
         mine = tuple(Rail(ip, listen.network_of(ip), port[ip]) for ip in addresses)
         me = Member(rank, gang.host, listen.nics_to_advertise(gang.host), port[gang.host], mine, payload or {})
         try:
-            gang.members = gather_members(me, world, epoch, exchange)
+            gang.members = gather_members(me, world, attempt, exchange)
             if rank != 0:
                 gang._control.add_peer(0, gang.dial(0, CONTROL, deadline))
             gang._await_all(deadline, timeout)
@@ -165,7 +165,7 @@ class Gang:
             if isinstance(exc.__cause__, ConnectionRefusedError):
                 raise RankLostError(f"{where}: {exc.message}", rank=rank) from exc
             raise type(exc)(f"{where}: {exc.message}") from exc
-        hello = {"kind": kind, "rank": self.rank, "epoch": self.epoch}
+        hello = {"kind": kind, "rank": self.rank, "epoch": self.attempt}  # the wire's word for an attempt
         try:
             frames.send_frame(sock, hello, MAX_HELLO, deadline, self._clock)
         except (SparkdlCommError, OSError) as exc:
@@ -222,14 +222,14 @@ class Gang:
         self._store.close()
 
     def _on_peer(self, sock: socket.socket, hello: dict[str, Any]) -> None:
-        """A peer that knows the secret has connected: takes it in if it is of this epoch, and not here yet. Runs in the
+        """A peer that knows the secret has connected: takes it in if it is of this attempt, and not here yet. Runs in the
         connection's thread."""
         kind, rank = hello.get("kind"), hello.get("rank")
         with self._control.changed:
             handler = self._handlers.get(kind) if isinstance(kind, str) else None
             refusal = None
-            if hello.get("epoch") != self.epoch:
-                refusal = f"this is gang epoch {self.epoch}, not {hello.get('epoch')!s:.80}"
+            if hello.get("epoch") != self.attempt:
+                refusal = f"this is gang attempt {self.attempt}, not {hello.get('epoch')!s:.80}"
             elif type(rank) is not int or not 0 <= rank < self.world:
                 refusal = f"no rank {rank!r:.20} in a gang of {self.world}"
             elif kind == CONTROL and (self.rank != 0 or rank in self._present):
@@ -264,7 +264,7 @@ class Gang:
         if not met:
             verb = "did not join" if self.rank == 0 else "did not say who is in"
             late = DeadlineError(
-                f"{listed(missing)} of {self.world} {verb} in gang epoch {self.epoch} within {timeout:g} s; "
+                f"{listed(missing)} of {self.world} {verb} in gang attempt {self.attempt} within {timeout:g} s; "
                 f"look at the log of the executor, or set {TIMEOUT_KEY}",
                 rank=missing[0],
                 phase="join",

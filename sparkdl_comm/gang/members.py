@@ -35,14 +35,14 @@ class Member:
     payload: dict[str, Any]
 
 
-def gather_members(me: Member, world: int, epoch: str, exchange: Exchange) -> tuple[Member, ...]:
+def gather_members(me: Member, world: int, attempt: str, exchange: Exchange) -> tuple[Member, ...]:
     """All members, by rank: every rank gives itself to the one call of `exchange`, and gets all.
 
-    Raises InputError (the payload is no JSON), GangError (ranks that do not make a gang of this epoch), and what `exchange`
+    Raises InputError (the payload is no JSON), GangError (ranks that do not make a gang of this attempt), and what `exchange`
     does.
     """
     try:
-        text = json.dumps({"epoch": epoch, **asdict(me)})
+        text = json.dumps({"epoch": attempt, **asdict(me)})
     except (TypeError, ValueError, RecursionError) as exc:
         raise InputError(f"the gang's payload cannot be sent as JSON: {exc}") from exc
     texts = exchange(text)
@@ -51,8 +51,8 @@ def gather_members(me: Member, world: int, epoch: str, exchange: Exchange) -> tu
         for value in map(json.loads, texts):
             theirs = value.pop("epoch")
             member = Member(**{**value, "rails": tuple(Rail(**rail) for rail in value["rails"])})
-            if theirs != epoch:
-                raise GangError(f"rank {member.rank} is of gang epoch {theirs}, rank {me.rank} of {epoch}")
+            if theirs != attempt:
+                raise GangError(f"rank {member.rank} is of gang attempt {theirs}, rank {me.rank} of {attempt}")
             members[member.rank] = member
     except (TypeError, KeyError, AttributeError, ValueError) as exc:
         raise ProtocolError(f"the exchange gave rank {me.rank} something that is no member: {exc!r}") from exc

@@ -88,7 +88,7 @@ def _variables(gang: Gang, device: torch.device) -> dict[str, str]:
         "GROUP_WORLD_SIZE": world,
         "MASTER_ADDR": gang.members[0].host,
         "MASTER_PORT": str(gang.members[0].port),
-        "TORCHELASTIC_RUN_ID": gang.epoch,  # by which libraries know that they need not start processes
+        "TORCHELASTIC_RUN_ID": gang.attempt,  # by which libraries know that they need not start processes
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
     }

@@ -45,7 +45,7 @@ class DriverClient:
         cls,
         address: Address,
         secret: bytes,
-        epoch: str,
+        attempt: str,
         timeout: float,
         *,
         bind_ip: str | None = None,
@@ -54,17 +54,17 @@ class DriverClient:
     ) -> DriverClient:
         """Connect to the driver within `timeout` seconds. `stall_seconds`: how long tensors may stand still.
 
-        Raises DeadlineError, AuthenticationError, GangError (nobody there, or it expects another epoch).
+        Raises DeadlineError, AuthenticationError, GangError (nobody there, or it expects another attempt).
         """
         deadline = clock() + timeout
         sock = handshake.connect(address, secret, deadline, bind_ip, clock)
         try:
-            send_frame(sock, {"kind": KIND, "epoch": epoch}, MAX_HELLO, deadline, clock)
+            send_frame(sock, {"kind": KIND, "epoch": attempt}, MAX_HELLO, deadline, clock)
             recv_frame(sock, 64, deadline, clock)
         except BaseException as exc:
             sock.close()
             if isinstance(exc, ConnectionError):
-                raise GangError(f"the driver turned rank 0 of gang epoch {epoch} away: {exc}") from exc
+                raise GangError(f"the driver turned rank 0 of gang attempt {attempt} away: {exc}") from exc
             raise
         return cls(sock, stall_seconds, clock)
 

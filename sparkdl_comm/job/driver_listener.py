@@ -46,8 +46,9 @@ def _ignore(lines: list[str], dropped: int) -> None:
 
 
 class DriverListener:
-    """The driver's end. The ranks of gang epoch `epoch` meet here, and rank 0 keeps a connection; of another epoch none may
-    (None: rank 0's fixes it). `on_progress` and `on_log` are called from that connection's thread; what they raise is logged.
+    """The driver's end. The ranks of gang attempt `attempt` meet here, and rank 0 keeps a connection; of another attempt
+    none may (None: rank 0's fixes it). `on_progress` and `on_log` are called from that connection's thread; what they raise
+    is logged.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class DriverListener:
         on_progress: OnProgress,
         *,
         on_log: OnLog | None = None,
-        epoch: str | None = None,
+        attempt: str | None = None,
         world: int = 1,
         timeout: float = 60.0,
         bind: str | None = None,
@@ -73,7 +74,7 @@ class DriverListener:
         self._max_bytes = max_bytes
         self._clock = clock
         self._changed = threading.Condition()
-        self._epoch = epoch
+        self._attempt = attempt
         self._taken = self._closed = False
         self._sock: socket.socket | None = None
         self._tensors: dict[str, torch.Tensor] | None = None
@@ -107,7 +108,7 @@ class DriverListener:
             if self._closed:
                 raise GangError("the driver's listener is closed")
         state = "sent no model" if self._taken else "did not connect"
-        raise DeadlineError(f"rank 0 of gang epoch {self._epoch} {state} to the driver in time ({TIMEOUT_KEY})")
+        raise DeadlineError(f"rank 0 of gang attempt {self._attempt} {state} to the driver in time ({TIMEOUT_KEY})")
 
     def failure(self, deadline: float) -> Failure | None:
         """What rank 0 says stopped the gang; None if it says nothing until `deadline`, or is gone."""
@@ -148,22 +149,22 @@ class DriverListener:
         self._wake_out.close()
 
     def _on_peer(self, sock: socket.socket, hello: dict[str, Any]) -> None:
-        kind, epoch = hello.get("kind"), hello.get("epoch")
+        kind, attempt = hello.get("kind"), hello.get("epoch")
         known = kind in (KIND, rendezvous.KIND)
         with self._changed:
-            if not known or not isinstance(epoch, str) or epoch != (self._epoch or epoch):
-                raise GangError(f"the driver expects gang epoch {self._epoch}, not {epoch!r:.80}")
+            if not known or not isinstance(attempt, str) or attempt != (self._attempt or attempt):
+                raise GangError(f"the driver expects gang attempt {self._attempt}, not {attempt!r:.80}")
         if kind == rendezvous.KIND:
             self._rendezvous.admit(sock, hello)
         else:
-            self._serve(sock, epoch)
+            self._serve(sock, attempt)
 
-    def _serve(self, sock: socket.socket, epoch: str) -> None:
+    def _serve(self, sock: socket.socket, attempt: str) -> None:
         """Rank 0's connection, to its end."""
         with self._changed:
             if self._taken or self._closed:
-                raise GangError(f"gang epoch {epoch} has its connection to the driver already")
-            self._epoch, self._taken, self._sock = epoch, True, sock
+                raise GangError(f"gang attempt {attempt} has its connection to the driver already")
+            self._attempt, self._taken, self._sock = attempt, True, sock
         try:
             # So that rank 0 knows at once whether it was taken.
             send_frame(sock, {"type": "welcome"}, 64, self._clock() + HANDSHAKE_SECONDS, self._clock)

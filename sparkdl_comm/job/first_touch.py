@@ -43,7 +43,8 @@ def _second(first: None, function: Callable[[Any], Any]) -> Callable[[Any], Any]
 
 
 def _check(module: str, marker: str) -> None:
-    """Shipped as code, so all that it uses is imported here. Raises what :meth:`Failure.find` reads, if there is a marker."""
+    """PickledModule as code, so all that it uses is imported here. Raises what :meth:`Failure.find` reads, if there is a
+    marker."""
     import importlib
     import json
     import socket

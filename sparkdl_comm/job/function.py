@@ -34,7 +34,7 @@ class FunctionSpec:
     device: str
     conf: CommConf
     world: int
-    epoch_id: str
+    attempt_id: str
     secret: bytes = field(repr=False)
     driver_address: Address
     local: bool = False

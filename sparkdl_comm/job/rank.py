@@ -170,7 +170,7 @@ class Rank:
         payload = {
             "data": reading.account,
             "model": model.fingerprint(),
-            "strategy": strategy.advertise(self._spec.epoch_id, self._rank),
+            "strategy": strategy.advertise(self._spec.attempt_id, self._rank),
         }
         gang = self._task.join_gang(payload)
         different = [m.rank for m in gang.members if m.payload["model"] != gang.members[0].payload["model"]]

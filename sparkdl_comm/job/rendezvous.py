@@ -1,7 +1,7 @@
 """Rendezvous: every rank registers with the driver's listener, which tells each what all have registered as soon as the last
 has come. Spark's own way, the barrier's all-gather, polls: it takes a second.
 
-1. A rank connects, proves the gang's secret and says hello (rank and gang epoch).
+1. A rank connects, proves the gang's secret and says hello (rank and gang attempt).
 2. It sends its registration: one frame of at most 1 MiB. Nothing more comes from it, so an EOF means that it died.
 3. The driver answers all of them at once: with everybody's registrations, or with the failure that nobody is to wait any
    longer for: a rank died, the deadline has passed, or the driver gave the run up, as it does when a task fails.
@@ -131,7 +131,7 @@ def register(
     sock: socket.socket,
     rank: int,
     world: int,
-    epoch: str,
+    attempt: str,
     text: str,
     timeout: float,
     clock: Clock = time.monotonic,
@@ -151,11 +151,11 @@ def register(
             ) from exc
         deadline = clock() + timeout + GRACE_SECONDS
         try:
-            send_frame(sock, {"kind": KIND, "epoch": epoch, "rank": rank}, MAX_HELLO, deadline, clock)
+            send_frame(sock, {"kind": KIND, "epoch": attempt, "rank": rank}, MAX_HELLO, deadline, clock)
             send_all(sock, registration, deadline, clock)
             answer = recv_frame(sock, world * MAX_REGISTRATION + 2 * MAX_JSON, deadline, clock)
         except ConnectionError as exc:
-            raise GangError(f"the driver turned rank {rank} of gang epoch {epoch} away, or is gone: {exc}") from exc
+            raise GangError(f"the driver turned rank {rank} of gang attempt {attempt} away, or is gone: {exc}") from exc
     if "failure" in answer:
         raise Failure.from_dict(answer["failure"]).to_exception()
     texts = answer.get("texts")

@@ -41,7 +41,7 @@ class GangSpec(Protocol):
     @property
     def device(self) -> str: ...
     @property
-    def epoch_id(self) -> str: ...
+    def attempt_id(self) -> str: ...
     @property
     def secret(self) -> bytes: ...
     @property
@@ -83,7 +83,7 @@ class RankTask:
             host=self._context.getTaskInfos()[self.rank].address.rsplit(":", 1)[0],
             exchange=self._exchange,
             secret=spec.secret,
-            epoch=spec.epoch_id,
+            attempt=spec.attempt_id,
             payload=payload,
             timeout=conf.timeout,
             nic=conf.nic or None,
@@ -98,7 +98,7 @@ class RankTask:
             return None
         spec = self._spec
         with self._reaching_driver() as address:
-            driver = DriverClient.connect(address, spec.secret, spec.epoch_id, spec.conf.timeout)
+            driver = DriverClient.connect(address, spec.secret, spec.attempt_id, spec.conf.timeout)
         stack.callback(driver.close)
         driver.on_gone(self._driver_is_gone)
         self._driver = driver
@@ -112,7 +112,7 @@ class RankTask:
         spec = self._spec
         with self._reaching_driver() as address:
             sock = handshake.connect(address, spec.secret, time.monotonic() + spec.conf.timeout)
-        return rendezvous.register(sock, self.rank, spec.world, spec.epoch_id, text, spec.conf.timeout)
+        return rendezvous.register(sock, self.rank, spec.world, spec.attempt_id, text, spec.conf.timeout)
 
     @contextmanager
     def _reaching_driver(self) -> Iterator[Address]:

@@ -20,8 +20,8 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, Struct
 from sparkdl_comm.data.fields import Collate, Decode, for_model
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.job.first_touch import FirstTouch
+from sparkdl_comm.job.module_broadcast import broadcast_module
 from sparkdl_comm.job.session import session_of, use_own_python
-from sparkdl_comm.job.shipping import ship
 from sparkdl_comm.ml import columns, export
 from sparkdl_comm.ml.params import TorchParams
 from sparkdl_comm.ml.persistence import TorchModelReader, TorchModelWriter
@@ -99,7 +99,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
             return dataset
         expressions, fields = columns.scoring_inputs(dataset, self, self.decode, self.collate_fn)
         predictor = Predictor(
-            module=ship(spark, self.module),
+            module=broadcast_module(spark, self.module),
             features=for_model(tuple(fields), self.module),
             batch_size=self.getPredictBatchSize(),
             scoring=Scoring(kind, self.activation, tuple(added), members),

@@ -21,8 +21,8 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import BY_NAME, ConfError, PersistenceError, SparkdlCommError
+from sparkdl_comm.job.module_broadcast import add_file
 from sparkdl_comm.job.session import is_classic, session_conf
-from sparkdl_comm.job.shipping import add_file
 from sparkdl_comm.strategies.ps.files import ExecutorFiles
 from sparkdl_comm.train.checkpoint.checkpoint_folder import check_unused, complete_steps
 

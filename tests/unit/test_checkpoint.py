@@ -27,8 +27,8 @@ def parts(seed: int) -> dict[str, Tensors]:
     }
 
 
-def folder(path: Path, epoch: str = "a") -> CheckpointFolder:
-    return CheckpointFolder(LocalFolder(path), epoch)
+def folder(path: Path, attempt: str = "a") -> CheckpointFolder:
+    return CheckpointFolder(LocalFolder(path), attempt)
 
 
 def save(there: CheckpointFolder, step: int, keep: int = 3, run: dict[str, Any] = RUN) -> None:

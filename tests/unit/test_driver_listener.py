@@ -41,12 +41,12 @@ def seen():
 
 @pytest.fixture
 def listener(seen):
-    with DriverListener("127.0.0.1", None, SECRET, seen.append, epoch="e/0") as listener:
+    with DriverListener("127.0.0.1", None, SECRET, seen.append, attempt="e/0") as listener:
         yield listener
 
 
-def connect(listener: DriverListener, epoch: str = "e/0", **more) -> DriverClient:
-    return DriverClient.connect(listener.address, SECRET, epoch, SECONDS, **more)
+def connect(listener: DriverListener, attempt: str = "e/0", **more) -> DriverClient:
+    return DriverClient.connect(listener.address, SECRET, attempt, SECONDS, **more)
 
 
 def same(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -127,7 +127,7 @@ def test_printed_lines():
 
 def test_why_the_gang_failed():
     failure = Failure(1, 7, "forward", "KeyError", "x" * 5000, "Traceback ...", log="one\ntwo")
-    with DriverListener("127.0.0.1", None, SECRET, print, epoch="e/0") as listener:
+    with DriverListener("127.0.0.1", None, SECRET, print, attempt="e/0") as listener:
         assert listener.failure(soon(0)) is None
         with connect(listener) as client:
             client.failed(failure)
@@ -292,7 +292,7 @@ def test_wrong_secret_and_garbage_leave_the_place_free(listener):
     assert listener.tensors(soon())
 
 
-def test_one_connection_per_epoch(listener):
+def test_one_connection_per_attempt(listener):
     with connect(listener) as client:
         with pytest.raises(GangError, match="turned"):
             connect(listener)
@@ -302,7 +302,7 @@ def test_one_connection_per_epoch(listener):
     assert listener.tensors(soon())
 
 
-def test_first_epoch_to_come_is_kept_when_none_was_given(seen):
+def test_first_attempt_to_come_is_kept_when_none_was_given(seen):
     with DriverListener("127.0.0.1", None, SECRET, seen.append) as listener:
         with connect(listener, "mine") as client:
             client.send_tensors({})
@@ -319,7 +319,7 @@ def test_where_it_cannot_listen(listener):
 
 def test_a_driver_that_executors_reach_by_another_address(seen):
     """By a forwarded port of a NAT, say; here a name stands for it, which rank 0 resolves."""
-    with DriverListener("198.51.100.7", None, SECRET, seen.append, epoch="e", bind="127.0.0.1") as listener:
+    with DriverListener("198.51.100.7", None, SECRET, seen.append, attempt="e", bind="127.0.0.1") as listener:
         assert listener.address == ("198.51.100.7", listener._acceptor.address[1])
         assert listener._acceptor.address[0] == "127.0.0.1"
         task = RankTask(spec_of(("localhost", listener.address[1])), SimpleNamespace(partitionId=lambda: 0))
@@ -337,11 +337,11 @@ def test_a_driver_that_executors_reach_by_another_address(seen):
 
 def spec_of(driver_address):
     conf = CommConf.from_mapping({}, timeout="20s", logs=False)
-    return SimpleNamespace(driver_address=driver_address, secret=SECRET, epoch_id="e", conf=conf)
+    return SimpleNamespace(driver_address=driver_address, secret=SECRET, attempt_id="e", conf=conf)
 
 
 def test_an_address_in_brackets(seen):
-    with DriverListener("[::1]", None, SECRET, seen.append, epoch="e") as listener:
+    with DriverListener("[::1]", None, SECRET, seen.append, attempt="e") as listener:
         assert listener.address[0] == "::1"
         with connect(listener, "e") as client:
             assert client.progress({"step": 1})

@@ -158,8 +158,8 @@ def test_strangers_do_not_disturb_or_delay():
     [
         ({"kind": "control", "rank": 1, "epoch": "app-1/0"}, "rank 1 is there already"),
         ({"kind": "control", "rank": 0, "epoch": "app-1/0"}, "rank 0 is there already"),
-        ({"kind": "control", "rank": 1, "epoch": "app-0/9"}, "this is gang epoch app-1/0, not app-0/9"),
-        ({"kind": "store", "rank": 1, "epoch": "app-0/9"}, "this is gang epoch app-1/0, not app-0/9"),
+        ({"kind": "control", "rank": 1, "epoch": "app-0/9"}, "this is gang attempt app-1/0, not app-0/9"),
+        ({"kind": "store", "rank": 1, "epoch": "app-0/9"}, "this is gang attempt app-1/0, not app-0/9"),
         ({"kind": "control", "rank": 2, "epoch": "app-1/0"}, "no rank 2 in a gang of 2"),
         ({"kind": "control", "rank": "1", "epoch": "app-1/0"}, "no rank '1'"),
         ({"kind": "coffee", "rank": 1, "epoch": "app-1/0"}, "no 'coffee' service"),

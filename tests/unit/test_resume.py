@@ -275,7 +275,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 def test_training_goes_on_while_one_is_written_and_waits_with_the_next(
     tmp_path: Path, slow_disk: threading.Event
 ) -> None:
-    with gang_of(1, epoch="e") as (gang,):
+    with gang_of(1, attempt="e") as (gang,):
         save = Saver(Checkpoints(str(tmp_path), 2, None, keep=2, resume=False, run="r"), {}, gang, SECONDS)
         for step in (1, 2, 3):
             save(at(step))
@@ -290,7 +290,7 @@ def test_training_goes_on_while_one_is_written_and_waits_with_the_next(
 
 
 def test_a_disk_that_hangs(tmp_path: Path, slow_disk: threading.Event) -> None:
-    with gang_of(1, epoch="e") as (gang,):
+    with gang_of(1, attempt="e") as (gang,):
         save = Saver(Checkpoints(str(tmp_path), 1, None, keep=2, resume=False, run="r"), {}, gang, 0.2)
         save(at(1))
         with pytest.raises(DeadlineError, match=r"within 0\.2 s: write less often .*spark\.sparkdl\.comm\.timeout"):

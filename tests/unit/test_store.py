@@ -265,8 +265,8 @@ def test_all_gather_gives_every_rank_what_all_gave_in_the_same_turn(gangs):
         for thread, result in threads:
             thread.join(SECONDS)
             assert result == [given]
-    table = gangs[0]._store._table
-    assert (table._gatherings, table._total) == ({}, 0), "turns that are over are forgotten"
+    store = gangs[0]._store._key_values
+    assert (store._gatherings, store._total) == ({}, 0), "turns that are over are forgotten"
 
 
 def test_all_gather_takes_one_trip_and_leaves_nothing(gangs, monkeypatch):

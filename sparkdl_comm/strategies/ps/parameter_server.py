@@ -50,10 +50,10 @@ class ParameterServer(Strategy):
     _session: Session | None = None
     _memory: ParameterMemory | None = None
 
-    def advertise(self, epoch_id: str, rank: int) -> dict[str, Any]:
+    def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:
         self._session = Session(self.conf.timeout)
         # 62 bits: a job id is a positive long for the JVM, far from the ids that Spark gives to its broadcasts.
-        return self._session.hello(int(epoch_id, 16) >> 2 | 1 << 61, rank)
+        return self._session.hello(int(attempt_id, 16) >> 2 | 1 << 61, rank)
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         self._gang, self._model = gang, model

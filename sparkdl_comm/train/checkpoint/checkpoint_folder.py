@@ -8,7 +8,7 @@
         optimizer-0.safetensors      torch's state_dict for these
         common.safetensors           what is the same on all ranks, such as the best model so far
         rank-0.safetensors, ...      what each rank has for itself: position, random generators, buffers
-    step-00000024.tmp-<gang epoch>/  being written, or left behind by a gang that is gone
+    step-00000024.tmp-<attempt>/  being written, or left behind by a gang that is gone
 
 1. Every rank writes its files into the gang's own ``.tmp-`` directory and tells rank 0 their sizes and sums.
 2. When it has them of all ranks, rank 0 writes the manifest and renames the directory.
@@ -60,11 +60,12 @@ def check_unused(directory: str, steps: Sequence[int], resume: bool) -> None:
 
 
 class CheckpointFolder:
-    """The checkpoints in a folder, as gang ``epoch`` sees them. All methods raise PersistenceError, with the path."""
+    """The checkpoints in a folder, as this ``attempt`` of the gang sees them. All methods raise PersistenceError, with the
+    path."""
 
-    def __init__(self, folder: Folder, epoch: str) -> None:
+    def __init__(self, folder: Folder, attempt: str) -> None:
         self._folder = folder
-        self._epoch = epoch
+        self._attempt = attempt
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, newest first."""
@@ -72,7 +73,7 @@ class CheckpointFolder:
 
     def probe(self, rank: int) -> str:
         """Writes a small file, as this rank will have to write large ones; returns its name, to be deleted."""
-        name = f"{_PROBE}{self._epoch}-{rank}"
+        name = f"{_PROBE}{self._attempt}-{rank}"
         self._folder.create(name, lambda path: path.touch())
         return name
 
@@ -118,8 +119,8 @@ class CheckpointFolder:
             complete, unfinished = _COMPLETE.fullmatch(name), _UNFINISHED.fullmatch(name)
             if complete and int(complete[1]) > last:
                 self._folder.delete(name)
-            probe = name.startswith(_PROBE) and not name.startswith(_PROBE + self._epoch)
-            if probe or (unfinished and unfinished[1] != self._epoch):
+            probe = name.startswith(_PROBE) and not name.startswith(_PROBE + self._attempt)
+            if probe or (unfinished and unfinished[1] != self._attempt):
                 with contextlib.suppress(PersistenceError):  # a rank of that gang may be writing into it still
                     self._folder.delete(name)
 
@@ -177,7 +178,7 @@ class CheckpointFolder:
             )
 
     def _new(self, step: int) -> str:
-        return f"{_name(step)}.tmp-{self._epoch}"
+        return f"{_name(step)}.tmp-{self._attempt}"
 
 
 def _digest(manifest: dict[str, Any]) -> str:

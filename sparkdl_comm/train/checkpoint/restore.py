@@ -46,7 +46,7 @@ class Restorer:
         """``run``: see :func:`describe`. ``sharded``: whether each rank wrote the optimizer's state of its own part."""
         self._checkpoints, self._gang, self._timeout = checkpoints, gang, timeout
         self._files = Folder.at(checkpoints.directory, timeout)
-        self._folder = CheckpointFolder(self._files, gang.epoch)
+        self._folder = CheckpointFolder(self._files, gang.attempt)
         writers = range(gang.world) if sharded else (0,)
         self._parameters = [f"parameters-{rank}" for rank in writers]
         self._optimizer = f"optimizer-{gang.rank if sharded else 0}"

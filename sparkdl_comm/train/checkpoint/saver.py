@@ -112,7 +112,7 @@ class Saver:
 
     def _write(self, step: int, parts: dict[str, Tensors]) -> None:
         gang = self._gang
-        folder = CheckpointFolder(self._folder, gang.epoch)
+        folder = CheckpointFolder(self._folder, gang.attempt)
         self._store.set(f"{step}/{gang.rank}", json.dumps(folder.write(step, parts)))
         if gang.rank != 0:
             return

@@ -155,7 +155,7 @@ class Fitter:
                 world=spec.world,
                 conf=spec.conf,
                 secret=spec.secret,
-                epoch_id=spec.epoch_id,
+                attempt_id=spec.attempt_id,
                 host=HOST,
                 watch=watch,
             )

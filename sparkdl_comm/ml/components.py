@@ -195,7 +195,7 @@ def row_losses(loss: Loss) -> Loss:
     return each
 
 
-def check_ships(**parts: Any) -> None:
+def check_picklable(**parts: Any) -> None:
     """:class:`ModelError` naming the part, and what in it, cannot be pickled for the executors.
 
     Tensors are left out, so that this costs no memory: torch can pickle all of them.
