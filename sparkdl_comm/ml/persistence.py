@@ -1,4 +1,4 @@
-"""Saving and loading: JSON metadata as pyspark.ml has it, weights as safetensors, and a :class:`Store` for any path.
+"""Saving and loading: JSON metadata as pyspark.ml has it, weights as safetensors, and a :class:`Storage` for any path.
 
 A model is::
 
@@ -33,7 +33,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 from sparkdl_comm.errors import ModelError, PersistenceError
 from sparkdl_comm.gang import values
 from sparkdl_comm.ml.rebuild import blueprint_of, rebuild
-from sparkdl_comm.ml.storage import open_store
+from sparkdl_comm.ml.storage import open_storage
 from sparkdl_comm.space import module_state
 
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ class FolderWriter(MLWriter):
         :raises PersistenceError: ``path`` exists, or cannot be written; nothing is left behind.
         """
         # not MLWriter.save, which would delete the old one first
-        store = open_store(self.sparkSession, path)
-        if not self.shouldOverwrite and store.exists():
+        storage = open_storage(self.sparkSession, path)
+        if not self.shouldOverwrite and storage.exists():
             raise PersistenceError(f"{path} already exists; to replace it, x.write().overwrite().save(path)")
         with tempfile.TemporaryDirectory(prefix="sparkdl-save-") as folder:
             missing = self.write_to(Path(folder))
-            store.put(Path(folder), replace=self.shouldOverwrite)
+            storage.put(Path(folder), replace=self.shouldOverwrite)
         if missing:
             warnings.warn(f"{path}: {_to_give(missing)}", stacklevel=2)
 
@@ -132,7 +132,7 @@ class FolderReader(MLReader[T]):
 
     def load(self, path: str) -> T:
         """What is at ``path``; see ``load`` of the class."""
-        with open_store(self.sparkSession, path).local() as folder:
+        with open_storage(self.sparkSession, path).local() as folder:
             return self.read_from(folder, path)
 
     def read_from(self, folder: Path, path: str) -> T:

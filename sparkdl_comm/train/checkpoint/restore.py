@@ -19,8 +19,8 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.tensors import raw
 from sparkdl_comm.gang.values import unpack
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.train.checkpoint.checkpoint_folder import CheckpointFolder, check_unused
-from sparkdl_comm.train.checkpoint.storage import Folder
+from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, check_unused
+from sparkdl_comm.train.checkpoint.storage import CheckpointStorage
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Checkpoints, TrainSpec
 
@@ -45,8 +45,8 @@ class Restorer:
     ) -> None:
         """``run``: see :func:`describe`. ``sharded``: whether each rank wrote the optimizer's state of its own part."""
         self._checkpoints, self._gang, self._timeout = checkpoints, gang, timeout
-        self._files = Folder.at(checkpoints.directory, timeout)
-        self._folder = CheckpointFolder(self._files, gang.attempt)
+        self._storage = CheckpointStorage.at(checkpoints.directory, timeout)
+        self._directory = CheckpointDirectory(self._storage, gang.attempt)
         writers = range(gang.world) if sharded else (0,)
         self._parameters = [f"parameters-{rank}" for rank in writers]
         self._optimizer = f"optimizer-{gang.rank if sharded else 0}"
@@ -64,7 +64,7 @@ class Restorer:
         not be written, or is not the same for all ranks.
         """
         rank, directory = self._gang.rank, self._checkpoints.directory
-        steps = self._gather(self._folder.steps() if rank == 0 else None)[0]
+        steps = self._gather(self._directory.steps() if rank == 0 else None)[0]
         check_unused(directory, steps, self._checkpoints.resume)
         for step in steps:
             manifest, fault = self._look(step)
@@ -79,45 +79,45 @@ class Restorer:
                 f"checkpointDir={directory}: none of the checkpoints of steps {steps} is whole; to begin anew, delete them"
             )
         if rank == 0:
-            self._folder.clean(self.step)
+            self._directory.clean(self.step)
         self._try_writing()
 
     def load_parameters(self, model: FlatModel) -> None:
         """Into the module, before it is bound."""
         for part in self._parameters:
-            for start, values in self._folder.read(self.step, part).items():
+            for start, values in self._directory.read(self.step, part).items():
                 model.load(int(start), values)
 
     def load_state(self, loop: TrainingLoop) -> None:
         """Of optimizer and loop, before it runs."""
-        loop.strategy.load_optimizer_state(unpack(self._folder.read(self.step, self._optimizer)))
-        own, common = (unpack(self._folder.read(self.step, part)) for part in (self._own, "common"))
+        loop.strategy.load_optimizer_state(unpack(self._directory.read(self.step, self._optimizer)))
+        own, common = (unpack(self._directory.read(self.step, part)) for part in (self._own, "common"))
         loop.load_state({"own": own, "common": common})
 
     def close(self) -> None:
-        self._files.close()
+        self._storage.close()
 
     def _try_writing(self) -> None:
         """Each rank a file, which rank 0 sees: PersistenceError now, where it would come with the first checkpoint."""
-        mine = self._folder.probe(self._gang.rank)
+        mine = self._directory.probe(self._gang.rank)
         try:
             names = self._gather(mine)
             if self._gang.rank == 0:
-                self._folder.check_shared(names)
+                self._directory.check_shared(names)
             self._gather(None)  # rank 0 has seen them
         finally:
-            self._folder.delete(mine)
+            self._directory.delete(mine)
 
     def _gather(self, value: Any) -> list[Any]:
         return gather_json(self._gang, value, self._timeout)
 
     def _look(self, step: int) -> tuple[dict[str, Any], str | None]:
         """The manifest, and what is wrong with the checkpoint as far as this rank needs it."""
-        manifest, fault = self._folder.manifest(step)
+        manifest, fault = self._directory.manifest(step)
         if fault is None:
             check_same(self.run, manifest["run"], step)
             parts = [*self._parameters, self._optimizer, self._own, "common"]
-            fault = self._folder.damage(step, manifest, parts)
+            fault = self._directory.damage(step, manifest, parts)
         return manifest, fault
 
 

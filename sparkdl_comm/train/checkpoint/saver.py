@@ -26,8 +26,8 @@ from sparkdl_comm.gang import values
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.train.checkpoint.checkpoint_folder import CheckpointFolder, Tensors
-from sparkdl_comm.train.checkpoint.storage import Folder
+from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, Tensors
+from sparkdl_comm.train.checkpoint.storage import CheckpointStorage
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Checkpoints
 
@@ -76,7 +76,7 @@ class Saver:
         self._cadence = Cadence(checkpoints.every_steps, checkpoints.every_seconds, gang, timeout, time.monotonic)
         self._store = gang.store("checkpoint")
         self._store.set_timeout(datetime.timedelta(seconds=timeout))
-        self._folder = Folder.at(checkpoints.directory, timeout)
+        self._storage = CheckpointStorage.at(checkpoints.directory, timeout)
         self._thread = ThreadPoolExecutor(1, "sparkdl-checkpoint")
         self._writing: Future[None] | None = None
 
@@ -105,20 +105,20 @@ class Saver:
     def close(self) -> None:
         """After success nothing is being written any more; after a failure it is abandoned."""
         if self._writing is not None:
-            self._folder.abort()
+            self._storage.abort()
             wait_for([self._writing], _ABANDON_SECONDS)
         self._thread.shutdown(wait=False, cancel_futures=True)
-        self._folder.close()
+        self._storage.close()
 
     def _write(self, step: int, parts: dict[str, Tensors]) -> None:
         gang = self._gang
-        folder = CheckpointFolder(self._folder, gang.attempt)
-        self._store.set(f"{step}/{gang.rank}", json.dumps(folder.write(step, parts)))
+        directory = CheckpointDirectory(self._storage, gang.attempt)
+        self._store.set(f"{step}/{gang.rank}", json.dumps(directory.write(step, parts)))
         if gang.rank != 0:
             return
         told = self._store.multi_get([f"{step}/{rank}" for rank in range(gang.world)])
         files = {name: sums for rank in told for name, sums in json.loads(rank).items()}
-        folder.complete(step, self._run, files, self._checkpoints.keep)
+        directory.complete(step, self._run, files, self._checkpoints.keep)
         for rank in range(gang.world):
             self._store.delete_key(f"{step}/{rank}")
 

@@ -33,7 +33,7 @@ import safetensors.torch
 import torch
 
 from sparkdl_comm.errors import ConfError, PersistenceError
-from sparkdl_comm.train.checkpoint.storage import Folder, sums
+from sparkdl_comm.train.checkpoint.storage import CheckpointStorage, sums
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -59,22 +59,22 @@ def check_unused(directory: str, steps: Sequence[int], resume: bool) -> None:
         )
 
 
-class CheckpointFolder:
-    """The checkpoints in a folder, as this ``attempt`` of the gang sees them. All methods raise PersistenceError, with the
+class CheckpointDirectory:
+    """The checkpoints in a directory, as this ``attempt`` of the gang sees them. All methods raise PersistenceError, with the
     path."""
 
-    def __init__(self, folder: Folder, attempt: str) -> None:
-        self._folder = folder
+    def __init__(self, storage: CheckpointStorage, attempt: str) -> None:
+        self._storage = storage
         self._attempt = attempt
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, newest first."""
-        return complete_steps(self._folder.names())
+        return complete_steps(self._storage.names())
 
     def probe(self, rank: int) -> str:
         """Writes a small file, as this rank will have to write large ones; returns its name, to be deleted."""
         name = f"{_PROBE}{self._attempt}-{rank}"
-        self._folder.create(name, lambda path: path.touch())
+        self._storage.create(name, lambda path: path.touch())
         return name
 
     def check_shared(self, names: Iterable[str]) -> None:
@@ -82,7 +82,7 @@ class CheckpointFolder:
         self._check_seen("", names)
 
     def delete(self, name: str) -> None:
-        self._folder.delete(name)
+        self._storage.delete(name)
 
     def write(self, step: int, parts: Mapping[str, Tensors]) -> dict[str, dict[str, Any]]:
         """Write parts of a checkpoint, contiguous CPU tensors by name. Returns when they are on disk: for :meth:`complete`,
@@ -97,36 +97,36 @@ class CheckpointFolder:
         """
         new = self._new(step)
         self._check_seen(new, files)
-        if _name(step) in self._folder.names():
+        if _name(step) in self._storage.names():
             # By the gang that this one replaced, whose last rank took its time: it is what this gang has, bit by bit.
             if self.manifest(step)[0].get("run") != dict(run):
                 raise PersistenceError(
                     f"{_name(step)} was written by another fit: each needs a checkpointDir of its own"
                 )
-            self._folder.delete(new)
+            self._storage.delete(new)
             return
         manifest = {"format": FORMAT, "step": step, "run": dict(run), "files": dict(files)}
         text = json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1)
-        self._folder.create(f"{new}/{MANIFEST}", lambda path: path.write_text(text, encoding="utf-8"))
-        self._folder.rename(new, _name(step))
+        self._storage.create(f"{new}/{MANIFEST}", lambda path: path.write_text(text, encoding="utf-8"))
+        self._storage.rename(new, _name(step))
         for old in self.steps()[keep:]:
-            self._folder.delete(_name(old))
+            self._storage.delete(_name(old))
 
     def clean(self, last: int) -> None:
         """Rank 0, before training goes on from step ``last``: delete what other gangs did not complete, and what is newer,
         because it was found damaged."""
-        for name in self._folder.names():
+        for name in self._storage.names():
             complete, unfinished = _COMPLETE.fullmatch(name), _UNFINISHED.fullmatch(name)
             if complete and int(complete[1]) > last:
-                self._folder.delete(name)
+                self._storage.delete(name)
             probe = name.startswith(_PROBE) and not name.startswith(_PROBE + self._attempt)
             if probe or (unfinished and unfinished[1] != self._attempt):
                 with contextlib.suppress(PersistenceError):  # a rank of that gang may be writing into it still
-                    self._folder.delete(name)
+                    self._storage.delete(name)
 
     def manifest(self, step: int) -> tuple[dict[str, Any], str | None]:
         """The manifest, and what is wrong with it, None if nothing is."""
-        path = self._folder.local(f"{_name(step)}/{MANIFEST}")
+        path = self._storage.local(f"{_name(step)}/{MANIFEST}")
         if path is None:
             return {}, f"{_name(step)}/{MANIFEST} is not there"
         try:
@@ -144,7 +144,7 @@ class CheckpointFolder:
         """What is wrong with these parts of a checkpoint, None if nothing is."""
         for part in parts:
             name = f"{_name(step)}/{_file(part)}"
-            path = self._folder.local(name)
+            path = self._storage.local(name)
             if path is None:
                 return f"{name} is not there"
             if sums(path) != manifest["files"].get(_file(part)):
@@ -153,7 +153,7 @@ class CheckpointFolder:
 
     def read(self, step: int, part: str) -> Tensors:
         """What was given to :meth:`write`; of a part that is not damaged."""
-        path = self._folder.local(f"{_name(step)}/{_file(part)}")
+        path = self._storage.local(f"{_name(step)}/{_file(part)}")
         try:
             # Copied: the library maps the file, which is deleted when there are newer ones.
             return {name: tensor.clone() for name, tensor in safetensors.torch.load_file(str(path)).items()}
@@ -167,10 +167,10 @@ class CheckpointFolder:
             except safetensors.SafetensorError as error:
                 raise PersistenceError(f"cannot write {path} (checkpointDir): {error}") from error
 
-        return self._folder.create(f"{self._new(step)}/{name}", write)
+        return self._storage.create(f"{self._new(step)}/{name}", write)
 
     def _check_seen(self, directory: str, names: Iterable[str]) -> None:
-        absent = sorted(set(names) - set(self._folder.names(directory)))
+        absent = sorted(set(names) - set(self._storage.names(directory)))
         if absent:
             raise PersistenceError(
                 f"rank 0 does not see {', '.join(absent)} in {directory or 'checkpointDir'}, which other ranks wrote:"
