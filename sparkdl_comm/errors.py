@@ -116,7 +116,7 @@ class CallbackError(SparkdlCommError, RuntimeError):
 
 
 class GangError(SparkdlCommError, RuntimeError):
-    """The gang of ranks, or the channel to the driver, failed."""
+    """The gang of ranks, or the connection to the driver, failed."""
 
 
 class RankFailedError(GangError):

@@ -1,4 +1,4 @@
-"""Rows that cannot be trained on, counted: by each rank as they come, then over all ranks."""
+"""Counts rows that cannot be trained on: each rank counts its own as they come, then all of them are added up."""
 
 from __future__ import annotations
 

@@ -215,8 +215,7 @@ class Control:
             self._half_close(peer)
 
     def _half_close(self, peer: _Peer) -> None:
-        # Not close(): with bytes of the peer's unread that would reset the connection and drop our last
-        # frame.
+        # Not close(): with bytes of the peer's unread, that would reset the connection and drop our last frame.
         if not peer.out:
             try:
                 peer.sock.shutdown(socket.SHUT_WR)

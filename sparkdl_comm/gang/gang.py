@@ -35,8 +35,11 @@ CONTROL = "control"
 
 
 class Gang:
-    """One rank's membership. Thread-safe. To be closed, as Spark may keep the process for other tasks;
-    also a context manager, which closes it, and announces the exception that ends it."""
+    """One rank's membership in its gang. Thread-safe.
+
+    It must be closed, as Spark may keep the process for other tasks. As a context manager it closes itself, and announces the
+    exception that ends the context.
+    """
 
     def __init__(self, rank: int, world: int, secret: bytes, attempt: str, clock: Clock) -> None:
         """Not to be called directly: see `join`."""
@@ -109,7 +112,7 @@ class Gang:
 
     @property
     def rails(self) -> tuple[Rail, ...]:
-        """This rank's."""
+        """The rails of this rank."""
         return self.members[self.rank].rails
 
     # ---- failure

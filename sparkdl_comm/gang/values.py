@@ -1,5 +1,5 @@
-"""Python values as tensors with names, the form in which they travel without pickle: the inverse of each other are `pack`
-and `unpack`.
+"""Python values as named tensors, the form in which they travel without pickle: `pack` makes the tensors of a value, and
+`unpack` the value of the tensors.
 
 The tree of dicts, lists and tuples is JSON, in the tensor named `tree`; each tensor and array in it is a tensor of its
 own, named by a number. A node of the tree is one of

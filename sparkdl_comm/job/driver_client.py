@@ -27,7 +27,7 @@ MAX_PROGRESS = 64 << 10
 
 
 class DriverClient:
-    """Rank 0's end. Thread-safe."""
+    """Rank 0's connection to the driver, for progress, printed lines and the trained tensors. Thread-safe."""
 
     def __init__(self, sock: socket.socket, stall_seconds: float, clock: Clock) -> None:
         """Not to be called directly: see `connect`."""

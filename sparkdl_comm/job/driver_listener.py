@@ -46,9 +46,9 @@ def _ignore(lines: list[str], dropped: int) -> None:
 
 
 class DriverListener:
-    """The driver's end. The ranks of gang attempt `attempt` meet here, and rank 0 keeps a connection; of another attempt
-    none may (None: rank 0's fixes it). `on_progress` and `on_log` are called from that connection's thread; what they raise
-    is logged.
+    """The driver's end. The ranks of gang attempt `attempt` meet here, and rank 0 keeps a connection; ranks of other attempts
+    are refused (None: the first to come fixes it). `on_progress` and `on_log` are called from that connection's thread; what
+    they raise is logged.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class DriverListener:
             # So that rank 0 knows at once whether it was taken.
             send_frame(sock, {"type": "welcome"}, 64, self._clock() + HANDSHAKE_SECONDS, self._clock)
             self._receive(sock)
-            error: SparkdlCommError = GangError("rank 0 closed its channel without having sent the model")
+            error: SparkdlCommError = GangError("rank 0 closed its connection without having sent the model")
         except SparkdlCommError as exc:
             error = exc
         except OSError as exc:

@@ -26,7 +26,7 @@ from sparkdl_comm.errors import (
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.job.driver_listener import DriverListener, OnProgress
-from sparkdl_comm.job.first_touch import FirstTouch
+from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.interrupt import in_thread
 from sparkdl_comm.job.module_broadcast import missing_module, model_for_tasks
 from sparkdl_comm.job.rank import make_rank_fn
@@ -102,7 +102,7 @@ def run_tasks(partitions: DataFrame, rank_fn: RankFn) -> list[str]:
 
     :raises Exception: Spark's, when a task failed; its text has what the rank reported.
     """
-    tasks = partitions.mapInArrow(FirstTouch(rank_fn, rank=True), RANK_SCHEMA, barrier=True)
+    tasks = partitions.mapInArrow(ImportCheck(rank_fn, rank=True), RANK_SCHEMA, barrier=True)
     done = in_thread(partitions.sparkSession, tasks.collect)
     return [row["report"] for row in done]
 

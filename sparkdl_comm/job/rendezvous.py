@@ -34,7 +34,7 @@ PHASE = "join"
 
 
 class Rendezvous:
-    """The driver's end, for one gang. Thread-safe."""
+    """The driver's end: collects the registrations of one gang's ranks, and answers all of them. Thread-safe."""
 
     def __init__(self, world: int, timeout: float, clock: Clock = time.monotonic) -> None:
         """`timeout`: seconds that the other ranks have when the first one has come."""

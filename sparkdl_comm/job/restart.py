@@ -1,4 +1,4 @@
-"""Starting the ranks again after one was lost. Spark does not: a barrier stage that fails, fails its job."""
+"""Starts the ranks again after one was lost, which Spark does not do: a barrier stage that fails, fails its job."""
 
 from __future__ import annotations
 

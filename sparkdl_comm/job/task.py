@@ -1,5 +1,6 @@
-"""A rank as Spark sees it, one barrier task, and what every rank does whatever it is there for: meets the others at the
-driver's listener, joins the gang, stays connected to the driver if it is rank 0, and says why it failed."""
+"""A rank as Spark sees it: one barrier task. It does what every rank does, be it there to train or to run a user's function:
+it meets the others at the driver's listener, joins the gang, stays connected to the driver if it is rank 0, and says why it
+failed."""
 
 from __future__ import annotations
 
@@ -133,7 +134,7 @@ class RankTask:
         """Nobody would get what is trained: the ranks stop, and give their slots back."""
         lost = RankLostError("rank 0 lost its connection to the driver: the driver ended, or gave this run up", rank=0)
         if self.gang is not None:
-            self.gang.announce_failure(Failure.of(lost, 0, phase="the channel to the driver", secondary=False))
+            self.gang.announce_failure(Failure.of(lost, 0, phase="the connection to the driver", secondary=False))
 
     def failed(self, failure: Failure) -> RuntimeError:
         """Tell the other ranks and the driver; returns what the task is to raise, with the *first* failure of the gang inside.

@@ -1,4 +1,4 @@
-"""Whether a lab's links are as fast as they should be, all of them busy both ways at once.
+"""Measures whether a lab's links are as fast as they should be while all of them are busy both ways at once.
 
 On every rail the hosts of a segment form a ring, and each sends to the next one over TCP, as fast as it can. So every NIC
 sends one stream and receives one. Where switches are joined by trunks there is a second round, in which hosts send to those

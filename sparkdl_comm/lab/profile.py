@@ -1,4 +1,4 @@
-"""What a network costs, layer by layer: the tensors it owns, and the seconds of its forward and backward pass."""
+"""Profiles of neural networks: for each layer the tensors it owns, and the seconds of its forward and backward pass."""
 
 from __future__ import annotations
 

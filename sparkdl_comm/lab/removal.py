@@ -1,4 +1,4 @@
-"""How labs go: at the end of a program, on a signal, and what a killed program left of one."""
+"""Removes labs: at the end of a program, on a signal, and what a killed program has left of one."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _TAIL = 3000
 
 
 class SparkCluster:
-    """Up within the `with` block; daemons, executors and their directories are gone after it.
+    """A context: the cluster is up inside it; daemons, executors and their directories are gone after it.
 
     :param cluster: the hosts; each worker has as many cores as its host has ranks.
     :param memory: of each executor, as Spark writes it.

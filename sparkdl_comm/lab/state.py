@@ -51,7 +51,8 @@ def start_time(pid: int) -> int | None:
 
 @dataclass(frozen=True)
 class State:
-    """One lab. `owner` made it and removes it, `kept` says that it does nothing else (`lab up`); `holder` see access.py.
+    """What is known of one lab. `owner`: the process that made it and removes it; `kept`: whether that process does nothing
+    else (`lab up`); `holder`: see access.py.
 
     `control` is the number of its control network, `mtu` in bytes.
     """

@@ -1,4 +1,4 @@
-"""Model, loss and optimizer as a user gives them: understood and checked before they are shipped."""
+"""The components of a training, model, loss and optimizer, as a user gives them: checked before they are shipped."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _MODEL = "model"
 
 
 class TorchEstimatorWriter(FolderWriter):
-    """Of a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
+    """Saves a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
 
     _instance: TorchEstimator
 
@@ -51,7 +51,7 @@ class TorchEstimatorWriter(FolderWriter):
 
 
 class TorchEstimatorReader(FolderReader["TorchEstimator"]):
-    """Of a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
+    """Loads a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
 
     def read_from(self, folder: Path, path: str) -> TorchEstimator:
         metadata = self.metadata(folder, path)

@@ -1,4 +1,4 @@
-"""A trained module in a form that needs neither its Python class nor Spark: TorchScript, ONNX."""
+"""Exports a trained module to a form that needs neither its Python class nor Spark: TorchScript or ONNX."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, Struct
 
 from sparkdl_comm.data.fields import Collate, Decode, for_model
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.job.first_touch import FirstTouch
+from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.module_broadcast import broadcast_module
 from sparkdl_comm.job.session import session_of, use_own_python
 from sparkdl_comm.ml import columns, export
@@ -112,10 +112,10 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         # A UDF lets the optimizer leave out columns and push filters below it. The generator keeps filters on what is
         # predicted from calling the model a second time. The inputs are a projection of their own because Spark 4.2 refuses
         # UDFs with Vectors beside them that come straight from a columnar file.
-        touched = FirstTouch(predictor.predict, rank=False)
+        checked = ImportCheck(predictor.predict, rank=False)
 
         def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:  # pandas_udf reads the types
-            return touched(batches)
+            return checked(batches)
 
         score = pandas_udf(predict, StructType(list(map(StructField, outputs, types))))  # type: ignore[call-overload]
         rows = dataset.select("*", *(column.alias(name) for column, name in zip(expressions, inputs, strict=True)))

@@ -100,7 +100,7 @@ class FolderWriter(MLWriter):
 
 
 class TorchModelWriter(FolderWriter):
-    """Of a :class:`~sparkdl_comm.ml.model.TorchModel`."""
+    """Saves a :class:`~sparkdl_comm.ml.model.TorchModel`."""
 
     _instance: TorchModel
 
@@ -178,7 +178,7 @@ class FolderReader(MLReader[T]):
 
 
 class TorchModelReader(FolderReader["TorchModel"]):
-    """Of a :class:`~sparkdl_comm.ml.model.TorchModel`."""
+    """Loads a :class:`~sparkdl_comm.ml.model.TorchModel`."""
 
     def read_from(self, folder: Path, path: str) -> TorchModel:
         metadata = self.metadata(folder, path)
@@ -199,7 +199,10 @@ class TorchModelReader(FolderReader["TorchModel"]):
 
 
 def write_weights(module: torch.nn.Module, folder: Path) -> None:
-    """With the module's extra state, if it has any. :class:`ModelError` if safetensors cannot hold them."""
+    """Writes the weights into ``folder``, with the module's extra state, if it has any.
+
+    :raises ModelError: safetensors cannot hold them.
+    """
     extra = module_state.extra_state(module)
     try:
         safetensors.torch.save_model(_Tensors(module), str(folder / WEIGHTS))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""How another process makes a value again, without pickle: classes and functions by the name to import them by.
+"""Blueprints: how another process makes a value again without pickle. Classes and functions go by the name to import them by.
 
 A blueprint is JSON, with tensors beside it. It is one of::
 

@@ -37,7 +37,8 @@ def _wants_total(factory: Any) -> bool:
 
 
 class Schedule:
-    """``steps``: optimizer steps of an epoch. A factory that takes ``total_steps`` gets how often its scheduler will step.
+    """Steps the learning-rate scheduler. ``steps``: optimizer steps of an epoch. A factory that takes ``total_steps`` gets
+    how often its scheduler will step.
 
     Raises ModelError if the factory makes no scheduler, ConfError for ReduceLROnPlateau per step: the loss of a step over
     all ranks is known to none of them; and for OneCycleLR that would end before training does."""

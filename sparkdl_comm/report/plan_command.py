@@ -1,4 +1,4 @@
-"""``sparkdl-comm plan``: how a network would be cut into batches."""
+"""``sparkdl-comm plan``: shows how the layers of a network would be grouped into batches (buckets of layers)."""
 
 from __future__ import annotations
 

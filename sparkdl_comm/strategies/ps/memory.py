@@ -1,4 +1,4 @@
-"""What a rank of strategy ps and its executor's JVM both have in memory: parameters, gradients, the shard's exact values."""
+"""The memory that a rank of strategy ps shares with its executor's JVM: parameters, gradients, the shard's exact values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkdl_comm.strategies.ps.segment import SharedSegment
 
 
 class ParameterMemory:
-    """``layout``: the JVM's answer to `open`, in bytes, see SegmentMap.scala.
+    """The shared memory of one rank. ``layout``: the JVM's answer to `open`, in bytes, see SegmentMap.scala.
 
     ``values`` and ``gradients``: flat, float32, of the whole model, on the host. A model on the CPU computes in them, one on
     a GPU is copied from and to them.

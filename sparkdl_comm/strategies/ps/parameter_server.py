@@ -43,6 +43,8 @@ from sparkdl_comm.strategies.trace import BatchTrace
 
 
 class ParameterServer(Strategy):
+    """One rank of strategy ps, and the server of one shard; see the module for the steps of an iteration."""
+
     needs_plugin = True
     sharded = True
     cuts_tensors = True

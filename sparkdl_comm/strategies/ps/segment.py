@@ -14,7 +14,8 @@ _NUMBER = struct.Struct("=q")
 
 
 class SharedSegment:
-    """`size` bytes of zeros, mapped here and, while :attr:`path` is open, mappable by a process of the same user.
+    """Shared memory: `size` bytes of zeros, mapped here and, while :attr:`path` is open, mappable by a process of the same
+    user.
 
     It has no name in any file system (memfd_create), so nothing can be left behind: the kernel frees it when the last
     mapping goes, whichever process dies in whatever way. It is not bound by the size of /dev/shm either.

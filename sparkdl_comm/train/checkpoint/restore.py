@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: which one, whether it fits this run, and what each rank takes from it.
+"""Goes on from a checkpoint: finds the newest whole one, checks that it fits this run, and gives each rank its part.
 
 1. Rank 0 lists the checkpoints. From the newest on, every rank checks the files that it needs; the first of which nobody
    misses any is taken.
@@ -37,8 +37,11 @@ _SETTINGS = {
 
 
 class Restorer:
-    """One rank's. The methods are called in the order in which they stand here, on all ranks; the last two only if there
-    is a checkpoint."""
+    """Finds the checkpoint that training goes on from, and loads one rank's part of it.
+
+    The methods are called in the order in which they stand here, on all ranks; :meth:`load_parameters` and :meth:`load_state`
+    only if there is a checkpoint.
+    """
 
     def __init__(
         self, checkpoints: Checkpoints, run: dict[str, Any], gang: Gang, sharded: bool, timeout: float
@@ -83,13 +86,13 @@ class Restorer:
         self._try_writing()
 
     def load_parameters(self, model: FlatModel) -> None:
-        """Into the module, before it is bound."""
+        """Loads the values into the module, before it is bound."""
         for part in self._parameters:
             for start, values in self._directory.read(self.step, part).items():
                 model.load(int(start), values)
 
     def load_state(self, loop: TrainingLoop) -> None:
-        """Of optimizer and loop, before it runs."""
+        """Loads the state of optimizer and loop, before the loop runs."""
         loop.strategy.load_optimizer_state(unpack(self._directory.read(self.step, self._optimizer)))
         own, common = (unpack(self._directory.read(self.step, part)) for part in (self._own, "common"))
         loop.load_state({"own": own, "common": common})

@@ -36,8 +36,9 @@ _ABANDON_SECONDS = 2.0
 
 
 class Cadence:
-    """After which steps: every ``steps``, and the first one that ends ``seconds`` after the last checkpoint by the clock of
-    rank 0. For that ranks talk, not after every step, but whenever about half of the time left has passed."""
+    """Decides after which steps there is a checkpoint: every ``steps``, and the first that ends ``seconds`` after the last
+    checkpoint by the clock of rank 0. For that the ranks talk, not after every step, but whenever about half of the time left
+    has passed."""
 
     def __init__(
         self, steps: int | None, seconds: float | None, gang: Gang, timeout: float, clock: Callable[[], float]
@@ -60,7 +61,7 @@ class Cadence:
         return due
 
     def _steps_away(self, seconds: float) -> int:
-        """How many steps not to look for; 0: it is due."""
+        """For how many steps nobody needs to look; 0: a checkpoint is due."""
         passed = self._clock() - self._last
         if passed >= seconds:
             return 0
@@ -68,7 +69,7 @@ class Cadence:
 
 
 class Saver:
-    """One rank's; to be called after every step, and to be closed. Not thread-safe."""
+    """Writes one rank's part of the checkpoints. Call it after every step, and close it at the end. Not thread-safe."""
 
     def __init__(self, checkpoints: Checkpoints, run: dict[str, Any], gang: Gang, timeout: float) -> None:
         """``run``: what the manifest says of the run."""

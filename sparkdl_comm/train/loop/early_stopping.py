@@ -14,8 +14,8 @@ from sparkdl_comm.train.spec import Stopping
 
 
 class EarlyStopping:
-    """Keeps, if asked to, a copy of the best epoch's parameters, buffers and extra state, on the CPU: as large as the model.
-    All ranks see the same values, so all decide the same."""
+    """Decides whether an epoch was the last. Keeps, if asked to, a copy of the best epoch's parameters, buffers and extra
+    state, on the CPU: as large as the model. All ranks see the same values, so all decide the same."""
 
     def __init__(self, stopping: Stopping, model: FlatModel) -> None:
         self._stopping, self._model = stopping, model

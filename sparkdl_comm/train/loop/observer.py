@@ -33,7 +33,8 @@ from sparkdl_comm.train.spec import TrainSpec
 
 
 class Observer:
-    """``validation``: this rank's rows, perhaps none; None if no rank has any."""
+    """Runs what surrounds the steps of an epoch, in the same order on all ranks. ``validation``: this rank's rows, perhaps
+    none; None if no rank has any."""
 
     def __init__(
         self,

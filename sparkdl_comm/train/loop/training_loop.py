@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from sparkdl_comm.data.cache import RowCache
-from sparkdl_comm.data.partitions import BatchPlan, permutation
+from sparkdl_comm.data.partitions import BatchSampler, permutation
 from sparkdl_comm.errors import ModelError, NonFiniteLossError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.schedule import Schedule
@@ -33,7 +33,7 @@ _OF_A_STEP = ("pull", "forward", "backward", "push", "update")
 
 @dataclass
 class Progress:
-    """Where a rank stands.
+    """How far a rank has come.
 
     ``step``: optimizer steps done, through all epochs. ``epoch``: the current one, from 0; ``batch``: steps done in it;
     ``skipped``: how many of these the optimizer left out; ``epoch_loss``: sum of this rank's parts of the others' losses.
@@ -58,7 +58,7 @@ class Progress:
 
 
 class TrainingLoop:
-    """Steps of an epoch: this rank's slice of the batch, forward, backward, strategy.
+    """Runs the steps of all epochs: this rank's slice of each batch goes through forward, backward and the strategy.
 
     A step's loss is the mean over the rows that all ranks have in it. So a rank scales its own mean by its share of these
     rows (see :mod:`sparkdl_comm.train.loop.class_mean`), and a rank without a row in the step takes part with gradient zero.
@@ -72,18 +72,18 @@ class TrainingLoop:
         spec: TrainSpec,
         gang: Gang,
         rows: RowCache,
-        plan: BatchPlan,
+        sampler: BatchSampler,
         model: FlatModel,
         strategy: Strategy,
         progress: Progress,
         validation: RowCache | None = None,
         together: bool = False,
     ) -> None:
-        """``strategy`` has joined; ``plan`` cuts epochs into optimizer steps. ``validation``: this rank's rows; None if no
+        """``strategy`` has joined; ``sampler`` cuts epochs into optimizer steps. ``validation``: this rank's rows; None if no
         rank has any. ``together``: the model has collectives, so ranks without rows run it too."""
         self.model, self.strategy, self.progress = model, strategy, progress
         self.after_step: Callable[[TrainingLoop], None] | None = None
-        self._spec, self._rank, self._rows, self._plan = spec, gang.rank, rows, plan
+        self._spec, self._rank, self._rows, self._sampler = spec, gang.rank, rows, sampler
         self._device = next(model.module.parameters()).device
         self._validation, self._together = validation, together
         how, timeout = spec.optimization, spec.conf.timeout
@@ -92,10 +92,10 @@ class TrainingLoop:
         mean = ClassMean.of(loss, spec.rows)
         if mean is not None and not mean.needed(parts, gang, timeout):
             mean = None
-        self._shares = Shares(mean, rows, plan, gang, timeout)
+        self._shares = Shares(mean, rows, sampler, gang, timeout)
         self._objective = Objective(mean or loss, how.precision, self._device, spec.rows.inputs, self._look_at)
         self._rule = GradientRule(how, gang, strategy, timeout)
-        self._schedule = Schedule(how, strategy.optimizer, plan.steps, spec.epochs)
+        self._schedule = Schedule(how, strategy.optimizer, sampler.steps, spec.epochs)
         self._not_finite_from_the_start = model.not_finite(0, model.values)
         self._observer = Observer(spec, gang, model, strategy, self._schedule, self._objective, validation)
 
@@ -166,16 +166,16 @@ class TrainingLoop:
 
     def _epoch(self, tell: Tell) -> None:
         """The steps of the current epoch that are left, and its end."""
-        at, plan = self.progress, self._plan
+        at, sampler = self.progress, self._sampler
         order = torch.from_numpy(permutation(self._rows.rows, self._spec.seed, at.epoch, self._rank))
         self._shares.begin_epoch(order)
         self._observer.callbacks.call("on_epoch_begin", epoch=at.epoch + 1)
         begin, rows = time.perf_counter(), 0
-        while at.batch < plan.steps:
-            start, stop = plan.slice(self._rank, at.batch)
+        while at.batch < sampler.steps:
+            start, stop = sampler.slice(self._rank, at.batch)
             share = self._shares.of(order[start:stop], at.batch)
             loss, applied = self._step(order[start:stop])
-            rows += plan.rows(at.batch)
+            rows += sampler.rows(at.batch)
             if applied:
                 at.epoch_loss += loss
             else:
@@ -187,7 +187,7 @@ class TrainingLoop:
                     "epoch": at.epoch,
                     "epochs": self._spec.epochs,
                     "step": at.batch,
-                    "steps": plan.steps,
+                    "steps": sampler.steps,
                     "loss": loss / share if share else None,
                     "samples_per_second": rows / (time.perf_counter() - begin),
                 }
@@ -200,7 +200,7 @@ class TrainingLoop:
 
     def _end_epoch(self, seconds: float) -> None:
         at = self.progress
-        counted = self._plan.steps - at.skipped
+        counted = self._sampler.steps - at.skipped
         row: dict[str, Any] = {
             "epoch": at.epoch + 1,
             "step": at.step,
