@@ -1,26 +1,24 @@
 """The gang: the ranks of one fit, how they meet, and how all of them learn that one has failed.
 
 1. Every rank binds its listening socket and keeps it; only then is the port announced.
-2. One exchange tells everybody's addresses and payload: ranks in Spark meet at the driver's listener (`rendezvous`).
-3. Every rank but 0 connects to rank 0, proves the secret, says rank and attempt; rank 0 says `go` when all are
+2. One exchange tells everybody's addresses and payload: ranks in Spark meet at the driver's listener (``rendezvous``).
+3. Every rank but 0 connects to rank 0, proves the secret, says rank and attempt; rank 0 says ``go`` when all are
    in.
 
 Gradients do not travel here: it is a star of N - 1 idle connections whose EOF means that a rank died. Further
-connections between ranks (the store, peers of a collective) use the same listening sockets: `serve` and
-`dial`.
+connections between ranks (the store, peers of a collective) use the same listening sockets: ``serve`` and
+``dial``.
 """
 
 from __future__ import annotations
 
-import os
 import socket
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
-from sparkdl_comm.gang import frames, handshake, listen
+from sparkdl_comm.gang import fork, frames, handshake, listen
 from sparkdl_comm.gang.acceptor import MAX_HELLO, Acceptor
 from sparkdl_comm.gang.control import VERDICT_SECONDS, Control
 from sparkdl_comm.gang.failure import Failure
@@ -42,7 +40,7 @@ class Gang:
     """
 
     def __init__(self, rank: int, world: int, secret: bytes, attempt: str, clock: Clock) -> None:
-        """Not to be called directly: see `join`."""
+        """Not to be called directly: see ``join``."""
         self.rank = rank
         self.world = world
         self.attempt = attempt
@@ -75,15 +73,20 @@ class Gang:
         ports: range | None = None,
         clock: Clock = time.monotonic,
     ) -> Gang:
-        """Meet the other `world` - 1 ranks, within `timeout` seconds; returns when all of them are in.
+        """Meet the other ``world`` - 1 ranks, within ``timeout`` seconds; returns when all of them are in.
 
-        `exchange` is called once; it has a deadline of its own. `nic` (interface name, IP or CIDR)
-        overrides `host` as the address to listen on, and `rails` are the NICs of collectives, that one alone
-        if there are none; `ports` is where to look for free ports.
+        ``exchange`` is called once; it has a deadline of its own. ``nic`` (interface name, IP or CIDR)
+        overrides ``host`` as the address to listen on, and ``rails`` are the NICs of collectives, that one alone
+        if there are none; ``ports`` is where to look for free ports.
 
-        Raises ConfError (NIC, ports), DeadlineError naming the missing ranks, AuthenticationError,
-        RankLostError (a rank died meanwhile), GangError (refused by rank 0; ranks that do not fit together),
-        InputError (payload), and what `exchange` does.
+        :raises ConfError: there is no such NIC, or no free port.
+        :raises InputError: the payload is no JSON.
+        :raises DeadlineError: ranks are missing; names them.
+        :raises AuthenticationError: a peer does not know the secret.
+        :raises RankLostError: a rank died meanwhile.
+        :raises GangError: rank 0 refused this one, or the ranks do not fit together.
+
+        What ``exchange`` raises comes out, too.
         """
         if not 0 <= rank < world:
             raise InputError(f"rank {rank} of {world}")
@@ -96,7 +99,7 @@ class Gang:
         gang._control = Control(rank, world, list(acceptors.values()), clock)
         gang._store = StoreService(rank, world, serve=gang.serve, dial=gang.dial, check=gang.check, clock=clock)
         gang._control.on_failure(gang._store.fail)
-        _forget_in_children(gang)
+        fork.close_in_children(gang)
         port = {ip: acceptor.address[1] for ip, acceptor in acceptors.items()}
         mine = tuple(Rail(ip, listen.network_of(ip), port[ip]) for ip in addresses)
         me = Member(rank, gang.host, listen.nics_to_advertise(gang.host), port[gang.host], mine, payload or {})
@@ -128,7 +131,7 @@ class Gang:
         return self._control.failure
 
     def check(self, wait: float = 0.0) -> None:
-        """Raise the gang's failure as a typed error, if there is one or comes within `wait` seconds: a rank
+        """Raise the gang's failure as a typed error, if there is one or comes within ``wait`` seconds: a rank
         whose connection to a peer breaks often knows so before the gang has settled on why."""
         with self._control.changed:
             self._control.changed.wait_for(lambda: self._control.failure is not None, wait)
@@ -137,22 +140,24 @@ class Gang:
             raise failure.to_exception()
 
     def on_failure(self, callback: Callable[[Failure], None]) -> None:
-        """Have `callback` called once when the gang fails: from the control thread, so it must be quick; at
+        """Have ``callback`` called once when the gang fails: from the control thread, so it must be quick; at
         once and in this thread if it has failed already."""
         self._control.on_failure(callback)
 
     # ---- connections
 
     def serve(self, kind: str, handler: Callable[[socket.socket, int], None]) -> None:
-        """Have `handler(sock, rank)` called for each member that dials us for `kind`, in a thread of its own;
+        """Have ``handler(sock, rank)`` called for each member that dials us for ``kind``, in a thread of its own;
         it owns the authenticated, non-blocking socket."""
         self._handlers[kind] = handler
 
     def dial(self, rank: int, kind: str, deadline: float, rail: int | None = None) -> socket.socket:
-        """An authenticated, non-blocking connection to the `serve` handler for `kind` of `rank`, from NIC to NIC of `rail`
-        if given.
+        """An authenticated, non-blocking connection to the ``serve`` handler for ``kind`` of ``rank``, from NIC to NIC of
+        ``rail`` if given.
 
-        Raises RankLostError (nobody listens there any more), AuthenticationError, DeadlineError.
+        :raises RankLostError: nobody listens there any more.
+        :raises AuthenticationError: who listens there does not know the secret.
+        :raises DeadlineError: there is no connection in time.
         """
         member = self.members[rank]
         where = f"{kind} connection of rank {self.rank} to rank {rank}"
@@ -187,16 +192,21 @@ class Gang:
     def all_gather(self, value: bytes, timeout: float) -> list[bytes]:
         """What each rank gave, by rank; one trip to rank 0. For up to 4 MiB per rank.
 
-        All ranks call it in the same order, from one thread. Raises DeadlineError when a rank does not within `timeout`
-        seconds, and what the store raises.
+        All ranks call it in the same order, from one thread.
+
+        :raises DeadlineError: a rank does not call it within ``timeout`` seconds.
+
+        Its other errors are those of :class:`~sparkdl_comm.gang.store.GangStore`.
         """
         turn, self._gathers = self._gathers, self._gathers + 1
         return self._store.gather(f"all-gather/{turn}", value, timeout)
 
     def outlast(self, wait: float) -> None:
-        """Rank 0 keeps the store, so it leaves last: returns when all others have left, after `wait` seconds at most.
+        """Rank 0 keeps the store, so it leaves last: returns when all others have left, after ``wait`` seconds at most.
 
-        Returns at once on other ranks. Raises the gang's failure if there is one.
+        Returns at once on other ranks.
+
+        :raises GangError: the gang has failed; its failure.
         """
         if self.rank == 0:
             with self._control.changed:
@@ -219,6 +229,11 @@ class Gang:
         self.close()
 
     # ---- inside
+
+    def sockets(self) -> list[Any]:
+        """Everything with a file descriptor, for a forked child to close."""
+        more = [sock for sockets in self._more_sockets for sock in sockets()]
+        return [*self._control.sockets(), *self._store.sockets(), *more]
 
     def _shut(self, leave: bool) -> None:
         self._control.stop(leave)
@@ -276,22 +291,3 @@ class Gang:
             raise late
         if self.rank == 0:
             control.everybody_is_in()
-
-
-# A forked child (a DataLoader's worker) that outlives a killed rank would keep its connections open, and
-# nobody would see an EOF.
-_gangs: weakref.WeakSet[Gang] = weakref.WeakSet()
-
-
-def _forget_in_children(gang: Gang) -> None:
-    if not _gangs:
-        os.register_at_fork(after_in_child=_close_in_child)
-    _gangs.add(gang)
-
-
-def _close_in_child() -> None:
-    for gang in list(_gangs):
-        more = [sock for sockets in gang._more_sockets for sock in sockets()]
-        for thing in [*gang._control.sockets(), *gang._store.sockets(), *more]:
-            thing.close()  # never shutdown(): that would end the parent's connection too
-    _gangs.clear()
