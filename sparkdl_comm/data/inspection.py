@@ -94,7 +94,10 @@ class Inspection:
 
 
 def refuse(reports: Sequence[dict[str, Any]]) -> None:
-    """:class:`InputError` if any of the ranks' reports has rows that cannot be used; counts them over all ranks."""
+    """Counts the rows that cannot be used, over all ranks.
+
+    :raises InputError: there are some in any of the reports.
+    """
     rows = sum(report["rows"] for report in reports)
     counts: dict[str, int] = {}
     examples: dict[str, float] = {}

@@ -40,8 +40,8 @@ class Acceptor:
         clock: Clock = time.monotonic,
         handshake_seconds: float = HANDSHAKE_SECONDS,
     ) -> None:
-        """Binds at once. `on_peer(sock, hello)` runs in the connection's thread, and owns `sock` from then on; if it raises a
-        SparkdlCommError or OSError, `sock` is closed.
+        """Binds at once. ``on_peer(sock, hello)`` runs in the connection's thread, and owns ``sock`` from then on; if it
+        raises a SparkdlCommError or OSError, ``sock`` is closed.
 
         :raises ConfError: see :func:`~sparkdl_comm.gang.listen.bind`.
         """

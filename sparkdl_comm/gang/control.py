@@ -1,12 +1,12 @@
 """The control plane of a gang: one thread per rank that watches its connections and settles which failure was
 first.
 
-A star around rank 0. Frames: `go` (0 -> all: everybody is in), `failure` (a rank -> 0: a report; 0 -> all: the verdict),
-`leave` (I close on purpose; the EOF that follows is no failure), `refused` (0 -> a peer that it does not take in).
+A star around rank 0. Frames: ``go`` (0 -> all: everybody is in), ``failure`` (a rank -> 0: a report; 0 -> all: the verdict),
+``leave`` (I close on purpose; the EOF that follows is no failure), ``refused`` (0 -> a peer that it does not take in).
 
 Rank 0 decides, so that all ranks name the same failure: the first report that is not secondary. A secondary
 one ("my peer vanished") is held back for HOLD_SECONDS, because it often arrives before the EOF of the rank
-that caused it. Only this thread touches the connections; others hand it work with `post`.
+that caused it. Only this thread touches the connections; others hand it work with ``post``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sparkdl_comm.gang.frames import Clock, FrameBuffer, encode_frame
 
 MAX_FRAME = MAX_JSON + 1024
 HOLD_SECONDS = 1.0
-#: How long `announce` waits for rank 0's verdict, and `stop` for the last bytes to go out.
+#: How long ``announce`` waits for rank 0's verdict, and ``stop`` for the last bytes to go out.
 ANNOUNCE_SECONDS = 2.0
 LINGER_SECONDS = 1.0
 #: How long to wait for the verdict when a connection breaks, before that is reported as what it looks like.
@@ -49,7 +49,7 @@ class _Peer:
 
 
 class Control:
-    """The control thread of one rank. `failure` is written once; `changed` is notified then, and on `go`."""
+    """The control thread of one rank. ``failure`` is written once; ``changed`` is notified then, and on ``go``."""
 
     def __init__(self, rank: int, world: int, acceptors: Sequence[Acceptor], clock: Clock = time.monotonic) -> None:
         self.rank = rank
@@ -78,13 +78,13 @@ class Control:
     # ---- called from any thread
 
     def post(self, work: Callable[[], None]) -> None:
-        """Have the control thread run `work` soon."""
+        """Have the control thread run ``work`` soon."""
         self._posted.append(work)
         with contextlib.suppress(OSError):  # full: it will wake anyway. Closed: it is past work.
             self._wake_in.send(b"x")
 
     def add_peer(self, rank: int, sock: socket.socket) -> None:
-        """Watch an authenticated connection to `rank`."""
+        """Watch an authenticated connection to ``rank``."""
         self.post(lambda: self._add(rank, sock))
 
     def everybody_is_in(self) -> None:
@@ -92,7 +92,7 @@ class Control:
         self.post(lambda: self._send_all({"type": "go"}))
 
     def announce(self, failure: Failure) -> None:
-        """Report `failure` and wait, at most ANNOUNCE_SECONDS, until the gang has settled on one (maybe
+        """Report ``failure`` and wait, at most ANNOUNCE_SECONDS, until the gang has settled on one (maybe
         another)."""
         if not self._thread.is_alive():
             return  # the gang is closed
@@ -117,7 +117,7 @@ class Control:
         callback(self.failure)
 
     def stop(self, leave: bool) -> None:
-        """Close everything. `leave`: tell the peers first that this is on purpose."""
+        """Close everything. ``leave``: tell the peers first that this is on purpose."""
         if not self._thread.is_alive():
             return
 

@@ -3,8 +3,8 @@
 A frame is the length and the CRC-32 of its body, 4 bytes each (big-endian), and the body: the UTF-8 JSON of the object. Its
 length is compared with what the receiver allows before anything is allocated for it.
 
-Sockets are non-blocking and waited for with poll(2), never `settimeout`: a timeout belongs to the socket, so a reading and a
-writing thread would change each other's deadline. A deadline is a value of `clock`, in seconds, and covers the whole of a
+Sockets are non-blocking and waited for with poll(2), never ``settimeout``: a timeout belongs to the socket, so a reading and a
+writing thread would change each other's deadline. A deadline is a value of ``clock``, in seconds, and covers the whole of a
 call: a peer that sends one byte now and then does not extend it.
 
 Errors: DeadlineError; ConnectionError (the builtin one) when the peer goes away, for the caller to say which rank that was;
@@ -55,7 +55,11 @@ def _gone(exc: OSError) -> ConnectionError:
 
 
 def recv_into(sock: socket.socket, view: memoryview, deadline: float, clock: Clock = time.monotonic) -> None:
-    """Fill `view` (bytes). Raises DeadlineError, ConnectionError if the peer closes before."""
+    """Fill ``view`` (bytes).
+
+    :raises DeadlineError: not all of it comes in time.
+    :raises ConnectionError: the peer closes before.
+    """
     done = 0
     while done < len(view):
         # Looked at before each read: a peer that always has one more byte ready must not extend it either.
@@ -74,14 +78,18 @@ def recv_into(sock: socket.socket, view: memoryview, deadline: float, clock: Clo
 
 
 def recv_exact(sock: socket.socket, size: int, deadline: float, clock: Clock = time.monotonic) -> bytes:
-    """Exactly `size` bytes. Raises as `recv_into`."""
+    """Receives exactly ``size`` bytes. Errors are those of :func:`recv_into`."""
     data = bytearray(size)
     recv_into(sock, memoryview(data), deadline, clock)
     return bytes(data)
 
 
 def send_all(sock: socket.socket, data: bytes | memoryview, deadline: float, clock: Clock = time.monotonic) -> None:
-    """Send all of `data`. Raises DeadlineError, ConnectionError."""
+    """Send all of ``data``.
+
+    :raises DeadlineError: the peer does not take all of it in time.
+    :raises ConnectionError: the peer is gone.
+    """
     view = memoryview(data)
     done = 0
     while done < len(view):
@@ -94,8 +102,10 @@ def send_all(sock: socket.socket, data: bytes | memoryview, deadline: float, clo
 
 
 def encode_frame(value: dict[str, Any], maximum: int) -> bytes:
-    """Length and CRC-32 of the body, 4 bytes each (big-endian), and the body: the UTF-8 JSON of `value`. Raises InputError
-    over `maximum` bytes or no JSON."""
+    """``value`` as a frame, length and checksum included.
+
+    :raises InputError: its body has more than ``maximum`` bytes, or it cannot be written as JSON.
+    """
     try:
         body = json.dumps(value).encode()
     except (TypeError, ValueError, RecursionError) as exc:
@@ -131,14 +141,21 @@ def send_frame(
     deadline: float,
     clock: Clock = time.monotonic,
 ) -> None:
-    """Send `value` as one frame. Raises InputError (over `maximum` bytes), DeadlineError, ConnectionError."""
+    """Send ``value`` as one frame.
+
+    :raises InputError: it has more than ``maximum`` bytes, or cannot be written as JSON.
+    :raises DeadlineError: the peer does not take it in time.
+    :raises ConnectionError: the peer is gone.
+    """
     send_all(sock, encode_frame(value, maximum), deadline, clock)
 
 
 def recv_frame(sock: socket.socket, maximum: int, deadline: float, clock: Clock = time.monotonic) -> dict[str, Any]:
-    """One frame; its length is compared with `maximum` before anything is allocated for it.
+    """One frame; its length is compared with ``maximum`` before anything is allocated for it.
 
-    Raises ProtocolError (too long, damaged, no JSON object), DeadlineError, ConnectionError.
+    :raises ProtocolError: it is too long, damaged, or no JSON object.
+    :raises DeadlineError: it does not come in time.
+    :raises ConnectionError: the peer is gone.
     """
     head = recv_exact(sock, _HEAD.size, deadline, clock)
     return _decode(head, recv_exact(sock, _check_length(head, maximum), deadline, clock))
@@ -153,7 +170,10 @@ class FrameBuffer:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """The frames that `data` completes, in order. Raises ProtocolError as `recv_frame` does."""
+        """The frames that ``data`` completes, in order.
+
+        :raises ProtocolError: as :func:`recv_frame` does.
+        """
         self._data += data
         frames = []
         while len(self._data) >= _HEAD.size:

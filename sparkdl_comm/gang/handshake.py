@@ -48,9 +48,12 @@ def _recv_nonce(sock: socket.socket, deadline: float, clock: Clock) -> bytes:
 
 
 def accept(sock: socket.socket, secret: bytes, deadline: float, clock: Clock = time.monotonic) -> None:
-    """Authenticate `sock`, just accepted; afterwards it is non-blocking, for `recv_frame` and `send_frame`.
+    """Authenticates ``sock``, just accepted; afterwards it is non-blocking, for ``recv_frame`` and ``send_frame``.
 
-    Raises AuthenticationError or DeadlineError; closing `sock` is the caller's business.
+    Closing ``sock`` is the caller's business.
+
+    :raises AuthenticationError: the peer does not know the secret, or goes away.
+    :raises DeadlineError: the handshake is not over in time.
     """
     _check_secret(secret)
     try:
@@ -73,10 +76,12 @@ def connect(
     bind_ip: str | None = None,
     clock: Clock = time.monotonic,
 ) -> socket.socket:
-    """An authenticated, non-blocking connection to `address` (numeric IP, port), from `bind_ip` if given.
+    """An authenticated, non-blocking connection to ``address`` (numeric IP, port), from ``bind_ip`` if given.
 
-    Raises AuthenticationError, DeadlineError, InputError (no numeric address), GangError with the OSError as
-    its cause if there is no connection at all (refused, no route).
+    :raises AuthenticationError: the peer does not know the secret.
+    :raises DeadlineError: there is no authenticated connection in time.
+    :raises InputError: the address is not numeric.
+    :raises GangError: there is no connection at all (refused, no route); its cause is the OSError.
     """
     _check_secret(secret)
     host, port = address

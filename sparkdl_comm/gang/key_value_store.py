@@ -17,13 +17,14 @@ MAX_TOTAL = 256 << 20
 #: Longest wait in seconds; also what torch's "no timeout" means here.
 MAX_WAIT = 86400.0
 
-#: A request or a reply: what is JSON, but for `values`, a list of bytes.
+#: A request or a reply: what is JSON, but for ``values``, a list of bytes.
 Request = dict[str, Any]
 
 
 @dataclass
 class _Gathering:
-    """What the ranks have given so far, by rank; `complete` is notified when all have; `taken`: how many got the answer."""
+    """What the ranks have given so far, by rank; ``complete`` is notified when all have; ``taken``: how many got the
+    answer."""
 
     complete: threading.Condition
     given: dict[int, bytes] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class KeyValueStore:
         self._over = ""
 
     def answer(self, request: Request) -> Request:
-        """The reply to `request`; `{"error": class name, "message": ...}` if it fails."""
+        """The reply to ``request``; ``{"error": class name, "message": ...}`` if it fails."""
         try:
             keys = [str(key) for key in request.get("keys", ())]
             values = list(request.get("values", ()))

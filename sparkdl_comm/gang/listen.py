@@ -38,7 +38,7 @@ def all_nics() -> dict[str, list[str]]:
 
 
 def nics_to_advertise(host_ip: str) -> dict[str, str]:
-    """NIC name -> one address each (IPv4 where there is one). Loopback only if `host_ip` is loopback: no
+    """NIC name -> one address each (IPv4 where there is one). Loopback only if ``host_ip`` is loopback: no
     other host could use it."""
     loopback = ipaddress.ip_address(host_ip).is_loopback
     first = {name: found[0] for name, found in all_nics().items()}
@@ -59,10 +59,10 @@ def network_of(ip: str) -> str:
 
 
 def choose_address(host: str, nic: str | None, key: str = NIC_KEY) -> str:
-    """The numeric address to listen on: of `nic` (interface name, IP or CIDR) if given, else what `host`
+    """The numeric address to listen on: of ``nic`` (interface name, IP or CIDR) if given, else what ``host``
     resolves to.
 
-    Raises ConfError, naming `key`, by which the user sets it, and the NICs there are.
+    :raises ConfError: there is none; names ``key``, by which the user sets it, and the NICs there are.
     """
     host = _bare(host)
     nics = all_nics()
@@ -156,10 +156,9 @@ def _first_nic() -> str | None:
 
 
 def bind(ip: str, ports: range | None) -> socket.socket:
-    """A listening socket on `ip`: the first free port of `ports`, or one that the system chooses.
+    """A listening socket on ``ip``: the first free port of ``ports``, or one that the system chooses.
 
-    Raises ConfError, naming spark.sparkdl.comm.ports if all are taken, spark.sparkdl.comm.nic if `ip` is not
-    ours.
+    :raises ConfError: all ports are taken, or ``ip`` is not ours; names the key to change.
     """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     last: OSError | None = None

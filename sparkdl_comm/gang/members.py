@@ -24,8 +24,8 @@ class Rail:
 
 @dataclass(frozen=True)
 class Member:
-    """What a rank told the others. `host`, `port`: where it listens. `nics`: NIC name -> address, of all that
-    are up. `rails`: see `Rail`. `payload`: what its caller shares (row count, fingerprint, address of the JVM)."""
+    """What a rank told the others. ``host``, ``port``: where it listens. ``nics``: NIC name -> address, of all that
+    are up. ``rails``: see ``Rail``. ``payload``: what its caller shares (row count, fingerprint, address of the JVM)."""
 
     rank: int
     host: str
@@ -36,10 +36,13 @@ class Member:
 
 
 def gather_members(me: Member, world: int, attempt: str, exchange: Exchange) -> tuple[Member, ...]:
-    """All members, by rank: every rank gives itself to the one call of `exchange`, and gets all.
+    """All members, by rank: every rank gives itself to the one call of ``exchange``, and gets all.
 
-    Raises InputError (the payload is no JSON), GangError (ranks that do not make a gang of this attempt), and what `exchange`
-    does.
+    :raises InputError: the payload is no JSON.
+    :raises GangError: the ranks do not make a gang of this attempt.
+    :raises ProtocolError: what came is no member.
+
+    What ``exchange`` raises comes out, too.
     """
     try:
         text = json.dumps({"epoch": attempt, **asdict(me)})

@@ -2,7 +2,7 @@
 
 Keys and values live at rank 0. A request is one JSON frame, with the sizes of the values, which follow as they are; its
 answer is likewise. A waiting request waits in rank 0's thread of that connection. A client takes an idle connection for
-each request or makes a new one, so a blocking `get` blocks no other thread's requests, and never the control plane. When
+each request or makes a new one, so a blocking ``get`` blocks no other thread's requests, and never the control plane. When
 the gang fails, all waits end with its failure.
 """
 
@@ -68,7 +68,7 @@ class StoreService:
         return store
 
     def ask(self, request: Request, seconds: float) -> Request:
-        """Send `request`, which may wait for `seconds`, to rank 0. Raises what `GangStore` says."""
+        """Sends ``request``, which may wait for ``seconds``, to rank 0. Errors are those of :class:`GangStore`."""
         self._check(0.0)
         if self._key_values is not None:
             reply = self._key_values.answer(request)
@@ -101,7 +101,7 @@ class StoreService:
         return reply
 
     def gather(self, key: str, value: bytes, seconds: float) -> list[bytes]:
-        """What each rank gave for `key`, by rank, when all have; one trip to rank 0, and nothing stays there."""
+        """What each rank gave for ``key``, by rank, when all have; one trip to rank 0, and nothing stays there."""
         request = {"op": "gather", "keys": [key], "values": [value], "seconds": seconds, "rank": self._rank}
         return self.ask(request, seconds)["values"]
 
@@ -178,7 +178,10 @@ class StoreService:
 
 
 def _send(sock: socket.socket, message: Request, clock: Clock) -> None:
-    """Raises InputError for a value that the other side would refuse."""
+    """Sends a request or a reply.
+
+    :raises InputError: it has a value that the other side would refuse.
+    """
     values = message.get("values", [])
     if any(len(value) > MAX_VALUE for value in values):
         raise InputError(f"a store value of {max(map(len, values))} bytes: at most {MAX_VALUE}")
@@ -193,8 +196,11 @@ def _send(sock: socket.socket, message: Request, clock: Clock) -> None:
 
 
 def _recv(sock: socket.socket, seconds: float, clock: Clock) -> Request:
-    """Raises GangError for sizes that are none, or over what the store may hold, before anything is allocated for them;
-    ProtocolError for damaged values."""
+    """Receives a request or a reply.
+
+    :raises GangError: its sizes are none, or more than the store may hold; nothing has been allocated for them.
+    :raises ProtocolError: the values are damaged.
+    """
     message = recv_frame(sock, MAX_HEADER, clock() + seconds, clock)
     sizes = message.get("values", [])
     if not isinstance(sizes, list) or not all(type(size) is int and 0 <= size <= MAX_VALUE for size in sizes):
@@ -217,12 +223,13 @@ def _add_crc(crc: int, value: bytes) -> int:
 
 
 class GangStore(Store):
-    """A `torch.distributed.Store`. Values are bytes, at most 4 MiB each; waits end after `timeout` (see
-    `set_timeout`).
+    """A ``torch.distributed.Store``. Values are bytes, at most 4 MiB each; waits end after ``timeout`` (see
+    ``set_timeout``).
 
-    Raises DeadlineError (a RuntimeError, as torch expects) when a key is not set in time, the gang's failure
-    when there is one, RankLostError without rank 0, InputError for what is too big, GangError when the gang
-    is closed.
+    :raises DeadlineError: a key is not set in time; a RuntimeError, as torch expects.
+    :raises RankLostError: rank 0 is gone.
+    :raises InputError: a value is too big.
+    :raises GangError: the gang has failed, or is closed.
     """
 
     timeout: timedelta  # C++ has it; `set_timeout` sets it

@@ -30,7 +30,7 @@ class DriverClient:
     """Rank 0's connection to the driver, for progress, printed lines and the trained tensors. Thread-safe."""
 
     def __init__(self, sock: socket.socket, stall_seconds: float, clock: Clock) -> None:
-        """Not to be called directly: see `connect`."""
+        """Not to be called directly: see ``connect``."""
         self._sock = sock
         self._stall = stall_seconds
         self._clock = clock
@@ -52,9 +52,11 @@ class DriverClient:
         stall_seconds: float = STALL_SECONDS,
         clock: Clock = time.monotonic,
     ) -> DriverClient:
-        """Connect to the driver within `timeout` seconds. `stall_seconds`: how long tensors may stand still.
+        """Connect to the driver within ``timeout`` seconds. ``stall_seconds``: how long tensors may stand still.
 
-        Raises DeadlineError, AuthenticationError, GangError (nobody there, or it expects another attempt).
+        :raises DeadlineError: there is no connection in time.
+        :raises AuthenticationError: the driver does not know the secret.
+        :raises GangError: nobody is there, or it expects another attempt.
         """
         deadline = clock() + timeout
         sock = handshake.connect(address, secret, deadline, bind_ip, clock)
@@ -69,8 +71,8 @@ class DriverClient:
         return cls(sock, stall_seconds, clock)
 
     def on_gone(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called, from a thread of its own, when the driver ends the connection, or is gone with it; not if
-        `send_tensors` raises that."""
+        """Have ``callback`` called, from a thread of its own, when the driver ends the connection, or is gone with it; not if
+        ``send_tensors`` raises that."""
 
         def watch() -> None:
             poll = select.poll()
@@ -85,12 +87,12 @@ class DriverClient:
         self._watch.start()
 
     def progress(self, progress: dict[str, Any]) -> bool:
-        """Show `progress` (JSON, up to 64 KiB, else InputError) to the driver if that takes no waiting; False
+        """Show ``progress`` (JSON, up to 64 KiB, else InputError) to the driver if that takes no waiting; False
         if it was dropped, because the one before has not gone out or the driver is away."""
         return self._tell(encode_frame({"type": "progress", "progress": progress}, MAX_PROGRESS))
 
     def log(self, lines: list[str], dropped: int) -> bool:
-        """Show printed `lines` to the driver, and how many before them were dropped; as :meth:`progress`."""
+        """Show printed ``lines`` to the driver, and how many before them were dropped; as :meth:`progress`."""
         return self._tell(encode_frame({"type": "log", "lines": lines, "dropped": dropped}, MAX_HEADER))
 
     def _tell(self, frame: bytes) -> bool:
@@ -111,9 +113,13 @@ class DriverClient:
         return True
 
     def send_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Send `tensors` and wait until the driver has them; non-contiguous and GPU ones are copied one at a
-        time. Raises ModelError (a tensor without plain bytes), GangError (the driver is away),
-        DeadlineError."""
+        """Send ``tensors`` and wait until the driver has them; non-contiguous and GPU ones are copied one at a
+        time.
+
+        :raises ModelError: a tensor has no plain bytes.
+        :raises GangError: the driver is away.
+        :raises DeadlineError: the driver does not take them in time.
+        """
         header = encode_frame({"type": "tensors", **describe(tensors)}, MAX_HEADER)
         with self._lock:
             try:

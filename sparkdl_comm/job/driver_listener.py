@@ -2,9 +2,9 @@
 progress and printed lines while training, and the trained tensors at the end; not through Spark's task results, whose size is
 limited and which come only when the task is over. Rank 0's end is :mod:`sparkdl_comm.job.driver_client`.
 
-Frames from rank 0, after handshake and hello: `progress` and `log` (any number), `tensors` (a header, then raw bytes, then a
-frame with their CRC-32) or `failure`, `bye`. The driver answers the tensors with `received`, so that rank 0 does not end its
-task before they are there.
+Frames from rank 0, after handshake and hello: ``progress`` and ``log`` (any number), ``tensors`` (a header, then raw bytes,
+then a frame with their CRC-32) or ``failure``, ``bye``. The driver answers the tensors with ``received``, so that rank 0
+does not end its task before they are there.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def _ignore(lines: list[str], dropped: int) -> None:
 
 
 class DriverListener:
-    """The driver's end. The ranks of gang attempt `attempt` meet here, and rank 0 keeps a connection; ranks of other attempts
-    are refused (None: the first to come fixes it). `on_progress` and `on_log` are called from that connection's thread; what
-    they raise is logged.
+    """The driver's end. The ranks of gang attempt ``attempt`` meet here, and rank 0 keeps a connection; ranks of other
+    attempts are refused (None: the first to come fixes it). ``on_progress`` and ``on_log`` are called from that
+    connection's thread; what they raise is logged.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class DriverListener:
         max_bytes: int | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Listens at once, on an address that `host` and `bind` say (see `listen.driver_addresses`); else ConfError.
-        `world`: ranks that meet, within `timeout` seconds of the first. `max_bytes`: most that the tensors may take; None:
-        the memory available when they come."""
+        """Listens at once, on an address that ``host`` and ``bind`` say (see ``listen.driver_addresses``); else ConfError.
+        ``world``: ranks that meet, within ``timeout`` seconds of the first. ``max_bytes``: most that the tensors may take;
+        None: the memory available when they come."""
         self._on_progress = on_progress
         self._on_log = on_log or _ignore
         self._max_bytes = max_bytes
@@ -90,10 +90,12 @@ class DriverListener:
         self._thread.start()
 
     def tensors(self, deadline: float) -> dict[str, torch.Tensor]:
-        """The trained tensors, on the CPU. `deadline` is a value of the clock (`time.monotonic()`, seconds).
+        """The trained tensors, on the CPU. ``deadline`` is a value of the clock (``time.monotonic()``, seconds).
 
-        Raises DeadlineError, RankLostError (rank 0 went away before it had sent them), ProtocolError (wrong
-        header), GangError (it closed without sending any; the listener is closed).
+        :raises DeadlineError: they do not come in time.
+        :raises RankLostError: rank 0 went away before it had sent them.
+        :raises ProtocolError: their header is wrong.
+        :raises GangError: rank 0 closed without sending any, or the listener is closed.
         """
 
         def done() -> bool:
@@ -111,7 +113,7 @@ class DriverListener:
         raise DeadlineError(f"rank 0 of gang attempt {self._attempt} {state} to the driver in time ({TIMEOUT_KEY})")
 
     def failure(self, deadline: float) -> Failure | None:
-        """What rank 0 says stopped the gang; None if it says nothing until `deadline`, or is gone."""
+        """What rank 0 says stopped the gang; None if it says nothing until ``deadline``, or is gone."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._failure or self._error or self._closed, max(0.0, deadline - self._clock())

@@ -47,8 +47,10 @@ def _second(first: None, function: Callable[[Any], Any]) -> Callable[[Any], Any]
 
 
 def _check(module: str, marker: str) -> None:
-    """Shipped as code, so all that it uses is imported here. Raises what :meth:`Failure.find` reads, if there is a
-    marker."""
+    """Imports the module. Shipped as code, so all that it uses is imported here.
+
+    :raises ImportError: it cannot be imported; with a marker, a RuntimeError that ``Failure.find`` reads.
+    """
     import importlib
     import json
     import socket

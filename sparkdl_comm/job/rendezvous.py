@@ -37,7 +37,7 @@ class Rendezvous:
     """The driver's end: collects the registrations of one gang's ranks, and answers all of them. Thread-safe."""
 
     def __init__(self, world: int, timeout: float, clock: Clock = time.monotonic) -> None:
-        """`timeout`: seconds that the other ranks have when the first one has come."""
+        """``timeout``: seconds that the other ranks have when the first one has come."""
         self._world = world
         self._timeout = timeout
         self._clock = clock
@@ -48,9 +48,12 @@ class Rendezvous:
         self._answer: bytes | None = None
 
     def admit(self, sock: socket.socket, hello: dict[str, Any]) -> None:
-        """Let the rank that said `hello` on `sock` take part; returns when it has its answer. Closes `sock`.
+        """Let the rank that said ``hello`` on ``sock`` take part; returns when it has its answer. Closes ``sock``.
 
-        Raises GangError (refused), ProtocolError (its registration), DeadlineError, ConnectionError.
+        :raises GangError: the rank is refused.
+        :raises ProtocolError: its registration is none.
+        :raises DeadlineError: the registration does not come in time.
+        :raises ConnectionError: the rank is gone.
         """
         with sock:
             registration = recv_frame(sock, MAX_REGISTRATION, self._clock() + HANDSHAKE_SECONDS, self._clock)
@@ -136,11 +139,13 @@ def register(
     timeout: float,
     clock: Clock = time.monotonic,
 ) -> list[str]:
-    """The rank's end: what each rank registered, by rank; `text` is this one's. `sock`: an authenticated connection to the
+    """The rank's end: what each rank registered, by rank; ``text`` is this one's. ``sock``: an authenticated connection to the
     driver's listener; it is closed.
 
-    Raises InputError (`text` is too long), GangError (refused; the driver is gone), and what ended the rendezvous:
-    DeadlineError naming the missing ranks, RankLostError.
+    :raises InputError: ``text`` is too long.
+    :raises GangError: the driver refused this rank, or is gone.
+    :raises DeadlineError: ranks are missing; names them.
+    :raises RankLostError: a rank died.
     """
     with sock:
         try:

@@ -50,7 +50,7 @@ class GangSpec(Protocol):
 
 
 class RankTask:
-    """One rank's task; `context` is Spark's BarrierTaskContext. To be closed: it holds the process's output."""
+    """One rank's task; ``context`` is Spark's BarrierTaskContext. To be closed: it holds the process's output."""
 
     def __init__(self, spec: GangSpec, context: Any) -> None:
         self._spec = spec
@@ -76,7 +76,7 @@ class RankTask:
         return torch.device("cuda", index)
 
     def join_gang(self, payload: dict[str, Any]) -> Gang:
-        """Meet the other ranks; `payload` (JSON-able) is what they learn of this one."""
+        """Meet the other ranks; ``payload`` (JSON-able) is what they learn of this one."""
         spec, conf = self._spec, self._spec.conf
         self.gang = Gang.join(
             rank=self.rank,
@@ -94,7 +94,7 @@ class RankTask:
         return self.gang
 
     def connect_driver(self, stack: ExitStack) -> DriverClient | None:
-        """Rank 0's connection to the driver, closed with `stack`; None for other ranks."""
+        """Rank 0's connection to the driver, closed with ``stack``; None for other ranks."""
         if self.rank != 0:
             return None
         spec = self._spec

@@ -7,8 +7,8 @@ streams. Else it would have to drop packets, and what is measured then is how TC
 
 What is compared with the nominal rate is the payload that the receiving program got, plus the Ethernet, IP and TCP
 headers that every full packet of the MTU has, over a window after slow start. Acknowledgements are not added: they share
-the link with the opposite stream, and cost it 1 to 2 %. A link's two ends cannot be told apart by this: a NIC's `up` is
-charged with what its stream to the next host reached, `down` with what arrived.
+the link with the opposite stream, and cost it 1 to 2 %. A link's two ends cannot be told apart by this: a NIC's ``up`` is
+charged with what its stream to the next host reached, ``down`` with what arrived.
 """
 
 from __future__ import annotations

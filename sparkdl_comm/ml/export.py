@@ -16,7 +16,10 @@ from sparkdl_comm.ml.storage import open_storage
 
 
 def torchscript(module: torch.nn.Module, inputs: Sequence[torch.Tensor] | None, file: Path) -> None:
-    """Compile ``module``, or record what it does with ``inputs``, to ``file``. :class:`ModelError` if that fails."""
+    """Compile ``module``, or record what it does with ``inputs``, to ``file``.
+
+    :raises ModelError: that fails.
+    """
     try:
         with torch.inference_mode():
             script = torch.jit.script(module) if inputs is None else torch.jit.trace(module, tuple(inputs))

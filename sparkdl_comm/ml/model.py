@@ -62,9 +62,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         decode: Decode | None = None,
         collate_fn: Collate | None = None,
     ) -> None:
-        """
-        :param factory: makes such a module, for :meth:`load`, which imports it by name.
-        """
+        """:param factory: makes such a module, for :meth:`load`, which imports it by name."""
         super().__init__()
         self.module = module
         self.classification = classification

@@ -140,7 +140,10 @@ class FolderReader(MLReader[T]):
         raise NotImplementedError
 
     def metadata(self, folder: Path, path: str) -> dict[str, Any]:
-        """:class:`PersistenceError` if there are none that can be read."""
+        """The saved metadata.
+
+        :raises PersistenceError: there are none that can be read.
+        """
         try:
             metadata = json.loads((folder / _METADATA).read_text(encoding="utf-8"))
             version = metadata["formatVersion"]

@@ -38,13 +38,19 @@ class TrainingRecipe(TorchParams):
     loggers: Any = None
 
     def decoding(self) -> Decode | None:
-        """:class:`ModelError` if ``decode`` cannot be called."""
+        """``decode``, checked.
+
+        :raises ModelError: it cannot be called.
+        """
         if self.decode is not None and not callable(self.decode):
             raise ModelError(f"decode is {components.describe(self.decode)}; give a function, bytes -> array or tensor")
         return self.decode
 
     def collating(self) -> Collate | None:
-        """:class:`ModelError` if ``collate_fn`` cannot be called."""
+        """``collate_fn``, checked.
+
+        :raises ModelError: it cannot be called.
+        """
         if self.collate_fn is not None and not callable(self.collate_fn):
             raise ModelError(
                 f"collate_fn is {components.describe(self.collate_fn)}; give a function, list of tensors -> what the model"
@@ -53,7 +59,11 @@ class TrainingRecipe(TorchParams):
         return self.collate_fn
 
     def optimization(self) -> Optimization:
-        """:class:`ModelError` if a component cannot be used; ConfError if ``learningRate`` cannot be handed on."""
+        """What the user says of how gradients become an update, checked.
+
+        :raises ModelError: a component cannot be used.
+        :raises ConfError: ``learningRate`` cannot be handed on.
+        """
         for name in ("param_groups", "lr_scheduler"):
             given = getattr(self, name)
             if given is not None and not callable(given):
@@ -70,8 +80,11 @@ class TrainingRecipe(TorchParams):
         )
 
     def observation(self) -> Observation:
-        """:class:`ModelError` if a component cannot be used; ConfError if the monitored value will not be there, or if
-        there will be no validation rows for what needs them."""
+        """Metrics, callbacks and early stopping, checked.
+
+        :raises ModelError: a component cannot be used.
+        :raises ConfError: the monitored value will not be there, or there will be no validation rows for what needs them.
+        """
         metrics = {} if self.metrics is None else self.metrics
         if not isinstance(metrics, Mapping) or not all(callable(metric) for metric in metrics.values()):
             raise ModelError(
@@ -105,8 +118,11 @@ class TrainingRecipe(TorchParams):
         return Observation(dict(metrics), callbacks, stopping)
 
     def checkpoints(self, spark: SparkSession) -> Checkpoints | None:
-        """None: there are to be none. Raises what :func:`sparkdl_comm.job.session.shared_directory` and
-        :func:`sparkdl_comm.ml.storage.check_checkpoint_directory` do."""
+        """Where and how often checkpoints are written; None if none are.
+
+        :raises ConfError: as :func:`sparkdl_comm.job.session.shared_directory` and
+            :func:`sparkdl_comm.ml.storage.check_checkpoint_directory` do.
+        """
         directory = self.getCheckpointDir()
         if directory is None:
             return None

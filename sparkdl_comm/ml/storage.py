@@ -44,7 +44,10 @@ class Files(Protocol):
 
 
 class Storage(ABC):
-    """A directory at any path that Hadoop can reach with the session's settings. Raises PersistenceError."""
+    """A directory at any path that Hadoop can reach with the session's settings.
+
+    :raises PersistenceError: from all methods, for what cannot be read or written.
+    """
 
     @abstractmethod
     def exists(self) -> bool: ...

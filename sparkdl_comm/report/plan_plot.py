@@ -11,7 +11,8 @@ from sparkdl_comm.strategies.ps.planner import Bucketing
 def save_plot(plan: Bucketing, direction: str, path: Path) -> None:
     """Writes the drawing; the suffix says the format (.png, .svg, .pdf).
 
-    Raises PluginError without matplotlib, PersistenceError if the file cannot be written.
+    :raises PluginError: there is no matplotlib.
+    :raises PersistenceError: the file cannot be written.
     """
     try:
         from matplotlib.figure import Figure

@@ -34,7 +34,7 @@ class Countdown:
             self._left[self._of[layer]] += 1
 
     def arrived(self, layer: int) -> int | None:
-        """Counts one more item of `layer`. Returns the bucket that is complete with it, if one is."""
+        """Counts one more item of ``layer``. Returns the bucket that is complete with it, if one is."""
         bucket = self._of[layer]
         self._left[bucket] -= 1
         return None if self._left[bucket] else bucket

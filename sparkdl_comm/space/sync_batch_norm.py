@@ -96,7 +96,10 @@ class _Sum(torch.autograd.Function):
 
 
 def _all_reduce(vector: torch.Tensor) -> torch.Tensor:
-    """:class:`GangError`, so that what another rank did is not taken for a mistake in the model that runs here."""
+    """Adds up over all ranks.
+
+    :raises GangError: another rank is late or gone, so that this is not taken for a mistake in the model that runs here.
+    """
     total = vector.clone()
     try:
         dist.all_reduce(total)

@@ -16,13 +16,13 @@ from sparkdl_comm.strategies.ps.profiler import DirectionProfile, Profiler, agre
 #: Policies that group layers without knowing how long anything takes.
 _BLIND = ("whole", "layerwise", "fixed")
 
-#: Baselines of a joint `ibatch` plan: by policy, the layers per bucket, given the number of layers.
+#: Baselines of a joint ``ibatch`` plan: by policy, the layers per bucket, given the number of layers.
 _PLAIN: dict[str, Callable[[int], int]] = {"whole": lambda layers: layers, "layerwise": lambda layers: 1}
 
 #: Bytes of an element on the wire.
 _BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
-#: Once there is a plan, the profile is looked at again after this many times `profileIterations`.
+#: Once there is a plan, the profile is looked at again after this many times ``profileIterations``.
 _LOOK_AGAIN = 10
 
 Planner = Callable[..., dict[str, Any]]
@@ -42,7 +42,7 @@ class AdaptiveBuckets:
 
     ``pulls``, ``pushes``: the first buckets. ``plans``: the last plan of each direction, for the run's summary. It has
     ``policy``, ``batches`` (see :class:`~sparkdl_comm.strategies.ps.planner.Bucketing`) and, if it was made from a
-    profile, ``predicted_seconds``, ``optimal_ratio`` and the ``profile``, as `sparkdl-comm plan` takes it; if both
+    profile, ``predicted_seconds``, ``optimal_ratio`` and the ``profile``, as ``sparkdl-comm plan`` takes it; if both
     directions were planned together, the predicted ``iteration_seconds``, and after the autotuning ``tried``, measured
     seconds of an iteration by what was tried. ``profiler``: takes measurements; None if no policy needs them.
     """

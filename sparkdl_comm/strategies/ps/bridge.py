@@ -58,9 +58,8 @@ class Bridge:
     def of_this_executor(cls, timeout: float) -> Bridge:
         """Connects to the executor that runs this Python worker.
 
-        `timeout`: seconds that one request may take, on the executor's side.
-
-        Raises PluginError if the plugin is not loaded there.
+        :param timeout: seconds that one request may take, on the executor's side.
+        :raises PluginError: the plugin is not loaded there.
         """
         directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
         try:
@@ -86,7 +85,7 @@ class Bridge:
     def request(self, op: str, **fields: Any) -> dict[str, Any]:
         """The executor's answer.
 
-        Raises DeadlineError, RankLostError, PersistenceError, PluginError, ConfError or BridgeError, as the executor says.
+        :raises DeadlineError, RankLostError, PersistenceError, PluginError, ConfError, BridgeError: as the executor says.
         """
         self._deferred += encode_frame({"op": op, **fields})
         self._flush(op)

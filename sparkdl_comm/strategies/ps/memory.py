@@ -13,7 +13,7 @@ from sparkdl_comm.strategies.ps.segment import SharedSegment
 
 
 class ParameterMemory:
-    """The shared memory of one rank. ``layout``: the JVM's answer to `open`, in bytes, see SegmentMap.scala.
+    """The shared memory of one rank. ``layout``: the JVM's answer to ``open``, in bytes, see SegmentMap.scala.
 
     ``values`` and ``gradients``: flat, float32, of the whole model, on the host. A model on the CPU computes in them, one on
     a GPU is copied from and to them.

@@ -1,7 +1,7 @@
 """Asks the iBatch planner, which is in the plugin's jar (there is no other one), how to group layers into buckets. This
 needs Java, but no Spark session.
 
-A rank that trains asks its executor instead (`plan` on the bridge).
+A rank that trains asks its executor instead (``plan`` on the bridge).
 """
 
 from __future__ import annotations
@@ -48,18 +48,20 @@ def plan_buckets(requests: Sequence[Mapping[str, Any]], timeout: float = 60.0) -
     only policy ``fixed:BYTES`` needs it), ``policy`` (whole, layerwise, greedy1, greedy2, ibatch, optimal, fixed:BYTES),
     ``direction`` (pull or push).
 
-    Raises InputError naming the first request that makes no sense, PluginError without Java or the jar, DeadlineError
-    after ``timeout`` seconds.
+    :raises InputError: a request makes no sense; names the first.
+    :raises PluginError: there is no Java, or no jar.
+    :raises DeadlineError: it takes more than ``timeout`` seconds.
     """
     return [Bucketing(**answer) for answer in _answers(requests, timeout)]
 
 
 def iteration_seconds(plans: Sequence[Mapping[str, Mapping[str, Any]]], timeout: float = 60.0) -> list[float]:
-    """How long an iteration takes with each of `plans`, where both directions share the network (see Iteration.scala).
+    """How long an iteration takes with each of ``plans``, where both directions share the network (see Iteration.scala).
 
     Each: ``pull`` and ``push``, with ``startup``, ``transfer``, ``compute``, ``batches``, and, if batches of few bytes come
-    with their notices, ``bytes`` and ``notice_bytes``, how many. Raises as :func:`plan_buckets`.
-    """
+    with their notices, ``bytes`` and ``notice_bytes``, how many.
+
+    Errors are those of :func:`plan_buckets`."""
     return [answer["iteration_seconds"] for answer in _answers(plans, timeout)]
 
 

@@ -52,12 +52,12 @@ class LayerTimes:
         self._layer = None
 
     def at(self, layer: int) -> None:
-        """The time from now on counts for `layer`."""
+        """The time from now on counts for ``layer``."""
         self.stop()
         self._layer, self._since = layer, self._clock()
 
     def was(self, layer: int) -> None:
-        """The time since the last call counts for `layer`."""
+        """The time since the last call counts for ``layer``."""
         now = self._clock()
         self._round[layer] += now - self._since
         self._since = now
@@ -88,7 +88,7 @@ class NetworkTimes:
         self._buckets: list[Sequence[Sequence[float]]] = []
 
     def add(self, buckets: Iterable[Sequence[Sequence[float]]]) -> None:
-        """`buckets`: the blocks of each, as the executor reports them: from, asked, begun, ended, bytes.
+        """``buckets``: the blocks of each, as the executor reports them: from, asked, begun, ended, bytes.
 
         Blocks that came inside of their notices, which nobody asked for, say nothing of what a fetch takes."""
         fetched = ([block for block in bucket if block[2] > block[1]] for bucket in buckets)
@@ -157,7 +157,7 @@ class Profiler:
 
 
 def agree(reports: Sequence[dict[str, Any]], name: str) -> DirectionProfile | None:
-    """The median over the ranks of what they measured of `name`, ``pull`` or ``push``; None if no rank measured it.
+    """The median over the ranks of what they measured of ``name``, ``pull`` or ``push``; None if no rank measured it.
 
     Every rank gets the same from the same reports, to the bit.
     """

@@ -51,7 +51,10 @@ def complete_steps(names: Iterable[str]) -> list[int]:
 
 
 def check_unused(directory: str, steps: Sequence[int], resume: bool) -> None:
-    """:class:`ConfError` if there are complete checkpoints, and ``resume`` is not set."""
+    """Refuses a directory with complete checkpoints, unless training is to go on from them.
+
+    :raises ConfError: there are some, and ``resume`` is not set.
+    """
     if steps and not resume:
         raise ConfError(
             f"checkpointDir={directory} has checkpoints already, the newest of step {steps[0]}: set resume=True to go on from"

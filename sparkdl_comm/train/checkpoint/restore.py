@@ -62,9 +62,10 @@ class Restorer:
     def find(self, warn: Callable[[str], object]) -> None:
         """Sets :attr:`step`, and deletes what is of no use any more. ``warn``, on rank 0: about what is skipped.
 
-        Raises ConfError: there are checkpoints, and ``resume`` is not set; the run is another. InputError, ModelError: the
-        rows or the model are. PersistenceError: none of the checkpoints is whole; or the directory cannot be read, or
-        not be written, or is not the same for all ranks.
+        :raises ConfError: there are checkpoints, and ``resume`` is not set; or the run is another.
+        :raises InputError, ModelError: the rows or the model are others.
+        :raises PersistenceError: none of the checkpoints is whole; or the directory cannot be read, or not be written, or
+            is not the same for all ranks.
         """
         rank, directory = self._gang.rank, self._checkpoints.directory
         steps = self._gather(self._directory.steps() if rank == 0 else None)[0]
@@ -158,7 +159,10 @@ def _name(factory: Any) -> str | None:
 
 
 def check_same(here: Mapping[str, Any], there: Mapping[str, Any], step: int) -> None:
-    """Raises ConfError, ModelError or InputError if the run ``here`` cannot go on from a checkpoint of the run ``there``."""
+    """Checks that the run ``here`` can go on from a checkpoint of the run ``there``.
+
+    :raises ConfError, ModelError, InputError: its settings, its model or its rows are others.
+    """
     at = f"the checkpoint of step {step}"
     for name, param in _SETTINGS.items():
         if here[name] != there[name]:

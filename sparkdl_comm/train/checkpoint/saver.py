@@ -82,8 +82,13 @@ class Saver:
         self._writing: Future[None] | None = None
 
     def __call__(self, loop: TrainingLoop) -> None:
-        """Raises PersistenceError, and what the gang raises, also from the last write; DeadlineError if that did not end;
-        NonFiniteLossError rather than put a checkpoint in a good one's place from which nobody can go on."""
+        """Writes a checkpoint if one is due.
+
+        :raises PersistenceError: it cannot be written; also of the last one.
+        :raises DeadlineError: the last one did not end.
+        :raises NonFiniteLossError: rather than put a checkpoint in a good one's place from which nobody can go on.
+        :raises GangError: the gang has failed.
+        """
         if self._writing is not None and self._writing.done():
             self.wait()
         if self._cadence.due(loop.progress.step):
@@ -92,7 +97,7 @@ class Saver:
             self._writing = self._thread.submit(self._write, loop.progress.step, parts)
 
     def wait(self) -> None:
-        """Returns when the last checkpoint is complete, as far as this rank is concerned. Raises as a call does."""
+        """Returns when the last checkpoint is complete, as far as this rank is concerned. Errors are those of a call."""
         if self._writing is None:
             return
         if not wait_for([self._writing], self._timeout).done:

@@ -29,7 +29,7 @@ class EarlyStopping:
         return self._stopping.patience is not None
 
     def over(self, value: float) -> bool:
-        """`value`: of the epoch that has ended, whose parameters the model has. True if that was one too many."""
+        """``value``: of the epoch that has ended, whose parameters the model has. True if that was one too many."""
         assert self._stopping.patience is not None
         if self._improved(value):
             self._best, self._waited = value, 0

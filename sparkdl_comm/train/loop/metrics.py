@@ -36,7 +36,10 @@ class Metrics:
             metric.reset()
 
     def update(self, output: Any, target: Any, rows: int) -> None:
-        """Raises ModelError if a callable returns no scalar."""
+        """Takes a batch.
+
+        :raises ModelError: a callable returns no scalar.
+        """
         self._rows += rows
         for metric in self._states.values():
             metric.update(output, target)

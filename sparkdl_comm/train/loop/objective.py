@@ -55,7 +55,7 @@ class Objective:
         """The module's output, matched to the target's shape, and the mean over the rows of weight x loss, a scalar; 0 for
         a batch without rows.
 
-        Raises ModelError if the loss is none, or if rows, model and labels do not fit together.
+        :raises ModelError: the loss is none, or rows, model and labels do not fit together.
         """
         with self.autocast():
             output = matched(self._forward(module, batch), batch.targets)

@@ -70,7 +70,8 @@ class Observer:
         """``row``: of the history, with this rank's part of the loss; gets what validation finds. ``rows``: of this rank.
         Returns whether training is to stop, the same on all ranks.
 
-        Raises CallbackError; ConfError if the monitored value is none of the history's.
+        :raises CallbackError: a callback raises.
+        :raises ConfError: the monitored value is none of the history's.
         """
         buffers.average(self._model.module, rows, self._gang, self._timeout)
         if not (self._evaluation or self.stopping.active or self.callbacks or self._schedule.watches):

@@ -100,10 +100,11 @@ class TrainingLoop:
         self._observer = Observer(spec, gang, model, strategy, self._schedule, self._objective, validation)
 
     def run(self, tell: Tell) -> float:
-        """Trains all epochs that are left. `tell` gets a progress dict after each step. Returns seconds.
+        """Trains all epochs that are left. ``tell`` gets a progress dict after each step. Returns seconds.
 
-        Raises NonFiniteLossError when this rank's loss is NaN or infinite, but for fp16, which skips such a step, or when a
-        trained parameter is; ModelError for a model or loss that cannot be trained.
+        :raises NonFiniteLossError: this rank's loss is NaN or infinite, but for fp16, which skips such a step; or a trained
+            parameter is.
+        :raises ModelError: model or loss cannot be trained.
         """
         begin = time.perf_counter()
         at = self.progress
@@ -118,8 +119,11 @@ class TrainingLoop:
         return time.perf_counter() - begin
 
     def check_finite(self, stretches: Iterable[tuple[int, torch.Tensor]]) -> None:
-        """Raises NonFiniteLossError if training has made a parameter NaN or infinite. ``stretches``: (first element, values)
-        of the flat vector."""
+        """Checks that training has made no parameter NaN or infinite.
+
+        :param stretches: (first element, values) of the flat vector.
+        :raises NonFiniteLossError: it has.
+        """
         for start, values in stretches:
             spoilt = sorted(self.model.not_finite(start, values) - self._not_finite_from_the_start)
             if spoilt:
@@ -148,7 +152,7 @@ class TrainingLoop:
         return {"own": own, "common": {"stopping": self._observer.stopping.state()}}
 
     def load_state(self, state: dict[str, dict[str, Any]]) -> None:
-        """Go on from `state` of the same rank in a gang of the same size, instead of from the beginning. Before `run`, and
+        """Go on from ``state`` of the same rank in a gang of the same size, instead of from the beginning. Before ``run``, and
         after the optimizer has its state."""
         own = state["own"]
         for name, value in own["progress"].items():
@@ -217,8 +221,8 @@ class TrainingLoop:
         at.skipped = 0
 
     def _step(self, index: torch.Tensor) -> tuple[float, bool]:
-        """One optimizer step, here on the rows at `index`; returns this rank's part of its mean loss, and whether the step was
-        taken."""
+        """One optimizer step, here on the rows at ``index``; returns this rank's part of its mean loss, and whether the
+        step was taken."""
         at, strategy = self.progress, self.strategy
         if strategy.trace is not None:
             strategy.trace.iteration(at.step + 1)
@@ -240,8 +244,8 @@ class TrainingLoop:
         return value, apply
 
     def _compute(self, index: torch.Tensor, share: float, last: bool) -> float:
-        """Forward and backward, the `last` ones of the step or not; returns what the rows at `index` add to the step's mean
-        loss."""
+        """Forward and backward, the ``last`` ones of the step or not; returns what the rows at ``index`` add to the step's
+        mean loss."""
         at, watch, module = self.progress, self.strategy.watch, self.model.module
         at.phase = "forward"
         with watch.phase("forward"):
