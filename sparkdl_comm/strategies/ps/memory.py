@@ -55,8 +55,8 @@ class ParameterMemory:
             owned.append((start, exact))
         return Shard(self._model, owned, self.gradients, make_optimizer)
 
-    def turn(self, version: int) -> None:
-        """The model computes with ``version`` from now on, if versions lie apart."""
+    def use(self, version: int) -> None:
+        """Has the model compute with ``version`` from now on, if versions have memory of their own."""
         if len(self._versions) > 1:
             self._model.move(self._versions[version % 2])
 

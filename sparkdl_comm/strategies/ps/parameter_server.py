@@ -168,7 +168,7 @@ class ParameterServer(Strategy):
                 self._update_next(apply)
         self._begin_version(self._version + 1)
         self._pushes = self._next_pushes
-        self._shared.turn(self._version)
+        self._shared.use(self._version)
         self._bucket_trace.between = True
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
