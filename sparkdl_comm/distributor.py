@@ -16,13 +16,13 @@ from sparkdl_comm.errors import ConfError, InputError
 from sparkdl_comm.gang.process_group import BACKENDS
 from sparkdl_comm.gang.values import unpack
 from sparkdl_comm.job import session, slots
+from sparkdl_comm.job.admission import ADMISSION
 from sparkdl_comm.job.function import FunctionSpec, Script, make_function_fn
 from sparkdl_comm.job.interrupt import interruptible
 from sparkdl_comm.job.launch import run_gang, run_tasks
 from sparkdl_comm.job.local import HOST, run_locally
 from sparkdl_comm.job.slot_watch import SlotWatch
-from sparkdl_comm.job.turns import TURNS
-from sparkdl_comm.ml import ingredients
+from sparkdl_comm.ml import components
 
 
 class CommDistributor:
@@ -120,7 +120,7 @@ class CommDistributor:
             device=self.device,
             conf=conf,
             world=self.num_workers or 1,
-            epoch_id=secrets.token_hex(8),
+            attempt_id=secrets.token_hex(8),
             secret=secrets.token_bytes(32),
             driver_address=("", 0),
             local=self.local_mode,
@@ -134,7 +134,7 @@ class CommDistributor:
         session.tell_clear(spark, "what ranks send each other, what they print, and what train_fn returns")
         spec = dataclasses.replace(spec, world=world)
         partitions = spark.range(0, world, 1, numPartitions=world) if rows is None else rows.repartition(world)
-        with TURNS.turn(world, slots.slots_now(spark), conf.turn_timeout):
+        with ADMISSION.admitted(world, slots.slots_now(spark), conf.turn_timeout):
             return _gang(
                 spec,
                 lambda spec: run_tasks(partitions, make_function_fn(spec)),
@@ -158,7 +158,7 @@ def _gang(
         world=spec.world,
         conf=spec.conf,
         secret=spec.secret,
-        epoch_id=spec.epoch_id,
+        attempt_id=spec.attempt_id,
         host=host,
         bind=bind,
     )
@@ -187,5 +187,5 @@ def _call(train_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Calla
         raise InputError(
             f"train_fn is of type {type(train_fn).__name__}; give a function, or the path of a Python file"
         )
-    ingredients.check_ships(train_fn=train_fn, args=args, kwargs=kwargs)
+    components.check_picklable(train_fn=train_fn, args=args, kwargs=kwargs)
     return _Call(train_fn, args, kwargs)

@@ -1,7 +1,7 @@
 """The one tree of errors that sparkdl_comm raises.
 
 Every class takes the same arguments: a message, and keywords that say where it happened. So each of them can
-be rebuilt on another machine from a few strings (see `sparkdl_comm.gang.failure`), pickled and copied.
+be rebuilt on another machine from a few strings (see ``sparkdl_comm.gang.failure``), pickled and copied.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def _rebuild(cls: type[SparkdlCommError], args: tuple[Any, ...], state: dict[str
 class SparkdlCommError(Exception):
     """Base of all errors of this package.
 
-    `rank`, `step` and `phase` say which rank it is about, at which step, in which phase (None: unknown).
-    `remote_traceback` is the traceback text of the process where it was raised, None if it was raised here.
-    `log_tail`: the last 100 lines that the rank had printed, empty if unknown.
+    ``rank``, ``step`` and ``phase`` say which rank it is about, at which step, in which phase (None: unknown).
+    ``remote_traceback`` is the traceback text of the process where it was raised, None if it was raised here.
+    ``log_tail``: the last 100 lines that the rank had printed, empty if unknown.
     """
 
     #: Whether the message alone says what to change, wherever it was raised, unless code of the user's is behind it.
@@ -108,7 +108,7 @@ class PersistenceError(SparkdlCommError, OSError):
 
 
 class NonFiniteLossError(SparkdlCommError, FloatingPointError):
-    """The loss became NaN or infinite; `rank` and `step` say where."""
+    """The loss became NaN or infinite; ``rank`` and ``step`` say where."""
 
 
 class CallbackError(SparkdlCommError, RuntimeError):
@@ -116,7 +116,7 @@ class CallbackError(SparkdlCommError, RuntimeError):
 
 
 class GangError(SparkdlCommError, RuntimeError):
-    """The gang of ranks, or the channel to the driver, failed."""
+    """The gang of ranks, or the connection to the driver, failed."""
 
 
 class RankFailedError(GangError):
@@ -147,7 +147,7 @@ class RankFailedError(GangError):
 
 
 class RankLostError(GangError):
-    """A rank's process or executor went away without a word; `rank` says which."""
+    """A rank's process or executor went away without a word; ``rank`` says which."""
 
 
 class DeadlineError(GangError, TimeoutError):

@@ -66,7 +66,7 @@ class WidePerceptron(nn.Sequential):
 
 
 def parameter_count(module: nn.Module) -> int:
-    """Elements of all parameters of `module`."""
+    """Elements of all parameters of ``module``."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 

@@ -20,7 +20,6 @@ address are neighbours on rail l: nothing but switches lies between them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sparkdl_comm.errors import ConfError
@@ -293,9 +292,4 @@ def _fattree(parts: list[str]) -> Topology:
     return Topology(text, (count,), hosts, switches, tuple(trunks))
 
 
-_KINDS: dict[str, Callable[[list[str]], Topology]] = {
-    "star": _star,
-    "bcube": _bcube,
-    "fattree": _fattree,
-    "hosts": _hosts,
-}
+_KINDS = {"star": _star, "bcube": _bcube, "fattree": _fattree, "hosts": _hosts}

@@ -34,7 +34,7 @@ from sparkdl_comm.lab.bench import Report, Row, versions
 from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.lab.rates import LinkRate
 from sparkdl_comm.lab.spark import SparkCluster
-from sparkdl_comm.strategies.ps.plan import iteration_seconds
+from sparkdl_comm.strategies.ps.planner import iteration_seconds
 from sparkdl_comm.topology import Topology
 
 _FOLDER = Path(__file__).parents[1]

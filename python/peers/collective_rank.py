@@ -42,7 +42,7 @@ def main() -> None:
         host=place.control,
         exchange=exchange_by_files(Path(folder), place, seconds),
         secret=hashlib.sha256(folder.encode()).digest(),
-        epoch="bench",
+        attempt="bench",
         timeout=seconds,
         rails=place.addresses,
     )

@@ -44,7 +44,7 @@ def main() -> None:
         host=place.addresses[0],
         exchange=exchange_by_files(Path(folder), place, job.timeout),
         secret=hashlib.sha256(folder.encode()).digest(),
-        epoch="bench",
+        attempt="bench",
         timeout=job.timeout,
         rails=place.addresses,
     )

@@ -20,8 +20,8 @@ from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import DeadlineError, GangError, InputError
 from sparkdl_comm.gang.control import VERDICT_SECONDS
+from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY
 from sparkdl_comm.gang.torch_errors import peer_late
 
 T = TypeVar("T")

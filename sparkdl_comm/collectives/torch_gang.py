@@ -70,7 +70,7 @@ def _join(conf: CommConf) -> Gang:
         host=_own_address(),
         exchange=exchange,
         secret=bytes.fromhex(secret.decode()),
-        epoch="torch.distributed",
+        attempt="torch.distributed",
         timeout=conf.timeout,
         nic=conf.nic or None,
         rails=conf.rails,

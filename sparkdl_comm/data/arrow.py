@@ -34,7 +34,11 @@ def read(field: Field, column: pa.Array) -> np.ndarray | Ragged:
 
 
 def refuse_nulls(field: Field, nulls: int, rows: int) -> None:
-    """:class:`InputError` if ``nulls`` of the ``rows`` of a batch are null or have a null element."""
+    """Refuses rows of a batch that are null or have a null element.
+
+    :param nulls: how many of the ``rows`` are.
+    :raises InputError: there are some.
+    """
     if nulls:
         raise InputError(
             f"{nulls} of {rows} rows of a batch have null features (or a null element in them), in {field}: drop or"
@@ -43,7 +47,10 @@ def refuse_nulls(field: Field, nulls: int, rows: int) -> None:
 
 
 def shaped(field: Field, rows: np.ndarray) -> np.ndarray:
-    """``rows`` of the field's type and shape. :class:`InputError` if its shape does not take them."""
+    """``rows`` of the field's type and shape.
+
+    :raises InputError: its shape does not take them.
+    """
     if len(rows) and not field.fits(rows.shape[1:]):
         raise InputError(f"inputShapes: {list(field.shape or ())} does not take what is in {field}: {rows.shape[1:]}")
     dtype = field.type_of(rows.dtype)

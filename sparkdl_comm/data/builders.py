@@ -21,7 +21,10 @@ _COMPARED = 4096
 
 
 class Builder(Protocol):
-    """``array``: all elements; without rows, its type and shape may be set. Call :meth:`put` for all rows, then the others."""
+    """Builds one column: call :meth:`put` until all rows are there, then the other methods.
+
+    ``array``: all elements. As long as there are no rows, its type and shape may be set.
+    """
 
     array: np.ndarray
 
@@ -42,7 +45,7 @@ class Builder(Protocol):
 
 
 class ArrayBuilder:
-    """For rows of one shape; allocated when the first ones tell it and the type."""
+    """Builds a column whose rows have one shape. Its memory is allocated when the first rows tell shape and type."""
 
     def __init__(self, field: Field, rows: int) -> None:
         self._field, self._rows = field, rows
@@ -70,7 +73,8 @@ class ArrayBuilder:
 
 
 class RaggedBuilder:
-    """For rows of different lengths, one after the other; allocated when the first elements tell their type and shape."""
+    """Builds a column of rows of different lengths, one after the other. Its memory is allocated when the first elements tell
+    their type and shape."""
 
     def __init__(self, field: Field, lengths: np.ndarray) -> None:
         """``lengths``: of all rows, in the order in which they are to be."""

@@ -12,7 +12,10 @@ from sparkdl_comm.errors import InputError
 
 
 def decode_batch(batch: pa.RecordBatch, rows: RowFormat) -> pa.RecordBatch:
-    """``batch`` with the inputs decoded that are encoded. :class:`InputError` as :func:`decoded`."""
+    """``batch`` with the inputs decoded that are encoded.
+
+    :raises InputError: as :func:`decoded` does.
+    """
     for index, field in enumerate(rows.inputs):
         if field.decode is not None:
             name = f"input{index}"

@@ -1,4 +1,4 @@
-"""Rows that cannot be trained on, counted: by each rank as they come, then over all ranks."""
+"""Counts rows that cannot be trained on: each rank counts its own as they come, then all of them are added up."""
 
 from __future__ import annotations
 
@@ -94,7 +94,10 @@ class Inspection:
 
 
 def refuse(reports: Sequence[dict[str, Any]]) -> None:
-    """:class:`InputError` if any of the ranks' reports has rows that cannot be used; counts them over all ranks."""
+    """Counts the rows that cannot be used, over all ranks.
+
+    :raises InputError: there are some in any of the reports.
+    """
     rows = sum(report["rows"] for report in reports)
     counts: dict[str, int] = {}
     examples: dict[str, float] = {}

@@ -1,5 +1,5 @@
-"""Which rows of which rank make up which step. Pure; no rank has to ask another for it once the row counts
-are known.
+"""The batch sampler: which rows of which rank make up which step. Pure, so no rank has to ask another once the row counts are
+known.
 
 Every row is used once per epoch and all ranks do the same number of steps, whatever the partitions look like:
 
@@ -26,8 +26,8 @@ _FEW = 100
 
 
 @dataclass(frozen=True)
-class BatchPlan:
-    """The cut of one epoch into steps; see the module. Make it with :meth:`of`.
+class BatchSampler:
+    """Divides an epoch into steps; see the module. Make one with :meth:`of`.
 
     ``counts``: rows of each rank. ``steps``: steps per epoch, the same for all ranks. ``total``: rows of all
     ranks.
@@ -38,8 +38,8 @@ class BatchPlan:
     total: int
 
     @classmethod
-    def of(cls, counts: Sequence[int], batch_size: int) -> BatchPlan:
-        """Plan for ranks with ``counts`` rows each and ``batch_size`` rows per step over all ranks.
+    def of(cls, counts: Sequence[int], batch_size: int) -> BatchSampler:
+        """A sampler for ranks with ``counts`` rows each and ``batch_size`` rows per step over all ranks.
 
         :raises InputError: no rows at all, a negative count, or a batch size below 1.
         """

@@ -1,12 +1,12 @@
 """The control plane of a gang: one thread per rank that watches its connections and settles which failure was
 first.
 
-A star around rank 0. Frames: `go` (0 -> all: everybody is in), `failure` (a rank -> 0: a report; 0 -> all:
-the verdict), `leave` (I close on purpose; the EOF that follows is no failure), `refused` (0 -> a visitor).
+A star around rank 0. Frames: ``go`` (0 -> all: everybody is in), ``failure`` (a rank -> 0: a report; 0 -> all: the verdict),
+``leave`` (I close on purpose; the EOF that follows is no failure), ``refused`` (0 -> a peer that it does not take in).
 
 Rank 0 decides, so that all ranks name the same failure: the first report that is not secondary. A secondary
 one ("my peer vanished") is held back for HOLD_SECONDS, because it often arrives before the EOF of the rank
-that caused it. Only this thread touches the connections; others hand it work with `post`.
+that caused it. Only this thread touches the connections; others hand it work with ``post``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dataclasses import asdict
 from typing import Any
 
 from sparkdl_comm.errors import GangError, ProtocolError, SparkdlCommError
+from sparkdl_comm.gang.acceptor import Acceptor
 from sparkdl_comm.gang.failure import MAX_JSON, Failure
-from sparkdl_comm.gang.handshake import Clock, FrameBuffer, encode_frame
-from sparkdl_comm.gang.listen import Door
+from sparkdl_comm.gang.frames import Clock, FrameBuffer, encode_frame
 
 MAX_FRAME = MAX_JSON + 1024
 HOLD_SECONDS = 1.0
-#: How long `announce` waits for rank 0's verdict, and `stop` for the last bytes to go out.
+#: How long ``announce`` waits for rank 0's verdict, and ``stop`` for the last bytes to go out.
 ANNOUNCE_SECONDS = 2.0
 LINGER_SECONDS = 1.0
 #: How long to wait for the verdict when a connection breaks, before that is reported as what it looks like.
@@ -49,15 +49,15 @@ class _Peer:
 
 
 class Control:
-    """The control thread of one rank. `failure` is written once; `changed` is notified then, and on `go`."""
+    """The control thread of one rank. ``failure`` is written once; ``changed`` is notified then, and on ``go``."""
 
-    def __init__(self, rank: int, world: int, doors: Sequence[Door], clock: Clock = time.monotonic) -> None:
+    def __init__(self, rank: int, world: int, acceptors: Sequence[Acceptor], clock: Clock = time.monotonic) -> None:
         self.rank = rank
         self.world = world
         self.changed = threading.Condition()
         self.failure: Failure | None = None
         self.go = False
-        self._doors = doors
+        self._acceptors = acceptors
         self._clock = clock
         self._callbacks: list[Callable[[Failure], None]] = []
         self._peers: dict[int, _Peer] = {}
@@ -70,21 +70,21 @@ class Control:
         self._wake_out.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._drain)
-        for door in doors:
-            self._selector.register(door.sock, selectors.EVENT_READ, door.admit)
+        for acceptor in acceptors:
+            self._selector.register(acceptor.sock, selectors.EVENT_READ, acceptor.accept)
         self._thread = threading.Thread(target=self._run, name=f"sparkdl-gang-{rank}", daemon=True)
         self._thread.start()
 
     # ---- called from any thread
 
     def post(self, work: Callable[[], None]) -> None:
-        """Have the control thread run `work` soon."""
+        """Have the control thread run ``work`` soon."""
         self._posted.append(work)
         with contextlib.suppress(OSError):  # full: it will wake anyway. Closed: it is past work.
             self._wake_in.send(b"x")
 
     def add_peer(self, rank: int, sock: socket.socket) -> None:
-        """Watch an authenticated connection to `rank`."""
+        """Watch an authenticated connection to ``rank``."""
         self.post(lambda: self._add(rank, sock))
 
     def everybody_is_in(self) -> None:
@@ -92,7 +92,7 @@ class Control:
         self.post(lambda: self._send_all({"type": "go"}))
 
     def announce(self, failure: Failure) -> None:
-        """Report `failure` and wait, at most ANNOUNCE_SECONDS, until the gang has settled on one (maybe
+        """Report ``failure`` and wait, at most ANNOUNCE_SECONDS, until the gang has settled on one (maybe
         another)."""
         if not self._thread.is_alive():
             return  # the gang is closed
@@ -117,7 +117,7 @@ class Control:
         callback(self.failure)
 
     def stop(self, leave: bool) -> None:
-        """Close everything. `leave`: tell the peers first that this is on purpose."""
+        """Close everything. ``leave``: tell the peers first that this is on purpose."""
         if not self._thread.is_alive():
             return
 
@@ -140,7 +140,7 @@ class Control:
     def sockets(self) -> list[Any]:
         """Everything with a file descriptor, for a forked child to close."""
         peers = [peer.sock for peer in list(self._peers.values())]
-        return [*peers, *(door.sock for door in self._doors), self._wake_in, self._wake_out, self._selector]
+        return [*peers, *(acceptor.sock for acceptor in self._acceptors), self._wake_in, self._wake_out, self._selector]
 
     # ---- the control thread
 
@@ -160,8 +160,8 @@ class Control:
             for peer in list(self._peers.values()):
                 self._forget(peer)
             self._selector.close()
-            for door in self._doors:
-                door.close()
+            for acceptor in self._acceptors:
+                acceptor.close()
             self._wake_in.close()
             self._wake_out.close()
 
@@ -215,8 +215,7 @@ class Control:
             self._half_close(peer)
 
     def _half_close(self, peer: _Peer) -> None:
-        # Not close(): with bytes of the peer's unread that would reset the connection and drop our last
-        # frame.
+        # Not close(): with bytes of the peer's unread, that would reset the connection and drop our last frame.
         if not peer.out:
             try:
                 peer.sock.shutdown(socket.SHUT_WR)

@@ -15,7 +15,10 @@ _ROUND, _ROUND_OF_ALL = 1 << 20, 64 << 20
 
 
 def gather_json(gang: Gang, value: Any, timeout: float) -> list[Any]:
-    """What each rank gave, by rank. Raises DeadlineError, as `Gang.all_gather` does."""
+    """What each rank gave, by rank.
+
+    :raises DeadlineError: as ``Gang.all_gather`` does.
+    """
     return [json.loads(given) for given in gang.all_gather(json.dumps(value).encode(), timeout)]
 
 

@@ -20,7 +20,7 @@ from sparkdl_comm.errors import (
 )
 from sparkdl_comm.gang.torch_errors import peer_failed
 
-#: Upper bound of `Failure.to_json()`, in bytes.
+#: Upper bound of ``Failure.to_json()``, in bytes.
 MAX_JSON = 64 * 1024
 MARKER = "SPARKDL-FAILURE "
 
@@ -30,7 +30,7 @@ _MAX_INT = 2**31 - 1
 
 
 def _width(char: str) -> int:
-    """Bytes that `char` takes in ASCII JSON."""
+    """Bytes that ``char`` takes in ASCII JSON."""
     if char in '"\\\n\r\t\b\f':
         return 2
     if " " <= char <= "~":
@@ -39,7 +39,7 @@ def _width(char: str) -> int:
 
 
 def _take(text: str, budget: int) -> int:
-    """How many leading characters of `text` fit into `budget` bytes of JSON."""
+    """How many leading characters of ``text`` fit into ``budget`` bytes of JSON."""
     for count, char in enumerate(text):
         budget -= _width(char)
         if budget < 0:
@@ -48,7 +48,7 @@ def _take(text: str, budget: int) -> int:
 
 
 def _clip(text: str, budget: int) -> str:
-    """`text`, its middle cut out if it takes more than `budget` bytes of JSON: the ends say most."""
+    """``text``, its middle cut out if it takes more than ``budget`` bytes of JSON: the ends say most."""
     # A lone surrogate cannot be encoded, so nobody could print what we pass on.
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     if _take(text, budget) == len(text):
@@ -60,7 +60,7 @@ def _clip(text: str, budget: int) -> str:
 
 
 def is_secondary(exc: BaseException) -> bool:
-    """True if `exc` (or what caused it) says "I failed because of someone else": a vanished peer, a time
+    """True if ``exc`` (or what caused it) says "I failed because of someone else": a vanished peer, a time
     limit."""
     seen: set[int] = set()
     cause: BaseException | None = exc
@@ -90,7 +90,7 @@ class Failure:
     KiB.
 
     rank: the rank it is about (not always the one that reports it). step: of training, None before it.
-    error: the class, by its bare name for ours and the builtin ones, else `module.Class`.
+    error: the class, by its bare name for ours and the builtin ones, else ``module.Class``.
     secondary: the reporter thinks that some other rank's failure caused this one.
     log: the last lines that the rank printed.
     """
@@ -117,8 +117,8 @@ class Failure:
         phase: str = "",
         secondary: bool | None = None,
     ) -> Failure:
-        """The failure that `exc` means. An exception that came from another rank (see `to_exception`) keeps
-        that rank, step, phase and traceback. `secondary` None: `is_secondary(exc)` decides."""
+        """The failure that ``exc`` means. An exception that came from another rank (see ``to_exception``) keeps
+        that rank, step, phase and traceback. ``secondary`` None: ``is_secondary(exc)`` decides."""
         kind, traceback, log = type(exc), None, ""
         error = kind.__qualname__
         if BY_NAME.get(error) is not kind and kind.__module__ != "builtins":
@@ -155,7 +155,10 @@ class Failure:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Failure:
-        """Inverse of `to_json`. Raises ProtocolError if `text` is not just that."""
+        """Inverse of ``to_json``.
+
+        :raises ProtocolError: ``text`` is not just that.
+        """
         if len(text) > MAX_JSON:
             raise ProtocolError(f"a failure of {len(text)} bytes: more than {MAX_JSON}")
         try:
@@ -165,8 +168,10 @@ class Failure:
 
     @classmethod
     def from_dict(cls, value: Any) -> Failure:
-        """From the dict that `dataclasses.asdict` makes. Raises ProtocolError on a wrong name, type or
-        length."""
+        """From the dict that ``dataclasses.asdict`` makes.
+
+        :raises ProtocolError: a name, type or length is wrong.
+        """
         if not isinstance(value, dict) or set(value) != set(cls.__dataclass_fields__):
             raise ProtocolError("not a failure: wrong fields")
         for name, limit in _BUDGET.items():
@@ -183,12 +188,12 @@ class Failure:
         return cls(**value)
 
     def embed(self) -> str:
-        """One line of ASCII to put into an exception's message, for `find`."""
+        """One line of ASCII to put into an exception's message, for ``find``."""
         return MARKER + self.to_json()
 
     @staticmethod
     def find(text: str) -> Failure | None:
-        """The failure embedded in `text`: of several the first that is not secondary, else the first. None
+        """The failure embedded in ``text``: of several the first that is not secondary, else the first. None
         without.
 
         Spark nests exceptions, repeats their texts and appends stack traces; what is cut or garbled is

@@ -1,31 +1,30 @@
 """The gang: the ranks of one fit, how they meet, and how all of them learn that one has failed.
 
 1. Every rank binds its listening socket and keeps it; only then is the port announced.
-2. One exchange tells everybody's addresses and payload: ranks in Spark meet at the driver's listener (`rendezvous`).
-3. Every rank but 0 connects to rank 0, proves the secret, says rank and epoch; rank 0 says `go` when all are
+2. One exchange tells everybody's addresses and payload: ranks in Spark meet at the driver's listener (``rendezvous``).
+3. Every rank but 0 connects to rank 0, proves the secret, says rank and attempt; rank 0 says ``go`` when all are
    in.
 
 Gradients do not travel here: it is a star of N - 1 idle connections whose EOF means that a rank died. Further
-connections between ranks (the store, peers of a collective) use the same listening sockets: `serve` and
-`dial`.
+connections between ranks (the store, peers of a collective) use the same listening sockets: ``serve`` and
+``dial``.
 """
 
 from __future__ import annotations
 
-import os
 import socket
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
-from sparkdl_comm.gang import handshake, listen
+from sparkdl_comm.gang import fork, frames, handshake, listen
+from sparkdl_comm.gang.acceptor import MAX_HELLO, Acceptor
 from sparkdl_comm.gang.control import VERDICT_SECONDS, Control
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY, Clock
-from sparkdl_comm.gang.listen import MAX_HELLO, RAILS_KEY, Door
-from sparkdl_comm.gang.members import Exchange, Member, Rail, listed, meet
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
+from sparkdl_comm.gang.listen import RAILS_KEY
+from sparkdl_comm.gang.members import Exchange, Member, Rail, gather_members, listed
 from sparkdl_comm.gang.store import GangStore, StoreService
 
 #: How much longer than rank 0 the others wait, for rank 0's word on who is missing.
@@ -34,14 +33,17 @@ CONTROL = "control"
 
 
 class Gang:
-    """One rank's membership. Thread-safe. To be closed, as Spark may keep the process for other tasks;
-    also a context manager, which closes it, and announces the exception that ends it."""
+    """One rank's membership in its gang. Thread-safe.
 
-    def __init__(self, rank: int, world: int, secret: bytes, epoch: str, clock: Clock) -> None:
-        """Not to be called directly: see `join`."""
+    It must be closed, as Spark may keep the process for other tasks. As a context manager it closes itself, and announces the
+    exception that ends the context.
+    """
+
+    def __init__(self, rank: int, world: int, secret: bytes, attempt: str, clock: Clock) -> None:
+        """Not to be called directly: see ``join``."""
         self.rank = rank
         self.world = world
-        self.epoch = epoch
+        self.attempt = attempt
         self.members: tuple[Member, ...] = ()
         self.host = ""
         self._secret = secret
@@ -63,7 +65,7 @@ class Gang:
         host: str,
         exchange: Exchange,
         secret: bytes,
-        epoch: str,
+        attempt: str,
         payload: dict[str, Any] | None = None,
         timeout: float,
         nic: str | None = None,
@@ -71,33 +73,38 @@ class Gang:
         ports: range | None = None,
         clock: Clock = time.monotonic,
     ) -> Gang:
-        """Meet the other `world` - 1 ranks, within `timeout` seconds; returns when all of them are in.
+        """Meet the other ``world`` - 1 ranks, within ``timeout`` seconds; returns when all of them are in.
 
-        `exchange` is called once; it has a deadline of its own. `nic` (interface name, IP or CIDR)
-        overrides `host` as the address to listen on, and `rails` are the NICs of collectives, that one alone
-        if there are none; `ports` is where to look for free ports.
+        ``exchange`` is called once; it has a deadline of its own. ``nic`` (interface name, IP or CIDR)
+        overrides ``host`` as the address to listen on, and ``rails`` are the NICs of collectives, that one alone
+        if there are none; ``ports`` is where to look for free ports.
 
-        Raises ConfError (NIC, ports), DeadlineError naming the missing ranks, AuthenticationError,
-        RankLostError (a rank died meanwhile), GangError (refused by rank 0; ranks that do not fit together),
-        InputError (payload), and what `exchange` does.
+        :raises ConfError: there is no such NIC, or no free port.
+        :raises InputError: the payload is no JSON.
+        :raises DeadlineError: ranks are missing; names them.
+        :raises AuthenticationError: a peer does not know the secret.
+        :raises RankLostError: a rank died meanwhile.
+        :raises GangError: rank 0 refused this one, or the ranks do not fit together.
+
+        What ``exchange`` raises comes out, too.
         """
         if not 0 <= rank < world:
             raise InputError(f"rank {rank} of {world}")
         deadline = clock() + timeout
-        gang = cls(rank, world, secret, epoch, clock)
+        gang = cls(rank, world, secret, attempt, clock)
         gang.host = listen.choose_address(host, nic)
         gang._bind_ip = gang.host if nic is not None else None
         addresses = [listen.choose_address(host, rail, RAILS_KEY) for rail in rails] or [gang.host]
-        doors = {ip: Door(ip, ports, secret, gang._guest, clock) for ip in {gang.host, *addresses}}
-        gang._control = Control(rank, world, list(doors.values()), clock)
+        acceptors = {ip: Acceptor(ip, ports, secret, gang._on_peer, clock) for ip in {gang.host, *addresses}}
+        gang._control = Control(rank, world, list(acceptors.values()), clock)
         gang._store = StoreService(rank, world, serve=gang.serve, dial=gang.dial, check=gang.check, clock=clock)
         gang._control.on_failure(gang._store.fail)
-        _forget_in_children(gang)
-        port = {ip: door.address[1] for ip, door in doors.items()}
+        fork.close_in_children(gang)
+        port = {ip: acceptor.address[1] for ip, acceptor in acceptors.items()}
         mine = tuple(Rail(ip, listen.network_of(ip), port[ip]) for ip in addresses)
         me = Member(rank, gang.host, listen.nics_to_advertise(gang.host), port[gang.host], mine, payload or {})
         try:
-            gang.members = meet(me, world, epoch, exchange)
+            gang.members = gather_members(me, world, attempt, exchange)
             if rank != 0:
                 gang._control.add_peer(0, gang.dial(0, CONTROL, deadline))
             gang._await_all(deadline, timeout)
@@ -108,7 +115,7 @@ class Gang:
 
     @property
     def rails(self) -> tuple[Rail, ...]:
-        """This rank's."""
+        """The rails of this rank."""
         return self.members[self.rank].rails
 
     # ---- failure
@@ -124,7 +131,7 @@ class Gang:
         return self._control.failure
 
     def check(self, wait: float = 0.0) -> None:
-        """Raise the gang's failure as a typed error, if there is one or comes within `wait` seconds: a rank
+        """Raise the gang's failure as a typed error, if there is one or comes within ``wait`` seconds: a rank
         whose connection to a peer breaks often knows so before the gang has settled on why."""
         with self._control.changed:
             self._control.changed.wait_for(lambda: self._control.failure is not None, wait)
@@ -133,22 +140,24 @@ class Gang:
             raise failure.to_exception()
 
     def on_failure(self, callback: Callable[[Failure], None]) -> None:
-        """Have `callback` called once when the gang fails: from the control thread, so it must be quick; at
+        """Have ``callback`` called once when the gang fails: from the control thread, so it must be quick; at
         once and in this thread if it has failed already."""
         self._control.on_failure(callback)
 
     # ---- connections
 
     def serve(self, kind: str, handler: Callable[[socket.socket, int], None]) -> None:
-        """Have `handler(sock, rank)` called for each member that dials us for `kind`, in a thread of its own;
+        """Have ``handler(sock, rank)`` called for each member that dials us for ``kind``, in a thread of its own;
         it owns the authenticated, non-blocking socket."""
         self._handlers[kind] = handler
 
     def dial(self, rank: int, kind: str, deadline: float, rail: int | None = None) -> socket.socket:
-        """An authenticated, non-blocking connection to the `serve` handler for `kind` of `rank`, from NIC to NIC of `rail`
-        if given.
+        """An authenticated, non-blocking connection to the ``serve`` handler for ``kind`` of ``rank``, from NIC to NIC of
+        ``rail`` if given.
 
-        Raises RankLostError (nobody listens there any more), AuthenticationError, DeadlineError.
+        :raises RankLostError: nobody listens there any more.
+        :raises AuthenticationError: who listens there does not know the secret.
+        :raises DeadlineError: there is no connection in time.
         """
         member = self.members[rank]
         where = f"{kind} connection of rank {self.rank} to rank {rank}"
@@ -164,9 +173,9 @@ class Gang:
             if isinstance(exc.__cause__, ConnectionRefusedError):
                 raise RankLostError(f"{where}: {exc.message}", rank=rank) from exc
             raise type(exc)(f"{where}: {exc.message}") from exc
-        hello = {"kind": kind, "rank": self.rank, "epoch": self.epoch}
+        hello = {"kind": kind, "rank": self.rank, "epoch": self.attempt}  # the wire's word for an attempt
         try:
-            handshake.send_frame(sock, hello, MAX_HELLO, deadline, self._clock)
+            frames.send_frame(sock, hello, MAX_HELLO, deadline, self._clock)
         except (SparkdlCommError, OSError) as exc:
             sock.close()
             raise RankLostError(f"{where}: {exc}", rank=rank) from exc
@@ -183,16 +192,21 @@ class Gang:
     def all_gather(self, value: bytes, timeout: float) -> list[bytes]:
         """What each rank gave, by rank; one trip to rank 0. For up to 4 MiB per rank.
 
-        All ranks call it in the same order, from one thread. Raises DeadlineError when a rank does not within `timeout`
-        seconds, and what the store raises.
+        All ranks call it in the same order, from one thread.
+
+        :raises DeadlineError: a rank does not call it within ``timeout`` seconds.
+
+        Its other errors are those of :class:`~sparkdl_comm.gang.store.GangStore`.
         """
         turn, self._gathers = self._gathers, self._gathers + 1
         return self._store.gather(f"all-gather/{turn}", value, timeout)
 
     def outlast(self, wait: float) -> None:
-        """Rank 0 keeps the store, so it leaves last: returns when all others have left, after `wait` seconds at most.
+        """Rank 0 keeps the store, so it leaves last: returns when all others have left, after ``wait`` seconds at most.
 
-        Returns at once on other ranks. Raises the gang's failure if there is one.
+        Returns at once on other ranks.
+
+        :raises GangError: the gang has failed; its failure.
         """
         if self.rank == 0:
             with self._control.changed:
@@ -216,19 +230,24 @@ class Gang:
 
     # ---- inside
 
+    def sockets(self) -> list[Any]:
+        """Everything with a file descriptor, for a forked child to close."""
+        more = [sock for sockets in self._more_sockets for sock in sockets()]
+        return [*self._control.sockets(), *self._store.sockets(), *more]
+
     def _shut(self, leave: bool) -> None:
         self._control.stop(leave)
         self._store.close()
 
-    def _guest(self, sock: socket.socket, hello: dict[str, Any]) -> None:
-        """A visitor who knows the secret: from this epoch, and whom we do not have yet? Runs in its own
-        thread."""
+    def _on_peer(self, sock: socket.socket, hello: dict[str, Any]) -> None:
+        """A peer that knows the secret has connected: takes it in if it is of this attempt, and not here yet. Runs in the
+        connection's thread."""
         kind, rank = hello.get("kind"), hello.get("rank")
         with self._control.changed:
             handler = self._handlers.get(kind) if isinstance(kind, str) else None
             refusal = None
-            if hello.get("epoch") != self.epoch:
-                refusal = f"this is gang epoch {self.epoch}, not {hello.get('epoch')!s:.80}"
+            if hello.get("epoch") != self.attempt:
+                refusal = f"this is gang attempt {self.attempt}, not {hello.get('epoch')!s:.80}"
             elif type(rank) is not int or not 0 <= rank < self.world:
                 refusal = f"no rank {rank!r:.20} in a gang of {self.world}"
             elif kind == CONTROL and (self.rank != 0 or rank in self._present):
@@ -244,7 +263,7 @@ class Gang:
             handler(sock, rank)
             return
         message = {"type": "refused", "reason": refusal}
-        handshake.send_frame(sock, message, MAX_HELLO, self._clock() + 1.0, self._clock)
+        frames.send_frame(sock, message, MAX_HELLO, self._clock() + 1.0, self._clock)
         raise GangError(f"refused: {refusal}")
 
     def _await_all(self, deadline: float, timeout: float) -> None:
@@ -263,7 +282,7 @@ class Gang:
         if not met:
             verb = "did not join" if self.rank == 0 else "did not say who is in"
             late = DeadlineError(
-                f"{listed(missing)} of {self.world} {verb} in gang epoch {self.epoch} within {timeout:g} s; "
+                f"{listed(missing)} of {self.world} {verb} in gang attempt {self.attempt} within {timeout:g} s; "
                 f"look at the log of the executor, or set {TIMEOUT_KEY}",
                 rank=missing[0],
                 phase="join",
@@ -272,22 +291,3 @@ class Gang:
             raise late
         if self.rank == 0:
             control.everybody_is_in()
-
-
-# A forked child (a DataLoader's worker) that outlives a killed rank would keep its connections open, and
-# nobody would see an EOF.
-_gangs: weakref.WeakSet[Gang] = weakref.WeakSet()
-
-
-def _forget_in_children(gang: Gang) -> None:
-    if not _gangs:
-        os.register_at_fork(after_in_child=_close_in_child)
-    _gangs.add(gang)
-
-
-def _close_in_child() -> None:
-    for gang in list(_gangs):
-        more = [sock for sockets in gang._more_sockets for sock in sockets()]
-        for thing in [*gang._control.sockets(), *gang._store.sockets(), *more]:
-            thing.close()  # never shutdown(): that would end the parent's connection too
-    _gangs.clear()

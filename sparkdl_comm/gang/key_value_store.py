@@ -1,4 +1,5 @@
-"""Rank 0's table behind the gang's store: keys, values, and threads that wait for keys."""
+"""The in-memory key-value store at rank 0, behind the gang's torch.distributed stores, and the threads that wait for its
+keys."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, SparkdlCommError
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY
+from sparkdl_comm.gang.frames import TIMEOUT_KEY
 
 #: Bytes of one value, and of all of them.
 MAX_VALUE = 4 << 20
@@ -16,21 +17,23 @@ MAX_TOTAL = 256 << 20
 #: Longest wait in seconds; also what torch's "no timeout" means here.
 MAX_WAIT = 86400.0
 
-#: A request or a reply: what is JSON, but for `values`, a list of bytes.
+#: A request or a reply: what is JSON, but for ``values``, a list of bytes.
 Request = dict[str, Any]
 
 
 @dataclass
 class _Gathering:
-    """What the ranks have given so far, by rank; `complete` is notified when all have; `taken`: how many got the answer."""
+    """What the ranks have given so far, by rank; ``complete`` is notified when all have; ``taken``: how many got the
+    answer."""
 
     complete: threading.Condition
     given: dict[int, bytes] = field(default_factory=dict)
     taken: int = 0
 
 
-class Table:
-    """The keys and values."""
+class KeyValueStore:
+    """Keys and values of all ranks. Thread-safe: each request is answered in the thread of its connection, where it may
+    wait."""
 
     def __init__(self, world: int) -> None:
         self._world = world
@@ -42,7 +45,7 @@ class Table:
         self._over = ""
 
     def answer(self, request: Request) -> Request:
-        """The reply to `request`; `{"error": class name, "message": ...}` if it fails."""
+        """The reply to ``request``; ``{"error": class name, "message": ...}`` if it fails."""
         try:
             keys = [str(key) for key in request.get("keys", ())]
             values = list(request.get("values", ()))
@@ -162,7 +165,7 @@ class Table:
             self._total -= sum(map(len, given.values()))
         return {"values": [given[other] for other in range(self._world)]}
 
-    _operations: dict[str, Callable[[Table, list[str], list[bytes], Request], Request]] = {
+    _operations: dict[str, Callable[[KeyValueStore, list[str], list[bytes], Request], Request]] = {
         "set": _set,
         "get": _get,
         "wait": _wait,

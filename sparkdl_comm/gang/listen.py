@@ -1,4 +1,4 @@
-"""Listening sockets: which NIC, which port, and who is let in.
+"""Listening sockets: on which NIC, and on which port. Who is let in is the acceptor's business (``acceptor.py``).
 
 Spark knows one address per host; a rank has one per NIC, and the user may say which one the control traffic
 takes. Nothing here listens on all interfaces, and a port is announced only once it is bound.
@@ -7,34 +7,19 @@ takes. Nothing here listens on all interfaces, and a port is announced only once
 from __future__ import annotations
 
 import ipaddress
-import logging
 import socket
-import threading
-import time
-from collections.abc import Callable
-from typing import Any
 
 import psutil
 
-from sparkdl_comm.errors import ConfError, SparkdlCommError
-from sparkdl_comm.gang import handshake
-from sparkdl_comm.gang.handshake import Address, Clock
+from sparkdl_comm.errors import ConfError
 
 NIC_KEY = "spark.sparkdl.comm.nic"
 HOST_KEY = "spark.sparkdl.comm.driver.host"
 BIND_KEY = "spark.driver.bindAddress"
 RAILS_KEY = "spark.sparkdl.comm.rails"
 PORTS_KEY = "spark.sparkdl.comm.ports"
-MAX_HELLO = 4096
-#: Seconds a visitor has for handshake and hello.
-VISIT_SECONDS = 10.0
-#: Visitors being authenticated at once; more are turned away, so that strangers cannot make us start threads
-#: forever.
-MAX_VISITORS = 256
-
-_log = logging.getLogger(__name__)
-
-Guest = Callable[[socket.socket, dict[str, Any]], None]
+#: Connections that wait to be accepted.
+BACKLOG = 256
 
 
 def all_nics() -> dict[str, list[str]]:
@@ -53,7 +38,7 @@ def all_nics() -> dict[str, list[str]]:
 
 
 def nics_to_advertise(host_ip: str) -> dict[str, str]:
-    """NIC name -> one address each (IPv4 where there is one). Loopback only if `host_ip` is loopback: no
+    """NIC name -> one address each (IPv4 where there is one). Loopback only if ``host_ip`` is loopback: no
     other host could use it."""
     loopback = ipaddress.ip_address(host_ip).is_loopback
     first = {name: found[0] for name, found in all_nics().items()}
@@ -74,10 +59,10 @@ def network_of(ip: str) -> str:
 
 
 def choose_address(host: str, nic: str | None, key: str = NIC_KEY) -> str:
-    """The numeric address to listen on: of `nic` (interface name, IP or CIDR) if given, else what `host`
+    """The numeric address to listen on: of ``nic`` (interface name, IP or CIDR) if given, else what ``host``
     resolves to.
 
-    Raises ConfError, naming `key`, by which the user sets it, and the NICs there are.
+    :raises ConfError: there is none; names ``key``, by which the user sets it, and the NICs there are.
     """
     host = _bare(host)
     nics = all_nics()
@@ -171,10 +156,9 @@ def _first_nic() -> str | None:
 
 
 def bind(ip: str, ports: range | None) -> socket.socket:
-    """A listening socket on `ip`: the first free port of `ports`, or one that the system chooses.
+    """A listening socket on ``ip``: the first free port of ``ports``, or one that the system chooses.
 
-    Raises ConfError, naming spark.sparkdl.comm.ports if all are taken, spark.sparkdl.comm.nic if `ip` is not
-    ours.
+    :raises ConfError: all ports are taken, or ``ip`` is not ours; names the key to change.
     """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     last: OSError | None = None
@@ -184,7 +168,7 @@ def bind(ip: str, ports: range | None) -> socket.socket:
             # So that a restarted gang gets the port on which its predecessor's connections are in TIME_WAIT.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((ip, port))
-            sock.listen(MAX_VISITORS)
+            sock.listen(BACKLOG)
             sock.setblocking(False)
             return sock
         except (OSError, OverflowError) as exc:
@@ -199,63 +183,3 @@ def bind(ip: str, ports: range | None) -> socket.socket:
         probe.close()
     span = "any port" if ports is None else f"the {len(ports)} ports of {PORTS_KEY} ({ports.start} to {ports.stop - 1})"
     raise ConfError(f"cannot listen on {ip}: {span}: {last or 'none given'}; give more with {PORTS_KEY}") from last
-
-
-class Door:
-    """A listening socket that hands over only visitors who proved the secret and said hello (one JSON frame
-    of at most 4 KiB). Each is dealt with in its own short-lived thread, so that a stranger delays nobody."""
-
-    def __init__(
-        self,
-        ip: str,
-        ports: range | None,
-        secret: bytes,
-        on_guest: Guest,
-        clock: Clock = time.monotonic,
-        visit_seconds: float = VISIT_SECONDS,
-    ) -> None:
-        """Binds at once (ConfError: see `bind`). `on_guest(sock, hello)` owns `sock` from then on, also if it
-        raises a SparkdlCommError or OSError, in which case it is closed; it runs in the visitor's thread."""
-        self._secret = secret
-        self._on_guest = on_guest
-        self._clock = clock
-        self._visit_seconds = visit_seconds
-        self._seats = threading.Semaphore(MAX_VISITORS)
-        self.sock = bind(ip, ports)
-        name = self.sock.getsockname()
-        self.address: Address = (name[0], name[1])
-
-    def admit(self) -> None:
-        """To be called when the socket is readable: takes one visitor, does not wait for it."""
-        try:
-            sock, _ = self.sock.accept()
-        except BlockingIOError:
-            return  # it went away again
-        except OSError as exc:
-            # Out of file descriptors: the visitor stays in the queue, so without a pause we would spin.
-            _log.warning("cannot accept on %s port %d: %s", *self.address, exc)
-            time.sleep(0.05)
-            return
-        if not self._seats.acquire(blocking=False):
-            sock.close()
-            return
-        threading.Thread(target=self._visit, args=(sock,), name="sparkdl-visitor", daemon=True).start()
-
-    def _visit(self, sock: socket.socket) -> None:
-        deadline = self._clock() + self._visit_seconds
-        try:
-            try:
-                handshake.accept(sock, self._secret, deadline, self._clock)
-                hello = handshake.recv_frame(sock, MAX_HELLO, deadline, self._clock)
-            finally:
-                self._seats.release()
-            self._on_guest(sock, hello)
-        except (SparkdlCommError, OSError) as exc:
-            _log.info("turned away a visitor on %s port %d: %s", *self.address, exc)
-            sock.close()
-        except Exception:  # noqa: BLE001 - a bug must not leave the visitor hanging
-            _log.exception("a visitor on %s port %d brought out a bug", *self.address)
-            sock.close()
-
-    def close(self) -> None:
-        self.sock.close()

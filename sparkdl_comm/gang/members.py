@@ -1,4 +1,4 @@
-"""The members of a gang, and the one exchange by which they learn of each other."""
+"""The members of a gang, and the all-gather by which they learn of each other at the rendezvous."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkdl_comm.errors import GangError, InputError, ProtocolError
 
-#: Gives every rank's text, by rank, for this one's; has a deadline of its own.
+#: The rendezvous: takes this rank's text, returns every rank's, by rank. It has a deadline of its own.
 Exchange = Callable[[str], list[str]]
 
 
@@ -24,8 +24,8 @@ class Rail:
 
 @dataclass(frozen=True)
 class Member:
-    """What a rank told the others. `host`, `port`: where it listens. `nics`: NIC name -> address, of all that
-    are up. `rails`: see `Rail`. `payload`: what its caller shares (row count, fingerprint, address of the JVM)."""
+    """What a rank told the others. ``host``, ``port``: where it listens. ``nics``: NIC name -> address, of all that
+    are up. ``rails``: see ``Rail``. ``payload``: what its caller shares (row count, fingerprint, address of the JVM)."""
 
     rank: int
     host: str
@@ -35,14 +35,17 @@ class Member:
     payload: dict[str, Any]
 
 
-def meet(me: Member, world: int, epoch: str, exchange: Exchange) -> tuple[Member, ...]:
-    """All members, by rank, `exchange` called once.
+def gather_members(me: Member, world: int, attempt: str, exchange: Exchange) -> tuple[Member, ...]:
+    """All members, by rank: every rank gives itself to the one call of ``exchange``, and gets all.
 
-    Raises InputError (the payload is no JSON), GangError (ranks that do not make a gang of this epoch), and what `exchange`
-    does.
+    :raises InputError: the payload is no JSON.
+    :raises GangError: the ranks do not make a gang of this attempt.
+    :raises ProtocolError: what came is no member.
+
+    What ``exchange`` raises comes out, too.
     """
     try:
-        text = json.dumps({"epoch": epoch, **asdict(me)})
+        text = json.dumps({"epoch": attempt, **asdict(me)})
     except (TypeError, ValueError, RecursionError) as exc:
         raise InputError(f"the gang's payload cannot be sent as JSON: {exc}") from exc
     texts = exchange(text)
@@ -51,8 +54,8 @@ def meet(me: Member, world: int, epoch: str, exchange: Exchange) -> tuple[Member
         for value in map(json.loads, texts):
             theirs = value.pop("epoch")
             member = Member(**{**value, "rails": tuple(Rail(**rail) for rail in value["rails"])})
-            if theirs != epoch:
-                raise GangError(f"rank {member.rank} is of gang epoch {theirs}, rank {me.rank} of {epoch}")
+            if theirs != attempt:
+                raise GangError(f"rank {member.rank} is of gang attempt {theirs}, rank {me.rank} of {attempt}")
             members[member.rank] = member
     except (TypeError, KeyError, AttributeError, ValueError) as exc:
         raise ProtocolError(f"the exchange gave rank {me.rank} something that is no member: {exc!r}") from exc

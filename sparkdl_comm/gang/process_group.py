@@ -1,8 +1,8 @@
 """torch.distributed in a user's own training function: set up before it begins, through the gang's authenticated store.
 
-Functions written for torchrun or TorchDistributor call `init_process_group` themselves, which torch refuses while there
+Functions written for torchrun or TorchDistributor call ``init_process_group`` themselves, which torch refuses while there
 is a default group. And their rendezvous, env://, is a TCPStore that listens on all interfaces and asks nobody who he is.
-So `torch.distributed.init_process_group` is replaced, for good, as other modules keep what they import of it. While a
+So ``torch.distributed.init_process_group`` is replaced, for good, as other modules keep what they import of it. While a
 function runs, and only then, it is another:
 
 1. All ranks meet, so that nobody is still making the group that is there.
@@ -54,7 +54,7 @@ def process_group(gang: Gang, device: torch.device, timeout: float, one_node: bo
     """The default group and torchrun's environment variables, as long as the context lasts.
 
     Each rank is a node of its own, as under TorchDistributor; LOCAL_RANK is the number of its GPU, which is what functions
-    use it for, or 0. With `one_node` all of them are on one. `timeout`: seconds, of any collective and of each wait for
+    use it for, or 0. With ``one_node`` all of them are on one. ``timeout``: seconds, of any collective and of each wait for
     the store.
     """
     global _running
@@ -88,7 +88,7 @@ def _variables(gang: Gang, device: torch.device) -> dict[str, str]:
         "GROUP_WORLD_SIZE": world,
         "MASTER_ADDR": gang.members[0].host,
         "MASTER_PORT": str(gang.members[0].port),
-        "TORCHELASTIC_RUN_ID": gang.epoch,  # by which libraries know that they need not start processes
+        "TORCHELASTIC_RUN_ID": gang.attempt,  # by which libraries know that they need not start processes
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
     }

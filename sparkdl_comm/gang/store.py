@@ -1,9 +1,9 @@
 """torch.distributed's store over the gang's authenticated connections, in the place of its open TCPStore.
 
-The table lives at rank 0. A request is one JSON frame, with the sizes of the values, which follow as they are; its answer is
-likewise. A waiting request waits in rank 0's thread of that connection. A client takes an idle connection for each request or
-makes a new one, so a blocking `get` blocks no other thread's requests, and never the control plane. When the
-gang fails, all waits end with its failure.
+Keys and values live at rank 0. A request is one JSON frame, with the sizes of the values, which follow as they are; its
+answer is likewise. A waiting request waits in rank 0's thread of that connection. A client takes an idle connection for
+each request or makes a new one, so a blocking ``get`` blocks no other thread's requests, and never the control plane. When
+the gang fails, all waits end with its failure.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, TypeAlias
 from torch._C._distributed_c10d import Store  # torch.distributed.Store, by the name that is typed
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError
+from sparkdl_comm.gang.acceptor import HANDSHAKE_SECONDS
 from sparkdl_comm.gang.control import VERDICT_SECONDS
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.handshake import Clock, encode_frame, hang_up, recv_frame, recv_into, send_all
-from sparkdl_comm.gang.key_value_store import MAX_TOTAL, MAX_VALUE, MAX_WAIT, Request, Table
-from sparkdl_comm.gang.listen import VISIT_SECONDS
+from sparkdl_comm.gang.frames import Clock, encode_frame, hang_up, recv_frame, recv_into, send_all
+from sparkdl_comm.gang.key_value_store import MAX_TOTAL, MAX_VALUE, MAX_WAIT, KeyValueStore, Request
 from sparkdl_comm.gang.tensors import STALL_SECONDS, pieces
 
 #: Bytes of a request's or reply's JSON: keys and sizes.
@@ -37,7 +37,7 @@ Handler: TypeAlias = Callable[[socket.socket, int], None]
 
 
 class StoreService:
-    """A gang's stores at one rank: at rank 0 the table, elsewhere the connections to it."""
+    """A gang's stores at one rank: at rank 0 the keys and values, elsewhere the connections to them."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class StoreService:
         # C++ looks the Python methods up at each call: a store that Python has let go of would have none any
         # more.
         self._stores: list[GangStore] = []
-        self._table = Table(world) if rank == 0 else None
+        self._key_values = KeyValueStore(world) if rank == 0 else None
         serve(_KIND, self._serve)
 
     def open(self, prefix: str) -> GangStore:
@@ -68,14 +68,14 @@ class StoreService:
         return store
 
     def ask(self, request: Request, seconds: float) -> Request:
-        """Send `request`, which may wait for `seconds`, to the table. Raises what `GangStore` says."""
+        """Sends ``request``, which may wait for ``seconds``, to rank 0. Errors are those of :class:`GangStore`."""
         self._check(0.0)
-        if self._table is not None:
-            reply = self._table.answer(request)
+        if self._key_values is not None:
+            reply = self._key_values.answer(request)
         else:
             clock = self._clock
             try:
-                sock = self._borrow(clock() + VISIT_SECONDS)
+                sock = self._borrow(clock() + HANDSHAKE_SECONDS)
                 try:
                     _send(sock, request, clock)
                     reply = _recv(sock, seconds + SLACK_SECONDS, clock)
@@ -101,7 +101,7 @@ class StoreService:
         return reply
 
     def gather(self, key: str, value: bytes, seconds: float) -> list[bytes]:
-        """What each rank gave for `key`, by rank, when all have; one trip to rank 0, and nothing stays there."""
+        """What each rank gave for ``key``, by rank, when all have; one trip to rank 0, and nothing stays there."""
         request = {"op": "gather", "keys": [key], "values": [value], "seconds": seconds, "rank": self._rank}
         return self.ask(request, seconds)["values"]
 
@@ -117,8 +117,8 @@ class StoreService:
         return list(self._all)
 
     def _end(self, why: str) -> None:
-        if self._table is not None:
-            self._table.end(why)
+        if self._key_values is not None:
+            self._key_values.end(why)
         with self._lock:
             self._over = True
             for sock in self._all:
@@ -160,7 +160,7 @@ class StoreService:
 
     def _serve(self, sock: socket.socket, rank: int) -> None:
         """Rank 0, one thread per connection: answers until the client goes away."""
-        if self._table is None:
+        if self._key_values is None:
             raise GangError("the store is at rank 0")
         clock = self._clock
         self._keep(sock)
@@ -172,13 +172,16 @@ class StoreService:
                     continue  # idle for a day
                 if self._over:
                     return
-                _send(sock, self._table.answer({**request, "rank": rank}), clock)
+                _send(sock, self._key_values.answer({**request, "rank": rank}), clock)
         finally:
             self._drop(sock)
 
 
 def _send(sock: socket.socket, message: Request, clock: Clock) -> None:
-    """Raises InputError for a value that the other side would refuse."""
+    """Sends a request or a reply.
+
+    :raises InputError: it has a value that the other side would refuse.
+    """
     values = message.get("values", [])
     if any(len(value) > MAX_VALUE for value in values):
         raise InputError(f"a store value of {max(map(len, values))} bytes: at most {MAX_VALUE}")
@@ -193,8 +196,11 @@ def _send(sock: socket.socket, message: Request, clock: Clock) -> None:
 
 
 def _recv(sock: socket.socket, seconds: float, clock: Clock) -> Request:
-    """Raises GangError for sizes that are none, or over what a table may hold, before anything is allocated for them;
-    ProtocolError for damaged values."""
+    """Receives a request or a reply.
+
+    :raises GangError: its sizes are none, or more than the store may hold; nothing has been allocated for them.
+    :raises ProtocolError: the values are damaged.
+    """
     message = recv_frame(sock, MAX_HEADER, clock() + seconds, clock)
     sizes = message.get("values", [])
     if not isinstance(sizes, list) or not all(type(size) is int and 0 <= size <= MAX_VALUE for size in sizes):
@@ -217,12 +223,13 @@ def _add_crc(crc: int, value: bytes) -> int:
 
 
 class GangStore(Store):
-    """A `torch.distributed.Store`. Values are bytes, at most 4 MiB each; waits end after `timeout` (see
-    `set_timeout`).
+    """A ``torch.distributed.Store``. Values are bytes, at most 4 MiB each; waits end after ``timeout`` (see
+    ``set_timeout``).
 
-    Raises DeadlineError (a RuntimeError, as torch expects) when a key is not set in time, the gang's failure
-    when there is one, RankLostError without rank 0, InputError for what is too big, GangError when the gang
-    is closed.
+    :raises DeadlineError: a key is not set in time; a RuntimeError, as torch expects.
+    :raises RankLostError: rank 0 is gone.
+    :raises InputError: a value is too big.
+    :raises GangError: the gang has failed, or is closed.
     """
 
     timeout: timedelta  # C++ has it; `set_timeout` sets it

@@ -1,6 +1,6 @@
 """Tensors as a header and raw bytes: no pickle, no copy of what is contiguous on the CPU already.
 
-Header: `{"tensors": [{"name", "dtype", "shape"}, ...], "bytes": total}`; then the elements of each tensor in
+Header: ``{"tensors": [{"name", "dtype", "shape"}, ...], "bytes": total}``; then the elements of each tensor in
 that order, row by row, in the machine's own byte order (little-endian on all that torch runs on), without
 gaps.
 """
@@ -39,8 +39,10 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def describe(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The header of `tensors`. Raises ModelError for a tensor that has no plain bytes (sparse, quantized,
-    meta)."""
+    """The header of ``tensors``.
+
+    :raises ModelError: a tensor has no plain bytes (sparse, quantized, meta).
+    """
     if sys.byteorder != "little":
         raise ModelError("tensors travel in little-endian byte order, which this machine has not")
     entries = []
@@ -56,9 +58,10 @@ def describe(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def allocate(header: Mapping[str, Any], max_bytes: int) -> dict[str, torch.Tensor]:
-    """Uninitialised CPU tensors as `header` says; it is checked completely before the first is allocated.
+    """Uninitialised CPU tensors as ``header`` says; it is checked completely before the first is allocated.
 
-    Raises ProtocolError: names, dtypes, shapes or sizes are wrong or do not fit together. GangError: over `max_bytes`.
+    :raises ProtocolError: names, dtypes, shapes or sizes are wrong or do not fit together.
+    :raises GangError: they take more than ``max_bytes``.
     """
     entries, total = header.get("tensors"), header.get("bytes")
     if not isinstance(entries, list) or type(total) is not int:
@@ -88,7 +91,7 @@ def allocate(header: Mapping[str, Any], max_bytes: int) -> dict[str, torch.Tenso
 
 
 def raw(tensor: torch.Tensor) -> memoryview:
-    """The bytes of `tensor`, writable: a view of it if it is contiguous on the CPU, else of a copy."""
+    """The bytes of ``tensor``, writable: a view of it if it is contiguous on the CPU, else of a copy."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     # numpy lacks some dtypes, and a 0-dim tensor cannot be viewed as bytes; a flat one of bytes has neither
     # problem.
@@ -96,5 +99,5 @@ def raw(tensor: torch.Tensor) -> memoryview:
 
 
 def pieces(view: memoryview) -> Iterator[memoryview]:
-    """`view` in parts of 8 MiB: each has a deadline of its own, whatever the size of the whole."""
+    """``view`` in parts of 8 MiB: each has a deadline of its own, whatever the size of the whole."""
     return (view[start : start + _PIECE] for start in range(0, len(view), _PIECE))

@@ -1,5 +1,5 @@
-"""What the errors of torch.distributed mean. gloo's are plain RuntimeErrors, so that nothing but their text tells them apart:
-it is looked at here and nowhere else."""
+"""What the errors of torch.distributed mean. Those of gloo are plain RuntimeErrors which nothing but their text tells apart;
+this is the only place where that text is looked at."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Python values as tensors with names, the form in which they travel without pickle: the inverse of each other are `pack`
-and `unpack`.
+"""Python values as named tensors, the form in which they travel without pickle: ``pack`` makes the tensors of a value, and
+``unpack`` the value of the tensors.
 
-The tree of dicts, lists and tuples is JSON, in the tensor named `tree`; each tensor and array in it is a tensor of its
+The tree of dicts, lists and tuples is JSON, in the tensor named ``tree``; each tensor and array in it is a tensor of its
 own, named by a number. A node of the tree is one of
 
     null, true, 1, 1.5, "text"                              itself
@@ -26,11 +26,12 @@ _MAX_DEPTH = 100
 
 
 def pack(value: Any) -> dict[str, torch.Tensor]:
-    """`value` as tensors by name.
+    """``value`` as tensors by name.
 
     Accepted are None, bool, int, float, str, bytes, torch tensors, numpy arrays and numbers, and dicts, lists and tuples
-    of these. A numpy number becomes a Python number, a subclass of these types its base. Raises InputError, which says
-    where in `value` something else is.
+    of these. A numpy number becomes a Python number, a subclass of these types its base.
+
+    :raises InputError: something else is in ``value``; says where.
     """
     tensors: dict[str, torch.Tensor] = {}
     tree = json.dumps(_encode(value, tensors, "", _MAX_DEPTH)).encode()
@@ -39,7 +40,10 @@ def pack(value: Any) -> dict[str, torch.Tensor]:
 
 
 def unpack(tensors: dict[str, torch.Tensor]) -> Any:
-    """The value that `pack` made `tensors` of, on the CPU. Raises InputError if it did not."""
+    """The value that ``pack`` made ``tensors`` of, on the CPU.
+
+    :raises InputError: :func:`pack` did not make them.
+    """
     try:
         return _decode(json.loads(bytes(tensors[_TREE].numpy())), tensors)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as exc:

@@ -1,10 +1,10 @@
 """One fit as a Spark job.
 
 On the driver: ``session.py`` and ``slots.py`` check the session before anything runs; ``launch.py`` starts the ranks,
-one per task of a barrier stage, ``slot_watch.py``, ``turns.py`` and ``interrupt.py`` see to it that they start, take
-turns and end; ``restart.py`` starts them again; ``driver_listener.py`` is where they report, ``summary.py`` what is
-made of their reports. On executors: ``first_touch.py`` looks whether the package is there; ``task.py`` is what all
+one per task of a barrier stage, ``slot_watch.py``, ``admission.py`` and ``interrupt.py`` see to it that they start, wait
+for slots and end; ``restart.py`` starts them again; ``driver_listener.py`` is where they report, ``summary.py`` what is
+made of their reports. On executors: ``import_check.py`` looks whether the package is there; ``task.py`` is what all
 ranks do, ``rank.py`` one that trains and ``function.py`` one that runs a user's own function; ``driver_client.py``
-and ``output.py`` talk to the driver. ``local.py`` runs ranks as processes of the driver's machine; ``shipping.py``
+and ``output.py`` talk to the driver. ``local.py`` runs ranks as processes of the driver's machine; ``module_broadcast.py``
 takes modules to executors.
 """

@@ -15,9 +15,11 @@ from typing import Any
 import torch
 
 from sparkdl_comm.errors import DeadlineError, GangError
-from sparkdl_comm.gang import handshake, listen
+from sparkdl_comm.gang import frames, handshake
+from sparkdl_comm.gang.acceptor import MAX_HELLO
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.handshake import Address, Clock, encode_frame, recv_frame, send_frame
+from sparkdl_comm.gang.frames import Clock, encode_frame, recv_frame, send_frame
+from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.gang.tensors import MAX_HEADER, STALL_SECONDS, describe, pieces, raw
 from sparkdl_comm.job.driver_listener import KIND
 
@@ -25,10 +27,10 @@ MAX_PROGRESS = 64 << 10
 
 
 class DriverClient:
-    """Rank 0's end. Thread-safe."""
+    """Rank 0's connection to the driver, for progress, printed lines and the trained tensors. Thread-safe."""
 
     def __init__(self, sock: socket.socket, stall_seconds: float, clock: Clock) -> None:
-        """Not to be called directly: see `connect`."""
+        """Not to be called directly: see ``connect``."""
         self._sock = sock
         self._stall = stall_seconds
         self._clock = clock
@@ -43,32 +45,34 @@ class DriverClient:
         cls,
         address: Address,
         secret: bytes,
-        epoch: str,
+        attempt: str,
         timeout: float,
         *,
         bind_ip: str | None = None,
         stall_seconds: float = STALL_SECONDS,
         clock: Clock = time.monotonic,
     ) -> DriverClient:
-        """Connect to the driver within `timeout` seconds. `stall_seconds`: how long tensors may stand still.
+        """Connect to the driver within ``timeout`` seconds. ``stall_seconds``: how long tensors may stand still.
 
-        Raises DeadlineError, AuthenticationError, GangError (nobody there, or it expects another epoch).
+        :raises DeadlineError: there is no connection in time.
+        :raises AuthenticationError: the driver does not know the secret.
+        :raises GangError: nobody is there, or it expects another attempt.
         """
         deadline = clock() + timeout
         sock = handshake.connect(address, secret, deadline, bind_ip, clock)
         try:
-            send_frame(sock, {"kind": KIND, "epoch": epoch}, listen.MAX_HELLO, deadline, clock)
+            send_frame(sock, {"kind": KIND, "epoch": attempt}, MAX_HELLO, deadline, clock)
             recv_frame(sock, 64, deadline, clock)
         except BaseException as exc:
             sock.close()
             if isinstance(exc, ConnectionError):
-                raise GangError(f"the driver turned rank 0 of gang epoch {epoch} away: {exc}") from exc
+                raise GangError(f"the driver turned rank 0 of gang attempt {attempt} away: {exc}") from exc
             raise
         return cls(sock, stall_seconds, clock)
 
     def on_gone(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called, from a thread of its own, when the driver ends the connection, or is gone with it; not if
-        `send_tensors` raises that."""
+        """Have ``callback`` called, from a thread of its own, when the driver ends the connection, or is gone with it; not if
+        ``send_tensors`` raises that."""
 
         def watch() -> None:
             poll = select.poll()
@@ -83,12 +87,12 @@ class DriverClient:
         self._watch.start()
 
     def progress(self, progress: dict[str, Any]) -> bool:
-        """Show `progress` (JSON, up to 64 KiB, else InputError) to the driver if that takes no waiting; False
+        """Show ``progress`` (JSON, up to 64 KiB, else InputError) to the driver if that takes no waiting; False
         if it was dropped, because the one before has not gone out or the driver is away."""
         return self._tell(encode_frame({"type": "progress", "progress": progress}, MAX_PROGRESS))
 
     def log(self, lines: list[str], dropped: int) -> bool:
-        """Show printed `lines` to the driver, and how many before them were dropped; as :meth:`progress`."""
+        """Show printed ``lines`` to the driver, and how many before them were dropped; as :meth:`progress`."""
         return self._tell(encode_frame({"type": "log", "lines": lines, "dropped": dropped}, MAX_HEADER))
 
     def _tell(self, frame: bytes) -> bool:
@@ -109,9 +113,13 @@ class DriverClient:
         return True
 
     def send_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Send `tensors` and wait until the driver has them; non-contiguous and GPU ones are copied one at a
-        time. Raises ModelError (a tensor without plain bytes), GangError (the driver is away),
-        DeadlineError."""
+        """Send ``tensors`` and wait until the driver has them; non-contiguous and GPU ones are copied one at a
+        time.
+
+        :raises ModelError: a tensor has no plain bytes.
+        :raises GangError: the driver is away.
+        :raises DeadlineError: the driver does not take them in time.
+        """
         header = encode_frame({"type": "tensors", **describe(tensors)}, MAX_HEADER)
         with self._lock:
             try:
@@ -161,7 +169,7 @@ class DriverClient:
             return
         deadline = self._clock() + 1.0
         try:
-            handshake.send_all(self._sock, bytes(self._rest), deadline, self._clock)
+            frames.send_all(self._sock, bytes(self._rest), deadline, self._clock)
             self._rest.clear()
             send_frame(self._sock, message, MAX_HEADER, deadline, self._clock)
         except OSError as exc:
@@ -174,4 +182,4 @@ class DriverClient:
 
     def _send(self, view: memoryview) -> None:
         for piece in pieces(view):
-            handshake.send_all(self._sock, piece, self._clock() + self._stall, self._clock)
+            frames.send_all(self._sock, piece, self._clock() + self._stall, self._clock)

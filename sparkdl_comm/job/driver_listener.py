@@ -2,9 +2,9 @@
 progress and printed lines while training, and the trained tensors at the end; not through Spark's task results, whose size is
 limited and which come only when the task is over. Rank 0's end is :mod:`sparkdl_comm.job.driver_client`.
 
-Frames from rank 0, after handshake and hello: `progress` and `log` (any number), `tensors` (a header, then raw bytes, then a
-frame with their CRC-32) or `failure`, `bye`. The driver answers the tensors with `received`, so that rank 0 does not end its
-task before they are there.
+Frames from rank 0, after handshake and hello: ``progress`` and ``log`` (any number), ``tensors`` (a header, then raw bytes,
+then a frame with their CRC-32) or ``failure``, ``bye``. The driver answers the tensors with ``received``, so that rank 0
+does not end its task before they are there.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ import psutil
 import torch
 
 from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, RankLostError, SparkdlCommError
-from sparkdl_comm.gang import handshake, listen
+from sparkdl_comm.gang import frames, listen
+from sparkdl_comm.gang.acceptor import HANDSHAKE_SECONDS, Acceptor
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY, Address, Clock, hang_up, recv_frame, send_frame
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, hang_up, recv_frame, send_frame
+from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.gang.tensors import MAX_HEADER, STALL_SECONDS, allocate, pieces, raw
 from sparkdl_comm.job import rendezvous
 
@@ -44,8 +46,9 @@ def _ignore(lines: list[str], dropped: int) -> None:
 
 
 class DriverListener:
-    """The driver's end. The ranks of gang epoch `epoch` meet here, and rank 0 keeps a connection; of another epoch none may
-    (None: rank 0's fixes it). `on_progress` and `on_log` are called from that connection's thread; what they raise is logged.
+    """The driver's end. The ranks of gang attempt ``attempt`` meet here, and rank 0 keeps a connection; ranks of other
+    attempts are refused (None: the first to come fixes it). ``on_progress`` and ``on_log`` are called from that
+    connection's thread; what they raise is logged.
     """
 
     def __init__(
@@ -56,22 +59,22 @@ class DriverListener:
         on_progress: OnProgress,
         *,
         on_log: OnLog | None = None,
-        epoch: str | None = None,
+        attempt: str | None = None,
         world: int = 1,
         timeout: float = 60.0,
         bind: str | None = None,
         max_bytes: int | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Listens at once, on an address that `host` and `bind` say (see `listen.driver_addresses`); else ConfError.
-        `world`: ranks that meet, within `timeout` seconds of the first. `max_bytes`: most that the tensors may take; None:
-        the memory available when they come."""
+        """Listens at once, on an address that ``host`` and ``bind`` say (see ``listen.driver_addresses``); else ConfError.
+        ``world``: ranks that meet, within ``timeout`` seconds of the first. ``max_bytes``: most that the tensors may take;
+        None: the memory available when they come."""
         self._on_progress = on_progress
         self._on_log = on_log or _ignore
         self._max_bytes = max_bytes
         self._clock = clock
         self._changed = threading.Condition()
-        self._epoch = epoch
+        self._attempt = attempt
         self._taken = self._closed = False
         self._sock: socket.socket | None = None
         self._tensors: dict[str, torch.Tensor] | None = None
@@ -79,18 +82,20 @@ class DriverListener:
         self._failure: Failure | None = None
         ip, told = listen.driver_addresses(host, bind)
         self._rendezvous = rendezvous.Rendezvous(world, timeout, clock)
-        self._door = listen.Door(ip, ports, secret, self._guest, clock)
+        self._acceptor = Acceptor(ip, ports, secret, self._on_peer, clock)
         #: For the ranks.
-        self.address: Address = (told, self._door.address[1])
+        self.address: Address = (told, self._acceptor.address[1])
         self._wake_in, self._wake_out = socket.socketpair()
         self._thread = threading.Thread(target=self._accept, name="sparkdl-driver", daemon=True)
         self._thread.start()
 
     def tensors(self, deadline: float) -> dict[str, torch.Tensor]:
-        """The trained tensors, on the CPU. `deadline` is a value of the clock (`time.monotonic()`, seconds).
+        """The trained tensors, on the CPU. ``deadline`` is a value of the clock (``time.monotonic()``, seconds).
 
-        Raises DeadlineError, RankLostError (rank 0 went away before it had sent them), ProtocolError (wrong
-        header), GangError (it closed without sending any; the listener is closed).
+        :raises DeadlineError: they do not come in time.
+        :raises RankLostError: rank 0 went away before it had sent them.
+        :raises ProtocolError: their header is wrong.
+        :raises GangError: rank 0 closed without sending any, or the listener is closed.
         """
 
         def done() -> bool:
@@ -105,10 +110,10 @@ class DriverListener:
             if self._closed:
                 raise GangError("the driver's listener is closed")
         state = "sent no model" if self._taken else "did not connect"
-        raise DeadlineError(f"rank 0 of gang epoch {self._epoch} {state} to the driver in time ({TIMEOUT_KEY})")
+        raise DeadlineError(f"rank 0 of gang attempt {self._attempt} {state} to the driver in time ({TIMEOUT_KEY})")
 
     def failure(self, deadline: float) -> Failure | None:
-        """What rank 0 says stopped the gang; None if it says nothing until `deadline`, or is gone."""
+        """What rank 0 says stopped the gang; None if it says nothing until ``deadline``, or is gone."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._failure or self._error or self._closed, max(0.0, deadline - self._clock())
@@ -137,36 +142,36 @@ class DriverListener:
 
     def _accept(self) -> None:
         poll = select.poll()
-        poll.register(self._door.sock, select.POLLIN)
+        poll.register(self._acceptor.sock, select.POLLIN)
         poll.register(self._wake_out, select.POLLIN)
         while not self._closed:
             poll.poll(60_000)
-            self._door.admit()  # does nothing if there is nobody
-        self._door.close()
+            self._acceptor.accept()  # does nothing if there is nobody
+        self._acceptor.close()
         self._wake_out.close()
 
-    def _guest(self, sock: socket.socket, hello: dict[str, Any]) -> None:
-        kind, epoch = hello.get("kind"), hello.get("epoch")
+    def _on_peer(self, sock: socket.socket, hello: dict[str, Any]) -> None:
+        kind, attempt = hello.get("kind"), hello.get("epoch")
         known = kind in (KIND, rendezvous.KIND)
         with self._changed:
-            if not known or not isinstance(epoch, str) or epoch != (self._epoch or epoch):
-                raise GangError(f"the driver expects gang epoch {self._epoch}, not {epoch!r:.80}")
+            if not known or not isinstance(attempt, str) or attempt != (self._attempt or attempt):
+                raise GangError(f"the driver expects gang attempt {self._attempt}, not {attempt!r:.80}")
         if kind == rendezvous.KIND:
             self._rendezvous.admit(sock, hello)
         else:
-            self._serve(sock, epoch)
+            self._serve(sock, attempt)
 
-    def _serve(self, sock: socket.socket, epoch: str) -> None:
+    def _serve(self, sock: socket.socket, attempt: str) -> None:
         """Rank 0's connection, to its end."""
         with self._changed:
             if self._taken or self._closed:
-                raise GangError(f"gang epoch {epoch} has its connection to the driver already")
-            self._epoch, self._taken, self._sock = epoch, True, sock
+                raise GangError(f"gang attempt {attempt} has its connection to the driver already")
+            self._attempt, self._taken, self._sock = attempt, True, sock
         try:
             # So that rank 0 knows at once whether it was taken.
-            send_frame(sock, {"type": "welcome"}, 64, self._clock() + listen.VISIT_SECONDS, self._clock)
+            send_frame(sock, {"type": "welcome"}, 64, self._clock() + HANDSHAKE_SECONDS, self._clock)
             self._receive(sock)
-            error: SparkdlCommError = GangError("rank 0 closed its channel without having sent the model")
+            error: SparkdlCommError = GangError("rank 0 closed its connection without having sent the model")
         except SparkdlCommError as exc:
             error = exc
         except OSError as exc:
@@ -195,7 +200,7 @@ class DriverListener:
                     for piece in pieces(raw(tensor)):
                         if self._sock is not sock:  # the kernel takes more even after `hang_up`
                             raise GangError("the driver waits for this model no longer")
-                        handshake.recv_into(sock, piece, clock() + STALL_SECONDS, clock)
+                        frames.recv_into(sock, piece, clock() + STALL_SECONDS, clock)
                         crc = zlib.crc32(piece, crc)
                 if recv_frame(sock, 64, clock() + STALL_SECONDS, clock) != {"crc32": crc}:
                     raise GangError(

@@ -26,7 +26,7 @@ from sparkdl_comm.job.task import LOADING, RankFn, RankTask
 
 @dataclass(frozen=True)
 class FunctionSpec:
-    """One run of a function. ``call``: the function, its arguments bound, pickled. ``on_rows``: it gets the rank's rows, a
+    """One run of a user's function. ``call``: the pickled function with its arguments. ``on_rows``: it gets the rank's rows, a
     PartitionDataset, as first argument. ``local``: ranks are processes of one machine. The rest as in TrainSpec."""
 
     call: bytes = field(repr=False)
@@ -34,7 +34,7 @@ class FunctionSpec:
     device: str
     conf: CommConf
     world: int
-    epoch_id: str
+    attempt_id: str
     secret: bytes = field(repr=False)
     driver_address: Address
     local: bool = False

@@ -26,12 +26,12 @@ from sparkdl_comm.errors import (
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.job.driver_listener import DriverListener, OnProgress
-from sparkdl_comm.job.first_touch import FirstTouch
+from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.interrupt import in_thread
+from sparkdl_comm.job.module_broadcast import missing_module, model_for_tasks
 from sparkdl_comm.job.rank import make_rank_fn
 from sparkdl_comm.job.restart import with_restarts
 from sparkdl_comm.job.session import driver_bind
-from sparkdl_comm.job.shipping import for_tasks, missing_module
 from sparkdl_comm.job.slot_watch import SlotWatch
 from sparkdl_comm.job.summary import RankReport
 from sparkdl_comm.job.task import LOADING, RANK_SCHEMA, RankFn
@@ -78,7 +78,7 @@ def launch(
     # By what is in a row, not by how Spark splits its input: that depends on the executors that are there, and other rows per
     # rank are other weights. Spark does not merge these partitions, as it may those of other shuffles.
     partitions = rows.repartition(spec.world, "id")
-    spec = dataclasses.replace(spec, model=for_tasks(rows.sparkSession, spec.model))
+    spec = dataclasses.replace(spec, model=model_for_tasks(rows.sparkSession, spec.model))
 
     def run(spec: TrainSpec) -> tuple[dict[str, torch.Tensor], list[str]]:
         return run_gang(
@@ -87,7 +87,7 @@ def launch(
             world=spec.world,
             conf=spec.conf,
             secret=spec.secret,
-            epoch_id=spec.epoch_id,
+            attempt_id=spec.attempt_id,
             host=host,
             bind=driver_bind(rows.sparkSession),
             watch=watch,
@@ -102,7 +102,7 @@ def run_tasks(partitions: DataFrame, rank_fn: RankFn) -> list[str]:
 
     :raises Exception: Spark's, when a task failed; its text has what the rank reported.
     """
-    tasks = partitions.mapInArrow(FirstTouch(rank_fn, rank=True), RANK_SCHEMA, barrier=True)
+    tasks = partitions.mapInArrow(ImportCheck(rank_fn, rank=True), RANK_SCHEMA, barrier=True)
     done = in_thread(partitions.sparkSession, tasks.collect)
     return [row["report"] for row in done]
 
@@ -114,7 +114,7 @@ def run_gang(
     world: int,
     conf: CommConf,
     secret: bytes,
-    epoch_id: str,
+    attempt_id: str,
     host: str,
     bind: str | None = None,
     watch: OnProgress | None = None,
@@ -144,7 +144,7 @@ def run_gang(
             secret,
             told,
             on_log=bar.log,
-            epoch=epoch_id,
+            attempt=attempt_id,
             world=world,
             timeout=conf.timeout,
             bind=bind,

@@ -26,7 +26,7 @@ import cloudpickle
 
 from sparkdl_comm.errors import RankLostError
 from sparkdl_comm.gang.failure import MAX_JSON
-from sparkdl_comm.gang.handshake import FrameBuffer, recv_exact, send_all, send_frame
+from sparkdl_comm.gang.frames import FrameBuffer, recv_exact, send_all, send_frame
 from sparkdl_comm.job.function import FunctionSpec, run_function
 from sparkdl_comm.job.output import LINES
 from sparkdl_comm.job.task import RankTask

@@ -125,7 +125,7 @@ class OutputTail:
         return "\n".join(lines[-LINES:])
 
     def forward(self, send: Send) -> None:
-        """Give `send` the last lines up to now, and all that come until :meth:`end_forward`, from a thread of its own."""
+        """Give ``send`` the last lines up to now, and all that come until :meth:`end_forward`, from a thread of its own."""
         with self._lock:
             self._forward = _Forward(send, list(self._lines))
 

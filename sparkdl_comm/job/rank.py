@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 
 from sparkdl_comm.data.cache import Reading
-from sparkdl_comm.data.partitions import BatchPlan, lopsided
+from sparkdl_comm.data.partitions import BatchSampler, lopsided
 from sparkdl_comm.errors import BridgeError, CallbackError, GangError, ModelError
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.gang import Gang
@@ -105,9 +105,9 @@ class Rank:
         rows = reading.rows(accounts)
         gang.on_failure(lambda _: strategy.abort())
         step_rows = spec.batch_size * spec.optimization.accumulation_steps
-        plan = BatchPlan.of([account["training"]["rows"] for account in accounts], step_rows)
+        sampler = BatchSampler.of([account["training"]["rows"] for account in accounts], step_rows)
         driver = self._task.connect_driver(stack)
-        uneven = lopsided(plan.counts)
+        uneven = lopsided(sampler.counts)
         if driver is not None and uneven is not None:
             driver.progress({"warning": uneven})
         restorer = self._last_checkpoint(gang, model, strategy, driver, stack)
@@ -116,7 +116,9 @@ class Rank:
         rng.seed(spec.seed, self._rank)
         device = self._task.device()
         together = synchronize(model.module, device, gang, spec.conf.timeout, stack)
-        loop = TrainingLoop(spec, gang, rows.training, plan, model, strategy, self._progress, rows.validation, together)
+        loop = TrainingLoop(
+            spec, gang, rows.training, sampler, model, strategy, self._progress, rows.validation, together
+        )
         saver = self._go_on(loop, gang, restorer, stack)
         resumed_at = self._progress.step
         seconds = loop.run(_Teller(driver))
@@ -181,7 +183,7 @@ class Rank:
         payload = {
             "data": reading.account,
             "model": model.fingerprint(),
-            "strategy": strategy.advertise(self._spec.epoch_id, self._rank),
+            "strategy": strategy.advertise(self._spec.attempt_id, self._rank),
         }
         gang = self._task.join_gang(payload)
         different = [m.rank for m in gang.members if m.payload["model"] != gang.members[0].payload["model"]]

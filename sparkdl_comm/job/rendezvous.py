@@ -1,7 +1,7 @@
 """Rendezvous: every rank registers with the driver's listener, which tells each what all have registered as soon as the last
 has come. Spark's own way, the barrier's all-gather, polls: it takes a second.
 
-1. A rank connects, proves the gang's secret and says hello (rank and gang epoch).
+1. A rank connects, proves the gang's secret and says hello (rank and gang attempt).
 2. It sends its registration: one frame of at most 1 MiB. Nothing more comes from it, so an EOF means that it died.
 3. The driver answers all of them at once: with everybody's registrations, or with the failure that nobody is to wait any
    longer for: a rank died, the deadline has passed, or the driver gave the run up, as it does when a task fails.
@@ -18,9 +18,10 @@ from dataclasses import asdict
 from typing import Any
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError, SparkdlCommError
+from sparkdl_comm.gang.acceptor import HANDSHAKE_SECONDS, MAX_HELLO
 from sparkdl_comm.gang.failure import MAX_JSON, Failure
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY, Clock, encode_frame, recv_exact, recv_frame, send_all, send_frame
-from sparkdl_comm.gang.listen import HOST_KEY, MAX_HELLO, VISIT_SECONDS
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, encode_frame, recv_exact, recv_frame, send_all, send_frame
+from sparkdl_comm.gang.listen import HOST_KEY
 from sparkdl_comm.gang.members import listed
 
 #: Of the hello.
@@ -33,10 +34,10 @@ PHASE = "join"
 
 
 class Rendezvous:
-    """The driver's end, for one gang. Thread-safe."""
+    """The driver's end: collects the registrations of one gang's ranks, and answers all of them. Thread-safe."""
 
     def __init__(self, world: int, timeout: float, clock: Clock = time.monotonic) -> None:
-        """`timeout`: seconds that the other ranks have when the first one has come."""
+        """``timeout``: seconds that the other ranks have when the first one has come."""
         self._world = world
         self._timeout = timeout
         self._clock = clock
@@ -47,15 +48,18 @@ class Rendezvous:
         self._answer: bytes | None = None
 
     def admit(self, sock: socket.socket, hello: dict[str, Any]) -> None:
-        """Let the rank that said `hello` on `sock` take part; returns when it has its answer. Closes `sock`.
+        """Let the rank that said ``hello`` on ``sock`` take part; returns when it has its answer. Closes ``sock``.
 
-        Raises GangError (refused), ProtocolError (its registration), DeadlineError, ConnectionError.
+        :raises GangError: the rank is refused.
+        :raises ProtocolError: its registration is none.
+        :raises DeadlineError: the registration does not come in time.
+        :raises ConnectionError: the rank is gone.
         """
         with sock:
-            registration = recv_frame(sock, MAX_REGISTRATION, self._clock() + VISIT_SECONDS, self._clock)
+            registration = recv_frame(sock, MAX_REGISTRATION, self._clock() + HANDSHAKE_SECONDS, self._clock)
             refusal = self._register(sock, hello.get("rank"), registration.get("text"))
             answer = self._await_answer(sock, hello["rank"]) if refusal is None else _failed(refusal)
-            send_all(sock, answer, self._clock() + VISIT_SECONDS, self._clock)
+            send_all(sock, answer, self._clock() + HANDSHAKE_SECONDS, self._clock)
         if refusal is not None:
             raise refusal
 
@@ -130,16 +134,18 @@ def register(
     sock: socket.socket,
     rank: int,
     world: int,
-    epoch: str,
+    attempt: str,
     text: str,
     timeout: float,
     clock: Clock = time.monotonic,
 ) -> list[str]:
-    """The rank's end: what each rank registered, by rank; `text` is this one's. `sock`: an authenticated connection to the
+    """The rank's end: what each rank registered, by rank; ``text`` is this one's. ``sock``: an authenticated connection to the
     driver's listener; it is closed.
 
-    Raises InputError (`text` is too long), GangError (refused; the driver is gone), and what ended the rendezvous:
-    DeadlineError naming the missing ranks, RankLostError.
+    :raises InputError: ``text`` is too long.
+    :raises GangError: the driver refused this rank, or is gone.
+    :raises DeadlineError: ranks are missing; names them.
+    :raises RankLostError: a rank died.
     """
     with sock:
         try:
@@ -150,11 +156,11 @@ def register(
             ) from exc
         deadline = clock() + timeout + GRACE_SECONDS
         try:
-            send_frame(sock, {"kind": KIND, "epoch": epoch, "rank": rank}, MAX_HELLO, deadline, clock)
+            send_frame(sock, {"kind": KIND, "epoch": attempt, "rank": rank}, MAX_HELLO, deadline, clock)
             send_all(sock, registration, deadline, clock)
             answer = recv_frame(sock, world * MAX_REGISTRATION + 2 * MAX_JSON, deadline, clock)
         except ConnectionError as exc:
-            raise GangError(f"the driver turned rank {rank} of gang epoch {epoch} away, or is gone: {exc}") from exc
+            raise GangError(f"the driver turned rank {rank} of gang attempt {attempt} away, or is gone: {exc}") from exc
     if "failure" in answer:
         raise Failure.from_dict(answer["failure"]).to_exception()
     texts = answer.get("texts")

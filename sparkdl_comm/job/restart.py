@@ -1,4 +1,4 @@
-"""Starting the ranks again after one was lost. Spark does not: a barrier stage that fails, fails its job."""
+"""Starts the ranks again after one was lost, which Spark does not do: a barrier stage that fails, fails its job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def with_restarts(run: Callable[[TrainSpec], T], spec: TrainSpec, spark: SparkSe
     """``run(spec)``, and how many times it took to be started again.
 
     It is started again when a rank was lost: from the last checkpoint, if there are to be any, or from the beginning. Each
-    time the gang has another epoch and another secret, so that nobody who survived the one before can join. A missed
+    time the gang has another attempt id and another secret, so that nobody who survived the one before can join. A missed
     deadline counts as a loss only if an executor is gone since. Whatever the user's code raises does not.
 
     :raises SlotsError: executors that were lost were not replaced within ``slotTimeout``.
@@ -61,5 +61,5 @@ def _next(spec: TrainSpec) -> TrainSpec:
     """The gang that takes the place of the one of ``spec``."""
     checkpoints = spec.checkpoints and dataclasses.replace(spec.checkpoints, resume=True)
     return dataclasses.replace(
-        spec, epoch_id=secrets.token_hex(8), secret=secrets.token_bytes(32), checkpoints=checkpoints
+        spec, attempt_id=secrets.token_hex(8), secret=secrets.token_bytes(32), checkpoints=checkpoints
     )

@@ -81,7 +81,10 @@ def is_classic(spark: SparkSession) -> bool:
 
 
 def session_of(dataset: Any) -> SparkSession:
-    """The session of a DataFrame of Spark. :class:`InputError` if it is something else."""
+    """The session of a DataFrame of Spark.
+
+    :raises InputError: it is something else.
+    """
     if not hasattr(dataset, "sparkSession"):
         raise InputError(
             f"a Spark DataFrame is needed, not {type(dataset).__module__}.{type(dataset).__qualname__}; pandas' becomes one"
@@ -139,7 +142,10 @@ def driver_bind(spark: SparkSession) -> str | None:
 
 
 def check_dynamic_allocation(spark: SparkSession) -> None:
-    """:class:`ConfError` if executors may come and go: Spark does not run barrier stages then."""
+    """Refuses executors that may come and go: Spark does not run barrier stages then.
+
+    :raises ConfError: dynamic allocation is on.
+    """
     if application_conf(spark).get("spark.dynamicAllocation.enabled", "false").lower() == "true":
         raise ConfError(
             "spark.dynamicAllocation.enabled=true: a gang of workers needs executors that stay. Start the "
@@ -148,7 +154,10 @@ def check_dynamic_allocation(spark: SparkSession) -> None:
 
 
 def check_plugin(spark: SparkSession) -> None:
-    """:class:`PluginError` if the plugin is not loaded, or its jar was built for another Spark or Scala."""
+    """Looks whether the plugin is loaded.
+
+    :raises PluginError: it is not, or its jar was built for another Spark or Scala.
+    """
     scala = None
     if is_classic(spark):
         jvm: Any = spark.sparkContext._jvm

@@ -1,4 +1,4 @@
-"""Noticing that a gang's tasks do not start, because other jobs hold the slots: Spark would let them wait for ever."""
+"""Notices that a gang's tasks do not start because other jobs hold the slots; Spark would let them wait for ever."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 
 class SlotWatch:
-    """While it is entered, the jobs that this thread starts are cancelled when none of the tasks of a stage runs for
-    ``timeout`` seconds. A client of Spark Connect cannot see that: nothing is watched there."""
+    """A context: the jobs that this thread starts inside it are cancelled when none of the tasks of a stage runs for
+    ``timeout`` seconds. A client of Spark Connect cannot see tasks, so nothing is watched there."""
 
     def __init__(self, spark: SparkSession, ranks: int, timeout: float) -> None:
         self._spark, self._ranks, self._timeout = spark, ranks, timeout

@@ -47,7 +47,10 @@ class RankReport:
 
 
 def check(reports: Sequence[RankReport], world: int) -> None:
-    """:class:`GangError` unless every rank reported once and all ended with the same weights."""
+    """Compares the reports of all ranks.
+
+    :raises GangError: a rank did not report, or reported twice, or ended with other weights than the others.
+    """
     ranks = sorted(report.rank for report in reports)
     if ranks != list(range(world)):
         raise GangError(f"{world} ranks were started, but reports came from {ranks}")

@@ -1,5 +1,6 @@
-"""A rank as Spark sees it, one barrier task, and what every rank does whatever it is there for: meets the others at the
-driver's listener, joins the gang, stays connected to the driver if it is rank 0, and says why it failed."""
+"""A rank as Spark sees it: one barrier task. It does what every rank does, be it there to train or to run a user's function:
+it meets the others at the driver's listener, joins the gang, stays connected to the driver if it is rank 0, and says why it
+failed."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class GangSpec(Protocol):
     @property
     def device(self) -> str: ...
     @property
-    def epoch_id(self) -> str: ...
+    def attempt_id(self) -> str: ...
     @property
     def secret(self) -> bytes: ...
     @property
@@ -49,7 +50,7 @@ class GangSpec(Protocol):
 
 
 class RankTask:
-    """One rank's task; `context` is Spark's BarrierTaskContext. To be closed: it holds the process's output."""
+    """One rank's task; ``context`` is Spark's BarrierTaskContext. To be closed: it holds the process's output."""
 
     def __init__(self, spec: GangSpec, context: Any) -> None:
         self._spec = spec
@@ -75,7 +76,7 @@ class RankTask:
         return torch.device("cuda", index)
 
     def join_gang(self, payload: dict[str, Any]) -> Gang:
-        """Meet the other ranks; `payload` (JSON-able) is what they learn of this one."""
+        """Meet the other ranks; ``payload`` (JSON-able) is what they learn of this one."""
         spec, conf = self._spec, self._spec.conf
         self.gang = Gang.join(
             rank=self.rank,
@@ -83,7 +84,7 @@ class RankTask:
             host=self._context.getTaskInfos()[self.rank].address.rsplit(":", 1)[0],
             exchange=self._exchange,
             secret=spec.secret,
-            epoch=spec.epoch_id,
+            attempt=spec.attempt_id,
             payload=payload,
             timeout=conf.timeout,
             nic=conf.nic or None,
@@ -93,12 +94,12 @@ class RankTask:
         return self.gang
 
     def connect_driver(self, stack: ExitStack) -> DriverClient | None:
-        """Rank 0's connection to the driver, closed with `stack`; None for other ranks."""
+        """Rank 0's connection to the driver, closed with ``stack``; None for other ranks."""
         if self.rank != 0:
             return None
         spec = self._spec
         with self._reaching_driver() as address:
-            driver = DriverClient.connect(address, spec.secret, spec.epoch_id, spec.conf.timeout)
+            driver = DriverClient.connect(address, spec.secret, spec.attempt_id, spec.conf.timeout)
         stack.callback(driver.close)
         driver.on_gone(self._driver_is_gone)
         self._driver = driver
@@ -112,7 +113,7 @@ class RankTask:
         spec = self._spec
         with self._reaching_driver() as address:
             sock = handshake.connect(address, spec.secret, time.monotonic() + spec.conf.timeout)
-        return rendezvous.register(sock, self.rank, spec.world, spec.epoch_id, text, spec.conf.timeout)
+        return rendezvous.register(sock, self.rank, spec.world, spec.attempt_id, text, spec.conf.timeout)
 
     @contextmanager
     def _reaching_driver(self) -> Iterator[Address]:
@@ -133,7 +134,7 @@ class RankTask:
         """Nobody would get what is trained: the ranks stop, and give their slots back."""
         lost = RankLostError("rank 0 lost its connection to the driver: the driver ended, or gave this run up", rank=0)
         if self.gang is not None:
-            self.gang.announce_failure(Failure.of(lost, 0, phase="the channel to the driver", secondary=False))
+            self.gang.announce_failure(Failure.of(lost, 0, phase="the connection to the driver", secondary=False))
 
     def failed(self, failure: Failure) -> RuntimeError:
         """Tell the other ranks and the driver; returns what the task is to raise, with the *first* failure of the gang inside.

@@ -1,6 +1,6 @@
 """How a lab's commands reach the kernel: directly as root, else in a user namespace of their own.
 
-A user namespace lives as long as a process in it: the holder, which only sleeps. Commands enter it with `nsenter`, so
+A user namespace lives as long as a process in it: the holder, which only sleeps. Commands enter it with ``nsenter``, so
 the program that uses the lab stays where it is.
 """
 
@@ -49,19 +49,19 @@ def tool(name: str) -> str:
 
 @dataclass(frozen=True)
 class Access:
-    """Runs commands where the lab is: in the namespaces of process `holder`, or (None) in ours, as root."""
+    """Runs commands where the lab is: in the namespaces of process ``holder``, or (None) in ours, as root."""
 
     holder: int | None = None
 
     def inside(self, argv: Sequence[str], cwd: str | None = None) -> list[str]:
-        """The command that runs `argv` there, with working directory `cwd` (default: ours)."""
+        """The command that runs ``argv`` there, with working directory ``cwd`` (default: ours)."""
         if self.holder is None:
             return list(argv)
         enter = [tool("nsenter"), f"--target={self.holder}", "--user", "--preserve-credentials", "--mount", "--net"]
         return [*enter, f"--wd={cwd or os.getcwd()}", "--", *argv]
 
     def in_namespace(self, namespace: str, argv: Sequence[str], cwd: str | None = None) -> list[str]:
-        """The command that runs `argv` in a named network namespace of the lab."""
+        """The command that runs ``argv`` in a named network namespace of the lab."""
         return self.inside([tool("ip"), "netns", "exec", namespace, *argv], cwd)
 
     def run(self, name: str, *arguments: str, stdin: str = "") -> str:
@@ -85,14 +85,15 @@ class Access:
         return done.stdout
 
     def batch(self, name: str, lines: Sequence[str], namespace: str | None = None) -> None:
-        """Runs `lines` with one `ip` or `tc`, in a network namespace of the lab or outside of them; stops at a failure."""
+        """Runs ``lines`` with one ``ip`` or ``tc``, in a network namespace of the lab or outside of them; stops at a
+        failure."""
         if lines:
             where = [] if namespace is None else ["-netns", namespace]
             self.run(name, *where, "-batch", "-", stdin="\n".join(lines) + "\n")
 
 
 def open_access(mode: Mode | None = None) -> Access:
-    """As root if we may, else a holder in a user namespace of its own. `mode` asks for one of them.
+    """As root if we may, else a holder in a user namespace of its own. ``mode`` asks for one of them.
 
     :raises LabUnavailableError: a missing tool (names the package), or no permission for either.
     """

@@ -1,4 +1,4 @@
-"""Whether a lab's links are as fast as they should be, all of them busy both ways at once.
+"""Measures whether a lab's links are as fast as they should be while all of them are busy both ways at once.
 
 On every rail the hosts of a segment form a ring, and each sends to the next one over TCP, as fast as it can. So every NIC
 sends one stream and receives one. Where switches are joined by trunks there is a second round, in which hosts send to those
@@ -7,8 +7,8 @@ streams. Else it would have to drop packets, and what is measured then is how TC
 
 What is compared with the nominal rate is the payload that the receiving program got, plus the Ethernet, IP and TCP
 headers that every full packet of the MTU has, over a window after slow start. Acknowledgements are not added: they share
-the link with the opposite stream, and cost it 1 to 2 %. A link's two ends cannot be told apart by this: a NIC's `up` is
-charged with what its stream to the next host reached, `down` with what arrived.
+the link with the opposite stream, and cost it 1 to 2 %. A link's two ends cannot be told apart by this: a NIC's ``up`` is
+charged with what its stream to the next host reached, ``down`` with what arrived.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _TAIL = 2000
 
 @dataclass(frozen=True)
 class Result:
-    """How a rank's program ended. `returncode` as subprocess has it; `seconds` from its start to its end."""
+    """How a rank's program ended. ``returncode`` as subprocess has it; ``seconds`` from its start to its end."""
 
     rank: int
     returncode: int
@@ -46,11 +46,11 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     def address(self, host: HostId, rail: RailId = 0) -> str:
-        """The IPv4 address of a host's NIC. `host` "head": the head's; `rail` "control": on the unshaped network."""
+        """The IPv4 address of a host's NIC. ``host`` "head": the head's; ``rail`` "control": on the unshaped network."""
 
     @abc.abstractmethod
     def command(self, host: HostId, argv: Sequence[str], cwd: str | None = None) -> list[str]:
-        """The command that runs `argv` on a host, to give to something that starts processes itself."""
+        """The command that runs ``argv`` on a host, to give to something that starts processes itself."""
 
     @abc.abstractmethod
     def _port(self) -> int:
@@ -153,7 +153,7 @@ class Cluster(abc.ABC):
             ]
 
     def spark(self, **settings: Any) -> contextlib.AbstractContextManager[SparkCluster]:
-        """A Spark standalone cluster on the hosts; for `settings` see :class:`~sparkdl_comm.lab.spark.SparkCluster`."""
+        """A Spark standalone cluster on the hosts; for ``settings`` see :class:`~sparkdl_comm.lab.spark.SparkCluster`."""
         from sparkdl_comm.lab.spark import SparkCluster
 
         return SparkCluster(self, **settings)

@@ -5,7 +5,7 @@ layer's forward and backward pass wait as long as its profile says, and every by
 
     TorchEstimator(model=functools.partial(EmulatedNetwork, "resnet50", scale=0.5, stragglers="C1"), …)
 
-Results obtained so say `compute: emulated`.
+Results obtained so say ``compute: emulated``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LARGEST_PARAMETER = 0.01
 
 @dataclass(frozen=True)
 class Stragglers:
-    """With this `chance` (0 to 1) a rank computes a step `factor` times as long."""
+    """With this ``chance`` (0 to 1) a rank computes a step ``factor`` times as long."""
 
     chance: float
     factor: float
@@ -45,7 +45,7 @@ STRAGGLERS = {"C1": Stragglers(0.10, 2.0), "C2": Stragglers(0.10, 4.0), "C3": St
 class Pace:
     """Lets work last as long as it should. A wait that ends late shortens the next one, so that errors do not add up.
 
-    `slowdown` multiplies every wait. `late`: seconds by which the last wait ended late; it grows if the machine cannot
+    ``slowdown`` multiplies every wait. ``late``: seconds by which the last wait ended late; it grows if the machine cannot
     keep up with the profile.
     """
 
@@ -56,7 +56,7 @@ class Pace:
 
     @contextlib.contextmanager
     def lasting(self, seconds: float) -> Iterator[None]:
-        """The body, and then a wait until `seconds` have passed since its beginning."""
+        """The body, and then a wait until ``seconds`` have passed since its beginning."""
         deadline = self._clock() + seconds * self.slowdown - self.late
         yield
         remaining = deadline - self._clock()
@@ -66,7 +66,7 @@ class Pace:
 
 
 class EmulatedLayer(nn.Module):
-    """One layer of a profile; `index` counts from 0. Passes its input on."""
+    """One layer of a profile; ``index`` counts from 0. Passes its input on."""
 
     def __init__(self, index: int, layer: Layer, scale: float, pace: Pace) -> None:
         super().__init__()
@@ -82,16 +82,16 @@ class EmulatedLayer(nn.Module):
         return _Wait.apply(x, self, *self.parameters())
 
     def gradient(self, parameter: torch.Tensor, signal: float) -> torch.Tensor:
-        """What backward gives for a parameter, if the gradient of the layer's output sums up to `signal`.
+        """What backward gives for a parameter, if the gradient of the layer's output sums up to ``signal``.
 
-        Evenly spaced values, from minus to plus `signal / (index + 1)`: they differ between layers, positions, steps and
-        ranks, so that a byte that goes astray shows; and they are linear in `signal`, so that sums over ranks can be told.
+        Evenly spaced values, from minus to plus ``signal / (index + 1)``: they differ between layers, positions, steps and
+        ranks, so that a byte that goes astray shows; and they are linear in ``signal``, so that sums over ranks can be told.
         """
         return _ramp(torch.empty_like(parameter), signal / (self.index + 1))
 
 
 class EmulatedNetwork(nn.Module):
-    """The layers of a profile, one after another. Input float32 [rows, width], output float32 [rows, `outputs`].
+    """The layers of a profile, one after another. Input float32 [rows, width], output float32 [rows, ``outputs``].
 
     The output depends on the input only, so the loss does not fall; the gradients (see :meth:`EmulatedLayer.gradient`)
     are made up, but deterministic. In eval mode nothing waits.
@@ -100,8 +100,8 @@ class EmulatedNetwork(nn.Module):
     :param outputs: classes, for a loss over classes: labels must be less than this.
     :param scale: multiplies the profile's times, which hold for one batch, whatever rows are given.
     :param stragglers: "C1", "C2", "C3" (see STRAGGLERS) or Stragglers of your own; drawn for each step and rank.
-    :param generator: for stragglers; None: torch's own, which `fit` seeds differently on each rank.
-    :raises InputError: an unknown name, `outputs` or `scale` out of range.
+    :param generator: for stragglers; None: torch's own, which ``fit`` seeds differently on each rank.
+    :raises InputError: an unknown name, ``outputs`` or ``scale`` out of range.
     """
 
     def __init__(
@@ -166,6 +166,6 @@ class _Wait(torch.autograd.Function):
 
 
 def _ramp(empty: torch.Tensor, largest: float) -> torch.Tensor:
-    """Fills a tensor with evenly spaced values from -`largest` to `largest`."""
+    """Fills a tensor with evenly spaced values from -``largest`` to ``largest``."""
     torch.linspace(-largest, largest, empty.numel(), out=empty.view(-1))
     return empty

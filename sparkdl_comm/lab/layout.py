@@ -1,7 +1,7 @@
 """Names, addresses and set-up commands of a lab. Pure.
 
 One network namespace per host, one for the head (where a driver or a launcher runs), and one that has all switches, as
-bridges: there no firewall of the machine sees what they forward. A link is a veth pair with a token bucket (`tbf`) on
+bridges: there no firewall of the machine sees what they forward. A link is a veth pair with a token bucket (``tbf``) on
 both ends; what a host sends is shaped on its end, what it receives on the switch's.
 
 Host h has the address 10.<rail+1>.<segment>.<h+1> on each rail and 198.18.<lab>.<h+1> on the control network, which is not
@@ -55,7 +55,7 @@ def check_rate(rate: str | int, what: str = "rate") -> int:
 
 
 def shaper(interface: str, rate: int, verb: str = "add") -> str:
-    """The line for `tc -batch` that shapes what leaves an interface."""
+    """The line for ``tc -batch`` that shapes what leaves an interface."""
     return f"qdisc {verb} dev {interface} root tbf rate {rate}bit burst {_BURST} latency {_QUEUE}"
 
 
@@ -78,7 +78,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a topology is made of on this machine. `control`: the number of its control network."""
+    """What a topology is made of on this machine. ``control``: the number of its control network."""
 
     name: str
     topology: Topology
@@ -158,7 +158,7 @@ class Layout:
     # --- set-up: lines for `ip -batch` and `tc -batch`, in this order ---------------------------------------------
 
     def outer_lines(self) -> list[str]:
-        """For `ip`, in the launching namespace: all namespaces, their settings, and the links."""
+        """For ``ip``, in the launching namespace: all namespaces, their settings, and the links."""
         lines = [f"netns add {namespace}" for namespace in self.namespaces]
         writes = "; ".join(f"echo {value} > /proc/sys/{key}" for key, value in _SETTINGS.items())
         lines += [f'netns exec {namespace} sh -c "{writes}"' for namespace in self.namespaces]
@@ -176,7 +176,7 @@ class Layout:
         return lines
 
     def switch_lines(self) -> list[str]:
-        """For `ip`, in the namespace of the switches."""
+        """For ``ip``, in the namespace of the switches."""
         bridges = {f"s{switch.index}": self._ports(switch.index) for switch in self.topology.switches}
         bridges["control"] = ["uplink", *(node.port(CONTROL) for node in self.nodes)]
         lines = []
@@ -199,7 +199,7 @@ class Layout:
         return ports
 
     def node_lines(self, node: Node) -> list[str]:
-        """For `ip`, in the node's namespace: addresses and routes."""
+        """For ``ip``, in the node's namespace: addresses and routes."""
         lines = ["link set lo up"]
         for rail in (*self.rails_of(node.id), CONTROL):
             lines.append(f"addr add {self.address(node.id, rail)}/24 dev {node.interface(rail)}")
@@ -214,11 +214,11 @@ class Layout:
         return lines
 
     def node_shapers(self, node: Node) -> list[str]:
-        """For `tc`, in the node's namespace."""
+        """For ``tc``, in the node's namespace."""
         return [shaper(node.interface(rail), self.topology.rates[rail]) for rail in self.rails_of(node.id)]
 
     def switch_shapers(self) -> list[str]:
-        """For `tc`, in the namespace of the switches."""
+        """For ``tc``, in the namespace of the switches."""
         lines = [
             shaper(node.port(rail), self.topology.rates[rail]) for node in self.nodes for rail in self.rails_of(node.id)
         ]

@@ -43,16 +43,16 @@ class Lab(Cluster):
             print(lab.counters()[0, 1].sent)
 
     Leaving the block removes everything, after an exception too, which SIGINT, SIGTERM and SIGHUP become. What a killed
-    program left is removed by :func:`~sparkdl_comm.lab.removal.remove` (`sparkdl-comm lab down`).
+    program left is removed by :func:`~sparkdl_comm.lab.removal.remove` (``sparkdl-comm lab down``).
 
     In a user namespace (where we are not root) the launching namespace is not on the control network.
 
-    :param topology: or its text. With rates, or with `rate`.
-    :param rate: of every NIC, each way: `200mbit`, or bit/s.
+    :param topology: or its text. With rates, or with ``rate``.
+    :param rate: of every NIC, each way: ``200mbit``, or bit/s.
     :param name: tells labs apart; default: one that no other process has.
     :param mtu: bytes.
     :param mode: "root" or "userns"; default: whichever is allowed.
-    :param kept: this process only keeps the lab, and may be ended by `sparkdl-comm lab down`.
+    :param kept: this process only keeps the lab, and may be ended by ``sparkdl-comm lab down``.
     :raises ConfError: an unknown topology, a rate or MTU out of range, too many hosts.
     :raises LabError: (on entering) a lab of this name exists, no permission, a missing tool.
     """
@@ -151,7 +151,7 @@ class Lab(Cluster):
     # --- rates and counters ---------------------------------------------------------------------------------------
 
     def set_rate(self, host: HostId, rail: int = 0, up: str | int | None = None, down: str | int | None = None) -> None:
-        """Changes a link at once: `up` from the host to its switch, `down` the other way; None: as it was.
+        """Changes a link at once: ``up`` from the host to its switch, ``down`` the other way; None: as it was.
 
         :raises ConfError: no such host or rail, or a rate out of range.
         """

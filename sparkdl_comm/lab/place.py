@@ -13,8 +13,8 @@ from sparkdl_comm.topology import Topology
 
 @dataclass(frozen=True)
 class Place:
-    """Rank `rank` of `topology`. `peers[r]` has the IPv4 addresses of rank r, one per rail; `control` is this rank's
-    address on the network that is not shaped. Rank 0 may listen on `port` for the others to meet.
+    """Rank ``rank`` of ``topology``. ``peers[r]`` has the IPv4 addresses of rank r, one per rail; ``control`` is this rank's
+    address on the network that is not shaped. Rank 0 may listen on ``port`` for the others to meet.
 
     In the environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR (rank 0's on rail 0) and MASTER_PORT,
     as torch reads them; SPARKDL_LAB_TOPOLOGY (text), SPARKDL_LAB_ADDRESSES (this rank's, separated by commas),

@@ -1,4 +1,4 @@
-"""What a network costs, layer by layer: the tensors it owns, and the seconds of its forward and backward pass."""
+"""Profiles of neural networks: for each layer the tensors it owns, and the seconds of its forward and backward pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROFILES = Path(__file__).parent / "profiles"
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer that owns parameters: `shapes` of its tensors by name, seconds of `forward` and `backward` for a batch.
+    """A layer that owns parameters: ``shapes`` of its tensors by name, seconds of ``forward`` and ``backward`` for a batch.
 
     What has no parameters (activations, pooling) is counted into the layer before it.
     """
@@ -36,9 +36,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Profile:
-    """A network's layers, in the order of the forward pass. `rows`: of the batch that the seconds are for.
+    """A network's layers, in the order of the forward pass. ``rows``: of the batch that the seconds are for.
 
-    `source` says where shapes and seconds come from.
+    ``source`` says where shapes and seconds come from.
     """
 
     title: str
@@ -57,7 +57,7 @@ class Profile:
         return math.fsum(layer.forward + layer.backward for layer in self.layers)
 
     def scaled(self, parameters: float, seconds: float) -> Profile:
-        """As many layers with a share of the `parameters`, one tensor each, that take `seconds` times as long."""
+        """As many layers with a share of the ``parameters``, one tensor each, that take ``seconds`` times as long."""
         return dataclasses.replace(
             self,
             source=f"{self.source}; parameters x {parameters:g}, seconds x {seconds:g}",
@@ -74,7 +74,10 @@ class Profile:
 
     @classmethod
     def load(cls, name: str) -> Profile:
-        """A profile that the package ships. Raises InputError for an unknown name; lists the known ones."""
+        """A profile that the package ships.
+
+        :raises InputError: there is none of this name; lists the known ones.
+        """
         path = PROFILES / f"{name}.json"
         known = sorted(path.stem for path in PROFILES.glob("*.json"))
         if name not in known:
@@ -87,8 +90,7 @@ class Profile:
     def read(cls, path: Path) -> Profile:
         """A profile from a JSON file, as :meth:`to_json` writes it.
 
-        Raises InputError, naming file and layer: fields missing or too many, names that come twice, shapes or times that
-        cannot be.
+        :raises InputError: fields are missing or too many, names come twice, shapes or times cannot be; names file and layer.
         """
         try:
             return cls._of(json.loads(path.read_text()))

@@ -22,7 +22,7 @@ DISTRIBUTIONS = {
 
 @dataclass(frozen=True)
 class LinkRate:
-    """bit/s of a host's link: `up` from the host to the switch, `down` from the switch to the host."""
+    """bit/s of a host's link: ``up`` from the host to the switch, ``down`` from the switch to the host."""
 
     up: int
     down: int
@@ -30,9 +30,9 @@ class LinkRate:
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """What to redraw every `period` seconds: `shares` maps a share of the nominal rate to its chance.
+    """What to redraw every ``period`` seconds: ``shares`` maps a share of the nominal rate to its chance.
 
-    The same `seed` gives the same rates, whatever the timing.
+    The same ``seed`` gives the same rates, whatever the timing.
     """
 
     shares: dict[float, float]
@@ -54,7 +54,7 @@ class RateSchedule:
             raise ConfError(f"shares={self.shares}: shares must be more than 0, and their chances must sum up to 1")
 
     def draw(self, step: int, topology: Topology) -> dict[tuple[int, int], LinkRate]:
-        """The rates of all links, by host and rail, from `step` times the period on."""
+        """The rates of all links, by host and rail, from ``step`` times the period on."""
         generator = random.Random(f"{self.seed} {step}")
         shares, chances = list(self.shares), list(self.shares.values())
 

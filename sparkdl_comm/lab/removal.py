@@ -1,4 +1,4 @@
-"""How labs go: at the end of a program, on a signal, and what a killed program left of one."""
+"""Removes labs: at the end of a program, on a signal, and what a killed program has left of one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def remove(name: str, force: bool = False) -> None:
     """Removes a lab that its owner left, or that is only kept, and nothing else: processes, namespaces, state.
 
     :param force: also if its owner runs on with it; that process fails then.
-    :raises LabError: no such lab, or it is in use and not `force`.
+    :raises LabError: no such lab, or it is in use and not ``force``.
     """
     found = state.load(name)
     if found.alive and not (found.kept or force):

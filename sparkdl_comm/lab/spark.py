@@ -32,7 +32,7 @@ _TAIL = 3000
 
 
 class SparkCluster:
-    """Up within the `with` block; daemons, executors and their directories are gone after it.
+    """A context: the cluster is up inside it; daemons, executors and their directories are gone after it.
 
     :param cluster: the hosts; each worker has as many cores as its host has ranks.
     :param memory: of each executor, as Spark writes it.
@@ -121,11 +121,11 @@ class SparkCluster:
         stdout: int | IO[Any] | None = None,
         stderr: int | IO[Any] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs `spark-submit` on the head, with :attr:`conf`, which `--conf` among the `arguments` overrides.
+        """Runs ``spark-submit`` on the head, with :attr:`conf`, which ``--conf`` among the ``arguments`` overrides.
 
         :param arguments: of spark-submit, without --master.
         :param timeout: seconds; after them, or an exception, the driver is killed with all its children.
-        :param stdout: as subprocess has it; subprocess.PIPE collects it. Likewise `stderr`.
+        :param stdout: as subprocess has it; subprocess.PIPE collects it. Likewise ``stderr``.
         :return: whatever the exit status.
         :raises DeadlineError: it took longer.
         """
@@ -168,7 +168,7 @@ class SparkCluster:
             )
 
     def _wait_for(self, line: str) -> None:
-        """Until the daemons started since the last call have logged `line`."""
+        """Until the daemons started since the last call have logged ``line``."""
         deadline = time.monotonic() + self._start_timeout
         waiting = [name for name in self._daemons if (name == "master") == (line == _MASTER_UP)]
         while waiting:

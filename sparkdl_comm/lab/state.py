@@ -51,9 +51,10 @@ def start_time(pid: int) -> int | None:
 
 @dataclass(frozen=True)
 class State:
-    """One lab. `owner` made it and removes it, `kept` says that it does nothing else (`lab up`); `holder` see access.py.
+    """What is known of one lab. ``owner``: the process that made it and removes it; ``kept``: whether that process does
+    nothing else (``lab up``); ``holder``: see access.py.
 
-    `control` is the number of its control network, `mtu` in bytes.
+    ``control`` is the number of its control network, ``mtu`` in bytes.
     """
 
     name: str
@@ -77,7 +78,7 @@ class State:
 
 
 def check_name(name: str) -> str:
-    """`name`, or ConfError if no lab may be called so."""
+    """``name``, or ConfError if no lab may be called so."""
     if not _NAME.fullmatch(name):
         raise ConfError(f"lab name {name!r}: must be 1 to 32 of a-z, 0-9 and -, not beginning with -")
     return name

@@ -1,10 +1,10 @@
-"""Sends and receives as fast as TCP lets it: the program that `lab check` runs on every host.
+"""Sends and receives as fast as TCP lets it: the program that ``lab check`` runs on every host.
 
     python -m sparkdl_comm.lab.traffic '{"listen": [[address, port], …], "send": [[address, port], …],
                                          "begin": 1234.5, "seconds": 2.0}'
 
 One thread per connection. Prints JSON: for each address listened on, the bytes per second that its one connection
-received in `seconds` from `begin` on (time.monotonic, the same for all hosts of a machine), and when its first bytes
+received in ``seconds`` from ``begin`` on (time.monotonic, the same for all hosts of a machine), and when its first bytes
 came. A sender stops when its peer hangs up.
 """
 

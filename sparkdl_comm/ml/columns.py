@@ -52,7 +52,7 @@ def training_rows(
     """What ranks get of ``df``, and its description.
 
     :param target_type: type of the tensor of a label column: ``int64`` or ``float32``; see
-        :func:`sparkdl_comm.ml.ingredients.target_type`.
+        :func:`sparkdl_comm.ml.components.target_type`.
     :param decode: for feature columns that are binary or text.
     :param limits: of the values of label columns.
     :param collate: makes a batch of the rows of a feature column of arrays, or decoded, that has no shape in ``inputShapes``.

@@ -17,7 +17,7 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.job import session, slots
 from sparkdl_comm.job.summary import summarize
 from sparkdl_comm.job.trained import trained_module
-from sparkdl_comm.ml import columns, ingredients
+from sparkdl_comm.ml import columns, components
 from sparkdl_comm.ml.estimator_persistence import TorchEstimatorReader, TorchEstimatorWriter
 from sparkdl_comm.ml.model import TorchModel
 from sparkdl_comm.ml.recipe import TrainingRecipe
@@ -148,18 +148,18 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         return TorchEstimatorReader(cls, {})
 
     @classmethod
-    def load(cls, path: str, **ingredients: Any) -> TorchEstimator:
+    def load(cls, path: str, **components: Any) -> TorchEstimator:
         """The estimator saved at ``path``, any path that Spark can read.
 
-        :param ingredients: ``model``, ``loss`` and so on, to take instead of those that were saved. Needed for those that
+        :param components: ``model``, ``loss`` and so on, to take instead of those that were saved. Needed for those that
             could not be imported by name; see :mod:`sparkdl_comm.ml.estimator_persistence`.
-        :raises PersistenceError: nothing there, or it cannot be read, or an ingredient is needed.
+        :raises PersistenceError: nothing there, or it cannot be read, or a component is needed.
         :raises ModelError: ``model`` is another model; names the tensors that differ.
         """
-        unknown = sorted(set(ingredients) - set(cls.ingredient_names()))
+        unknown = sorted(set(components) - set(cls.ingredient_names()))
         if unknown:
             raise TypeError(f"{cls.__name__}.load: {', '.join(unknown)} must be of {', '.join(cls.ingredient_names())}")
-        return TorchEstimatorReader(cls, ingredients).load(path)
+        return TorchEstimatorReader(cls, components).load(path)
 
     @staticmethod
     def ingredient_names() -> list[str]:
@@ -189,8 +189,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             return self._train(dataset)
 
     def _train(self, dataset: DataFrame) -> TorchModel:
+        from sparkdl_comm.job.admission import ADMISSION
         from sparkdl_comm.job.launch import launch
-        from sparkdl_comm.job.turns import TURNS
         from sparkdl_comm.optim import elementwise
         from sparkdl_comm.strategies.registry import strategy_class
 
@@ -199,16 +199,16 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         self._check_params()
         conf = CommConf.from_mapping(session.session_conf(spark), strategy=self.getStrategy())
         strategy = strategy_class(conf)
-        model = ingredients.model_like(self.model)
-        loss = ingredients.loss_function(self.loss)
-        target_type = functools.partial(ingredients.target_type, loss)
+        model = components.model_like(self.model)
+        loss = components.loss_function(self.loss)
+        target_type = functools.partial(components.target_type, loss)
         decode, collate_fn = self.decoding(), self.collating()
-        limits = ingredients.label_limits(loss)
+        limits = components.label_limits(loss)
         data, rows = columns.training_rows(dataset, self, target_type, decode, limits, collate_fn)
         if rows.weight is not None:
-            loss = ingredients.row_losses(loss)
+            loss = components.row_losses(loss)
         optimization, observation = self.optimization(), self.observation()
-        ingredients.check_ships(
+        components.check_picklable(
             model=model,
             loss=loss,
             optimizer=optimization.optimizer,
@@ -252,14 +252,14 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             conf=conf,
             world=world,
             classification=[(field.dtype, field.shape) for field in rows.targets] == [("int64", ())],
-            epoch_id=secrets.token_hex(8),
+            attempt_id=secrets.token_hex(8),
             secret=secrets.token_bytes(32),
             driver_address=("", 0),
             rows=rows,
-            labels=ingredients.class_labels(loss, rows.targets),
+            labels=components.class_labels(loss, rows.targets),
             checkpoints=checkpoints,
         )
-        with RunLog.of(self) as log, TURNS.turn(world, slots.slots_now(spark), conf.turn_timeout):
+        with RunLog.of(self) as log, ADMISSION.admitted(world, slots.slots_now(spark), conf.turn_timeout):
             tensors, reports, restarts = launch(data, spec, session.driver_host(spark, conf), log.progress)
             summary = {**summarize(reports, conf.strategy, world), "restarts": restarts}
             log.history(summary["history"])

@@ -2,7 +2,7 @@
 
 ::
 
-    path/metadata/…               Params, how to rebuild each ingredient, and which ones have to be given
+    path/metadata/…               Params, how to rebuild each component, and which ones have to be given
     path/ingredients.safetensors  tensors among them, such as a loss's weights of classes
     path/model.safetensors        the weights of a module that was given as such; ``load`` must be given another
     path/model/                   a trained TorchModel that was given, as it is saved itself
@@ -33,32 +33,32 @@ _MODEL = "model"
 
 
 class TorchEstimatorWriter(FolderWriter):
-    """Of a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
+    """Saves a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
 
     _instance: TorchEstimator
 
     def write_to(self, folder: Path) -> dict[str, str]:
         estimator = self._instance
-        ingredients = {name: getattr(estimator, name) for name in estimator.ingredient_names()}
+        components = {name: getattr(estimator, name) for name in estimator.ingredient_names()}
         missing = {}
         if isinstance(estimator.model, TorchModel):
-            del ingredients[_MODEL]
+            del components[_MODEL]
             (folder / _MODEL).mkdir()
             missing = TorchModelWriter(estimator.model).write_to(folder / _MODEL)
         elif isinstance(estimator.model, torch.nn.Module):
             write_weights(estimator.model, folder)
-        return {**missing, **self.write_metadata(folder, ingredients)}
+        return {**missing, **self.write_metadata(folder, components)}
 
 
 class TorchEstimatorReader(FolderReader["TorchEstimator"]):
-    """Of a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
+    """Loads a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
 
     def read_from(self, folder: Path, path: str) -> TorchEstimator:
         metadata = self.metadata(folder, path)
-        ingredients = self.ingredients(metadata, folder, path)
+        components = self.components(metadata, folder, path)
         if (folder / _MODEL).exists():
             given = {_MODEL: self._given[_MODEL]} if _MODEL in self._given else {}
-            ingredients[_MODEL] = TorchModelReader(TorchModel, given).read_from(folder / _MODEL, path)
+            components[_MODEL] = TorchModelReader(TorchModel, given).read_from(folder / _MODEL, path)
         elif (folder / WEIGHTS).exists():
-            ingredients[_MODEL] = read_weights(ingredients[_MODEL], folder, path)
-        return self.restored(self._cls(**ingredients), metadata)
+            components[_MODEL] = read_weights(components[_MODEL], folder, path)
+        return self.restored(self._cls(**components), metadata)

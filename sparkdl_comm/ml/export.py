@@ -1,4 +1,4 @@
-"""A trained module in a form that needs neither its Python class nor Spark: TorchScript, ONNX."""
+"""Exports a trained module to a form that needs neither its Python class nor Spark: TorchScript or ONNX."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import torch
 from pyspark.sql import SparkSession
 
 from sparkdl_comm.errors import ModelError, PersistenceError
-from sparkdl_comm.ml.storage import open_store
+from sparkdl_comm.ml.storage import open_storage
 
 
 def torchscript(module: torch.nn.Module, inputs: Sequence[torch.Tensor] | None, file: Path) -> None:
-    """Compile ``module``, or record what it does with ``inputs``, to ``file``. :class:`ModelError` if that fails."""
+    """Compile ``module``, or record what it does with ``inputs``, to ``file``.
+
+    :raises ModelError: that fails.
+    """
     try:
         with torch.inference_mode():
             script = torch.jit.script(module) if inputs is None else torch.jit.trace(module, tuple(inputs))
@@ -54,9 +57,9 @@ def put(spark: SparkSession, path: str, write: Callable[[Path], None], overwrite
     :raises PersistenceError: ``path`` exists and is not to be overwritten, or cannot be written.
     """
     folder, _, name = path.rpartition("/")
-    if not overwrite and open_store(spark, path).exists():
+    if not overwrite and open_storage(spark, path).exists():
         raise PersistenceError(f"{path} already exists; to replace it, give overwrite=True")
     with tempfile.TemporaryDirectory(prefix="sparkdl-export-") as local:
         write(Path(local) / name)
         for file in sorted(Path(local).iterdir(), key=lambda file: file.name == name):  # the one at path comes last
-            open_store(spark, f"{folder}/{file.name}" if folder else file.name).put(file, replace=True)
+            open_storage(spark, f"{folder}/{file.name}" if folder else file.name).put(file, replace=True)

@@ -19,9 +19,9 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, Struct
 
 from sparkdl_comm.data.fields import Collate, Decode, for_model
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.job.first_touch import FirstTouch
+from sparkdl_comm.job.import_check import ImportCheck
+from sparkdl_comm.job.module_broadcast import broadcast_module
 from sparkdl_comm.job.session import session_of, use_own_python
-from sparkdl_comm.job.shipping import ship
 from sparkdl_comm.ml import columns, export
 from sparkdl_comm.ml.params import TorchParams
 from sparkdl_comm.ml.persistence import TorchModelReader, TorchModelWriter
@@ -62,9 +62,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         decode: Decode | None = None,
         collate_fn: Collate | None = None,
     ) -> None:
-        """
-        :param factory: makes such a module, for :meth:`load`, which imports it by name.
-        """
+        """:param factory: makes such a module, for :meth:`load`, which imports it by name."""
         super().__init__()
         self.module = module
         self.classification = classification
@@ -99,7 +97,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
             return dataset
         expressions, fields = columns.scoring_inputs(dataset, self, self.decode, self.collate_fn)
         predictor = Predictor(
-            module=ship(spark, self.module),
+            module=broadcast_module(spark, self.module),
             features=for_model(tuple(fields), self.module),
             batch_size=self.getPredictBatchSize(),
             scoring=Scoring(kind, self.activation, tuple(added), members),
@@ -112,10 +110,10 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         # A UDF lets the optimizer leave out columns and push filters below it. The generator keeps filters on what is
         # predicted from calling the model a second time. The inputs are a projection of their own because Spark 4.2 refuses
         # UDFs with Vectors beside them that come straight from a columnar file.
-        touched = FirstTouch(predictor.predict, rank=False)
+        checked = ImportCheck(predictor.predict, rank=False)
 
         def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:  # pandas_udf reads the types
-            return touched(batches)
+            return checked(batches)
 
         score = pandas_udf(predict, StructType(list(map(StructField, outputs, types))))  # type: ignore[call-overload]
         rows = dataset.select("*", *(column.alias(name) for column, name in zip(expressions, inputs, strict=True)))

@@ -1,4 +1,4 @@
-"""Saving and loading: JSON metadata as pyspark.ml has it, weights as safetensors, and a :class:`Store` for any path.
+"""Saving and loading: JSON metadata as pyspark.ml has it, weights as safetensors, and a :class:`Storage` for any path.
 
 A model is::
 
@@ -8,7 +8,7 @@ A model is::
     path/extra_state.safetensors   what ``get_extra_state`` of the module's parts returns, if any do
     path/ingredients.safetensors   if there are tensors among the arguments of what rebuilds the module
 
-Nothing is pickled. What Params cannot hold, the ingredients, is rebuilt by name (see :mod:`sparkdl_comm.ml.rebuild`): of a
+Nothing is pickled. What Params cannot hold, the components, is rebuilt by name (see :mod:`sparkdl_comm.ml.rebuild`): of a
 model, the class or function that makes the module, ``decode`` and ``collate_fn``. Where that is not possible, saving warns,
 and whoever loads gives it.
 
@@ -32,8 +32,8 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 
 from sparkdl_comm.errors import ModelError, PersistenceError
 from sparkdl_comm.gang import values
-from sparkdl_comm.ml.rebuild import rebuild, recipe_of
-from sparkdl_comm.ml.storage import open_store
+from sparkdl_comm.ml.rebuild import blueprint_of, rebuild
+from sparkdl_comm.ml.storage import open_storage
 from sparkdl_comm.space import module_state
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ FORMAT = 1
 WEIGHTS = "model.safetensors"
 EXTRA = "extra_state.safetensors"
 _METADATA = "metadata/part-00000"
-_INGREDIENTS = "ingredients.safetensors"
+_COMPONENTS = "ingredients.safetensors"
 
 
 class FolderWriter(MLWriter):
@@ -63,12 +63,12 @@ class FolderWriter(MLWriter):
         :raises PersistenceError: ``path`` exists, or cannot be written; nothing is left behind.
         """
         # not MLWriter.save, which would delete the old one first
-        store = open_store(self.sparkSession, path)
-        if not self.shouldOverwrite and store.exists():
+        storage = open_storage(self.sparkSession, path)
+        if not self.shouldOverwrite and storage.exists():
             raise PersistenceError(f"{path} already exists; to replace it, x.write().overwrite().save(path)")
         with tempfile.TemporaryDirectory(prefix="sparkdl-save-") as folder:
             missing = self.write_to(Path(folder))
-            store.put(Path(folder), replace=self.shouldOverwrite)
+            storage.put(Path(folder), replace=self.shouldOverwrite)
         if missing:
             warnings.warn(f"{path}: {_to_give(missing)}", stacklevel=2)
 
@@ -76,16 +76,16 @@ class FolderWriter(MLWriter):
         """Write to a local directory. Returns what ``load`` will have to be given: why, by name."""
         raise NotImplementedError
 
-    def write_metadata(self, folder: Path, ingredients: Mapping[str, Any], **extra: Any) -> dict[str, str]:
-        """Params, ``ingredients`` and what else is JSON. Returns as :meth:`write_to`."""
+    def write_metadata(self, folder: Path, components: Mapping[str, Any], **extra: Any) -> dict[str, str]:
+        """Params, ``components`` and what else is JSON. Returns as :meth:`write_to`."""
         tensors: dict[str, torch.Tensor] = {}
-        recipes, missing = {}, {}
-        for name, value in ingredients.items():
+        blueprints, missing = {}, {}
+        for name, value in components.items():
             try:
-                recipes[name] = recipe_of(value, tensors, name)
+                blueprints[name] = blueprint_of(value, tensors, name)
             except PersistenceError as error:
                 missing[name] = str(error)
-        extra = {"formatVersion": FORMAT, "ingredients": recipes, "missing": missing, **extra}
+        extra = {"formatVersion": FORMAT, "ingredients": blueprints, "missing": missing, **extra}
         metadata = DefaultParamsWriter._get_metadata_to_save(
             self._instance,
             self.sparkSession,  # type: ignore[arg-type]  # only its version counts, and Spark Connect has no context
@@ -95,12 +95,12 @@ class FolderWriter(MLWriter):
         (folder / _METADATA).write_text(metadata + "\n", encoding="utf-8")
         (folder / "metadata/_SUCCESS").touch()
         if tensors:
-            safetensors.torch.save_file(tensors, folder / _INGREDIENTS)
+            safetensors.torch.save_file(tensors, folder / _COMPONENTS)
         return missing
 
 
 class TorchModelWriter(FolderWriter):
-    """Of a :class:`~sparkdl_comm.ml.model.TorchModel`."""
+    """Saves a :class:`~sparkdl_comm.ml.model.TorchModel`."""
 
     _instance: TorchModel
 
@@ -125,14 +125,14 @@ class FolderReader(MLReader[T]):
     """``X.read()``: ``load(path)``. Subclasses say what is read."""
 
     def __init__(self, cls: type[T], given: Mapping[str, Any]) -> None:
-        """:param given: ingredients to take instead of those that were saved, by name."""
+        """:param given: components to take instead of those that were saved, by name."""
         super().__init__()
         self._cls = cls
         self._given = given
 
     def load(self, path: str) -> T:
         """What is at ``path``; see ``load`` of the class."""
-        with open_store(self.sparkSession, path).local() as folder:
+        with open_storage(self.sparkSession, path).local() as folder:
             return self.read_from(folder, path)
 
     def read_from(self, folder: Path, path: str) -> T:
@@ -140,7 +140,10 @@ class FolderReader(MLReader[T]):
         raise NotImplementedError
 
     def metadata(self, folder: Path, path: str) -> dict[str, Any]:
-        """:class:`PersistenceError` if there are none that can be read."""
+        """The saved metadata.
+
+        :raises PersistenceError: there are none that can be read.
+        """
         try:
             metadata = json.loads((folder / _METADATA).read_text(encoding="utf-8"))
             version = metadata["formatVersion"]
@@ -152,23 +155,23 @@ class FolderReader(MLReader[T]):
             )
         return metadata
 
-    def ingredients(self, metadata: Mapping[str, Any], folder: Path, path: str) -> dict[str, Any]:
-        """All ingredients: those given, and the others rebuilt.
+    def components(self, metadata: Mapping[str, Any], folder: Path, path: str) -> dict[str, Any]:
+        """All components: those given, and the others rebuilt.
 
         :raises PersistenceError: one has to be given; names it.
         """
         missing = {name: why for name, why in metadata["missing"].items() if name not in self._given}
-        tensors = _read_tensors(folder / _INGREDIENTS, path) if (folder / _INGREDIENTS).exists() else {}
-        ingredients = dict(self._given)
-        for name, recipe in metadata["ingredients"].items():
+        tensors = _read_tensors(folder / _COMPONENTS, path) if (folder / _COMPONENTS).exists() else {}
+        components = dict(self._given)
+        for name, blueprint in metadata["ingredients"].items():
             if name not in self._given:
                 try:
-                    ingredients[name] = rebuild(recipe, tensors)
+                    components[name] = rebuild(blueprint, tensors)
                 except PersistenceError as error:
                     missing[name] = f"{name}: {error}"
         if missing:
             raise PersistenceError(f"{path}: {_to_give(missing)}")
-        return ingredients
+        return components
 
     def restored(self, instance: T, metadata: Mapping[str, Any]) -> T:
         """``instance`` with the saved uid and Params."""
@@ -178,12 +181,12 @@ class FolderReader(MLReader[T]):
 
 
 class TorchModelReader(FolderReader["TorchModel"]):
-    """Of a :class:`~sparkdl_comm.ml.model.TorchModel`."""
+    """Loads a :class:`~sparkdl_comm.ml.model.TorchModel`."""
 
     def read_from(self, folder: Path, path: str) -> TorchModel:
         metadata = self.metadata(folder, path)
-        ingredients = self.ingredients(metadata, folder, path)
-        factory = ingredients["model"]
+        components = self.components(metadata, folder, path)
+        factory = components["model"]
         module = read_weights(factory, folder, path).eval()
         model = self._cls(
             module,
@@ -192,14 +195,17 @@ class TorchModelReader(FolderReader["TorchModel"]):
             metadata["outputShape"],
             None if isinstance(factory, torch.nn.Module) else factory,
             metadata["activation"],
-            ingredients["decode"],
-            ingredients.get("collate_fn"),  # not of models saved before there was one
+            components["decode"],
+            components.get("collate_fn"),  # not of models saved before there was one
         )
         return self.restored(model, metadata)
 
 
 def write_weights(module: torch.nn.Module, folder: Path) -> None:
-    """With the module's extra state, if it has any. :class:`ModelError` if safetensors cannot hold them."""
+    """Writes the weights into ``folder``, with the module's extra state, if it has any.
+
+    :raises ModelError: safetensors cannot hold them.
+    """
     extra = module_state.extra_state(module)
     try:
         safetensors.torch.save_model(_Tensors(module), str(folder / WEIGHTS))  # type: ignore[arg-type]

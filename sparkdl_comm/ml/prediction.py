@@ -19,7 +19,7 @@ from sparkdl_comm.data import series
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.data.ragged import Ragged
 from sparkdl_comm.errors import ConfError, InputError
-from sparkdl_comm.job.shipping import SessionModule
+from sparkdl_comm.job.module_broadcast import SessionModule
 from sparkdl_comm.ml.scoring import Scoring
 from sparkdl_comm.train.loop.diagnosis import misfit
 
@@ -28,8 +28,8 @@ from sparkdl_comm.train.loop.diagnosis import misfit
 class Predictor:
     """:meth:`predict` is the function of a pandas UDF.
 
-    ``module``: the module, or what ``job.shipping.ship`` made of it. ``features``: description of each column that
-    the module is called with. ``batch_size``: rows per forward pass. ``scoring``: what to make of the outputs.
+    ``module``: the module, or what ``job.module_broadcast.broadcast_module`` made of it. ``features``: description of each
+    column that the module is called with. ``batch_size``: rows per forward pass. ``scoring``: what to make of the outputs.
     ``device``: cpu or cuda.
 
     :raises InputError: null features, or vectors of different lengths in one batch; with the number of rows. Features of

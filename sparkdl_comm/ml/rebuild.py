@@ -1,12 +1,12 @@
-"""How another process makes a value again, without pickle: classes and functions by the name to import them by.
+"""Blueprints: how another process makes a value again without pickle. Classes and functions go by the name to import them by.
 
-A recipe is JSON, with tensors beside it. It is one of::
+A blueprint is JSON, with tensors beside it. It is one of::
 
     null  true  1  1.5  "text"                                     itself
-    {"list": [recipe, ...]}  {"tuple": [...]}  {"dict": {"name": recipe, ...}}
+    {"list": [blueprint, ...]}  {"tuple": [...]}  {"dict": {"name": blueprint, ...}}
     {"tensor": "0"}                                                the tensor of that name
     {"import": "torch.optim.adam:Adam"}                            a class or function
-    {"partial": recipe, "args": [...], "keywords": {...}}          a functools.partial
+    {"partial": blueprint, "args": [...], "keywords": {...}}       a functools.partial
     {"loss": "torch.nn.modules.loss:HuberLoss", "keywords": {...}} an instance of a loss of torch.nn
 """
 
@@ -24,13 +24,13 @@ from torch.nn.modules import loss as losses
 from sparkdl_comm.errors import PersistenceError
 
 #: See this module.
-Recipe: TypeAlias = Any
+Blueprint: TypeAlias = Any
 
 #: Arguments of losses that became ``reduction``.
 _DEPRECATED = ("size_average", "reduce")
 
 
-def recipe_of(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Recipe:
+def blueprint_of(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Blueprint:
     """How to make ``value`` again.
 
     :param tensors: gets those in ``value``.
@@ -49,7 +49,7 @@ def recipe_of(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Recipe
         return {"dict": _entries(value, tensors, name)}
     if type(value) is functools.partial:
         return {
-            "partial": recipe_of(value.func, tensors, f"{name}.func"),
+            "partial": blueprint_of(value.func, tensors, f"{name}.func"),
             "args": _items(value.args, tensors, f"{name}.args"),
             "keywords": _entries(value.keywords, tensors, f"{name}.keywords"),
         }
@@ -63,15 +63,15 @@ def recipe_of(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Recipe
     raise PersistenceError(f"{name} ({described(value)}) cannot be imported by name")
 
 
-def rebuild(recipe: Recipe, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The value that :func:`recipe_of` was given.
+def rebuild(blueprint: Blueprint, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The value that :func:`blueprint_of` was given.
 
-    :raises PersistenceError: something in it cannot be imported, or is no recipe.
+    :raises PersistenceError: something in it cannot be imported, or is no blueprint.
     """
     try:
-        return _rebuild(recipe, tensors)
+        return _rebuild(blueprint, tensors)
     except (ImportError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise PersistenceError(f"cannot rebuild {recipe}: {error!r}") from error
+        raise PersistenceError(f"cannot rebuild {blueprint}: {error!r}") from error
 
 
 def importable(value: Any) -> str | None:
@@ -92,32 +92,32 @@ def described(value: Any) -> str:
     return f"{kind} {named.__module__}:{named.__qualname__}"
 
 
-def _items(values: list[Any] | tuple[Any, ...], tensors: dict[str, torch.Tensor], name: str) -> list[Recipe]:
-    return [recipe_of(value, tensors, f"{name}[{index}]") for index, value in enumerate(values)]
+def _items(values: list[Any] | tuple[Any, ...], tensors: dict[str, torch.Tensor], name: str) -> list[Blueprint]:
+    return [blueprint_of(value, tensors, f"{name}[{index}]") for index, value in enumerate(values)]
 
 
-def _entries(values: dict[str, Any], tensors: dict[str, torch.Tensor], name: str) -> dict[str, Recipe]:
-    return {key: recipe_of(value, tensors, f"{name}[{key!r}]") for key, value in values.items()}
+def _entries(values: dict[str, Any], tensors: dict[str, torch.Tensor], name: str) -> dict[str, Blueprint]:
+    return {key: blueprint_of(value, tensors, f"{name}[{key!r}]") for key, value in values.items()}
 
 
-def _rebuild(recipe: Recipe, tensors: Mapping[str, torch.Tensor]) -> Any:
-    if not isinstance(recipe, dict):
-        return recipe
-    if "list" in recipe:
-        return [_rebuild(item, tensors) for item in recipe["list"]]
-    if "tuple" in recipe:
-        return tuple(_rebuild(item, tensors) for item in recipe["tuple"])
-    if "dict" in recipe:
-        return {key: _rebuild(item, tensors) for key, item in recipe["dict"].items()}
-    if "tensor" in recipe:
-        return tensors[recipe["tensor"]]
-    if "import" in recipe:
-        return _import(recipe["import"])
-    keywords = {key: _rebuild(item, tensors) for key, item in recipe["keywords"].items()}
-    if "loss" in recipe:
-        return _import(recipe["loss"])(**keywords)
-    args = [_rebuild(item, tensors) for item in recipe["args"]]
-    return functools.partial(_rebuild(recipe["partial"], tensors), *args, **keywords)
+def _rebuild(blueprint: Blueprint, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if not isinstance(blueprint, dict):
+        return blueprint
+    if "list" in blueprint:
+        return [_rebuild(item, tensors) for item in blueprint["list"]]
+    if "tuple" in blueprint:
+        return tuple(_rebuild(item, tensors) for item in blueprint["tuple"])
+    if "dict" in blueprint:
+        return {key: _rebuild(item, tensors) for key, item in blueprint["dict"].items()}
+    if "tensor" in blueprint:
+        return tensors[blueprint["tensor"]]
+    if "import" in blueprint:
+        return _import(blueprint["import"])
+    keywords = {key: _rebuild(item, tensors) for key, item in blueprint["keywords"].items()}
+    if "loss" in blueprint:
+        return _import(blueprint["loss"])(**keywords)
+    args = [_rebuild(item, tensors) for item in blueprint["args"]]
+    return functools.partial(_rebuild(blueprint["partial"], tensors), *args, **keywords)
 
 
 def _import(name: str) -> Any:

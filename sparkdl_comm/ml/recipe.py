@@ -1,4 +1,4 @@
-"""How a user wants a model trained: the ingredients that are no JSON, and what becomes of them and the Params."""
+"""How a user wants a model trained: the components that are no JSON, and what becomes of them and the Params."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from sparkdl_comm.data.fields import Collate, Decode
 from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.job.session import shared_directory
-from sparkdl_comm.ml import ingredients
+from sparkdl_comm.ml import components
 from sparkdl_comm.ml.params import TorchParams
 from sparkdl_comm.ml.storage import check_checkpoint_directory
 from sparkdl_comm.optim.optimization import Optimization
@@ -38,31 +38,39 @@ class TrainingRecipe(TorchParams):
     loggers: Any = None
 
     def decoding(self) -> Decode | None:
-        """:class:`ModelError` if ``decode`` cannot be called."""
+        """``decode``, checked.
+
+        :raises ModelError: it cannot be called.
+        """
         if self.decode is not None and not callable(self.decode):
-            raise ModelError(
-                f"decode is {ingredients.describe(self.decode)}; give a function, bytes -> array or tensor"
-            )
+            raise ModelError(f"decode is {components.describe(self.decode)}; give a function, bytes -> array or tensor")
         return self.decode
 
     def collating(self) -> Collate | None:
-        """:class:`ModelError` if ``collate_fn`` cannot be called."""
+        """``collate_fn``, checked.
+
+        :raises ModelError: it cannot be called.
+        """
         if self.collate_fn is not None and not callable(self.collate_fn):
             raise ModelError(
-                f"collate_fn is {ingredients.describe(self.collate_fn)}; give a function, list of tensors -> what the model"
+                f"collate_fn is {components.describe(self.collate_fn)}; give a function, list of tensors -> what the model"
                 " takes, e.g. functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)"
             )
         return self.collate_fn
 
     def optimization(self) -> Optimization:
-        """:class:`ModelError` if an ingredient cannot be used; ConfError if ``learningRate`` cannot be handed on."""
+        """What the user says of how gradients become an update, checked.
+
+        :raises ModelError: a component cannot be used.
+        :raises ConfError: ``learningRate`` cannot be handed on.
+        """
         for name in ("param_groups", "lr_scheduler"):
             given = getattr(self, name)
             if given is not None and not callable(given):
                 wanted = "module -> list of dicts" if name == "param_groups" else "optimizer -> scheduler"
-                raise ModelError(f"{name} is {ingredients.describe(given)}; give a function, {wanted}")
+                raise ModelError(f"{name} is {components.describe(given)}; give a function, {wanted}")
         return Optimization(
-            optimizer=ingredients.optimizer_factory(self.optimizer, self.getLearningRate()),
+            optimizer=components.optimizer_factory(self.optimizer, self.getLearningRate()),
             param_groups=self.param_groups,
             lr_scheduler=self.lr_scheduler,
             scheduler_interval=self.getLrSchedulerInterval(),
@@ -72,8 +80,11 @@ class TrainingRecipe(TorchParams):
         )
 
     def observation(self) -> Observation:
-        """:class:`ModelError` if an ingredient cannot be used; ConfError if the monitored value will not be there, or if
-        there will be no validation rows for what needs them."""
+        """Metrics, callbacks and early stopping, checked.
+
+        :raises ModelError: a component cannot be used.
+        :raises ConfError: the monitored value will not be there, or there will be no validation rows for what needs them.
+        """
         metrics = {} if self.metrics is None else self.metrics
         if not isinstance(metrics, Mapping) or not all(callable(metric) for metric in metrics.values()):
             raise ModelError(
@@ -83,7 +94,7 @@ class TrainingRecipe(TorchParams):
         if taken:
             raise ModelError(f"metrics: {', '.join(taken)} is a column of the history already; choose another name")
         callbacks = () if self.callbacks is None else tuple(self.callbacks)
-        strangers = [ingredients.describe(callback) for callback in callbacks if not isinstance(callback, Callback)]
+        strangers = [components.describe(callback) for callback in callbacks if not isinstance(callback, Callback)]
         if strangers:
             raise ModelError(f"callbacks: {strangers[0]}; give instances of subclasses of sparkdl_comm.Callback")
         monitor = self.getEarlyStoppingMonitor()
@@ -107,8 +118,11 @@ class TrainingRecipe(TorchParams):
         return Observation(dict(metrics), callbacks, stopping)
 
     def checkpoints(self, spark: SparkSession) -> Checkpoints | None:
-        """None: there are to be none. Raises what :func:`sparkdl_comm.job.session.shared_directory` and
-        :func:`sparkdl_comm.ml.storage.check_checkpoint_directory` do."""
+        """Where and how often checkpoints are written; None if none are.
+
+        :raises ConfError: as :func:`sparkdl_comm.job.session.shared_directory` and
+            :func:`sparkdl_comm.ml.storage.check_checkpoint_directory` do.
+        """
         directory = self.getCheckpointDir()
         if directory is None:
             return None

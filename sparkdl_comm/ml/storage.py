@@ -1,4 +1,4 @@
-"""Where models are kept: a directory at any path that Hadoop can reach, there completely or not at all.
+"""Storage of saved models: a directory at any path that Hadoop can reach, which is there completely or not at all.
 
 A save writes to a directory next to its path and renames that (on object stores, where renaming is copying, an interrupted
 rename can leave a part). A client of Spark Connect has no JVM of its own; one of the executors does it for it.
@@ -21,10 +21,10 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import BY_NAME, ConfError, PersistenceError, SparkdlCommError
+from sparkdl_comm.job.module_broadcast import add_file
 from sparkdl_comm.job.session import is_classic, session_conf
-from sparkdl_comm.job.shipping import add_file
 from sparkdl_comm.strategies.ps.files import ExecutorFiles
-from sparkdl_comm.train.checkpoint.checkpoint_folder import check_unused, complete_steps
+from sparkdl_comm.train.checkpoint.checkpoint_directory import check_unused, complete_steps
 
 #: Bytes of a file per row on the way to the client.
 _CHUNK = 1 << 20
@@ -43,8 +43,11 @@ class Files(Protocol):
     def delete(self, remote: str, recursive: bool = False) -> None: ...
 
 
-class Store(ABC):
-    """A directory at any path that Hadoop can reach with the session's settings. Raises PersistenceError."""
+class Storage(ABC):
+    """A directory at any path that Hadoop can reach with the session's settings.
+
+    :raises PersistenceError: from all methods, for what cannot be read or written.
+    """
 
     @abstractmethod
     def exists(self) -> bool: ...
@@ -58,8 +61,8 @@ class Store(ABC):
         """The directory on a local disk."""
 
 
-def open_store(spark: SparkSession, path: str) -> Store:
-    return DriverStore(spark, path) if is_classic(spark) else ExecutorStore(spark, path)
+def open_storage(spark: SparkSession, path: str) -> Storage:
+    return DriverStorage(spark, path) if is_classic(spark) else ExecutorStorage(spark, path)
 
 
 def check_checkpoint_directory(spark: SparkSession, directory: str, resume: bool) -> None:
@@ -73,16 +76,16 @@ def check_checkpoint_directory(spark: SparkSession, directory: str, resume: bool
     if not is_classic(spark) or (local and not (spark.sparkContext.master or "").startswith("local")):
         return
     try:
-        store = DriverStore(spark, f"file://{directory}" if local else directory)
-        steps = complete_steps(store.names())
-        store.try_writing()
+        storage = DriverStorage(spark, f"file://{directory}" if local else directory)
+        steps = complete_steps(storage.names())
+        storage.try_writing()
     except PersistenceError as error:
         raise ConfError(f"checkpointDir={directory}: {error.message}") from error
     check_unused(directory, steps, resume)
 
 
-class DriverStore(Store):
-    """The driver's JVM does the work."""
+class DriverStorage(Storage):
+    """Storage that the driver's JVM reads and writes."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._path = path
@@ -162,8 +165,8 @@ class _DriverFiles:
         self._fs.delete(self._at(remote), recursive)
 
 
-class ExecutorStore(Store):
-    """An executor does the work, through the plugin: for Spark Connect."""
+class ExecutorStorage(Storage):
+    """Storage that an executor reads and writes, through the plugin: for Spark Connect, whose clients have no JVM."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark, self._path = spark, path

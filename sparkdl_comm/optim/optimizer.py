@@ -17,8 +17,8 @@ from sparkdl_comm.space.flat import FlatModel
 class OptimizerMaker:
     """Makes the optimizer of one rank; all ranks' have the same groups, so that a scheduler may treat them apart.
 
-    Raises ModelError if the factory makes something else, or if ``param_groups`` gives something else than groups of the
-    module's trainable parameters, each of them once.
+    :raises ModelError: the factory makes something else, or ``param_groups`` gives something else than groups of the module's
+        trainable parameters, each of them once.
     """
 
     def __init__(self, model: FlatModel, optimization: Optimization) -> None:
@@ -51,7 +51,7 @@ class OptimizerMaker:
     def wants_sparse(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the parameters with sparse gradients must have them: torch's SGD and Adagrad do the same with dense ones.
 
-        Raises ModelError if ``optimizer`` takes no sparse gradients, as torch's Adam.
+        :raises ModelError: ``optimizer`` takes no sparse gradients, as torch's Adam.
         """
         options = (
             [{}] if self._groups is None else [options for options, members in self._groups if members & self._sparse]
@@ -76,7 +76,10 @@ class OptimizerMaker:
 
 
 def check_steps(optimizer: torch.optim.Optimizer) -> None:
-    """:class:`ModelError` if its ``step`` cannot be called without a closure."""
+    """Tries whether the optimizer steps without a closure.
+
+    :raises ModelError: it does not.
+    """
     try:
         inspect.signature(optimizer.step).bind()
     except TypeError as error:

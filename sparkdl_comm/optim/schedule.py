@@ -37,10 +37,13 @@ def _wants_total(factory: Any) -> bool:
 
 
 class Schedule:
-    """``steps``: optimizer steps of an epoch. A factory that takes ``total_steps`` gets how often its scheduler will step.
+    """Steps the learning-rate scheduler. ``steps``: optimizer steps of an epoch. A factory that takes ``total_steps`` gets
+    how often its scheduler will step.
 
-    Raises ModelError if the factory makes no scheduler, ConfError for ReduceLROnPlateau per step: the loss of a step over
-    all ranks is known to none of them; and for OneCycleLR that would end before training does."""
+    :raises ModelError: the factory makes no scheduler.
+    :raises ConfError: it makes ReduceLROnPlateau per step, though no rank knows the loss of a step over all ranks; or a
+        OneCycleLR that would end before training does.
+    """
 
     def __init__(self, optimization: Optimization, optimizer: torch.optim.Optimizer, steps: int, epochs: int) -> None:
         self._optimizer = optimizer
@@ -86,7 +89,7 @@ class Schedule:
             self._scheduler.step()
 
     def after_epoch(self, value: float | None = None) -> None:
-        """`value`: what ReduceLROnPlateau watches, equal on all ranks; others need none."""
+        """``value``: what ReduceLROnPlateau watches, equal on all ranks; others need none."""
         if self._scheduler is None or self._per_step:
             return
         if self.watches:

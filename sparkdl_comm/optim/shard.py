@@ -30,7 +30,7 @@ class Shard:
     ``in_parts``: :meth:`step_layers` may be used. Optimizers of torch keep all of their state per parameter; others may
     count their steps.
 
-    Raises ModelError for an optimizer that is not elementwise.
+    :raises ModelError: the optimizer is not elementwise.
     """
 
     def __init__(

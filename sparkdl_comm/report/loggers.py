@@ -137,7 +137,7 @@ class RunLog:
 
     @classmethod
     def of(cls, estimator: Any) -> RunLog:
-        """The run that ``fit`` begins: called as the estimator's uid, with its Params and ingredients.
+        """The run that ``fit`` begins: called as the estimator's uid, with its Params and components.
 
         :raises ConfError: ``loggers`` are none.
         """
@@ -147,9 +147,9 @@ class RunLog:
                 f"loggers: {strangers[0]!r:.80} is none; give TensorBoardLogger, MLflowLogger or a RunLogger"
             )
         given = ("model", "loss", "optimizer", "lr_scheduler")
-        ingredients = {name: describe(getattr(estimator, name)) for name in given}
+        components = {name: describe(getattr(estimator, name)) for name in given}
         params = {param.name: value for param, value in estimator.extractParamMap().items()}
-        shown = {name: str(value) for name, value in {**ingredients, **params}.items() if value is not None}
+        shown = {name: str(value) for name, value in {**components, **params}.items() if value is not None}
         return cls(estimator.loggers or (), estimator.uid, shown)
 
     def progress(self, progress: Mapping[str, Any]) -> None:
@@ -193,9 +193,9 @@ class RunLog:
                     runs.remove(run)
 
 
-def describe(ingredient: Any) -> str | None:
+def describe(component: Any) -> str | None:
     """The name of a class, function, or ``functools.partial`` of one; the class of an instance."""
-    function = getattr(ingredient, "func", ingredient)
+    function = getattr(component, "func", component)
     if function is None or isinstance(function, str):
         return function
     return getattr(function, "__qualname__", type(function).__qualname__)

@@ -1,4 +1,4 @@
-"""``sparkdl-comm plan``: how a network would be cut into batches."""
+"""``sparkdl-comm plan``: shows how the layers of a network would be grouped into batches (buckets of layers)."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def add_parser(commands: Any) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from sparkdl_comm.strategies.ps.plan import make_plans
+    from sparkdl_comm.strategies.ps.planner import plan_buckets
 
     profile = _read(options.profile)
-    (plan,) = make_plans([{**profile, "policy": options.policy, "direction": options.direction}])
+    (plan,) = plan_buckets([{**profile, "policy": options.policy, "direction": options.direction}])
     if options.plot is not None:
         from sparkdl_comm.report.plan_plot import save_plot
 

@@ -1,17 +1,18 @@
-"""A drawing of a plan: what is transferred and what is computed, when. Needs matplotlib."""
+"""Draws a bucketing: what is transferred and what is computed, when. Needs matplotlib."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from sparkdl_comm.errors import PersistenceError, PluginError
-from sparkdl_comm.strategies.ps.plan import Plan
+from sparkdl_comm.strategies.ps.planner import Bucketing
 
 
-def save_plot(plan: Plan, direction: str, path: Path) -> None:
+def save_plot(plan: Bucketing, direction: str, path: Path) -> None:
     """Writes the drawing; the suffix says the format (.png, .svg, .pdf).
 
-    Raises PluginError without matplotlib, PersistenceError if the file cannot be written.
+    :raises PluginError: there is no matplotlib.
+    :raises PersistenceError: the file cannot be written.
     """
     try:
         from matplotlib.figure import Figure

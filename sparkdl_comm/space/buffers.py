@@ -19,7 +19,7 @@ from sparkdl_comm.gang.tensors import raw
 
 
 def average(module: torch.nn.Module, rows: int, gang: Gang, timeout: float) -> None:
-    """Gives all ranks the same buffers; `rows` of this rank went into its own. All ranks call it."""
+    """Gives all ranks the same buffers; ``rows`` of this rank went into its own. All ranks call it."""
     buffers = [buffer for buffer in module.buffers() if buffer.numel()]
     if not buffers:
         return

@@ -23,8 +23,8 @@ import torch.distributed as dist
 from torch import nn
 
 from sparkdl_comm.errors import DeadlineError, GangError, ModelError
+from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY
 from sparkdl_comm.gang.process_group import BACKENDS, bind_to_nic
 from sparkdl_comm.gang.torch_errors import peer_late
 
@@ -96,7 +96,10 @@ class _Sum(torch.autograd.Function):
 
 
 def _all_reduce(vector: torch.Tensor) -> torch.Tensor:
-    """:class:`GangError`, so that what another rank did is not taken for a mistake in the model that runs here."""
+    """Adds up over all ranks.
+
+    :raises GangError: another rank is late or gone, so that this is not taken for a mistake in the model that runs here.
+    """
     total = vector.clone()
     try:
         dist.all_reduce(total)

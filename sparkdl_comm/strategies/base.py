@@ -107,7 +107,7 @@ class Strategy(ABC):
         self.trace = Trace(conf.timeline) if conf.timeline else None
         self.watch = Stopwatch(self.trace)
 
-    def advertise(self, epoch_id: str, rank: int) -> dict[str, Any]:
+    def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:
         """What the other ranks have to know of this one before :meth:`join`; JSON-able."""
         return {}
 

@@ -18,7 +18,7 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.gate import ParameterGate, can_gate
+from sparkdl_comm.space.wait_on_use import WaitOnUse, can_wait_on_use
 from sparkdl_comm.strategies.collective import CollectiveStrategy
 from sparkdl_comm.strategies.exchange import Pending
 
@@ -41,8 +41,8 @@ class CollectiveAtRoot(CollectiveStrategy):
         self._is_root = gang.rank == 0
         self.optimizer = make_optimizer([(p, p) for p in model.parameters] if self._is_root else [])
         self._sparse = make_optimizer.wants_sparse(self.optimizer)
-        overlap = self.conf.loop == "root-overlap" and can_gate(model.module)
-        self._gate = ParameterGate(model, self._need, self._all_there) if overlap else None
+        overlap = self.conf.loop == "root-overlap" and can_wait_on_use(model.module)
+        self._gate = WaitOnUse(model, self._need, self._all_there) if overlap else None
         self._coming: deque[Pending] = deque()  # parameters on their way here, in the order of the vector
 
     def before_forward(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.space.cut import Batches
+from sparkdl_comm.space.layer_buckets import LayerBuckets
 
 #: Exchanges by which clocks of several machines are compared: the quickest counts.
 _CLOCK_ROUNDS = 8
@@ -57,9 +57,9 @@ class BatchTrace:
         self.between = False
         self._since = 0.0
         self._next = 0
-        self._cut: Batches | None = None
+        self._cut: LayerBuckets | None = None
 
-    def begin(self, cut: Batches) -> None:
+    def begin(self, cut: LayerBuckets) -> None:
         """A pass through the layers of all batches begins."""
         self._cut, self._next = cut, 0
         self.go_on()
@@ -82,14 +82,14 @@ class BatchTrace:
             self._cut = None
 
     @contextlib.contextmanager
-    def one(self, name: str, cut: Batches, batch: int) -> Iterator[None]:
+    def one(self, name: str, cut: LayerBuckets, batch: int) -> Iterator[None]:
         """Around what is done with one batch, whatever pass is going on."""
         begin = 0.0 if self._trace is None else self._trace.clock()
         yield
         if self._trace is not None:
             self._trace.add(name, begin, self._trace.clock(), batch=batch, layers=cut.pairs[batch])
 
-    def came(self, name: str, cut: Batches, first: int, batches: Sequence[Sequence[Sequence[float]]]) -> None:
+    def came(self, name: str, cut: LayerBuckets, first: int, batches: Sequence[Sequence[Sequence[float]]]) -> None:
         """Batches from number `first` on came over the network, in blocks as the executor reports them."""
         if self._trace is None:
             return
@@ -100,7 +100,7 @@ class BatchTrace:
                 about |= {"startup": min(begun) - min(asked), "iteration": self._trace.current + self.between}
                 self._trace.add(name, min(begun), max(ended), batch=batch, **about)
 
-    def collected(self, cut: Batches, batch: int, answer: Mapping[str, Any]) -> None:
+    def collected(self, cut: LayerBuckets, batch: int, answer: Mapping[str, Any]) -> None:
         """The executor has the sum of all ranks' gradients of a batch; ``answer``: its own to `collect`."""
         if self._trace is not None:
             self.came("push batch", cut, batch, answer["batches"])

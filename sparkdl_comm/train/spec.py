@@ -67,9 +67,9 @@ class TrainSpec:
 
     ``batch_size``: rows per forward pass over all ranks. ``epochs``: passes over the data. ``seed``: any integer.
     ``device``: ``cpu`` or ``cuda``. ``strategy``: its name, from the Param or ``conf``. ``world``: number of
-    ranks. ``classification``: the label is one int64 class per row. ``epoch_id``: this gang, 16
-    hexadecimal digits; a gang that is started again has another. ``secret``: 32 random bytes that only this
-    gang has. ``driver_address``: host and port of the driver's listener for progress and the trained tensors.
+    ranks. ``classification``: the label is one int64 class per row. ``attempt_id``: of this attempt to run
+    the gang, 16 hexadecimal digits; a gang that is started again has another. ``secret``: 32 random bytes that only this
+    attempt has. ``driver_address``: host and port of the driver's listener for progress and the trained tensors.
     ``rows``: the columns that ranks get. ``labels``: what classes the loss takes; None: it is not over classes.
     """
 
@@ -84,7 +84,7 @@ class TrainSpec:
     conf: CommConf
     world: int
     classification: bool
-    epoch_id: str
+    attempt_id: str
     secret: bytes = field(repr=False)
     driver_address: tuple[str, int]
     rows: RowFormat = RowFormat()

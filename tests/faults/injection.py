@@ -140,7 +140,7 @@ def arm(fault: Fault, rank: int, struck: bool) -> None:
     from sparkdl_comm.strategies.collective import CollectiveAllReduce
     from sparkdl_comm.strategies.ps.bridge import Bridge
     from sparkdl_comm.strategies.ps.parameter_server import ParameterServer
-    from sparkdl_comm.train.checkpoint.storage import LocalFolder
+    from sparkdl_comm.train.checkpoint.storage import LocalStorage
 
     _wrap(rendezvous, "register", lambda *_: "join")
     for name in ("request", "post"):
@@ -151,10 +151,10 @@ def arm(fault: Fault, rank: int, struck: bool) -> None:
     _wrap(ParameterServer, "finish", lambda *_: "finish")
     _wrap(DriverClient, "send_tensors", lambda *_: "send")
     _wrap(
-        LocalFolder,
+        LocalStorage,
         "create",
-        lambda _folder, name, _write: "checkpoint" if name.startswith("step-") else "probe",
-        lambda _folder, name, _write: int(name.split(".")[0][5:]) if name.startswith("step-") else None,
+        lambda _storage, name, _write: "checkpoint" if name.startswith("step-") else "probe",
+        lambda _storage, name, _write: int(name.split(".")[0][5:]) if name.startswith("step-") else None,
     )
     for strategy in (AllReduce, CollectiveAllReduce, ParameterServer):
         close = strategy.close
@@ -209,8 +209,8 @@ def _wrap(
                 time.sleep(SLOW_SECONDS)
             return call(*args, **fields)
         if phase == "checkpoint":
-            folder, name, write = args
-            return call(folder, name, lambda path: _strike_half_way(fault, step, path, write))
+            storage, name, write = args
+            return call(storage, name, lambda path: _strike_half_way(fault, step, path, write))
         if phase == "attach":  # so that both sides have mapped the segment
             answer = call(*args, **fields)
             strike(fault, step)

@@ -75,10 +75,10 @@ def flip_byte(pick: float, executor: int) -> Struck:
 
 def close_store(pick: float, executor: int) -> Struck:
     """All connections of the gang's key-value store that this rank has end; at rank 0 those are everybody's."""
-    from sparkdl_comm.gang import gang
+    from sparkdl_comm.gang import fork
 
     ended = 0
-    for member in list(gang._gangs):
+    for member in list(fork._owners):
         for sock in member._store.sockets():
             _end(sock.fileno())
             ended += 1

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkdl_comm.errors import GangError
-from sparkdl_comm.gang.handshake import FrameBuffer, encode_frame, recv_frame, send_frame
+from sparkdl_comm.gang.frames import FrameBuffer, encode_frame, recv_frame, send_frame
 
 MAXIMUM = 1 << 20
 values = st.recursive(

@@ -55,7 +55,7 @@ def join(rank: int, world: int, exchange: Callable[[str], list[str]], **changes:
         "host": "127.0.0.1",
         "exchange": exchange,
         "secret": SECRET,
-        "epoch": "app-1/0",
+        "attempt": "app-1/0",
         "payload": {"rows": 10 * rank},
         "timeout": SECONDS,
         "nic": None,

@@ -13,7 +13,7 @@ import torch
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.data.cache import Batch, RowCache
 from sparkdl_comm.data.fields import RowFormat
-from sparkdl_comm.data.partitions import BatchPlan
+from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.optim.optimizer import OptimizerMaker
@@ -141,7 +141,7 @@ def train(
     for _ in parts:
         torch.manual_seed(spec.seed)
         models.append(FlatModel(make()))
-    plan = BatchPlan.of([part.rows for part in parts], batch * spec.optimization.accumulation_steps)
+    sampler = BatchSampler.of([part.rows for part in parts], batch * spec.optimization.accumulation_steps)
     loops: list[Any] = [None] * world
     errors: list[BaseException] = []
 
@@ -151,7 +151,7 @@ def train(
             arrive(spec, gang, models[gang.rank])
             joined.join(gang, models[gang.rank], OptimizerMaker(models[gang.rank], spec.optimization))
             seen = validation[gang.rank] if validation else None
-            loop = TrainingLoop(spec, gang, parts[gang.rank], plan, models[gang.rank], joined, Progress(), seen)
+            loop = TrainingLoop(spec, gang, parts[gang.rank], sampler, models[gang.rank], joined, Progress(), seen)
             loops[gang.rank] = loop
             prepare(loop)
             loop.run(lambda progress: None)
@@ -162,7 +162,7 @@ def train(
         finally:
             joined.close()
 
-    with gang_of(world, epoch=spec.epoch_id) as gangs:
+    with gang_of(world, attempt=spec.attempt_id) as gangs:
         threads = [threading.Thread(target=one, args=(gang,), daemon=True) for gang in gangs]
         for thread in threads:
             thread.start()

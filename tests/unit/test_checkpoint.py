@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from sparkdl_comm.errors import PersistenceError
-from sparkdl_comm.train.checkpoint import checkpoint_folder as checkpoint
-from sparkdl_comm.train.checkpoint.checkpoint_folder import CheckpointFolder, Tensors
-from sparkdl_comm.train.checkpoint.storage import LocalFolder
+from sparkdl_comm.train.checkpoint import checkpoint_directory as checkpoint
+from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, Tensors
+from sparkdl_comm.train.checkpoint.storage import LocalStorage
 
 RUN = {"world": 2, "strategy": "ps"}
 
@@ -27,16 +27,16 @@ def parts(seed: int) -> dict[str, Tensors]:
     }
 
 
-def folder(path: Path, epoch: str = "a") -> CheckpointFolder:
-    return CheckpointFolder(LocalFolder(path), epoch)
+def directory(path: Path, attempt: str = "a") -> CheckpointDirectory:
+    return CheckpointDirectory(LocalStorage(path), attempt)
 
 
-def save(there: CheckpointFolder, step: int, keep: int = 3, run: dict[str, Any] = RUN) -> None:
+def save(there: CheckpointDirectory, step: int, keep: int = 3, run: dict[str, Any] = RUN) -> None:
     there.complete(step, run, there.write(step, parts(step)), keep)
 
 
 def test_what_is_written_comes_back(tmp_path: Path) -> None:
-    there = folder(tmp_path / "new")
+    there = directory(tmp_path / "new")
     assert there.steps() == []
     save(there, 12)
     assert there.steps() == [12]
@@ -50,7 +50,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
 
 
 def test_the_newest_are_kept(tmp_path: Path) -> None:
-    there = folder(tmp_path)
+    there = directory(tmp_path)
     for step in (1, 2, 3, 4):
         save(there, step, keep=2)
     assert there.steps() == [4, 3]
@@ -59,7 +59,7 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
 def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
-    there = folder(tmp_path)
+    there = directory(tmp_path)
     save(there, 5)
     hurt(tmp_path / "step-00000005" / "rank-1.safetensors", damage)
     manifest, fault = there.manifest(5)
@@ -70,7 +70,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
 def test_a_damaged_manifest_is_named(tmp_path: Path, damage: str) -> None:
-    there = folder(tmp_path)
+    there = directory(tmp_path)
     save(there, 5)
     hurt(tmp_path / "step-00000005" / "manifest.json", damage)
     assert "step-00000005/manifest.json" in (there.manifest(5)[1] or "")
@@ -83,7 +83,7 @@ def hurt(path: Path, damage: str) -> None:
 
 
 def test_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = folder(tmp_path)
+    there = directory(tmp_path)
     save(there, 5)
     monkeypatch.setattr(checkpoint, "FORMAT", 2)
     with pytest.raises(PersistenceError, match="step-00000005: format 1, and this sparkdl_comm reads 2"):
@@ -91,7 +91,7 @@ def test_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_directory_that_is_not_shared(tmp_path: Path) -> None:
-    there, elsewhere = folder(tmp_path / "a"), folder(tmp_path / "b")
+    there, elsewhere = directory(tmp_path / "a"), directory(tmp_path / "b")
     files = {**there.write(1, {"rank-0": {}}), **elsewhere.write(1, {"rank-1": {}})}
     with pytest.raises(PersistenceError, match=r"rank-1\.safetensors .*checkpointDir must be a directory that all"):
         there.complete(1, RUN, files, 2)
@@ -99,7 +99,7 @@ def test_a_directory_that_is_not_shared(tmp_path: Path) -> None:
 
 
 def test_what_another_gang_did_not_complete_is_deleted(tmp_path: Path) -> None:
-    old, new = folder(tmp_path, "a"), folder(tmp_path, "b")
+    old, new = directory(tmp_path, "a"), directory(tmp_path, "b")
     save(old, 2)
     save(old, 3)
     old.write(4, parts(4))
@@ -110,7 +110,7 @@ def test_what_another_gang_did_not_complete_is_deleted(tmp_path: Path) -> None:
 
 
 def test_the_gang_before_was_late(tmp_path: Path) -> None:
-    old, new = folder(tmp_path, "a"), folder(tmp_path, "b")
+    old, new = directory(tmp_path, "a"), directory(tmp_path, "b")
     files = new.write(3, parts(3))
     save(old, 3)
     new.complete(3, RUN, files, 2)
@@ -123,13 +123,13 @@ def test_the_gang_before_was_late(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PersistenceError, match=r"file.*checkpointDir"):
-        folder(tmp_path / "file").write(1, parts(1))
+        directory(tmp_path / "file").write(1, parts(1))
 
 
 def _write_for_ever(path: Path) -> None:
     step = 1
     while True:
-        save(folder(path), step)
+        save(directory(path), step)
         step += 1
 
 
@@ -137,7 +137,7 @@ def _write_for_ever(path: Path) -> None:
 def test_killed_while_it_writes(tmp_path: Path, delay: float) -> None:
     process = multiprocessing.get_context("forkserver").Process(target=_write_for_ever, args=(tmp_path,), daemon=True)
     process.start()
-    there, until = folder(tmp_path, "b"), time.monotonic() + 30
+    there, until = directory(tmp_path, "b"), time.monotonic() + 30
     while len(there.steps()) < 2 and time.monotonic() < until:
         time.sleep(0.001)
     time.sleep(delay)

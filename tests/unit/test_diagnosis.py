@@ -10,7 +10,7 @@ from torch import nn
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import InputError, ModelError
-from sparkdl_comm.ml.ingredients import class_labels
+from sparkdl_comm.ml.components import class_labels
 from sparkdl_comm.train.loop.diagnosis import ClassLabels, misfit
 
 LABEL, IMAGE = Field("labelCol", "y", "int64", ()), Field("featuresCol", "x")

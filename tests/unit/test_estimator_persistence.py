@@ -45,7 +45,7 @@ def test_round_trip(tmp_path: Path) -> None:
     assert TorchEstimator.load(str(tmp_path / "estimator")).getBatchSize() == 8
 
 
-def test_every_ingredient_is_kept(tmp_path: Path) -> None:
+def test_every_component_is_kept(tmp_path: Path) -> None:
     estimator = TorchEstimator()
     assert {"model", "loss", "optimizer"} <= set(estimator.ingredient_names())
     for name in estimator.ingredient_names():

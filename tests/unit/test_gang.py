@@ -9,7 +9,7 @@ import time
 import pytest
 
 from sparkdl_comm.errors import AuthenticationError, ConfError, DeadlineError, GangError, InputError, RankLostError
-from sparkdl_comm.gang import handshake
+from sparkdl_comm.gang import frames, handshake
 from sparkdl_comm.gang.gang import Gang
 from tests.unit.gang_helpers import (
     SECONDS,
@@ -26,14 +26,14 @@ from tests.unit.gang_helpers import (
 
 
 def visit(gang: Gang, hello: dict) -> dict:
-    """What rank 0 answers to a visitor who knows the secret."""
+    """What rank 0 answers to a peer that knows the secret."""
     deadline = time.monotonic() + SECONDS
     address = (gang.members[0].host, gang.members[0].port)
     with handshake.connect(address, SECRET, deadline) as sock:
-        handshake.send_frame(sock, hello, 4096, deadline)
-        answer = handshake.recv_frame(sock, 4096, deadline)
+        frames.send_frame(sock, hello, 4096, deadline)
+        answer = frames.recv_frame(sock, 4096, deadline)
         with pytest.raises(ConnectionError):  # and it hangs up
-            handshake.recv_exact(sock, 1, deadline)
+            frames.recv_exact(sock, 1, deadline)
     return answer
 
 
@@ -158,8 +158,8 @@ def test_strangers_do_not_disturb_or_delay():
     [
         ({"kind": "control", "rank": 1, "epoch": "app-1/0"}, "rank 1 is there already"),
         ({"kind": "control", "rank": 0, "epoch": "app-1/0"}, "rank 0 is there already"),
-        ({"kind": "control", "rank": 1, "epoch": "app-0/9"}, "this is gang epoch app-1/0, not app-0/9"),
-        ({"kind": "store", "rank": 1, "epoch": "app-0/9"}, "this is gang epoch app-1/0, not app-0/9"),
+        ({"kind": "control", "rank": 1, "epoch": "app-0/9"}, "this is gang attempt app-1/0, not app-0/9"),
+        ({"kind": "store", "rank": 1, "epoch": "app-0/9"}, "this is gang attempt app-1/0, not app-0/9"),
         ({"kind": "control", "rank": 2, "epoch": "app-1/0"}, "no rank 2 in a gang of 2"),
         ({"kind": "control", "rank": "1", "epoch": "app-1/0"}, "no rank '1'"),
         ({"kind": "coffee", "rank": 1, "epoch": "app-1/0"}, "no 'coffee' service"),
@@ -273,14 +273,14 @@ def test_serve_and_dial():
         done = threading.Event()
 
         def handler(sock: socket.socket, rank: int) -> None:
-            seen.append((rank, handshake.recv_frame(sock, 100, time.monotonic() + SECONDS)))
+            seen.append((rank, frames.recv_frame(sock, 100, time.monotonic() + SECONDS)))
             sock.close()
             done.set()
 
         gangs[1].serve("ring", handler)
         deadline = time.monotonic() + SECONDS
         with gangs[2].dial(1, "ring", deadline) as sock:
-            handshake.send_frame(sock, {"hi": 1}, 100, deadline)
+            frames.send_frame(sock, {"hi": 1}, 100, deadline)
             assert done.wait(SECONDS)
         assert seen == [(2, {"hi": 1})]
         gangs[1].close()

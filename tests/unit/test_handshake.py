@@ -8,8 +8,9 @@ import zlib
 import pytest
 
 from sparkdl_comm.errors import AuthenticationError, DeadlineError, GangError, InputError, ProtocolError
-from sparkdl_comm.gang import handshake
-from sparkdl_comm.gang.handshake import FrameBuffer, accept, connect, encode_frame, recv_frame, send_frame
+from sparkdl_comm.gang import frames, handshake
+from sparkdl_comm.gang.frames import FrameBuffer, encode_frame, recv_frame, send_frame
+from sparkdl_comm.gang.handshake import accept, connect
 
 SECRET = b"s" * 32
 
@@ -25,7 +26,7 @@ def listener():
 
 
 class Server:
-    """Accepts one visitor in a thread; `error` is what the handshake raised."""
+    """Accepts one connection in a thread; `error` is what the handshake raised."""
 
     def __init__(self, listener: socket.socket, secret: bytes = SECRET, seconds: float = 20.0) -> None:
         self.error: BaseException | None = None
@@ -162,7 +163,7 @@ def test_deadline_holds_against_a_peer_that_never_pauses():
             return 1
 
     with pytest.raises(DeadlineError, match="of 1000 bytes"):
-        handshake.recv_exact(Dripping(), 1000, 10.0, clock=lambda: float(next(ticks)))
+        frames.recv_exact(Dripping(), 1000, 10.0, clock=lambda: float(next(ticks)))
 
 
 def test_client_deadline_when_nobody_answers(listener):

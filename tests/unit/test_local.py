@@ -34,7 +34,7 @@ def run(function: Any) -> Any:
         world=spec.world,
         conf=conf,
         secret=spec.secret,
-        epoch_id=spec.epoch_id,
+        attempt_id=spec.attempt_id,
         host=HOST,
     )
     assert reports == ["", ""]

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 
 from sparkdl_comm.errors import ConfError, InputError
-from sparkdl_comm.ml.ingredients import model_like
+from sparkdl_comm.ml.components import model_like
 from sparkdl_comm.ml.model import TorchModel
 
 from ..nets import Double, Sum, TwoClasses

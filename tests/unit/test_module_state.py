@@ -12,7 +12,7 @@ from torch import nn
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.gang.tensors import describe
 from sparkdl_comm.job.trained import trained_module
-from sparkdl_comm.ml.ingredients import model_like
+from sparkdl_comm.ml.components import model_like
 from sparkdl_comm.ml.persistence import read_weights, write_weights
 from sparkdl_comm.space import module_state
 from sparkdl_comm.train.spec import Observation, Stopping

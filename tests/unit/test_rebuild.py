@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from sparkdl_comm.errors import PersistenceError
-from sparkdl_comm.ml.rebuild import importable, rebuild, recipe_of
+from sparkdl_comm.ml.rebuild import blueprint_of, importable, rebuild
 
 from ..nets import TwoClasses, make_two_classes
 
 
 def again(value: Any) -> Any:
     tensors: dict[str, torch.Tensor] = {}
-    return rebuild(json.loads(json.dumps(recipe_of(value, tensors, "it"))), tensors)
+    return rebuild(json.loads(json.dumps(blueprint_of(value, tensors, "it"))), tensors)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_can_be_imported() -> None:
 )
 def test_what_cannot_be_rebuilt_is_named(value: Any, message: str) -> None:
     with pytest.raises(PersistenceError, match=message):
-        recipe_of(value, {}, "it")
+        blueprint_of(value, {}, "it")
 
 
 @pytest.mark.parametrize(

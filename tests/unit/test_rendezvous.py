@@ -26,26 +26,28 @@ from sparkdl_comm.errors import (
     RankLostError,
     SparkdlCommError,
 )
-from sparkdl_comm.gang import handshake
+from sparkdl_comm.gang import frames, handshake
 from sparkdl_comm.job import rendezvous
 from sparkdl_comm.job.driver_listener import DriverListener
 from sparkdl_comm.job.task import RankTask
 from tests.unit.gang_helpers import SECONDS, SECRET, context, hangs_up, wait_for
 
-EPOCH = "e/0"
+ATTEMPT = "e/0"
 
 
 def listen(world: int, timeout: float = SECONDS) -> DriverListener:
-    return DriverListener("127.0.0.1", None, SECRET, print, epoch=EPOCH, world=world, timeout=timeout)
+    return DriverListener("127.0.0.1", None, SECRET, print, attempt=ATTEMPT, world=world, timeout=timeout)
 
 
 def connect(listener: DriverListener, secret: bytes = SECRET) -> socket.socket:
     return handshake.connect(listener.address, secret, time.monotonic() + SECONDS)
 
 
-def register(listener: DriverListener, rank, world: int, *, epoch: str = EPOCH, text: str | None = None) -> list[str]:
+def register(
+    listener: DriverListener, rank, world: int, *, attempt: str = ATTEMPT, text: str | None = None
+) -> list[str]:
     text = f"I am {rank}" if text is None else text
-    return rendezvous.register(connect(listener), rank, world, epoch, text, SECONDS)
+    return rendezvous.register(connect(listener), rank, world, attempt, text, SECONDS)
 
 
 def arrived(listener: DriverListener, count: int) -> bool:
@@ -74,8 +76,8 @@ class Ranks:
         return error
 
 
-def visitors() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "sparkdl-visitor"]
+def handshakes() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "sparkdl-handshake"]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -83,7 +85,7 @@ def test_they_come_in_any_order(order):
     with listen(3) as listener, Ranks(listener, 3, order) as ranks:
         for rank in range(3):
             assert ranks.of[rank].result(SECONDS) == ["I am 0", "I am 1", "I am 2"]
-        assert wait_for(lambda: not visitors())  # no connection is kept
+        assert wait_for(lambda: not handshakes())  # no connection is kept
 
 
 def test_nobody_is_told_before_the_last_has_come():
@@ -127,7 +129,7 @@ def test_those_who_do_not_come_are_named():
 def is_killed(address, world, pipe):
     sock = handshake.connect(address, SECRET, time.monotonic() + SECONDS)
     pipe.send(os.getpid())
-    rendezvous.register(sock, 1, world, EPOCH, "I am 1", SECONDS)
+    rendezvous.register(sock, 1, world, ATTEMPT, "I am 1", SECONDS)
 
 
 def test_a_rank_that_dies_while_it_waits():
@@ -153,21 +155,21 @@ def test_a_driver_that_gives_up():
         error = ranks.error(1)
     assert isinstance(error, GangError)
     assert "gave the run up before ranks 0, 2 of 3" in str(error)
-    assert wait_for(lambda: not visitors())
+    assert wait_for(lambda: not handshakes())
 
 
 def test_a_driver_that_says_nothing(monkeypatch):
     monkeypatch.setattr(rendezvous, "GRACE_SECONDS", 0.1)
     with listen(2) as listener, pytest.raises(DeadlineError):
-        rendezvous.register(connect(listener), 0, 2, EPOCH, "", 0.1)
+        rendezvous.register(connect(listener), 0, 2, ATTEMPT, "", 0.1)
 
 
 def test_strangers_and_ranks_of_old_attempts_stay_out():
     with listen(2) as listener, Ranks(listener, 2, [0]) as ranks:
         with pytest.raises(AuthenticationError):
             connect(listener, b"x" * 32)
-        with pytest.raises(GangError, match="turned rank 1 of gang epoch e/9 away"):
-            register(listener, 1, 2, epoch="e/9")
+        with pytest.raises(GangError, match="turned rank 1 of gang attempt e/9 away"):
+            register(listener, 1, 2, attempt="e/9")
         with socket.create_connection(listener.address) as silent, socket.create_connection(listener.address) as loud:
             loud.sendall(b"GET / HTTP/1.1\r\n\r\n")
             assert hangs_up(loud)
@@ -202,8 +204,8 @@ def test_a_registration_too_long_or_damaged_is_not_read(frame):
     with listen(2) as listener:
         with connect(listener) as sock:
             deadline = time.monotonic() + SECONDS
-            handshake.send_frame(sock, {"kind": rendezvous.KIND, "epoch": EPOCH, "rank": 0}, 4096, deadline)
-            handshake.send_all(sock, frame, deadline)
+            frames.send_frame(sock, {"kind": rendezvous.KIND, "epoch": ATTEMPT, "rank": 0}, 4096, deadline)
+            frames.send_all(sock, frame, deadline)
             assert hangs_up(sock)
         with Ranks(listener, 2, [0, 1]) as ranks:  # its place is free
             assert ranks.of[0].result(SECONDS) == ["I am 0", "I am 1"]
@@ -212,14 +214,14 @@ def test_a_registration_too_long_or_damaged_is_not_read(frame):
 def test_a_registration_that_is_none():
     with listen(1) as listener, connect(listener) as sock:
         deadline = time.monotonic() + SECONDS
-        handshake.send_frame(sock, {"kind": rendezvous.KIND, "epoch": EPOCH, "rank": 0}, 4096, deadline)
-        handshake.send_frame(sock, {"text": 1}, 4096, deadline)
-        assert handshake.recv_frame(sock, 1 << 20, deadline)["failure"]["error"] == ProtocolError.__name__
+        frames.send_frame(sock, {"kind": rendezvous.KIND, "epoch": ATTEMPT, "rank": 0}, 4096, deadline)
+        frames.send_frame(sock, {"text": 1}, 4096, deadline)
+        assert frames.recv_frame(sock, 1 << 20, deadline)["failure"]["error"] == ProtocolError.__name__
 
 
 def task_of(rank: int, world: int, address: tuple[str, int]) -> RankTask:
     conf = CommConf.from_mapping({}, timeout="20s", logs=False)
-    spec = SimpleNamespace(driver_address=address, secret=SECRET, epoch_id=EPOCH, conf=conf, world=world)
+    spec = SimpleNamespace(driver_address=address, secret=SECRET, attempt_id=ATTEMPT, conf=conf, world=world)
     infos = [SimpleNamespace(address="127.0.0.1:0")] * world
     return RankTask(spec, SimpleNamespace(partitionId=lambda: rank, getTaskInfos=lambda: infos))
 

@@ -63,7 +63,7 @@ def test_the_next_gang(caplog: pytest.LogCaptureFixture) -> None:
     checkpoints = Checkpoints("/there", 5, None, 2, resume=False, run="r")
     with caplog.at_level(logging.WARNING):
         assert restart.with_restarts(runs, spec(checkpoints=checkpoints), SPARK) == ("trained", 2)
-    assert len({run.epoch_id for run in runs.specs}) == len({run.secret for run in runs.specs}) == 3
+    assert len({run.attempt_id for run in runs.specs}) == len({run.secret for run in runs.specs}) == 3
     assert [run.checkpoints.resume for run in runs.specs] == [False, True, True]  # type: ignore[union-attr]
     assert "rank 1 was lost\nStarting again from the last checkpoint in /there (2 of 2, " in caplog.text
 

@@ -17,7 +17,7 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.train.checkpoint import saver
 from sparkdl_comm.train.checkpoint.restore import Restorer, check_same, describe
 from sparkdl_comm.train.checkpoint.saver import Cadence, Saver
-from sparkdl_comm.train.checkpoint.storage import Folder, LocalFolder
+from sparkdl_comm.train.checkpoint.storage import CheckpointStorage, LocalStorage
 from sparkdl_comm.train.loop.callbacks import Callback
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Checkpoints, Observation, Stopping, TrainSpec
@@ -220,14 +220,14 @@ class Unstorable(torch.optim.lr_scheduler.ConstantLR):
 
 def test_an_error_of_the_writer_ends_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error of the thread that writes comes out of the fit."""
-    create = LocalFolder.create
+    create = LocalStorage.create
 
-    def full(self: LocalFolder, name: str, write: Any) -> Any:
+    def full(self: LocalStorage, name: str, write: Any) -> Any:
         if name.startswith("step-"):
             raise PersistenceError("no space left (checkpointDir)")
         return create(self, name, write)
 
-    monkeypatch.setattr(LocalFolder, "create", full)
+    monkeypatch.setattr(LocalStorage, "create", full)
     with pytest.raises(PersistenceError, match="no space left"):
         Fit(tmp_path, Gathered, epochs=2)
 
@@ -246,7 +246,9 @@ def test_a_directory_that_is_not_shared_is_told_before_the_first_step(
 ) -> None:
     monkeypatch.setattr(TrainingLoop, "run", lambda self, tell: pytest.fail("a step was done"))
     monkeypatch.setattr(
-        Folder, "at", lambda directory, timeout: LocalFolder(Path(directory, threading.current_thread().name))
+        CheckpointStorage,
+        "at",
+        lambda directory, timeout: LocalStorage(Path(directory, threading.current_thread().name)),
     )
     with pytest.raises(PersistenceError, match=r"rank 0 does not see .*a directory that all executors share"):
         Fit(tmp_path, Gathered, epochs=2)
@@ -261,13 +263,13 @@ def at(step: int) -> Any:
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Writing waits for it to be set."""
-    go, create = threading.Event(), LocalFolder.create
+    go, create = threading.Event(), LocalStorage.create
 
-    def wait(self: LocalFolder, name: str, write: Any) -> Any:
+    def wait(self: LocalStorage, name: str, write: Any) -> Any:
         assert go.wait(SECONDS)
         return create(self, name, write)
 
-    monkeypatch.setattr(LocalFolder, "create", wait)
+    monkeypatch.setattr(LocalStorage, "create", wait)
     monkeypatch.setattr(saver, "snapshot", lambda loop, rank: {"rank-0": {}})
     return go
 
@@ -275,7 +277,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 def test_training_goes_on_while_one_is_written_and_waits_with_the_next(
     tmp_path: Path, slow_disk: threading.Event
 ) -> None:
-    with gang_of(1, epoch="e") as (gang,):
+    with gang_of(1, attempt="e") as (gang,):
         save = Saver(Checkpoints(str(tmp_path), 2, None, keep=2, resume=False, run="r"), {}, gang, SECONDS)
         for step in (1, 2, 3):
             save(at(step))
@@ -290,7 +292,7 @@ def test_training_goes_on_while_one_is_written_and_waits_with_the_next(
 
 
 def test_a_disk_that_hangs(tmp_path: Path, slow_disk: threading.Event) -> None:
-    with gang_of(1, epoch="e") as (gang,):
+    with gang_of(1, attempt="e") as (gang,):
         save = Saver(Checkpoints(str(tmp_path), 1, None, keep=2, resume=False, run="r"), {}, gang, 0.2)
         save(at(1))
         with pytest.raises(DeadlineError, match=r"within 0\.2 s: write less often .*spark\.sparkdl\.comm\.timeout"):

@@ -14,9 +14,9 @@ import torch.distributed as dist
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankFailedError, RankLostError
 from sparkdl_comm.gang.exchange import gather_tensors
 from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.gang.frames import send_frame
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.handshake import send_frame
-from sparkdl_comm.gang.key_value_store import MAX_VALUE, Table
+from sparkdl_comm.gang.key_value_store import MAX_VALUE, KeyValueStore
 from sparkdl_comm.gang.store import StoreService
 from tests.unit.gang_helpers import SECONDS, Crew, gang_of, hangs_up
 
@@ -172,9 +172,9 @@ def test_total_is_bounded(monkeypatch, gangs):
     ],
 )
 def test_malformed_requests_are_answered(request_):
-    table = Table(2)
-    table.answer({"op": "set", "keys": ["text"], "values": [b"xx"]})
-    assert table.answer(request_)["error"] == "ProtocolError"
+    store = KeyValueStore(2)
+    store.answer({"op": "set", "keys": ["text"], "values": [b"xx"]})
+    assert store.answer(request_)["error"] == "ProtocolError"
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -265,8 +265,8 @@ def test_all_gather_gives_every_rank_what_all_gave_in_the_same_turn(gangs):
         for thread, result in threads:
             thread.join(SECONDS)
             assert result == [given]
-    table = gangs[0]._store._table
-    assert (table._gatherings, table._total) == ({}, 0), "turns that are over are forgotten"
+    store = gangs[0]._store._key_values
+    assert (store._gatherings, store._total) == ({}, 0), "turns that are over are forgotten"
 
 
 def test_all_gather_takes_one_trip_and_leaves_nothing(gangs, monkeypatch):

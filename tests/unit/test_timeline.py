@@ -8,7 +8,7 @@ import pytest
 
 from sparkdl_comm.errors import InputError, PersistenceError
 from sparkdl_comm.report.timeline import Timeline
-from sparkdl_comm.space.cut import Batches
+from sparkdl_comm.space.layer_buckets import LayerBuckets
 from sparkdl_comm.strategies.trace import BatchTrace, Trace, offset, read_clocks
 
 
@@ -52,7 +52,7 @@ def test_batches_are_computed_one_after_another_but_for_the_waits() -> None:
     trace = Trace(limit=1, clock=clock)
     trace.iteration(1)
     batches = BatchTrace(trace)
-    cut = Batches([[1, 2], [3, 3], [4, 9]])
+    cut = LayerBuckets([[1, 2], [3, 3], [4, 9]])
     batches.done("forward batch", 1)  # no pass has begun
     batches.begin(cut)
     batches.done("forward batch", 0)
@@ -72,7 +72,7 @@ def test_a_batch_comes_from_its_first_byte_to_its_last() -> None:
     trace = Trace(limit=1)
     trace.iteration(1)
     blocks = [[1, 10.0, 12.0, 15.0, 100], [2, 11.0, 11.5, 14.0, 50]]
-    BatchTrace(trace).came("pull batch", Batches([[1, 1], [2, 4], [5, 5]]), 1, [blocks, []])
+    BatchTrace(trace).came("pull batch", LayerBuckets([[1, 1], [2, 4], [5, 5]]), 1, [blocks, []])
     (span,) = spans(trace)
     assert (span["begin"], span["end"], span["startup"], span["bytes"]) == (11.5, 15.0, 1.5, 150)
     assert (span["batch"], span["layers"], list(span["from"])) == (1, [2, 4], [1, 2])
@@ -80,9 +80,9 @@ def test_a_batch_comes_from_its_first_byte_to_its_last() -> None:
 
 def test_without_a_trace_nothing_happens() -> None:
     batches = BatchTrace(None)
-    batches.begin(Batches([[1, 1]]))
+    batches.begin(LayerBuckets([[1, 1]]))
     batches.done("forward batch", 1)
-    batches.came("pull batch", Batches([[1, 1]]), 0, [[[1, 0.0, 0.0, 0.0, 1]]])
+    batches.came("pull batch", LayerBuckets([[1, 1]]), 0, [[[1, 0.0, 0.0, 0.0, 1]]])
 
 
 def clocks(boot: str, sent: list[float], received: list[float]) -> dict[str, Any]:

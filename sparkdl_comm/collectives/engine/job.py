@@ -13,7 +13,7 @@ import torch
 from sparkdl_comm.collectives.engine.memory import Memory
 from sparkdl_comm.collectives.plan import Plan, Step, dependencies
 from sparkdl_comm.errors import DeadlineError, SparkdlCommError
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY
+from sparkdl_comm.gang.frames import TIMEOUT_KEY
 
 #: (peer, rail)
 Channel = tuple[int, int]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from sparkdl_comm.collectives.engine.job import Channel
 from sparkdl_comm.errors import DeadlineError
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, hang_up
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY, hang_up
 
 
 class Links:

@@ -28,7 +28,7 @@ from sparkdl_comm.collectives.engine.links import Links
 from sparkdl_comm.collectives.engine.rail import PATIENCE, Rail
 from sparkdl_comm.collectives.plan import Kind, Plan
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY, Clock
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 
 #: How often the thread wakes if nothing is under way.
 _IDLE_SECONDS = 60.0

@@ -87,17 +87,26 @@ class KeywordParams(Params):
         return difflib.get_close_matches(keyword, known, n=1, cutoff=0.0)[0]
 
     def _check_params(self) -> None:
-        """:class:`ConfError` naming Param, value and limit, if a value cannot be used. Groups extend it."""
+        """Checks the values of the Params. Groups extend it.
+
+        :raises ConfError: one cannot be used; names Param, value and limit.
+        """
 
     def _check_at_least(self, limit: int, *names: str) -> None:
-        """:class:`ConfError` if one of the Params is set to less than ``limit``."""
+        """Checks that none of the Params is set to less than ``limit``.
+
+        :raises ConfError: one is.
+        """
         for name in names:
             value = self.getOrDefault(name)
             if value is not None and value < limit:
                 raise ConfError(f"{name}={value}: must be at least {limit}")
 
     def _check_one_of(self, name: str, *choices: str) -> None:
-        """:class:`ConfError` if the Param is none of ``choices``."""
+        """Checks that the Param is one of ``choices``.
+
+        :raises ConfError: it is none of them.
+        """
         value = self.getOrDefault(name)
         if value not in choices:
             raise ConfError(f"{name}={value!r}: must be {', '.join(choices[:-1])} or {choices[-1]}")

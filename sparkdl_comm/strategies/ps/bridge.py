@@ -1,8 +1,8 @@
-"""The connection of a Python worker to its executor's JVM.
+"""The bridge: the connection of a Python worker to its executor's JVM, a Unix-domain socket.
 
-A Unix-domain socket. The first 32 bytes are the token; then come requests, and their answers back, each one frame: four bytes
-of length (big-endian) and a JSON object in UTF-8. Requests in POSTED get no answer; if one fails, the next other request is
-answered with that. The wire is pinned by tests/golden/bridge, which the Scala tests read too.
+The first 32 bytes are the token; then come requests, and their answers back, each one frame: four bytes of length
+(big-endian) and a JSON object in UTF-8. Requests in POSTED get no answer; if one fails, the next other request is answered
+with that. The wire is pinned by tests/golden/bridge, which the Scala tests read too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparkdl_comm.errors import (
 )
 
 PROTOCOL = 6
-#: What holds nothing in its answer, and is done many times in an iteration; PostedRequest on the executor's side.
+#: Requests that have no answer, as they are made many times in an iteration; PostedRequest on the executor's side.
 POSTED = frozenset({"cut", "publish", "prefetch", "push"})
 MAX_FRAME = 16 << 20
 ADVERTISEMENT = "sparkdl-bridge.json"
@@ -58,9 +58,8 @@ class Bridge:
     def of_this_executor(cls, timeout: float) -> Bridge:
         """Connects to the executor that runs this Python worker.
 
-        `timeout`: seconds that one request may take, on the executor's side.
-
-        Raises PluginError if the plugin is not loaded there.
+        :param timeout: seconds that one request may take, on the executor's side.
+        :raises PluginError: the plugin is not loaded there.
         """
         directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
         try:
@@ -86,7 +85,7 @@ class Bridge:
     def request(self, op: str, **fields: Any) -> dict[str, Any]:
         """The executor's answer.
 
-        Raises DeadlineError, RankLostError, PersistenceError, PluginError, ConfError or BridgeError, as the executor says.
+        :raises DeadlineError, RankLostError, PersistenceError, PluginError, ConfError, BridgeError: as the executor says.
         """
         self._deferred += encode_frame({"op": op, **fields})
         self._flush(op)

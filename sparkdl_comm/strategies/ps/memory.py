@@ -1,4 +1,4 @@
-"""What a rank of strategy ps and its executor's JVM both have in memory: parameters, gradients, the shard's exact values."""
+"""The memory that a rank of strategy ps shares with its executor's JVM: parameters, gradients, the shard's exact values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkdl_comm.strategies.ps.segment import SharedSegment
 
 
 class ParameterMemory:
-    """``layout``: the JVM's answer to `open`, in bytes, see SegmentMap.scala.
+    """The shared memory of one rank. ``layout``: the JVM's answer to ``open``, in bytes, see SegmentMap.scala.
 
     ``values`` and ``gradients``: flat, float32, of the whole model, on the host. A model on the CPU computes in them, one on
     a GPU is copied from and to them.
@@ -55,8 +55,8 @@ class ParameterMemory:
             owned.append((start, exact))
         return Shard(self._model, owned, self.gradients, make_optimizer)
 
-    def turn(self, version: int) -> None:
-        """The model computes with ``version`` from now on, if versions lie apart."""
+    def use(self, version: int) -> None:
+        """Has the model compute with ``version`` from now on, if versions have memory of their own."""
         if len(self._versions) > 1:
             self._model.move(self._versions[version % 2])
 

@@ -14,8 +14,8 @@ Steps of an iteration, in the executor's JVM but for the optimizer (spec: iBatch
 Where layers travel in batches, steps 4 to 6 and the next pull do not wait for the end of backward: those of the last layers
 go on while the gradients of the first ones are still computed. That takes memory for two versions of the parameters.
 
-What a server has of a batch, or a rank for a server, is one block. Those up to 64 KiB need no fetch: they travel inside of the
-notice that they are there.
+What a server has of a batch, or a rank for a server, is one block. Those up to 64 KiB need no fetch: they travel inside
+of the notice that they are there.
 
 Parameters and gradients of a CPU rank are views of memory that the JVM serves and fetches in place. A GPU rank computes on
 its device and copies through that memory, pinned; its gradients travel after backward.
@@ -24,7 +24,6 @@ its device and copies through that memory, pinned; its gradients travel after ba
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -33,111 +32,98 @@ import torch
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
-from sparkdl_comm.space.cut import Countdown
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.gate import ParameterGate, can_gate
+from sparkdl_comm.space.layer_buckets import Countdown
 from sparkdl_comm.strategies.base import Strategy, register
-from sparkdl_comm.strategies.ps.batching import Batching, policies
-from sparkdl_comm.strategies.ps.bridge import PROTOCOL, Bridge
+from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets, policies
 from sparkdl_comm.strategies.ps.memory import ParameterMemory
+from sparkdl_comm.strategies.ps.pulls import ParameterPulls
+from sparkdl_comm.strategies.ps.session import Session
 from sparkdl_comm.strategies.trace import BatchTrace
 
 
 class ParameterServer(Strategy):
+    """One rank of strategy ps, and the server of one shard; see the module for the steps of an iteration."""
+
     needs_plugin = True
     sharded = True
     cuts_tensors = True
 
-    _bridge: Bridge | None = None
+    _session: Session | None = None
     _memory: ParameterMemory | None = None
 
-    def advertise(self, epoch_id: str, rank: int) -> dict[str, Any]:
-        self._bridge = Bridge.of_this_executor(self.conf.timeout)
+    def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:
+        self._session = Session(self.conf.timeout)
         # 62 bits: a job id is a positive long for the JVM, far from the ids that Spark gives to its broadcasts.
-        job = int(epoch_id, 16) >> 2 | 1 << 61
-        answer = self._bridge.request("hello", protocol=PROTOCOL, job=job, rank=rank)
-        del answer["ok"]
-        return answer
+        return self._session.hello(int(attempt_id, 16) >> 2 | 1 << 61, rank)
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         self._gang, self._model = gang, model
         self._on_gpu = next(model.module.parameters()).device.type == "cuda"
         policy = policies(self.conf)
         self._cuts_pushes = policy["push"] != "whole"
-        batched = "whole" not in policy.values()
-        self._ahead = batched and not self._on_gpu and not make_optimizer.judges_gradients
-        answer = self._request(
-            "open",
-            peers=[member.payload["strategy"] for member in gang.members],
-            layers=[layer.count for layer in model.layers],
+        bucketed = "whole" not in policy.values()
+        self._ahead = bucketed and not self._on_gpu and not make_optimizer.judges_gradients
+        layout = self._jvm.open(
+            [member.payload["strategy"] for member in gang.members],
+            [layer.count for layer in model.layers],
             wire=self.conf.ps_wire,
             ahead=self._ahead,
             timeout=self.conf.timeout,
         )
-        self._memory = memory = ParameterMemory(answer, model)
-        planner = functools.partial(self._request, "plan")
-        self._batching = Batching(self.conf, model, gang, planner, ahead=self._ahead, fetch_above=answer["fetch_above"])
-        self._pulls, self._pushes = self._batching.pulls, self._batching.pushes
-        self._next_pushes = self._pushes
+        self._memory = memory = ParameterMemory(layout, model)
+        self._buckets = AdaptiveBuckets(
+            self.conf, model, gang, self._jvm.plan, ahead=self._ahead, inline_threshold=layout["fetch_above"]
+        )
+        self._pushes = self._next_pushes = self._buckets.pushes
         try:
-            self._request("attach", path=memory.path, pull=self._pulls.pairs, push=self._pushes.pairs)
+            self._jvm.attach(memory.path, self._buckets.pulls, self._pushes)
         finally:
             memory.detach()
         memory.bind()
         self._shard = memory.shard(make_optimizer)
         self.optimizer = self._shard.optimizer
-        self._gate = ParameterGate(model, self._need, self._open) if can_gate(model.module) else None
-        # A GPU computes behind the host's back: what needs a profile stays at one batch.
-        self._profiler = None if self._on_gpu else self._batching.profiler
-        self._batch_trace = BatchTrace(self.trace)
-        self._begin_version(0)
-        self._wanted = 0
+        # A GPU computes behind the host's back: what needs a profile stays at one bucket.
+        self._profiler = None if self._on_gpu else self._buckets.profiler
+        self._bucket_trace = BatchTrace(self.trace)
+        self._pulls = ParameterPulls(
+            self._jvm,
+            model,
+            memory,
+            self._buckets.pulls,
+            on_gpu=self._on_gpu,
+            profiler=self._profiler,
+            watch=self.watch,
+            trace=self._bucket_trace,
+        )
         # All ranks begin with the same values (the gang compared fingerprints), unless the wire rounds them.
-        self._pulled = len(self._pulls)
-        if self.conf.ps_wire != "fp32":
-            self._pulled = 0
-            self._prefetch(0)
-            self._publish(0, range(len(self._pulls)))
+        rounded = self.conf.ps_wire != "fp32"
+        self._begin_version(0, here=not rounded)
+        if rounded:
+            self._pulls.prefetch(0)
+            self._publish(0, range(len(self._pulls.buckets)))
 
     def begin_step(self) -> None:
-        self._batch_trace.between = False
+        self._bucket_trace.between = False
         self._pushed = [False] * len(self._pushes)
         self._collected = 0
         self._unpublished: Countdown | None = None
-        self._used: set[int] = set()
-        self._measuring = self._profiler is not None
         if self._profiler is not None:
             self._profiler.iteration()
-        if self._gate is None or len(self._pulls) == 1:
-            self.before_forward()
+        self._pulls.begin_step()
 
     def before_forward(self) -> None:
-        if not self._all_pulled():
-            self._pull(len(self._pulls) - 1)
+        self._pulls.wait()
 
-    @contextlib.contextmanager
-    def forward(self) -> Iterator[None]:
-        self._batch_trace.begin(self._pulls)
-        if self._gate is None or self._open():
-            yield
-            self._batch_trace.done("forward batch", len(self._pulls))
-            return
-        if self._profiler is not None:
-            self._profiler.forward.begin()
-        with self._gate:
-            yield
-        if self._profiler is not None:
-            self._profiler.forward.end()
-            self._measuring = False  # a step's other passes do not wait for parameters
-        self._batch_trace.done("forward batch", len(self._pulls))
-        self.before_forward()
+    def forward(self) -> contextlib.AbstractContextManager[Any]:
+        return self._pulls.forward()
 
     @contextlib.contextmanager
     def backward(self, last: bool) -> Iterator[None]:
-        self._batch_trace.begin(self._pushes)
+        self._bucket_trace.begin(self._pushes)
         if not last or self._on_gpu or (len(self._pushes) == 1 and self._profiler is None):
             yield
-            self._batch_trace.done("backward batch", len(self._pushes))
+            self._bucket_trace.done("backward batch", len(self._pushes))
             return
         self._ready: set[int] = set()
         self._awaited = Countdown(self._pushes, self._model.layer_of_each)
@@ -148,22 +134,21 @@ class ParameterServer(Strategy):
             yield
         finally:
             self._model.on_gradient = None
-        self._batch_trace.done("backward batch", len(self._pushes))
+        self._bucket_trace.done("backward batch", len(self._pushes))
         if self._profiler is not None:
             self._profiler.backward.end()
 
     def after_backward(self) -> None:
-        self.before_forward()  # a rank without rows in this step had no forward
+        self._pulls.wait()  # a rank without rows in this step had no forward
         if self._on_gpu:
             with self.watch.phase("push"):
                 self._shared.gradients.copy_(self._model.gradients)
-        for batch, pushed in enumerate(self._pushed):
+        for bucket, pushed in enumerate(self._pushed):
             if not pushed:
-                self._push(batch)
-        if self._batching.due(self._version + 1):
+                self._push(bucket)
+        if self._buckets.due(self._version + 1):
             self._replan()
-        if self._wanted == self._version:
-            self._prefetch(self._version + 1)
+        self._pulls.prefetch(self._version + 1)
         if len(self._pushes) == 1 or not self._shard.in_parts:
             self._collect_all()
 
@@ -174,108 +159,69 @@ class ParameterServer(Strategy):
     def update(self, apply: bool = True) -> None:
         with self.watch.phase("update"):
             if self._unpublished is None and self._collected == len(self._pushes):
-                self._batch_trace.begin(self._pushes)
+                self._bucket_trace.begin(self._pushes)
                 if apply:
                     self._shard.step()
-                self._batch_trace.done("update batch", len(self._pushes))
-                self._publish(self._version + 1, range(len(self._pulls)))
+                self._bucket_trace.done("update batch", len(self._pushes))
+                self._publish(self._version + 1, range(len(self._pulls.buckets)))
             while self._collected < len(self._pushes):
                 self._update_next(apply)
         self._begin_version(self._version + 1)
-        self._pulled = 0
         self._pushes = self._next_pushes
-        self._shared.turn(self._version)
-        self._batch_trace.between = True
+        self._shared.use(self._version)
+        self._bucket_trace.between = True
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return self._shard.owned
 
     def details(self) -> dict[str, Any]:
-        return {"batching": self._batching.report()}
+        return {"batching": self._buckets.report()}
 
     def finish(self) -> None:
-        self.before_forward()
+        self._pulls.wait()
         # The others may still be fetching this rank's last blocks.
         store = self._gang.store("ps")
         if store.add("finished", 1) == self._gang.world:
             store.set("all finished", b"1")
         store.wait(["all finished"])
-        self._request("close")
+        self._jvm.end()
 
     def abort(self) -> None:
-        if self._bridge is not None:
-            self._bridge.abort()
+        if self._session is not None:
+            self._session.abort()
 
     def close(self) -> None:
-        if self._bridge is not None:
-            # After a failure this ends the session in the JVM, which retires its blocks and unmaps the segment.
-            self._bridge.close()
-            self._bridge = None
+        if self._session is not None:
+            self._session.close()
+            self._session = None
         if self._memory is not None:
             self._memory.close()
             self._memory = None
+
+    @property
+    def _jvm(self) -> Session:
+        assert self._session is not None, "advertise comes first"
+        return self._session
 
     @property
     def _shared(self) -> ParameterMemory:
         assert self._memory is not None, "join comes first"
         return self._memory
 
-    def _begin_version(self, version: int) -> None:
+    def _begin_version(self, version: int, here: bool = False) -> None:
+        """``here``: its parameters need not come."""
         self._version = version
-        #: Whether the next version may be made, and pulled, while this one is computed with: not if its batches are others.
-        self._early = self._ahead and self._shard.in_parts and not self._batching.due(version + 1)
+        #: Whether the next version may be made, and pulled, while this one is computed with: not if its buckets are others.
+        self._early = self._ahead and self._shard.in_parts and not self._buckets.due(version + 1)
+        self._pulls.begin_version(version, early=self._early, here=here)
 
     def _replan(self) -> None:
-        """The next step's batches may be others; this step's gradients still travel in those they have."""
+        """The next step's buckets may be others; this step's gradients still travel in those they have."""
         with self.watch.phase("push"):
-            planned = self._batching.replan()
+            planned = self._buckets.replan()
         if planned is not None:
-            self._pulls, self._next_pushes = planned
-            self._defer("cut", pull=self._pulls.pairs, push=self._next_pushes.pairs)
-
-    def _prefetch(self, version: int) -> None:
-        """Parameters of `version` may arrive from now on."""
-        self._defer("prefetch", version=version)
-        self._wanted = version
-
-    def _all_pulled(self) -> bool:
-        return self._pulled == len(self._pulls)
-
-    def _open(self) -> bool:
-        """Whether nobody has to know any more which layer forward uses."""
-        return self._all_pulled() and not self._measuring
-
-    def _need(self, layer: int) -> None:
-        """Forward is about to use this layer."""
-        if layer in self._used:
-            return
-        self._used.add(layer)
-        if self._profiler is not None:
-            self._profiler.forward.stop()
-        if self._pulls.of[layer] >= self._pulled:
-            self._pull(self._pulls.of[layer])
-        if self._profiler is not None:
-            self._profiler.forward.at(layer)
-
-    def _pull(self, batch: int) -> None:
-        """Waits for the parameters up to those of `batch`."""
-        self._batch_trace.done("forward batch", self._pulled)
-        with self.watch.phase("pull"):
-            answer = self._request("pull", version=self._version, batch=batch)
-            if self._on_gpu:
-                for layers in self._pulls.layers[self._pulled : batch + 1]:
-                    stretch = self._model.stretch(layers)
-                    self._model.values[stretch].copy_(self._shared.values[stretch], non_blocking=True)
-        self._batch_trace.came("pull batch", self._pulls, self._pulled, answer["batches"])
-        self._batch_trace.go_on()
-        self._pulled = batch + 1
-        self.watch.bytes["pull"] += answer["bytes"]
-        if self._profiler is not None:
-            self._profiler.pulls.add(answer["batches"])
-            if self._all_pulled():
-                self._profiler.pulls.end()
-        if self._all_pulled() and self._early:
-            self._prefetch(self._version + 1)
+            self._pulls.buckets, self._next_pushes = planned
+            self._jvm.change_buckets(self._pulls.buckets, self._next_pushes)
 
     def _on_gradient(self, number: int) -> None:
         """Backward has made the gradient of a parameter."""
@@ -286,7 +232,7 @@ class ParameterServer(Strategy):
             self._ready.add(number)
             complete = self._awaited.arrived(layer)
             if complete is not None:
-                self._batch_trace.done("backward batch", complete + 1)
+                self._bucket_trace.done("backward batch", complete + 1)
                 self._push(complete)
             if self._early:
                 self._update_what_is_summed()
@@ -297,19 +243,19 @@ class ParameterServer(Strategy):
                 " use_reentrant=False to torch.utils.checkpoint, or set spark.sparkdl.comm.ps.pushBatching=whole"
             )
 
-    def _push(self, batch: int) -> None:
-        self._post("push", version=self._version, batch=batch)
-        self._pushed[batch] = True
+    def _push(self, bucket: int) -> None:
+        self._jvm.push(self._version, bucket)
+        self._pushed[bucket] = True
 
     def _collect_all(self) -> None:
         while self._collected < len(self._pushes):
             self._collect()
 
     def _collect(self) -> None:
-        """Waits for the sum of the next batch's gradients."""
+        """Waits for the sum of the next bucket's gradients."""
         with self.watch.phase("push"):
-            answer = self._request("collect", version=self._version, batch=self._collected)
-        self._batch_trace.collected(self._pushes, self._collected, answer)
+            answer = self._jvm.collect(self._version, self._collected)
+        self._bucket_trace.collected(self._pushes, self._collected, answer)
         self._collected += 1
         self.watch.seconds["push"] -= answer["aggregate_seconds"]
         self.watch.seconds["aggregate"] += answer["aggregate_seconds"]
@@ -319,9 +265,9 @@ class ParameterServer(Strategy):
             if self._collected == len(self._pushes):
                 self._profiler.pushes.end()
 
-    def _publish(self, version: int, batches: Iterable[int]) -> None:
-        for batch in batches:
-            self._post("publish", version=version, batch=batch)
+    def _publish(self, version: int, buckets: Iterable[int]) -> None:
+        for bucket in buckets:
+            self._jvm.publish(version, bucket)
 
     def _update_what_is_summed(self) -> None:
         """In the backward pass: does not wait."""
@@ -335,29 +281,17 @@ class ParameterServer(Strategy):
             self._profiler.backward.skip()
 
     def _update_next(self, apply: bool) -> None:
-        """The optimizer's step on the next batch of gradients as soon as its sum is there; a batch of parameters is
+        """The optimizer's step on the next bucket of gradients as soon as its sum is there; a bucket of parameters is
         published as soon as all its layers are updated."""
         if self._unpublished is None:
-            self._unpublished = Countdown(self._pulls, range(len(self._model.layers)))
+            self._unpublished = Countdown(self._pulls.buckets, range(len(self._model.layers)))
         layers = self._pushes.layers[self._collected]
         self._collect()
-        with self._batch_trace.one("update batch", self._pushes, self._collected - 1):
+        with self._bucket_trace.one("update batch", self._pushes, self._collected - 1):
             if apply:
                 self._shard.step_layers(layers)
         complete = [self._unpublished.arrived(layer) for layer in layers]
-        self._publish(self._version + 1, sorted(batch for batch in complete if batch is not None))
-
-    def _post(self, op: str, **fields: Any) -> None:
-        assert self._bridge is not None, "advertise comes first"
-        self._bridge.post(op, **fields)
-
-    def _defer(self, op: str, **fields: Any) -> None:
-        assert self._bridge is not None, "advertise comes first"
-        self._bridge.defer(op, **fields)
-
-    def _request(self, op: str, **fields: Any) -> dict[str, Any]:
-        assert self._bridge is not None, "advertise comes first"
-        return self._bridge.request(op, **fields)
+        self._publish(self._version + 1, sorted(bucket for bucket in complete if bucket is not None))
 
 
 register("ps")(lambda conf: ParameterServer)

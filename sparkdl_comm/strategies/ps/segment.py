@@ -14,7 +14,8 @@ _NUMBER = struct.Struct("=q")
 
 
 class SharedSegment:
-    """`size` bytes of zeros, mapped here and, while :attr:`path` is open, mappable by a process of the same user.
+    """Shared memory: ``size`` bytes of zeros, mapped here and, while :attr:`path` is open, mappable by a process of the same
+    user.
 
     It has no name in any file system (memfd_create), so nothing can be left behind: the kernel frees it when the last
     mapping goes, whichever process dies in whatever way. It is not bound by the size of /dev/shm either.
@@ -44,13 +45,13 @@ class SharedSegment:
             self._fd = None
 
     def floats(self, offset: int, count: int) -> torch.Tensor:
-        """A float32 view of `count` elements at byte `offset`. It keeps the mapping alive."""
+        """A float32 view of ``count`` elements at byte ``offset``. It keeps the mapping alive."""
         if count == 0:
             return torch.empty(0)
         return torch.frombuffer(self._memory, dtype=torch.float32, count=count, offset=offset)
 
     def number(self, offset: int) -> int:
-        """The 64-bit integer at byte `offset`, as the other side wrote it last."""
+        """The 64-bit integer at byte ``offset``, as the other side wrote it last."""
         return int(_NUMBER.unpack_from(self._memory, offset)[0])
 
     def pin(self) -> None:

@@ -1,3 +1,3 @@
 """Checkpoints of the training: ``saver.py`` decides when and what, ``restore.py`` goes on from one,
-``checkpoint_folder.py`` is their layout on disk, ``storage.py`` the directory itself, local or Hadoop's.
+``checkpoint_directory.py`` is their layout, ``storage.py`` puts files into the directory, a local one or Hadoop's.
 """

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: which one, whether it fits this run, and what each rank takes from it.
+"""Goes on from a checkpoint: finds the newest whole one, checks that it fits this run, and gives each rank its part.
 
 1. Rank 0 lists the checkpoints. From the newest on, every rank checks the files that it needs; the first of which nobody
    misses any is taken.
@@ -19,8 +19,8 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.tensors import raw
 from sparkdl_comm.gang.values import unpack
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.train.checkpoint.checkpoint_folder import CheckpointFolder, check_unused
-from sparkdl_comm.train.checkpoint.storage import Folder
+from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, check_unused
+from sparkdl_comm.train.checkpoint.storage import CheckpointStorage
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Checkpoints, TrainSpec
 
@@ -37,16 +37,19 @@ _SETTINGS = {
 
 
 class Restorer:
-    """One rank's. The methods are called in the order in which they stand here, on all ranks; the last two only if there
-    is a checkpoint."""
+    """Finds the checkpoint that training goes on from, and loads one rank's part of it.
+
+    The methods are called in the order in which they stand here, on all ranks; :meth:`load_parameters` and :meth:`load_state`
+    only if there is a checkpoint.
+    """
 
     def __init__(
         self, checkpoints: Checkpoints, run: dict[str, Any], gang: Gang, sharded: bool, timeout: float
     ) -> None:
         """``run``: see :func:`describe`. ``sharded``: whether each rank wrote the optimizer's state of its own part."""
         self._checkpoints, self._gang, self._timeout = checkpoints, gang, timeout
-        self._files = Folder.at(checkpoints.directory, timeout)
-        self._folder = CheckpointFolder(self._files, gang.epoch)
+        self._storage = CheckpointStorage.at(checkpoints.directory, timeout)
+        self._directory = CheckpointDirectory(self._storage, gang.attempt)
         writers = range(gang.world) if sharded else (0,)
         self._parameters = [f"parameters-{rank}" for rank in writers]
         self._optimizer = f"optimizer-{gang.rank if sharded else 0}"
@@ -59,12 +62,13 @@ class Restorer:
     def find(self, warn: Callable[[str], object]) -> None:
         """Sets :attr:`step`, and deletes what is of no use any more. ``warn``, on rank 0: about what is skipped.
 
-        Raises ConfError: there are checkpoints, and ``resume`` is not set; the run is another. InputError, ModelError: the
-        rows or the model are. PersistenceError: none of the checkpoints is whole; or the directory cannot be read, or
-        not be written, or is not the same for all ranks.
+        :raises ConfError: there are checkpoints, and ``resume`` is not set; or the run is another.
+        :raises InputError, ModelError: the rows or the model are others.
+        :raises PersistenceError: none of the checkpoints is whole; or the directory cannot be read, or not be written, or
+            is not the same for all ranks.
         """
         rank, directory = self._gang.rank, self._checkpoints.directory
-        steps = self._gather(self._folder.steps() if rank == 0 else None)[0]
+        steps = self._gather(self._directory.steps() if rank == 0 else None)[0]
         check_unused(directory, steps, self._checkpoints.resume)
         for step in steps:
             manifest, fault = self._look(step)
@@ -79,45 +83,45 @@ class Restorer:
                 f"checkpointDir={directory}: none of the checkpoints of steps {steps} is whole; to begin anew, delete them"
             )
         if rank == 0:
-            self._folder.clean(self.step)
+            self._directory.clean(self.step)
         self._try_writing()
 
     def load_parameters(self, model: FlatModel) -> None:
-        """Into the module, before it is bound."""
+        """Loads the values into the module, before it is bound."""
         for part in self._parameters:
-            for start, values in self._folder.read(self.step, part).items():
+            for start, values in self._directory.read(self.step, part).items():
                 model.load(int(start), values)
 
     def load_state(self, loop: TrainingLoop) -> None:
-        """Of optimizer and loop, before it runs."""
-        loop.strategy.load_optimizer_state(unpack(self._folder.read(self.step, self._optimizer)))
-        own, common = (unpack(self._folder.read(self.step, part)) for part in (self._own, "common"))
+        """Loads the state of optimizer and loop, before the loop runs."""
+        loop.strategy.load_optimizer_state(unpack(self._directory.read(self.step, self._optimizer)))
+        own, common = (unpack(self._directory.read(self.step, part)) for part in (self._own, "common"))
         loop.load_state({"own": own, "common": common})
 
     def close(self) -> None:
-        self._files.close()
+        self._storage.close()
 
     def _try_writing(self) -> None:
         """Each rank a file, which rank 0 sees: PersistenceError now, where it would come with the first checkpoint."""
-        mine = self._folder.probe(self._gang.rank)
+        mine = self._directory.probe(self._gang.rank)
         try:
             names = self._gather(mine)
             if self._gang.rank == 0:
-                self._folder.check_shared(names)
+                self._directory.check_shared(names)
             self._gather(None)  # rank 0 has seen them
         finally:
-            self._folder.delete(mine)
+            self._directory.delete(mine)
 
     def _gather(self, value: Any) -> list[Any]:
         return gather_json(self._gang, value, self._timeout)
 
     def _look(self, step: int) -> tuple[dict[str, Any], str | None]:
         """The manifest, and what is wrong with the checkpoint as far as this rank needs it."""
-        manifest, fault = self._folder.manifest(step)
+        manifest, fault = self._directory.manifest(step)
         if fault is None:
             check_same(self.run, manifest["run"], step)
             parts = [*self._parameters, self._optimizer, self._own, "common"]
-            fault = self._folder.damage(step, manifest, parts)
+            fault = self._directory.damage(step, manifest, parts)
         return manifest, fault
 
 
@@ -155,7 +159,10 @@ def _name(factory: Any) -> str | None:
 
 
 def check_same(here: Mapping[str, Any], there: Mapping[str, Any], step: int) -> None:
-    """Raises ConfError, ModelError or InputError if the run ``here`` cannot go on from a checkpoint of the run ``there``."""
+    """Checks that the run ``here`` can go on from a checkpoint of the run ``there``.
+
+    :raises ConfError, ModelError, InputError: its settings, its model or its rows are others.
+    """
     at = f"the checkpoint of step {step}"
     for name, param in _SETTINGS.items():
         if here[name] != there[name]:

@@ -24,10 +24,10 @@ import torch
 from sparkdl_comm.errors import DeadlineError, InputError, PersistenceError
 from sparkdl_comm.gang import values
 from sparkdl_comm.gang.exchange import gather_json
+from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.handshake import TIMEOUT_KEY
-from sparkdl_comm.train.checkpoint.checkpoint_folder import CheckpointFolder, Tensors
-from sparkdl_comm.train.checkpoint.storage import Folder
+from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, Tensors
+from sparkdl_comm.train.checkpoint.storage import CheckpointStorage
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Checkpoints
 
@@ -36,8 +36,9 @@ _ABANDON_SECONDS = 2.0
 
 
 class Cadence:
-    """After which steps: every ``steps``, and the first one that ends ``seconds`` after the last checkpoint by the clock of
-    rank 0. For that ranks talk, not after every step, but whenever about half of the time left has passed."""
+    """Decides after which steps there is a checkpoint: every ``steps``, and the first that ends ``seconds`` after the last
+    checkpoint by the clock of rank 0. For that the ranks talk, not after every step, but whenever about half of the time left
+    has passed."""
 
     def __init__(
         self, steps: int | None, seconds: float | None, gang: Gang, timeout: float, clock: Callable[[], float]
@@ -60,7 +61,7 @@ class Cadence:
         return due
 
     def _steps_away(self, seconds: float) -> int:
-        """How many steps not to look for; 0: it is due."""
+        """For how many steps nobody needs to look; 0: a checkpoint is due."""
         passed = self._clock() - self._last
         if passed >= seconds:
             return 0
@@ -68,7 +69,7 @@ class Cadence:
 
 
 class Saver:
-    """One rank's; to be called after every step, and to be closed. Not thread-safe."""
+    """Writes one rank's part of the checkpoints. Call it after every step, and close it at the end. Not thread-safe."""
 
     def __init__(self, checkpoints: Checkpoints, run: dict[str, Any], gang: Gang, timeout: float) -> None:
         """``run``: what the manifest says of the run."""
@@ -76,13 +77,18 @@ class Saver:
         self._cadence = Cadence(checkpoints.every_steps, checkpoints.every_seconds, gang, timeout, time.monotonic)
         self._store = gang.store("checkpoint")
         self._store.set_timeout(datetime.timedelta(seconds=timeout))
-        self._folder = Folder.at(checkpoints.directory, timeout)
+        self._storage = CheckpointStorage.at(checkpoints.directory, timeout)
         self._thread = ThreadPoolExecutor(1, "sparkdl-checkpoint")
         self._writing: Future[None] | None = None
 
     def __call__(self, loop: TrainingLoop) -> None:
-        """Raises PersistenceError, and what the gang raises, also from the last write; DeadlineError if that did not end;
-        NonFiniteLossError rather than put a checkpoint in a good one's place from which nobody can go on."""
+        """Writes a checkpoint if one is due.
+
+        :raises PersistenceError: it cannot be written; also of the last one.
+        :raises DeadlineError: the last one did not end.
+        :raises NonFiniteLossError: rather than put a checkpoint in a good one's place from which nobody can go on.
+        :raises GangError: the gang has failed.
+        """
         if self._writing is not None and self._writing.done():
             self.wait()
         if self._cadence.due(loop.progress.step):
@@ -91,7 +97,7 @@ class Saver:
             self._writing = self._thread.submit(self._write, loop.progress.step, parts)
 
     def wait(self) -> None:
-        """Returns when the last checkpoint is complete, as far as this rank is concerned. Raises as a call does."""
+        """Returns when the last checkpoint is complete, as far as this rank is concerned. Errors are those of a call."""
         if self._writing is None:
             return
         if not wait_for([self._writing], self._timeout).done:
@@ -105,20 +111,20 @@ class Saver:
     def close(self) -> None:
         """After success nothing is being written any more; after a failure it is abandoned."""
         if self._writing is not None:
-            self._folder.abort()
+            self._storage.abort()
             wait_for([self._writing], _ABANDON_SECONDS)
         self._thread.shutdown(wait=False, cancel_futures=True)
-        self._folder.close()
+        self._storage.close()
 
     def _write(self, step: int, parts: dict[str, Tensors]) -> None:
         gang = self._gang
-        folder = CheckpointFolder(self._folder, gang.epoch)
-        self._store.set(f"{step}/{gang.rank}", json.dumps(folder.write(step, parts)))
+        directory = CheckpointDirectory(self._storage, gang.attempt)
+        self._store.set(f"{step}/{gang.rank}", json.dumps(directory.write(step, parts)))
         if gang.rank != 0:
             return
         told = self._store.multi_get([f"{step}/{rank}" for rank in range(gang.world)])
         files = {name: sums for rank in told for name, sums in json.loads(rank).items()}
-        folder.complete(step, self._run, files, self._checkpoints.keep)
+        directory.complete(step, self._run, files, self._checkpoints.keep)
         for rank in range(gang.world):
             self._store.delete_key(f"{step}/{rank}")
 

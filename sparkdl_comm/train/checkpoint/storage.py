@@ -1,4 +1,5 @@
-"""A directory that driver and executors share: a local path on one host or a shared mount, or whatever Hadoop reaches."""
+"""Checkpoint storage: files in a directory that all ranks share, on one host, on a shared mount, or wherever Hadoop
+reaches."""
 
 from __future__ import annotations
 
@@ -18,22 +19,25 @@ from sparkdl_comm.strategies.ps.files import ExecutorFiles
 _CHUNK = 1 << 20
 
 
-class Folder(ABC):
-    """Names are relative to the directory, ``/`` between their parts. Raises PersistenceError, with the path."""
+class CheckpointStorage(ABC):
+    """A backend for the files of checkpoints. Names are relative to the directory, with ``/`` between their parts.
+
+    All methods raise PersistenceError, with the path.
+    """
 
     @classmethod
-    def at(cls, directory: str, timeout: float) -> Folder:
+    def at(cls, directory: str, timeout: float) -> CheckpointStorage:
         """``directory``: an absolute local path; else a URI for Hadoop, through the executor of this worker, which needs the
         plugin. ``timeout``: seconds that one remote operation may take."""
-        return LocalFolder(Path(directory)) if directory.startswith("/") else HadoopFolder(directory, timeout)
+        return LocalStorage(Path(directory)) if directory.startswith("/") else HadoopStorage(directory, timeout)
 
     @abstractmethod
     def names(self, directory: str = "") -> list[str]:
-        """What is in it; nothing if it is not there."""
+        """The names in a directory; none if it is not there."""
 
     @abstractmethod
     def create(self, name: str, write: Callable[[Path], object]) -> dict[str, Any]:
-        """Make the file that ``write`` writes to the local path it gets; on disk when this returns. Its :func:`sums`."""
+        """Make the file that ``write`` writes to the local path it gets. Returns its :func:`sums` when it is on disk."""
 
     @abstractmethod
     def local(self, name: str) -> Path | None:
@@ -41,7 +45,7 @@ class Folder(ABC):
 
     @abstractmethod
     def rename(self, source: str, target: str) -> None:
-        """``target`` must not exist."""
+        """Rename a file or directory. ``target`` must not exist."""
 
     @abstractmethod
     def delete(self, name: str) -> None:
@@ -53,16 +57,18 @@ class Folder(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Gives back what only this process needs."""
+        """Deletes what only this process needed."""
 
-    def __enter__(self) -> Folder:
+    def __enter__(self) -> CheckpointStorage:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
 
-class LocalFolder(Folder):
+class LocalStorage(CheckpointStorage):
+    """A directory of the local file system, or of a shared mount."""
+
     def __init__(self, root: Path) -> None:
         self._root = root
 
@@ -113,8 +119,8 @@ class LocalFolder(Folder):
             raise PersistenceError(f"cannot {what} {self._root / name} (checkpointDir): {error}") from error
 
 
-class HadoopFolder(Folder):
-    """Files are made on the local disk first, and copied by the executor."""
+class HadoopStorage(CheckpointStorage):
+    """A directory that Hadoop reaches: files are made on the local disk first, and the executor copies them."""
 
     def __init__(self, root: str, timeout: float) -> None:
         self._root = root.rstrip("/")

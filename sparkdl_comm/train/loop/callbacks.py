@@ -74,7 +74,10 @@ class Callbacks:
         return bool(self._callbacks)
 
     def call(self, hook: str, **changes: Any) -> None:
-        """Calls `hook` of each with the state, after `changes` to it. Raises CallbackError."""
+        """Calls ``hook`` of each with the state, after ``changes`` to it.
+
+        :raises CallbackError: one raises.
+        """
         for name, value in changes.items():
             setattr(self.state, name, value)
         for callback in self._callbacks:

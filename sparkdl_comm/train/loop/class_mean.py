@@ -22,7 +22,7 @@ import torch.nn.functional as F
 
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.fields import RowFormat
-from sparkdl_comm.data.partitions import BatchPlan
+from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.gang.exchange import gather_json, gather_tensors
 from sparkdl_comm.gang.gang import Gang
@@ -33,7 +33,8 @@ _FUNCTIONS = {F.cross_entropy: -100, F.nll_loss: -100}  # with the label that th
 
 @dataclass(frozen=True)
 class ClassMean:
-    """A loss: ``total``, which sums over the rows, by what they count. 0 where none counts, for which torch has NaN.
+    """A loss: ``total``, which is a sum over the rows, divided by the sum of their weights. It is 0 where no row counts, for
+    which torch has NaN.
 
     ``weight``: ``[classes]``; None: all weigh 1. ``ignored``: the label that does not count. ``column``, and ``validation``,
     what chooses the rows for validation: for messages.
@@ -94,19 +95,24 @@ class ClassMean:
 
 
 class Shares:
-    """How much the rows of this rank are of a step's mean, over all ranks' rows in it."""
+    """The share of this rank's rows in each step's mean, which is over all ranks' rows of the step."""
 
-    def __init__(self, mean: ClassMean | None, rows: RowCache, plan: BatchPlan, gang: Gang, timeout: float) -> None:
+    def __init__(
+        self, mean: ClassMean | None, rows: RowCache, sampler: BatchSampler, gang: Gang, timeout: float
+    ) -> None:
         """``mean``: None: all rows count the same."""
         self._counts = None if mean is None else mean.counts(rows.targets[0])
-        self._plan, self._gang, self._timeout = plan, gang, timeout
+        self._sampler, self._gang, self._timeout = sampler, gang, timeout
         self._totals: list[float] = []
 
     def begin_epoch(self, order: torch.Tensor) -> None:
         """All ranks call it. ``order``: in which this rank uses its rows."""
         if self._counts is None:
             return
-        counts, slices = self._counts[order], (self._plan.slice(self._gang.rank, n) for n in range(self._plan.steps))
+        counts, slices = (
+            self._counts[order],
+            (self._sampler.slice(self._gang.rank, n) for n in range(self._sampler.steps)),
+        )
         own = [counts[start:stop].sum() for start, stop in slices]
         told = gather_tensors(self._gang, [torch.stack(own)], self._timeout)
         self._totals = torch.stack([counts for (counts,) in told]).sum(0).tolist()
@@ -114,6 +120,6 @@ class Shares:
     def of(self, index: torch.Tensor, step: int) -> float:
         """The share of the rows at ``index``, some of this rank's in a step of the epoch; 0 if no row of it counts."""
         if self._counts is None:
-            return len(index) / self._plan.rows(step)
+            return len(index) / self._sampler.rows(step)
         total = self._totals[step]
         return self._counts[index].sum().item() / total if total else 0.0

@@ -50,9 +50,11 @@ class ClassLabels:
     ignored: int | None = None
 
     def check(self, output: Any, parts: Sequence[RowCache], rank: int) -> None:
-        """:class:`InputError` with the number of rows whose label is none of the classes; ModelError for other shapes.
+        """Looks whether the labels are classes of the model.
 
         :param output: the model's for a batch: ``[rows, classes, …]``. ``parts``: all rows of this rank.
+        :raises InputError: some labels are none of the classes; says of how many rows.
+        :raises ModelError: the shapes do not fit.
         """
         shape = parts[0].targets[0].shape[1:]
         if not isinstance(output, torch.Tensor) or output.dim() < 2 or output.shape[2:] != shape:

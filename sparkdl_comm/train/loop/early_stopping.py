@@ -14,8 +14,8 @@ from sparkdl_comm.train.spec import Stopping
 
 
 class EarlyStopping:
-    """Keeps, if asked to, a copy of the best epoch's parameters, buffers and extra state, on the CPU: as large as the model.
-    All ranks see the same values, so all decide the same."""
+    """Decides whether an epoch was the last. Keeps, if asked to, a copy of the best epoch's parameters, buffers and extra
+    state, on the CPU: as large as the model. All ranks see the same values, so all decide the same."""
 
     def __init__(self, stopping: Stopping, model: FlatModel) -> None:
         self._stopping, self._model = stopping, model
@@ -29,7 +29,7 @@ class EarlyStopping:
         return self._stopping.patience is not None
 
     def over(self, value: float) -> bool:
-        """`value`: of the epoch that has ended, whose parameters the model has. True if that was one too many."""
+        """``value``: of the epoch that has ended, whose parameters the model has. True if that was one too many."""
         assert self._stopping.patience is not None
         if self._improved(value):
             self._best, self._waited = value, 0

@@ -14,7 +14,8 @@ from sparkdl_comm.train.loop.objective import Objective, target_of
 
 
 class Evaluation:
-    """``rows``: of this rank, perhaps none. ``batch``: rows per forward pass."""
+    """Evaluates the model on the validation rows. ``rows``: those of this rank, perhaps none. ``batch``: rows per forward
+    pass."""
 
     def __init__(self, rows: RowCache, batch: int, objective: Objective, metrics: Metrics) -> None:
         self._rows, self._batch = rows, batch

@@ -16,8 +16,11 @@ from sparkdl_comm.gang.gang import Gang
 
 
 class Metrics:
-    """A callable's value is the mean over the rows of its values for the batches. A torchmetrics.Metric is what it would be
-    in one process that sees all rows: its states travel and are merged as torchmetrics does it."""
+    """Computes each metric over the rows of all ranks.
+
+    The value of a callable is the mean over the rows of its values for the batches. A torchmetrics.Metric has the value that
+    it would have in one process which sees all rows: its states travel, and are merged as torchmetrics does it.
+    """
 
     def __init__(self, metrics: Mapping[str, Any], device: torch.device) -> None:
         self._states = {
@@ -33,7 +36,10 @@ class Metrics:
             metric.reset()
 
     def update(self, output: Any, target: Any, rows: int) -> None:
-        """Raises ModelError if a callable returns no scalar."""
+        """Takes a batch.
+
+        :raises ModelError: a callable returns no scalar.
+        """
         self._rows += rows
         for metric in self._states.values():
             metric.update(output, target)

@@ -26,7 +26,9 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Objective:
-    """``loss``: (output, target) -> mean over the rows, a scalar; one loss per row, ``[rows]`` or ``[rows, …]``, where the
+    """Computes the loss that training minimises.
+
+    ``loss``: (output, target) -> mean over the rows, a scalar; one loss per row, ``[rows]`` or ``[rows, …]``, where the
     batch has weights. ``precision``: ``fp32``, ``bf16`` or ``fp16``: forward and loss run under torch.autocast. ``fields``:
     the inputs, for messages. ``look_at``: is called with the first output, before the loss."""
 
@@ -53,7 +55,7 @@ class Objective:
         """The module's output, matched to the target's shape, and the mean over the rows of weight x loss, a scalar; 0 for
         a batch without rows.
 
-        Raises ModelError if the loss is none, or if rows, model and labels do not fit together.
+        :raises ModelError: the loss is none, or rows, model and labels do not fit together.
         """
         with self.autocast():
             output = matched(self._forward(module, batch), batch.targets)
@@ -75,7 +77,7 @@ class Objective:
         return output, (_per_row(loss, len(batch.weights)) * batch.weights).mean()
 
     def count(self, batch: Batch) -> float:
-        """What the mean over a batch weighs beside that over another one."""
+        """This batch's weight in an average over batches: its number of rows, or the sum of its labels' weights."""
         if isinstance(self._loss, ClassMean):
             return self._loss.counts(batch.targets[0]).sum().item()
         return float(batch.rows)

@@ -33,7 +33,8 @@ from sparkdl_comm.train.spec import TrainSpec
 
 
 class Observer:
-    """``validation``: this rank's rows, perhaps none; None if no rank has any."""
+    """Runs what surrounds the steps of an epoch, in the same order on all ranks. ``validation``: this rank's rows, perhaps
+    none; None if no rank has any."""
 
     def __init__(
         self,
@@ -69,7 +70,8 @@ class Observer:
         """``row``: of the history, with this rank's part of the loss; gets what validation finds. ``rows``: of this rank.
         Returns whether training is to stop, the same on all ranks.
 
-        Raises CallbackError; ConfError if the monitored value is none of the history's.
+        :raises CallbackError: a callback raises.
+        :raises ConfError: the monitored value is none of the history's.
         """
         buffers.average(self._model.module, rows, self._gang, self._timeout)
         if not (self._evaluation or self.stopping.active or self.callbacks or self._schedule.watches):

@@ -1,4 +1,4 @@
-"""What a model returns, seen in its first batch."""
+"""The shape of what a model returns, seen in its first batch."""
 
 from __future__ import annotations
 

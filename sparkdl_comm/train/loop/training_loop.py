@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from sparkdl_comm.data.cache import RowCache
-from sparkdl_comm.data.partitions import BatchPlan, permutation
+from sparkdl_comm.data.partitions import BatchSampler, permutation
 from sparkdl_comm.errors import ConfError, ModelError, NonFiniteLossError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.schedule import Schedule
@@ -33,7 +33,7 @@ _OF_A_STEP = ("pull", "forward", "backward", "push", "update")
 
 @dataclass
 class Progress:
-    """Where a rank stands.
+    """How far a rank has come.
 
     ``step``: optimizer steps done, through all epochs. ``epoch``: the current one, from 0; ``batch``: steps done in it;
     ``skipped``: how many of these the optimizer left out; ``epoch_loss``: sum of this rank's parts of the others' losses.
@@ -58,7 +58,7 @@ class Progress:
 
 
 class TrainingLoop:
-    """Steps of an epoch: this rank's slice of the batch, forward, backward, strategy.
+    """Runs the steps of all epochs: this rank's slice of each batch goes through forward, backward and the strategy.
 
     A step's loss is the mean over the rows that all ranks have in it. So a rank scales its own mean by its share of
     these rows (see :mod:`sparkdl_comm.train.loop.class_mean`), unless the strategy wants it as it is, and a rank
@@ -73,14 +73,14 @@ class TrainingLoop:
         spec: TrainSpec,
         gang: Gang,
         rows: RowCache,
-        plan: BatchPlan,
+        sampler: BatchSampler,
         model: FlatModel,
         strategy: Strategy,
         progress: Progress,
         validation: RowCache | None = None,
         together: bool = False,
     ) -> None:
-        """``strategy`` has joined; ``plan`` cuts epochs into optimizer steps. ``validation``: this rank's rows; None if no
+        """``strategy`` has joined; ``sampler`` cuts epochs into optimizer steps. ``validation``: this rank's rows; None if no
         rank has any. ``together``: the model has collectives, so ranks without rows run it too.
 
         :raises ConfError: the strategy has no steps that are common to all ranks.
@@ -91,7 +91,7 @@ class TrainingLoop:
             )
         self.model, self.strategy, self.progress = model, strategy, progress
         self.after_step: Callable[[TrainingLoop], None] | None = None
-        self._spec, self._rank, self._rows, self._plan = spec, gang.rank, rows, plan
+        self._spec, self._rank, self._rows, self._sampler = spec, gang.rank, rows, sampler
         self._device = next(model.module.parameters()).device
         self._validation, self._together = validation, together
         how, timeout = spec.optimization, spec.conf.timeout
@@ -100,18 +100,19 @@ class TrainingLoop:
         mean = ClassMean.of(loss, spec.rows)
         if mean is not None and not mean.needed(parts, gang, timeout):
             mean = None
-        self._shares = Shares(mean, rows, plan, gang, timeout)
+        self._shares = Shares(mean, rows, sampler, gang, timeout)
         self._objective = Objective(mean or loss, how.precision, self._device, spec.rows.inputs, self._look_at)
         self._rule = GradientRule(how, gang, strategy, timeout)
-        self._schedule = Schedule(how, strategy.optimizer, plan.steps, spec.epochs)
+        self._schedule = Schedule(how, strategy.optimizer, sampler.steps, spec.epochs)
         self._not_finite_from_the_start = model.not_finite(0, model.values)
         self._observer = Observer(spec, gang, model, strategy, self._schedule, self._objective, validation)
 
     def run(self, tell: Tell) -> float:
-        """Trains all epochs that are left. `tell` gets a progress dict after each step. Returns seconds.
+        """Trains all epochs that are left. ``tell`` gets a progress dict after each step. Returns seconds.
 
-        Raises NonFiniteLossError when this rank's loss is NaN or infinite, but for fp16, which skips such a step, or when a
-        trained parameter is; ModelError for a model or loss that cannot be trained.
+        :raises NonFiniteLossError: this rank's loss is NaN or infinite, but for fp16, which skips such a step; or a trained
+            parameter is.
+        :raises ModelError: model or loss cannot be trained.
         """
         begin = time.perf_counter()
         at = self.progress
@@ -126,8 +127,11 @@ class TrainingLoop:
         return time.perf_counter() - begin
 
     def check_finite(self, stretches: Iterable[tuple[int, torch.Tensor]]) -> None:
-        """Raises NonFiniteLossError if training has made a parameter NaN or infinite. ``stretches``: (first element, values)
-        of the flat vector."""
+        """Checks that training has made no parameter NaN or infinite.
+
+        :param stretches: (first element, values) of the flat vector.
+        :raises NonFiniteLossError: it has.
+        """
         for start, values in stretches:
             spoilt = sorted(self.model.not_finite(start, values) - self._not_finite_from_the_start)
             if spoilt:
@@ -156,7 +160,7 @@ class TrainingLoop:
         return {"own": own, "common": {"stopping": self._observer.stopping.state()}}
 
     def load_state(self, state: dict[str, dict[str, Any]]) -> None:
-        """Go on from `state` of the same rank in a gang of the same size, instead of from the beginning. Before `run`, and
+        """Go on from ``state`` of the same rank in a gang of the same size, instead of from the beginning. Before ``run``, and
         after the optimizer has its state."""
         own = state["own"]
         for name, value in own["progress"].items():
@@ -174,16 +178,16 @@ class TrainingLoop:
 
     def _epoch(self, tell: Tell) -> None:
         """The steps of the current epoch that are left, and its end."""
-        at, plan = self.progress, self._plan
+        at, sampler = self.progress, self._sampler
         order = torch.from_numpy(permutation(self._rows.rows, self._spec.seed, at.epoch, self._rank))
         self._shares.begin_epoch(order)
         self._observer.callbacks.call("on_epoch_begin", epoch=at.epoch + 1)
         begin, rows = time.perf_counter(), 0
-        while at.batch < plan.steps:
-            start, stop = plan.slice(self._rank, at.batch)
+        while at.batch < sampler.steps:
+            start, stop = sampler.slice(self._rank, at.batch)
             share = self._shares.of(order[start:stop], at.batch)
             loss, applied = self._step(order[start:stop])
-            rows += plan.rows(at.batch)
+            rows += sampler.rows(at.batch)
             if applied:
                 at.epoch_loss += loss
             else:
@@ -195,7 +199,7 @@ class TrainingLoop:
                     "epoch": at.epoch,
                     "epochs": self._spec.epochs,
                     "step": at.batch,
-                    "steps": plan.steps,
+                    "steps": sampler.steps,
                     "loss": loss / share if share else None,
                     "samples_per_second": rows / (time.perf_counter() - begin),
                 }
@@ -208,7 +212,7 @@ class TrainingLoop:
 
     def _end_epoch(self, seconds: float) -> None:
         at = self.progress
-        counted = self._plan.steps - at.skipped
+        counted = self._sampler.steps - at.skipped
         row: dict[str, Any] = {
             "epoch": at.epoch + 1,
             "step": at.step,
@@ -225,8 +229,8 @@ class TrainingLoop:
         at.skipped = 0
 
     def _step(self, index: torch.Tensor) -> tuple[float, bool]:
-        """One optimizer step, here on the rows at `index`; returns this rank's part of its mean loss, and whether the step was
-        taken."""
+        """One optimizer step, here on the rows at ``index``; returns this rank's part of its mean loss, and whether the
+        step was taken."""
         at, strategy = self.progress, self.strategy
         if strategy.trace is not None:
             strategy.trace.iteration(at.step + 1)
@@ -250,8 +254,8 @@ class TrainingLoop:
         return value, apply
 
     def _compute(self, index: torch.Tensor, share: float, weight: float, last: bool) -> float:
-        """Forward and backward, the `last` ones of the step or not; returns what the rows at `index` add to the step's mean
-        loss: their own by ``share``. ``weight``: of that in the gradient."""
+        """Forward and backward, the ``last`` ones of the step or not; returns what the rows at ``index`` add to the step's
+        mean loss: their own by ``share``. ``weight``: of that in the gradient."""
         at, watch, module = self.progress, self.strategy.watch, self.model.module
         at.phase = "forward"
         with watch.phase("forward"):

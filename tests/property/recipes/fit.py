@@ -29,7 +29,7 @@ from sparkdl_comm.job.launch import run_gang
 from sparkdl_comm.job.local import HOST
 from sparkdl_comm.job.summary import RankReport
 
-from . import ingredients, rows
+from . import components, rows
 from .crew import Crew
 from .modules import build, seeded, takes_ids
 from .recipe import Recipe
@@ -115,10 +115,10 @@ class Fitter:
             more["maxGradNorm"] = recipe.clip
         return TorchEstimator(
             model=functools.partial(build, recipe) if recipe.given == "factory" else seeded(recipe),
-            loss=ingredients.loss(recipe),
-            optimizer=ingredients.optimizer(recipe),
-            param_groups=ingredients.groups(recipe),
-            lr_scheduler=ingredients.schedule(recipe),
+            loss=components.loss(recipe),
+            optimizer=components.optimizer(recipe),
+            param_groups=components.groups(recipe),
+            lr_scheduler=components.schedule(recipe),
             lrSchedulerInterval=recipe.interval,
             featuresCols=features,
             batchSize=recipe.batch,
@@ -155,7 +155,7 @@ class Fitter:
                 world=spec.world,
                 conf=spec.conf,
                 secret=spec.secret,
-                epoch_id=spec.epoch_id,
+                attempt_id=spec.attempt_id,
                 host=HOST,
                 watch=watch,
             )

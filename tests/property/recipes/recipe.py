@@ -13,7 +13,7 @@ class Recipe:
 
     ``settings``: of ``spark.sparkdl.comm.``, without the prefix. ``rows``: of each rank. ``parts``: of the model, see
     ``modules.PARTS``. ``given``: the model as ``factory`` or as ``module``. ``loss``, ``optimizer``, ``groups``, ``schedule``:
-    see ``ingredients.py``; ``options``: the optimizer's. ``data``: what is special about the rows, see ``rows.py``.
+    see ``components.py``; ``options``: the optimizer's. ``data``: what is special about the rows, see ``rows.py``.
     ``stop``: the optimizer step after which a first fit breaks off; a second one goes on from its checkpoints, which there
     are every ``every`` steps. None: one fit.
     """

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sparkdl_comm.data.partitions import BatchPlan, permutation
+from sparkdl_comm.data.partitions import BatchSampler, permutation
 
-from . import ingredients
+from . import components
 from .modules import Net, Tracker, seeded
 from .recipe import Recipe
 from .rows import make
@@ -43,18 +43,18 @@ class Reference:
         self.recipe = recipe
         self.ranks = make(recipe)
         self.module: Net = seeded(recipe).train()
-        self.loss: Any = ingredients.loss(recipe)
+        self.loss: Any = components.loss(recipe)
         more = list(self.loss.parameters()) if isinstance(self.loss, nn.Module) else []
-        groups = ingredients.groups(recipe)
+        groups = components.groups(recipe)
         if groups is None:
             params: Any = [p for p in self.module.parameters() if p.requires_grad] + more
         else:
             params = groups(self.module) + ([{"params": more}] if more else [])
         self.parameters = [p for p in self.module.parameters() if p.requires_grad] + more
-        self.optimizer = ingredients.optimizer(recipe)(params)
-        make_schedule = ingredients.schedule(recipe)
+        self.optimizer = components.optimizer(recipe)(params)
+        make_schedule = components.schedule(recipe)
         self.schedule = None if make_schedule is None else make_schedule(self.optimizer)
-        self.plan = BatchPlan.of(recipe.rows, recipe.batch * recipe.accumulation)
+        self.sampler = BatchSampler.of(recipe.rows, recipe.batch * recipe.accumulation)
         self.scaler = torch.amp.GradScaler("cpu", enabled=recipe.precision == "fp16")
         # The reference's own trackers stand still: each rank's counts what that rank sees.
         self.trackers = {i: part for i, part in enumerate(self.module.parts) if isinstance(part, Tracker)}
@@ -72,7 +72,7 @@ class Reference:
             orders = [
                 torch.from_numpy(permutation(count, recipe.seed, epoch, rank)) for rank, count in enumerate(recipe.rows)
             ]
-            steps = [self._step(number, orders) for number in range(self.plan.steps)]
+            steps = [self._step(number, orders) for number in range(self.sampler.steps)]
             losses = [loss for loss in steps if loss is not None]
             result.losses.append(sum(losses) / len(losses) if losses else math.nan)
             self._average()
@@ -89,7 +89,7 @@ class Reference:
         self.optimizer.zero_grad(set_to_none=True)
         parts = []
         for rank, order in enumerate(orders):
-            start, stop = self.plan.slice(rank, number)
+            start, stop = self.sampler.slice(rank, number)
             for index in order[start:stop].tensor_split(recipe.accumulation):
                 if len(index):
                     parts.append((rank, index))
@@ -139,7 +139,7 @@ class Reference:
             losses: torch.Tensor = each(output, target)
             return ((losses.mean(1) if losses.dim() > 1 else losses) * weights).mean()
         if self._counts(target) == 0:  # torch has NaN for a mean of nothing
-            weight = ingredients.class_weights() if self.recipe.loss == "class weights" else None
+            weight = components.class_weights() if self.recipe.loss == "class weights" else None
             return F.cross_entropy(output, target, weight, reduction="sum")
         mean: torch.Tensor = self.loss(output, target)
         return mean
@@ -148,9 +148,9 @@ class Reference:
         """What rows weigh in a mean over rows."""
         if self.recipe.loss not in ("ignored labels", "class weights") or self.recipe.weights:
             return float(len(target))
-        kept = target[target != ingredients.IGNORED]
+        kept = target[target != components.IGNORED]
         return (
-            float(ingredients.class_weights()[kept].sum()) if self.recipe.loss == "class weights" else float(len(kept))
+            float(components.class_weights()[kept].sum()) if self.recipe.loss == "class weights" else float(len(kept))
         )
 
     def _average(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from .ingredients import CLASSES, IGNORED, over_classes
+from .components import CLASSES, IGNORED, over_classes
 from .modules import FEATURES, FLAG, IDS, ROOT, takes_ids
 from .recipe import Recipe
 

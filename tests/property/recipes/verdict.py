@@ -11,7 +11,7 @@ import torch
 
 from sparkdl_comm.errors import ConfError, InputError, ModelError, NonFiniteLossError, RankFailedError, SparkdlCommError
 
-from . import ingredients, reference
+from . import components, reference
 from .crew import DiedError, HungError
 from .fit import Fitted, Fitter
 from .recipe import Recipe
@@ -89,7 +89,7 @@ def refusable(recipe: Recipe) -> bool:
         or recipe.optimizer == "LBFGS"  # torch only sees that it lacks its closure if fp16 does not skip all steps
         or (not parts.isdisjoint({"weight normed", "hooked"}) and recipe.given == "module")  # cannot be pickled
         or not parts.isdisjoint({"extra dict", "extra tensor", "embedded sparse", "checkpointed shared re-entrant"})
-        or (recipe.strategy == "ps" and recipe.optimizer in {*ingredients.WHOLE, *ingredients.OWN, "SparseAdam"})
+        or (recipe.strategy == "ps" and recipe.optimizer in {*components.WHOLE, *components.OWN, "SparseAdam"})
     )
 
 

@@ -1,4 +1,4 @@
-"""Model, loss and optimizer as a user gives them: understood and checked before they are shipped."""
+"""The components of a training, model, loss and optimizer, as a user gives them: checked before they are shipped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _CLASS_FUNCTIONS = (F.cross_entropy, F.nll_loss, F.multi_margin_loss)
 
 def model_like(model: Any) -> ModelLike:
     """``model`` if it is a module or can be called to make one; the module of a TorchModel, to train it further.
-    :class:`ModelError` otherwise, or if it cannot be trained."""
+
+    :raises ModelError: it is something else, or cannot be trained.
+    """
     if isinstance(model, TorchModel):
         model = model.module
     if isinstance(model, torch.nn.Module):
@@ -49,8 +51,10 @@ def model_like(model: Any) -> ModelLike:
 
 
 def _check_hooks(module: torch.nn.Module) -> None:
-    """:class:`ModelError` if a parameter has hooks for its gradient: torch leaves them out, without a word, when it pickles
-    or copies a parameter."""
+    """Refuses parameters with hooks for their gradient: torch leaves them out, without a word, when it pickles or copies one.
+
+    :raises ModelError: there is one.
+    """
     hooked = [name for name, p in module.named_parameters() if p._backward_hooks or p._post_accumulate_grad_hooks]
     if hooked:
         raise ModelError(
@@ -60,7 +64,10 @@ def _check_hooks(module: torch.nn.Module) -> None:
 
 
 def _check_signature(factory: Any) -> None:
-    """:class:`ModelError` if it cannot be called without arguments."""
+    """Tries whether the factory can be called without arguments.
+
+    :raises ModelError: it cannot.
+    """
     try:
         signature = inspect.signature(factory)
     except ValueError:  # of something that is not written in Python
@@ -195,10 +202,12 @@ def row_losses(loss: Loss) -> Loss:
     return each
 
 
-def check_ships(**parts: Any) -> None:
-    """:class:`ModelError` naming the part, and what in it, cannot be pickled for the executors.
+def check_picklable(**parts: Any) -> None:
+    """Tries whether the parts can be pickled for the executors.
 
     Tensors are left out, so that this costs no memory: torch can pickle all of them.
+
+    :raises ModelError: one cannot; names the part, and what in it.
     """
     for name, part in parts.items():
         error = _pickle_error(part)

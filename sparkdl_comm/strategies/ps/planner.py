@@ -1,6 +1,7 @@
-"""Plans of batches, from the planner in the plugin's jar: there is no other one. Needs Java, but no Spark session.
+"""Asks the iBatch planner, which is in the plugin's jar (there is no other one), how to group layers into buckets. This
+needs Java, but no Spark session.
 
-For a rank that trains, its executor plans (`plan` on the bridge).
+A rank that trains asks its executor instead (``plan`` on the bridge).
 """
 
 from __future__ import annotations
@@ -19,20 +20,19 @@ import pyspark
 from sparkdl_comm import plugin
 from sparkdl_comm.errors import DeadlineError, InputError, PluginError
 
-DIRECTIONS = ("pull", "push")
-
 _MAIN = "sparkdl.comm.ibatch.PlanMain"
 #: What the planner needs of Spark's jars.
 _LIBRARIES = ("scala-library-*.jar", "jackson-core-2*.jar", "jackson-databind-*.jar", "jackson-annotations-*.jar")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Batches of layers, first and last, counted from 1, in the order in which they travel.
+class Bucketing:
+    """How layers are grouped, and what is predicted of it.
 
+    ``batches``: first and last layer of each bucket, counted from 1, in the order in which they travel.
     ``predicted_seconds``: from the first pull to the end of forward, or from the begin of backward to the end of the last
-    push; ``optimal_ratio``: this over the least that any plan takes. ``schedule``: of each batch, the seconds at which its
-    transfer begins and ends and its computation begins and ends.
+    push; ``optimal_ratio``: this over the least that any bucketing takes. ``schedule``: for each bucket, the seconds at
+    which its transfer begins and ends and its computation begins and ends.
     """
 
     batches: list[list[int]]
@@ -41,25 +41,27 @@ class Plan:
     schedule: list[list[float]]
 
 
-def make_plans(requests: Sequence[Mapping[str, Any]], timeout: float = 60.0) -> list[Plan]:
-    """A plan for each request, all made by one JVM.
+def plan_buckets(requests: Sequence[Mapping[str, Any]], timeout: float = 60.0) -> list[Bucketing]:
+    """A bucketing for each request, all made by one JVM.
 
     A request: ``startup`` (seconds), ``transfer`` and ``compute`` (lists: seconds of each layer), ``bytes`` (of each layer;
     only policy ``fixed:BYTES`` needs it), ``policy`` (whole, layerwise, greedy1, greedy2, ibatch, optimal, fixed:BYTES),
     ``direction`` (pull or push).
 
-    Raises InputError naming the first request that makes no sense, PluginError without Java or the jar, DeadlineError
-    after ``timeout`` seconds.
+    :raises InputError: a request makes no sense; names the first.
+    :raises PluginError: there is no Java, or no jar.
+    :raises DeadlineError: it takes more than ``timeout`` seconds.
     """
-    return [Plan(**answer) for answer in _answers(requests, timeout)]
+    return [Bucketing(**answer) for answer in _answers(requests, timeout)]
 
 
 def iteration_seconds(plans: Sequence[Mapping[str, Mapping[str, Any]]], timeout: float = 60.0) -> list[float]:
-    """How long an iteration takes with each of `plans`, where both directions share the network (see Iteration.scala).
+    """How long an iteration takes with each of ``plans``, where both directions share the network (see Iteration.scala).
 
     Each: ``pull`` and ``push``, with ``startup``, ``transfer``, ``compute``, ``batches``, and, if batches of few bytes come
-    with their notices, ``bytes`` and ``notice_bytes``, how many. Raises as :func:`make_plans`.
-    """
+    with their notices, ``bytes`` and ``notice_bytes``, how many.
+
+    Errors are those of :func:`plan_buckets`."""
     return [answer["iteration_seconds"] for answer in _answers(plans, timeout)]
 
 

@@ -1,4 +1,4 @@
-"""Fits of one application that run at the same time, as CrossValidator starts them, share the cluster's slots."""
+"""The admission queue: fits that one application runs at the same time, as CrossValidator does, wait here for slots."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _log = logging.getLogger(__name__)
 _TELL_SECONDS = 60.0
 
 
-class Turns:
-    """Gangs wait here, first come, first served, until there are slots for all ranks of the first.
+class AdmissionQueue:
+    """Admits gangs in the order in which they come, each as soon as there are slots for all of its ranks.
 
-    Without this, Spark would hold back the tasks of a gang that does not fit beside another, and the time that
-    it spends waiting would count as time without slots. A gang that waits says so every minute.
+    Without this queue Spark would hold back the tasks of a gang that does not fit beside another, and the time that the gang
+    spends waiting would count as time without slots. A gang that waits says so every minute.
     """
 
     def __init__(self) -> None:
@@ -29,10 +29,11 @@ class Turns:
         self._used = 0
 
     @contextmanager
-    def turn(self, ranks: int, slots: int | None, timeout: float) -> Iterator[None]:
-        """Wait; then hold ``ranks`` of the cluster's ``slots``. None, not known: alone on the cluster.
+    def admitted(self, ranks: int, slots: int | None, timeout: float) -> Iterator[None]:
+        """A context that waits for admission, and then holds as many of the cluster's slots as the gang has ranks.
 
-        Raises DeadlineError after ``timeout`` seconds.
+        :param slots: of the whole cluster. None: their number is not known, so the gang is admitted alone.
+        :raises DeadlineError: the gang was not admitted within ``timeout`` seconds.
         """
         ticket = object()
         deadline = time.monotonic() + timeout
@@ -68,5 +69,5 @@ class Turns:
         return self._used == 0 or (slots is not None and self._used + ranks <= slots)
 
 
-#: Of this process: it has one Spark application.
-TURNS = Turns()
+#: The queue of this process, which has one Spark application.
+ADMISSION = AdmissionQueue()

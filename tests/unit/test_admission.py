@@ -1,4 +1,4 @@
-"""Gangs of one application take turns at its slots."""
+"""Gangs of one application wait in the admission queue for its slots."""
 
 import logging
 import threading
@@ -7,16 +7,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from sparkdl_comm.errors import DeadlineError
-from sparkdl_comm.job import turns as turns_module
-from sparkdl_comm.job.turns import Turns
+from sparkdl_comm.job import admission
+from sparkdl_comm.job.admission import AdmissionQueue
 
 
-def hold(turns: Turns, ranks: int, slots: int | None, until: threading.Event, pool: ThreadPoolExecutor) -> Future[None]:
+def hold(
+    queue: AdmissionQueue, ranks: int, slots: int | None, until: threading.Event, pool: ThreadPoolExecutor
+) -> Future[None]:
     """A gang in a thread of its own; returns when it runs, or after 0.3 s if it has to wait."""
     running = threading.Event()
 
     def gang() -> None:
-        with turns.turn(ranks, slots, 10):
+        with queue.admitted(ranks, slots, 10):
             running.set()
             assert until.wait(10)
 
@@ -27,9 +29,9 @@ def hold(turns: Turns, ranks: int, slots: int | None, until: threading.Event, po
 
 @pytest.mark.parametrize(("slots", "together"), [(4, True), (3, False), (None, False)])
 def test_gangs_run_together_only_if_all_ranks_fit(slots: int | None, together: bool) -> None:
-    turns, end = Turns(), threading.Event()
+    queue, end = AdmissionQueue(), threading.Event()
     with ThreadPoolExecutor() as pool:
-        gangs = [hold(turns, 2, slots, end, pool) for _ in range(2)]
+        gangs = [hold(queue, 2, slots, end, pool) for _ in range(2)]
         assert [gang.running_now for gang in gangs] == [True, together]  # type: ignore[attr-defined]
         end.set()
         for gang in gangs:
@@ -37,9 +39,9 @@ def test_gangs_run_together_only_if_all_ranks_fit(slots: int | None, together: b
 
 
 def test_a_small_gang_does_not_overtake_a_large_one() -> None:
-    turns, first, rest = Turns(), threading.Event(), threading.Event()
+    queue, first, rest = AdmissionQueue(), threading.Event(), threading.Event()
     with ThreadPoolExecutor() as pool:
-        gangs = [hold(turns, 2, 3, first, pool), hold(turns, 3, 3, rest, pool), hold(turns, 1, 3, rest, pool)]
+        gangs = [hold(queue, 2, 3, first, pool), hold(queue, 3, 3, rest, pool), hold(queue, 1, 3, rest, pool)]
         assert [gang.running_now for gang in gangs] == [True, False, False]  # type: ignore[attr-defined]
         first.set()
         rest.set()
@@ -48,22 +50,22 @@ def test_a_small_gang_does_not_overtake_a_large_one() -> None:
 
 
 def test_a_gang_that_fails_frees_its_slots() -> None:
-    turns = Turns()
-    with pytest.raises(ValueError, match="boom"), turns.turn(3, 3, 10):
+    queue = AdmissionQueue()
+    with pytest.raises(ValueError, match="boom"), queue.admitted(3, 3, 10):
         raise ValueError("boom")
     with ThreadPoolExecutor() as pool:
         end = threading.Event()
-        gang = hold(turns, 3, 3, end, pool)
+        gang = hold(queue, 3, 3, end, pool)
         assert gang.running_now  # type: ignore[attr-defined]
         end.set()
         gang.result(10)
 
 
 def test_a_gang_that_waits_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(turns_module, "_TELL_SECONDS", 0.05)
-    turns, end = Turns(), threading.Event()
+    monkeypatch.setattr(admission, "_TELL_SECONDS", 0.05)
+    queue, end = AdmissionQueue(), threading.Event()
     with ThreadPoolExecutor() as pool, caplog.at_level(logging.WARNING):
-        gangs = [hold(turns, 2, 3, end, pool) for _ in range(2)]
+        gangs = [hold(queue, 2, 3, end, pool) for _ in range(2)]
         end.set()
         for gang in gangs:
             gang.result(10)
@@ -71,13 +73,13 @@ def test_a_gang_that_waits_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pyte
 
 
 def test_a_gang_does_not_wait_for_ever() -> None:
-    turns, end = Turns(), threading.Event()
+    queue, end = AdmissionQueue(), threading.Event()
     with ThreadPoolExecutor() as pool:
-        first = hold(turns, 2, 3, end, pool)
+        first = hold(queue, 2, 3, end, pool)
         message = r"waited 0\.1 s .*turnTimeout\): 0 others .*, and 2 of 3 slots in use"
-        with pytest.raises(DeadlineError, match=message), turns.turn(2, 3, 0.1):
+        with pytest.raises(DeadlineError, match=message), queue.admitted(2, 3, 0.1):
             pytest.fail("there are no slots")
         end.set()
         first.result(10)
-    with turns.turn(3, 3, 10):
+    with queue.admitted(3, 3, 10):
         pass

@@ -1,18 +1,19 @@
-"""Batches on trial: a plan is a prediction, and is kept only if nothing plainer is faster."""
+"""The autotuner of buckets: what the planner predicts is tried out, and kept only if nothing plainer is faster."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-#: The share by which something must be faster than the plan to be taken instead: less is chance.
+#: The share by which something must be faster than the planned buckets to be taken instead: less is chance.
 _MARGIN = 0.02
 
 
-class Trial:
-    """The ``planned`` batches and then the ``others``, by name, are each used for some iterations.
+class Autotuner:
+    """Candidates are used for some iterations each: the ``planned`` bucketing first, then the ``others``; then the
+    fastest stays.
 
-    ``current``: those in use now. ``seconds``: what an iteration took with each so far, and those that are ``known`` from
-    before. ``is_over``: ``current`` has been chosen.
+    Bucketings go by name. ``current``: the one in use now. ``seconds``: what an iteration took with each that was tried
+    so far, and with those that are ``known`` from before. ``is_over``: ``current`` is what was chosen.
     """
 
     def __init__(self, planned: str, others: Sequence[str], known: Mapping[str, float]) -> None:
@@ -23,7 +24,7 @@ class Trial:
         self.is_over = False
 
     def took(self, seconds: float) -> None:
-        """An iteration with the current ones; next come others, or at last the fastest."""
+        """Notes what an iteration takes with the current one, and goes on to the next, or at last to the fastest."""
         self.seconds[self.current] = seconds
         self.is_over = not self._waiting
         if self._waiting:

@@ -1,4 +1,4 @@
-"""Which batches layers travel in, and when they are planned anew."""
+"""Which buckets the layers travel in, and when they are planned anew from what was measured."""
 
 from __future__ import annotations
 
@@ -8,55 +8,56 @@ from typing import Any
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.space.cut import Batches
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.ps.profile import Direction, Profiler, agree, agreed_seconds, drift
-from sparkdl_comm.strategies.ps.trial import Trial
+from sparkdl_comm.space.layer_buckets import LayerBuckets
+from sparkdl_comm.strategies.ps.autotuner import Autotuner
+from sparkdl_comm.strategies.ps.profiler import DirectionProfile, Profiler, agree, agreed_seconds, drift
 
-#: Policies that cut without knowing how long anything takes.
+#: Policies that group layers without knowing how long anything takes.
 _BLIND = ("whole", "layerwise", "fixed")
 
-#: What an `ibatch` plan of both directions is tried against: how many layers are in a batch, of so many.
+#: Baselines of a joint ``ibatch`` plan: by policy, the layers per bucket, given the number of layers.
 _PLAIN: dict[str, Callable[[int], int]] = {"whole": lambda layers: layers, "layerwise": lambda layers: 1}
 
-#: Of an element on the wire.
+#: Bytes of an element on the wire.
 _BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
-#: Once there is a plan, the profile is looked at again after this many times `profileIterations`.
+#: Once there is a plan, the profile is looked at again after this many times ``profileIterations``.
 _LOOK_AGAIN = 10
 
 Planner = Callable[..., dict[str, Any]]
 
 
 def policies(conf: CommConf) -> dict[str, str]:
-    """By direction."""
+    """The policy of each direction."""
     return {"pull": conf.ps_batching, "push": conf.ps_push_batching or conf.ps_batching}
 
 
-class Batching:
-    """The batches of one rank; all ranks have the same ones in the same step.
+class AdaptiveBuckets:
+    """The buckets of one rank; all ranks have the same ones in the same step.
 
-    A policy that needs a profile begins with one batch for everything, and plans after ``ps.profileIterations`` steps. Where
-    pulls go on while gradients are pushed, ``ibatch`` plans both together; for as many steps more that plan is tried, and for
-    as many again ``layerwise``. It stays with what was the fastest.
+    A policy that needs a profile begins with one bucket for everything, and plans after ``ps.profileIterations`` steps.
+    Where pulls go on while gradients are pushed, ``ibatch`` plans both together, and an autotuner tries that plan for as
+    many steps more, then ``layerwise`` for as many again, and stays with what was the fastest.
 
-    ``pulls``, ``pushes``: the first batches. ``plans``: the last ones by direction, each with ``policy``, ``batches`` (see
-    sparkdl_comm.strategies.ps.plan.Plan) and, if it was made from a profile, ``predicted_seconds``, ``optimal_ratio`` and the
-    ``profile``, as `sparkdl-comm plan` takes it; if both were made together, ``iteration_seconds``, what is predicted of both,
-    and when the trial is over ``tried``, seconds of an iteration by what was tried.
-    ``profiler``: what to tell how long things take; None if nobody wants to know.
+    ``pulls``, ``pushes``: the first buckets. ``plans``: the last plan of each direction, for the run's summary. It has
+    ``policy``, ``batches`` (see :class:`~sparkdl_comm.strategies.ps.planner.Bucketing`) and, if it was made from a
+    profile, ``predicted_seconds``, ``optimal_ratio`` and the ``profile``, as ``sparkdl-comm plan`` takes it; if both
+    directions were planned together, the predicted ``iteration_seconds``, and after the autotuning ``tried``, measured
+    seconds of an iteration by what was tried. ``profiler``: takes measurements; None if no policy needs them.
     """
 
     def __init__(
-        self, conf: CommConf, model: FlatModel, gang: Gang, planner: Planner, *, ahead: bool, fetch_above: int
+        self, conf: CommConf, model: FlatModel, gang: Gang, planner: Planner, *, ahead: bool, inline_threshold: int
     ) -> None:
-        """``planner(**request)``: the executor's, see PlanRequest.scala. ``ahead``: whether parameters are pulled while
-        gradients are still pushed. ``fetch_above``: bytes of a block up to which it comes with its notice."""
+        """``planner(**request)``: asks the executor's planner, see PlanRequest.scala. ``ahead``: whether parameters are
+        pulled while gradients are still pushed. ``inline_threshold``: a block of up to so many bytes travels inside of
+        its notice."""
         self._conf, self._model, self._gang, self._ask = conf, model, gang, planner
-        self._ahead, self._fetch_above = ahead, fetch_above
+        self._ahead, self._inline_threshold = ahead, inline_threshold
         self._policies = policies(conf)
-        self._profiled: dict[str, Direction] = {}
-        self._trial: Trial | None = None
+        self._profiled: dict[str, DirectionProfile] = {}
+        self._autotuner: Autotuner | None = None
         self.plans: dict[str, dict[str, Any]] = {}
         self.pulls, self.pushes = self._plan_both()
         self.profiler: Profiler | None = None
@@ -65,7 +66,7 @@ class Batching:
             self.profiler = Profiler(len(model.layers), conf.ps_profile_iterations)
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """The last plans, with what was ``asked`` for, and the ``outcome`` of that."""
+        """The last plan of each direction, with the policy that was ``asked`` for, and the ``outcome`` of that."""
         return {
             name: {**plan, "asked": self._policies[name], "outcome": self._outcome(name)}
             for name, plan in self.plans.items()
@@ -80,11 +81,11 @@ class Batching:
                 f"not tried: nothing was measured in {self._conf.ps_profile_iterations} iterations"
                 " (spark.sparkdl.comm.ps.profileIterations): fewer were done, or there is one rank, or a GPU"
             )
-        if self._trial is None:
+        if self._autotuner is None:
             return "used"
-        if not self._trial.is_over:
-            return f"used: on trial when the run ended, {self._trial.current} in use"
-        chosen = self._trial.current
+        if not self._autotuner.is_over:
+            return f"used: on trial when the run ended, {self._autotuner.current} in use"
+        chosen = self._autotuner.current
         return "tried, and used" if chosen == policy else f"tried, and rejected: {chosen} was faster"
 
     def due(self, step: int) -> bool:
@@ -92,10 +93,10 @@ class Batching:
         if self.profiler is None:
             return False
         looks, rest = divmod(step - 1, self._conf.ps_profile_iterations)
-        return rest == 0 and (looks == 1 or (looks > 1 and (self._is_trying or looks % _LOOK_AGAIN == 1)))
+        return rest == 0 and (looks == 1 or (looks > 1 and (self._is_tuning or looks % _LOOK_AGAIN == 1)))
 
-    def replan(self) -> tuple[Batches, Batches] | None:
-        """Batches for pulls and pushes, after the ranks agreed on what they measured; None if they stay as they are.
+    def replan(self) -> tuple[LayerBuckets, LayerBuckets] | None:
+        """Buckets for pulls and pushes, after the ranks agreed on what they measured; None if they stay as they are.
 
         All ranks call it in the same step. Takes two trips to rank 0.
         """
@@ -103,8 +104,8 @@ class Batching:
         own = json.dumps(self.profiler.report()).encode()
         reports = [json.loads(report) for report in self._gang.all_gather(own, self._conf.timeout)]
         seconds = agreed_seconds(reports)
-        if self._is_trying and seconds is not None:
-            return self._try_on(seconds)
+        if self._is_tuning and seconds is not None:
+            return self._tune(seconds)
         is_first, changed = not self._profiled, False
         for name in self._policies:
             now = agree(reports, name)
@@ -114,49 +115,51 @@ class Batching:
                 changed = True
         if not changed:
             return None
-        used = self._batches()
+        used = self._pairs()
         made = self._plan_both()
-        if self._shares_the_network and seconds is not None and (is_first or self._batches() != used):
-            self._begin_trial(seconds, is_first)
+        if self._shares_the_network and seconds is not None and (is_first or self._pairs() != used):
+            self._begin_autotuning(seconds, is_first)
         return made
 
-    def _batches(self) -> list[list[list[int]]]:
+    def _pairs(self) -> list[list[list[int]]]:
         return [plan["batches"] for plan in self.plans.values()]
 
     @property
-    def _is_trying(self) -> bool:
-        return self._trial is not None and not self._trial.is_over
+    def _is_tuning(self) -> bool:
+        return self._autotuner is not None and not self._autotuner.is_over
 
     @property
     def _shares_the_network(self) -> bool:
-        """Both directions are planned, and at once."""
+        """Whether both directions are planned from profiles, and travel at the same time."""
         policies = set(self._policies.values())
         return self._ahead and policies == {"ibatch"} and len(self._profiled) == len(self._policies)
 
-    def _begin_trial(self, seconds: float, is_first: bool) -> None:
-        """``seconds``: of an iteration before the plan; the first plan comes after one batch, others after earlier trials."""
-        before = "whole" if is_first else self._trial and self._trial.current
+    def _begin_autotuning(self, seconds: float, is_first: bool) -> None:
+        """``seconds``: of an iteration before the plan; before the first plan there was one bucket, before others what
+        was chosen."""
+        before = "whole" if is_first else self._autotuner and self._autotuner.current
         known = {before: seconds} if before in _PLAIN else {}
-        is_layerwise = all(len(batches) == len(self._model.layers) for batches in self._batches())
-        self._trial = Trial("ibatch", [] if is_layerwise or "layerwise" in known else ["layerwise"], known)
+        is_layerwise = all(len(pairs) == len(self._model.layers) for pairs in self._pairs())
+        self._autotuner = Autotuner("ibatch", [] if is_layerwise or "layerwise" in known else ["layerwise"], known)
 
-    def _try_on(self, seconds: float) -> tuple[Batches, Batches] | None:
-        """The current batches took so long; those that come next."""
-        assert self._trial is not None
-        before = self._trial.current
-        self._trial.took(seconds)
-        made = None if self._trial.current == before else self._plan_together(self._trial.current)
-        if self._trial.is_over:
+    def _tune(self, seconds: float) -> tuple[LayerBuckets, LayerBuckets] | None:
+        """Buckets for the next steps, after an iteration with the current ones took so long; None if they stay as they
+        are."""
+        assert self._autotuner is not None
+        before = self._autotuner.current
+        self._autotuner.took(seconds)
+        made = None if self._autotuner.current == before else self._plan_together(self._autotuner.current)
+        if self._autotuner.is_over:
             for plan in self.plans.values():
-                plan["tried"] = self._trial.seconds
+                plan["tried"] = self._autotuner.seconds
         return made
 
-    def _plan_both(self) -> tuple[Batches, Batches]:
+    def _plan_both(self) -> tuple[LayerBuckets, LayerBuckets]:
         if self._shares_the_network:
             return self._plan_together("ibatch")
         return self._plan("pull"), self._plan("push")
 
-    def _plan_together(self, name: str) -> tuple[Batches, Batches]:
+    def _plan_together(self, name: str) -> tuple[LayerBuckets, LayerBuckets]:
         """``name``: ibatch, or one of _PLAIN."""
         profiles = {direction: self._profile(direction) for direction in self._policies}
         fixed: dict[str, Any] = {}
@@ -169,9 +172,9 @@ class Batching:
             plan = {key: plans[direction][key] for key in ("batches", "predicted_seconds", "optimal_ratio")}
             plan |= {"iteration_seconds": plans["iteration_seconds"], "profile": profile}
             self.plans[direction] = {"policy": self._policies[direction], **plan}
-        return Batches(self.plans["pull"]["batches"]), Batches(self.plans["push"]["batches"])
+        return LayerBuckets(self.plans["pull"]["batches"]), LayerBuckets(self.plans["push"]["batches"])
 
-    def _plan(self, direction: str) -> Batches:
+    def _plan(self, direction: str) -> LayerBuckets:
         policy = self._policies[direction]
         known = self._profiled.get(direction)
         if known is None and policy.partition(":")[0] not in _BLIND:
@@ -182,7 +185,7 @@ class Batching:
         if known:
             measured = {name: plan[name] for name in ("predicted_seconds", "optimal_ratio")}
             self.plans[direction].update(measured, profile=profile)
-        return Batches(plan["batches"])
+        return LayerBuckets(plan["batches"])
 
     def _sizes(self) -> list[int]:
         return [layer.count * _BYTES[self._conf.ps_wire] for layer in self._model.layers]
@@ -196,5 +199,5 @@ class Batching:
             "transfer": [size * received * (known.per_byte if known else 0.0) for size in sizes],
             "compute": known.compute if known else [0.0] * len(sizes),
             "bytes": sizes,
-            "notice_bytes": self._fetch_above * self._gang.world,
+            "notice_bytes": self._inline_threshold * self._gang.world,
         }

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkdl_comm.strategies.ps.plan import Plan, make_plans
+from sparkdl_comm.strategies.ps.planner import Bucketing, plan_buckets
 
 POLICIES = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "optimal", "fixed:20")
 
@@ -50,7 +50,7 @@ PROFILES = st.builds(
 )
 
 
-def ends(plan: Plan) -> list[int]:
+def ends(plan: Bucketing) -> list[int]:
     firsts, lasts = map(list, zip(*plan.batches, strict=True))
     assert firsts == [1, *(last + 1 for last in lasts[:-1])], "batches of consecutive layers, beginning with the first"
     return lasts
@@ -61,7 +61,7 @@ def ends(plan: Plan) -> list[int]:
 def test_plans(profiles: list[Profile]) -> None:
     requests = [profile.request(policy) for profile in profiles for policy in POLICIES]
     requests += [profile.request("ibatch", "push") for profile in profiles]
-    plans = make_plans(requests)
+    plans = plan_buckets(requests)
     for number, profile in enumerate(profiles):
         made = dict(zip(POLICIES, plans[number * len(POLICIES) : (number + 1) * len(POLICIES)], strict=True))
         best = min(profile.seconds(cut) for cut in profile.every_cut())

@@ -1,4 +1,5 @@
-"""Keeps forward from a parameter that is still on its way here."""
+"""Wait-on-use: forward waits for a parameter that is still on its way here just before it uses it, as FSDP's pre-forward
+hooks do."""
 
 from __future__ import annotations
 
@@ -21,15 +22,18 @@ _WITHOUT_VALUES = {
 }
 
 
-class ParameterGate(TorchFunctionMode):
-    """A context: inside it, ``need(layer)`` is called before a trainable parameter of that layer is used.
+class WaitOnUse(TorchFunctionMode):
+    """A context: inside it, ``need(layer)`` is called before a trainable parameter of that layer is used, and returns when the
+    layer's values are there.
 
-    Two nets, since neither sees everything. Every function of torch that gets a parameter as an argument, from whatever
-    module: a tied weight, an attention's projection that is used without its module being called, a penalty in the loss.
-    And every call of a module that owns parameters, which may hand them to code that torch does not see: an extension's
-    functions.
+    A use is noticed in two ways, since neither of them sees everything:
 
-    ``need`` may be called many times for a layer. Nothing is looked at while ``done()``.
+    - A mode of torch sees every function that gets a parameter as an argument, whatever module calls it: a tied weight, an
+      attention's projection that is used without its module being called, a penalty in the loss.
+    - Pre-forward hooks see every call of a module that owns parameters, which may hand them to code that torch does not see,
+      such as an extension's functions.
+
+    ``need`` may be called many times for a layer. While ``done()`` is true nothing is looked at, which costs next to nothing.
     """
 
     def __init__(self, model: FlatModel, need: Callable[[int], None], done: Callable[[], bool]) -> None:
@@ -68,8 +72,8 @@ class ParameterGate(TorchFunctionMode):
                 self._look(value)
 
 
-def can_gate(module: torch.nn.Module) -> bool:
-    """False if some of it is compiled, by torch.compile or TorchScript: nobody sees what runs inside."""
+def can_wait_on_use(module: torch.nn.Module) -> bool:
+    """Whether uses of all parameters can be noticed: not inside of what torch.compile or TorchScript has compiled."""
     return not any(
         isinstance(part, torch.jit.ScriptModule)
         or type(part).__module__.startswith("torch._dynamo")

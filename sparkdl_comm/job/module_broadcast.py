@@ -1,4 +1,7 @@
-"""A module on its way to executors: there once per executor, made once per Python worker."""
+"""Broadcasts a module to executors: its bytes go to each executor once, and each Python worker makes the module once.
+
+A Spark Connect session has no broadcasts; there the session's files take their place.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ from sparkdl_comm.optim.optimization import ModelLike
 
 
 def missing_module(message: str) -> ModelError:
-    """What to do about a module of the user's that executors do not have. ``message``: of the ModuleNotFoundError there."""
+    """The error that tells users how to give executors a Python module of theirs which is missing there.
+
+    :param message: of the ModuleNotFoundError on the executor.
+    """
     match = re.search(r"No module named '([^']*)'", message)
     name = match[1] if match else ""
     top = sys.modules.get(name.partition(".")[0])
@@ -37,11 +43,10 @@ def missing_module(message: str) -> ModelError:
     )
 
 
-class Shipped:
-    """A module to broadcast. What executors find in the broadcast is the module itself.
+class PickledModule:
+    """The value of a broadcast that executors unpickle to the module itself.
 
-    Spark pickles the value of a broadcast without cloudpickle, so that a class from a notebook would not
-    arrive.
+    Spark pickles the value of a broadcast without cloudpickle, by which a class from a notebook would not arrive.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -117,13 +122,13 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
-def for_tasks(spark: SparkSession, model: ModelLike) -> ModelLike:
-    """What tasks that train make the model of: itself, or of a module the parts in which Spark Connect ships it."""
+def model_for_tasks(spark: SparkSession, model: ModelLike) -> ModelLike:
+    """What tasks that train make the model of: the model itself, or on Spark Connect the session's files of a module."""
     return model if is_classic(spark) or not isinstance(model, torch.nn.Module) else SessionModule.of(spark, model)
 
 
-def ship(spark: SparkSession, module: torch.nn.Module) -> Broadcast[Any] | SessionModule:
-    """What tasks that score get the module from, as ``value``."""
+def broadcast_module(spark: SparkSession, module: torch.nn.Module) -> Broadcast[Any] | SessionModule:
+    """Gives the module to tasks that score; they find it as ``value``."""
     if is_classic(spark):
-        return spark.sparkContext.broadcast(Shipped(module))
+        return spark.sparkContext.broadcast(PickledModule(module))
     return SessionModule.of(spark, module)

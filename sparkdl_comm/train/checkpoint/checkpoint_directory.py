@@ -8,7 +8,7 @@
         optimizer-0.safetensors      torch's state_dict for these
         common.safetensors           what is the same on all ranks, such as the best model so far
         rank-0.safetensors, ...      what each rank has for itself: position, random generators, buffers
-    step-00000024.tmp-<gang epoch>/  being written, or left behind by a gang that is gone
+    step-00000024.tmp-<attempt>/  being written, or left behind by a gang that is gone
 
 1. Every rank writes its files into the gang's own ``.tmp-`` directory and tells rank 0 their sizes and sums.
 2. When it has them of all ranks, rank 0 writes the manifest and renames the directory.
@@ -33,7 +33,7 @@ import safetensors.torch
 import torch
 
 from sparkdl_comm.errors import ConfError, PersistenceError
-from sparkdl_comm.train.checkpoint.storage import Folder, sums
+from sparkdl_comm.train.checkpoint.storage import CheckpointStorage, sums
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -51,7 +51,10 @@ def complete_steps(names: Iterable[str]) -> list[int]:
 
 
 def check_unused(directory: str, steps: Sequence[int], resume: bool) -> None:
-    """:class:`ConfError` if there are complete checkpoints, and ``resume`` is not set."""
+    """Refuses a directory with complete checkpoints, unless training is to go on from them.
+
+    :raises ConfError: there are some, and ``resume`` is not set.
+    """
     if steps and not resume:
         raise ConfError(
             f"checkpointDir={directory} has checkpoints already, the newest of step {steps[0]}: set resume=True to go on from"
@@ -59,21 +62,22 @@ def check_unused(directory: str, steps: Sequence[int], resume: bool) -> None:
         )
 
 
-class CheckpointFolder:
-    """The checkpoints in a folder, as gang ``epoch`` sees them. All methods raise PersistenceError, with the path."""
+class CheckpointDirectory:
+    """The checkpoints in a directory, as this ``attempt`` of the gang sees them. All methods raise PersistenceError, with the
+    path."""
 
-    def __init__(self, folder: Folder, epoch: str) -> None:
-        self._folder = folder
-        self._epoch = epoch
+    def __init__(self, storage: CheckpointStorage, attempt: str) -> None:
+        self._storage = storage
+        self._attempt = attempt
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, newest first."""
-        return complete_steps(self._folder.names())
+        return complete_steps(self._storage.names())
 
     def probe(self, rank: int) -> str:
         """Writes a small file, as this rank will have to write large ones; returns its name, to be deleted."""
-        name = f"{_PROBE}{self._epoch}-{rank}"
-        self._folder.create(name, lambda path: path.touch())
+        name = f"{_PROBE}{self._attempt}-{rank}"
+        self._storage.create(name, lambda path: path.touch())
         return name
 
     def check_shared(self, names: Iterable[str]) -> None:
@@ -81,7 +85,7 @@ class CheckpointFolder:
         self._check_seen("", names)
 
     def delete(self, name: str) -> None:
-        self._folder.delete(name)
+        self._storage.delete(name)
 
     def write(self, step: int, parts: Mapping[str, Tensors]) -> dict[str, dict[str, Any]]:
         """Write parts of a checkpoint, contiguous CPU tensors by name. Returns when they are on disk: for :meth:`complete`,
@@ -96,36 +100,36 @@ class CheckpointFolder:
         """
         new = self._new(step)
         self._check_seen(new, files)
-        if _name(step) in self._folder.names():
+        if _name(step) in self._storage.names():
             # By the gang that this one replaced, whose last rank took its time: it is what this gang has, bit by bit.
             if self.manifest(step)[0].get("run") != dict(run):
                 raise PersistenceError(
                     f"{_name(step)} was written by another fit: each needs a checkpointDir of its own"
                 )
-            self._folder.delete(new)
+            self._storage.delete(new)
             return
         manifest = {"format": FORMAT, "step": step, "run": dict(run), "files": dict(files)}
         text = json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1)
-        self._folder.create(f"{new}/{MANIFEST}", lambda path: path.write_text(text, encoding="utf-8"))
-        self._folder.rename(new, _name(step))
+        self._storage.create(f"{new}/{MANIFEST}", lambda path: path.write_text(text, encoding="utf-8"))
+        self._storage.rename(new, _name(step))
         for old in self.steps()[keep:]:
-            self._folder.delete(_name(old))
+            self._storage.delete(_name(old))
 
     def clean(self, last: int) -> None:
         """Rank 0, before training goes on from step ``last``: delete what other gangs did not complete, and what is newer,
         because it was found damaged."""
-        for name in self._folder.names():
+        for name in self._storage.names():
             complete, unfinished = _COMPLETE.fullmatch(name), _UNFINISHED.fullmatch(name)
             if complete and int(complete[1]) > last:
-                self._folder.delete(name)
-            probe = name.startswith(_PROBE) and not name.startswith(_PROBE + self._epoch)
-            if probe or (unfinished and unfinished[1] != self._epoch):
+                self._storage.delete(name)
+            probe = name.startswith(_PROBE) and not name.startswith(_PROBE + self._attempt)
+            if probe or (unfinished and unfinished[1] != self._attempt):
                 with contextlib.suppress(PersistenceError):  # a rank of that gang may be writing into it still
-                    self._folder.delete(name)
+                    self._storage.delete(name)
 
     def manifest(self, step: int) -> tuple[dict[str, Any], str | None]:
         """The manifest, and what is wrong with it, None if nothing is."""
-        path = self._folder.local(f"{_name(step)}/{MANIFEST}")
+        path = self._storage.local(f"{_name(step)}/{MANIFEST}")
         if path is None:
             return {}, f"{_name(step)}/{MANIFEST} is not there"
         try:
@@ -143,7 +147,7 @@ class CheckpointFolder:
         """What is wrong with these parts of a checkpoint, None if nothing is."""
         for part in parts:
             name = f"{_name(step)}/{_file(part)}"
-            path = self._folder.local(name)
+            path = self._storage.local(name)
             if path is None:
                 return f"{name} is not there"
             if sums(path) != manifest["files"].get(_file(part)):
@@ -152,7 +156,7 @@ class CheckpointFolder:
 
     def read(self, step: int, part: str) -> Tensors:
         """What was given to :meth:`write`; of a part that is not damaged."""
-        path = self._folder.local(f"{_name(step)}/{_file(part)}")
+        path = self._storage.local(f"{_name(step)}/{_file(part)}")
         try:
             # Copied: the library maps the file, which is deleted when there are newer ones.
             return {name: tensor.clone() for name, tensor in safetensors.torch.load_file(str(path)).items()}
@@ -166,10 +170,10 @@ class CheckpointFolder:
             except safetensors.SafetensorError as error:
                 raise PersistenceError(f"cannot write {path} (checkpointDir): {error}") from error
 
-        return self._folder.create(f"{self._new(step)}/{name}", write)
+        return self._storage.create(f"{self._new(step)}/{name}", write)
 
     def _check_seen(self, directory: str, names: Iterable[str]) -> None:
-        absent = sorted(set(names) - set(self._folder.names(directory)))
+        absent = sorted(set(names) - set(self._storage.names(directory)))
         if absent:
             raise PersistenceError(
                 f"rank 0 does not see {', '.join(absent)} in {directory or 'checkpointDir'}, which other ranks wrote:"
@@ -177,7 +181,7 @@ class CheckpointFolder:
             )
 
     def _new(self, step: int) -> str:
-        return f"{_name(step)}.tmp-{self._epoch}"
+        return f"{_name(step)}.tmp-{self._attempt}"
 
 
 def _digest(manifest: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.job.first_touch import FirstTouch
+from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.launch import _unreported
 from sparkdl_comm.optim.optimization import Optimization
 
@@ -31,15 +31,15 @@ def function() -> Any:
 
 def test_it_is_the_function_where_the_package_is() -> None:
     for touch in (
-        FirstTouch(function(), rank=True),
-        cloudpickle.loads(cloudpickle.dumps(FirstTouch(function(), True))),
+        ImportCheck(function(), rank=True),
+        cloudpickle.loads(cloudpickle.dumps(ImportCheck(function(), True))),
     ):
         assert [batch for batch, _ in touch(iter([1, 2]))] == [1, 2]
 
 
 @pytest.mark.parametrize("rank", [True, False])
 def test_a_python_without_the_package_tells_its_name_and_what_to_set(tmp_path: Path, rank: bool) -> None:
-    (tmp_path / "shipped").write_bytes(cloudpickle.dumps(FirstTouch(function(), rank)))
+    (tmp_path / "shipped").write_bytes(cloudpickle.dumps(ImportCheck(function(), rank)))
     zips = Path(pyspark.__file__).parent.glob("python/lib/*.zip")
     load = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
     done = subprocess.run(

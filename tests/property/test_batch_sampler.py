@@ -1,4 +1,4 @@
-"""BatchPlan: every row once, all ranks in step, whatever the partitions look like."""
+"""BatchSampler: every row once, all ranks in step, whatever the partitions look like."""
 
 from itertools import pairwise
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparkdl_comm.data.partitions import BatchPlan, lopsided, permutation
+from sparkdl_comm.data.partitions import BatchSampler, lopsided, permutation
 from sparkdl_comm.errors import InputError
 
 COUNTS = st.lists(st.integers(0, 60), min_size=1, max_size=9).filter(any)
@@ -19,21 +19,21 @@ COUNTS = st.lists(st.integers(0, 60), min_size=1, max_size=9).filter(any)
 @example([1, 0, 0, 0], 100)
 @example([3, 2, 1], 1)
 def test_plan(counts: list[int], batch_size: int) -> None:
-    plan = BatchPlan.of(counts, batch_size)
+    sampler = BatchSampler.of(counts, batch_size)
     total, world = sum(counts), len(counts)
-    assert plan.total == total
-    assert plan.steps == -(-total // batch_size)
+    assert sampler.total == total
+    assert sampler.steps == -(-total // batch_size)
     for rank, count in enumerate(counts):
-        edges = [plan.slice(rank, step) for step in range(plan.steps)]
+        edges = [sampler.slice(rank, step) for step in range(sampler.steps)]
         assert edges[0][0] == 0
         assert edges[-1][1] == count
         assert all(stop == start for (_, stop), (start, _) in pairwise(edges))
         sizes = {stop - start for start, stop in edges}
         assert min(sizes) >= 0
         assert max(sizes) - min(sizes) <= 1
-    rows = [plan.rows(step) for step in range(plan.steps)]
+    rows = [sampler.rows(step) for step in range(sampler.steps)]
     for step, expected in enumerate(rows):
-        slices = [plan.slice(rank, step) for rank in range(world)]
+        slices = [sampler.slice(rank, step) for rank in range(world)]
         assert sum(stop - start for start, stop in slices) == expected
     assert 1 <= min(rows) <= max(rows) <= batch_size
     assert max(rows) - min(rows) <= 1
@@ -55,7 +55,7 @@ def test_permutation_depends_on_everything() -> None:
 @pytest.mark.parametrize(("counts", "batch_size"), [([0, 0], 8), ([], 8), ([3], 0), ([3, -1], 2)])
 def test_refused(counts: list[int], batch_size: int) -> None:
     with pytest.raises(InputError):
-        BatchPlan.of(counts, batch_size)
+        BatchSampler.of(counts, batch_size)
 
 
 def test_a_rank_that_the_others_wait_for() -> None:

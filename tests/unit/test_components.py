@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.ml.ingredients import (
-    check_ships,
+from sparkdl_comm.ml.components import (
+    check_picklable,
     label_limits,
     loss_function,
     model_like,
@@ -121,7 +121,7 @@ def test_losses_per_row() -> None:
 
 
 def test_ships() -> None:
-    check_ships(model=TwoClasses(), loss=lambda x, y: (x - y).mean(), optimizer=functools.partial(Sum, factor=1.0))
+    check_picklable(model=TwoClasses(), loss=lambda x, y: (x - y).mean(), optimizer=functools.partial(Sum, factor=1.0))
 
 
 def test_what_does_not_ship_is_named() -> None:
@@ -138,7 +138,7 @@ def test_what_does_not_ship_is_named() -> None:
         (functools.partial(Sum, factor=lock), "model.factor"),
     ):
         with pytest.raises(ModelError, match=rf"{name} \(of type _thread\.lock\) cannot be shipped") as error:
-            check_ships(loss="x", model=model)
+            check_picklable(loss="x", model=model)
         assert isinstance(error.value.__cause__, TypeError)
 
 
@@ -147,4 +147,4 @@ def test_shipping_check_does_not_copy_tensors(monkeypatch: pytest.MonkeyPatch) -
         raise AssertionError("pickled a tensor")
 
     monkeypatch.setattr(torch.Tensor, "__reduce_ex__", refuse)
-    check_ships(model=TwoClasses())
+    check_picklable(model=TwoClasses())

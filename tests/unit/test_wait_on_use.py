@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.gate import ParameterGate, can_gate
+from sparkdl_comm.space.wait_on_use import WaitOnUse, can_wait_on_use
 from tests.integration.nets import Backwards, Odd, Tangled
 
 
@@ -46,7 +46,7 @@ class Arrivals:
         self.values = self.model.values.clone()
         self.model.values.fill_(torch.nan)
         self.needed: list[int] = []
-        self.gate = ParameterGate(self.model, self.need, lambda: self.arrived == len(self.model.layers))
+        self.waits = WaitOnUse(self.model, self.need, lambda: self.arrived == len(self.model.layers))
         self.arrived = 0
 
     def need(self, layer: int) -> None:
@@ -68,7 +68,7 @@ def test_what_is_used_is_there(net):
     network = Arrivals(module)
     if isinstance(module, Recurrent):
         module.foreign._address = module.foreign.shift.data_ptr()
-    with network.gate:
+    with network.waits:
         output = module(rows)
     assert torch.equal(output, expected)
     assert network.needed == sorted(set(network.needed)), "every wait is for a later layer"
@@ -80,7 +80,7 @@ def test_layers_are_awaited_one_after_another_and_only_when_they_are_used():
     seen = []
     for number, layer in enumerate(module):
         layer.register_forward_hook(lambda *_, number=number: seen.append((number, list(network.needed))))
-    with network.gate:
+    with network.waits:
         assert module[2].weight.shape == (4, 4)
         assert module[2].weight.requires_grad
         assert network.needed == [], "a shape is no value"
@@ -89,9 +89,9 @@ def test_layers_are_awaited_one_after_another_and_only_when_they_are_used():
 
 
 def test_compiled_modules_are_known():
-    assert can_gate(nn.Linear(2, 2))
-    assert not can_gate(nn.Sequential(torch.compile(nn.Linear(2, 2))))
-    assert not can_gate(nn.Sequential(torch.jit.script(nn.Linear(2, 2))))
+    assert can_wait_on_use(nn.Linear(2, 2))
+    assert not can_wait_on_use(nn.Sequential(torch.compile(nn.Linear(2, 2))))
+    assert not can_wait_on_use(nn.Sequential(torch.jit.script(nn.Linear(2, 2))))
     compiled = nn.Linear(2, 2)
     compiled.compile()
-    assert not can_gate(nn.Sequential(compiled))
+    assert not can_wait_on_use(nn.Sequential(compiled))

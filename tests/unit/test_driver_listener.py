@@ -20,9 +20,9 @@ from sparkdl_comm.errors import (
     ProtocolError,
     RankLostError,
 )
-from sparkdl_comm.gang import handshake
+from sparkdl_comm.gang import frames
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.handshake import send_frame
+from sparkdl_comm.gang.frames import send_frame
 from sparkdl_comm.gang.tensors import DTYPES, describe, raw
 from sparkdl_comm.job.driver_client import DriverClient
 from sparkdl_comm.job.driver_listener import DriverListener
@@ -41,12 +41,12 @@ def seen():
 
 @pytest.fixture
 def listener(seen):
-    with DriverListener("127.0.0.1", None, SECRET, seen.append, epoch="e/0") as listener:
+    with DriverListener("127.0.0.1", None, SECRET, seen.append, attempt="e/0") as listener:
         yield listener
 
 
-def connect(listener: DriverListener, epoch: str = "e/0", **more) -> DriverClient:
-    return DriverClient.connect(listener.address, SECRET, epoch, SECONDS, **more)
+def connect(listener: DriverListener, attempt: str = "e/0", **more) -> DriverClient:
+    return DriverClient.connect(listener.address, SECRET, attempt, SECONDS, **more)
 
 
 def same(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -89,7 +89,7 @@ def test_large_tensors(listener):
 
 def test_a_byte_of_the_tensors_that_is_another_one(listener, monkeypatch):
     """TCP's checksum lets one of 65,536 errors pass."""
-    plain = handshake.send_all
+    plain = frames.send_all
 
     def spoil(sock, data, *more):
         if len(data) == 4096:
@@ -97,7 +97,7 @@ def test_a_byte_of_the_tensors_that_is_another_one(listener, monkeypatch):
             data[1000] ^= 1
         plain(sock, data, *more)
 
-    monkeypatch.setattr(handshake, "send_all", spoil)
+    monkeypatch.setattr(frames, "send_all", spoil)
     with connect(listener) as client, pytest.raises(GangError, match="went away, or refused"):
         client.send_tensors({"w": torch.ones(1024)})
     with pytest.raises(GangError, match="other bytes"):
@@ -127,7 +127,7 @@ def test_printed_lines():
 
 def test_why_the_gang_failed():
     failure = Failure(1, 7, "forward", "KeyError", "x" * 5000, "Traceback ...", log="one\ntwo")
-    with DriverListener("127.0.0.1", None, SECRET, print, epoch="e/0") as listener:
+    with DriverListener("127.0.0.1", None, SECRET, print, attempt="e/0") as listener:
         assert listener.failure(soon(0)) is None
         with connect(listener) as client:
             client.failed(failure)
@@ -220,7 +220,7 @@ def test_rank_0_vanishes_in_the_middle_of_a_tensor(listener):
     client = connect(listener)
     header = {"type": "tensors", **describe({"w": torch.ones(1000)})}
     send_frame(client._sock, header, 1 << 20, soon())
-    handshake.send_all(client._sock, bytes(100), soon())
+    frames.send_all(client._sock, bytes(100), soon())
     client._sock.close()
     with pytest.raises(RankLostError):
         listener.tensors(soon())
@@ -253,7 +253,7 @@ def test_wrong_header(listener, header):
     with pytest.raises(GangError):
         listener.tensors(soon())
     with pytest.raises(ConnectionError):  # and it hangs up
-        handshake.recv_exact(client._sock, 1, soon())
+        frames.recv_exact(client._sock, 1, soon())
     client.close()
 
 
@@ -292,7 +292,7 @@ def test_wrong_secret_and_garbage_leave_the_place_free(listener):
     assert listener.tensors(soon())
 
 
-def test_one_connection_per_epoch(listener):
+def test_one_connection_per_attempt(listener):
     with connect(listener) as client:
         with pytest.raises(GangError, match="turned"):
             connect(listener)
@@ -302,7 +302,7 @@ def test_one_connection_per_epoch(listener):
     assert listener.tensors(soon())
 
 
-def test_first_epoch_to_come_is_kept_when_none_was_given(seen):
+def test_first_attempt_to_come_is_kept_when_none_was_given(seen):
     with DriverListener("127.0.0.1", None, SECRET, seen.append) as listener:
         with connect(listener, "mine") as client:
             client.send_tensors({})
@@ -319,9 +319,9 @@ def test_where_it_cannot_listen(listener):
 
 def test_a_driver_that_executors_reach_by_another_address(seen):
     """By a forwarded port of a NAT, say; here a name stands for it, which rank 0 resolves."""
-    with DriverListener("198.51.100.7", None, SECRET, seen.append, epoch="e", bind="127.0.0.1") as listener:
-        assert listener.address == ("198.51.100.7", listener._door.address[1])
-        assert listener._door.address[0] == "127.0.0.1"
+    with DriverListener("198.51.100.7", None, SECRET, seen.append, attempt="e", bind="127.0.0.1") as listener:
+        assert listener.address == ("198.51.100.7", listener._acceptor.address[1])
+        assert listener._acceptor.address[0] == "127.0.0.1"
         task = RankTask(spec_of(("localhost", listener.address[1])), SimpleNamespace(partitionId=lambda: 0))
         with closing(task), ExitStack() as stack:
             assert task.connect_driver(stack).progress({"step": 1})
@@ -337,11 +337,11 @@ def test_a_driver_that_executors_reach_by_another_address(seen):
 
 def spec_of(driver_address):
     conf = CommConf.from_mapping({}, timeout="20s", logs=False)
-    return SimpleNamespace(driver_address=driver_address, secret=SECRET, epoch_id="e", conf=conf)
+    return SimpleNamespace(driver_address=driver_address, secret=SECRET, attempt_id="e", conf=conf)
 
 
 def test_an_address_in_brackets(seen):
-    with DriverListener("[::1]", None, SECRET, seen.append, epoch="e") as listener:
+    with DriverListener("[::1]", None, SECRET, seen.append, attempt="e") as listener:
         assert listener.address[0] == "::1"
         with connect(listener, "e") as client:
             assert client.progress({"step": 1})
@@ -355,7 +355,7 @@ def test_close_ends_the_threads(seen):
     listener.close()
     client.close()
     client.close()
-    names = ("sparkdl-driver", "sparkdl-visitor")
+    names = ("sparkdl-driver", "sparkdl-handshake")
     assert wait_for(lambda: not [thread for thread in threading.enumerate() if thread.name in names])
 
 

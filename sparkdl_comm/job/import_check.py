@@ -1,4 +1,5 @@
-"""The first thing that an executor's Python does: see whether it has this package. An import would end in a long traceback.
+"""The import check: the first thing that an executor's Python does is to see whether it has this package. Without the check, a
+failing import would end in a long traceback.
 
 Spark ships a function by the name of its module, which a Python without the module cannot load. So what is shipped begins
 with a function that needs nothing but Python: it imports the module, and tells what is missing in which Python.
@@ -15,9 +16,12 @@ from pyspark import cloudpickle
 from sparkdl_comm.gang.failure import MARKER
 
 
-class FirstTouch:
-    """``function``, for ``mapInArrow``: where it arrives, its module is imported first, and an ImportError says if that fails;
-    of a ``rank`` as a Failure of the class ConfError."""
+class ImportCheck:
+    """Wraps ``function``, for ``mapInArrow``: where it arrives, its module is imported before it is unpickled.
+
+    If the import fails, the task fails with an ImportError that says what to install where; on a ``rank`` of a gang with a
+    Failure of the class ConfError.
+    """
 
     def __init__(self, function: Callable[[Any], Any], rank: bool) -> None:
         self._function, self._rank = function, rank
@@ -43,7 +47,10 @@ def _second(first: None, function: Callable[[Any], Any]) -> Callable[[Any], Any]
 
 
 def _check(module: str, marker: str) -> None:
-    """Shipped as code, so all that it uses is imported here. Raises what :meth:`Failure.find` reads, if there is a marker."""
+    """Imports the module. Shipped as code, so all that it uses is imported here.
+
+    :raises ImportError: it cannot be imported; with a marker, a RuntimeError that ``Failure.find`` reads.
+    """
     import importlib
     import json
     import socket

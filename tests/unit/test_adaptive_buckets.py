@@ -7,9 +7,9 @@ from torch import nn
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.ps.batching import Batching
-from sparkdl_comm.strategies.ps.profile import (
-    Direction,
+from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets
+from sparkdl_comm.strategies.ps.profiler import (
+    DirectionProfile,
     LayerTimes,
     NetworkTimes,
     Profiler,
@@ -93,16 +93,16 @@ def report(startup: float, per_byte: float, compute: list[float]) -> dict:
 
 def test_ranks_agree_on_the_median():
     reports = [report(1, 5, [1, 8]), report(2, 4, [2, 9]), {}, report(9, 1, [3, 1])]
-    assert agree(reports, "pull") == Direction([2, 8], 2, 4)
+    assert agree(reports, "pull") == DirectionProfile([2, 8], 2, 4)
     assert agree(reports, "push") is None
 
 
 def test_drift_is_the_largest_change():
-    before = Direction([1.0, 3.0], 0.5, 2.0)
+    before = DirectionProfile([1.0, 3.0], 0.5, 2.0)
     assert drift(before, before) == 0
-    assert drift(before, Direction([3.0, 1.0], 0.5, 2.0)) == 0, "sums count, single layers scatter"
-    assert drift(before, Direction([2.0, 3.0], 0.5, 1.8)) == 0.25
-    assert drift(before, Direction([1.0, 3.0], 0.2, 2.0)) == 0.6
+    assert drift(before, DirectionProfile([3.0, 1.0], 0.5, 2.0)) == 0, "sums count, single layers scatter"
+    assert drift(before, DirectionProfile([2.0, 3.0], 0.5, 1.8)) == 0.25
+    assert drift(before, DirectionProfile([1.0, 3.0], 0.2, 2.0)) == 0.6
 
 
 class Gang:
@@ -135,15 +135,15 @@ class Planner:
         return {"batches": batches, "predicted_seconds": 0.75, "optimal_ratio": 1.0}
 
 
-def batching(ahead: bool = False, **settings: object) -> tuple[Batching, Planner]:
+def adaptive(ahead: bool = False, **settings: object) -> tuple[AdaptiveBuckets, Planner]:
     planner = Planner()
     model = FlatModel(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)))
     conf = CommConf.from_mapping({}, **settings)
-    return Batching(conf, model, Gang(), planner, ahead=ahead, fetch_above=10), planner  # type: ignore[arg-type]
+    return AdaptiveBuckets(conf, model, Gang(), planner, ahead=ahead, inline_threshold=10), planner  # type: ignore[arg-type]
 
 
 def test_blind_policies_measure_nothing():
-    made, planner = batching(ps_batching="layerwise", ps_push_batching="fixed:10")
+    made, planner = adaptive(ps_batching="layerwise", ps_push_batching="fixed:10")
     assert made.profiler is None
     assert not any(made.due(step) for step in range(200))
     assert [(request["policy"], request["direction"]) for request in planner.requests] == [
@@ -154,7 +154,7 @@ def test_blind_policies_measure_nothing():
 
 
 def test_a_profile_comes_first_and_a_new_plan_when_it_drifts():
-    made, planner = batching(ps_batching="ibatch", ps_profile_iterations=5, ps_replan_drift=0.25)
+    made, planner = adaptive(ps_batching="ibatch", ps_profile_iterations=5, ps_replan_drift=0.25)
     assert len(made.pulls) == 1
     assert [step for step in range(1, 120) if made.due(step)] == [6, 56, 106]
     assert isinstance(made.profiler, Profiler)
@@ -178,7 +178,7 @@ def test_a_profile_comes_first_and_a_new_plan_when_it_drifts():
 
 
 def test_what_shares_the_network_is_planned_together():
-    made, planner = batching(ahead=True, ps_batching="ibatch", ps_profile_iterations=5)
+    made, planner = adaptive(ahead=True, ps_batching="ibatch", ps_profile_iterations=5)
     both = report(0.001, 2e-9, [0.5, 0.25])
     both["push"] = both["pull"]
     made.profiler.report = lambda: both  # type: ignore[method-assign]
@@ -189,9 +189,10 @@ def test_what_shares_the_network_is_planned_together():
     assert made.plans["push"]["profile"] == planner.requests[-1]["push"]
 
 
-def trying(seconds: list[float], tried: int) -> tuple[Batching, Planner, list[tuple[int, int] | None]]:
-    """What an iteration took whenever the ranks looked at it -> how many batches of pulls and pushes they had from then on."""
-    made, planner = batching(ahead=True, ps_batching="ibatch", ps_profile_iterations=5)
+def trying(seconds: list[float], tried: int) -> tuple[AdaptiveBuckets, Planner, list[tuple[int, int] | None]]:
+    """What an iteration took whenever the ranks looked at it -> how many batches of pulls and pushes they had from then
+    on."""
+    made, planner = adaptive(ahead=True, ps_batching="ibatch", ps_profile_iterations=5)
     both = report(0.001, 2e-9, [0.5, 0.25])
     both["push"] = both["pull"]
     found = []
@@ -205,14 +206,14 @@ def trying(seconds: list[float], tried: int) -> tuple[Batching, Planner, list[tu
     return made, planner, found
 
 
-def outcomes(made: Batching) -> set[str]:
+def outcomes(made: AdaptiveBuckets) -> set[str]:
     report = made.report()
     assert {plan["asked"] for plan in report.values()} == {"ibatch"}
     return {plan["outcome"] for plan in report.values()}
 
 
 def test_a_summary_tells_what_was_rejected_from_what_was_never_tried():
-    made, _ = batching(ahead=True, ps_batching="ibatch", ps_profile_iterations=5)
+    made, _ = adaptive(ahead=True, ps_batching="ibatch", ps_profile_iterations=5)
     (outcome,) = outcomes(made)
     assert outcome.startswith(
         "not tried: nothing was measured in 5 iterations (spark.sparkdl.comm.ps.profileIterations)"
@@ -220,7 +221,7 @@ def test_a_summary_tells_what_was_rejected_from_what_was_never_tried():
     assert outcomes(trying([3.0, 1.0, 0.99], tried=3)[0]) == {"tried, and used"}
     assert outcomes(trying([0.8, 1.0, 0.9], tried=3)[0]) == {"tried, and rejected: whole was faster"}
     assert outcomes(trying([3.0, 1.0], tried=3)[0]) == {"used: on trial when the run ended, layerwise in use"}
-    blind, _ = batching(ps_batching="layerwise")
+    blind, _ = adaptive(ps_batching="layerwise")
     assert {(plan["asked"], plan["outcome"]) for plan in blind.report().values()} == {("layerwise", "used")}
 
 

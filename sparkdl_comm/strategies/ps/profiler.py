@@ -1,4 +1,4 @@
-"""What a rank measures of its layers and of the network, for the planner of batches."""
+"""What a rank measures of its layers and of the network, for the planner of buckets."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 Clock = Callable[[], float]
 
-#: Iterations after which batches that were changed are all in use: pulls with the next one, pushes with the one after it. Who
-#: looks after no more than these learns nothing of what an iteration takes.
+#: New buckets take effect after one iteration for pulls, after two for pushes. Windows that are no longer than this cannot
+#: time them.
 _SETTLING = 2
 
 
 @dataclass(frozen=True)
-class Direction:
-    """Of pulls and forward, or of pushes and backward.
+class DirectionProfile:
+    """What was measured of pulls and forward, or of pushes and backward.
 
-    ``compute``: seconds of each layer; ``startup``: seconds from the request of a batch to its first byte;
+    ``compute``: seconds of each layer; ``startup``: seconds from the request of a bucket to its first byte;
     ``per_byte``: seconds of transfer for each byte that this rank receives.
     """
 
@@ -46,24 +46,24 @@ class LayerTimes:
         self._since = self._clock()
 
     def stop(self) -> None:
-        """What went by counts for the layer that it is at; what comes, for none, until it is set again."""
+        """The time that went by counts for the current layer; what comes counts for none, until :meth:`at`."""
         if self._layer is not None:
             self._round[self._layer] += self._clock() - self._since
         self._layer = None
 
     def at(self, layer: int) -> None:
-        """What comes counts for `layer`."""
+        """The time from now on counts for ``layer``."""
         self.stop()
         self._layer, self._since = layer, self._clock()
 
     def was(self, layer: int) -> None:
-        """What went by, since the last call, counts for `layer`."""
+        """The time since the last call counts for ``layer``."""
         now = self._clock()
         self._round[layer] += now - self._since
         self._since = now
 
     def skip(self) -> None:
-        """What went by, since the last call, counts for none."""
+        """The time since the last call counts for no layer."""
         self._since = self._clock()
 
     def end(self) -> None:
@@ -71,43 +71,43 @@ class LayerTimes:
         self._rounds.append(self._round)
 
     def medians(self) -> list[float] | None:
-        """Of each layer; None if there was no round."""
+        """The median seconds of each layer; None if there was no round."""
         return [statistics.median(times) for times in zip(*self._rounds, strict=True)] if self._rounds else None
 
 
 class NetworkTimes:
-    """What communications took, in the last ``window`` steps.
+    """Measures transfers, in the last ``window`` steps.
 
-    Batches travel at the same time: one is asked for while the one before still comes. So the transfer time of a step is that
-    in which anything came, and only a batch that found the network idle shows what a start-up takes.
+    Buckets travel at the same time: one is asked for while the one before still comes. So the transfer time of a step is
+    the time in which anything came, and only a bucket that found the network idle shows what a start-up takes.
     """
 
     def __init__(self, window: int) -> None:
         self._startups: deque[float] = deque(maxlen=window)
         self._per_byte: deque[float] = deque(maxlen=window)
-        self._batches: list[Sequence[Sequence[float]]] = []
+        self._buckets: list[Sequence[Sequence[float]]] = []
 
-    def add(self, batches: Iterable[Sequence[Sequence[float]]]) -> None:
-        """`batches`: of each, its blocks as the executor reports them: from, asked, begun, ended, bytes.
+    def add(self, buckets: Iterable[Sequence[Sequence[float]]]) -> None:
+        """``buckets``: the blocks of each, as the executor reports them: from, asked, begun, ended, bytes.
 
-        Blocks that came with their notices, which nobody asked for, say nothing of what a fetch takes."""
-        fetched = ([block for block in batch if block[2] > block[1]] for batch in batches)
-        self._batches.extend(blocks for blocks in fetched if blocks)
+        Blocks that came inside of their notices, which nobody asked for, say nothing of what a fetch takes."""
+        fetched = ([block for block in bucket if block[2] > block[1]] for bucket in buckets)
+        self._buckets.extend(blocks for blocks in fetched if blocks)
 
     def end(self) -> None:
-        """All batches of a step were added."""
-        if not self._batches:
+        """All buckets of a step were added."""
+        if not self._buckets:
             return
         startups, idle_from = [], float("-inf")
-        for blocks in self._batches:
+        for blocks in self._buckets:
             _, asked, begun, _, _ = min(blocks, key=lambda block: block[2])
             if asked >= idle_from:
                 startups.append(begun - asked)
             idle_from = max(idle_from, *(block[3] for block in blocks))
-        blocks = [block for batch in self._batches for block in batch]
+        blocks = [block for bucket in self._buckets for block in bucket]
         self._startups.append(statistics.median(startups))
         self._per_byte.append(_union([(block[2], block[3]) for block in blocks]) / sum(block[4] for block in blocks))
-        self._batches = []
+        self._buckets = []
 
     def medians(self) -> tuple[float, float] | None:
         """Start-up, and time per byte; None if nothing came."""
@@ -138,33 +138,33 @@ class Profiler:
         self._iterations: deque[float] = deque(maxlen=max(0, window - _SETTLING))
 
     def iteration(self) -> None:
-        """One begins, and the one before it ended."""
+        """An iteration begins, and the one before it has ended."""
         now = self._clock()
         if self._began is not None:
             self._iterations.append(now - self._began)
         self._began = now
 
     def report(self) -> dict[str, Any]:
-        """For :func:`agree` and :func:`agreed_seconds`; JSON-able."""
+        """What :func:`agree` and :func:`agreed_seconds` take; JSON-able."""
         found: dict[str, Any] = {}
         if self._iterations:
             found["seconds"] = statistics.median(self._iterations)
         for name, layers, network in (("pull", self.forward, self.pulls), ("push", self.backward, self.pushes)):
             compute, times = layers.medians(), network.medians()
             if compute is not None and times is not None:
-                found[name] = asdict(Direction(compute, *times))
+                found[name] = asdict(DirectionProfile(compute, *times))
         return found
 
 
-def agree(reports: Sequence[dict[str, Any]], name: str) -> Direction | None:
-    """The median over the ranks, of `name`, ``pull`` or ``push``; None unless a rank measured it.
+def agree(reports: Sequence[dict[str, Any]], name: str) -> DirectionProfile | None:
+    """The median over the ranks of what they measured of ``name``, ``pull`` or ``push``; None if no rank measured it.
 
-    Every rank gets the same, to the bit, from the same reports.
+    Every rank gets the same from the same reports, to the bit.
     """
-    found = [Direction(**report[name]) for report in reports if name in report]
+    found = [DirectionProfile(**report[name]) for report in reports if name in report]
     if not found:
         return None
-    return Direction(
+    return DirectionProfile(
         [statistics.median(times) for times in zip(*(direction.compute for direction in found), strict=True)],
         statistics.median(direction.startup for direction in found),
         statistics.median(direction.per_byte for direction in found),
@@ -172,13 +172,13 @@ def agree(reports: Sequence[dict[str, Any]], name: str) -> Direction | None:
 
 
 def agreed_seconds(reports: Sequence[dict[str, Any]]) -> float | None:
-    """Of an iteration: the median over the ranks that measured some; likewise the same on every rank."""
+    """Seconds of an iteration: the median over the ranks that measured some; likewise the same on every rank."""
     found = [report["seconds"] for report in reports if "seconds" in report]
     return statistics.median(found) if found else None
 
 
-def drift(before: Direction, now: Direction) -> float:
-    """The largest change of what decides about batches: all computation, a start-up, a transfer. Relative to before."""
+def drift(before: DirectionProfile, now: DirectionProfile) -> float:
+    """The largest relative change of what decides about buckets: all computation, a start-up, a transfer."""
     pairs = (
         (sum(before.compute), sum(now.compute)),
         (before.startup, now.startup),

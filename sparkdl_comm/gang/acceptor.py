@@ -1,0 +1,90 @@
+"""The authenticated acceptor: takes connections, and hands over only those of peers who proved the gang's secret."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sparkdl_comm.errors import SparkdlCommError
+from sparkdl_comm.gang import frames, handshake, listen
+from sparkdl_comm.gang.frames import Clock
+from sparkdl_comm.gang.handshake import Address
+
+#: Bytes of a peer's first frame, which says who it is and what it comes for.
+MAX_HELLO = 4096
+#: Seconds that a connection has for handshake and hello.
+HANDSHAKE_SECONDS = 10.0
+#: Connections that are authenticated at once; more are refused, so that strangers cannot make us start threads forever.
+MAX_HANDSHAKES = 256
+
+_log = logging.getLogger(__name__)
+
+OnPeer = Callable[[socket.socket, dict[str, Any]], None]
+
+
+class Acceptor:
+    """A listening socket that hands over only authenticated peers: those who proved that they know the secret, and said hello
+    (one JSON frame of at most 4 KiB). Each connection is authenticated in a thread of its own, so that a stranger delays
+    nobody."""
+
+    def __init__(
+        self,
+        ip: str,
+        ports: range | None,
+        secret: bytes,
+        on_peer: OnPeer,
+        clock: Clock = time.monotonic,
+        handshake_seconds: float = HANDSHAKE_SECONDS,
+    ) -> None:
+        """Binds at once. ``on_peer(sock, hello)`` runs in the connection's thread, and owns ``sock`` from then on; if it
+        raises a SparkdlCommError or OSError, ``sock`` is closed.
+
+        :raises ConfError: see :func:`~sparkdl_comm.gang.listen.bind`.
+        """
+        self._secret = secret
+        self._on_peer = on_peer
+        self._clock = clock
+        self._handshake_seconds = handshake_seconds
+        self._free = threading.Semaphore(MAX_HANDSHAKES)
+        self.sock = listen.bind(ip, ports)
+        name = self.sock.getsockname()
+        self.address: Address = (name[0], name[1])
+
+    def accept(self) -> None:
+        """To be called when the socket is readable: accepts one connection, and does not wait for what it says."""
+        try:
+            sock, _ = self.sock.accept()
+        except BlockingIOError:
+            return  # it went away again
+        except OSError as exc:
+            # Out of file descriptors: the connection stays in the queue, so without a pause we would spin.
+            _log.warning("cannot accept on %s port %d: %s", *self.address, exc)
+            time.sleep(0.05)
+            return
+        if not self._free.acquire(blocking=False):
+            sock.close()
+            return
+        threading.Thread(target=self._authenticate, args=(sock,), name="sparkdl-handshake", daemon=True).start()
+
+    def _authenticate(self, sock: socket.socket) -> None:
+        deadline = self._clock() + self._handshake_seconds
+        try:
+            try:
+                handshake.accept(sock, self._secret, deadline, self._clock)
+                hello = frames.recv_frame(sock, MAX_HELLO, deadline, self._clock)
+            finally:
+                self._free.release()
+            self._on_peer(sock, hello)
+        except (SparkdlCommError, OSError) as exc:
+            _log.info("refused a connection on %s port %d: %s", *self.address, exc)
+            sock.close()
+        except Exception:  # noqa: BLE001 - a bug must not leave the peer hanging
+            _log.exception("a connection on %s port %d brought out a bug", *self.address)
+            sock.close()
+
+    def close(self) -> None:
+        self.sock.close()

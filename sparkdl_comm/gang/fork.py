@@ -1,0 +1,29 @@
+"""Forked children of a rank, such as a DataLoader's workers, close the connections that they inherit: a child that outlives a
+killed rank would keep them open, and nobody would see an EOF."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any, Protocol
+
+
+class _Owner(Protocol):
+    def sockets(self) -> list[Any]: ...
+
+
+_owners: weakref.WeakSet[_Owner] = weakref.WeakSet()
+
+
+def close_in_children(owner: _Owner) -> None:
+    """Have a forked child close all ``owner.sockets()``, everything with a file descriptor, as long as the owner lives."""
+    if not _owners:
+        os.register_at_fork(after_in_child=_close)
+    _owners.add(owner)
+
+
+def _close() -> None:
+    for owner in list(_owners):
+        for thing in owner.sockets():
+            thing.close()  # never shutdown(): that would end the parent's connection too
+    _owners.clear()

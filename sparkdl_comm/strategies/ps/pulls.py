@@ -1,0 +1,125 @@
+"""The first half of an iteration of ps: parameters come, and forward waits for each bucket just before it is used."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.layer_buckets import LayerBuckets
+from sparkdl_comm.space.wait_on_use import WaitOnUse, can_wait_on_use
+from sparkdl_comm.strategies.base import Stopwatch
+from sparkdl_comm.strategies.ps.memory import ParameterMemory
+from sparkdl_comm.strategies.ps.profiler import Profiler
+from sparkdl_comm.strategies.ps.session import Session
+from sparkdl_comm.strategies.trace import BatchTrace
+
+
+class ParameterPulls:
+    """Which parameters of the current version are here, and the wait for those that are not.
+
+    ``buckets``: those in which the next parameters come.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        model: FlatModel,
+        memory: ParameterMemory,
+        buckets: LayerBuckets,
+        *,
+        on_gpu: bool,
+        profiler: Profiler | None,
+        watch: Stopwatch,
+        trace: BatchTrace,
+    ) -> None:
+        self.buckets = buckets
+        self._session, self._model, self._memory, self._on_gpu = session, model, memory, on_gpu
+        self._profiler, self._watch, self._trace = profiler, watch, trace
+        self._wait_on_use = WaitOnUse(model, self._need, self._nobody_looks) if can_wait_on_use(model.module) else None
+        self._version, self._prefetched, self._pulled = 0, -1, 0
+        self._early = self._measuring = False
+        self._used: set[int] = set()
+
+    def begin_version(self, version: int, *, early: bool, here: bool = False) -> None:
+        """What is awaited from now on are parameters of ``version``. ``early``: those of the next version may come as soon as
+        these are here. ``here``: these need not come."""
+        self._version, self._early = version, early
+        self._pulled = len(self.buckets) if here else 0
+        if here:
+            self._prefetched = version
+
+    def prefetch(self, version: int) -> None:
+        """Has the executor fetch parameters of ``version`` as soon as they are published. May be repeated."""
+        if self._prefetched < version:
+            self._session.prefetch(version)
+            self._prefetched = version
+
+    def begin_step(self) -> None:
+        """Returns when forward may begin: it waits for the parameters itself, unless nobody notices what it uses."""
+        self._used = set()
+        self._measuring = self._profiler is not None
+        if self._wait_on_use is None or len(self.buckets) == 1:
+            self.wait()
+
+    @contextlib.contextmanager
+    def forward(self) -> Iterator[None]:
+        """Around a forward pass: each parameter is here when it is used, and all at the end."""
+        self._trace.begin(self.buckets)
+        if self._wait_on_use is None or self._nobody_looks():
+            yield
+            self._trace.done("forward batch", len(self.buckets))
+            return
+        if self._profiler is not None:
+            self._profiler.forward.begin()
+        with self._wait_on_use:
+            yield
+        if self._profiler is not None:
+            self._profiler.forward.end()
+            self._measuring = False  # a step's other passes do not wait for parameters
+        self._trace.done("forward batch", len(self.buckets))
+        self.wait()
+
+    def wait(self) -> None:
+        """Returns when all parameters of this version are here."""
+        if not self._all_here():
+            self._pull(len(self.buckets) - 1)
+
+    def _all_here(self) -> bool:
+        return self._pulled == len(self.buckets)
+
+    def _nobody_looks(self) -> bool:
+        """True when all parameters are here and this step needs no further layer timing: forward runs as without ps."""
+        return self._all_here() and not self._measuring
+
+    def _need(self, layer: int) -> None:
+        """Forward is about to use this layer."""
+        if layer in self._used:
+            return
+        self._used.add(layer)
+        if self._profiler is not None:
+            self._profiler.forward.stop()
+        if self.buckets.of[layer] >= self._pulled:
+            self._pull(self.buckets.of[layer])
+        if self._profiler is not None:
+            self._profiler.forward.at(layer)
+
+    def _pull(self, bucket: int) -> None:
+        """Waits for the parameters up to those of this bucket."""
+        self._trace.done("forward batch", self._pulled)
+        with self._watch.phase("pull"):
+            answer = self._session.pull(self._version, bucket)
+            if self._on_gpu:
+                for layers in self.buckets.layers[self._pulled : bucket + 1]:
+                    stretch = self._model.stretch(layers)
+                    self._model.values[stretch].copy_(self._memory.values[stretch], non_blocking=True)
+        self._trace.came("pull batch", self.buckets, self._pulled, answer["batches"])
+        self._trace.go_on()
+        self._pulled = bucket + 1
+        self._watch.bytes["pull"] += answer["bytes"]
+        if self._profiler is not None:
+            self._profiler.pulls.add(answer["batches"])
+            if self._all_here():
+                self._profiler.pulls.end()
+        if self._all_here() and self._early:
+            self.prefetch(self._version + 1)
