@@ -1,4 +1,4 @@
-"""The core that all programs `python/bench_*.py` share: repeat, verify, compare with theory, report.
+"""The core that all programs ``python/bench_*.py`` share: repeat, verify, compare with theory, report.
 
 A suite calls :func:`measure` with what it compares, makes a :class:`Row` of each result and adds it to a
 :class:`Report`, which shows it and at the end gives the exit status: a row whose result was not verified makes it 1.
@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 
 def measure(cases: Mapping[str, Callable[[], R]], *, warmup: int, repeats: int) -> dict[str, list[R]]:
-    """Runs every case `warmup` times, then `repeats` times, all cases in turn, so that a disturbance hits them alike.
+    """Runs every case ``warmup`` times, then ``repeats`` times, all cases in turn, so that a disturbance hits them alike.
 
     Returns what the timed runs returned, by case.
     """
@@ -56,7 +56,7 @@ def measure(cases: Mapping[str, Callable[[], R]], *, warmup: int, repeats: int) 
 
 
 def allreduce_seconds(world: int, nbytes: int, rate_mbit: float) -> float:
-    """The least time of an all-reduce of `nbytes` over one link per rank: 2 (N-1)/N x bytes / rate."""
+    """The least time of an all-reduce of ``nbytes`` over one link per rank: 2 (N-1)/N x bytes / rate."""
     return 2 * (world - 1) / world * nbytes * 8 / (rate_mbit * 1e6)
 
 
@@ -75,7 +75,7 @@ def per_gigabyte(world: int, nbytes: int, seconds: float, cpu_seconds: float) ->
 class Report:
     """Shows rows on the terminal as they come; then writes them as JSON and gives the exit status.
 
-    :param json_to: a file, for the rows and where they come from (`sparkdl_comm.lab.results`); STDOUT, for the rows alone on
+    :param json_to: a file, for the rows and where they come from (``sparkdl_comm.lab.results``); STDOUT, for the rows alone on
         standard output, and the table on standard error; or None. Else the table is on standard output.
     """
 
@@ -151,7 +151,7 @@ class Report:
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options that all suites have: `--quick`, `--json`, `--repeats`, `--warmup`."""
+    """A parser with the options that all suites have: ``--quick``, ``--json``, ``--repeats``, ``--warmup``."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--repeats", type=positive, default=3, help="timed runs of each case; the median counts")
     made.add_argument("--warmup", type=int, default=1, help="runs of each case before these")
@@ -177,8 +177,8 @@ def positive(text: str) -> int:
 
 
 def sizes(text: str) -> list[int]:
-    """An argument of sizes separated by commas, in bytes, each made a whole number of float32 values: `64KiB,16MiB`. One
-    without a unit is in MiB: `0.25,16`."""
+    """An argument of sizes separated by commas, in bytes, each made a whole number of float32 values: ``64KiB,16MiB``. One
+    without a unit is in MiB: ``0.25,16``."""
     try:
         return [parse_size(f"{size}MiB" if _PLAIN.fullmatch(size) else size) // 4 * 4 for size in text.split(",")]
     except ConfError as error:

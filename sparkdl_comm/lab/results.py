@@ -1,7 +1,7 @@
 """Results as data: what a benchmark measured, of which code, where and when. One form for all, written and read here.
 
-A file is a JSON object: `format` (1), the fields of :class:`Origin`, and `rows`, a list of objects with FIELDS and what else
-the benchmark tells of a row.
+A file is a JSON object: ``format`` (1), the fields of :class:`Origin`, and ``rows``, a list of objects with FIELDS and
+what else the benchmark tells of a row.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _DERIVED = ("seconds", "spread", "ratio")
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One result: the median of `samples`, the seconds of the timed repeats. Its JSON has FIELDS, then what `extra` adds.
+    """One result: the median of ``samples``, the seconds of the timed repeats. Its JSON has FIELDS, then what ``extra`` adds.
 
-    `case`: what is measured, such as an operation or a network. `topology`: as `sparkdl_comm.topology` writes it, or
-    "loopback". `rate_mbit`: of each link, per direction; None: not limited. `world`: ranks. `bytes`: of the buffer that a
-    collective works on, or that a step moves over the network. `theory_seconds`: a lower bound, None where none is stated.
-    `verified`: the result of every timed repeat was compared with what it must be, and was that. `compute`: "emulated" if
-    layers only waited (see `sparkdl_comm.lab.emulated`). `versions`: of what was measured.
+    ``case``: what is measured, such as an operation or a network. ``topology``: as ``sparkdl_comm.topology`` writes it, or
+    "loopback". ``rate_mbit``: of each link, per direction; None: not limited. ``world``: ranks. ``bytes``: of the buffer that
+    a collective works on, or that a step moves over the network. ``theory_seconds``: a lower bound, None where none is stated.
+    ``verified``: the result of every timed repeat was compared with what it must be, and was that. ``compute``: "emulated" if
+    layers only waited (see ``sparkdl_comm.lab.emulated``). ``versions``: of what was measured.
 
-    Raises InputError without a sample, for times that are not positive, and if `extra` has one of FIELDS.
+    :raises InputError: no sample, times that are not positive, or ``extra`` has one of FIELDS.
     """
 
     suite: str
@@ -112,10 +112,11 @@ class Row:
 class Origin:
     """Where results come from.
 
-    `commit`: what is checked out where this package lies, 40 hex digits; `dirty`: whether its code differs from that commit.
-    Both are None where the package is not in a checkout of its repository. `date`: when the run began, ISO 8601, UTC.
-    `command`: the program's command line. `cores`: that the process may use. `load`: of the last minute before the run;
-    about 0 on a quiet machine. `versions`: of Python and of the packages that are installed.
+    ``commit``: what is checked out where this package lies, 40 hex digits; ``dirty``: whether its code differs from that
+    commit. Both are None where the package is not in a checkout of its repository. ``date``: when the run began, ISO 8601,
+    UTC.
+    ``command``: the program's command line. ``cores``: that the process may use. ``load``: of the last minute before the run;
+    about 0 on a quiet machine. ``versions``: of Python and of the packages that are installed.
     """
 
     commit: str | None
@@ -158,7 +159,7 @@ class Results:
 
 
 def read(path: Path) -> Results:
-    """The results in a file that a benchmark wrote with `--json FILE`.
+    """The results in a file that a benchmark wrote with ``--json FILE``.
 
     :raises InputError: there is no such file, or it has not the form that is written here: says which field of which row
         is missing, of another type, or does not agree with the samples.
@@ -247,7 +248,7 @@ def _row(found: object, where: str) -> Row:
 
 
 def _checkout(root: Path) -> tuple[str | None, bool | None]:
-    """The commit and whether code differs from it; None, None if `root` is not the checkout that this file is tracked in."""
+    """The commit and whether code differs from it; None, None if ``root`` is not the checkout that this file is tracked in."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(root), *arguments]

@@ -26,7 +26,7 @@ class FlatModel(ParameterSpace):
     A parameter that several layers share lies with the first of them. Frozen parameters and buffers are left where they
     are.
 
-    Raises ModelError if nothing is trainable, or if a trainable parameter is not float32 or has no shape yet.
+    :raises ModelError: nothing is trainable, or a trainable parameter is not float32 or has no shape yet.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -57,7 +57,7 @@ class FlatModel(ParameterSpace):
         return digest.hexdigest()
 
     def load(self, start: int, values: torch.Tensor) -> None:
-        """Before :meth:`bind`: gives the parameters the elements from `start` on of the flat vector that they will be."""
+        """Before :meth:`bind`: gives the parameters the elements from ``start`` on of the flat vector that they will be."""
         for piece in self.cut(start, len(values)):
             parameter, first = self.parameters[piece.number], self.entries[piece.number].start
             parameter.data = parameter.detach().contiguous()
@@ -65,9 +65,9 @@ class FlatModel(ParameterSpace):
             parameter.data.view(-1)[piece.start - first : piece.start - first + piece.count] = given
 
     def bind(self, values: torch.Tensor, gradients: torch.Tensor) -> None:
-        """Moves the parameters into `values`, and has their gradients computed into `gradients`.
+        """Moves the parameters into ``values``, and has their gradients computed into ``gradients``.
 
-        Both: float32, `count` elements, on the module's device.
+        Both: float32, ``count`` elements, on the module's device.
         """
         self.values, self.gradients = values, gradients
         views = zip(self.parameters, self.views(values), self.views(gradients), strict=True)
@@ -79,7 +79,7 @@ class FlatModel(ParameterSpace):
             self._collectors.append(parameter.register_post_accumulate_grad_hook(collector))
 
     def move(self, values: torch.Tensor) -> None:
-        """After :meth:`bind`: from now on the parameters are what `values` has, of the same form and device. Not between a
+        """After :meth:`bind`: from now on the parameters are what ``values`` has, of the same form and device. Not between a
         forward pass and its backward pass."""
         views = self._views.setdefault(values.data_ptr(), [])
         if not views:
@@ -145,7 +145,7 @@ class FlatModel(ParameterSpace):
         return {number for number, parameter in enumerate(self.parameters) if id(parameter) in weights}
 
     def _collector(self, number: int, target: torch.Tensor) -> Callable[[nn.Parameter], None]:
-        """Autograd hands over memory of its own; copying once is cheaper than zeroing `target` and accumulating into it."""
+        """Autograd hands over memory of its own; copying once is cheaper than zeroing ``target`` and accumulating into it."""
 
         def collect(parameter: nn.Parameter) -> None:
             gradient = parameter.grad
@@ -171,7 +171,7 @@ class FlatModel(ParameterSpace):
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Each trainable parameter once, by the first of its names, layer by layer. Raises ModelError."""
+    """Each trainable parameter once, by the first of its names, layer by layer."""
     found: dict[str, nn.Parameter] = {}
     seen: set[int] = set()
     for layer_name, layer in module.named_modules():

@@ -37,7 +37,7 @@ class GradientRule:
     def prepare(self, step: int) -> bool:
         """Makes the step's gradients ready for the optimizer; False if the step, from 1, is to be skipped.
 
-        Raises NonFiniteLossError if the gradient is not finite, and a smaller scale of the loss would not help.
+        :raises NonFiniteLossError: the gradient is not finite, and a smaller scale of the loss would not help.
         """
         if self._idle:
             return True

@@ -20,7 +20,10 @@ def _by_loop(conf: CommConf) -> type[Strategy]:
 
 
 def strategy_class(conf: CommConf) -> type[Strategy]:
-    """The strategy that the settings name. Raises ConfError that lists those there are."""
+    """The strategy that the settings name.
+
+    :raises ConfError: there is none of that name; lists those there are.
+    """
     if conf.strategy not in STRATEGIES:
         raise ConfError(
             f"strategy {conf.strategy!r} is unknown: there are {', '.join(STRATEGIES)} (spark.sparkdl.comm.strategy)"

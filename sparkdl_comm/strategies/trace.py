@@ -37,7 +37,7 @@ class Trace:
             del self._spans[old]
 
     def add(self, name: str, begin: float, end: float, iteration: int | None = None, **about: Any) -> None:
-        """Something that went on from `begin` to `end`. ``about``: JSON-able; ``batch`` if it was a batch of layers."""
+        """Something that went on from ``begin`` to ``end``. ``about``: JSON-able; ``batch`` if it was a batch of layers."""
         spans = self._spans.setdefault(self.current if iteration is None else iteration, [])
         spans.append({"name": name, "begin": begin, "end": end, **about})
 
@@ -70,7 +70,7 @@ class BatchTrace:
             self._since = self._trace.clock()
 
     def done(self, name: str, batch: int) -> None:
-        """The pass, if one is going on, has just computed all batches before number `batch`. It ends with the last one."""
+        """The pass, if one is going on, has just computed all batches before number ``batch``. It ends with the last one."""
         if self._trace is None or self._cut is None or batch <= self._next:
             return
         now = self._trace.clock()
@@ -90,7 +90,7 @@ class BatchTrace:
             self._trace.add(name, begin, self._trace.clock(), batch=batch, layers=cut.pairs[batch])
 
     def came(self, name: str, cut: LayerBuckets, first: int, batches: Sequence[Sequence[Sequence[float]]]) -> None:
-        """Batches from number `first` on came over the network, in blocks as the executor reports them."""
+        """Batches from number ``first`` on came over the network, in blocks as the executor reports them."""
         if self._trace is None:
             return
         for batch, blocks in enumerate(batches, first):
@@ -101,7 +101,7 @@ class BatchTrace:
                 self._trace.add(name, min(begun), max(ended), batch=batch, **about)
 
     def collected(self, cut: LayerBuckets, batch: int, answer: Mapping[str, Any]) -> None:
-        """The executor has the sum of all ranks' gradients of a batch; ``answer``: its own to `collect`."""
+        """The executor has the sum of all ranks' gradients of a batch; ``answer``: its own to ``collect``."""
         if self._trace is not None:
             self.came("push batch", cut, batch, answer["batches"])
             begin, end = answer["sum"]
