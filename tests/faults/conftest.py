@@ -1,4 +1,4 @@
-"""One application per test module; the seconds it took until each error are printed at the end."""
+"""One application for all faults; the seconds it took until each error are printed at the end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ _resumed: list[dict[str, Any]] = []
 _covered: Counter[str] = Counter()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
+    """Leaves nothing behind when it ends, whatever its ranks went through."""
     started = Application(tmp_path_factory.mktemp("faults"))
     try:
         yield started
+        assert started.stop() == []
     finally:
         _measured.extend(started.measured)
         started.kill()

@@ -69,8 +69,3 @@ def test_user_code_ends_the_process(application: Application, strategy: str) -> 
     outcome.assert_typed("RankLostError")
     assert outcome.rank == 1
     outcome.assert_nothing_left()
-
-
-def test_nothing_is_left_when_the_application_ends(application: Application) -> None:
-    """The last test of this module: it stops the application."""
-    assert application.stop() == []

@@ -120,8 +120,3 @@ def test_rank_is_stopped(application: Application, strategy: str) -> None:
     ends_at_its_deadline(outcome)
     if strategy == "ps":  # gloo does not say which rank it waited for
         assert "rank 1" in outcome.message
-
-
-def test_nothing_is_left_when_the_application_ends(application: Application) -> None:
-    """The last test of this module: it stops the application."""
-    assert application.stop() == []

@@ -90,6 +90,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
         application.kill()
 
 
+@pytest.mark.slow
 def test_files_are_split_in_another_way_when_an_executor_is_gone(start: Any, tmp_path: Path) -> None:
     """There are more slots than ranks, so the fit goes on without waiting for a new executor."""
     application = start(cluster={"spark.master": "local-cluster[4,1,1024]"})
