@@ -16,9 +16,9 @@ from sparkdl_comm.strategies.base import Stopwatch
 from sparkdl_comm.strategies.collective import CollectiveAllReduce
 from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange, Pending
 from sparkdl_comm.strategies.rooted import CollectiveAtRoot
+from tests.unit.collective_helpers import conf, on_all
 from tests.unit.gang_helpers import SECONDS, gang_of
 from tests.unit.ranks import Rows, train
-from tests.unit.test_collectives import conf, on_all
 
 
 def test_buckets_are_waited_for_in_any_order_and_their_bytes_are_counted():

@@ -14,8 +14,8 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, DeadlineError, InputError, SparkdlCommError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.topology import Topology
+from tests.unit.collective_helpers import conf, on_all, vector
 from tests.unit.gang_helpers import SECONDS, gang_of, primary
-from tests.unit.test_collectives import conf, on_all, vector
 
 CPU = torch.device("cpu")
 
