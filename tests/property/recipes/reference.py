@@ -18,7 +18,8 @@ from torch import nn
 from sparkdl_comm.data.partitions import BatchSampler, permutation
 
 from . import components
-from .modules import Net, Tracker, seeded
+from .layers import Tracker
+from .modules import Net, seeded
 from .recipe import Recipe
 from .rows import make
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 import torch
 
 from .components import CLASSES, IGNORED, over_classes
-from .modules import FEATURES, FLAG, IDS, ROOT, takes_ids
+from .modules import takes_ids
+from .parts import FEATURES, FLAG, IDS, ROOT
 from .recipe import Recipe
 
 
