@@ -1,20 +1,19 @@
-"""Labs of network namespaces: shape, addresses, programs, counters, and that nothing is left of them."""
+"""Labs of network namespaces: shape, addresses, programs, rates, counters, and what is refused."""
 
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from sparkdl_comm.errors import ConfError, DeadlineError, LabError, LabUnavailableError, RankFailedError
-from sparkdl_comm.lab import Lab, LinkRate, Place, RateSchedule, access, remove, state
+from sparkdl_comm.errors import ConfError, LabError, LabUnavailableError, RankFailedError
+from sparkdl_comm.lab import Lab, LinkRate, Place, RateSchedule, access, state
+from tests.integration.lab_helpers import left_of
 
 MBIT = 10**6
 ROOT = Path(__file__).parents[2]
@@ -46,13 +45,6 @@ for rail, _ in jobs:
 [thread.join() for thread in threads]
 print(total)
 """
-
-
-def left_of(name):
-    """What there still is of a lab on this machine."""
-    spaces = subprocess.run([access.tool("ip"), "netns", "list"], capture_output=True, text=True, check=True).stdout
-    found = [line.split()[0] for line in spaces.splitlines() if line.startswith(f"sparkdl.{name}.")]
-    return found + [name for known in state.every() if known.name == name]
 
 
 @pytest.mark.parametrize("topology", ["star:3", "bcube:2x3", "hosts:2x2", "fattree:2"])
@@ -188,109 +180,6 @@ def test_a_failing_rank_is_named_with_what_it_wrote(networks):
             lab.run([sys.executable, "-c", script], timeout=60)
         results = lab.run(["sh", "-c", "exit $RANK"], timeout=60, check=False)
     assert [result.returncode for result in results] == [0, 1]
-
-
-def test_ranks_that_do_not_end_are_killed_with_their_children(networks):
-    with Lab("star:2,100mbit") as lab:
-        with pytest.raises(DeadlineError, match=r"ranks 0, 1 of 2 did not end within timeout=1 s .* last: hm"):
-            lab.run(["sh", "-c", "echo hm >&2; sleep 61 & sleep 62"], timeout=1)
-        for host in (0, 1):
-            assert lab.access.run("ip", "netns", "pids", lab.layout.node(host).namespace) == ""
-
-
-def test_nothing_is_left_after_an_exception(networks):
-    lab = Lab("star:2,100mbit")
-    started = []
-
-    def fail():
-        started.append(lab.popen(0, ["setsid", "sleep", "63"]))
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError), lab:
-        fail()
-    assert started[0].wait(5) != 0
-    assert left_of(lab.name) == []
-
-
-def test_nothing_is_left_if_setting_up_fails(networks, monkeypatch):
-    lab = Lab("star:2,100mbit")
-    monkeypatch.setattr(type(lab.layout), "switch_lines", lambda self: ["link add nonsense"])
-    with pytest.raises(LabError, match="failed"), lab:
-        pass
-    assert left_of(lab.name) == []
-
-
-# --- processes that end otherwise ---------------------------------------------------------------------------------
-
-HOLD = """
-import signal, subprocess, sys, time
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup and shells' background jobs have them ignored, here too
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from sparkdl_comm.lab import Lab
-with Lab("star:2,100mbit", name=sys.argv[1], mode=sys.argv[2] or None) as lab:
-    lab.popen(1, ["sleep", "64"])
-    print("up", flush=True)
-    time.sleep(60)
-"""
-
-
-def start(name, mode=""):
-    process = subprocess.Popen([sys.executable, "-c", HOLD, name, mode], stdout=subprocess.PIPE, text=True)
-    line = process.stdout.readline()
-    process.stdout.close()
-    assert line == "up\n", process.wait(10)
-    return process
-
-
-@pytest.fixture
-def name():
-    return f"test-{os.getpid()}-{time.monotonic_ns() % 10**6}"
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_nothing_is_left_after_a_signal(networks, name, number):
-    process = start(name)
-    process.send_signal(number)
-    assert process.wait(20) != 0
-    assert left_of(name) == []
-
-
-@pytest.mark.parametrize("how", ["root", "userns"])
-def test_what_a_killed_program_left_can_be_removed_and_only_that(networks, name, how):
-    if how == "root" and os.geteuid() != 0:
-        pytest.skip("not root")
-    with Lab("star:2,100mbit") as other:
-        process = start(name, how)
-        with pytest.raises(LabError, match=f"in use by process {process.pid}; --force"):
-            remove(name)
-        with pytest.raises(LabError, match="a lab '.*' already, of process"), Lab("star:2,100mbit", name=name):
-            pass
-        assert len(Lab.attach(name).rates()) == 3
-        process.kill()
-        process.wait(10)
-        assert name in left_of(name)  # or there would be nothing to remove
-        with pytest.raises(LabError, match="left by process .* lab down"), Lab("star:2,100mbit", name=name):
-            pass
-        with pytest.raises(LabError, match="left by process"):
-            Lab.attach(name)
-        holder = state.load(name).holder
-        remove(name)
-        assert left_of(name) == []
-        assert holder is None or state.start_time(holder) is None
-        assert len(other.rates()) == 3
-        other.run(["true"], timeout=10)
-    with pytest.raises(LabError, match=f"no lab '{name}'"):
-        remove(name)
-
-
-def test_force_ends_the_owner_too(networks, name):
-    process = start(name)
-    reaper = threading.Thread(target=process.wait)
-    reaper.start()
-    remove(name, force=True)
-    reaper.join(10)
-    assert process.returncode != 0
-    assert left_of(name) == []
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------
