@@ -19,7 +19,7 @@ import psutil
 import pyspark
 
 from tests.faults import processes
-from tests.faults.injection import Fault
+from tests.faults.fault import Fault
 
 ROOT = Path(__file__).parent.parent.parent
 #: What the project promises: from a fault to the exception in the driver.

@@ -26,7 +26,8 @@ import sparkdl_comm
 from sparkdl_comm import TorchModel
 from sparkdl_comm.ml.estimator import TorchEstimator
 from tests.faults import processes
-from tests.faults.injection import Factory, Fault, Sgd
+from tests.faults.fault import Fault
+from tests.faults.injection import Factory, Sgd
 
 #: Seconds that tasks, segments and processes may take to go after an error.
 SETTLE_SECONDS = 20.0

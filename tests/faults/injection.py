@@ -3,67 +3,32 @@
 The product has no hooks for this. The model factory, the user's own code, is called in the rank's process before anything
 else: it wraps what is to fail there, for this run alone (`disarm` undoes it, as Spark uses a Python worker again).
 
-A fault writes a marker, a JSON file, just before it strikes. Times are of CLOCK_MONOTONIC, which all processes share.
+What a fault is, and how it strikes, is in :mod:`tests.faults.fault`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import nn
 
-from tests.faults import wire
+from tests.faults.fault import STALL_SECONDS, Fault, executor_of_this_worker, strike, undo
 
 #: Seconds by which one rank is slower, so that the victim is certain to wait for it when it is killed.
 SLOW_SECONDS = 1.0
 #: Seconds after which the victim is killed, in a phase that it is killed in the middle of.
 IN_FLIGHT_SECONDS = 0.005
-STALL_SECONDS = 45.0
 
 #: What a run does more than once.
 STEPS = ("pull", "push", "publish", "forward", "backward", "update", "checkpoint")
-
-BOOM = "the camera of rank 1 is unplugged"
-
-
-@dataclass(frozen=True)
-class Fault:
-    """`action`: kill worker, kill executor, kill driver, exit, sys.exit, raise, raise connection, nan, stall, stop, one of
-    :data:`tests.faults.wire.ACTIONS`, or "outside": somebody else strikes. `step` counts from 0; that of a checkpoint is in
-    its name. `driver`: its process. `pause`: seconds that every forward pass takes longer. `pick`: 0 to 1, which connection
-    or byte it is, for those of `wire`."""
-
-    action: str
-    rank: int
-    phase: str
-    marker: str
-    step: int = 3
-    driver: int = 0
-    pause: float = 0.0
-    pick: float = 0.0
-
-    @property
-    def ranks(self) -> str:
-        """A file with a line, JSON, for each rank that begins: its process and its executor's."""
-        return f"{self.marker}.ranks"
-
-    @property
-    def first_steps(self) -> str:
-        """A file with a line, JSON, for each rank's first step, also of the gang that is started again."""
-        return f"{self.marker}.steps"
 
 
 class Net(nn.Sequential):
@@ -120,7 +85,6 @@ _rank = -1
 _first_steps = ""
 _pause = 0.0
 _hits: dict[str, int] = {}
-_undo: list[Callable[[], None]] = []
 
 
 def arm(fault: Fault, rank: int, struck: bool) -> None:
@@ -169,8 +133,8 @@ def arm(fault: Fault, rank: int, struck: bool) -> None:
 def disarm() -> None:
     global _fault, _first_steps, _pause
     _fault, _first_steps, _pause = None, "", 0.0
-    while _undo:
-        _undo.pop()()
+    while undo:
+        undo.pop()()
 
 
 def _bridge_phase(_bridge: Any, op: str) -> str:
@@ -183,7 +147,7 @@ def _bridge_phase(_bridge: Any, op: str) -> str:
 def _replace(owner: Any, name: str, value: Any) -> None:
     old = getattr(owner, name)
     setattr(owner, name, value)
-    _undo.append(lambda: setattr(owner, name, old))
+    undo.append(lambda: setattr(owner, name, old))
 
 
 def _wrap(
@@ -257,9 +221,6 @@ def hit(phase: str) -> str | None:
     return strike(_fault, step)
 
 
-# ---- the fault itself
-
-
 def _strike_later(fault: Fault, delay: float, answered: threading.Event, step: int) -> None:
     in_flight = not answered.wait(delay)
     strike(fault, step, in_flight)
@@ -271,56 +232,3 @@ def _strike_half_way(fault: Fault, step: int, path: Path, write: Callable[[Path]
     os.truncate(path, path.stat().st_size // 2)
     strike(fault, step, in_flight=True)
     time.sleep(STALL_SECONDS)  # a rank whose executor or driver was killed lives a little longer
-
-
-def strike(fault: Fault, step: int, in_flight: bool | None = None) -> str | None:
-    victims, facts = [os.getpid()], {}
-    if fault.action == "kill executor":
-        victims = [executor_of_this_worker()]
-        facts["bridge"] = _bridge_directory()
-    elif fault.action == "kill driver":
-        # Its JVM first: it is at once the cluster's master and workers, and would end in good order without its parent.
-        victims = [*(child.pid for child in psutil.Process(fault.driver).children()), fault.driver]
-    facts.update(phase=fault.phase, step=step, pid=os.getpid(), victim=victims[-1], in_flight=in_flight)
-    if fault.action in wire.ACTIONS:
-        facts["struck"], undo = wire.ACTIONS[fault.action](fault.pick, executor_of_this_worker())
-        _undo.append(undo)
-    _mark(fault, facts)
-    if fault.action.startswith("kill"):
-        for victim in victims:
-            os.kill(victim, signal.SIGKILL)
-    elif fault.action == "exit":
-        os._exit(3)
-    elif fault.action == "sys.exit":
-        sys.exit("the user's code gives up")
-    elif fault.action == "raise":
-        raise LookupError(BOOM)  # this very line
-    elif fault.action == "raise connection":
-        raise ConnectionResetError("connection reset by the camera")
-    elif fault.action == "stall":
-        time.sleep(STALL_SECONDS)
-    elif fault.action == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    return fault.action
-
-
-def executor_of_this_worker() -> int:
-    return next(parent.pid for parent in psutil.Process().parents() if parent.name() == "java")
-
-
-def _bridge_directory() -> str:
-    """Where the executor of this process has the socket of its bridge."""
-    from sparkdl_comm.strategies.ps.bridge import ADVERTISEMENT
-
-    first = os.environ["SPARK_LOCAL_DIRS"].split(",")[0]
-    with open(os.path.join(first, ADVERTISEMENT)) as file:
-        return os.path.dirname(json.load(file)["socket"])
-
-
-def _mark(fault: Fault, facts: dict[str, Any]) -> None:
-    temporary = f"{fault.marker}.{os.getpid()}"
-    with open(temporary, "w") as file:
-        json.dump({**facts, "at": time.monotonic()}, file)
-    with suppress(FileExistsError):  # a fault strikes once
-        os.link(temporary, fault.marker)
-    os.unlink(temporary)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.application import Application, Outcome
-from tests.faults.injection import BOOM
+from tests.faults.fault import BOOM
 
 BOTH = pytest.mark.parametrize("strategy", ["ps", "gloo"])
 SHORT = {"spark.sparkdl.comm.timeout": "3s"}
