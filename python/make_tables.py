@@ -41,7 +41,7 @@ def made(page: str, folder: Path) -> str:
 
 def _table(name: str, page: str, folder: Path) -> str:
     if name not in TABLES:
-        raise InputError(f"table {name!r}: must be one of {', '.join(TABLES)}")
+        raise InputError(f"table {name!r}: must be one of {', '.join(TABLES)} (tables/pages.py)")
     table, data = TABLES[name], Data(folder)
     lines = list(table.lines(data))
     if not lines:

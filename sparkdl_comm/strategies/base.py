@@ -194,11 +194,13 @@ Made = TypeVar("Made", bound=Callable[[Any], Any])
 def register(*names: str) -> Callable[[Made], Made]:
     """A decorator: the function makes the class of each of these strategies, whose name is in ``conf.strategy``.
 
-    :raises ConfError: a name is taken.
+    :raises ConfError: a name is taken, or what is registered is the class itself.
     """
 
     def decorate(made: Made) -> Made:
         for name in names:
+            if isinstance(made, type):
+                raise ConfError(f"strategy {name!r}: register a function, such as lambda conf: {made.__name__}")
             if name in STRATEGIES:
                 raise ConfError(f"strategy {name!r} is registered already")
             STRATEGIES[name] = made

@@ -1,4 +1,4 @@
-"""Strategies bml, lp, ring, mst, be, torus2d, hierarchical, p2p-ps and auto: gradients travel by a collective of this package.
+"""Strategies named after the algorithms of ``collectives/algorithms``, and auto: gradients travel by these collectives.
 
 What follows backward, ``spark.sparkdl.comm.collective.loop``, is one of the linear-pipeline paper's three loops:
 

@@ -31,7 +31,12 @@ class Pending(NamedTuple):
 class BucketExchange(ABC):
     """One rank's part. Buckets are ranges of one flat vector, float32, which the exchange changes in place.
 
-    A gradient that is -0.0 on all ranks must be -0.0 afterwards: no rank used that parameter (see ``space/flat.py``).
+    Some gradients must come through (see ``space/flat.py``):
+
+    * one that is -0.0 on all ranks must be -0.0 afterwards: no rank used that parameter. To add +0.0 to it loses that;
+    * one that a rank used must not become -0.0, as small negative ones do if they are rounded: so add +0.0 to these;
+    * with precision fp16 they are multiples of a scale that changes, and may be infinite or NaN, in a step that is then
+      skipped: what is kept of them for the next step must not be NaN for ever.
 
     The order of the calls, which is the same on all ranks::
 

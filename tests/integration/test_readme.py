@@ -31,12 +31,3 @@ def test_the_example_trains_and_saves(spark, capsys):
 @pytest.mark.usefixtures("spark")
 def test_the_example_of_ddp_hooks():
     assert run(1, torch=torch)["gradient"].tolist() == [[4.0, 4.0]]
-
-
-def test_every_key_of_the_conf_is_in_the_table():
-    from sparkdl_comm.conf import KEYS
-
-    table = dict(
-        re.findall(r"^\| `(spark\.sparkdl\.comm\.[\w.]+)` \| (?:`(.*?)`)? ?\|", README.read_text(), re.MULTILINE)
-    )
-    assert {key.full: key.default for key in KEYS} == {name: default.strip() for name, default in table.items()}

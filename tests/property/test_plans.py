@@ -32,7 +32,9 @@ def collectives(draw, operation):
 def plans_of(collective):
     for algorithm in ALGORITHMS.values():
         if collective.operation in algorithm.operations and not algorithm.unfit(collective.topology):
-            yield make_plan(algorithm.name, collective)
+            plan = make_plan(algorithm.name, collective)
+            assert plan.algorithm == algorithm.name, "the name in Plan(...) is that in register(Algorithm(...))"
+            yield plan
 
 
 def vectors(plan, seed=0):

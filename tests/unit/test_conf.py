@@ -15,29 +15,29 @@ ROOT = Path(__file__).parents[2]
 def test_defaults() -> None:
     conf = CommConf.from_mapping({"spark.app.name": "x"})
     assert conf == CommConf(
-        "ps",
-        300.0,
-        30.0,
-        86400.0,
-        2,
-        "",
-        (0, 0),
-        "",
-        0,
-        (),
-        "",
-        0,
-        4 << 20,
-        "all-reduce",
-        0,
-        "fp32",
-        "whole",
-        "",
-        10,
-        0.25,
-        0,
-        True,
-        True,
+        strategy="ps",
+        timeout=300.0,
+        slot_timeout=30.0,
+        turn_timeout=86400.0,
+        max_restarts=2,
+        nic="",
+        ports=(0, 0),
+        driver_host="",
+        driver_port=0,
+        rails=(),
+        topology="",
+        block=0,
+        bucket=4 << 20,
+        loop="all-reduce",
+        resync=0,
+        ps_wire="fp32",
+        ps_batching="whole",
+        ps_push_batching="",
+        ps_profile_iterations=10,
+        ps_replan_drift=0.25,
+        timeline=0,
+        progress=True,
+        logs=True,
     )
 
 
@@ -121,6 +121,12 @@ def test_defaults_file_is_the_table() -> None:
     settings = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# " + PREFIX)]
     pairs = [(line + " ").split(" ", 1) for line in settings]
     assert CommConf.from_mapping({key: value.strip() for key, value in pairs}) == CommConf.from_mapping({})
+
+
+def test_every_key_is_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.findall(rf"^\| `({re.escape(PREFIX)}[\w.]+)` \| (?:`(.*?)`)? ?\|", text, re.MULTILINE)
+    assert dict(found) == {key.full: key.default for key in KEYS}, "README.md, Configuration: a row for each key"
 
 
 def test_scala_uses_only_keys_of_the_table() -> None:

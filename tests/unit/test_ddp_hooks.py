@@ -47,6 +47,8 @@ def test_what_cannot_be(state, complaint):
 
 def test_each_has_the_name_of_its_algorithm():
     names = (*ALGORITHMS, "auto")
+    missing = [name for name in names if not hasattr(ddp_hooks, name.replace("-", "_"))]
+    assert not missing, "give each a hook in sparkdl_comm/ddp_hooks.py"
     assert [getattr(ddp_hooks, name.replace("-", "_")).__name__ for name in names] == list(names)
     assert ddp_hooks.__all__ == sorted(name.replace("-", "_") for name in names)
 
