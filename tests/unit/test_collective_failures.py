@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from sparkdl_comm.collectives.engine.connection import Connection
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, GangError, InputError, RankLostError
@@ -192,3 +193,17 @@ def test_closing_leaves_no_thread_and_no_connection():
     before = set(threading.enumerate())
     in_groups("star:3", "ring", lambda group, rank: group.start("all_reduce", vector(rank)).wait(SECONDS))
     assert wait_for(lambda: not {t.name for t in threading.enumerate() if "collectives" in t.name} - before)
+
+
+def test_a_connection_that_breaks_while_it_sends(monkeypatch, caplog):
+    def broken(connection, now):
+        raise ConnectionResetError("cut")
+
+    def work(group, rank):
+        if rank == 0:
+            monkeypatch.setattr(Connection, "send", broken)
+        with pytest.raises(RankLostError):
+            group.start("all_reduce", vector(rank)).wait(SECONDS)
+
+    in_groups("star:2", "ring", work)
+    assert not caplog.records  # an error that the engine knows, not one of its thread's own

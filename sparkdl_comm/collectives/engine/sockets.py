@@ -230,7 +230,9 @@ class SocketEngine:
         return touched
 
     def _watch(self, connection: Connection) -> None:
-        """Has the selector report what the connection waits for."""
+        """Has the selector report what the connection waits for; nothing if a failure has closed it."""
+        if self._broken is not None:
+            return
         wanted = selectors.EVENT_READ if connection.wants_to_receive else 0
         wanted |= selectors.EVENT_WRITE if connection in self._rails[connection.channel[1]].first else 0
         before = self._registered.get(connection, 0)
