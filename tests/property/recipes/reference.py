@@ -30,13 +30,14 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Trained:
     """``state``: of the module, tensors and extra state. ``losses``: of the epochs, without the steps that fp16 skips.
     ``finite``: everything was, but for these. ``skipped``: how many they were. ``idle``: how often a trainable parameter had
-    no gradient in a step."""
+    no gradient in a step. ``empty``: no label of any row counts."""
 
     state: dict[str, Any] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     finite: bool = True
     skipped: int = 0
     idle: int = 0
+    empty: bool = False
 
 
 class Reference:
@@ -65,7 +66,8 @@ class Reference:
         total = sum(float(rows.weight.sum()) for rows in self.ranks)
         self.weights = [(rows.weight * (sum(recipe.rows) / total)).float() for rows in self.ranks]
         # The mean of nothing is NaN, if it is all there is.
-        self.result = Trained(finite=any(self._counts(rows.target) for rows in self.ranks))
+        empty = not any(self._counts(rows.target) for rows in self.ranks)
+        self.result = Trained(finite=not empty, empty=empty)
 
     def train(self) -> Trained:
         recipe, result = self.recipe, self.result
@@ -169,3 +171,14 @@ class Reference:
 
 def train(recipe: Recipe) -> Trained:
     return Reference(recipe).train()
+
+
+def train_nearby(recipe: Recipe) -> Trained:
+    """As :func:`train`, from parameters that are a rounding error off."""
+    nearby = Reference(recipe)
+    random = torch.Generator().manual_seed(recipe.seed)
+    with torch.no_grad():
+        for parameter in nearby.parameters:
+            sign = torch.randint(0, 2, parameter.shape, generator=random) * 2 - 1
+            parameter.mul_(1 + sign * torch.finfo(torch.float32).eps)
+    return nearby.train()

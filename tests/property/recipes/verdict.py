@@ -28,8 +28,9 @@ _AFTER = ("after step", "end of epoch", "finish")
 
 @dataclass(frozen=True)
 class Verdict:
-    """``kind``: agreed, refused, stopped (a loss or gradient that is not finite), or, if ``problem`` says what is wrong,
-    a word for that."""
+    """``kind``: agreed, refused, stopped (a loss or gradient that is not finite), unstable (plain torch itself ends elsewhere
+    if it begins a rounding error off, as where the learning rate is too large), or, if ``problem`` says what is wrong, a word
+    for that."""
 
     kind: str
     problem: str = ""
@@ -58,8 +59,13 @@ def judge(recipe: Recipe, fitter: Fitter) -> Verdict:
         return Verdict("trained what torch refuses", why, None, fitted)
     if not trained.finite:
         return Verdict("not finite, without a word", f"losses {fitted.losses}", trained, fitted)
-    problem = _difference(recipe, trained, fitted)
-    return Verdict(problem[0] if problem else "agreed", problem[1] if problem else "", trained, fitted)
+    difference = _difference(recipe, trained, fitted)
+    if difference is None:
+        return Verdict("agreed", "", trained, fitted)
+    kind, problem = difference
+    if kind == "other weights" and _is_unstable(recipe, trained):
+        return Verdict("unstable", "", trained, fitted)
+    return Verdict(kind, problem, trained, fitted)
 
 
 def _failed(recipe: Recipe, trained: Trained | None, why: str, exc: SparkdlCommError) -> Verdict:
@@ -71,7 +77,7 @@ def _failed(recipe: Recipe, trained: Trained | None, why: str, exc: SparkdlCommE
         return Verdict("untyped error" if isinstance(exc, RankFailedError) else "failed", said, trained)
     if _is_late(exc):
         return Verdict("refused too late", said, trained)
-    if trained is not None and not refusable(recipe):
+    if trained is not None and not (trained.empty or refusable(recipe)):
         return Verdict("refused without need", said, trained)
     return Verdict("refused", "", trained)
 
@@ -120,6 +126,13 @@ def _difference(recipe: Recipe, trained: Trained, fitted: Fitted) -> tuple[str, 
         if not (alike or abs(one - other) <= 10 * bound * max(1.0, abs(one))):
             return "other history", f"loss of epoch {epoch}: {other}, in one process {one}"
     return None
+
+
+def _is_unstable(recipe: Recipe, trained: Trained) -> bool:
+    """Whether plain torch ends as far off as may be if it begins a rounding error off."""
+    nearby = reference.train_nearby(recipe).state
+    values = [(value, nearby[name]) for name, value in trained.state.items() if isinstance(value, torch.Tensor)]
+    return any(not _off(value, other) <= BOUNDS[recipe.precision] for value, other in values if value.numel())
 
 
 def _off(want: torch.Tensor, got: torch.Tensor) -> float:
