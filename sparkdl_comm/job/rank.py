@@ -46,7 +46,7 @@ def make_rank_fn(spec: TrainSpec) -> RankFn:
     def run_rank(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import BarrierTaskContext
 
-        _freeze_modules()
+        freeze_modules()
         task = RankTask(spec, BarrierTaskContext.get())
         report = Rank(spec, task).run(batches)
         # Optimizers, schedulers and the strategy refer to each other in circles, and keep the segment alive.
@@ -57,9 +57,9 @@ def make_rank_fn(spec: TrainSpec) -> RankFn:
 
 
 @functools.cache
-def _freeze_modules() -> None:
-    """Keeps what is loaded out of later garbage collections: there are two after each fit, this package's and Spark's, and
-    PyTorch's half a million objects would make each of them take a quarter of a second."""
+def freeze_modules() -> None:
+    """Keeps what is loaded out of later garbage collections, once in a process: there are two after each fit, this
+    package's and Spark's, and PyTorch's half a million objects would make each of them take a quarter of a second."""
     import torch._dynamo  # noqa: F401, PLC0415 - the first optimizer would import it
 
     gc.freeze()

@@ -48,8 +48,13 @@ def in_groups(topology: str, algorithm: str, work: Callable[[CollectiveGroup, in
             gang.all_gather(b"", SECONDS)
             group.close()
 
+    return in_gang(topology, rails, one)
+
+
+def in_gang(topology: str, rails: tuple[str, ...], work: Callable[[Any], Any]) -> list[Any]:
+    """What ``work(gang)`` returned at each rank of a gang with as many ranks as the topology; raises what a rank raised."""
     with gang_of(Topology.parse(topology).world, rails=rails) as gangs:
-        results = on_all(gangs, one)
+        results = on_all(gangs, work)
     for result in results:
         if isinstance(result, BaseException):
             raise result

@@ -14,7 +14,7 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, DeadlineError, InputError, SparkdlCommError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.topology import Topology
-from tests.unit.collective_helpers import conf, on_all, vector
+from tests.unit.collective_helpers import conf, in_gang, on_all, vector
 from tests.unit.gang_helpers import SECONDS, gang_of, primary
 
 CPU = torch.device("cpu")
@@ -33,12 +33,7 @@ def on_communicators(text: str, work: Callable[[Communicator], Any], **settings:
                 gang.all_gather(b"", SECONDS)
             communicator.close()
 
-    with gang_of(Topology.parse(text).world, rails=rails) as gangs:
-        results = on_all(gangs, one)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results
+    return in_gang(text, rails, one)
 
 
 def total(ranks: Any, count: int = 1001) -> torch.Tensor:

@@ -19,6 +19,8 @@ from .reference import Trained
 
 #: How far a tensor may be from plain torch's, beside its largest element (or 1, if that is smaller).
 BOUNDS = {"fp32": 1e-5, "bf16": 1e-2, "fp16": 1e-2}
+#: How much farther off than a rounding error makes plain torch a fit may be, where that is farther than its bound.
+_FARTHER = 10.0
 #: With which a recipe may be refused.
 REFUSALS = (ConfError, InputError, ModelError)
 
@@ -63,7 +65,7 @@ def judge(recipe: Recipe, fitter: Fitter) -> Verdict:
     if difference is None:
         return Verdict("agreed", "", trained, fitted)
     kind, problem = difference
-    if kind == "other weights" and _is_unstable(recipe, trained):
+    if kind == "other weights" and _is_unstable(recipe, trained, fitted):
         return Verdict("unstable", "", trained, fitted)
     return Verdict(kind, problem, trained, fitted)
 
@@ -128,11 +130,16 @@ def _difference(recipe: Recipe, trained: Trained, fitted: Fitted) -> tuple[str, 
     return None
 
 
-def _is_unstable(recipe: Recipe, trained: Trained) -> bool:
-    """Whether plain torch ends as far off as may be if it begins a rounding error off."""
-    nearby = reference.train_nearby(recipe).state
-    values = [(value, nearby[name]) for name, value in trained.state.items() if isinstance(value, torch.Tensor)]
-    return any(not _off(value, other) <= BOUNDS[recipe.precision] for value, other in values if value.numel())
+def _is_unstable(recipe: Recipe, trained: Trained, fitted: Fitted) -> bool:
+    """Whether plain torch, begun a rounding error off, ends too far off as well, and the fit not much farther."""
+    nearby = _farthest(trained.state, reference.train_nearby(recipe).state)
+    return nearby > BOUNDS[recipe.precision] and _farthest(trained.state, fitted.state) <= _FARTHER * nearby
+
+
+def _farthest(want: dict[str, Any], got: dict[str, Any]) -> float:
+    return max(
+        _off(value, got[name]) for name, value in want.items() if isinstance(value, torch.Tensor) and value.numel()
+    )
 
 
 def _off(want: torch.Tensor, got: torch.Tensor) -> float:
