@@ -137,7 +137,7 @@ class CommDistributor:
         with ADMISSION.admitted(world, slots.slots_now(spark), conf.turn_timeout):
             return _gang(
                 spec,
-                lambda spec: run_tasks(partitions, make_function_fn(spec)),
+                lambda spec, check: run_tasks(partitions, make_function_fn(spec), check),
                 session.driver_host(spark, conf),
                 session.driver_bind(spark),
                 SlotWatch(spark, world, conf.slot_timeout),
@@ -146,14 +146,14 @@ class CommDistributor:
 
 def _gang(
     spec: FunctionSpec,
-    start: Callable[[FunctionSpec], list[str]],
+    start: Callable[[FunctionSpec, Callable[[], None]], list[str]],
     host: str,
     bind: str | None,
     slots: SlotWatch | None,
 ) -> Any:
     """Run the ranks with ``start``; returns what rank 0's function did."""
     tensors, _ = run_gang(
-        lambda address: start(dataclasses.replace(spec, driver_address=address)),
+        lambda listener: start(dataclasses.replace(spec, driver_address=listener.address), listener.check),
         slots=slots,
         world=spec.world,
         conf=spec.conf,

@@ -201,10 +201,10 @@ class Gang:
         turn, self._gathers = self._gathers, self._gathers + 1
         return self._store.gather(f"all-gather/{turn}", value, timeout)
 
-    def outlast(self, wait: float) -> None:
-        """Rank 0 keeps the store, so it leaves last: returns when all others have left, after ``wait`` seconds at most.
+    def outlast(self, wait: float) -> bool:
+        """Rank 0 keeps the store, so it leaves last: returns whether all others have left, after ``wait`` seconds at most.
 
-        Returns at once on other ranks.
+        Returns False at once on other ranks.
 
         :raises GangError: the gang has failed; its failure.
         """
@@ -212,6 +212,7 @@ class Gang:
             with self._control.changed:
                 self._control.changed.wait_for(lambda: self._control.failure is not None or self._control.alone(), wait)
         self.check()
+        return self.rank == 0 and self._control.alone()
 
     def close(self) -> None:
         """Leave on purpose: the others do not take it for a failure. Takes at most about 2 s. May be

@@ -24,6 +24,7 @@ from sparkdl_comm.gang.tensors import MAX_HEADER, STALL_SECONDS, describe, piece
 from sparkdl_comm.job.driver_listener import KIND
 
 MAX_PROGRESS = 64 << 10
+HEARTBEAT_SECONDS = 1.0
 
 
 class DriverClient:
@@ -72,12 +73,14 @@ class DriverClient:
 
     def on_gone(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called, from a thread of its own, when the driver ends the connection, or is gone with it; not if
-        ``send_tensors`` raises that."""
+        ``send_tensors`` raises that. The same thread tells the driver every second that this process runs."""
+        heartbeat = encode_frame({"type": "heartbeat"}, 64)
 
         def watch() -> None:
             poll = select.poll()
             poll.register(self._sock, select.POLLRDHUP)
-            poll.poll()
+            while not poll.poll(1000 * HEARTBEAT_SECONDS):
+                self._tell(heartbeat)
             with self._lock:
                 known = self._refused or self._gone == "closed"
             if not known:
@@ -145,6 +148,11 @@ class DriverClient:
         Connect cuts long messages off."""
         with self._lock:
             self._last({"type": "failure", "failure": asdict(failure)})
+
+    def all_left(self) -> None:
+        """Tell the driver that the ranks have left the gang, and only have to end, if that takes no more than a second."""
+        with self._lock:
+            self._last({"type": "all left"})
 
     def close(self) -> None:
         """Say goodbye, waiting a second at most. May be repeated."""

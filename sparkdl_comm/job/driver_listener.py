@@ -2,9 +2,9 @@
 progress and printed lines while training, and the trained tensors at the end; not through Spark's task results, whose size is
 limited and which come only when the task is over. Rank 0's end is :mod:`sparkdl_comm.job.driver_client`.
 
-Frames from rank 0, after handshake and hello: ``progress`` and ``log`` (any number), ``tensors`` (a header, then raw bytes,
-then a frame with their CRC-32) or ``failure``, ``bye``. The driver answers the tensors with ``received``, so that rank 0
-does not end its task before they are there.
+Frames from rank 0, after handshake and hello: ``heartbeat``, ``progress`` and ``log`` (any number), ``tensors`` (a header,
+then raw bytes, then a frame with their CRC-32), ``all left`` or ``failure``, ``bye``. The driver answers the tensors with
+``received``, so that rank 0 does not end its task before they are there.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from sparkdl_comm.gang.tensors import MAX_HEADER, STALL_SECONDS, allocate, piece
 from sparkdl_comm.job import rendezvous
 
 _DAY = 86400.0
+#: How much longer than the other ranks of its gang the driver bears rank 0's silence: they know better what is the matter.
+_PATIENCE_SECONDS = 10.0
 #: Of the hello.
 KIND = "driver"
 
@@ -67,8 +69,12 @@ class DriverListener:
         clock: Clock = time.monotonic,
     ) -> None:
         """Listens at once, on an address that ``host`` and ``bind`` say (see ``listen.driver_addresses``); else ConfError.
-        ``world``: ranks that meet, within ``timeout`` seconds of the first. ``max_bytes``: most that the tensors may take;
-        None: the memory available when they come."""
+        ``world``: ranks that meet, within ``timeout`` seconds of the first; these are what ``check`` goes by, too.
+        ``max_bytes``: most that the tensors may take; None: the memory available when they come."""
+        self._timeout = timeout
+        #: Since when rank 0's next message is waited for; since when, and after what, the run has only to end.
+        self._silent_since: float | None = None
+        self._ending: tuple[float, str] | None = None
         self._on_progress = on_progress
         self._on_log = on_log or _ignore
         self._max_bytes = max_bytes
@@ -120,6 +126,25 @@ class DriverListener:
             )
             return self._failure
 
+    def check(self) -> None:
+        """To be called now and then while the ranks run.
+
+        :raises RankLostError: rank 0 is connected, but sends nothing any more; or all ranks have left the gang, where each
+            watches over the others, and one does not end.
+        """
+        now, silent, ending = self._clock(), self._silent_since, self._ending
+        if ending is not None and now - ending[0] > self._timeout:
+            raise RankLostError(
+                f"a rank does not end, {self._timeout:g} s ({TIMEOUT_KEY}) after {ending[1]}: its process or its executor"
+                " stands still"
+            )
+        if silent is not None and now - silent > self._timeout + _PATIENCE_SECONDS:
+            raise RankLostError(
+                f"rank 0 has sent nothing for {now - silent:.0f} s ({TIMEOUT_KEY}): its process or its executor stands still,"
+                " or the network to it is cut",
+                rank=0,
+            )
+
     def close(self) -> None:
         """Stop listening and drop the connection; ranks that wait for others are told. May be repeated."""
         with self._changed:
@@ -167,10 +192,12 @@ class DriverListener:
             if self._taken or self._closed:
                 raise GangError(f"gang attempt {attempt} has its connection to the driver already")
             self._attempt, self._taken, self._sock = attempt, True, sock
+        left = False
         try:
             # So that rank 0 knows at once whether it was taken.
             send_frame(sock, {"type": "welcome"}, 64, self._clock() + HANDSHAKE_SECONDS, self._clock)
             self._receive(sock)
+            left = True
             error: SparkdlCommError = GangError("rank 0 closed its connection without having sent the model")
         except SparkdlCommError as exc:
             error = exc
@@ -178,6 +205,9 @@ class DriverListener:
             error = RankLostError(f"rank 0 went away before it had sent the model: {exc}", rank=0)
         except (RuntimeError, MemoryError) as exc:  # what torch raises when there is no room
             error = GangError(f"the driver cannot take the model: {exc}")
+        self._silent_since = None
+        if self._ending is None and not left:
+            self._ending = self._clock(), "rank 0's connection to the driver broke"
         sock.close()
         with self._changed:
             if self._sock is sock:  # else the listener is closed
@@ -188,11 +218,17 @@ class DriverListener:
     def _receive(self, sock: socket.socket) -> None:
         clock = self._clock
         while True:
+            self._silent_since = clock()
             message = recv_frame(sock, MAX_HEADER, clock() + _DAY, clock)
+            self._silent_since = None  # what follows may take the driver's time
             kind = message.get("type")
             if kind == "bye":
                 return
-            if kind == "tensors":
+            if kind == "heartbeat":
+                continue
+            if kind == "all left":
+                self._ending = clock(), "all had left the gang"
+            elif kind == "tensors":
                 limit = psutil.virtual_memory().available if self._max_bytes is None else self._max_bytes
                 tensors = allocate(message, limit)
                 crc = 0

@@ -4,7 +4,7 @@ Python raises KeyboardInterrupt in the middle of whatever the main thread waits 
 answer still to come, and the next call on that connection would read it; and the job goes on. So:
 
 1. Jobs that take long run in a thread of their own (:func:`in_thread`), and their caller waits where it can be interrupted.
-2. Whoever started them cancels them, by a tag, and throws a connection away on which a call was interrupted
+2. Whoever started them cancels them, by a :class:`JobTag`, and throws a connection away on which a call was interrupted
    (:func:`interruptible`).
 """
 
@@ -28,35 +28,57 @@ from sparkdl_comm.job.session import is_classic
 
 T = TypeVar("T")
 
+#: What is raised when the JVM is gone, or the server: spark-submit's ends on Ctrl-C itself.
+_GONE = (Py4JError, PySparkException)
+
+
+#: Seconds between two looks at whether a job is worth waiting for.
+CHECK_SECONDS = 1.0
+
+
+class JobTag:
+    """A context: the jobs that this thread starts inside it, also by :func:`in_thread`, can be cancelled from any thread."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._classic = is_classic(spark)
+        self._tags: Any = spark.sparkContext if self._classic else spark
+        self.name = f"sparkdl-{secrets.token_hex(8)}"
+
+    def __enter__(self) -> JobTag:
+        (self._tags.addJobTag if self._classic else self._tags.addTag)(self.name)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with suppress(*_GONE):
+            (self._tags.removeJobTag if self._classic else self._tags.removeTag)(self.name)
+
+    def cancel(self) -> None:
+        with suppress(*_GONE):
+            (self._tags.cancelJobsWithTag if self._classic else self._tags.interruptTag)(self.name)
+
 
 @contextmanager
 def interruptible(spark: SparkSession) -> Iterator[None]:
     """Cancels the jobs started in here, in this thread or by :func:`in_thread`, when KeyboardInterrupt comes out."""
-    tag = f"sparkdl-fit-{secrets.token_hex(8)}"
-    tags: Any = spark.sparkContext if is_classic(spark) else spark
-    (tags.addJobTag if is_classic(spark) else tags.addTag)(tag)
-    handler = _calls_the_jvm()
-    gone = suppress(Py4JError, PySparkException)  # the JVM, or the server: spark-submit's ends on Ctrl-C itself
-    if handler is not None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception):
-            _drop_connection(error.__traceback__)
-            with gone:
-                (tags.cancelJobsWithTag if is_classic(spark) else tags.interruptTag)(tag)
-        raise
-    finally:
+    with JobTag(spark) as tag:
+        handler = _calls_the_jvm()
         if handler is not None:
-            signal.signal(signal.SIGINT, handler)
-        with gone:
-            (tags.removeJobTag if is_classic(spark) else tags.removeTag)(tag)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                _drop_connection(error.__traceback__)
+                tag.cancel()
+            raise
+        finally:
+            if handler is not None:
+                signal.signal(signal.SIGINT, handler)
 
 
-def in_thread(spark: SparkSession, job: Callable[[], T]) -> T:
+def in_thread(spark: SparkSession, job: Callable[[], T], check: Callable[[], None] = lambda: None) -> T:
     """``job()``, in a thread that has the tags, job group and pool of this one. It is not waited for any more when this one is
-    interrupted."""
+    interrupted, or when ``check``, which is called every second, raises."""
     done: Future[T] = Future()
     tags = set() if is_classic(spark) else spark.getTags()
 
@@ -70,7 +92,8 @@ def in_thread(spark: SparkSession, job: Callable[[], T]) -> T:
 
     kind = InheritableThread if is_classic(spark) else threading.Thread
     kind(target=run, name="sparkdl-job", daemon=True).start()
-    wait([done])
+    while not wait([done], CHECK_SECONDS).done:
+        check()
     return done.result()
 
 

@@ -24,10 +24,9 @@ from sparkdl_comm.errors import (
     SparkdlCommError,
 )
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.job.driver_listener import DriverListener, OnProgress
 from sparkdl_comm.job.import_check import ImportCheck
-from sparkdl_comm.job.interrupt import in_thread
+from sparkdl_comm.job.interrupt import JobTag, in_thread
 from sparkdl_comm.job.module_broadcast import missing_module, model_for_tasks
 from sparkdl_comm.job.rank import make_rank_fn
 from sparkdl_comm.job.restart import with_restarts
@@ -82,7 +81,11 @@ def launch(
 
     def run(spec: TrainSpec) -> tuple[dict[str, torch.Tensor], list[str]]:
         return run_gang(
-            lambda address: run_tasks(partitions, make_rank_fn(dataclasses.replace(spec, driver_address=address))),
+            lambda listener: run_tasks(
+                partitions,
+                make_rank_fn(dataclasses.replace(spec, driver_address=listener.address)),
+                listener.check,
+            ),
             slots=SlotWatch(rows.sparkSession, spec.world, spec.conf.slot_timeout),
             world=spec.world,
             conf=spec.conf,
@@ -97,18 +100,25 @@ def launch(
     return tensors, [RankReport.from_json(report) for report in reports], restarts
 
 
-def run_tasks(partitions: DataFrame, rank_fn: RankFn) -> list[str]:
+def run_tasks(partitions: DataFrame, rank_fn: RankFn, check: Callable[[], None]) -> list[str]:
     """Run one barrier task for each partition of ``partitions``, all at once, and wait for all of them: their reports.
+    ``check`` is called every second; if it raises, the tasks are cancelled.
 
     :raises Exception: Spark's, when a task failed; its text has what the rank reported.
     """
+    spark = partitions.sparkSession
     tasks = partitions.mapInArrow(ImportCheck(rank_fn, rank=True), RANK_SCHEMA, barrier=True)
-    done = in_thread(partitions.sparkSession, tasks.collect)
+    with JobTag(spark) as tag:
+        try:
+            done = in_thread(spark, tasks.collect, check)
+        except RankLostError:
+            tag.cancel()
+            raise
     return [row["report"] for row in done]
 
 
 def run_gang(
-    start: Callable[[Address], list[str]],
+    start: Callable[[DriverListener], list[str]],
     *,
     slots: SlotWatch | None,
     world: int,
@@ -121,7 +131,7 @@ def run_gang(
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
     """Run a gang, and get what it sends.
 
-    :param start: runs the ranks, given the address of the driver's listener, and returns their reports.
+    :param start: runs the ranks, given the driver's listener, and returns their reports.
     :param host: by which executors reach this process; ``bind``: where Spark's driver listens, if that is said apart.
     :param slots: watches Spark's jobs; None: ``start`` does not run any.
     :return: the tensors that rank 0 sent, and every rank's report.
@@ -151,7 +161,7 @@ def run_gang(
         )
         try:
             with slots or nullcontext():
-                reports = start(listener.address)
+                reports = start(listener)
             if not reports:  # Spark runs no task at all for a relation that it knows to be empty
                 raise InputError("nothing to train on: the DataFrame has no rows")
             # rank 0 sent them before it reported

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -28,6 +28,7 @@ from sparkdl_comm.errors import RankLostError
 from sparkdl_comm.gang.failure import MAX_JSON
 from sparkdl_comm.gang.frames import FrameBuffer, recv_exact, send_all, send_frame
 from sparkdl_comm.job.function import FunctionSpec, run_function
+from sparkdl_comm.job.interrupt import CHECK_SECONDS
 from sparkdl_comm.job.output import LINES
 from sparkdl_comm.job.task import RankTask
 
@@ -51,8 +52,9 @@ class _Process:
     ended: dict[str, Any] | None = None
 
 
-def run_locally(spec: FunctionSpec) -> list[str]:
-    """Run ``spec.world`` ranks, all at once, and wait for all of them; returns their reports.
+def run_locally(spec: FunctionSpec, check: Callable[[], None]) -> list[str]:
+    """Run ``spec.world`` ranks, all at once, and wait for all of them; returns their reports. ``check`` is called every
+    second; if it raises, the ranks are ended.
 
     :raises RuntimeError: a rank failed; with its failure inside, as a Spark task would raise it.
     :raises RankLostError: a rank's process died without a word.
@@ -62,10 +64,11 @@ def run_locally(spec: FunctionSpec) -> list[str]:
             selector.register(rank.sock, selectors.EVENT_READ, rank)
         give_up: float | None = None
         while any(rank.ended is None for rank in ranks):
-            left = None if give_up is None else give_up - time.monotonic()
-            if left is not None and left <= 0:
+            left = CHECK_SECONDS if give_up is None else give_up - time.monotonic()
+            if left <= 0:
                 break
-            for key, _ in selector.select(left):
+            check()
+            for key, _ in selector.select(min(left, CHECK_SECONDS)):
                 _receive(key.data)
                 if key.data.ended is not None:
                     selector.unregister(key.fileobj)

@@ -128,7 +128,8 @@ class Rank:
         if driver is not None:
             told = driver
             driver.send_tensors(module_state.packed(model.module, lambda text: told.progress({"warning": text})))
-        gang.outlast(_LEAVE_SECONDS)
+        if gang.outlast(_LEAVE_SECONDS) and driver is not None:
+            driver.all_left()
         return RankReport(
             rank=self._rank,
             iterations=self._progress.step,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import secrets
 import threading
 import time
 from typing import Any
@@ -14,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.status import SparkStageInfo
 
 from sparkdl_comm.errors import SlotsError
+from sparkdl_comm.job.interrupt import JobTag
 from sparkdl_comm.job.session import is_classic
 from sparkdl_comm.job.slots import slots_now
 
@@ -28,7 +27,7 @@ class SlotWatch:
 
     def __init__(self, spark: SparkSession, ranks: int, timeout: float) -> None:
         self._spark, self._ranks, self._timeout = spark, ranks, timeout
-        self._tag = f"sparkdl-{secrets.token_hex(8)}"
+        self._tag = JobTag(spark)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="sparkdl-slots", daemon=True)
         #: Why the jobs were cancelled, if they were.
@@ -36,7 +35,7 @@ class SlotWatch:
 
     def __enter__(self) -> SlotWatch:
         if is_classic(self._spark):
-            self._spark.sparkContext.addJobTag(self._tag)
+            self._tag.__enter__()
             self._thread.start()
         return self
 
@@ -48,8 +47,7 @@ class SlotWatch:
         self._over.set()
         if is_classic(self._spark):
             self._thread.join()
-            with contextlib.suppress(Py4JError):  # the application has ended, with its JVM
-                self._spark.sparkContext.removeJobTag(self._tag)
+            self._tag.__exit__(*exc)
 
     def _watch(self) -> None:
         try:
@@ -71,7 +69,7 @@ class SlotWatch:
                     f" the cluster has {slots_now(self._spark)}, and {self._busy()} tasks of other jobs are running. Wait for"
                     " these, set num_workers to less, or start the session with more executors or cores"
                 )
-                self._spark.sparkContext.cancelJobsWithTag(self._tag)
+                self._tag.cancel()
                 return
 
     def _starved(self) -> bool:
@@ -83,7 +81,7 @@ class SlotWatch:
 
     def _active_stages(self, *, ours: bool) -> list[SparkStageInfo]:
         tracker = self._spark.sparkContext.statusTracker()
-        jobs = [tracker.getJobInfo(job) for job in self._scala_tracker().getJobIdsForTag(self._tag)]
+        jobs = [tracker.getJobInfo(job) for job in self._scala_tracker().getJobIdsForTag(self._tag.name)]
         own = {stage for job in jobs if job is not None for stage in job.stageIds}
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds() if (stage in own) == ours]
         return [stage for stage in stages if stage is not None]

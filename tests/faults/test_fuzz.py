@@ -34,7 +34,7 @@ SLOWNESS = 3.0
 #: In `make test`, on the first cluster.
 QUICK = (4,)
 #: Seeds of cases that failed, by cluster.
-KEPT: dict[str, tuple[int, ...]] = {"local-cluster": (1,)}
+KEPT: dict[str, tuple[int, ...]] = {"local-cluster": (1, 7)}
 
 
 def _drawn() -> list[Any]:

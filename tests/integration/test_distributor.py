@@ -13,7 +13,7 @@ from pyspark.ml.linalg import Vectors
 from pyspark.ml.torch.distributor import TorchDistributor
 
 from sparkdl_comm import CommDistributor, Communicator
-from sparkdl_comm.errors import ConfError, GangError, InputError, ModelError, RankFailedError, SlotsError
+from sparkdl_comm.errors import ConfError, GangError, InputError, ModelError, RankFailedError, RankLostError, SlotsError
 from tests.integration import training_functions as functions
 
 
@@ -141,6 +141,19 @@ def test_a_rank_that_raises(spark):
     assert caught.value.log_tail.splitlines()[-100:] == [f"rank 1, line {n}" for n in range(21, 120)] + ["from a child"]
     assert "rank 1, line 119\nfrom a child" in str(caught.value)
     assert 'raise LookupError("the user\'s mistake")' in caught.value.remote_traceback
+    assert CommDistributor(num_workers=3).run(functions.several_groups) == [2.0, 2.0]
+
+
+@pytest.mark.slow
+def test_a_rank_that_stands_still_after_all_have_left(spark):
+    timeout = "spark.sparkdl.comm.timeout"
+    usual = spark.conf.get(timeout)
+    spark.conf.set(timeout, "8s")
+    try:
+        with pytest.raises(RankLostError, match="after all had left the gang"):
+            CommDistributor(num_workers=3).run(functions.stands_still_at_the_end)
+    finally:
+        spark.conf.set(timeout, usual)
     assert CommDistributor(num_workers=3).run(functions.several_groups) == [2.0, 2.0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import ExitStack, closing
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from sparkdl_comm.errors import AuthenticationError, ConfError, DeadlineError, G
 from sparkdl_comm.gang import frames
 from sparkdl_comm.gang.frames import send_frame
 from sparkdl_comm.gang.tensors import describe
+from sparkdl_comm.job import driver_client
 from sparkdl_comm.job.driver_client import DriverClient
 from sparkdl_comm.job.driver_listener import DriverListener
 from sparkdl_comm.job.task import RankTask
@@ -195,3 +197,62 @@ def test_a_client_that_closes_is_not_told_that_the_driver_is_gone(listener):
     assert not gone.wait(0.2)
     with pytest.raises(GangError, match="without having sent"):
         listener.tensors(soon())
+
+
+@pytest.fixture
+def late():
+    """Seconds by which the listener's clock is fast, and the listener."""
+    clock = SimpleNamespace(seconds=0.0)
+    with DriverListener(
+        "127.0.0.1", None, SECRET, print, attempt="e/0", timeout=5.0, clock=lambda: time.monotonic() + clock.seconds
+    ) as listener:
+        yield clock, listener
+
+
+def test_rank_0_that_is_silent(late):
+    clock, listener = late
+    listener.check()
+    with connect(listener):
+        assert wait_for(lambda: listener._silent_since is not None)
+        clock.seconds += 14.0
+        listener.check()
+        clock.seconds += 2.0
+        with pytest.raises(RankLostError, match="rank 0 has sent nothing for 16 s"):
+            listener.check()
+
+
+def test_rank_0_that_computes(late, monkeypatch):
+    clock, listener = late
+    monkeypatch.setattr(driver_client, "HEARTBEAT_SECONDS", 0.02)
+    with connect(listener) as client:
+        client.on_gone(lambda: None)
+        for _ in range(3):
+            clock.seconds += 14.0
+            known = (None, listener._silent_since)
+            assert wait_for(lambda known=known: listener._silent_since not in known), "there are no heartbeats"
+            listener.check()
+    clock.seconds += 60.0
+    listener.check()  # it said goodbye, and the others may take their time
+
+
+def test_ranks_that_have_left_must_end(late):
+    clock, listener = late
+    with connect(listener) as client:
+        client.all_left()
+    assert wait_for(lambda: listener._ending is not None)
+    listener.check()
+    clock.seconds += 6.0
+    with pytest.raises(RankLostError, match="5 s .* after all had left the gang"):
+        listener.check()
+
+
+def test_ranks_must_end_when_the_connection_of_rank_0_has_broken(late):
+    clock, listener = late
+    with connect(listener) as client:
+        client._sock.close()
+        with pytest.raises(RankLostError):
+            listener.tensors(soon())
+        listener.check()
+        clock.seconds += 6.0
+        with pytest.raises(RankLostError, match="5 s .* after rank 0's connection to the driver broke"):
+            listener.check()

@@ -22,14 +22,15 @@ from sparkdl_comm.gang.values import unpack
 from sparkdl_comm.job.function import FunctionSpec
 from sparkdl_comm.job.launch import run_gang
 from sparkdl_comm.job.local import HOST, run_locally
+from tests.integration.training_functions import stands_still_at_the_end
 from tests.unit.gang_helpers import wait_for
 
 
-def run(function: Any) -> Any:
-    conf = CommConf.from_mapping({}, progress=False, timeout="30s")
+def run(function: Any, timeout: str = "30s") -> Any:
+    conf = CommConf.from_mapping({}, progress=False, timeout=timeout)
     spec = FunctionSpec(cloudpickle.dumps(function), False, "cpu", conf, 2, "epoch", bytes(32), ("", 0), local=True)
     tensors, reports = run_gang(
-        lambda address: run_locally(dataclasses.replace(spec, driver_address=address)),
+        lambda listener: run_locally(dataclasses.replace(spec, driver_address=listener.address), listener.check),
         slots=None,
         world=spec.world,
         conf=conf,
@@ -89,6 +90,12 @@ def test_a_rank_that_is_killed() -> None:
     with pytest.raises(RankLostError) as caught:
         run(is_killed)
     assert caught.value.rank == 1
+    assert children() == []
+
+
+def test_a_rank_that_stands_still_after_all_have_left() -> None:
+    with pytest.raises(RankLostError, match=r"a rank does not end, 3 s .* after all had left the gang"):
+        run(stands_still_at_the_end, timeout="3s")
     assert children() == []
 
 

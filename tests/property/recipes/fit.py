@@ -150,7 +150,9 @@ class Fitter:
 
         def launch(frame: Any, spec: Any, host: str, watch: Any) -> Any:
             tensors, reports = run_gang(
-                lambda address: self._crew.run(dataclasses.replace(spec, driver_address=address), batches, DEADLINE),
+                lambda listener: self._crew.run(
+                    dataclasses.replace(spec, driver_address=listener.address), batches, DEADLINE
+                ),
                 slots=None,
                 world=spec.world,
                 conf=spec.conf,
