@@ -227,8 +227,11 @@ def _strike_later(fault: Fault, delay: float, answered: threading.Event, step: i
 
 
 def _strike_half_way(fault: Fault, step: int, path: Path, write: Callable[[Path], object]) -> None:
-    """A file of a checkpoint has half of its bytes when the fault strikes."""
-    write(path)
-    os.truncate(path, path.stat().st_size // 2)
+    """A file of a checkpoint has half of its bytes when the fault strikes, or none when the disk is full."""
+    if fault.action != "full disk":
+        write(path)
+        os.truncate(path, path.stat().st_size // 2)
     strike(fault, step, in_flight=True)
-    time.sleep(STALL_SECONDS)  # a rank whose executor or driver was killed lives a little longer
+    if fault.action.startswith("kill"):
+        time.sleep(STALL_SECONDS)  # a rank whose executor or driver was killed lives a little longer
+    write(path)
