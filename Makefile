@@ -121,12 +121,11 @@ format: env ## formats Python and Scala
 
 .PHONY: test
 test: ready check scala-test ## everything but the slow tests
-	$(BIN)/python -m pytest -m "not slow and not alone" -n 3 --dist loadfile
-	$(BIN)/python -m pytest -m "not slow and alone"
+	$(BIN)/python -m pytest -n 3 -m "not slow"
 
 .PHONY: test-all
 test-all: ready check connect-jar scala-test scala-test-4 ## everything
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 3
 
 # --- programs on local-cluster ------------------------------------------------------------------
 

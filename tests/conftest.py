@@ -4,15 +4,18 @@ Tests that break executors start an application of their own, in a process of th
 """
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from xdist.scheduler import LoadScopeScheduling
 
 import sparkdl_comm
 from sparkdl_comm.errors import LabUnavailableError, PluginError
@@ -69,14 +72,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory, _mounted: Path) -> Iterator[
     session.stop()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if (
-            "faults" in item.path.parts
-            or "networks" in getattr(item, "fixturenames", ())
-            or "test_lab" in item.path.name
-        ):
-            item.add_marker("alone")
+class _Scheduling(LoadScopeScheduling):
+    """A process gets whole files; one gets all that makes networks, as the machine has one set of them."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, test = nodeid.partition("::")
+        drawn = re.match(r"test_fault\[(\d+):", test)
+        if drawn:  # see tests.faults.cases: each cluster has an application of its own
+            return f"{file} {int(drawn[1]) // 1000}"
+        return "networks" if file.startswith("tests/networks/") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _Scheduling(config, log)
 
 
 def pytest_exception_interact(call: pytest.CallInfo[None]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from sparkdl_comm.errors import ConfError, LabError, LabUnavailableError, RankFailedError
 from sparkdl_comm.lab import Lab, LinkRate, Place, RateSchedule, access, state
-from tests.integration.lab_helpers import left_of
+from tests.networks.lab_helpers import left_of
 
 MBIT = 10**6
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 
 from sparkdl_comm.errors import DeadlineError, LabError
 from sparkdl_comm.lab import Lab, remove, state
-from tests.integration.lab_helpers import left_of
+from tests.networks.lab_helpers import left_of
 
 
 def test_ranks_that_do_not_end_are_killed_with_their_children(networks):
