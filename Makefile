@@ -119,12 +119,16 @@ format: env ## formats Python and Scala
 	$(BIN)/ruff format
 	$(MAVEN) $(SCALAFMT) -Dscalafmt.validateOnly=false
 
+# Spark's classes, for the JVMs that tests start: see tests/spark_home.py.
+build/tests/spark.jsa: .venv/.stamp tests/class_archive.py tests/spark_home.py
+	$(BIN)/python -m tests.class_archive > build/class-archive.log 2>&1 || { cat build/class-archive.log; exit 1; }
+
 .PHONY: test
-test: ready check scala-test ## everything but the slow tests
+test: ready build/tests/spark.jsa check scala-test ## everything but the slow tests
 	$(BIN)/python -m pytest -n 3 -m "not slow"
 
 .PHONY: test-all
-test-all: ready check connect-jar scala-test scala-test-4 ## everything
+test-all: ready build/tests/spark.jsa check connect-jar scala-test scala-test-4 ## everything
 	$(BIN)/python -m pytest -n 3
 
 # --- programs on local-cluster ------------------------------------------------------------------

@@ -5,13 +5,11 @@ Tests that break executors start an application of their own, in a process of th
 
 import os
 import re
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -20,10 +18,9 @@ from xdist.scheduler import LoadScopeScheduling
 import sparkdl_comm
 from sparkdl_comm.errors import LabUnavailableError, PluginError
 from sparkdl_comm.lab import access
+from tests import spark_home
 
 ROOT = Path(__file__).parent.parent
-
-os.environ["SPARK_CONF_DIR"] = str(ROOT / "tests" / "spark_conf")
 
 
 @pytest.fixture(scope="session")
@@ -40,17 +37,15 @@ def hadoop_path(_mounted: Path, tmp_path: Path) -> tuple[str, Path]:
     return f"viewfs://tests/mounted/{tmp_path.name}", _mounted / tmp_path.name
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _environment(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Also of the programs that tests start."""
+    os.environ.update(spark_home.environment(tmp_path_factory.mktemp("spark")))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, _mounted: Path) -> Iterator[SparkSession]:
     """``local-cluster[3,1,1024]`` with the plugin; without it, and with a warning, where no jar has been built."""
-    home = tmp_path_factory.mktemp("spark-home")  # of links: executors write their logs to its work/
-    for part in ("bin", "jars", "python"):
-        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
-    os.environ["SPARK_HOME"] = str(home)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # executors unpickle by name what tests define
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     conf = {
         "spark.master": "local-cluster[3,1,1024]",
         "spark.app.name": "sparkdl_comm tests",

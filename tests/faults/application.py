@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyspark
 
+from tests import spark_home
 from tests.faults import processes
 from tests.faults.fault import Fault
 
@@ -47,21 +47,14 @@ class Application:
         self.abandoned: set[str] = set()
         self._faults = 0
         self._hung = ""
-        home = folder / "spark-home"  # of links: executors write their logs to its work/
-        home.mkdir()
-        for part in ("bin", "jars", "python"):
-            (home / part).symlink_to(Path(pyspark.__file__).parent / part)
         (folder / "tmp").mkdir()
         cluster = cluster or {}
         environ = {
             **os.environ,
+            **spark_home.environment(folder),
             "TMPDIR": str(folder / "tmp"),
             processes.VARIABLE: self.name,
-            "SPARK_HOME": str(home),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": cluster.get("spark.driver.host", "127.0.0.1"),
-            "PYTHONPATH": str(ROOT),
         }
         self._log = (folder / "driver.log").open("w")
         self._process = subprocess.Popen(

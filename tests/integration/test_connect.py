@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from sparkdl_comm import plugin
+from tests import spark_home
 
 ROOT = Path(__file__).parents[2]
 SPARK4 = ROOT / ".spark4"
@@ -29,10 +30,6 @@ HADOOP = "viewfs://tests/mounted"
 @contextmanager
 def server(folder: Path, pyspark_home: Path, python_path: str, jars: list[Path]) -> Iterator[str]:
     """The address of a server with two executors and the plugin."""
-    home = folder / "home"
-    home.mkdir()
-    for part in ("bin", "jars", "python"):
-        (home / part).symlink_to(pyspark_home / part)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     conf = {
@@ -47,16 +44,10 @@ def server(folder: Path, pyspark_home: Path, python_path: str, jars: list[Path])
         "spark.ui.enabled": "false",
         "spark.hadoop.fs.viewfs.mounttable.tests.link./mounted": folder.as_uri(),
     }
-    command = [str(home / "bin/spark-submit"), "--master", f"local-cluster[{RANKS},1,1024]"]
+    environment = {**os.environ, **spark_home.environment(folder, pyspark_home), "PYTHONPATH": python_path}
+    command = [environment["SPARK_HOME"] + "/bin/spark-submit", "--master", f"local-cluster[{RANKS},1,1024]"]
     command += [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": python_path,
-    }
     log = folder / "server.log"
     with log.open("w") as output:
         process = subprocess.Popen(command, env=environment, cwd=folder, stdout=output, stderr=output)

@@ -6,7 +6,6 @@ import functools
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 import torch
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 import sparkdl_comm
 from sparkdl_comm import CommDistributor, TorchEstimator
 from sparkdl_comm.errors import GangError
+from tests import spark_home
 from tests.faults import processes
 from tests.integration import training_functions as functions
 from tests.integration.nets import Small
@@ -139,18 +138,7 @@ def test_a_fit_in_a_thread_ends_when_the_main_thread_is_interrupted(spark: Spark
 @pytest.fixture
 def submitted(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     """Starts endless_fit.py by spark-submit, its output in "log", all in one process group, as a shell does."""
-    home = tmp_path / "home"  # of links: executors write their logs to its work/
-    home.mkdir()
-    for part in ("bin", "jars", "python"):
-        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
-    environment = {
-        **os.environ,
-        processes.VARIABLE: str(tmp_path),
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }
+    environment = {**os.environ, **spark_home.environment(tmp_path), processes.VARIABLE: str(tmp_path)}
     conf = {
         "spark.master": "local-cluster[2,1,1024]",
         "spark.ui.enabled": "false",
@@ -160,7 +148,7 @@ def submitted(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes
     program = str(ROOT / "tests/integration/endless_fit.py")
 
     def start(strategy: str) -> subprocess.Popen[bytes]:
-        command = [str(home / "bin/spark-submit"), *options, program, str(tmp_path), strategy]
+        command = [environment["SPARK_HOME"] + "/bin/spark-submit", *options, program, str(tmp_path), strategy]
         with (tmp_path / "log").open("wb") as log:
             return subprocess.Popen(
                 command, env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import psutil
-import pyspark
 import pytest
 
+from tests import spark_home
 from tests.faults.processes import VARIABLE
 
 ROOT = Path(__file__).parents[2]
@@ -21,18 +21,11 @@ GIB = 1 << 30
 def test_a_model_above_2_gb_trains_and_comes_back(tmp_path):
     if psutil.virtual_memory().available < 18 * GIB:
         pytest.skip("needs 18 GiB of free memory")
-    home = tmp_path / "home"
-    home.mkdir()
-    for part in ("bin", "jars", "python"):
-        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
     environment = {
         **os.environ,
+        **spark_home.environment(tmp_path),
         VARIABLE: "large",
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": "--driver-memory 1g pyspark-shell",
-        "PYTHONPATH": str(ROOT),
     }
     program = [sys.executable, str(ROOT / "tests/integration/large_fit.py"), "local-cluster[2,1,5120]", "2"]
     done = subprocess.run(

@@ -11,24 +11,16 @@ import pytest
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.topology import Topology
+from tests import spark_home
 
 ROOT = Path(__file__).parents[2]
 SPARK4 = ROOT / ".spark4"
 
 
-def run(tmp_path: Path, program: str, arguments: list[str], spark_home: Path, python_path: list[Path]) -> list[dict]:
+def run(tmp_path: Path, program: str, arguments: list[str], spark: Path, python_path: list[Path]) -> list[dict]:
     """What a program of this folder reports."""
-    home = tmp_path / "home"
-    home.mkdir()
-    for part in ("bin", "jars", "python"):
-        (home / part).symlink_to(spark_home / part)
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(map(str, [*python_path, ROOT])),
-    }
+    environment = {**os.environ, **spark_home.environment(tmp_path, spark)}
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, [*python_path, environment["PYTHONPATH"]]))
     command = [sys.executable, str(ROOT / "tests/integration" / program), *arguments]
     done = subprocess.run(
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=580, check=False

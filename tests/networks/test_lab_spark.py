@@ -13,6 +13,7 @@ from sparkdl_comm import plugin, spark_conf
 from sparkdl_comm.errors import ConfError, DeadlineError, LabError
 from sparkdl_comm.lab import Lab, access, state
 from sparkdl_comm.lab.spark import SparkCluster
+from tests import spark_home
 
 ROOT = Path(__file__).parents[2]
 SPARK4 = ROOT / ".spark4"
@@ -27,6 +28,7 @@ def test_the_bytes_that_training_counts_cross_the_shaped_links(networks, tmp_pat
         if not SPARK4.exists():
             pytest.skip("no .spark4: make spark4-env")
         environment["SPARK_HOME"] = str(SPARK4 / "pyspark")
+        environment["SPARK_CONF_DIR"] = str(spark_home.conf_directory(tmp_path, SPARK4 / "pyspark"))
         environment["PYTHONPATH"] = os.pathsep.join([str(SPARK4), os.environ.get("PYTHONPATH", str(ROOT))])
     counters, output = tmp_path / "counters.json", tmp_path / "demo"
     output.mkdir()
