@@ -147,7 +147,7 @@ def test_a_rank_that_raises(spark):
 @pytest.mark.slow
 def test_a_rank_that_stands_still_after_all_have_left(spark):
     timeout = "spark.sparkdl.comm.timeout"
-    usual = spark.conf.get(timeout)
+    usual = spark.conf.get(timeout, "1min")  # a test before may have unset it
     spark.conf.set(timeout, "8s")
     try:
         with pytest.raises(RankLostError, match="after all had left the gang"):
