@@ -154,10 +154,10 @@ class KeyValueStore:
         if len(given) < self._world:
             if self._over:
                 raise GangError(self._over)
-            missing = ", ".join(str(other) for other in range(self._world) if other not in given)
+            missing = [str(other) for other in range(self._world) if other not in given]
             raise DeadlineError(
-                f"ranks {missing[:200]} of {self._world} gave nothing within {seconds:g} s: they are late; or set"
-                f" {TIMEOUT_KEY}"
+                f"rank{'s' if len(missing) > 1 else ''} {', '.join(missing)[:200]} of {self._world} gave nothing within"
+                f" {seconds:g} s: late, or set {TIMEOUT_KEY}"
             )
         gathering.taken += 1
         if gathering.taken == self._world:

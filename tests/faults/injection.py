@@ -12,8 +12,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,10 @@ def _backward(_gradient: torch.Tensor) -> None:
     hit("backward")
 
 
+#: More values than strategy ps tries an optimizer out on, before the first step of a process.
+_TRIED_OUT = 100_000
+
+
 class Sgd(torch.optim.SGD):
     """The user's optimizer."""
 
@@ -57,7 +61,8 @@ class Sgd(torch.optim.SGD):
         super().__init__(parameters, lr=0.01, momentum=0.9)
 
     def step(self, closure: Any = None) -> Any:
-        hit("update")
+        if sum(tensor.numel() for group in self.param_groups for tensor in group["params"]) > _TRIED_OUT:
+            hit("update")
         return super().step(closure)
 
 
@@ -175,6 +180,9 @@ def _wrap(
         if phase == "checkpoint":
             storage, name, write = args
             return call(storage, name, lambda path: _strike_half_way(fault, step, path, write))
+        if phase == "send":
+            client, tensors = args
+            return call(client, _StrikesHalfWay(tensors, partial(strike, fault, step, in_flight=True)))
         if phase == "attach":  # so that both sides have mapped the segment
             answer = call(*args, **fields)
             strike(fault, step)
@@ -188,6 +196,20 @@ def _wrap(
             answered.set()
 
     _replace(owner, name, wrapped)
+
+
+class _StrikesHalfWay(dict[str, torch.Tensor]):
+    """Tensors that are sent one by one; the fault strikes after the first."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], struck: Callable[[], object]) -> None:
+        super().__init__(tensors)
+        self._struck = struck
+
+    def values(self) -> Any:
+        for number, tensor in enumerate(super().values()):
+            if number == 1:
+                self._struck()
+            yield tensor
 
 
 def _is_due(phase: str, step: int) -> bool:
