@@ -31,7 +31,7 @@ RANKS = 2
 #: Seconds until the slots are free again: some 4, as Spark gives a task's Python worker two to notice, looking every two; and
 #: some more on a busy machine if ranks were just meeting, as Spark's executors then end on being told to kill a task.
 FREE_SECONDS = 30.0
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 150.0
 
 
 def running(spark: SparkSession) -> int:
