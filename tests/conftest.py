@@ -68,14 +68,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory, _mounted: Path) -> Iterator[
 
 
 class _Scheduling(LoadScopeScheduling):
-    """A process gets whole files; one gets all that makes networks, as the machine has one set of them."""
+    """A process gets whole files; one gets all faults, which share an application, and one all that makes networks."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file, _, test = nodeid.partition("::")
-        drawn = re.match(r"test_fault\[(\d+):", test)
-        if drawn:  # see tests.faults.cases: each cluster has an application of its own
-            return f"{file} {int(drawn[1]) // 1000}"
-        return "networks" if file.startswith("tests/networks/") else file
+        folder, file = nodeid.partition("::")[0].split("/")[1:]
+        drawn = re.search(r"test_fuzz.py::test_fault\[(\d+)\d{3}:", nodeid)
+        if drawn:  # drawn faults on other clusters than the first: each has an application of its own
+            return f"faults on cluster {drawn[1]}"
+        return folder if folder in ("faults", "networks") else f"{folder}/{file}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent.parent
 #: What the project promises: from a fault to the exception in the driver.
 LIMIT_SECONDS = 15.0
 #: When the application is taken for hung. Spark itself needs some seconds to start executors again.
-HANG_SECONDS = 120.0
+HANG_SECONDS = 240.0
 
 
 class Application:
