@@ -129,7 +129,8 @@ test: ready build/tests/spark.jsa check scala-test ## everything but the slow te
 
 .PHONY: test-all
 test-all: ready build/tests/spark.jsa check connect-jar scala-test scala-test-4 ## everything
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest tests/integration/test_large_model.py # needs the memory that others take
+	$(BIN)/python -m pytest -n 3 --ignore tests/integration/test_large_model.py
 
 # --- programs on local-cluster ------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.gang.tensors import MAX_HEADER, STALL_SECONDS, allocate, pieces, raw
 from sparkdl_comm.job import rendezvous
 
+#: How often `check` is to be called, in seconds.
+CHECK_SECONDS = 1.0
 _DAY = 86400.0
 #: How much longer than the other ranks of its gang the driver bears rank 0's silence: they know better what is the matter.
 _PATIENCE_SECONDS = 10.0
@@ -127,7 +129,7 @@ class DriverListener:
             return self._failure
 
     def check(self) -> None:
-        """To be called now and then while the ranks run.
+        """To be called every ``CHECK_SECONDS`` while the ranks run.
 
         :raises RankLostError: rank 0 is connected, but sends nothing any more; or all ranks have left the gang, where each
             watches over the others, and one does not end.

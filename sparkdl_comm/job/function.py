@@ -74,8 +74,7 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 phase = "result"
                 if driver is not None:
                     driver.send_tensors(values.pack(result))
-                if gang.outlast(spec.conf.timeout) and driver is not None:
-                    driver.all_left()
+                task.outlast(spec.conf.timeout)
             except (Exception, SystemExit) as exc:
                 raise task.failed(Failure.of(exc, task.rank, None, phase)) from exc
     finally:

@@ -24,16 +24,13 @@ from pyspark import InheritableThread, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from sparkdl_comm.job.driver_listener import CHECK_SECONDS
 from sparkdl_comm.job.session import is_classic
 
 T = TypeVar("T")
 
 #: What is raised when the JVM is gone, or the server: spark-submit's ends on Ctrl-C itself.
 _GONE = (Py4JError, PySparkException)
-
-
-#: Seconds between two looks at whether a job is worth waiting for.
-CHECK_SECONDS = 1.0
 
 
 class JobTag:
@@ -76,7 +73,7 @@ def interruptible(spark: SparkSession) -> Iterator[None]:
                 signal.signal(signal.SIGINT, handler)
 
 
-def in_thread(spark: SparkSession, job: Callable[[], T], check: Callable[[], None] = lambda: None) -> T:
+def in_thread(spark: SparkSession, job: Callable[[], T], check: Callable[[], None]) -> T:
     """``job()``, in a thread that has the tags, job group and pool of this one. It is not waited for any more when this one is
     interrupted, or when ``check``, which is called every second, raises."""
     done: Future[T] = Future()

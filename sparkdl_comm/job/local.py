@@ -27,8 +27,8 @@ import cloudpickle
 from sparkdl_comm.errors import RankLostError
 from sparkdl_comm.gang.failure import MAX_JSON
 from sparkdl_comm.gang.frames import FrameBuffer, recv_exact, send_all, send_frame
+from sparkdl_comm.job.driver_listener import CHECK_SECONDS
 from sparkdl_comm.job.function import FunctionSpec, run_function
-from sparkdl_comm.job.interrupt import CHECK_SECONDS
 from sparkdl_comm.job.output import LINES
 from sparkdl_comm.job.task import RankTask
 

@@ -128,9 +128,7 @@ class Rank:
         if driver is not None:
             told = driver
             driver.send_tensors(module_state.packed(model.module, lambda text: told.progress({"warning": text})))
-        if gang.outlast(_LEAVE_SECONDS) and driver is not None:
-            driver.all_left()
-        return RankReport(
+        report = RankReport(
             rank=self._rank,
             iterations=self._progress.step,
             seconds=seconds,
@@ -144,6 +142,9 @@ class Rank:
             details=strategy.details(),
             timeline=timeline,
         )
+        # Last: the driver gives ranks that have left little time, and a digest takes seconds where the model is large.
+        self._task.outlast(_LEAVE_SECONDS)
+        return report
 
     def _last_checkpoint(
         self, gang: Gang, model: FlatModel, strategy: Strategy, driver: DriverClient | None, stack: ExitStack

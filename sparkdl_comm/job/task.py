@@ -108,6 +108,15 @@ class RankTask:
             stack.callback(self._output.end_forward)
         return driver
 
+    def outlast(self, wait: float) -> None:
+        """Rank 0 waits ``wait`` seconds at most for the others to leave the gang, and tells the driver if they have: nobody
+        else watches over them then. Returns at once on other ranks.
+
+        :raises GangError: the gang has failed; its failure.
+        """
+        if self.gang is not None and self.gang.outlast(wait) and self._driver is not None:
+            self._driver.all_left()
+
     def _exchange(self, text: str) -> list[str]:
         """Every rank's text, by rank, from the rendezvous at the driver."""
         spec = self._spec

@@ -214,10 +214,10 @@ def test_rank_0_that_is_silent(late):
     listener.check()
     with connect(listener):
         assert wait_for(lambda: listener._silent_since is not None)
-        clock.seconds += 14.0
+        clock.seconds += 10.0
         listener.check()
-        clock.seconds += 2.0
-        with pytest.raises(RankLostError, match="rank 0 has sent nothing for 16 s"):
+        clock.seconds += 6.0
+        with pytest.raises(RankLostError, match=r"rank 0 has sent nothing for \d+ s"):
             listener.check()
 
 
@@ -227,10 +227,12 @@ def test_rank_0_that_computes(late, monkeypatch):
     with connect(listener) as client:
         client.on_gone(lambda: None)
         for _ in range(3):
-            clock.seconds += 14.0
+            clock.seconds += 10.0
             known = (None, listener._silent_since)
             assert wait_for(lambda known=known: listener._silent_since not in known), "there are no heartbeats"
             listener.check()
+    with pytest.raises(GangError, match="without having sent"):
+        listener.tensors(soon())
     clock.seconds += 60.0
     listener.check()  # it said goodbye, and the others may take their time
 
