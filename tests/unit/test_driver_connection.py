@@ -232,7 +232,7 @@ def test_rank_0_that_computes(late, monkeypatch):
             assert wait_for(lambda known=known: listener._silent_since not in known), "there are no heartbeats"
             listener.check()
     with pytest.raises(GangError, match="without having sent"):
-        listener.tensors(soon())
+        listener.tensors(soon() + clock.seconds)
     clock.seconds += 60.0
     listener.check()  # it said goodbye, and the others may take their time
 
