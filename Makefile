@@ -25,6 +25,9 @@ JAR_3 := scala/core/target/spark-3.5/sparkdl-comm-spark3.5_2.12-$(VERSION).jar
 JAR_4 := scala/core/target/spark-4.2/sparkdl-comm-spark4.2_2.13-$(VERSION).jar
 JAR_SOURCES := $(shell find scala -name target -prune -o -path '*/src/test' -prune -o -type f ! -name '.*' -print)
 
+# Hundreds of processes of tests load the same modules; none of them should compile them again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # --- environments -------------------------------------------------------------------------------
 
 .PHONY: env

@@ -5,8 +5,9 @@ Tests that break executors start an application of their own, in a process of th
 
 import os
 import re
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,20 @@ def pytest_exception_interact(call: pytest.CallInfo[None]) -> None:
     if connection is not None:
         connection.close()
     context.cancelAllJobs()
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Calls a program's ``main`` with arguments it must refuse, and returns what it says."""
+
+    def call(main: Callable[[], int], *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["program", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        return capsys.readouterr().err
+
+    return call
 
 
 @pytest.fixture(scope="session")
