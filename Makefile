@@ -20,7 +20,7 @@ INDEX = $(if $(PIP_INDEX_URL),--default-index $(PIP_INDEX_URL))
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BIN := $(CURDIR)/.venv/bin
 MAVEN := $(MVN) -q -ntp -B -f scala/pom.xml
-SCALAFMT := org.antipathy:mvn-scalafmt_2.12:format
+SCALAFMT = env MAVEN_OPTS="$$MAVEN_OPTS -XX:TieredStopAtLevel=1" $(MAVEN) org.antipathy:mvn-scalafmt_2.12:format
 JAR_3 := scala/core/target/spark-3.5/sparkdl-comm-spark3.5_2.12-$(VERSION).jar
 JAR_4 := scala/core/target/spark-4.2/sparkdl-comm-spark4.2_2.13-$(VERSION).jar
 JAR_SOURCES := $(shell find scala -name target -prune -o -path '*/src/test' -prune -o -type f ! -name '.*' -print)
@@ -114,13 +114,13 @@ check: env ## ruff, mypy, which room imports which, scalafmt; changes nothing
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
-	$(MAVEN) $(SCALAFMT)
+	$(SCALAFMT)
 
 .PHONY: format
 format: env ## formats Python and Scala
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
-	$(MAVEN) $(SCALAFMT) -Dscalafmt.validateOnly=false
+	$(SCALAFMT) -Dscalafmt.validateOnly=false
 
 # Spark's classes, for the JVMs that tests start: see tests/spark_home.py.
 build/tests/spark.jsa: .venv/.stamp tests/class_archive.py tests/spark_home.py

@@ -31,8 +31,6 @@ PAUSE_SECONDS = 0.015
 HANG_SECONDS = 240.0
 #: A case may take so many times longer than its fit takes without a fault, which says how busy the machine is.
 SLOWNESS = 3.0
-#: In `make test`, on the first cluster.
-QUICK = (4,)
 #: Seeds of cases that failed, by cluster.
 KEPT: dict[str, tuple[int, ...]] = {"local-cluster": (1, 7)}
 
@@ -42,10 +40,9 @@ def _drawn() -> list[Any]:
     found = []
     for number, cluster in enumerate(cases.CLUSTERS):
         first = 1000 * number
-        quick = QUICK if number == 0 else ()
-        for seed in dict.fromkeys((*quick, *KEPT.get(cluster, ()), *range(first, first + PER_CLUSTER))):
+        for seed in dict.fromkeys((*KEPT.get(cluster, ()), *range(first, first + PER_CLUSTER))):
             case = cases.draw(seed, cluster)
-            found.append(pytest.param(case, id=str(case), marks=() if seed in quick else pytest.mark.slow))
+            found.append(pytest.param(case, id=str(case)))
     return found
 
 
@@ -129,6 +126,7 @@ def fire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         old.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", _drawn())
 def test_fault(fire: Any, covered: Counter[str], tmp_path: Path, case: Case) -> None:
