@@ -20,7 +20,7 @@ INDEX = $(if $(PIP_INDEX_URL),--default-index $(PIP_INDEX_URL))
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BIN := $(CURDIR)/.venv/bin
 MAVEN := $(MVN) -q -ntp -B -f scala/pom.xml
-SCALAFMT = env MAVEN_OPTS="$$MAVEN_OPTS -XX:TieredStopAtLevel=1" $(MAVEN) org.antipathy:mvn-scalafmt_2.12:format
+SCALAFMT = env MAVEN_OPTS="$${MAVEN_OPTS-} -XX:TieredStopAtLevel=1" $(MAVEN) org.antipathy:mvn-scalafmt_2.12:format
 JAR_3 := scala/core/target/spark-3.5/sparkdl-comm-spark3.5_2.12-$(VERSION).jar
 JAR_4 := scala/core/target/spark-4.2/sparkdl-comm-spark4.2_2.13-$(VERSION).jar
 JAR_SOURCES := $(shell find scala -name target -prune -o -path '*/src/test' -prune -o -type f ! -name '.*' -print)

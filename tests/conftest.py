@@ -68,6 +68,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory, _mounted: Path) -> Iterator[
     session.stop()
 
 
+_SPARK_USED = re.compile(r'^(def .*|    )\bspark(: SparkSession|: Any)?[,)]|usefixtures\("spark"', re.MULTILINE)
+
+
 class _Scheduling(LoadScopeScheduling):
     """A process gets whole files; one gets all faults, which share an application, and one all that makes networks."""
 
@@ -77,6 +80,20 @@ class _Scheduling(LoadScopeScheduling):
         if drawn:  # drawn faults on other clusters than the first: each has an application of its own
             return f"faults on cluster {drawn[1]}"
         return folder if folder in ("faults", "networks") else f"{folder}/{file}"
+
+    def _assign_work_unit(self, node: Any) -> None:
+        """The process of the faults has their application, and gets files that need no other while there are any."""
+        if "faults" in self.assigned_work[node]:
+            without = next((scope for scope in self.workqueue if not _uses_spark(scope)), None)
+            if without:
+                self.workqueue.move_to_end(without, last=False)
+        super()._assign_work_unit(node)
+
+
+def _uses_spark(scope: str) -> bool:
+    """Whether a function of the file has the fixture as its parameter."""
+    path = ROOT / "tests" / scope
+    return path.is_file() and _SPARK_USED.search(path.read_text()) is not None
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
