@@ -7,12 +7,14 @@ start sooner, and share PyTorch's memory. The package must be installed where ex
 
 from __future__ import annotations
 
+import gc
 import os
 
 from pyspark.daemon import manager
 
 
 def _load() -> None:
+    gc.disable()  # nothing of what is loaded is garbage: to look for some would take a quarter of the time
     import numpy
 
     import sparkdl_comm.ml.prediction  # noqa: F401 - for tasks that score
@@ -20,6 +22,7 @@ def _load() -> None:
 
     os.register_at_fork(after_in_child=numpy.random.seed)  # or all workers would draw the same numbers
     freeze_modules()  # and a garbage collection would write to the pages that workers share
+    gc.enable()
 
 
 if __name__ == "__main__":

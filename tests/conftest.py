@@ -3,6 +3,7 @@
 Tests that break executors start an application of their own, in a process of their own: a JVM has only one.
 """
 
+import gc
 import os
 import re
 import sys
@@ -98,6 +99,19 @@ def _uses_spark(scope: str) -> bool:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     return _Scheduling(config, log)
+
+
+def pytest_configure() -> None:
+    gc.disable()  # until all modules are loaded, of which nothing is garbage
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # libraries complain of what is left at the end
 
 
 def pytest_exception_interact(call: pytest.CallInfo[None]) -> None:
