@@ -14,11 +14,11 @@ PROGRAM = Path(__file__).parents[2] / "python" / "bench_jobs.py"
 
 
 def test_job_completion_times(networks):
-    systems = ["bml@bcube:2,2", "gloo@star:2", "ddp@star:2"]
+    systems = ["bml@bcube:2,2", "ddp@star:2"]
     command = [sys.executable, str(PROGRAM), "--quick", "--json", "--rate", "100", "--systems", *systems]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
-    bml, gloo, ddp = rows = json.loads(done.stdout)
+    bml, ddp = rows = json.loads(done.stdout)
     assert [f"{row['algorithm']}@{row['topology']}" for row in rows] == systems
     for row in rows:
         assert list(row)[: len(FIELDS)] == list(FIELDS)
@@ -27,8 +27,8 @@ def test_job_completion_times(networks):
         # 128 rows of LeNet-5 take 10.5 ms at 1 teraflop/s: 1/4 of that, as links 400 times as slow, 1/64 of the network.
         assert row["computing"] == pytest.approx(0.0105 / 4 * 400 / 64, rel=0.01)
         assert row["theory_seconds"] >= row["computing"]
-    assert bml["theory_seconds"] <= gloo["theory_seconds"] == ddp["theory_seconds"]
-    assert bml["bytes"] == gloo["bytes"] == ddp["bytes"]
+    assert bml["theory_seconds"] <= ddp["theory_seconds"]
+    assert bml["bytes"] == ddp["bytes"]
 
 
 @pytest.mark.parametrize(
