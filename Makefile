@@ -127,10 +127,7 @@ build/tests/spark.jsa: .venv/.stamp tests/class_archive.py tests/spark_home.py
 	$(BIN)/python -m tests.class_archive > build/class-archive.log 2>&1 || { cat build/class-archive.log; exit 1; }
 
 .PHONY: test
-test: ready build/tests/spark.jsa ## everything but the slow tests
-	@echo 'checking (build/check.log)'
-	@$(MAKE) --no-print-directory check > build/check.log 2>&1 & check=$$!; \
-	  $(MAKE) --no-print-directory scala-test; wait $$check || { cat build/check.log; exit 1; }
+test: ready build/tests/spark.jsa check scala-test ## everything but the slow tests
 	$(BIN)/python -m pytest -n 3 -m "not slow"
 
 .PHONY: test-all
