@@ -32,7 +32,7 @@ def test_nothing_is_left_after_an_exception(networks):
 
     with pytest.raises(ZeroDivisionError), lab:
         fail()
-    assert started[0].wait(5) != 0
+    started[0].wait(5)  # 0 if setsid had forked already: what it leaves is what counts
     assert left_of(lab.name) == []
 
 
