@@ -14,7 +14,7 @@ from pyspark.daemon import manager
 
 
 def _load() -> None:
-    gc.disable()  # nothing of what is loaded is garbage: to look for some would take a quarter of the time
+    gc.disable()  # nothing of what is loaded is garbage: to look for some takes up to a fifth of the start
     import numpy
 
     import sparkdl_comm.ml.prediction  # noqa: F401 - for tasks that score
