@@ -36,7 +36,7 @@ def test_job_completion_times(networks):
     [
         (["--systems", "bml@ring:3"], "unknown kind 'ring'"),
         (["--systems", "ddp@bcube:2,2"], "one NIC per host"),
-        (["--rows", "0"], "0"),
+        (["--rows", "0"], "0 is not at least 1"),
         (["--profile", "lenet6"], "profile 'lenet6' is not known"),
     ],
 )
