@@ -123,15 +123,18 @@ format: env ## formats Python and Scala
 	$(SCALAFMT) -Dscalafmt.validateOnly=false
 
 # Spark's classes, for the JVMs that tests start: see tests/spark_home.py.
-build/tests/spark.jsa: .venv/.stamp tests/class_archive.py tests/spark_home.py
-	$(BIN)/python -m tests.class_archive > build/class-archive.log 2>&1 || { cat build/class-archive.log; exit 1; }
+ARCHIVES := build/tests/spark3.jsa build/tests/spark4.jsa
+build/tests/spark4.jsa: export PYTHONPATH = $(CURDIR)/.spark4
+build/tests/spark4.jsa: .spark4/.stamp
+$(ARCHIVES): build/tests/spark%.jsa: .venv/.stamp tests/class_archive.py tests/spark_home.py
+	$(BIN)/python -m tests.class_archive > build/class-archive-$*.log 2>&1 || { cat build/class-archive-$*.log; exit 1; }
 
 .PHONY: test
-test: ready build/tests/spark.jsa check scala-test ## everything but the slow tests
+test: ready $(ARCHIVES) check scala-test ## everything but the slow tests
 	$(BIN)/python -m pytest -n 3 -m "not slow"
 
 .PHONY: test-all
-test-all: ready build/tests/spark.jsa check connect-jar scala-test scala-test-4 ## everything
+test-all: ready $(ARCHIVES) check connect-jar scala-test scala-test-4 ## everything
 	$(BIN)/python -m pytest tests/integration/test_large_model.py # needs the memory that others take
 	$(BIN)/python -m pytest -n 3 --ignore tests/integration/test_large_model.py
 

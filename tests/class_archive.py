@@ -1,4 +1,5 @@
-"""Dumps the classes that an application of the tests loads into the archive of :mod:`tests.spark_home`."""
+"""Dumps the classes that an application of the tests loads into the archive of :mod:`tests.spark_home`, of the Spark that
+Python finds."""
 
 from __future__ import annotations
 
@@ -14,14 +15,15 @@ from tests import spark_home
 
 def main() -> None:
     """Driver and executor in one JVM, which dumps when it ends."""
-    spark_home.ARCHIVE.unlink(missing_ok=True)
-    spark_home.ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
+    archive = spark_home.archive()
+    archive.unlink(missing_ok=True)
+    archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update(spark_home.environment(Path(folder)))
         conf = {
             "spark.master": "local[2]",
             "spark.ui.enabled": "false",
-            "spark.driver.extraJavaOptions": f"{spark_home.CLASS_PATH} -XX:ArchiveClassesAtExit={spark_home.ARCHIVE}",
+            "spark.driver.extraJavaOptions": f"{spark_home.class_path()} -XX:ArchiveClassesAtExit={archive}",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": folder,
             **sparkdl_comm.spark_conf(progress=False),

@@ -2,7 +2,7 @@
 
 JVMs live for minutes at most here. They compile quickly rather than well, and load Spark's classes from an archive if
 ``make`` has dumped one (:mod:`tests.class_archive`), which saves a third of an application's processor time. An archive
-is good for one class path, so all applications on this Spark get the same, whatever their SPARK_HOME is.
+is good for one class path, so all applications on one Spark get the same, whatever their SPARK_HOME is.
 """
 
 from __future__ import annotations
@@ -15,15 +15,23 @@ import pyspark
 
 ROOT = Path(__file__).parents[1]
 SPARK = Path(pyspark.__file__).parent
-ARCHIVE = ROOT / "build" / "tests" / "spark.jsa"
+SPARK4 = ROOT / ".spark4"
 
 _DEFAULTS = {
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.python.daemon.module": "sparkdl_comm.daemon",
 }
-#: The last class path of a command line counts. What is wrong with an archive is no reason to write to stdout.
-CLASS_PATH = f"-cp {SPARK}/jars/* -Xlog:disable -Xlog:all=error:stderr"
+
+
+def archive(spark: Path = SPARK) -> Path:
+    """Where the classes of a Spark package are."""
+    return ROOT / "build" / "tests" / ("spark4.jsa" if spark == SPARK4 / "pyspark" else "spark3.jsa")
+
+
+def class_path(spark: Path = SPARK) -> str:
+    """Options of a JVM. The last class path counts. What is wrong with an archive is no reason to write to stdout."""
+    return f"-cp {spark}/jars/* -Xlog:disable -Xlog:all=error:stderr"
 
 
 def environment(folder: Path, spark: Path = SPARK) -> dict[str, str]:
@@ -46,9 +54,11 @@ def environment(folder: Path, spark: Path = SPARK) -> dict[str, str]:
 def conf_directory(folder: Path, spark: Path = SPARK) -> Path:
     """In ``folder``, with the defaults of all applications."""
     defaults = dict(_DEFAULTS)
-    if spark == SPARK and ARCHIVE.exists():
+    if archive(spark).exists():
         for end in ("driver", "executor"):
-            defaults[f"spark.{end}.defaultJavaOptions"] += f" {CLASS_PATH} -XX:SharedArchiveFile={ARCHIVE}"
+            defaults[f"spark.{end}.defaultJavaOptions"] += (
+                f" {class_path(spark)} -XX:SharedArchiveFile={archive(spark)}"
+            )
     directory = folder / "spark-conf"
     directory.mkdir()
     (directory / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in defaults.items()))

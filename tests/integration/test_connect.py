@@ -18,9 +18,9 @@ import torch
 
 from sparkdl_comm import plugin
 from tests import spark_home
+from tests.spark_home import SPARK4
 
 ROOT = Path(__file__).parents[2]
-SPARK4 = ROOT / ".spark4"
 CONNECT_JARS = ROOT / "build/connect"  # Spark 3's own package is without Spark Connect
 RANKS = 2
 #: A directory that only Hadoop knows by this name.

@@ -6,15 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.topology import Topology
 from tests import spark_home
+from tests.spark_home import SPARK4
 
 ROOT = Path(__file__).parents[2]
-SPARK4 = ROOT / ".spark4"
 
 
 def run(tmp_path: Path, program: str, arguments: list[str], spark: Path, python_path: list[Path]) -> list[dict]:
@@ -31,7 +30,7 @@ def run(tmp_path: Path, program: str, arguments: list[str], spark: Path, python_
 
 
 def test_several_ranks_in_one_jvm_share_it_without_the_network(tmp_path):
-    [report] = run(tmp_path, "one_fit.py", ["local[2]", "ps", "2"], Path(pyspark.__file__).parent, [])
+    [report] = run(tmp_path, "one_fit.py", ["local[2]", "ps", "2"], spark_home.SPARK, [])
     assert report["summary"]["bytes"] == {"pull": 0, "push": 0}
     assert report["metrics"]["ps.pull.bytes"] == 0
     assert report["off"] < 1e-5
@@ -44,7 +43,7 @@ def test_several_ranks_in_one_jvm_share_it_without_the_network(tmp_path):
 def test_a_fit_after_the_advice_of_one_without_the_plugin_in_the_same_process(tmp_path, spark_4):
     if spark_4 and not SPARK4.exists():
         pytest.skip("no .spark4: make spark4-env")
-    home = SPARK4 / "pyspark" if spark_4 else Path(pyspark.__file__).parent
+    home = SPARK4 / "pyspark" if spark_4 else spark_home.SPARK
     arguments = ["local-cluster[2,1,1024]", "2"]
     [report] = run(tmp_path, "second_session.py", arguments, home, [SPARK4] if spark_4 else [])
     assert report["spark"].startswith("4.2." if spark_4 else "3.5.")
@@ -65,7 +64,7 @@ def test_all_strategies_on_nine_executors(tmp_path):
     cases = ["ps", "gloo", "auto", *(a.name for a in ALGORITHMS.values() if not a.unfit(star))]
     cases += ["hierarchical topology=hosts:3x3", "lp collective.loop=root-overlap"]
     arguments = ["local-cluster[9,1,1024]", "9", *cases]
-    reports = run(tmp_path, "many_fits.py", arguments, Path(pyspark.__file__).parent, [])
+    reports = run(tmp_path, "many_fits.py", arguments, spark_home.SPARK, [])
     assert [report["case"] for report in reports] == cases
     for report in reports:
         assert report["world"] == 9

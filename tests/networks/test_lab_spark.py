@@ -14,9 +14,9 @@ from sparkdl_comm.errors import ConfError, DeadlineError, LabError
 from sparkdl_comm.lab import Lab, access, state
 from sparkdl_comm.lab.spark import SparkCluster
 from tests import spark_home
+from tests.spark_home import SPARK4
 
 ROOT = Path(__file__).parents[2]
-SPARK4 = ROOT / ".spark4"
 
 
 @pytest.mark.slow

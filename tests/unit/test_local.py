@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import psutil
 import pytest
-import torch.distributed as dist
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import RankFailedError, RankLostError
@@ -24,6 +21,7 @@ from sparkdl_comm.job.launch import run_gang
 from sparkdl_comm.job.local import HOST, run_locally
 from tests.integration.training_functions import stands_still_at_the_end
 from tests.unit.gang_helpers import wait_for
+from tests.unit.local_functions import fails, is_killed, who
 
 
 def run(function: Any, timeout: str = "30s") -> Any:
@@ -46,14 +44,6 @@ def children(of: int | None = None) -> list[psutil.Process]:
     return [child for child in psutil.Process(of).children() if "sparkdl_comm.job.local" in child.cmdline()]
 
 
-def who() -> Any:
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_WORLD_SIZE")
-    everybodys: list[Any] = [None, None]
-    dist.all_gather_object(everybodys, ([os.environ[name] for name in names], os.getpid()))
-    print("hello from", dist.get_rank())
-    return everybodys
-
-
 def test_each_rank_is_a_process_of_one_node(capfd: Any) -> None:
     (first, one), (second, other) = run(who)
     assert first == ["0", "2", "0", "2", "0", "1"]
@@ -65,25 +55,12 @@ def test_each_rank_is_a_process_of_one_node(capfd: Any) -> None:
     assert children() == []
 
 
-def fails() -> None:
-    if dist.get_rank() == 1:
-        print("the last words")
-        raise LookupError("mine")
-    dist.barrier()
-
-
 def test_a_rank_that_raises() -> None:
     with pytest.raises(RankFailedError, match="LookupError: mine") as caught:
         run(fails)
     assert caught.value.rank == 1
     assert caught.value.log_tail.endswith("the last words")
     assert children() == []
-
-
-def is_killed() -> None:
-    if dist.get_rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.barrier()
 
 
 def test_a_rank_that_is_killed() -> None:
@@ -99,13 +76,8 @@ def test_a_rank_that_stands_still_after_all_have_left() -> None:
     assert children() == []
 
 
-def sleeps() -> None:
-    Path(f"rank-{dist.get_rank()}").touch()
-    time.sleep(600)
-
-
 def test_ranks_end_with_the_driver(tmp_path: Path) -> None:
-    program = "from tests.unit import test_local; test_local.run(test_local.sleeps)"
+    program = "from tests.unit import local_functions, test_local; test_local.run(local_functions.sleeps)"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env=environment) as driver:
         wait_for(lambda: len(list(tmp_path.iterdir())) == 2, 60)

@@ -1,0 +1,37 @@
+"""What ranks of the driver's machine run, in a module that they import without those that only the tests need."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+
+def who() -> Any:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_WORLD_SIZE")
+    everybodys: list[Any] = [None, None]
+    dist.all_gather_object(everybodys, ([os.environ[name] for name in names], os.getpid()))
+    print("hello from", dist.get_rank())
+    return everybodys
+
+
+def fails() -> None:
+    if dist.get_rank() == 1:
+        print("the last words")
+        raise LookupError("mine")
+    dist.barrier()
+
+
+def is_killed() -> None:
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+def sleeps() -> None:
+    Path(f"rank-{dist.get_rank()}").touch()
+    time.sleep(600)
