@@ -1,0 +1,126 @@
+package sparkdl.comm.flow
+
+/**
+ * A window that follows its link by the time that chunks take, as FAST TCP does (Wei, Jin, Low, Hegde: "FAST TCP:
+ * motivation, architecture, algorithms, performance", 2006). What was in flight when a chunk was asked for, by the time
+ * that it took, is the link's rate. The least time that a chunk took, less its transfer at that rate, is the path's
+ * latency. Once a round, which is about as long as a chunk takes, the window becomes
+ *
+ *   rate * (latency of the path + slack) + two chunks
+ *
+ * So in the end chunks queue for the slack and the time of one chunk: that is what an urgent one waits for, and what
+ * keeps the link busy, as a window is used in whole chunks. Of the chunks of a round the best one counts: those of a
+ * sender that is slow itself say nothing about the link. If none met a queue to speak of, round after round, the link
+ * has more to give: then, and at the begin, the window doubles. A round in which
+ * nothing was held back says nothing, unless more was in flight than fits: then the windows of senders let too much
+ * through together.
+ *
+ * A path may become longer, and that must not look like a queue for ever. So [[DelayWindow.Horizon]] after the least
+ * time was found it is measured again, by a chunk that is alone in flight. Should that meet a pause, the next ones
+ * correct it.
+ */
+private[flow] final class DelayWindow extends Window {
+  import DelayWindow._
+
+  private var size = Start.toDouble
+
+  // The chunk that took least: nanoseconds, bytes, when it came, and the greatest rate since then.
+  private var base = Double.PositiveInfinity
+  private var baseBytes = 0
+  private var foundAt = 0L
+  private var fastest = 0.0
+
+  // A round: of chunks asked for since its begin, those that are here.
+  private var begin = Long.MinValue
+  private var fresh = 0L
+  private var rate = 0.0 // bytes in a nanosecond
+  private var least = Double.PositiveInfinity
+  private var most = 0L // in flight
+  private var limited = false
+  private var quiet = QuietRounds - 1
+
+  override def bytes: Long = size.toLong
+
+  /** The base is not known, or too old. */
+  private def probing(now: Long): Boolean = base.isInfinite || now - foundAt > Horizon
+
+  /** When what is still in flight is of slow senders, and disturbs no chunk that is to be alone. */
+  private def drainedAt: Long =
+    if (base.isInfinite) Long.MaxValue else lastAsk + Pause + (4 * base).toLong
+
+  override def hasRoom(bytes: Int, now: Long): Boolean =
+    if (probing(now)) inFlight == 0 || now >= drainedAt else super.hasRoom(bytes, now)
+
+  override def wakeAt(now: Long): Option[Long] =
+    if (inFlight > 0 && probing(now) && !base.isInfinite) Some(drainedAt) else None
+
+  override def held(): Unit = limited = true
+
+  override def arrived(flight: Flight, chunk: Int, now: Long): Unit = {
+    val latency = math.max(1.0, (now - flight.asked).toDouble)
+    val wasProbing = probing(now)
+    if (latency <= base || wasProbing && probing(flight.asked) && isLast(flight)) {
+      base = latency
+      baseBytes = flight.bytes
+      foundAt = now
+      fastest = 0
+    }
+    gone(flight)
+    if (wasProbing) nextRound(now)
+    else if (flight.asked >= begin) {
+      fresh += flight.bytes
+      rate = math.max(rate, flight.total / latency)
+      most = math.max(most, flight.total)
+      // As if it were a whole chunk.
+      least = math.min(least, latency * (1 + (chunk - flight.bytes).toDouble / flight.total))
+      if (fresh * 4 >= size) {
+        adapt(chunk)
+        nextRound(now)
+      }
+    }
+  }
+
+  private def adapt(chunk: Int): Unit = {
+    fastest = math.max(fastest, rate)
+    val path = math.max(0, base - baseBytes / fastest)
+    val fitting = rate * (path + Slack) + 2 * chunk
+    if (limited) {
+      val queueing = least - path - chunk / rate
+      quiet = if (queueing < (Slack + chunk / rate) / 4) quiet + 1 else 0
+      size = if (quiet >= QuietRounds) 2 * size else math.min(2 * size, math.max(size / 2, fitting))
+    } else if (most > fitting) size = math.min(size, math.max(size / 2, fitting))
+  }
+
+  private def nextRound(now: Long): Unit = {
+    begin = now
+    fresh = 0
+    rate = 0
+    least = Double.PositiveInfinity
+    most = 0
+    limited = false
+  }
+}
+
+private[flow] object DelayWindow {
+
+  /**
+   * Before anything is known: a tenth of a second at 20 Mbit/s, and doubled four times in a millisecond on
+   * loopback.
+   */
+  val Start: Long = 256 << 10
+
+  /**
+   * Nanoseconds of queueing that are no sign of a queue: threads and garbage collectors take that long now and
+   * then.
+   */
+  val Slack: Double = 2e6
+
+  /** Nanoseconds for which a base is believed. To find it again takes two round trips. */
+  val Horizon: Long = 10L * 1000 * 1000 * 1000
+
+  /** Nanoseconds after which, with some times the base, a chunk comes from a sender that is slow. */
+  val Pause: Long = 50L * 1000 * 1000
+
+  /** Rounds without a queue after which the link is taken to have become faster. */
+  val QuietRounds = 3
+}

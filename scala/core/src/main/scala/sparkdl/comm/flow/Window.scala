@@ -1,0 +1,50 @@
+package sparkdl.comm.flow
+
+/**
+ * Bytes on their way.
+ *
+ * @param asked when, in nanoseconds
+ * @param total in flight in the same window just then, these included
+ * @param number of those that were asked for in this window, the last one is the largest
+ */
+private[flow] final class Flight(val asked: Long, val bytes: Int, val total: Long, val number: Long)
+
+/** Bounds the bytes that have been asked for and are not here. Times are nanoseconds of one clock. */
+private[flow] abstract class Window {
+  private var flying = 0L
+  private var count = 0L
+  private var last = Long.MinValue
+
+  /** The bound. It may become less than what is in flight: then nothing more is asked for. */
+  def bytes: Long
+
+  def inFlight: Long = flying
+
+  /** Whether so many bytes more may be asked for. If nothing is in flight, any number may. */
+  def hasRoom(bytes: Int, now: Long): Boolean = inFlight == 0 || inFlight + bytes <= this.bytes
+
+  /** When there may be room even if nothing happens before. */
+  def wakeAt(now: Long): Option[Long] = None
+
+  /** More is wanted than there is room for. */
+  def held(): Unit
+
+  def ask(bytes: Int, now: Long): Flight = {
+    flying += bytes
+    count += 1
+    last = now
+    new Flight(now, bytes, flying, count)
+  }
+
+  /** @param chunk bytes that are asked for at once nowadays */
+  def arrived(flight: Flight, chunk: Int, now: Long): Unit = gone(flight)
+
+  /** They will not come, or are no longer waited for. */
+  def gone(flight: Flight): Unit = flying -= flight.bytes
+
+  /** When something was asked for, the last time. */
+  protected def lastAsk: Long = last
+
+  /** Whether nothing was asked for after it. */
+  protected def isLast(flight: Flight): Boolean = flight.number == count
+}
