@@ -3,7 +3,7 @@
     python python/bench_fetch.py --json
 
 One executor measures, the others serve; local-cluster, loopback, one run. `fetchBlockSync` leaves the block in a buffer of
-its own, `fetch` in memory of the caller's choice, as it arrives. `notice` is the way of blocks of at most 64 KiB: in a control
+its own, `fetch` in memory of the caller's choice, as it arrives. `notice` is the way of blocks of at most 64 KiB: in a
 message (half of the time there and back). With more than one server, `at once` fetches a block from each in parallel, and
 `in turn` one after another; their bytes are those of all servers.
 

@@ -230,7 +230,7 @@ KEYS: tuple[Key, ...] = (
         "ports",
         "port or range",
         "0",
-        "Ports for the executors' listening sockets (ranks, and the plugin's control RPC): 0 for any free\n"
+        "Ports for the executors' listening sockets (ranks, and the plugin): 0 for any free\n"
         "one, or a range such as 40000-40100.",
         _port_range,
     ),

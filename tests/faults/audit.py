@@ -22,6 +22,7 @@ _CLASSES = (
     "sparkdl.comm.ps.PsSession",
     "sparkdl.comm.ps.MappedSegment",
     "sparkdl.comm.bridge.BridgeConnection",
+    "sparkdl.comm.flow.ScheduledFetch",
     "org.apache.spark.storage.SparkdlBlocks$BorrowedBytes",
 )
 #: A line of the JVM's histogram: number, instances, bytes, class.

@@ -20,17 +20,10 @@ HERE = Path(__file__).parent
 
 REQUEST = {"op": "pull", "version": 4611686018427387904, "layers": [800, 32], "path": "/proc/1/fd/3", "é": "ü"}
 REPLY = {"ok": False, "op": "push", "error": "PeerLost", "message": "rank 2 \u2192 gone", "peer": 2, "seconds": 0.25}
-PEER = {
-    "build": "0.1.0 (jar 0123456789ab)",
-    "control_host": "a.example",
-    "control_port": 40000,
-    "block_host": "10.0.0.1",
-    "block_port": 40001,
-    "executor_id": "3",
-}
+PEER = {"build": "0.1.0 (jar 0123456789ab)", "host": "a.example", "port": 40000, "executor": "3"}
 BATCHES = {"pull": [[1, 2], [3, 3]], "push": [[3, 3], [1, 2]]}
 OPERATIONS = [
-    {"op": "hello", "protocol": 6, "job": 2305843009213693953, "rank": 1},
+    {"op": "hello", "protocol": 7, "job": 2305843009213693953, "rank": 1},
     {"op": "open", "peers": [PEER], "layers": [800, 32, 7], "wire": "bf16", "ahead": True, "timeout": 60.5},
     {"op": "attach", "path": "/proc/1/fd/3", **BATCHES},
     {"op": "plan", "startup": 0.1, "transfer": [0.5], "compute": [0.25], "policy": "whole", "direction": "pull"},

@@ -1,7 +1,8 @@
 package sparkdl.comm.bench
 
 import java.nio.ByteBuffer
-import java.util.concurrent.{CompletableFuture, LinkedBlockingQueue, TimeUnit}
+import java.nio.channels.ReadableByteChannel
+import java.util.concurrent.{LinkedBlockingQueue, TimeUnit}
 
 import scala.util.Random
 
@@ -9,10 +10,12 @@ import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import com.fasterxml.jackson.databind.node.ObjectNode
 
 import org.apache.spark.{BarrierTaskContext, SparkContext, SparkEnv, SparkdlExecutor}
-import org.apache.spark.storage.PlainFetch
+import org.apache.spark.storage.{PlainFetch, PlainServer}
 
+import sparkdl.comm.SystemClock
+import sparkdl.comm.flow.{BlockTarget, RemoteBlock, ScheduledFetch, ScheduledFetches, Urgency}
 import sparkdl.comm.ps.Notice
-import sparkdl.comm.transport.{BlockServer, BlockSink, ControlPeer, ControlReceiver}
+import sparkdl.comm.transport.{ChunkNetwork, ChunkPeer, DirectChunkTarget, PeerMessageReceiver}
 
 /**
  * What it costs to bring a block from one executor to another, for python/bench_fetch.py: rank 0 measures, the others serve.
@@ -37,26 +40,48 @@ object FetchBench {
 
   private val Job = 1L << 61
   private val WaitSeconds = 60L
+  private val Zeros = new Array[Byte](1 << 16)
 
   /** A way to bring `bytes` from each of `servers`: `run` returns when they are here, and gives what checks them. */
   private final case class Way(name: String, servers: Int, bytes: Int)(val run: () => () => Boolean)
 
-  private final class Target(expected: ByteBuffer) extends BlockSink {
+  private final class Target(expected: ByteBuffer) extends BlockTarget {
     private val memory = ByteBuffer.allocateDirect(expected.remaining)
-    override val maxBytes: Long = expected.remaining
-    override def restart(): Unit = memory.clear()
-    override def write(from: ByteBuffer): Unit = memory.put(from)
-    def isRight: Boolean = memory.flip().equals(expected)
+
+    override def part(offset: Long, length: Int): DirectChunkTarget = new Part(memory.slice(offset.toInt, length))
+
+    /** Whether it has what it should, which is then wiped out: the next way has to bring all of it. */
+    def isRight: Boolean = {
+      val right = memory.clear().equals(expected)
+      while (memory.hasRemaining) memory.put(Zeros, 0, math.min(Zeros.length, memory.remaining))
+      memory.clear()
+      right
+    }
   }
 
-  /** Sends notices back as they are, or keeps them. */
-  private final class Echo(back: Boolean) extends ControlReceiver {
-    val kept = new LinkedBlockingQueue[Notice]
-    @volatile var peer: ControlPeer = _
-    override def received(message: Any): Unit = message match {
-      case notice: Notice => if (back) peer.send(notice) else kept.put(notice)
+  private final class Part(memory: ByteBuffer) extends DirectChunkTarget {
+    override def write(from: ByteBuffer): Unit = memory.put(from)
+    override def read(from: ReadableByteChannel, atMost: Int): Int = {
+      memory.limit(math.min(memory.capacity, memory.position() + atMost))
+      try from.read(memory)
+      finally memory.limit(memory.capacity)
     }
-    override def disconnected(host: String, port: Int): Unit = ()
+  }
+
+  /** Where a rank serves: its blocks by Spark's block transfer, and by chunks. */
+  private final case class Server(plain: PlainServer, chunks: ChunkPeer)
+
+  /** Sends messages back as they are, or keeps them. */
+  private final class Echo(back: Boolean) extends PeerMessageReceiver {
+    val kept = new LinkedBlockingQueue[Notice]
+    @volatile var network: ChunkNetwork = _
+    @volatile var peer: ChunkPeer = _
+    override def received(message: ByteBuffer): Unit = {
+      val bytes = new Array[Byte](message.remaining)
+      message.get(bytes)
+      if (back) network.send(peer, bytes) else Notice.decode(ByteBuffer.wrap(bytes)).foreach(kept.put)
+    }
+    override def lost(peer: ChunkPeer): Unit = ()
   }
 }
 
@@ -70,20 +95,23 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
   def rows: Seq[String] = {
     sizes.foreach(bytes => blocks.put(Job, name(bytes), Array(direct(contents(rank, bytes)))))
     val echo = new Echo(back = rank != 0)
-    val control = executor.openControl(0, 1, echo)
+    val network = executor.openNetwork(0, 1, echo)
     try {
-      val here = blocks.here
-      val address = Seq(here.host, here.port, here.executorId, executor.host, control.port).mkString(" ")
-      val addresses = task.allGather(address).toIndexedSeq.map(_.split(" "))
-      val Array(_, _, _, host, port) = addresses(if (rank == 0) 1 else 0)
-      echo.peer = control.connect(host, port.toInt)
+      val (plain, chunks) = (PlainFetch.here, network.here)
+      val address = Seq(plain.host, plain.port, plain.executorId, chunks.host, chunks.port).mkString(" ")
+      val servers =
+        task.allGather(address).toIndexedSeq.map(_.split(" ")).map { case Array(host, port, id, ours, own) =>
+          Server(PlainServer(host, port.toInt, id), ChunkPeer(ours, own.toInt))
+        }
+      echo.network = network
+      echo.peer = servers(if (rank == 0) 1 else 0).chunks
       task.barrier()
-      val servers = addresses.tail.map { case Array(host, port, id, _*) => BlockServer(host, port.toInt, id) }
-      val found = if (rank == 0) notices(echo) ++ sizes.flatMap(fetches(servers, _)) else Nil
+      val fetching = new ScheduledFetches(network, SystemClock)
+      val found = if (rank == 0) notices(echo) ++ sizes.flatMap(fetches(servers.tail, fetching, _)) else Nil
       task.barrier()
       found
     } finally {
-      control.close()
+      network.close()
       val end = System.nanoTime + TimeUnit.SECONDS.toNanos(WaitSeconds)
       sizes.foreach(bytes => blocks.retire(Job, name(bytes), () => System.nanoTime >= end))
     }
@@ -91,24 +119,29 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
 
   /** There and back again. */
   private def notices(echo: Echo): Seq[String] =
-    (0 +: sizes.filter(_ <= 16 * blocks.inlineThreshold)).flatMap { bytes =>
-      val sent = Notice(Job, 1, 0, Notice.Parameters, 0, 0, contents(0, bytes))
+    (0 +: sizes.filter(_ <= blocks.inlineThreshold)).flatMap { bytes =>
+      val sent =
+        Notice(Job, 1, 0, Notice.Parameters, 0, 0, math.max(1, bytes).toLong, ByteBuffer.wrap(contents(0, bytes)))
       measure(Way("notice", 1, bytes) { () =>
-        echo.peer.send(sent)
+        echo.network.send(echo.peer, sent.encode)
         val received = echo.kept.poll(WaitSeconds, TimeUnit.SECONDS)
-        () => java.util.Arrays.equals(received.bytes, sent.bytes)
+        () => received == sent
       })
     }
 
-  private def fetches(servers: Seq[BlockServer], bytes: Int): Seq[String] = {
+  private def fetches(servers: Seq[Server], fetching: ScheduledFetches, bytes: Int): Seq[String] = {
     val expected = servers.indices.map(server => ByteBuffer.wrap(contents(server + 1, bytes)))
     val targets = expected.map(new Target(_))
-    def start(server: Int): CompletableFuture[Void] = blocks.fetch(servers(server), Job, name(bytes), targets(server))
-    def await(fetch: CompletableFuture[Void]): Unit = fetch.get(WaitSeconds, TimeUnit.SECONDS)
-    def allRight(): Boolean = targets.forall(_.isRight)
+    val patience = TimeUnit.SECONDS.toNanos(WaitSeconds)
+    def start(server: Int): ScheduledFetch = {
+      val block = RemoteBlock(servers(server).chunks, Job, name(bytes), bytes.toLong)
+      fetching.fetch(block, Urgency.ofParameters(0, 0), server, patience, targets(server))
+    }
+    def await(fetch: ScheduledFetch): Unit = fetch.done.get(WaitSeconds, TimeUnit.SECONDS)
+    def allRight(): Boolean = targets.map(_.isRight).forall(identity)
     val one = Seq(
       Way("fetchBlockSync", 1, bytes) { () =>
-        val data = PlainFetch(servers.head, Job, name(bytes))
+        val data = PlainFetch(servers.head.plain, Job, name(bytes))
         () => data.equals(expected.head)
       },
       Way("fetch", 1, bytes) { () =>

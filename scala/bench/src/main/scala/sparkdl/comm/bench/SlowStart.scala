@@ -4,15 +4,7 @@ import java.nio.ByteBuffer
 import java.util.concurrent.{CompletableFuture, ConcurrentHashMap}
 
 import sparkdl.comm.{Clock, SystemClock}
-import sparkdl.comm.transport.{
-  BlockServer,
-  BlockSink,
-  Blocks,
-  ControlPlane,
-  ControlReceiver,
-  Transport,
-  TransportWrapper
-}
+import sparkdl.comm.transport._
 
 /** Wraps the transport in executors whose JVM has the property [[SlowStart.Property]]. */
 final class SlowStart extends TransportWrapper {
@@ -20,10 +12,11 @@ final class SlowStart extends TransportWrapper {
     sys.props.get(SlowStart.Property).fold(transport) { seconds =>
       new Transport {
         override def host: String = transport.host
-        override val blocks: Blocks =
-          new SlowStartBlocks(transport.blocks, (seconds.toDouble * 1e9).toLong, SystemClock)
-        override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane =
-          transport.openControl(firstPort, portCount, receiver)
+        override val blocks: Blocks = new FetchedBlocks(transport.blocks)
+        override def openNetwork(firstPort: Int, portCount: Int, receiver: PeerMessageReceiver): ChunkNetwork = {
+          val network = transport.openNetwork(firstPort, portCount, receiver)
+          new SlowStartNetwork(network, (seconds.toDouble * 1e9).toLong, SystemClock)
+        }
       }
     }
 }
@@ -37,30 +30,74 @@ object SlowStart {
   val Property = "lab.sparkdl.startupSeconds"
 }
 
-/**
- * For emulated networks only: blocks whose fetches start up as slowly as on a cluster that looks servers up and connects to
- * them each time. Of the fetches from one server one starts up at a time, which takes `startupNanos`; meanwhile those that
- * have started go on.
- */
-private[bench] final class SlowStartBlocks(blocks: Blocks, startupNanos: Long, clock: Clock) extends Blocks {
-
-  /** When the last start-up from each server ends, by `clock`. */
-  private val ends = new ConcurrentHashMap[BlockServer, java.lang.Long]
-
-  override def fetch(from: BlockServer, job: Long, name: String, sink: BlockSink): CompletableFuture[Void] =
-    if (from == here) blocks.fetch(from, job, name, sink)
-    else {
-      val now = clock.nanoTime
-      val end = ends.compute(from, (_, last) => (if (last == null) now else math.max(now, last)) + startupNanos)
-      val started = new CompletableFuture[Void]
-      clock.after(end - now)(started.complete(null))
-      started.thenCompose(_ => blocks.fetch(from, job, name, sink))
-    }
-
-  /** Every block is fetched, so that every one starts up. */
+/** All of them are fetched, so that every one starts up. */
+private[bench] final class FetchedBlocks(blocks: Blocks) extends Blocks {
   override def inlineThreshold: Long = 0
-  override def here: BlockServer = blocks.here
+  override def executorId: String = blocks.executorId
   override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = blocks.put(job, name, chunks)
   override def retire(job: Long, name: String, over: () => Boolean): Boolean = blocks.retire(job, name, over)
   override def status(job: Long, name: String): Option[(Long, Long)] = blocks.status(job, name)
+  override def read(job: Long, name: String)(take: ByteBuffer => Unit): Unit = blocks.read(job, name)(take)
+}
+
+/**
+ * For emulated networks only: blocks whose fetches start up as slowly as on a cluster that looks servers up and connects to
+ * them each time. Of the blocks of one server one starts up at a time, which takes `startupNanos`; meanwhile those that have
+ * started go on. A block starts up with its first chunk, and no other one of it comes before.
+ */
+private[bench] final class SlowStartNetwork(network: ChunkNetwork, startupNanos: Long, clock: Clock)
+    extends ChunkNetwork {
+  import SlowStartNetwork._
+
+  /** When the last start-up from each server ends, by `clock`. */
+  private val ends = new ConcurrentHashMap[ChunkPeer, java.lang.Long]
+  private val starting = new ConcurrentHashMap[(ChunkPeer, Long, String), CompletableFuture[Void]]
+
+  override def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
+      done: Option[ChunkFailure] => Unit
+  ): ChunkFetch = {
+    val block = (from, chunk.job, chunk.block)
+    def start(): ChunkFetch = network.fetch(from, chunk, into, deadline)(done)
+    if (chunk.offset == 0) startUp(block)
+    Option(starting.get(block)).fold(start()) { started =>
+      val later = new Later(() => start(), done)
+      started.thenRun(() => later.start())
+      later
+    }
+  }
+
+  private def startUp(block: (ChunkPeer, Long, String)): Unit = {
+    val now = clock.nanoTime
+    val end = ends.compute(block._1, (_, last) => (if (last == null) now else math.max(now, last)) + startupNanos)
+    val started = new CompletableFuture[Void]
+    starting.put(block, started)
+    clock.after(end - now) {
+      starting.remove(block)
+      started.complete(null)
+    }
+  }
+
+  override def send(to: ChunkPeer, message: Array[Byte]): Unit = network.send(to, message)
+  override def here: ChunkPeer = network.here
+  override def sending: Int = network.sending
+  override def close(): Unit = network.close()
+}
+
+private object SlowStartNetwork {
+
+  /** A fetch that begins with `start`. */
+  private final class Later(begin: () => ChunkFetch, done: Option[ChunkFailure] => Unit) extends ChunkFetch {
+    private var fetch = Option.empty[ChunkFetch]
+    private var cancelled = false
+
+    def start(): Unit = synchronized(if (!cancelled) fetch = Some(begin()))
+
+    override def cancel(): Unit = {
+      val begun = synchronized {
+        cancelled = true
+        fetch
+      }
+      begun.fold(done(Some(new ChunkFailure.Cancelled("it was cancelled before it started"))))(_.cancel())
+    }
+  }
 }

@@ -12,11 +12,6 @@ import sparkdl.comm.Clock
 import sparkdl.comm.transport._
 
 class SlowStartSpec extends AnyFunSuite {
-  private object Nothing extends BlockSink {
-    override def maxBytes: Long = 0
-    override def restart(): Unit = ()
-    override def write(from: ByteBuffer): Unit = ()
-  }
 
   /** Keeps what is to run later: how long after now, and what. */
   private final class Later extends Clock {
@@ -26,52 +21,92 @@ class SlowStartSpec extends AnyFunSuite {
     override def after(nanos: Long)(task: => Unit): Unit = tasks :+= ((nanos, () => task))
   }
 
-  /** Blocks whose fetches end at once. */
-  private final class Instant extends Blocks {
-    var fetched = Vector.empty[String]
-
-    override def inlineThreshold: Long = 64 << 10
-    override def here: BlockServer = BlockServer("here", 1, "0")
-    override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = ()
-    override def retire(job: Long, name: String, over: () => Boolean): Boolean = true
-    override def status(job: Long, name: String): Option[(Long, Long)] = None
-    override def fetch(from: BlockServer, job: Long, name: String, sink: BlockSink): CompletableFuture[Void] = {
-      fetched :+= name
-      CompletableFuture.completedFuture(null)
+  /** A network whose fetches end at once. */
+  private final class Instant extends ChunkNetwork {
+    var fetched = Vector.empty[(String, Long)]
+    override def here: ChunkPeer = ChunkPeer("here", 1)
+    override def sending: Int = 0
+    override def send(to: ChunkPeer, message: Array[Byte]): Unit = ()
+    override def close(): Unit = ()
+    override def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
+        done: Option[ChunkFailure] => Unit
+    ): ChunkFetch = {
+      fetched :+= ((s"${chunk.block} of ${from.host}", chunk.offset))
+      done(None)
+      () => ()
     }
   }
 
-  test("start-ups from one server come one after another, those from several at the same time") {
-    val (blocks, clock) = (new Instant, new Later)
-    val slow = new SlowStartBlocks(blocks, startupNanos = 60, clock)
-    val fetches = for (name <- Seq("first", "second", "third"); server <- Seq("a", "b"))
-      yield slow.fetch(BlockServer(server, 1, server), 7, s"$name of $server", Nothing)
-    assert(clock.tasks.map(_._1) === Seq(60, 60, 120, 120, 180, 180))
-    assert(blocks.fetched.isEmpty)
-    clock.tasks.foreach(_._2.apply())
-    assert(blocks.fetched === (for (name <- Seq("first", "second", "third"); server <- Seq("a", "b"))
-      yield s"$name of $server"))
-    assert(fetches.forall(_.isDone))
+  private object Dropped extends ChunkTarget {
+    override def write(from: ByteBuffer): Unit = ()
   }
 
-  private final class Executor(override val blocks: Blocks) extends Transport {
+  private final class Fetched(network: ChunkNetwork, server: String, block: String, offset: Long = 0) {
+    var ends = Vector.empty[Option[ChunkFailure]]
+    val fetch: ChunkFetch =
+      network.fetch(ChunkPeer(server, 1), Chunk(7, block, offset, 10), Dropped, 0)(ends :+= _)
+  }
+
+  test("start-ups from one server come one after another, those from several at the same time") {
+    val (network, clock) = (new Instant, new Later)
+    val slow = new SlowStartNetwork(network, startupNanos = 60, clock)
+    val names = for (name <- Seq("first", "second", "third"); server <- Seq("a", "b")) yield (name, server)
+    val fetches = names.map { case (name, server) => new Fetched(slow, server, name) }
+    assert(clock.tasks.map(_._1) === Seq(60, 60, 120, 120, 180, 180))
+    assert(network.fetched.isEmpty)
+    clock.tasks.foreach(_._2.apply())
+    assert(network.fetched === names.map { case (name, server) => (s"$name of $server", 0L) })
+    assert(fetches.forall(_.ends == Vector(None)))
+  }
+
+  test("later chunks of a block wait for its start-up, and have none of their own") {
+    val (network, clock) = (new Instant, new Later)
+    val slow = new SlowStartNetwork(network, startupNanos = 60, clock)
+    Seq(0L, 10L).foreach(new Fetched(slow, "a", "block", _))
+    assert(network.fetched.isEmpty && clock.tasks.size === 1)
+    clock.tasks.foreach(_._2.apply())
+    new Fetched(slow, "a", "block", 20)
+    assert(network.fetched.map(_._2).sorted === Seq(0, 10, 20) && clock.tasks.size === 1)
+  }
+
+  test("one that is cancelled before it started asks for nothing") {
+    val (network, clock) = (new Instant, new Later)
+    val fetched = new Fetched(new SlowStartNetwork(network, startupNanos = 60, clock), "a", "block")
+    fetched.fetch.cancel()
+    clock.tasks.foreach(_._2.apply())
+    assert(network.fetched.isEmpty)
+    assert(fetched.ends.map(_.map(_.getClass)) === Vector(Some(classOf[ChunkFailure.Cancelled])))
+  }
+
+  private object Unused extends Blocks {
+    override def inlineThreshold: Long = 64 << 10
+    override def executorId: String = "0"
+    override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = ()
+    override def retire(job: Long, name: String, over: () => Boolean): Boolean = true
+    override def status(job: Long, name: String): Option[(Long, Long)] = None
+    override def read(job: Long, name: String)(take: ByteBuffer => Unit): Unit = ()
+  }
+
+  private object Executor extends Transport {
     override def host: String = "here"
-    override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane =
-      throw new UnsupportedOperationException
+    override def blocks: Blocks = Unused
+    override def openNetwork(firstPort: Int, portCount: Int, receiver: PeerMessageReceiver): ChunkNetwork = new Instant
+  }
+
+  private object Deaf extends PeerMessageReceiver {
+    override def received(message: ByteBuffer): Unit = ()
+    override def lost(peer: ChunkPeer): Unit = ()
   }
 
   test("the plugin finds it, and it does nothing without the property") {
     val wrappers = ServiceLoader.load(classOf[TransportWrapper]).asScala.toSeq
     assert(wrappers.map(_.getClass) === Seq(classOf[SlowStart]))
-    val executor = new Executor(new Instant)
-    assert(wrappers.head.wrap(executor) eq executor)
+    assert(wrappers.head.wrap(Executor) eq Executor)
     System.setProperty(SlowStart.Property, "0.5")
-    try assert(wrappers.head.wrap(executor).blocks.isInstanceOf[SlowStartBlocks])
-    finally System.clearProperty(SlowStart.Property)
-  }
-
-  test("blocks of this executor come at once") {
-    val blocks = new Instant
-    assert(new SlowStartBlocks(blocks, 60, new Later).fetch(blocks.here, 7, "own", Nothing).isDone)
+    try {
+      val wrapped = wrappers.head.wrap(Executor)
+      assert(wrapped.openNetwork(0, 1, Deaf).isInstanceOf[SlowStartNetwork])
+      assert(wrapped.blocks.inlineThreshold === 0)
+    } finally System.clearProperty(SlowStart.Property)
   }
 }

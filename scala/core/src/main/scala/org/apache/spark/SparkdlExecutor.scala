@@ -5,13 +5,13 @@ import java.io.File
 import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.deploy.SparkHadoopUtil
-import org.apache.spark.rpc.SparkdlControl
-import org.apache.spark.storage.SparkdlBlocks
+import org.apache.spark.storage.{SparkdlBlocks, SparkdlChunks}
 
-import sparkdl.comm.transport.{Blocks, ControlPlane, ControlReceiver, ExecutorEnvironment, Transport}
+import sparkdl.comm.chunks.ChunkNode
+import sparkdl.comm.transport.{Blocks, ChunkNetwork, ExecutorEnvironment, PeerMessageReceiver, Transport}
 
 /**
- * The executor that runs in this JVM. This file, SparkdlBlocks and SparkdlControl are the only ones of the plugin that touch
+ * The executor that runs in this JVM. This file, SparkdlBlocks and SparkdlChunks are the only ones of the plugin that touch
  * names which are internal to Spark.
  */
 final class SparkdlExecutor(conf: SparkConf) extends Transport with ExecutorEnvironment {
@@ -20,12 +20,15 @@ final class SparkdlExecutor(conf: SparkConf) extends Transport with ExecutorEnvi
   override val blocks: Blocks = new SparkdlBlocks(env)
 
   /** On a local-mode driver the block manager is not up yet, and on an executor Spark's RpcEnv has no address. */
-  override def host: String = Option(env.rpcEnv.address).fold(blocks.here.host)(_.host)
+  override def host: String = Option(env.rpcEnv.address).fold(env.blockManager.blockManagerId.host)(_.host)
 
   override def localDirectory: File = env.blockManager.diskBlockManager.localDirs.head
 
   override lazy val hadoopConf: Configuration = SparkHadoopUtil.get.newConfiguration(conf)
 
-  override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane =
-    SparkdlControl.open(env, conf, host, firstPort, portCount, receiver)
+  override def openNetwork(firstPort: Int, portCount: Int, receiver: PeerMessageReceiver): ChunkNetwork =
+    ChunkNode.open(new SparkdlChunks(env, conf, bindAddress), host, firstPort, portCount, receiver)
+
+  private def bindAddress: String =
+    if (env.executorId == SparkContext.DRIVER_IDENTIFIER) conf.get("spark.driver.bindAddress", host) else host
 }

@@ -7,6 +7,7 @@ import org.apache.hadoop.fs.FileStatus
 import sparkdl.comm.{Build, CommException}
 import sparkdl.comm.ibatch.PlanRequest
 import sparkdl.comm.ps.{Encodings, MappedSegment, PsNode, PsSession, SegmentMap, Transfer}
+import sparkdl.comm.transport.ChunkPeer
 
 /** Does what one Python worker asks for. [[perform]] and [[leave]] are called one at a time. */
 private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Configuration) {
@@ -65,10 +66,8 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
         s"the Python package speaks bridge protocol ${request.protocol} and the jar $ours: install the two from one version"
       )
     session = Some(node.join(request.job, request.rank))
-    val (host, port) = node.address
-    val here = node.blocks.here
-    reply.put("build", Build.id).put("control_host", host).put("control_port", port)
-    reply.put("block_host", here.host).put("block_port", here.port).put("executor_id", here.executorId)
+    val ChunkPeer(host, port) = node.address
+    reply.put("build", Build.id).put("host", host).put("port", port).put("executor", node.blocks.executorId)
   }
 
   private def open(request: Open, reply: ObjectNode): Unit = {

@@ -7,7 +7,7 @@ import com.fasterxml.jackson.databind.JsonNode
 import sparkdl.comm.CommException
 import sparkdl.comm.ibatch.Batch
 import sparkdl.comm.ps.{BlockEncoding, Peer}
-import sparkdl.comm.transport.BlockServer
+import sparkdl.comm.transport.ChunkPeer
 
 /**
  * What a Python worker asks of its executor. tests/golden/bridge/operations.json, which the Python tests write, pins every
@@ -107,11 +107,7 @@ private[bridge] object BridgeRequest {
     val peers = fields.objects("peers")
     Open(
       peers.map(peer =>
-        Peer(
-          peer.text("control_host"),
-          port(peer, "control_port"),
-          BlockServer(peer.text("block_host"), port(peer, "block_port"), peer.text("executor_id"))
-        )
+        Peer(ChunkPeer(peer.text("host"), peer.int("port", least = 1, most = 65535)), peer.text("executor"))
       ),
       peers.map(_.text("build")),
       fields.numbers("layers", least = 1, MostElements),
@@ -120,8 +116,6 @@ private[bridge] object BridgeRequest {
       fields.seconds("timeout", MostSeconds)
     )
   }
-
-  private def port(fields: Fields, field: String): Int = fields.int(field, least = 1, most = 65535)
 
   private def version(fields: Fields): Long = fields.number("version", 0, MostVersions)
 

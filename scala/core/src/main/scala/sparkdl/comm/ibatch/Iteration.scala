@@ -8,10 +8,10 @@ import scala.collection.mutable
  * before, as soon as their layers are updated.
  *
  * All ranks do the same at the same time. So there is one link, both of whose directions are equally busy. Start-ups follow
- * one another, and cost the link nothing. Fetched blocks share one FIFO connection, so an urgent one queues behind those that
- * were requested earlier; inline blocks, which come inside of their notices, skip the queue but share the bandwidth. What is
- * summed is updated when backward is done with a layer, or at once after its end; with one batch for all pulls or all pushes,
- * only then.
+ * one another, and cost the link nothing. Of the fetched blocks the most urgent one has the link, as
+ * [[sparkdl.comm.flow.Urgency]] says, and overtakes one that is half here; inline blocks, which come inside of their
+ * notices, wait for none but share the bandwidth. What is summed is updated when backward is done with a layer, or at once
+ * after its end; with one batch for all pulls or all pushes, only then.
  *
  * @param push with the times of backward as `compute`
  */
@@ -21,7 +21,9 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
   /** Seconds of an iteration when they have settled. Both in the order of the layers, as a [[Plan]] has them. */
   def seconds(pulls: IndexedSeq[Batch], pushes: IndexedSeq[Batch]): Double = new Run(pulls, pushes).settled()
 
-  private final class Transfer(val batch: Int, val isPull: Boolean, var left: Double)
+  private final class Transfer(val batch: Int, val isPull: Boolean, val firstLayer: Int, var left: Double) {
+    def urgency: (Boolean, Int) = (isPull, if (isPull) firstLayer else -firstLayer)
+  }
 
   private final class Run(pulls: IndexedSeq[Batch], pushes: IndexedSeq[Batch]) {
     private val layers = pull.layers
@@ -39,7 +41,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
 
     private var started = 0.0 // when the last start-up will be over
     private val starting = mutable.Queue.empty[(Double, Transfer)]
-    private val fetched = mutable.Queue.empty[Transfer] // the first one moves, the others wait for it
+    private val fetched = mutable.ArrayBuffer.empty[Transfer] // the most urgent one moves, the others wait for it
     private val noticed = mutable.ArrayBuffer.empty[Transfer]
 
     private val toPush = new Array[Int](pushes.size) // layers of each batch that backward has yet to do
@@ -60,30 +62,31 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
 
     /** To what happens next. */
     private def advance(): Unit = {
-      val moving = noticed ++ fetched.headOption
+      val moving = if (fetched.isEmpty) noticed else noticed :+ fetched.minBy(_.urgency)
       val arrival = if (moving.isEmpty) Double.PositiveInfinity else now + moving.map(_.left).min * moving.size
       val start = starting.headOption.fold(Double.PositiveInfinity)(_._1)
       val next = math.min(arrival, math.min(start, computed))
       moving.foreach(_.left -= (next - now) / moving.size)
       now = next
-      if (next == arrival) arrived(taken(moving.minBy(_.left)))
-      else if (next == start) move(starting.dequeue()._2)
+      if (next == arrival) {
+        val first = moving.minBy(_.left)
+        fetched -= first
+        noticed -= first
+        arrived(first)
+      } else if (next == start) move(starting.dequeue()._2)
       else stepDone()
     }
 
     private def move(transfer: Transfer): Unit = {
       val (profile, batches) = if (transfer.isPull) (pull, pulls) else (push, pushes)
-      if (profile.comesWithNotice(batches(transfer.batch))) noticed += transfer else fetched.enqueue(transfer)
+      if (profile.comesWithNotice(batches(transfer.batch))) noticed += transfer else fetched += transfer
     }
-
-    private def taken(transfer: Transfer): Transfer =
-      if (fetched.headOption.contains(transfer)) fetched.dequeue() else { noticed -= transfer; transfer }
 
     private def ask(batch: Int, isPull: Boolean): Unit = {
       val profile = if (isPull) pull else push
       val Batch(first, last) = (if (isPull) pulls else pushes) (batch)
       started = math.max(now, started) + profile.startup
-      starting.enqueue((started, new Transfer(batch, isPull, profile.transfer.slice(first - 1, last).sum)))
+      starting.enqueue((started, new Transfer(batch, isPull, first, profile.transfer.slice(first - 1, last).sum)))
     }
 
     private def arrived(transfer: Transfer): Unit =

@@ -1,28 +1,27 @@
 package sparkdl.comm.ps
 
-import java.nio.ByteBuffer
-import java.util.concurrent.{CompletableFuture, CompletionStage, Executor}
+import java.util.concurrent.{CompletableFuture, CompletionStage}
 import java.util.function.{Function => JFunction}
 
 import sparkdl.comm.{Clock, CommException}
+import sparkdl.comm.flow.ScheduledFetch
 
 /**
  * One block on its way from rank `from`: it comes inside of its notice, or is fetched when the notice is here.
  *
- * @param starter starts the fetch, so that the thread which delivers notices never waits for a connection
+ * @param way how it is fetched
  * @param broken told why it failed, before those learn of it who wait for `done`
  */
 private[ps] final class BlockFetch(
     val from: Int,
     sink: SegmentSink,
-    overNetwork: Boolean,
+    way: BlockFetch.Way,
     clock: Clock,
     ready: CompletableFuture[Notice],
-    starter: Executor,
-    fetch: SegmentSink => CompletableFuture[Void],
     broken: Throwable => Unit
 ) {
-  @volatile private var requested = 0L
+  private val overNetwork = way.isInstanceOf[BlockFetch.Remote]
+  @volatile private var requested: () => Long = () => sink.firstByteNanos
   @volatile private var lastByte = 0L
 
   /** Bytes that cross the network for it, at most. */
@@ -34,22 +33,27 @@ private[ps] final class BlockFetch(
   /** Bytes of the block, once it is here. */
   def received: Long = sink.received
 
-  private val take: JFunction[Notice, CompletionStage[Void]] = notice =>
+  private val take: JFunction[Notice, CompletionStage[Void]] = notice => {
+    if (!sink.expects(notice.blockBytes))
+      throw new CommException(
+        CommException.Protocol,
+        s"a notice of rank $from is of a block of ${notice.blockBytes} bytes, expected ${sink.maxBytes}",
+        from
+      )
     if (notice.isInline) {
-      if (!sink.expects(notice.bytes.length))
-        throw new CommException(
-          CommException.Protocol,
-          s"a notice of rank $from holds ${notice.bytes.length} bytes, expected ${sink.maxBytes}",
-          from
-        )
-      sink.write(ByteBuffer.wrap(notice.bytes))
-      requested = sink.firstByteNanos
+      sink.all.write(notice.contents)
       BlockFetch.Here
-    } else CompletableFuture.supplyAsync(() => start(), starter).thenCompose[Void](fetching => fetching)
-
-  private def start(): CompletableFuture[Void] = {
-    requested = clock.nanoTime
-    fetch(sink)
+    } else
+      way match {
+        case BlockFetch.Local(read) =>
+          val now = clock.nanoTime
+          requested = () => now
+          read(sink)
+        case BlockFetch.Remote(start) =>
+          val started = start(notice.blockBytes, sink)
+          requested = () => started.askedNanos
+          started.done
+      }
   }
 
   val done: CompletableFuture[Void] = ready
@@ -59,10 +63,18 @@ private[ps] final class BlockFetch(
       if (cause != null) broken(cause)
     }
 
-  def times: BlockTimes = BlockTimes(from, requested, sink.firstByteNanos, lastByte, sink.received)
+  def times: BlockTimes = BlockTimes(from, requested(), sink.firstByteNanos, lastByte, sink.received)
 }
 
 private[ps] object BlockFetch {
+  sealed trait Way
+
+  /** From the same executor. */
+  final case class Local(read: SegmentSink => CompletableFuture[Void]) extends Way
+
+  /** From another one: begins with a block of so many bytes. */
+  final case class Remote(start: (Long, SegmentSink) => ScheduledFetch) extends Way
+
   private val Here: CompletableFuture[Void] = CompletableFuture.completedFuture(null)
 }
 

@@ -11,15 +11,19 @@ import java.util.concurrent.{
 import java.util.function.{Function => JFunction}
 
 import sparkdl.comm.CommException
-import sparkdl.comm.transport.BlockServer
+import sparkdl.comm.flow.{RemoteBlock, ScheduledFetch, Urgency}
 
 /** What comes to one rank: the notices of the others, their blocks, and the failure that ends all waiting for them. */
 private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   private val notices = new ConcurrentHashMap[(Notice.Kind, Int, Int, Long), CompletableFuture[Notice]]
   private val failed = new CompletableFuture[Nothing]
+  @volatile private var peers: IndexedSeq[Peer] = IndexedSeq.empty
+  @volatile private var patience = 0L
 
-  /** By rank: what starts fetches from it. To connect may take long, and one thread is enough for that. */
-  private val starters = new ConcurrentHashMap[Int, Executor]
+  private val fetching = ConcurrentHashMap.newKeySet[ScheduledFetch]
+
+  /** By rank of this executor: what reads its blocks. One thread is enough for each. */
+  private val readers = new ConcurrentHashMap[Int, Executor]
 
   /** Completes when rank `from` has published a block. */
   def notice(kind: Notice.Kind, from: Int, bucket: Int, version: Long): CompletableFuture[Notice] =
@@ -29,29 +33,60 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
     notices.remove((kind, from, bucket, version))
 
   /** Ends every wait, now and later, with `cause`. The first cause stays. */
-  def fail(cause: CommException): Unit = failed.completeExceptionally(cause)
+  def fail(cause: CommException): Unit =
+    if (failed.completeExceptionally(cause)) fetching.forEach(fetch => node.fetches.cancel(fetch))
 
   def hasFailed: Boolean = failed.isCompletedExceptionally
 
   def checkNotFailed(): Unit = if (hasFailed) throw firstFailure
 
   /**
-   * A block of rank `from`, which goes into `sink` once `ready` is complete.
-   *
-   * @param here the executor that this rank runs on
+   * @param peers by rank
+   * @param patience nanoseconds that a part of a block may take
    */
-  def fetch(
-      from: Int,
-      server: BlockServer,
-      here: BlockServer,
-      ready: CompletableFuture[Notice],
-      name: String,
-      sink: SegmentSink
+  def open(peers: IndexedSeq[Peer], patience: Long): Unit = {
+    this.peers = peers
+    this.patience = patience
+  }
+
+  /** The block of parameters of a slice of rank `from`'s shard: it goes into `sink` once it is published. */
+  def parameters(from: Int, bucket: Int, version: Long, slice: ShardSlice, sink: SegmentSink): BlockFetch =
+    fetch(from, sink, BlockNames.parameters(from, bucket, version), Urgency.ofParameters(version, slice.firstLayer)) {
+      notice(Notice.Parameters, from, bucket, version)
+    }
+
+  /** Likewise, rank `from`'s gradients of a slice of this rank's shard. */
+  def gradients(from: Int, bucket: Int, version: Long, slice: ShardSlice, sink: SegmentSink): BlockFetch =
+    fetch(
+      from,
+      sink,
+      BlockNames.gradients(from, rank, bucket, version),
+      Urgency.ofGradients(version, slice.firstLayer)
+    ) {
+      notice(Notice.Gradients, from, bucket, version)
+    }
+
+  private def fetch(from: Int, sink: SegmentSink, name: String, urgency: Urgency)(
+      ready: CompletableFuture[Notice]
   ): BlockFetch = {
+    val Peer(address, executor) = peers(from)
+    val turn = Math.floorMod(from - rank, peers.size)
     def broken(cause: Throwable): Unit = fail(describe(cause, s"fetch block $name from rank $from", from))
-    val overNetwork = server.executorId != here.executorId
-    val starter = starters.computeIfAbsent(from, _ => new SerialExecutor(node.pool))
-    new BlockFetch(from, sink, overNetwork, node.clock, ready, starter, node.blocks.fetch(server, job, name, _), broken)
+    def read(sink: SegmentSink): CompletableFuture[Void] = {
+      val reader = readers.computeIfAbsent(from, _ => new SerialExecutor(node.pool))
+      CompletableFuture.runAsync(() => node.blocks.read(job, name)(sink.all.write), reader)
+    }
+    def start(bytes: Long, sink: SegmentSink): ScheduledFetch =
+      started(node.fetches.fetch(RemoteBlock(address, job, name, bytes), urgency, turn, patience, sink))
+    val way = if (executor == node.blocks.executorId) BlockFetch.Local(read) else BlockFetch.Remote(start)
+    new BlockFetch(from, sink, way, node.clock, ready, broken)
+  }
+
+  private def started(fetch: ScheduledFetch): ScheduledFetch = {
+    fetching.add(fetch)
+    fetch.done.whenComplete((_, _) => fetching.remove(fetch))
+    if (hasFailed) node.fetches.cancel(fetch)
+    fetch
   }
 
   /**

@@ -2,31 +2,29 @@ package sparkdl.comm.ps
 
 import java.nio.ByteBuffer
 
-import sparkdl.comm.transport.ControlPeer
+import sparkdl.comm.transport.ChunkPeer
 
 /** What one rank gives to the others: blocks, each announced by a notice or, if it is a small one, inside of it. */
 private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode) {
   private val published = new PublishedBlocks(job, node.blocks)
-  private var controls = Map.empty[Int, ControlPeer]
+  private var addresses = Map.empty[Int, ChunkPeer]
 
-  def connect(other: Int, peer: Peer): Unit =
-    controls += other -> node.connect(other, peer.controlHost, peer.controlPort)
+  /** @param peers by rank */
+  def open(peers: IndexedSeq[Peer]): Unit =
+    addresses = peers.indices.filter(_ != rank).map(other => other -> peers(other).address).toMap
 
   /** Parameters of the shard that this rank serves. Small ones are published too: Spark's BlockManager holds the model. */
   def parameters(bucket: Int, version: Long, block: Array[ByteBuffer]): Unit = {
     published.put(BlockNames.parameters(rank, bucket, version), Notice.Parameters, version, block)
     val contents = if (fitsInline(block)) copy(block) else Notice.ToFetch
-    controls.foreach { case (other, control) =>
-      control.send(Notice(job, other, rank, Notice.Parameters, bucket, version, contents))
-    }
+    addresses.keys.foreach(tell(_, Notice.Parameters, bucket, version, bytes(block), contents))
   }
 
   /** Gradients that this rank computed for the shard that `server` serves. */
   def gradients(server: Int, bucket: Int, version: Long, block: Array[ByteBuffer]): Unit = {
     val small = fitsInline(block)
     if (!small) published.put(BlockNames.gradients(rank, server, bucket, version), Notice.Gradients, version, block)
-    val contents = if (small) copy(block) else Notice.ToFetch
-    controls(server).send(Notice(job, server, rank, Notice.Gradients, bucket, version, contents))
+    tell(server, Notice.Gradients, bucket, version, bytes(block), if (small) copy(block) else Notice.ToFetch)
   }
 
   /** As [[PublishedBlocks.retire]]. */
@@ -36,12 +34,22 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode) {
   /** As [[PublishedBlocks.clear]]. */
   def clear(over: () => Boolean): Boolean = published.clear(over)
 
-  private def fitsInline(block: Array[ByteBuffer]): Boolean =
-    block.map(_.remaining.toLong).sum <= node.blocks.inlineThreshold
+  private def tell(
+      other: Int,
+      kind: Notice.Kind,
+      bucket: Int,
+      version: Long,
+      blockBytes: Long,
+      contents: ByteBuffer
+  ): Unit = node.send(addresses(other), Notice(job, other, rank, kind, bucket, version, blockBytes, contents))
 
-  private def copy(block: Array[ByteBuffer]): Array[Byte] = {
-    val bytes = ByteBuffer.allocate(block.map(_.remaining).sum)
-    block.foreach(chunk => bytes.put(chunk.duplicate))
-    bytes.array
+  private def fitsInline(block: Array[ByteBuffer]): Boolean = bytes(block) <= node.blocks.inlineThreshold
+
+  private def bytes(block: Array[ByteBuffer]): Long = block.map(_.remaining.toLong).sum
+
+  private def copy(block: Array[ByteBuffer]): ByteBuffer = {
+    val copied = ByteBuffer.allocate(block.map(_.remaining).sum)
+    block.foreach(chunk => copied.put(chunk.duplicate))
+    copied.flip()
   }
 }

@@ -1,6 +1,6 @@
 package sparkdl.comm.ps
 
-import sparkdl.comm.transport.BlockServer
+import sparkdl.comm.transport.ChunkPeer
 
-/** A rank as the others reach it. */
-private[comm] final case class Peer(controlHost: String, controlPort: Int, blocks: BlockServer)
+/** A rank as the others reach it. `executor`: Spark's id of the one that it runs on. */
+private[comm] final case class Peer(address: ChunkPeer, executor: String)

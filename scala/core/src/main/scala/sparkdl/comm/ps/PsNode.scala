@@ -1,5 +1,6 @@
 package sparkdl.comm.ps
 
+import java.nio.ByteBuffer
 import java.util.concurrent.{
   CompletableFuture,
   ConcurrentHashMap,
@@ -18,7 +19,8 @@ import com.codahale.metrics.{Gauge, MetricRegistry}
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.{Clock, CommConf, CommException, SystemClock}
-import sparkdl.comm.transport.{Blocks, ControlPeer, ControlPlane, ControlReceiver, Transport}
+import sparkdl.comm.flow.ScheduledFetches
+import sparkdl.comm.transport.{Blocks, ChunkNetwork, ChunkPeer, PeerMessageReceiver, Transport}
 
 /** What one executor has for all ranks on it: the way to be called, the blocks, the sessions and their metrics. */
 private[comm] final class PsNode(
@@ -27,44 +29,58 @@ private[comm] final class PsNode(
     registry: MetricRegistry,
     private[ps] val clock: Clock = SystemClock,
     threads: Option[ExecutorService] = None
-) extends ControlReceiver {
+) extends PeerMessageReceiver {
   import PsNode._
 
   private val sessions = new ConcurrentHashMap[(Long, Int), PsSession]
 
   val blocks: Blocks = transport.blocks
   val metrics = new PsMetrics(registry)
-  registry.register("ps.sessions", new Gauge[Int] { override def getValue: Int = sessions.size })
+  registerGauge("ps.sessions")(sessions.size)
+  registerGauge("ps.fetches")(open.fold(0)(_.fetches.pending)) // blocks that are wanted and not here
+  registerGauge("ps.chunks.sending")(open.fold(0)(_.network.sending))
 
-  /** Runs what follows from a notice, so that the thread which delivers notices never waits for a connection. */
+  /** Runs what takes longer than the threads of the network may wait. */
   val pool: ExecutorService = threads.getOrElse(Executors.newCachedThreadPool(daemons("sparkdl-ps")))
 
   // It listens, so it is there only while sessions are: most applications have none.
-  private var control: Option[ControlPlane] = None
+  @volatile private var open: Option[Links] = None
   private var lastLeft = clock.nanoTime
   @volatile private var closing = false
   private val allLeft = new CompletableFuture[Void] // completes once the sessions are gone, if this is closing
 
-  /** Where the sessions here are reached. The port stays the same while there are any. */
-  def address: (String, Int) = (transport.host, opened().port)
+  /** Where the sessions here are reached. It stays the same while there are any. */
+  def address: ChunkPeer = opened().network.here
 
-  private def opened(): ControlPlane = synchronized {
-    if (control.isEmpty)
-      try control = Some(transport.openControl(conf.firstPort, conf.portCount, this))
-      catch {
+  /** What fetches the blocks of other executors. */
+  def fetches: ScheduledFetches = opened().fetches
+
+  def send(to: ChunkPeer, notice: Notice): Unit = opened().network.send(to, notice.encode)
+
+  private def opened(): Links = synchronized {
+    if (open.isEmpty)
+      try {
+        val network = transport.openNetwork(conf.firstPort, conf.portCount, this)
+        open = Some(Links(network, new ScheduledFetches(network, clock)))
+      } catch {
         case e: java.net.BindException =>
           val ports = s"spark.sparkdl.comm.ports=${conf.firstPort}-${conf.firstPort + conf.portCount - 1}"
           throw new CommException(CommException.Conf, s"$ports: no port of ${transport.host} is free: $e", cause = e)
       }
-    control.get
+    open.get
   }
 
   private def closeIfIdle(): Unit = synchronized {
-    if (sessions.isEmpty && clock.nanoTime - lastLeft >= TimeUnit.SECONDS.toNanos(IdleSeconds)) {
-      control.foreach(_.close())
-      control = None
-    }
+    if (sessions.isEmpty && clock.nanoTime - lastLeft >= TimeUnit.SECONDS.toNanos(IdleSeconds)) closeNetwork()
   }
+
+  private def closeNetwork(): Unit = synchronized {
+    open.foreach(_.network.close())
+    open = None
+  }
+
+  private def registerGauge(name: String)(value: => Int): Unit =
+    registry.register(name, new Gauge[Int] { override def getValue: Int = value })
 
   /** Notices for this rank are kept from now on, even before it knows its peers. */
   def join(job: Long, rank: Int): PsSession = {
@@ -99,28 +115,15 @@ private[comm] final class PsNode(
     again()
   }
 
-  def connect(rank: Int, host: String, port: Int): ControlPeer =
-    try opened().connect(host, port)
-    catch {
-      case NonFatal(e) =>
-        throw new CommException(
-          CommException.PeerLost,
-          s"the executor of rank $rank ($host:$port) does not answer: $e",
-          rank,
-          e
-        )
-    }
-
-  override def received(message: Any): Unit = message match {
-    case notice: Notice =>
-      // No session: a rank of a gang that is gone here. Its peers learn that from the gang.
+  /** No session: a rank of a gang that is gone here. Its peers learn that from the gang. */
+  override def received(message: ByteBuffer): Unit = Notice.decode(message) match {
+    case Some(notice) =>
       val session = sessions.get((notice.job, notice.to))
       if (session != null) session.noticed(notice)
-    case _ => ()
+    case None => log.warn("A message of {} bytes is no notice", message.remaining)
   }
 
-  override def disconnected(host: String, port: Int): Unit =
-    sessions.values.asScala.foreach(_.peerLost(host, port))
+  override def lost(peer: ChunkPeer): Unit = sessions.values.asScala.foreach(_.peerLost(peer))
 
   /**
    * The bridge is closed before: that ends every session's connection, and each session is then closed by the thread that
@@ -134,10 +137,7 @@ private[comm] final class PsNode(
     try clock.await(allLeft, clock.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds))
     catch { case _: TimeoutException => log.warn("{} ranks did not leave within {} s", sessions.size, CloseSeconds) }
     pool.shutdownNow()
-    synchronized {
-      control.foreach(_.close())
-      control = None
-    }
+    closeNetwork()
   }
 }
 
@@ -145,6 +145,8 @@ private[comm] object PsNode {
   private val IdleSeconds = 30L
   private val CloseSeconds = 5L
   private val log = LoggerFactory.getLogger(classOf[PsNode])
+
+  private final case class Links(network: ChunkNetwork, fetches: ScheduledFetches)
 
   private def daemons(name: String): ThreadFactory = {
     val count = new AtomicInteger

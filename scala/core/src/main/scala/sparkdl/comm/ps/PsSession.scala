@@ -8,6 +8,7 @@ import org.slf4j.LoggerFactory
 import sparkdl.comm.CommException
 import sparkdl.comm.CommException.{Closed, Deadline, PeerLost, Protocol}
 import sparkdl.comm.ibatch.Batch
+import sparkdl.comm.transport.ChunkPeer
 
 /**
  * One rank of a synchronous parameter server: worker and server of the shard with its number.
@@ -66,10 +67,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
       throw new CommException(Protocol, s"rank $rank is not one of the ${peers.size} peers")
     this.peers = peers
     this.timeoutSeconds = timeoutSeconds
-    others.foreach { other =>
-      incoming.checkNotFailed()
-      outgoing.connect(other, peers(other))
-    }
+    incoming.open(peers, longerThan(timeoutSeconds))
+    outgoing.open(peers)
     map = new SegmentMap(new ShardLayout(layers, peers.size), rank, encodings, ahead)
     map
   }
@@ -122,9 +121,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     inFlight = pulls.indices.map { bucket =>
       new InFlightBucket(others.map(server => server -> pulls(bucket)(server)).collect {
         case (server, slice) if !slice.isEmpty =>
-          val notice = incoming.notice(Notice.Parameters, server, bucket, version)
           val sink = sinkFor(blocks.parametersArriveAt(slice, version), map.encodings.parameters, slice)
-          fetch(server, notice, BlockNames.parameters(server, bucket, version), sink)
+          incoming.parameters(server, bucket, version, slice, sink)
       })
     }
   }
@@ -186,10 +184,11 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   def noticed(notice: Notice): Unit =
     incoming.notice(notice.kind, notice.from, notice.bucket, notice.version).complete(notice)
 
-  def peerLost(host: String, port: Int): Unit =
-    peers.indices
-      .find(peer => peer != rank && peers(peer).controlHost == host && peers(peer).controlPort == port)
-      .foreach(peer => fail(new CommException(PeerLost, s"the executor of rank $peer ($host:$port) is gone", peer)))
+  def peerLost(address: ChunkPeer): Unit =
+    peers.indices.find(peer => peer != rank && peers(peer).address == address).foreach { peer =>
+      val where = s"${address.host}:${address.port}"
+      fail(new CommException(PeerLost, s"the executor of rank $peer ($where) is gone or does not answer", peer))
+    }
 
   /** Ends every wait of this session, now and later, with `cause`. The first cause stays. */
   def fail(cause: CommException): Unit = incoming.fail(cause)
@@ -232,9 +231,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   private def reduce(version: Long, summed: BitSet, bucket: Int): GradientReduction = {
     val slice = pushes(bucket)(rank)
     val arriving = new InFlightBucket((if (slice.isEmpty) Nil else others).map { worker =>
-      val notice = incoming.notice(Notice.Gradients, worker, bucket, version)
       val sink = sinkFor(blocks.gradientsArriveAt(worker, slice), map.encodings.gradients, slice)
-      fetch(worker, notice, BlockNames.gradients(worker, rank, bucket, version), sink)
+      incoming.gradients(worker, bucket, version, slice, sink)
     })
     val own = new CompletableFuture[Void]
     val small = map.encodings.gradients.maxBytes(slice.shape) <= node.blocks.inlineThreshold
@@ -249,9 +247,6 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
 
   private def sinkFor(targets: IndexedSeq[ByteRange], encoding: BlockEncoding, slice: ShardSlice): SegmentSink =
     new SegmentSink(segment, targets, encoding.canHave(slice.shape, _), clock)
-
-  private def fetch(from: Int, ready: CompletableFuture[Notice], name: String, sink: SegmentSink): BlockFetch =
-    incoming.fetch(from, peers(from).blocks, peers(rank).blocks, ready, name, sink)
 
   /** Waits for `done`, which comes with or after all of `arriving`. */
   private def finish(
@@ -277,6 +272,9 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     }
     arriving.blocks.foreach(block => incoming.forget(kind, block.from, bucket, version))
   }
+
+  /** Nanoseconds: who waits for a block says more than its fetch does. */
+  private def longerThan(seconds: Double): Long = ((seconds + CloseSeconds) * 1e9).toLong
 
   private def deadline(begin: Long): Long = begin + (timeoutSeconds * 1e9).toLong
 

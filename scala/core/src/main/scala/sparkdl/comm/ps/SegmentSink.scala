@@ -1,9 +1,12 @@
 package sparkdl.comm.ps
 
 import java.nio.ByteBuffer
+import java.nio.channels.ReadableByteChannel
+import java.util.concurrent.atomic.AtomicLong
 
 import sparkdl.comm.Clock
-import sparkdl.comm.transport.BlockSink
+import sparkdl.comm.flow.BlockTarget
+import sparkdl.comm.transport.DirectChunkTarget
 
 /**
  * Writes a block to successive ranges of a segment.
@@ -15,43 +18,61 @@ private[ps] final class SegmentSink(
     targets: IndexedSeq[ByteRange],
     canHave: Long => Boolean,
     clock: Clock
-) extends BlockSink {
-  private var target = 0
-  private var filled = 0L
-  @volatile private var begun = 0L
-  @volatile private var written = 0L
+) extends BlockTarget {
+  private val begins: IndexedSeq[Long] = targets.scanLeft(0L)(_ + _.count)
+  private val begun = new AtomicLong
+  private val written = new AtomicLong
 
   /** When the first bytes came, by `clock`; 0 before. */
-  def firstByteNanos: Long = begun
+  def firstByteNanos: Long = begun.get
 
   /** Bytes that came; all of the block's, once it is here. */
-  def received: Long = written
+  def received: Long = written.get
 
-  override val maxBytes: Long = targets.map(_.count).sum
-  override def expects(bytes: Long): Boolean = canHave(bytes)
+  /** Most bytes that it takes. */
+  val maxBytes: Long = begins.last
 
-  override def restart(): Unit = {
-    target = 0
-    filled = 0
-    begun = 0
-    written = 0
-  }
+  /** Whether a block of so many bytes is what should come. */
+  def expects(bytes: Long): Boolean = bytes <= maxBytes && canHave(bytes)
 
-  override def write(from: ByteBuffer): Unit = segment.access {
-    if (begun == 0) begun = clock.nanoTime
-    written += from.remaining
-    val end = from.limit()
-    while (from.position() < end) {
-      val ByteRange(offset, length) = targets(target)
-      val count = math.min(end - from.position(), length - filled).toInt
-      from.limit(from.position() + count)
-      segment.put(offset + filled, from)
-      from.limit(end)
-      filled += count
-      if (filled == length) {
-        target += 1
-        filled = 0
+  override def part(offset: Long, length: Int): DirectChunkTarget = new Part(offset)
+
+  /** Takes a whole block. */
+  def all: DirectChunkTarget = new Part(0)
+
+  /** Consecutive bytes of the block from `at` on. One thread at a time uses it. */
+  private final class Part(private var at: Long) extends DirectChunkTarget {
+    private var target = 0
+
+    override def write(from: ByteBuffer): Unit = segment.access {
+      val end = from.limit()
+      while (from.position() < end) {
+        val place = next(end - from.position())
+        from.limit(from.position() + place.count.toInt)
+        segment.put(place.offset, from)
+        from.limit(end)
+        came(place.count)
       }
+    }
+
+    override def read(from: ReadableByteChannel, atMost: Int): Int = segment.access {
+      val place = next(atMost)
+      val count = from.read(segment.slices(place.offset, place.count).head)
+      if (count > 0) came(count.toLong)
+      count
+    }
+
+    /** Where the next bytes go, at most `atMost`. */
+    private def next(atMost: Int): ByteRange = {
+      while (at >= begins(target + 1)) target += 1
+      val within = at - begins(target)
+      ByteRange(targets(target).offset + within, math.min(atMost.toLong, targets(target).count - within))
+    }
+
+    private def came(count: Long): Unit = {
+      begun.compareAndSet(0, clock.nanoTime)
+      written.addAndGet(count)
+      at += count
     }
   }
 }

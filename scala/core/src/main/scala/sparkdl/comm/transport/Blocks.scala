@@ -1,34 +1,16 @@
 package sparkdl.comm.transport
 
+import java.io.IOException
 import java.nio.ByteBuffer
-import java.util.concurrent.CompletableFuture
 
-/** Where an executor serves its blocks. */
-final case class BlockServer(host: String, port: Int, executorId: String)
-
-/** Where the bytes of a block go as they arrive. A failed transfer begins again with [[restart]]. */
-trait BlockSink {
-
-  /** Most bytes that it takes. */
-  def maxBytes: Long
-
-  /** Whether a block of so many bytes, at most [[maxBytes]], is what should come. */
-  def expects(bytes: Long): Boolean = bytes == maxBytes
-
-  def restart(): Unit
-
-  /** Takes all that remains in `from`. */
-  def write(from: ByteBuffer): Unit
-}
-
-/** The blocks that this executor serves, and the way to those that others serve. A block is named by job and name. */
+/** The blocks that this executor serves. A block is named by job and name. */
 trait Blocks {
 
-  /** Inline threshold: blocks of up to so many bytes do not repay a fetch and travel inside of the control message. */
+  /** Inline threshold: blocks of up to so many bytes do not repay a fetch and travel inside of the message about them. */
   def inlineThreshold: Long
 
-  /** Where the others find what [[put]] publishes here. */
-  def here: BlockServer
+  /** Spark's id of this executor. */
+  def executorId: String
 
   /**
    * Publishes `chunks` as they lie, without copying them. Where Spark has no free memory for it the block goes to disk, and
@@ -49,6 +31,11 @@ trait Blocks {
   /** Bytes of the block that are in memory and on disk; None if it is not here. */
   def status(job: Long, name: String): Option[(Long, Long)]
 
-  /** Fetches a block from the server that has it, piece by piece into `sink`, asking nobody where it is. */
-  def fetch(from: BlockServer, job: Long, name: String, sink: BlockSink): CompletableFuture[Void]
+  /**
+   * Reads a block that is here, piece by piece.
+   *
+   * @param take called for each piece, in their order
+   * @throws IOException if the block is not here
+   */
+  def read(job: Long, name: String)(take: ByteBuffer => Unit): Unit
 }

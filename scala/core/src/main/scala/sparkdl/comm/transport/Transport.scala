@@ -9,8 +9,10 @@ trait Transport {
   def blocks: Blocks
 
   /**
-   * Opens this executor's own way to be called, on the first free one of `portCount` ports from `firstPort` (0: any). It has
+   * Opens this executor's place in the network, on the first free one of `portCount` ports from `firstPort` (0: any). It has
    * Spark's authentication and encryption, as Spark's conf sets them.
+   *
+   * @throws java.net.BindException if none of the ports is free
    */
-  def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane
+  def openNetwork(firstPort: Int, portCount: Int, receiver: PeerMessageReceiver): ChunkNetwork
 }

@@ -10,7 +10,7 @@ import sparkdl.comm.{CommException, Golden}
 import sparkdl.comm.bridge.BridgeRequest._
 import sparkdl.comm.ibatch.Batch
 import sparkdl.comm.ps.{Bf16, Peer}
-import sparkdl.comm.transport.BlockServer
+import sparkdl.comm.transport.ChunkPeer
 
 class BridgeRequestSpec extends AnyFunSuite {
   private val mapper = new ObjectMapper
@@ -21,9 +21,9 @@ class BridgeRequestSpec extends AnyFunSuite {
   private def request(name: String): JsonNode = golden(name).get("request")
 
   private val (pull, push) = (IndexedSeq(Batch(1, 2), Batch(3, 3)), IndexedSeq(Batch(3, 3), Batch(1, 2)))
-  private val peer = Peer("a.example", 40000, BlockServer("10.0.0.1", 40001, "3"))
+  private val peer = Peer(ChunkPeer("a.example", 40000), "3")
   private val expected: Map[String, BridgeRequest] = Map(
-    "hello" -> Hello(6, 2305843009213693953L, 1),
+    "hello" -> Hello(7, 2305843009213693953L, 1),
     "open" -> Open(
       IndexedSeq(peer),
       IndexedSeq("0.1.0 (jar 0123456789ab)"),

@@ -81,7 +81,7 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     val (files, rank) = (new Client, new Client)
     assert(files.ask(s"""{"op": "fs.exists", "remote": "file:$directory"}""").get("ok").asBoolean)
     assert(transport.opened.get === 0)
-    assert(rank.ask(hello).get("control_port").asInt === 1)
+    assert(rank.ask(hello).get("port").asInt === 1)
     assert(transport.opened.get === 1)
     assert(rank.ask("""{"op": "close"}""").get("ok").asBoolean)
     Seq(files, rank).foreach(_.close())

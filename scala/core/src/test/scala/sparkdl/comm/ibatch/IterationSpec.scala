@@ -54,8 +54,8 @@ class IterationSpec extends AnyFunSuite {
       seconds(forward, plan, plan)
     }
     assert(near(with3(0.9, Policy.Layerwise), 3.0))
-    assert(near(with3(1.2, Policy.Layerwise), 4.2), "asked for before the first layer's, which forward begins with")
-    assert(near(with3(1.2, Policy.Layerwise, noticeBytes = 1), 3.2), "which does not wait for it if it needs no fetch")
+    assert(near(with3(1.2, Policy.Layerwise), 3.2), "the first layer's, which forward begins with, overtake them")
+    assert(near(with3(1.2, Policy.Layerwise, noticeBytes = 1), 3.2), "as they do if they need no fetch")
     assert(near(with3(0.9, Policy.Whole), 4.8))
   }
 

@@ -1,8 +1,8 @@
 package sparkdl.comm.ps
 
-import java.nio.ByteOrder
+import java.nio.{ByteBuffer, ByteOrder}
 import java.nio.file.Path
-import java.util.concurrent.{CountDownLatch, SynchronousQueue, ThreadPoolExecutor, TimeUnit}
+import java.util.concurrent.{SynchronousQueue, ThreadPoolExecutor, TimeUnit}
 import java.util.concurrent.atomic.AtomicInteger
 
 import scala.concurrent.{Await, ExecutionContext, Future}
@@ -23,6 +23,7 @@ class PsSessionSpec extends AnyFunSuite {
   private var clock: ManualClock = _
   private var executors: IndexedSeq[InMemoryTransport] = IndexedSeq.empty
   private var pools: IndexedSeq[CountingPool] = IndexedSeq.empty
+  private var nodes: IndexedSeq[PsNode] = IndexedSeq.empty
 
   private final class CountingPool
       extends ThreadPoolExecutor(0, Int.MaxValue, 1, TimeUnit.SECONDS, new SynchronousQueue[Runnable]) {
@@ -78,10 +79,11 @@ class PsSessionSpec extends AnyFunSuite {
     executors = IndexedSeq.tabulate(2)(network.executor)
     clock = new ManualClock
     pools = IndexedSeq.fill(2)(new CountingPool)
-    val nodes = executors.zip(pools).map { case (executor, pool) =>
+    nodes = executors.zip(pools).map { case (executor, pool) =>
       new PsNode(executor, CommConf(0, 1), new MetricRegistry, clock, Some(pool))
     }
-    val peers = IndexedSeq.tabulate(2)(rank => Peer("here", rank, executors(rank).here))
+    nodes.foreach(_.address)
+    val peers = IndexedSeq.tabulate(2)(rank => Peer(executors(rank).address, rank.toString))
     val sessions = nodes.indices.map(rank => nodes(rank).join(Job, rank))
     val maps = sessions.map(_.open(peers, layers.toIndexedSeq, encodings, ahead, TimeoutSeconds.toDouble))
     Memory.withPath(maps(0).bytes) { first =>
@@ -146,16 +148,15 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
-  test("fetches from one rank are started by one thread, however many blocks there are") {
+  test("a rank that fails asks for nothing any more, and waits for nothing that it asked for") {
     withWorkers(Seq.fill(8)(40000L), ahead = false, byLayer = true) { workers =>
-      val connected = new CountDownLatch(1)
-      executors(0).connected = connected
+      executors(1).silent = true
       (0 until 8).foreach(workers(1).session.push(0, _)) // each tells rank 0 at once, on this thread
-      assert(pools(0).tasks.get === 1)
-      connected.countDown()
-      (0 until 8).foreach(workers(0).session.push(0, _))
-      workers.foreach(worker => (0 until 8).foreach(worker.session.collect(0, _)))
-      assert(executors(0).fetched.get === 8)
+      val fetches = nodes(0).fetches
+      assert(fetches.pending === 8)
+      workers(0).session.fail(new CommException(CommException.Closed, "left"))
+      assert(fetches.pending === 0)
+      assert(pools(0).tasks.get === 0)
     }
   }
 
@@ -240,7 +241,8 @@ class PsSessionSpec extends AnyFunSuite {
 
   test("a notice that holds another number of bytes than its block has fails the session") {
     withWorkers(1600) { workers =>
-      executors(0).deliver(Notice(Job, 0, 1, Notice.Gradients, 0, 0, new Array[Byte](7)))
+      val contents = ByteBuffer.allocate(7)
+      executors(0).deliver(Notice(Job, 0, 1, Notice.Gradients, 0, 0, 7, contents).encode)
       val error = intercept[CommException](workers(0).session.push(0, 0))
       assert(error.getMessage.contains("7 bytes") && error.peer === 1)
     }

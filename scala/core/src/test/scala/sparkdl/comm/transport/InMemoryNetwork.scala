@@ -1,18 +1,19 @@
 package sparkdl.comm.transport
 
+import java.io.IOException
 import java.net.BindException
 import java.nio.ByteBuffer
-import java.util.concurrent.{CompletableFuture, ConcurrentHashMap, CountDownLatch, TimeUnit}
+import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.atomic.AtomicInteger
 
 /**
- * Executors in one JVM, without Spark, for tests. Messages are handed over at once, on the thread that sends them; a block
- * goes from the memory that its executor published into the sink, on the thread that fetches it.
+ * Executors in one JVM, without Spark, for tests. Messages are handed over at once, on the thread that sends them; a chunk
+ * goes from the memory that its executor published into the target, on the thread that fetches it.
  */
 final class InMemoryNetwork {
   private val executors = new ConcurrentHashMap[Int, InMemoryTransport]
 
-  /** The executor that the others reach at port `number`, both for messages and for blocks. */
+  /** The executor that the others reach at port `number`. */
   def executor(number: Int): InMemoryTransport = executors.computeIfAbsent(number, new InMemoryTransport(this, _))
 }
 
@@ -22,13 +23,10 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
   /** What was put and not retired, by name. */
   val published = new ConcurrentHashMap[String, Array[ByteBuffer]]
 
-  /** Fetches of this executor's blocks. */
+  /** Blocks of this executor that others began to fetch. */
   val served = new AtomicInteger
 
-  /** Fetches that this executor began. */
-  val fetched = new AtomicInteger
-
-  /** How often the control plane was opened, and how often closed. */
+  /** How often the network was opened, and how often closed. */
   val opened, closed = new AtomicInteger
 
   /** No port is free. */
@@ -39,30 +37,57 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
   /** So many of the attempts to retire a block fail, counted from the first one, as while a reader holds it. */
   @volatile var heldAttempts = 0
 
-  /** Fetches of this executor wait until it is down. */
-  @volatile var connected = new CountDownLatch(0)
+  /** What is asked of this executor gets no answer. */
+  @volatile var silent = false
 
-  @volatile private var receiver: ControlReceiver = _
+  @volatile private var receiver: PeerMessageReceiver = _
 
   /** Delivers a message to this executor, as if another one had sent it. */
-  def deliver(message: Any): Unit = receiver.received(message)
+  def deliver(message: Array[Byte]): Unit = receiver.received(ByteBuffer.wrap(message))
 
+  val address: ChunkPeer = ChunkPeer(host, number)
   override def host: String = "here"
   override def blocks: Blocks = this
 
-  override def openControl(firstPort: Int, portCount: Int, receiver: ControlReceiver): ControlPlane = {
+  override def openNetwork(firstPort: Int, portCount: Int, receiver: PeerMessageReceiver): ChunkNetwork = {
     if (portsTaken) throw new BindException("Address already in use")
     opened.incrementAndGet()
     this.receiver = receiver
-    new ControlPlane {
-      override def port: Int = number
-      override def connect(host: String, port: Int): ControlPeer = message => network.executor(port).deliver(message)
+    new ChunkNetwork {
+      override def here: ChunkPeer = address
+      override def sending: Int = 0
+      override def send(to: ChunkPeer, message: Array[Byte]): Unit = network.executor(to.port).deliver(message)
+      override def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
+          done: Option[ChunkFailure] => Unit
+      ): ChunkFetch = {
+        val executor = network.executor(from.port)
+        if (!executor.silent) done(executor.serve(chunk, into))
+        () => if (executor.silent) done(Some(new ChunkFailure.Cancelled("cancelled")))
+      }
       override def close(): Unit = closed.incrementAndGet()
     }
   }
 
+  private def serve(chunk: Chunk, into: ChunkTarget): Option[ChunkFailure] = {
+    if (chunk.offset == 0) served.incrementAndGet()
+    val bytes = whole(chunk.block)
+    if (chunk.offset + chunk.length > bytes.limit())
+      Some(new ChunkFailure.NotServed(s"block ${chunk.block} has ${bytes.limit()} bytes"))
+    else {
+      into.write(bytes.position(chunk.offset.toInt).limit(chunk.offset.toInt + chunk.length))
+      None
+    }
+  }
+
+  private def whole(name: String): ByteBuffer = {
+    val parts = published.get(name)
+    val bytes = ByteBuffer.allocate(parts.map(_.remaining).sum)
+    parts.foreach(part => bytes.put(part.duplicate))
+    bytes.flip()
+  }
+
   override def inlineThreshold: Long = 64 << 10
-  override def here: BlockServer = BlockServer(host, number, number.toString)
+  override def executorId: String = number.toString
   override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = published.put(name, chunks)
   override def retire(job: Long, name: String, over: () => Boolean): Boolean = {
     val gone = attemptsToRetire.incrementAndGet() > heldAttempts
@@ -70,15 +95,8 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
     gone
   }
   override def status(job: Long, name: String): Option[(Long, Long)] = None
-  override def fetch(from: BlockServer, job: Long, name: String, sink: BlockSink): CompletableFuture[Void] = {
-    fetched.incrementAndGet()
-    if (!connected.await(20, TimeUnit.SECONDS)) throw new IllegalStateException("a test left its fetches waiting")
-    val server = network.executor(from.port)
-    server.served.incrementAndGet()
-    val block = server.published.get(name)
-    block.foreach(chunk => sink.write(chunk.duplicate))
-    val bytes = block.map(_.remaining.toLong).sum
-    if (sink.expects(bytes)) CompletableFuture.completedFuture(null)
-    else CompletableFuture.failedFuture(new IllegalStateException(s"block $name has $bytes bytes"))
+  override def read(job: Long, name: String)(take: ByteBuffer => Unit): Unit = {
+    if (!published.containsKey(name)) throw new IOException(s"block $name is not here")
+    published.get(name).foreach(part => take(part.duplicate))
   }
 }

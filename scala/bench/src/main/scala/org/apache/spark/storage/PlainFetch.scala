@@ -4,13 +4,21 @@ import java.nio.ByteBuffer
 
 import org.apache.spark.SparkEnv
 
-import sparkdl.comm.transport.BlockServer
+/** Where Spark serves the blocks of an executor. */
+final case class PlainServer(host: String, port: Int, executorId: String)
 
 /** A whole block in one buffer, as Spark fetches broadcasts: what FetchBench compares with. */
 object PlainFetch {
-  def apply(from: BlockServer, job: Long, name: String): ByteBuffer = {
+  private def manager = SparkEnv.get.blockManager
+
+  /** This executor's. */
+  def here: PlainServer = {
+    val id = manager.blockManagerId
+    PlainServer(id.host, id.port, id.executorId)
+  }
+
+  def apply(from: PlainServer, job: Long, name: String): ByteBuffer = {
     val id = BroadcastBlockId(job, name).name
-    val service = SparkEnv.get.blockManager.blockTransferService
-    service.fetchBlockSync(from.host, from.port, from.executorId, id, null).nioByteBuffer
+    manager.blockTransferService.fetchBlockSync(from.host, from.port, from.executorId, id, null).nioByteBuffer
   }
 }

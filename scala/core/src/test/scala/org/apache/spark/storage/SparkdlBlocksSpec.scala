@@ -1,22 +1,24 @@
 package org.apache.spark.storage
 
+import java.io.{ByteArrayOutputStream, IOException}
 import java.net.{BindException, InetAddress, ServerSocket}
 import java.nio.ByteBuffer
-import java.util.concurrent.{ExecutionException, TimeUnit}
+import java.util.concurrent.TimeUnit
 
 import org.apache.spark.{SparkConf, SparkContext, SparkEnv, SparkdlExecutor}
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
-import sparkdl.comm.transport.{BlockServer, BlockSink, ControlReceiver}
+import sparkdl.comm.transport.{Chunk, ChunkPeer, PeerMessageReceiver}
 
-/** Real blocks in a real BlockManager; what goes "to another executor" goes through this one's own transfer service. */
+/** Real blocks in a real BlockManager. */
 class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
   private val Job = 1L << 61
   private val OffHeapBytes = 1 << 20
   private var context: SparkContext = _
   private lazy val executor = new SparkdlExecutor(context.getConf)
   private lazy val blocks = executor.blocks
+  private lazy val source = new SparkdlChunks(SparkEnv.get, context.getConf, "127.0.0.1")
 
   override def beforeAll(): Unit = {
     val conf = new SparkConf(false)
@@ -32,17 +34,6 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
   }
 
   override def afterAll(): Unit = context.stop()
-
-  private class Collected(override val maxBytes: Long) extends BlockSink {
-    private val received = new java.io.ByteArrayOutputStream
-    override def restart(): Unit = received.reset()
-    override def write(from: ByteBuffer): Unit = {
-      val part = new Array[Byte](from.remaining)
-      from.get(part)
-      received.write(part)
-    }
-    def contents: Seq[Byte] = received.toByteArray.toSeq
-  }
 
   private def direct(bytes: Array[Byte]): ByteBuffer = {
     val buffer = ByteBuffer.allocateDirect(bytes.length)
@@ -64,20 +55,34 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   private def soon: () => Boolean = after(5000)
 
-  private def elsewhere: BlockServer = blocks.here.copy(executorId = "another")
+  private def read(name: String): Seq[Byte] = {
+    val received = new ByteArrayOutputStream
+    blocks.read(Job, name) { from =>
+      val part = new Array[Byte](from.remaining)
+      from.get(part)
+      received.write(part)
+    }
+    received.toByteArray.toSeq
+  }
 
-  private def fetch(name: String, bytes: Int, from: BlockServer): Seq[Byte] = {
-    val sink = new Collected(bytes)
-    blocks.fetch(from, Job, name, sink).get(20, TimeUnit.SECONDS)
-    sink.contents
+  /** As another executor would get it, in two chunks. */
+  private def serve(name: String, bytes: Int): Seq[Byte] = {
+    val half = bytes / 2
+    Seq((0, half), (half, bytes - half)).flatMap { case (offset, length) =>
+      val data = source.open(Chunk(Job, name, offset.toLong, length)).get
+      val part = new Array[Byte](length)
+      data.nioByteBuffer().get(part)
+      data.release()
+      part.toSeq
+    }
   }
 
   test("a block of several pieces arrives whole, from here and over the network") {
     val pieces = Seq(random(10), random(3000000), random(77))
     blocks.put(Job, "sparkdl_many", pieces.map(direct).toArray)
     val whole = pieces.flatten
-    assert(fetch("sparkdl_many", whole.size, blocks.here) === whole)
-    assert(fetch("sparkdl_many", whole.size, elsewhere) === whole)
+    assert(read("sparkdl_many") === whole)
+    assert(serve("sparkdl_many", whole.size) === whole)
     assert(blocks.retire(Job, "sparkdl_many", soon))
     assert(blocks.status(Job, "sparkdl_many").isEmpty)
   }
@@ -86,7 +91,7 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     val memory = direct(Array[Byte](1, 2, 3, 4))
     blocks.put(Job, "sparkdl_view", Array(memory.slice()))
     memory.put(0, 9.toByte)
-    assert(fetch("sparkdl_view", 4, elsewhere) === Seq[Byte](9, 2, 3, 4))
+    assert(serve("sparkdl_view", 4) === Seq[Byte](9, 2, 3, 4))
     assert(blocks.retire(Job, "sparkdl_view", soon))
     assert(memory.get(1) === 2)
   }
@@ -100,8 +105,8 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
       context.parallelize(0 until 400, 400).map(_ => new Array[Byte](1 << 20)).persist(StorageLevel.MEMORY_ONLY)
     cached.count()
     assert(blocks.status(Job, "sparkdl_pressed") === Some((0L, 5000000L)), "the block was not evicted: no test")
-    assert(fetch("sparkdl_pressed", bytes.length, elsewhere) === bytes.toSeq)
-    assert(fetch("sparkdl_pressed", bytes.length, blocks.here) === bytes.toSeq)
+    assert(serve("sparkdl_pressed", bytes.length) === bytes.toSeq)
+    assert(read("sparkdl_pressed") === bytes.toSeq)
     cached.unpersist(blocking = true)
     assert(blocks.retire(Job, "sparkdl_pressed", soon))
   }
@@ -144,7 +149,7 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     val id = BroadcastBlockId(Job, "sparkdl_disk")
     val block = new org.apache.spark.util.io.ChunkedByteBuffer(Array(direct(bytes)))
     SparkEnv.get.blockManager.putBytes(id, block, StorageLevel.DISK_ONLY, tellMaster = false)
-    for (_ <- 1 to 20) assert(fetch("sparkdl_disk", bytes.length, blocks.here) === bytes.toSeq)
+    for (_ <- 1 to 20) assert(read("sparkdl_disk") === bytes.toSeq)
     val descriptors = Option(new java.io.File("/proc/self/fd").listFiles).toSeq.flatten
     val open = descriptors.flatMap(link => scala.util.Try(link.getCanonicalPath).toOption)
     assert(open.count(_.endsWith(id.name)) === 0)
@@ -162,7 +167,7 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     blocks.put(Job, "sparkdl_modest", Array(direct(bytes)))
     assert(inMemory === before)
     assert(blocks.status(Job, "sparkdl_modest") === Some((0L, 5000000L)))
-    Seq(blocks.here, elsewhere).foreach(server => assert(fetch("sparkdl_modest", bytes.length, server) === bytes.toSeq))
+    assert(read("sparkdl_modest") === bytes.toSeq && serve("sparkdl_modest", bytes.length) === bytes.toSeq)
     assert(inMemory === before)
     cached.unpersist(blocking = true)
     assert(blocks.retire(Job, "sparkdl_modest", soon))
@@ -178,50 +183,26 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(level("sparkdl_off_heap").useOffHeap && offHeap === OffHeapBytes)
     blocks.put(Job, "sparkdl_more", Array(direct(random(100))))
     assert(!level("sparkdl_more").useOffHeap && level("sparkdl_more").useMemory && offHeap === OffHeapBytes)
-    assert(fetch("sparkdl_off_heap", OffHeapBytes, elsewhere) === random(OffHeapBytes).toSeq)
+    assert(serve("sparkdl_off_heap", OffHeapBytes) === random(OffHeapBytes).toSeq)
     Seq("sparkdl_off_heap", "sparkdl_more").foreach(name => assert(blocks.retire(Job, name, soon)))
     assert(offHeap === 0)
   }
 
-  test("a sink that fails ends its own fetch, and not the connection that others share") {
-    val bytes = random(20000000)
-    blocks.put(Job, "sparkdl_shared", Array(direct(bytes)))
-    val healthy = new Collected(bytes.length)
-    val other = blocks.fetch(elsewhere, Job, "sparkdl_shared", healthy)
-    val failing = new Collected(bytes.length) {
-      override def write(from: ByteBuffer): Unit = throw new IllegalStateException("closed")
-    }
-    val error = intercept[ExecutionException](
-      blocks.fetch(elsewhere, Job, "sparkdl_shared", failing).get(20, TimeUnit.SECONDS)
-    )
-    assert(error.getCause.getMessage === "closed")
-    other.get(20, TimeUnit.SECONDS)
-    assert(healthy.contents === bytes.toSeq)
-    assert(blocks.retire(Job, "sparkdl_shared", soon))
-  }
-
   test("a port that is taken is refused as such, and one that is free is taken") {
-    object Deaf extends ControlReceiver {
-      override def received(message: Any): Unit = ()
-      override def disconnected(host: String, port: Int): Unit = ()
+    object Deaf extends PeerMessageReceiver {
+      override def received(message: ByteBuffer): Unit = ()
+      override def lost(peer: ChunkPeer): Unit = ()
     }
     val taken = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))
-    try intercept[BindException](executor.openControl(taken.getLocalPort, 1, Deaf))
+    try intercept[BindException](executor.openNetwork(taken.getLocalPort, 1, Deaf))
     finally taken.close()
-    val control = executor.openControl(taken.getLocalPort, 1, Deaf)
-    try assert((executor.host, control.port) === (("127.0.0.1", taken.getLocalPort)))
-    finally control.close()
+    val network = executor.openNetwork(taken.getLocalPort, 1, Deaf)
+    try assert(network.here === ChunkPeer("127.0.0.1", taken.getLocalPort))
+    finally network.close()
   }
 
-  test("a block that is not there, and one of another size, are errors") {
-    Seq(blocks.here, elsewhere).foreach { server =>
-      intercept[ExecutionException](fetch("sparkdl_never", 4, server))
-    }
-    blocks.put(Job, "sparkdl_short", Array(direct(random(100))))
-    Seq(blocks.here, elsewhere).foreach { server =>
-      intercept[ExecutionException](fetch("sparkdl_short", 101, server))
-      intercept[ExecutionException](fetch("sparkdl_short", 99, server))
-    }
-    assert(blocks.retire(Job, "sparkdl_short", soon))
+  test("a block that is not there is an error") {
+    intercept[IOException](read("sparkdl_never"))
+    assert(source.open(Chunk(Job, "sparkdl_never", 0, 4)).isEmpty)
   }
 }

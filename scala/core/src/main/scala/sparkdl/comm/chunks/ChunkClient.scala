@@ -1,0 +1,121 @@
+package sparkdl.comm.chunks
+
+import java.util.concurrent.{ConcurrentHashMap, LinkedBlockingQueue, ThreadPoolExecutor, TimeUnit}
+
+import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
+
+import io.netty.handler.timeout.WriteTimeoutHandler
+
+import org.apache.spark.network.TransportContext
+import org.apache.spark.network.client.TransportClientBootstrap
+import org.apache.spark.network.server.NoOpRpcHandler
+import org.apache.spark.network.util.TransportConf
+
+import sparkdl.comm.Clock
+import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkFetch, ChunkPeer, ChunkTarget, Chunks, PeerMessages}
+
+/**
+ * Fetches chunks from [[ChunkServer]]s and sends them messages, over one connection to each, which is made when it is first
+ * needed and again when it is needed after it broke. A peer that owes an answer and is quiet for as long as `conf` allows
+ * loses its connection.
+ *
+ * @param bootstraps authenticate this executor
+ * @param lost told when a connection ended that nobody here closed, or could not be made
+ */
+private[comm] final class ChunkClient(
+    conf: TransportConf,
+    bootstraps: Seq[TransportClientBootstrap],
+    clock: Clock,
+    lost: ChunkPeer => Unit
+) extends Chunks
+    with PeerMessages {
+  import ChunkClient._
+
+  private val context = new TransportContext(conf, new NoOpRpcHandler, false, true)
+  private val factory = context.createClientFactory(bootstraps.asJava)
+  private val connections = new ConcurrentHashMap[ChunkPeer, Connection]
+  private val deadlines = new Deadlines(clock)
+  @volatile private var closed = false
+
+  /** Spark's library makes connections on the caller's thread, and fetches do not wait. */
+  private val connectors = {
+    val queue = new LinkedBlockingQueue[Runnable]
+    // Dropped, once it is shut down: the fetches that wait for it have been told.
+    val late = new ThreadPoolExecutor.DiscardPolicy
+    val pool = new ThreadPoolExecutor(Connectors, Connectors, 1, TimeUnit.SECONDS, queue, thread(_), late)
+    pool.allowCoreThreadTimeOut(true)
+    pool
+  }
+
+  /** Fetches that are not over. */
+  def pending: Int = deadlines.count
+
+  override def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
+      done: Option[ChunkFailure] => Unit
+  ): ChunkFetch = {
+    val fetch = new PendingFetch(from, chunk, into, deadline, deadlines, done)
+    if (closed) fetch.closed() else connection(from).ask(fetch)
+    fetch
+  }
+
+  override def send(to: ChunkPeer, message: Array[Byte]): Unit = {
+    val most = PeerMessages.MaxBytes
+    require(message.length <= most, s"a message of ${message.length} bytes, where $most is the most")
+    if (!closed) connection(to).send(message)
+  }
+
+  private def connection(to: ChunkPeer): Connection = {
+    val known = connections.get(to)
+    if (known != null) known
+    else
+      connections.computeIfAbsent(
+        to,
+        _ => {
+          val connection = new Connection(ended(to, _))
+          connectors.execute(() => open(to, connection))
+          connection
+        }
+      )
+  }
+
+  private def open(to: ChunkPeer, connection: Connection): Unit =
+    try {
+      val client = factory.createUnmanagedClient(to.host, to.port)
+      val writeTimeout = new WriteTimeoutHandler(conf.connectionTimeoutMs.toLong, TimeUnit.MILLISECONDS)
+      client.getChannel.pipeline.addFirst(writeTimeout)
+      client.send(Wire.hello())
+      connection.opened(client)
+      if (closed) connection.close()
+    } catch {
+      case NonFatal(e) => connection.ended(e)
+      case e: InterruptedException => connection.ended(e)
+    }
+
+  private def ended(to: ChunkPeer, connection: Connection): Unit = {
+    connections.remove(to, connection)
+    if (!closed) lost(to)
+  }
+
+  /** The threads end some seconds later. */
+  def close(): Unit = {
+    closed = true
+    deadlines.foreach(_.closed())
+    connectors.shutdownNow()
+    connections.values.asScala.foreach(_.close())
+    factory.close()
+    context.close()
+  }
+}
+
+private object ChunkClient {
+
+  /** So many peers that do not answer hold up connections to others. */
+  private val Connectors = 4
+
+  private def thread(task: Runnable): Thread = {
+    val thread = new Thread(task, "sparkdl-connect")
+    thread.setDaemon(true)
+    thread
+  }
+}

@@ -1,0 +1,68 @@
+package sparkdl.comm.chunks
+
+import sparkdl.comm.{Clock, SystemClock}
+import sparkdl.comm.transport.{
+  Chunk,
+  ChunkFailure,
+  ChunkFetch,
+  ChunkNetwork,
+  ChunkPeer,
+  ChunkTarget,
+  ChunkTransport,
+  PeerMessageReceiver
+}
+
+/**
+ * One executor's server and client of chunks.
+ *
+ * @param host under which the others reach it
+ * @throws java.net.BindException if none of `portCount` ports from `firstPort` (0: any) is free
+ */
+private[comm] final class ChunkNode(
+    transport: ChunkTransport,
+    host: String,
+    firstPort: Int,
+    portCount: Int,
+    receiver: PeerMessageReceiver,
+    clock: Clock
+) extends ChunkNetwork {
+  private val server = transport.onFreePort(firstPort, portCount) { port =>
+    val bootstraps = transport.serverBootstraps
+    new ChunkServer(transport.transportConf, transport.bindAddress, port, bootstraps, transport, receiver)
+  }
+  private val client =
+    new ChunkClient(transport.transportConf, transport.clientBootstraps, clock, peer => receiver.lost(peer))
+
+  override val here: ChunkPeer = ChunkPeer(host, server.boundPort)
+
+  /** Fetches of this executor that are not over. */
+  def pending: Int = client.pending
+
+  override def sending: Int = server.sending
+
+  override def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
+      done: Option[ChunkFailure] => Unit
+  ): ChunkFetch = client.fetch(from, chunk, into, deadline)(done)
+
+  override def send(to: ChunkPeer, message: Array[Byte]): Unit = client.send(to, message)
+
+  override def close(): Unit = {
+    client.close()
+    server.close()
+  }
+}
+
+object ChunkNode {
+
+  /**
+   * @param host under which the others reach it
+   * @throws java.net.BindException if none of `portCount` ports from `firstPort` (0: any) is free
+   */
+  def open(
+      transport: ChunkTransport,
+      host: String,
+      firstPort: Int,
+      portCount: Int,
+      receiver: PeerMessageReceiver
+  ): ChunkNetwork = new ChunkNode(transport, host, firstPort, portCount, receiver, SystemClock)
+}

@@ -1,0 +1,104 @@
+package sparkdl.comm.chunks
+
+import java.nio.ByteBuffer
+import java.util.concurrent.TimeUnit
+import java.util.concurrent.atomic.AtomicInteger
+
+import scala.jdk.CollectionConverters._
+
+import io.netty.channel.Channel
+import io.netty.handler.timeout.WriteTimeoutHandler
+import org.slf4j.LoggerFactory
+
+import org.apache.spark.network.TransportContext
+import org.apache.spark.network.buffer.ManagedBuffer
+import org.apache.spark.network.client.{RpcResponseCallback, TransportClient}
+import org.apache.spark.network.server.{NoOpRpcHandler, RpcHandler, StreamManager, TransportServerBootstrap}
+import org.apache.spark.network.util.TransportConf
+
+import sparkdl.comm.transport.{ChunkSource, PeerMessageReceiver}
+
+/**
+ * Serves chunks and takes messages. A peer that does not take an answer for as long as `conf` lets connections be quiet loses
+ * its connection, so what was to be sent to it is released.
+ *
+ * @param port 0: any
+ * @param bootstraps authenticate peers; a message is read, and a chunk looked for, only after they have let the peer in
+ * @throws java.net.BindException if the port is not free
+ */
+private[comm] final class ChunkServer(
+    conf: TransportConf,
+    bindAddress: String,
+    port: Int,
+    bootstraps: Seq[TransportServerBootstrap],
+    source: ChunkSource,
+    receiver: PeerMessageReceiver
+) {
+  import ChunkServer._
+
+  private val underway = new AtomicInteger
+  private val context = new TransportContext(conf, new NoOpRpcHandler)
+
+  // The first one is the innermost: Spark's authentication hands on to it what an authenticated peer says.
+  private val perPeer: TransportServerBootstrap = (channel, _) => new PeerHandler(channel)
+  private val server = context.createServer(bindAddress, port, (perPeer +: bootstraps).asJava)
+
+  def boundPort: Int = server.getPort
+
+  /** Chunks that are being sent. */
+  def sending: Int = underway.get
+
+  /** Peers that are connected. */
+  def connections: Long = context.getRegisteredConnections.getCount
+
+  /** The connections end too. The threads end some seconds later. */
+  def close(): Unit = {
+    server.close()
+    context.close()
+  }
+
+  /** What one connection may do. All calls come from the one thread that serves it. */
+  private final class PeerHandler(channel: Channel) extends RpcHandler {
+    private var greeted = false
+    channel.pipeline.addFirst(new WriteTimeoutHandler(conf.connectionTimeoutMs.toLong, TimeUnit.MILLISECONDS))
+
+    override def receive(client: TransportClient, message: ByteBuffer): Unit =
+      try
+        Wire.decode(message) match {
+          case Wire.Hello(Wire.Version) => greeted = true
+          case Wire.Batch(messages) if greeted => messages.foreach(receiver.received)
+          case other => refuse(s"$other where a hello of version ${Wire.Version} was expected")
+        }
+      catch { case e: Wire.ProtocolException => refuse(e.getMessage) }
+
+    override def receive(client: TransportClient, message: ByteBuffer, callback: RpcResponseCallback): Unit =
+      refuse("a call of Spark's")
+
+    override val getStreamManager: StreamManager = new StreamManager {
+
+      /** Spark asks this of peers that have not been authenticated, too. */
+      override def openStream(id: String): ManagedBuffer =
+        if (greeted) Wire.chunk(id).flatMap(source.open).orNull
+        else {
+          refuse("a request without a hello")
+          null
+        }
+      override def streamBeingSent(id: String): Unit = underway.incrementAndGet()
+      override def streamSent(id: String): Unit = underway.decrementAndGet()
+      override def getChunk(stream: Long, index: Int): ManagedBuffer = {
+        refuse("a chunk of Spark's")
+        throw new UnsupportedOperationException
+      }
+    }
+
+    private def refuse(what: String): Unit = {
+      greeted = false // what it sent behind that may be here already
+      log.warn(s"A connection of ${channel.remoteAddress} is closed: it sent $what")
+      channel.close()
+    }
+  }
+}
+
+private object ChunkServer {
+  private val log = LoggerFactory.getLogger(classOf[ChunkServer])
+}

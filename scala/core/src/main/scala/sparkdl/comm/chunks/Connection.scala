@@ -1,0 +1,78 @@
+package sparkdl.comm.chunks
+
+import java.util.ArrayDeque
+import java.util.concurrent.RejectedExecutionException
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.spark.network.client.TransportClient
+
+/**
+ * The connection to one peer, from the first attempt until it ends. What is to be sent over it waits until it is there.
+ *
+ * @param onEnd called once, when there never was one or it is no more
+ */
+private[chunks] final class Connection(onEnd: Connection => Unit) {
+  private val waiting = new ArrayDeque[PendingFetch]
+  private val messages = new MessageQueue
+
+  // Either, or none of both while it is made.
+  private var client: Option[TransportClient] = None
+  private var reads: Option[DirectReads] = None
+  private var end: Option[Throwable] = None
+
+  def ask(fetch: PendingFetch): Unit = {
+    val cause = synchronized {
+      if (end.isEmpty) client.fold[Unit](waiting.add(fetch))(ask(fetch, _))
+      end
+    }
+    cause.foreach(fetch.peerLost)
+  }
+
+  /**
+   * On the connection's own thread, whoever calls: what that thread writes overtakes what others do, but not in the list in
+   * which Spark looks up whose answer comes.
+   */
+  private def ask(fetch: PendingFetch, client: TransportClient): Unit =
+    try client.getChannel.eventLoop.execute(() => fetch.ask(client, this, reads))
+    catch { case _: RejectedExecutionException => () } // the network was closed, which ends all fetches
+
+  def send(message: Array[Byte]): Unit = messages.add(message)
+
+  def opened(client: TransportClient): Unit = {
+    synchronized {
+      this.client = Some(client)
+      reads = DirectReads.on(client.getChannel)
+      waiting.asScala.foreach(ask(_, client))
+      waiting.clear()
+    }
+    messages.opened(client.getChannel)
+    client.getChannel.closeFuture.addListener((_: io.netty.util.concurrent.Future[Void]) => ended(Connection.Broke))
+  }
+
+  /** The first cause stays. */
+  def ended(cause: Throwable): Unit = {
+    val left = synchronized {
+      if (end.isDefined) None
+      else {
+        end = Some(cause)
+        val left = waiting.asScala.toVector
+        waiting.clear()
+        Some(left)
+      }
+    }
+    left.foreach { fetches =>
+      onEnd(this)
+      fetches.foreach(_.peerLost(cause))
+      close()
+    }
+  }
+
+  def close(): Unit = synchronized(client).foreach(_.getChannel.close())
+}
+
+private object Connection {
+  private val Broke = new java.io.IOException("the connection broke") {
+    override def fillInStackTrace(): Throwable = this
+  }
+}

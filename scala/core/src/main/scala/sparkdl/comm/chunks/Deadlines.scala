@@ -1,0 +1,41 @@
+package sparkdl.comm.chunks
+
+import java.util.concurrent.ConcurrentHashMap
+
+import scala.jdk.CollectionConverters._
+
+import sparkdl.comm.Clock
+
+/** Ends fetches whose deadline has passed. The clock has one task of it or two, not one for each fetch. */
+private[chunks] final class Deadlines(clock: Clock) {
+  private val pending = ConcurrentHashMap.newKeySet[PendingFetch]
+  private var nextCheck = Long.MaxValue
+
+  /** Fetches that are not over. */
+  def count: Int = pending.size
+
+  def add(fetch: PendingFetch): Unit = {
+    pending.add(fetch)
+    synchronized(if (fetch.deadline < nextCheck) checkAt(fetch.deadline))
+  }
+
+  def remove(fetch: PendingFetch): Unit = pending.remove(fetch)
+
+  def foreach(act: PendingFetch => Unit): Unit = pending.forEach(fetch => act(fetch))
+
+  private def checkAt(time: Long): Unit = {
+    nextCheck = time
+    clock.after(math.max(0, time - clock.nanoTime))(check())
+  }
+
+  private def check(): Unit = {
+    val now = clock.nanoTime
+    foreach(fetch => if (fetch.deadline <= now) fetch.late())
+    synchronized {
+      if (now >= nextCheck) {
+        nextCheck = Long.MaxValue
+        pending.asScala.map(_.deadline).reduceOption(_ min _).foreach(checkAt)
+      }
+    }
+  }
+}

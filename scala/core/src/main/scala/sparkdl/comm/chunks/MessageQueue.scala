@@ -1,0 +1,59 @@
+package sparkdl.comm.chunks
+
+import java.util.ArrayDeque
+import java.util.concurrent.RejectedExecutionException
+
+import io.netty.channel.Channel
+
+import org.apache.spark.network.buffer.NioManagedBuffer
+import org.apache.spark.network.protocol.OneWayMessage
+
+import sparkdl.comm.transport.PeerMessages
+
+/** Messages to one peer. One is sent at once if the network takes it; those that come meanwhile travel together. */
+private[chunks] final class MessageQueue {
+  private val waiting = new ArrayDeque[Array[Byte]]
+  private var channel: Option[Channel] = None
+  private var writing = false
+
+  def add(message: Array[Byte]): Unit = {
+    synchronized(waiting.add(message))
+    write()
+  }
+
+  def opened(channel: Channel): Unit = {
+    synchronized(this.channel = Some(channel))
+    write()
+  }
+
+  private def write(): Unit = {
+    val (to, batch) = synchronized {
+      val to = if (writing) None else channel
+      val batch = if (to.isDefined) next() else Vector.empty
+      writing |= batch.nonEmpty
+      (to, batch)
+    }
+    // On the channel's own thread, whose turn to write comes after what was written to the channel before.
+    if (batch.nonEmpty)
+      try to.get.eventLoop.execute(() => write(to.get, batch))
+      catch { case _: RejectedExecutionException => () } // the network was closed
+  }
+
+  private def write(to: Channel, batch: Seq[Array[Byte]]): Unit =
+    to.writeAndFlush(new OneWayMessage(new NioManagedBuffer(Wire.batch(batch))))
+      .addListener { (_: io.netty.util.concurrent.Future[Void]) =>
+        synchronized { writing = false }
+        write()
+      }
+
+  /** At least one, if any waits, and no more together than one message may have. */
+  private def next(): Vector[Array[Byte]] = {
+    val batch = Vector.newBuilder[Array[Byte]]
+    var bytes = 0
+    while (!waiting.isEmpty && (bytes == 0 || bytes + waiting.peek.length <= PeerMessages.MaxBytes)) {
+      bytes += 4 + waiting.peek.length
+      batch += waiting.poll()
+    }
+    batch.result()
+  }
+}

@@ -1,0 +1,128 @@
+package sparkdl.comm.transport
+
+import java.io.IOException
+import java.nio.ByteBuffer
+import java.nio.channels.ReadableByteChannel
+
+/** Where an executor serves the chunks of its blocks, and takes messages. */
+final case class ChunkPeer(host: String, port: Int)
+
+/**
+ * A part of a published block.
+ *
+ * @param offset bytes of the block before it
+ * @param length bytes, at least 1, all of them in the block
+ */
+final case class Chunk(job: Long, block: String, offset: Long, length: Int) {
+  require(offset >= 0 && length > 0 && offset <= Long.MaxValue - length, s"no chunk of a block: $this")
+}
+
+/** Where the bytes of a chunk go as they arrive. */
+trait ChunkTarget {
+
+  /**
+   * Takes all that remains in `from`, the next bytes of the chunk. It runs on a thread of the network, so it must not wait.
+   * An exception ends this fetch, not the connection that others share.
+   */
+  def write(from: ByteBuffer): Unit
+}
+
+/** A target that can spare its bytes a copy, as direct memory can. */
+trait DirectChunkTarget extends ChunkTarget {
+
+  /**
+   * Reads the next bytes of the chunk from the socket to where they go. On encrypted connections, and for what comes together
+   * with other answers, `write` is called.
+   *
+   * @param atMost bytes, at least 1
+   * @return how many `from` had, as ReadableByteChannel says it; it does not wait
+   */
+  def read(from: ReadableByteChannel, atMost: Int): Int
+}
+
+/** A chunk that was asked for. */
+trait ChunkFetch {
+
+  /** Ends it with [[ChunkFailure.Cancelled]] if it is not over. Once this returns nothing is written to its target. */
+  def cancel(): Unit
+}
+
+/** Why a chunk did not come. */
+sealed abstract class ChunkFailure(message: String, cause: Throwable) extends IOException(message, cause)
+
+object ChunkFailure {
+
+  /** There was no connection to the peer, it refused this executor, or the connection broke. */
+  final class PeerLost(message: String, cause: Throwable) extends ChunkFailure(message, cause)
+
+  final class Deadline(message: String) extends ChunkFailure(message, null)
+
+  /** The peer has no such block, or one that is shorter. */
+  final class NotServed(message: String, cause: Throwable = null) extends ChunkFailure(message, cause)
+
+  /** The target threw an exception, which is the cause. */
+  final class TargetFailed(message: String, cause: Throwable) extends ChunkFailure(message, cause)
+
+  /** The caller cancelled it, or closed the network. */
+  final class Cancelled(message: String) extends ChunkFailure(message, null)
+}
+
+/** The way to the chunks of blocks that other executors serve. */
+trait Chunks {
+
+  /**
+   * Asks `from` for a chunk, one round trip. It never waits: not for a connection either. Chunks of one peer come in the
+   * order in which they were asked for.
+   *
+   * @param deadline of the clock's nanoTime
+   * @param done
+   *   called once, without the failure if the chunk is here. It runs on a thread of the network, or on that which cancels, so
+   *   it must not wait. Nothing is written to `into` any more
+   */
+  def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
+      done: Option[ChunkFailure] => Unit
+  ): ChunkFetch
+}
+
+/** One-way messages to other executors. */
+trait PeerMessages {
+
+  /**
+   * Sends without waiting. Messages to one peer arrive in the order in which they were sent; those that wait for the network
+   * travel together.
+   *
+   * @param message at most [[PeerMessages.MaxBytes]]
+   */
+  def send(to: ChunkPeer, message: Array[Byte]): Unit
+}
+
+object PeerMessages {
+  val MaxBytes: Int = 1 << 20
+}
+
+/** What messages are delivered to, by threads of the network: it must not wait. */
+trait PeerMessageReceiver {
+
+  /**
+   * Those of one peer come one at a time, those of several at the same time.
+   *
+   * @param message can be read until this returns
+   */
+  def received(message: ByteBuffer): Unit
+
+  /** The connection to `peer` broke, or there never was one: messages may not have arrived. */
+  def lost(peer: ChunkPeer): Unit
+}
+
+/** This executor's place in the network of chunks and messages. */
+trait ChunkNetwork extends Chunks with PeerMessages {
+
+  /** Where the others reach it. */
+  def here: ChunkPeer
+
+  /** Chunks that are being sent to others. */
+  def sending: Int
+
+  /** Ends all fetches, then gives connections and threads back. */
+  def close(): Unit
+}

@@ -1,0 +1,106 @@
+package org.apache.spark.storage
+
+import java.net.{BindException, InetAddress, ServerSocket}
+import java.nio.ByteBuffer
+import java.util.concurrent.{CompletableFuture, TimeUnit}
+
+import org.apache.spark.{SparkConf, SparkContext, SparkEnv, SparkdlExecutor}
+import org.apache.spark.util.io.ChunkedByteBuffer
+import org.scalatest.BeforeAndAfterAll
+import org.scalatest.funsuite.AnyFunSuite
+
+import sparkdl.comm.chunks.Kept
+import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkNetwork}
+
+/** Chunks of blocks in a real BlockManager, with Spark's authentication and encryption. */
+class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
+  private val Job = 1L << 61
+  private var context: SparkContext = _
+  private lazy val executor = new SparkdlExecutor(context.getConf)
+  private lazy val network: ChunkNetwork = executor.openNetwork(0, 1, new Kept)
+
+  override def beforeAll(): Unit = {
+    val conf = new SparkConf(false)
+      .setMaster("local[2]")
+      .setAppName("chunks")
+      .set("spark.ui.enabled", "false")
+      .set("spark.driver.host", "127.0.0.1")
+      .set("spark.driver.bindAddress", "127.0.0.1")
+      .set("spark.authenticate", "true")
+      .set("spark.authenticate.secret", "a secret of this test")
+      .set("spark.network.crypto.enabled", "true")
+      .set("spark.io.encryption.enabled", "true")
+    context = new SparkContext(conf)
+  }
+
+  override def afterAll(): Unit = {
+    network.close()
+    context.stop()
+  }
+
+  private def random(count: Int): Array[Byte] = {
+    val bytes = new Array[Byte](count)
+    new scala.util.Random(count).nextBytes(bytes)
+    bytes
+  }
+
+  private def direct(bytes: Array[Byte]): ByteBuffer = ByteBuffer.allocateDirect(bytes.length).put(bytes).flip()
+
+  private def fetch(name: String, offset: Int, length: Int): Either[ChunkFailure, Seq[Byte]] = {
+    val memory = ByteBuffer.allocate(length)
+    val end = new CompletableFuture[Either[ChunkFailure, Seq[Byte]]]
+    val deadline = System.nanoTime + TimeUnit.SECONDS.toNanos(30)
+    val chunk = Chunk(Job, name, offset.toLong, length)
+    network.fetch(network.here, chunk, piece => memory.put(piece), deadline) { failure =>
+      end.complete(failure.toLeft(memory.array.toSeq))
+    }
+    end.get(40, TimeUnit.SECONDS)
+  }
+
+  private def retireNow(name: String): Boolean = {
+    val end = System.nanoTime + TimeUnit.SECONDS.toNanos(10) // an answer is released a little after it came
+    executor.blocks.retire(Job, name, () => System.nanoTime >= end)
+  }
+
+  test("chunks of a block of several pieces, which stays the memory that was published") {
+    val pieces = Seq(random(1), random(100000), random(30), random(50001))
+    val whole = pieces.flatten
+    executor.blocks.put(Job, "sparkdl_pieces", pieces.map(direct).toArray)
+    val places =
+      Seq((0, 1), (0, whole.size), (1, 100000), (99990, 100), (100001, 30), (100000, 32), (whole.size - 1, 1))
+    for ((offset, length) <- places)
+      withClue(s"$length at $offset: ") {
+        assert(fetch("sparkdl_pieces", offset, length) === Right(whole.slice(offset, offset + length)))
+      }
+    assert(retireNow("sparkdl_pieces"))
+    assert(fetch("sparkdl_pieces", 0, 1).left.exists(_.isInstanceOf[ChunkFailure.NotServed]))
+  }
+
+  test("chunks of a block that is on disk, which Spark encrypts there") {
+    val bytes = random(300000)
+    val id = BroadcastBlockId(Job, "sparkdl_disk")
+    val block = new ChunkedByteBuffer(Array(direct(bytes)))
+    SparkEnv.get.blockManager.putBytes(id, block, StorageLevel.DISK_ONLY, tellMaster = false)
+    for ((offset, length) <- Seq((0, 300000), (299999, 1), (123456, 65536)))
+      assert(fetch("sparkdl_disk", offset, length) === Right(bytes.slice(offset, offset + length).toSeq))
+    assert(retireNow("sparkdl_disk"))
+  }
+
+  test("beyond the end of a block there is nothing, and the block is free again") {
+    executor.blocks.put(Job, "sparkdl_short", Array(direct(random(100))))
+    for ((offset, length) <- Seq((0, 101), (100, 1), (1000, 10))) {
+      val Left(failure) = fetch("sparkdl_short", offset, length): @unchecked
+      assert(failure.isInstanceOf[ChunkFailure.NotServed] && failure.getMessage.contains("has 100 bytes"))
+    }
+    assert(retireNow("sparkdl_short"))
+  }
+
+  test("it listens where Spark does, on the port that is free") {
+    val taken = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))
+    try intercept[BindException](executor.openNetwork(taken.getLocalPort, 1, new Kept))
+    finally taken.close()
+    val other = executor.openNetwork(taken.getLocalPort, 1, new Kept)
+    try assert((other.here.host, other.here.port) === (("127.0.0.1", taken.getLocalPort)))
+    finally other.close()
+  }
+}

@@ -1,0 +1,205 @@
+package sparkdl.comm.chunks
+
+import java.nio.ByteBuffer
+import java.nio.channels.ReadableByteChannel
+import java.util.concurrent.{CompletableFuture, CountDownLatch, TimeUnit}
+import java.util.concurrent.atomic.AtomicInteger
+
+import scala.util.Random
+
+import org.scalatest.BeforeAndAfterEach
+import org.scalatest.funsuite.AnyFunSuite
+
+import sparkdl.comm.{Clock, SystemClock}
+import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkPeer, ChunkTarget, DirectChunkTarget}
+
+/** Executors in one JVM that fetch from each other over the loopback. */
+class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
+  import Nodes._
+
+  private var nodes = Vector.empty[TestNode]
+
+  private def start(transport: TestTransport = new TestTransport, clock: Clock = SystemClock): TestNode = {
+    val node = new TestNode(transport, clock)
+    nodes :+= node
+    node
+  }
+
+  override def afterEach(): Unit = {
+    nodes.foreach(_.node.close())
+    nodes = Vector.empty
+  }
+
+  private def whole(name: String, length: Int): Chunk = Chunk(1, name, 0, length)
+
+  test("chunks of drawn sizes and places, all at once between three executors") {
+    val executors = Vector.fill(3)(start())
+    for (seed <- 0 until 100) withClue(s"seed $seed: ") {
+      val draw = new Random(seed)
+      val block = random(1 + draw.nextInt(if (seed % 10 == 0) 3000000 else 50000), seed)
+      executors.foreach(_.transport.put(s"block_$seed", block))
+      val fetched = Vector.fill(20) {
+        val offset = draw.nextInt(block.length)
+        val length = 1 + draw.nextInt(block.length - offset)
+        val Seq(to, from) = draw.shuffle(executors).take(2)
+        val chunk = Chunk(1, s"block_$seed", offset, length)
+        (new Fetched(to.node, from.node.here, chunk, direct = draw.nextBoolean()), offset, length)
+      }
+      for ((fetch, offset, length) <- fetched)
+        assert(fetch.bytes === block.slice(offset, offset + length).toSeq, s"$length at $offset")
+    }
+    assert(executors.map(_.node.pending) === Seq(0, 0, 0))
+    eventually("nothing is being sent")(executors.forall(_.node.sending == 0))
+  }
+
+  test("many chunks asked for by several threads, the network's among them, with as many threads as ever") {
+    eventually("earlier tests' threads end")(threads.isEmpty)
+    val Seq(client, server) = Seq.fill(2)(start())
+    val block = random(1 << 20)
+    server.transport.put("block", block)
+    val wrong = new AtomicInteger
+    // Each of the chains asks for its next chunk when one has come: on the network's thread.
+    def chain(seed: Int, left: Int, done: CompletableFuture[Unit]): Unit = {
+      val chunk = Chunk(1, "block", new Random(seed * 1000 + left).nextInt(1000000).toLong, 1 + left)
+      var at = chunk.offset.toInt
+      client.node.fetch(
+        server.node.here,
+        chunk,
+        piece => while (piece.hasRemaining) { if (piece.get() != block(at)) wrong.incrementAndGet(); at += 1 },
+        Fetched.soon
+      ) {
+        case Some(failure) => done.completeExceptionally(failure)
+        case None => if (left == 0) done.complete(()) else chain(seed, left - 1, done)
+      }
+    }
+    val done = (0 until 40).map { seed =>
+      val end = new CompletableFuture[Unit]
+      new Thread(() => chain(seed, 100, end)).start()
+      end
+    }
+    done.foreach(_.get(60, TimeUnit.SECONDS))
+    assert(wrong.get === 0)
+    assert(threads.count(_.contains("-client-")) <= 2 * nodes.size)
+    assert(threads.count(_.contains("-server-")) <= 2 * nodes.size)
+    assert(client.node.pending === 0)
+  }
+
+  test("direct memory is read into without a copy") {
+    val Seq(client, server) = Seq.fill(2)(start())
+    val block = random(8 << 20)
+    server.transport.put("block", block)
+    val fetched = Seq.fill(5)(new Fetched(client.node, server.node.here, whole("block", block.length), direct = true))
+    for (fetch <- fetched) {
+      assert(fetch.bytes === block.toSeq)
+      assert(fetch.readDirectly > block.length * 9 / 10)
+    }
+  }
+
+  test("a block that is not there, and one that is shorter, fail alone") {
+    val Seq(client, server) = Seq.fill(2)(start())
+    server.transport.put("block", random(1000))
+    val chunks = Seq(whole("none", 10), whole("block", 1001), whole("block", 1000))
+    val ways = chunks.map(new Fetched(client.node, server.node.here, _))
+    assert(ways.take(2).map(_.failure.get.getClass) === Seq.fill(2)(classOf[ChunkFailure.NotServed]))
+    assert(ways.last.bytes === random(1000).toSeq)
+    assert(client.kept.losses.isEmpty)
+  }
+
+  test("a target that fails ends its own fetch only") {
+    val Seq(client, server) = Seq.fill(2)(start())
+    val block = random(3000000)
+    server.transport.put("block", block)
+    val chunk = whole("block", block.length)
+    object Full extends DirectChunkTarget {
+      override def write(from: ByteBuffer): Unit = ()
+      override def read(from: ReadableByteChannel, atMost: Int): Int = throw new IllegalStateException("full")
+    }
+    val targets = Seq[ChunkTarget](_ => throw new IllegalStateException("full"), Full)
+    val failed = targets.map { target =>
+      val end = new CompletableFuture[Option[ChunkFailure]]
+      client.node.fetch(server.node.here, chunk, target, Fetched.soon)(end.complete(_))
+      end
+    }
+    val other = new Fetched(client.node, server.node.here, chunk)
+    failed.map(_.get(30, TimeUnit.SECONDS).get).foreach {
+      case failure: ChunkFailure.TargetFailed => assert(failure.getCause.getMessage === "full")
+      case failure => fail(failure)
+    }
+    assert(other.bytes === block.toSeq)
+  }
+
+  test("a callback that fails does no harm to others") {
+    val Seq(client, server) = Seq.fill(2)(start())
+    server.transport.put("block", random(1000))
+    client.node.fetch(server.node.here, whole("block", 10), _ => (), Fetched.soon)(_ => throw new IllegalStateException)
+    assert(new Fetched(client.node, server.node.here, whole("block", 1000)).bytes === random(1000).toSeq)
+    assert(client.kept.losses.isEmpty)
+  }
+
+  test("nobody listens: the fetch fails, and one when somebody does succeeds") {
+    val Seq(client, server) = Seq.fill(2)(start())
+    val port = {
+      val free = new java.net.ServerSocket(0, 1, java.net.InetAddress.getByName("127.0.0.1"))
+      try free.getLocalPort
+      finally free.close()
+    }
+    val nobody = ChunkPeer("127.0.0.1", port)
+    val fetched = new Fetched(client.node, nobody, whole("block", 10))
+    assert(fetched.failure.get.isInstanceOf[ChunkFailure.PeerLost])
+    assert(client.kept.next(client.kept.losses) === nobody)
+    server.transport.put("block", random(10))
+    assert(new Fetched(client.node, server.node.here, whole("block", 10)).bytes === random(10).toSeq)
+  }
+
+  test("a connection that breaks fails all that is asked for over it, and the next fetch makes another one") {
+    val Seq(client, server) = Seq.fill(2)(start())
+    val half, goOn = new CountDownLatch(1)
+    server.transport.serve("stalls")(chunk => new Stalling(random(chunk.length), half, goOn))
+    server.transport.put("block", random(100000))
+    val tap = new Tap(server.node.here)
+    try {
+      val chunks = whole("stalls", 100000) +: Seq.fill(5)(whole("block", 100000))
+      val fetched = chunks.map(new Fetched(client.node, tap.here, _))
+      assert(half.await(30, TimeUnit.SECONDS))
+      tap.cut()
+      fetched.foreach(fetch => assert(fetch.failure.get.isInstanceOf[ChunkFailure.PeerLost]))
+      goOn.countDown()
+      assert(client.kept.next(client.kept.losses) === tap.here)
+      assert(new Fetched(client.node, tap.here, whole("block", 100000)).bytes === random(100000).toSeq)
+      assert(tap.connections === 2 && client.kept.losses.isEmpty && client.node.pending === 0)
+      eventually("nothing is being sent")(server.node.sending == 0)
+    } finally {
+      goOn.countDown()
+      tap.close()
+    }
+  }
+
+  test("close ends what is under way, and leaves neither threads nor sockets") {
+    eventually("earlier tests' threads end")(threads.isEmpty)
+    val before = sockets
+    val Seq(client, server) = Seq.fill(2)(start())
+    val half, goOn = new CountDownLatch(1)
+    server.transport.serve("stalls")(chunk => new Stalling(random(chunk.length), half, goOn))
+    val fetched = Seq.fill(3)(new Fetched(client.node, server.node.here, whole("stalls", 1000)))
+    assert(half.await(30, TimeUnit.SECONDS) && threads.nonEmpty && sockets > before)
+    client.node.close()
+    fetched.foreach(fetch => assert(fetch.failure.get.isInstanceOf[ChunkFailure.Cancelled]))
+    goOn.countDown()
+    server.node.close()
+    eventually("threads end")(threads.isEmpty)
+    eventually(s"sockets are closed, but there were $before and are $sockets")(sockets <= before)
+    val late = new Fetched(client.node, server.node.here, whole("stalls", 1000))
+    assert(late.failure.get.isInstanceOf[ChunkFailure.Cancelled])
+  }
+
+  test("messages arrive whole and in order, those before the connection too, and the other way round") {
+    val Seq(one, other) = Seq.fill(2)(start())
+    val messages = (0 until 1000).map(number => random(number % 97, number))
+    messages.foreach(one.node.send(other.node.here, _))
+    other.node.send(one.node.here, random(1 << 20))
+    messages.foreach(message => assert(other.kept.next(other.kept.messages) === message.toSeq))
+    assert(one.kept.next(one.kept.messages) === random(1 << 20).toSeq)
+    intercept[IllegalArgumentException](one.node.send(other.node.here, random((1 << 20) + 1)))
+    assert(one.kept.losses.isEmpty && other.kept.losses.isEmpty)
+  }
+}

@@ -1,0 +1,104 @@
+package sparkdl.comm.chunks
+
+import java.nio.ByteBuffer
+import java.util.concurrent.{CompletableFuture, TimeUnit}
+
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.apache.spark.network.TransportContext
+import org.apache.spark.network.client.{StreamCallback, TransportClient}
+import org.apache.spark.network.server.NoOpRpcHandler
+
+import sparkdl.comm.transport.{Chunk, ChunkFailure}
+
+/** Who is let in, and what others hear. */
+class ChunkSecuritySpec extends AnyFunSuite {
+  import Nodes._
+
+  private val Crypto = "spark.network.crypto.enabled" -> "true"
+  private val NoFallback = "spark.network.crypto.saslFallback" -> "false"
+  private val SaslEncryption = "spark.authenticate.enableSaslEncryption" -> "true"
+  private val Ways = Seq[Seq[(String, String)]](Seq(), Seq(SaslEncryption), Seq(Crypto, NoFallback))
+
+  private def node(secret: Option[String], settings: Seq[(String, String)]): TestNode = {
+    val node = new TestNode(new TestTransport(secret, settings.toMap))
+    node.transport.put("block", Text.getBytes("ISO-8859-1"))
+    node
+  }
+
+  private val Text = "these are parameters of a model " * 1000
+  private val All = Chunk(1, "block", 0, Text.length)
+
+  for (way <- Ways) {
+    val name = way.headOption.fold("SASL")(_._1)
+
+    test(s"peers of one secret fetch, and only what is encrypted is not heard: $name") {
+      val Seq(client, server) = Seq.fill(2)(node(Some("secret"), way))
+      val tap = new Tap(server.node.here)
+      try {
+        assert(new Fetched(client.node, tap.here, All, direct = true).bytes === Text.getBytes("ISO-8859-1").toSeq)
+        client.node.send(tap.here, Text.getBytes("ISO-8859-1"))
+        server.kept.next(server.kept.messages)
+        assert(tap.heard.length > 2 * Text.length)
+        assert(tap.heard.contains(Text.take(100)) === way.isEmpty)
+      } finally {
+        tap.close()
+        Seq(client, server).foreach(_.node.close())
+      }
+    }
+
+    test(s"a peer with another secret is refused before anything that it says is read: $name") {
+      val client = node(Some("guessed"), way)
+      val server = node(Some("secret"), way)
+      try {
+        client.node.send(server.node.here, Array[Byte](1))
+        val fetched = new Fetched(client.node, server.node.here, All)
+        assert(fetched.failure.get.isInstanceOf[ChunkFailure.PeerLost])
+        assert(client.kept.next(client.kept.losses) === server.node.here)
+        assert(server.transport.opened.get === 0 && server.kept.messages.isEmpty)
+      } finally Seq(client, server).foreach(_.node.close())
+    }
+  }
+
+  /** What a stranger gets who speaks Spark's protocol. */
+  private def stranger(secret: Option[String])(says: TransportClient => Unit): Unit = {
+    val server = node(secret, Seq(Crypto, NoFallback))
+    val context = new TransportContext(new TestTransport().transportConf, new NoOpRpcHandler, false, true)
+    val factory = context.createClientFactory()
+    try {
+      val client = factory.createUnmanagedClient("127.0.0.1", server.node.here.port)
+      says(client)
+      val end = new CompletableFuture[Throwable]
+      client.stream(
+        Wire.request(All),
+        new StreamCallback {
+          override def onData(id: String, bytes: ByteBuffer): Unit = end.complete(new AssertionError("it got bytes"))
+          override def onComplete(id: String): Unit = end.complete(new AssertionError("it got all"))
+          override def onFailure(id: String, cause: Throwable): Unit = end.complete(cause)
+        }
+      )
+      assert(end.get(30, TimeUnit.SECONDS).isInstanceOf[Exception])
+      eventually("its connection is closed")(!client.getChannel.isOpen)
+      assert(server.transport.opened.get === 0 && server.kept.messages.isEmpty)
+    } finally {
+      factory.close()
+      context.close()
+      server.node.close()
+    }
+  }
+
+  test("a request without authentication is refused, though Spark would hand it on")(stranger(Some("secret"))(_ => ()))
+
+  test("a hello without authentication does not help")(stranger(Some("secret"))(_.send(Wire.hello())))
+
+  test("without authentication, too, a connection begins with the hello")(stranger(None)(_ => ()))
+
+  test("a hello of another version is refused")(stranger(None)(_.send(Wire.hello(Wire.Version + 1))))
+
+  test("what is no message ends the connection")(stranger(None) { client =>
+    client.send(Wire.hello())
+    client.send(ByteBuffer.wrap(Array[Byte](2, 0, 0, 0)))
+  })
+
+  test("messages before the hello are not delivered")(stranger(None)(_.send(Wire.batch(Seq(Array[Byte](1))))))
+}

@@ -1,0 +1,132 @@
+package sparkdl.comm.chunks
+
+import java.lang.ref.WeakReference
+import java.util.concurrent.{CountDownLatch, TimeUnit}
+
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.apache.spark.network.TransportContext
+import org.apache.spark.network.client.StreamCallback
+import org.apache.spark.network.server.NoOpRpcHandler
+
+import sparkdl.comm.ManualClock
+import sparkdl.comm.transport.{Chunk, ChunkFailure}
+
+/** Peers that stand still, and callers that do not want to wait for them. */
+class ChunkTimeSpec extends AnyFunSuite {
+  import Nodes._
+
+  /** A server that sends half of every chunk of `stalls`, until it is let go on. */
+  private def withStalled(body: (TestNode, TestNode, ManualClock, CountDownLatch) => Unit): Unit = {
+    val clock = new ManualClock
+    val client = new TestNode(clock = clock)
+    val server = new TestNode()
+    val half, goOn = new CountDownLatch(1)
+    server.transport.serve("stalls")(chunk => new Stalling(random(chunk.length), half, goOn))
+    server.transport.put("block", random(1000))
+    try body(client, server, clock, goOn)
+    finally {
+      goOn.countDown()
+      Seq(client, server).foreach(_.node.close())
+    }
+  }
+
+  private def seconds(count: Long): Long = TimeUnit.SECONDS.toNanos(count)
+
+  test("a peer that stops in the middle of a chunk: the deadline ends the fetch, and lets its memory go") {
+    withStalled { (client, server, clock, goOn) =>
+      var target = new Array[Byte](100000)
+      val memory = new WeakReference(target)
+      val stalled = into(client, server, target, seconds(10))
+      val behind = new Fetched(client.node, server.node.here, Chunk(1, "block", 0, 1000), seconds(20))
+      eventually("half has come")(stalled.received == 50000)
+      clock.advance(9)
+      assert(stalled.failure.isEmpty && client.node.pending === 2)
+      clock.advance(1)
+      assert(stalled.failure.get.isInstanceOf[ChunkFailure.Deadline])
+      assert(stalled.failure.get.getMessage.contains("50000 bytes of 100000"))
+      assert(client.node.pending === 1)
+      target = null
+      eventually("the memory is free") {
+        System.gc()
+        memory.get == null
+      }
+      goOn.countDown() // a peer that was only slow
+      assert(behind.bytes === random(1000).toSeq)
+      assert(stalled.received === 50000)
+    }
+  }
+
+  test("a deadline that is nearer than those before it is kept, and so are they") {
+    withStalled { (client, server, clock, _) =>
+      val chunk = Chunk(1, "stalls", 0, 10)
+      val fetched = Seq(30, 10, 20).map(at => new Fetched(client.node, server.node.here, chunk, seconds(at.toLong)))
+      for (passed <- Seq(Seq(1), Seq(1, 2), Seq(0, 1, 2))) {
+        clock.advance(10)
+        assert(fetched.indices.filter(fetched(_).isOver) === passed)
+      }
+    }
+  }
+
+  for (direct <- Seq(false, true)) test(s"a fetch that is cancelled is over and gets nothing more: direct $direct") {
+    withStalled { (client, server, _, goOn) =>
+      val chunk = Chunk(1, "stalls", 0, 100000)
+      val stalled = new Fetched(client.node, server.node.here, chunk, seconds(10), direct)
+      val behind = new Fetched(client.node, server.node.here, Chunk(1, "block", 0, 1000), seconds(10))
+      eventually("half has come")(stalled.received == 50000)
+      stalled.fetch.cancel()
+      assert(stalled.isOver && stalled.failure.get.isInstanceOf[ChunkFailure.Cancelled])
+      goOn.countDown()
+      assert(behind.bytes === random(1000).toSeq)
+      assert(stalled.received === 50000)
+      behind.fetch.cancel()
+      assert(behind.failure.isEmpty)
+    }
+  }
+
+  test("a peer that reads nothing loses its connection, and what was to be sent to it is released") {
+    val settings = "spark.sparkdl.io.connectionTimeout" -> "1s"
+    val server = new TestNode(new TestTransport(settings = Map(settings)))
+    val block = random(64 << 20)
+    server.transport.put("block", block)
+    val context = new TransportContext(new TestTransport().transportConf, new NoOpRpcHandler, false, true)
+    val factory = context.createClientFactory()
+    try {
+      val peer = factory.createUnmanagedClient("127.0.0.1", server.node.here.port)
+      peer.getChannel.config.setAutoRead(false)
+      peer.send(Wire.hello())
+      peer.stream(Wire.request(Chunk(1, "block", 0, block.length)), Deaf)
+      eventually("it is being sent")(server.node.sending == 1)
+      eventually("it is released")(server.node.sending == 0)
+    } finally {
+      factory.close()
+      context.close()
+      server.node.close()
+    }
+  }
+
+  private object Deaf extends StreamCallback {
+    override def onData(id: String, bytes: java.nio.ByteBuffer): Unit = ()
+    override def onComplete(id: String): Unit = ()
+    override def onFailure(id: String, cause: Throwable): Unit = ()
+  }
+
+  /** A fetch of `stalls` into `target`, which it is alone to hold. */
+  private def into(client: TestNode, server: TestNode, target: Array[Byte], deadline: Long): Into = {
+    val state = new Into
+    client.node.fetch(server.node.here, Chunk(1, "stalls", 0, target.length), state.writer(target), deadline) { end =>
+      state.failure = end
+    }
+    state
+  }
+
+  private final class Into {
+    @volatile var received = 0
+    @volatile var failure = Option.empty[ChunkFailure]
+    def writer(target: Array[Byte]): sparkdl.comm.transport.ChunkTarget = { bytes =>
+      val count = bytes.remaining
+      bytes.get(target, received, count)
+      received += count
+    }
+  }
+}

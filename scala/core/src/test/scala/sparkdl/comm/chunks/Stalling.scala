@@ -1,0 +1,40 @@
+package sparkdl.comm.chunks
+
+import java.io.{ByteArrayInputStream, InputStream}
+import java.nio.ByteBuffer
+import java.nio.channels.WritableByteChannel
+import java.util.concurrent.{CountDownLatch, TimeUnit}
+
+import org.apache.spark.network.buffer.ManagedBuffer
+import org.apache.spark.network.util.AbstractFileRegion
+
+/**
+ * The answer of a server that stands still, as a stopped process does, when it has sent half of a chunk.
+ *
+ * @param half counted down then
+ * @param goOn it stands still until this is counted down
+ */
+final class Stalling(bytes: Array[Byte], half: CountDownLatch, goOn: CountDownLatch) extends ManagedBuffer {
+  override def size: Long = bytes.length.toLong
+  override def nioByteBuffer(): ByteBuffer = ByteBuffer.wrap(bytes)
+  override def createInputStream(): InputStream = new ByteArrayInputStream(bytes)
+  override def retain(): ManagedBuffer = this
+  override def release(): ManagedBuffer = this
+  def convertToNettyForSsl(): AnyRef = convertToNetty()
+
+  override def convertToNetty(): AnyRef = new AbstractFileRegion {
+    private val left = ByteBuffer.wrap(bytes).limit(bytes.length / 2)
+    override def position: Long = 0
+    override def count: Long = bytes.length.toLong
+    override def transferred: Long = left.position().toLong
+    override def deallocate(): Unit = ()
+    override def transferTo(to: WritableByteChannel, position: Long): Long = {
+      if (!left.hasRemaining) {
+        half.countDown()
+        if (!goOn.await(60, TimeUnit.SECONDS)) throw new IllegalStateException("a test left its server standing")
+        left.limit(bytes.length)
+      }
+      to.write(left).toLong
+    }
+  }
+}

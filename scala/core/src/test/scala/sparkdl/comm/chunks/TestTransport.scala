@@ -1,0 +1,79 @@
+package sparkdl.comm.chunks
+
+import java.nio.ByteBuffer
+import java.util.concurrent.{ConcurrentHashMap, LinkedBlockingQueue, TimeUnit}
+import java.util.concurrent.atomic.AtomicInteger
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.spark.network.buffer.{ManagedBuffer, NioManagedBuffer}
+import org.apache.spark.network.client.TransportClientBootstrap
+import org.apache.spark.network.crypto.{AuthClientBootstrap, AuthServerBootstrap}
+import org.apache.spark.network.sasl.SecretKeyHolder
+import org.apache.spark.network.server.TransportServerBootstrap
+import org.apache.spark.network.util.{MapConfigProvider, TransportConf}
+
+import sparkdl.comm.transport.{Chunk, ChunkPeer, ChunkTransport, PeerMessageReceiver}
+
+/**
+ * Serves blocks of memory, without Spark's environment.
+ *
+ * @param secret None: no authentication
+ */
+final class TestTransport(secret: Option[String] = None, settings: Map[String, String] = Map.empty)
+    extends ChunkTransport {
+  private val blocks = new ConcurrentHashMap[String, Chunk => ManagedBuffer]
+
+  /** Chunks that somebody looked for. */
+  val opened = new AtomicInteger
+
+  def put(name: String, bytes: Array[Byte]): Unit = {
+    val block = ByteBuffer.allocateDirect(bytes.length).put(bytes).flip()
+    serve(name) { chunk =>
+      if (chunk.offset + chunk.length > bytes.length)
+        throw new IllegalArgumentException(s"$name has ${bytes.length} bytes")
+      new NioManagedBuffer(block.slice(chunk.offset.toInt, chunk.length))
+    }
+  }
+
+  def serve(name: String)(chunk: Chunk => ManagedBuffer): Unit = blocks.put(name, chunk)
+
+  override def open(chunk: Chunk): Option[ManagedBuffer] = {
+    opened.incrementAndGet()
+    Option(blocks.get(chunk.block)).map(_(chunk))
+  }
+
+  override val transportConf: TransportConf = {
+    val threads = Seq("serverThreads", "clientThreads").map(key => s"spark.sparkdl.io.$key" -> "2")
+    val all = threads.toMap + ("spark.sparkdl.io.mode" -> "NIO") ++ settings
+    new TransportConf("sparkdl", new MapConfigProvider(all.asJava))
+  }
+
+  private val secrets = new SecretKeyHolder {
+    override def getSaslUser(appId: String): String = "user"
+    override def getSecretKey(appId: String): String = secret.get
+  }
+
+  override def serverBootstraps: Seq[TransportServerBootstrap] =
+    secret.toSeq.map(_ => new AuthServerBootstrap(transportConf, secrets))
+  override def clientBootstraps: Seq[TransportClientBootstrap] =
+    secret.toSeq.map(_ => new AuthClientBootstrap(transportConf, "app", secrets))
+  override def bindAddress: String = "127.0.0.1"
+  override def onFreePort[T](first: Int, count: Int)(serve: Int => T): T = serve(first)
+}
+
+/** Keeps what it is told. */
+final class Kept extends PeerMessageReceiver {
+  val messages = new LinkedBlockingQueue[Seq[Byte]]
+  val losses = new LinkedBlockingQueue[ChunkPeer]
+
+  override def received(message: ByteBuffer): Unit = {
+    val bytes = new Array[Byte](message.remaining)
+    message.get(bytes)
+    messages.put(bytes.toSeq)
+  }
+  override def lost(peer: ChunkPeer): Unit = losses.put(peer)
+
+  def next[T](queue: LinkedBlockingQueue[T]): T =
+    Option(queue.poll(20, TimeUnit.SECONDS)).getOrElse(throw new AssertionError("nothing came"))
+}

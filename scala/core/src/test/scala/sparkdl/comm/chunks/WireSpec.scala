@@ -1,0 +1,49 @@
+package sparkdl.comm.chunks
+
+import java.nio.ByteBuffer
+
+import org.scalatest.funsuite.AnyFunSuite
+
+import sparkdl.comm.transport.{Chunk, PeerMessages}
+
+class WireSpec extends AnyFunSuite {
+  private def hex(buffer: ByteBuffer): String =
+    (0 until buffer.remaining).map(at => f"${buffer.get(buffer.position() + at)}%02x").mkString
+
+  private def bytes(hex: String): ByteBuffer =
+    ByteBuffer.wrap(hex.grouped(2).map(Integer.parseInt(_, 16).toByte).toArray)
+
+  // Golden: peers of another build understand exactly this. Whoever changes it raises Wire.Version.
+  test("what is said, byte by byte") {
+    assert(Wire.Version === 1)
+    assert(hex(Wire.hello()) === "0100000001")
+    val batch = Wire.batch(Seq(Array[Byte](1, 2, 3), Array.empty, Array[Byte](-1)))
+    assert(hex(batch) === "02" + "00000003" + "010203" + "00000000" + "00000001" + "ff")
+    val chunk = Chunk(1L << 61, "sparkdl_p_0_1_17", 65536, 262144)
+    assert(Wire.request(chunk) === "2305843009213693952/sparkdl_p_0_1_17/65536/262144")
+    assert(Wire.request(Chunk(-3, "b", Long.MaxValue - 1, 1)) === "-3/b/9223372036854775806/1")
+  }
+
+  test("what was said is understood") {
+    assert(Wire.decode(bytes("0100000007")) === Wire.Hello(7))
+    val messages = Seq(Array[Byte](1, 2, 3), Array.empty[Byte], Array.fill[Byte](1000)(9))
+    Wire.decode(Wire.batch(messages)) match {
+      case Wire.Batch(decoded) => assert(decoded.map(hex) === messages.map(message => hex(ByteBuffer.wrap(message))))
+      case other => fail(s"$other")
+    }
+    for (chunk <- Seq(Chunk(1L << 61, "sparkdl_p_0_1_17", 65536, 262144), Chunk(-3, "b", Long.MaxValue - 1, 1)))
+      assert(Wire.chunk(Wire.request(chunk)) === Some(chunk))
+  }
+
+  test("what nobody says is refused") {
+    val tooLong = f"${PeerMessages.MaxBytes + 1}%08x" + "00" * (PeerMessages.MaxBytes + 1)
+    val messages =
+      Seq("", "00", "03", "01000000", "010000000100", "02000000", "0200000001", "02ffffffff", "02" + tooLong)
+    for (message <- messages)
+      withClue(message.take(20))(intercept[Wire.ProtocolException](Wire.decode(bytes(message))))
+    val requests = Seq("", "1/b/0", "1/b/0/0", "1/b/-1/1", "1/b/0/1/2", "x/b/0/1", "1//0/1", "1/../0/1") ++
+      Seq("1/b/0/2147483648", "1/b/9223372036854775807/1", "1/b/99999999999999999999/1") ++
+      Seq("9223372036854775808/b/0/1", " 1/b/0/1", "1/b/0/1\n")
+    requests.foreach(request => withClue(request)(assert(Wire.chunk(request) === None)))
+  }
+}

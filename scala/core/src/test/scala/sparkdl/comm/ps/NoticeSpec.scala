@@ -1,0 +1,45 @@
+package sparkdl.comm.ps
+
+import java.nio.ByteBuffer
+
+import org.scalatest.funsuite.AnyFunSuite
+
+class NoticeSpec extends AnyFunSuite {
+  private def hex(bytes: Array[Byte]): String = bytes.map(byte => f"$byte%02x").mkString
+
+  private val head = "2000000000000007" + "00000001" + "00000002" + "01" + "00000003" + "0000000000000102"
+  private def notice(blockBytes: Long, contents: Byte*): Notice =
+    Notice((1L << 61) + 7, 1, 2, Notice.Gradients, 3, 258, blockBytes, ByteBuffer.wrap(contents.toArray))
+
+  // Golden: executors of one build understand exactly this.
+  private val golden = Seq(
+    notice(1L << 33) -> (head + "0000000200000000"),
+    notice(3, 5, -1, 0) -> (head + "0000000000000003" + "05ff00")
+  )
+
+  golden.foreach { case (notice, encoded) =>
+    test(s"a notice of ${notice.blockBytes} bytes is what it was before, and comes back as it was sent") {
+      assert(hex(notice.encode) === encoded)
+      val message = ByteBuffer.allocate(encoded.length / 2 + 4)
+      message.position(4).put(4, notice.encode)
+      val decoded = Notice.decode(message)
+      message.clear().put(new Array[Byte](message.capacity)) // as the network uses it again
+      assert(decoded === Some(notice))
+      assert(decoded.get.isInline === notice.contents.hasRemaining)
+    }
+  }
+
+  test("what is no notice is none") {
+    val right = notice(3, 5, -1, 0).encode
+    val wrong = Seq(
+      Array.emptyByteArray,
+      right.take(36),
+      right.dropRight(1),
+      right :+ 0.toByte,
+      right.updated(16, 2.toByte),
+      notice(0).encode,
+      notice(-1).encode
+    )
+    wrong.foreach(bytes => assert(Notice.decode(ByteBuffer.wrap(bytes)).isEmpty, hex(bytes)))
+  }
+}
