@@ -135,7 +135,7 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
     val patience = TimeUnit.SECONDS.toNanos(WaitSeconds)
     def start(server: Int): ScheduledFetch = {
       val block = RemoteBlock(servers(server).chunks, Job, name(bytes), bytes.toLong)
-      fetching.fetch(block, Urgency.ofParameters(0, 0), server, patience, targets(server))
+      fetching.fetch(block, Urgency(0, 0), server, patience, targets(server))
     }
     def await(fetch: ScheduledFetch): Unit = fetch.done.get(WaitSeconds, TimeUnit.SECONDS)
     def allRight(): Boolean = targets.map(_.isRight).forall(identity)

@@ -24,22 +24,10 @@ private[comm] class Wanted(
 /**
  * The smaller, the more urgent: first by `phase`, then by `order`.
  *
- * Parameters of a version come before its gradients, and those before the parameters of the next one. A rank that is behind
- * so gets what lets it catch up: the others' gradients do nothing for it before its own ones are there.
- *
- * @param phase counts pulls and pushes
+ * @param phase a number of [[PhaseNumbers]]
  * @param order within the phase
  */
 private[comm] final case class Urgency(phase: Long, order: Int)
-
-private[comm] object Urgency {
-
-  /** Forward needs the first layers first. */
-  def ofParameters(version: Long, firstLayer: Int): Urgency = Urgency(2 * version, firstLayer)
-
-  /** As backward makes them and the optimizer takes them: the last layers first. */
-  def ofGradients(version: Long, firstLayer: Int): Urgency = Urgency(2 * version + 1, -firstLayer)
-}
 
 /** Ask its sender for so many bytes of a block, from `offset` on. */
 private[comm] final class Request private[flow] (val block: Wanted, val offset: Long, val bytes: Int) {

@@ -9,7 +9,7 @@ import scala.collection.mutable
  *
  * All ranks do the same at the same time. So there is one link, both of whose directions are equally busy. Start-ups follow
  * one another, and cost the link nothing. Of the fetched blocks the most urgent one has the link, as
- * [[sparkdl.comm.flow.Urgency]] says, and overtakes one that is half here; inline blocks, which come inside of their
+ * sparkdl.comm.ps.Incoming says, and overtakes one that is half here; inline blocks, which come inside of their
  * notices, wait for none but share the bandwidth. What is summed is updated when backward is done with a layer, or at once
  * after its end; with one batch for all pulls or all pushes, only then.
  *

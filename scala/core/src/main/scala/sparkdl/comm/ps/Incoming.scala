@@ -11,7 +11,7 @@ import java.util.concurrent.{
 import java.util.function.{Function => JFunction}
 
 import sparkdl.comm.CommException
-import sparkdl.comm.flow.{RemoteBlock, ScheduledFetch, Urgency}
+import sparkdl.comm.flow.{PhaseNumbers, RemoteBlock, ScheduledFetch, Urgency}
 
 /** What comes to one rank: the notices of the others, their blocks, and the failure that ends all waiting for them. */
 private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
@@ -20,6 +20,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   @volatile private var peers: IndexedSeq[Peer] = IndexedSeq.empty
   @volatile private var patience = 0L
 
+  private val phases = new PhaseNumbers(() => node.nextPhase())
   private val fetching = ConcurrentHashMap.newKeySet[ScheduledFetch]
 
   /** By rank of this executor: what reads its blocks. One thread is enough for each. */
@@ -49,24 +50,31 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
     this.patience = patience
   }
 
-  /** The block of parameters of a slice of rank `from`'s shard: it goes into `sink` once it is published. */
-  def parameters(from: Int, bucket: Int, version: Long, slice: ShardSlice, sink: SegmentSink): BlockFetch =
-    fetch(from, sink, BlockNames.parameters(from, bucket, version), Urgency.ofParameters(version, slice.firstLayer)) {
-      notice(Notice.Parameters, from, bucket, version)
-    }
+  /**
+   * The block of parameters of a slice of rank `from`'s shard: it goes into `sink` once it is published.
+   *
+   * Parameters of a version come before its gradients, and those before the parameters of the next one. So a rank that is
+   * behind gets what lets it catch up: the others' gradients do nothing for it before its own ones are there.
+   */
+  def parameters(from: Int, bucket: Int, version: Long, slice: ShardSlice, sink: SegmentSink): BlockFetch = {
+    def urgency = Urgency(phases(2 * version), slice.firstLayer) // forward needs the first layers first
+    val ready = notice(Notice.Parameters, from, bucket, version)
+    fetch(from, sink, BlockNames.parameters(from, bucket, version), urgency, ready)
+  }
 
   /** Likewise, rank `from`'s gradients of a slice of this rank's shard. */
-  def gradients(from: Int, bucket: Int, version: Long, slice: ShardSlice, sink: SegmentSink): BlockFetch =
-    fetch(
-      from,
-      sink,
-      BlockNames.gradients(from, rank, bucket, version),
-      Urgency.ofGradients(version, slice.firstLayer)
-    ) {
-      notice(Notice.Gradients, from, bucket, version)
-    }
+  def gradients(from: Int, bucket: Int, version: Long, slice: ShardSlice, sink: SegmentSink): BlockFetch = {
+    // Backward makes the last layers first, and so the optimizer takes them.
+    def urgency = Urgency(phases(2 * version + 1), -slice.firstLayer)
+    val ready = notice(Notice.Gradients, from, bucket, version)
+    fetch(from, sink, BlockNames.gradients(from, rank, bucket, version), urgency, ready)
+  }
 
-  private def fetch(from: Int, sink: SegmentSink, name: String, urgency: Urgency)(
+  private def fetch(
+      from: Int,
+      sink: SegmentSink,
+      name: String,
+      urgency: => Urgency,
       ready: CompletableFuture[Notice]
   ): BlockFetch = {
     val Peer(address, executor) = peers(from)

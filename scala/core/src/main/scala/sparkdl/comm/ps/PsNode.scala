@@ -10,7 +10,7 @@ import java.util.concurrent.{
   TimeUnit,
   TimeoutException
 }
-import java.util.concurrent.atomic.AtomicInteger
+import java.util.concurrent.atomic.{AtomicInteger, AtomicLong}
 
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
@@ -44,6 +44,7 @@ private[comm] final class PsNode(
   val pool: ExecutorService = threads.getOrElse(Executors.newCachedThreadPool(daemons("sparkdl-ps")))
 
   // It listens, so it is there only while sessions are: most applications have none.
+  private val phases = new AtomicLong
   @volatile private var open: Option[Links] = None
   private var lastLeft = clock.nanoTime
   @volatile private var closing = false
@@ -54,6 +55,9 @@ private[comm] final class PsNode(
 
   /** What fetches the blocks of other executors. */
   def fetches: ScheduledFetches = opened().fetches
+
+  /** Numbers what the ranks here pull and push next. */
+  def nextPhase(): Long = phases.incrementAndGet()
 
   def send(to: ChunkPeer, notice: Notice): Unit = opened().network.send(to, notice.encode)
 

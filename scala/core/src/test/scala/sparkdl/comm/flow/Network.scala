@@ -106,7 +106,7 @@ final class Receiver(
 
   /** Wants two blocks of each, and if `more`, another one whenever one is here. */
   def wantAlways(names: Seq[String], bytes: Long, more: Boolean = true): Unit = {
-    def block(name: String) = new Wanted("x", name, bytes, Urgency.ofGradients(0, 0), names.indexOf(name))
+    def block(name: String) = new Wanted("x", name, bytes, Urgency(0, 0), names.indexOf(name))
     whenComplete(done => if (more) scheduler.want(block(done.sender)))
     names.foreach(name => (1 to 2).foreach(_ => scheduler.want(block(name))))
     ask()

@@ -82,8 +82,8 @@ class ScheduledFetchesSpec extends AnyFunSuite {
     val bytes = Map("large" -> random(10000 * Kibi), "urgent" -> random(100 * Kibi))
     def fetch(name: String, urgency: Urgency): ScheduledFetch =
       fetches.fetch(block(name, bytes(name).length), urgency, 0, 1, new Memory(bytes(name).length))
-    val large = fetch("large", Urgency.ofParameters(1, 0))
-    val urgent = fetch("urgent", Urgency.ofGradients(0, 0))
+    val large = fetch("large", Urgency(2, 0))
+    val urgent = fetch("urgent", Urgency(1, 0))
     urgent.done.thenRun(() => assert(!large.done.isDone))
     held.serve(bytes)
     Seq(large, urgent).foreach(fetch => assert(fetch.done.get() === null))
