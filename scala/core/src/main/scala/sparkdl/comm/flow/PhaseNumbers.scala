@@ -17,7 +17,7 @@ private[comm] final class PhaseNumbers(next: () => Long) {
       last += 1
       numbers = (numbers :+ next()).takeRight(Kept)
     }
-    numbers(math.max(0, numbers.size - 1 - (last - phase).toInt))
+    numbers(numbers.size - 1 - math.min(numbers.size - 1L, last - phase).toInt)
   }
 }
 
