@@ -43,14 +43,14 @@ class PlanMainSpec extends AnyFunSuite {
     assert(bad.path("error").asText.contains("batches of 2 layers"))
   }
 
-  test("blocks that come with their notices wait for none, nor does anything wait for them") {
+  test("blocks that come with their notices wait for none, and take from the bandwidth of those that are more urgent") {
     def both(noticed: String) = {
-      val direction =
-        s""""startup": 0, "transfer": [0.9, 0.3], "compute": [0, 0.1], "bytes": [100, 1]$noticed"""
-      s"""{"pull": {$direction, "batches": [[1, 1], [2, 2]]}, "push": {$direction, "batches": [[2, 2], [1, 1]]}}"""
+      def direction(compute: String, batches: String) =
+        s"""{"startup": 0, "transfer": [0.9, 0.3], "compute": $compute, "bytes": [100, 1], "batches": $batches$noticed}"""
+      s"""{"pull": ${direction("[0.5, 0]", "[[1, 1], [2, 2]]")}, "push": ${direction("[0, 0]", "[[2, 2], [1, 1]]")}}"""
     }
     val seconds = answers(both(""), both(""", "notice_bytes": 1""")).map(_.path("iteration_seconds").asDouble)
-    assert(seconds.head !== seconds.last)
+    seconds.zip(Seq(2.6, 2.9)).foreach { case (found, expected) => assert(math.abs(found - expected) < 1e-9) }
     assert(answers(both(""", "notice_bytes": 0.5""")).head.path("error").asText.contains("whole numbers"))
   }
 
