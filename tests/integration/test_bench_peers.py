@@ -35,6 +35,7 @@ def _lab_allowed() -> None:
 def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PROGRAM), "--topology", "star:3", "--quick", "--json", *arguments]
     env = {**os.environ, **environment}
+    env.pop("SPARK_CONF_DIR", None)  # its class path is without BigDL's jars
     return subprocess.run(command, capture_output=True, text=True, timeout=800, check=False, env=env)
 
 
