@@ -275,7 +275,8 @@ KEYS: tuple[Key, ...] = (
         "block",
         "size",
         "0",
-        "Bytes per block of collectives that pipeline, such as 64KiB. 0: what the cost model says is best.",
+        "Bytes per block of collectives that pipeline, such as 64KiB. 0: what the cost model says is best, by links as\n"
+        "they were measured: of bml and p2p-ps the order of additions depends on it, and so do the last bits of sums.",
         _size_or_0,
     ),
     Key(
