@@ -12,12 +12,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.collectives.group import AUTO
+
 from .modules import PARTS
 from .recipe import Recipe
 
-COLLECTIVES = ("ring", "bml", "lp", "be", "mst", "torus2d", "hierarchical", "p2p-ps", "auto")
+COLLECTIVES = (*ALGORITHMS, AUTO)
 #: Those that can reduce to one rank, and broadcast.
-ROOTED = ("lp", "be", "mst", "auto")
+ROOTED = (*(name for name, algorithm in ALGORITHMS.items() if "reduce" in algorithm.operations), AUTO)
 BATCHINGS = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "optimal", "fixed:1", "fixed:100")
 
 _PLAIN_LOSSES = ("mse", "mse of two", "huber", "own")
