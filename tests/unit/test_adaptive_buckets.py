@@ -109,6 +109,7 @@ class Gang:
     """This rank, and one that reports the same."""
 
     world = 2
+    rank = 0
 
     def all_gather(self, value: bytes, timeout: float) -> list[bytes]:
         return [value, value]
@@ -135,11 +136,41 @@ class Planner:
         return {"batches": batches, "predicted_seconds": 0.75, "optimal_ratio": 1.0}
 
 
-def adaptive(ahead: bool = False, **settings: object) -> tuple[AdaptiveBuckets, Planner]:
+def adaptive(ahead: bool = False, gang: Gang | None = None, **settings: object) -> tuple[AdaptiveBuckets, Planner]:
     planner = Planner()
     model = FlatModel(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)))
     conf = CommConf.from_mapping({}, **settings)
-    return AdaptiveBuckets(conf, model, Gang(), planner, ahead=ahead, inline_threshold=10), planner  # type: ignore[arg-type]
+    made = AdaptiveBuckets(conf, model, gang or Gang(), planner, ahead=ahead, inline_threshold=10)  # type: ignore[arg-type]
+    return made, planner
+
+
+def test_rank_0_plans_for_all():
+    def replanned(gang: Gang) -> tuple[AdaptiveBuckets, int]:
+        made, planner = adaptive(ahead=True, gang=gang, ps_batching="ibatch", ps_profile_iterations=5)
+        asked = len(planner.requests)
+        both = report(0.001, 2e-9, [0.5, 0.25])
+        both["push"] = both["pull"]
+        made.profiler.report = lambda: both  # type: ignore[method-assign, union-attr]
+        assert made.replan() is not None
+        return made, len(planner.requests) - asked
+
+    planned = []
+
+    class First(Gang):
+        def all_gather(self, value: bytes, timeout: float) -> list[bytes]:
+            planned.append(value)
+            return super().all_gather(value, timeout)
+
+    class Second(Gang):
+        rank = 1
+
+        def all_gather(self, value: bytes, timeout: float) -> list[bytes]:
+            return [planned.pop(0), value]
+
+    (first, asked), (second, asked_there) = replanned(First()), replanned(Second())
+    assert asked == 1
+    assert asked_there == 0
+    assert second.plans == first.plans
 
 
 def test_blind_policies_measure_nothing():

@@ -98,7 +98,7 @@ class AdaptiveBuckets:
     def replan(self) -> tuple[LayerBuckets, LayerBuckets] | None:
         """Buckets for pulls and pushes, after the ranks agreed on what they measured; None if they stay as they are.
 
-        All ranks call it in the same step. Takes two trips to rank 0.
+        All ranks call it in the same step. Takes two trips to rank 0, and two more for each plan.
         """
         assert self.profiler is not None, "nothing is due"
         own = json.dumps(self.profiler.report()).encode()
@@ -167,7 +167,7 @@ class AdaptiveBuckets:
             layers = len(self._model.layers)
             size = _PLAIN[name](layers)
             fixed = {"batches": [[first, first + size - 1] for first in range(1, layers + 1, size)]}
-        plans = self._ask(**{direction: profile | fixed for direction, profile in profiles.items()})
+        plans = self._planned(**{direction: profile | fixed for direction, profile in profiles.items()})
         for direction, profile in profiles.items():
             plan = {key: plans[direction][key] for key in ("batches", "predicted_seconds", "optimal_ratio")}
             plan |= {"iteration_seconds": plans["iteration_seconds"], "profile": profile}
@@ -180,12 +180,19 @@ class AdaptiveBuckets:
         if known is None and policy.partition(":")[0] not in _BLIND:
             policy = "whole"
         profile = self._profile(direction)
-        plan = self._ask(policy=policy, direction=direction, **profile)
+        ask = self._planned if known else self._ask  # nobody waits for the others to cut without a profile
+        plan = ask(policy=policy, direction=direction, **profile)
         self.plans[direction] = {"policy": policy, "batches": plan["batches"]}
         if known:
             measured = {name: plan[name] for name in ("predicted_seconds", "optimal_ratio")}
             self.plans[direction].update(measured, profile=profile)
         return LayerBuckets(plan["batches"])
+
+    def _planned(self, **request: Any) -> dict[str, Any]:
+        """What rank 0's executor answers: a plan of many layers keeps a core busy, which the others may share."""
+        own = json.dumps(self._ask(**request)).encode() if self._gang.rank == 0 else b""
+        answer: dict[str, Any] = json.loads(self._gang.all_gather(own, self._conf.timeout)[0])
+        return answer
 
     def _sizes(self) -> list[int]:
         return [layer.count * _BYTES[self._conf.ps_wire] for layer in self._model.layers]

@@ -1,5 +1,7 @@
 package sparkdl.comm.ibatch
 
+import scala.collection.mutable
+
 /** Cuts a network into batches (S. Wang, A. Pi, X. Zhou: "Scalable Distributed DL Training: Batching Communication and Computation"). */
 private[ibatch] object Planner {
   def plan(profile: Profile, policy: Policy): Plan = plan(new Pipeline(profile), policy)
@@ -13,36 +15,51 @@ private[ibatch] object Planner {
   /**
    * Plans for pulls and pushes that share the network, and the seconds of an iteration with them. The greedy plans, which are
    * made as if each direction had it for itself, compete with an exact one of that kind, with one batch, with one per layer
-   * and with cuts into equal parts. By turns, one direction takes what is best beside what the other one has.
+   * and with cuts into equal parts. By turns, one direction takes what is best beside what the other one has. Of networks
+   * with hundreds of layers not all are looked at, see [[MostBatches]]: those with few batches come first.
    */
   def together(pull: Profile, push: Profile): (Plan, Plan, Double) = {
-    val iteration = new Iteration(pull, push)
-    def better(candidates: Seq[Plan], now: (Plan, Double))(seconds: Plan => Double): (Plan, Double) =
-      (now +: candidates.map(plan => (plan, seconds(plan)))).minBy(_._2)
+    val search = new Search(new Iteration(pull, push))
     val (pulls, pushes) = (candidates(pull), candidates(push))
-    var (pulled, pushed) = (plan(pull, Policy.IBatch), plan(push, Policy.IBatch))
-    var best = iteration.seconds(pulled.batches, pushed.batches)
-    var before = Double.PositiveInfinity
-    while (best < before) {
-      before = best
-      val (nextPull, afterPull) = better(pulls, (pulled, best))(one => iteration.seconds(one.batches, pushed.batches))
-      val (nextPush, afterPush) =
-        better(pushes, (pushed, afterPull))(one => iteration.seconds(nextPull.batches, one.batches))
-      pulled = nextPull
-      pushed = nextPush
-      best = afterPush
+    // Two directions with one batch each, or one per layer, would have to change together.
+    Seq[Policy](Policy.IBatch, Policy.Whole, Policy.Layerwise).foreach { policy =>
+      search.consider(plan(pull, policy), plan(push, policy))
     }
-    // Two directions with one batch each would have to change together.
-    val layerwise = (plan(pull, Policy.Layerwise), plan(push, Policy.Layerwise))
-    val fine = iteration.seconds(layerwise._1.batches, layerwise._2.batches)
-    if (fine < best) (layerwise._1, layerwise._2, fine) else (pulled, pushed, best)
+    var before = Double.PositiveInfinity
+    while (search.best.seconds < before && !search.isOver) {
+      before = search.best.seconds
+      pulls.foreach(search.look(_, search.best.push))
+      pushes.foreach(search.look(search.best.pull, _))
+    }
+    (search.best.pull, search.best.push, search.best.seconds)
+  }
+
+  private final case class Pair(pull: Plan, push: Plan, seconds: Double)
+
+  /** Which pair of plans is the best one so far. */
+  private final class Search(iteration: Iteration) {
+    private val known = mutable.Set.empty[(Plan, Plan)]
+    private var batches = 0
+    private var found = Option.empty[Pair]
+
+    def best: Pair = found.get
+    def isOver: Boolean = batches >= MostBatches
+
+    def look(pull: Plan, push: Plan): Unit = if (!isOver) consider(pull, push)
+
+    def consider(pull: Plan, push: Plan): Unit = if (known.add((pull, push))) {
+      batches += pull.batches.size + push.batches.size
+      val seconds = iteration.seconds(pull.batches, push.batches)
+      if (found.forall(seconds < _.seconds)) found = Some(Pair(pull, push, seconds))
+    }
   }
 
   private def candidates(profile: Profile): Seq[Plan] = {
     val pipeline = new Pipeline(profile)
     val named = Seq(Policy.Whole, Policy.Layerwise, Policy.Greedy1, Policy.Greedy2, Policy.Optimal)
     val parts = Iterator.iterate(2)(count => count + (count + 1) / 2).takeWhile(_ < profile.layers).toSeq
-    (named.map(plan(pipeline, _)) ++ parts.map(count => pipeline.plan(equalParts(profile, count)))).distinct
+    val all = named.map(plan(pipeline, _)) ++ parts.map(count => pipeline.plan(equalParts(profile, count)))
+    all.distinct.sortBy(_.batches.size)
   }
 
   /** At most `count` batches that take about as long to transfer. */
@@ -113,4 +130,10 @@ private[ibatch] object Planner {
     }
     (ends += profile.layers).result()
   }
+
+  /**
+   * So many batches of both directions are looked at, and no pair of plans more: some 100 ms of a core. A bound of the work,
+   * not of the time, finds the same plans each time.
+   */
+  private val MostBatches = 12000
 }
