@@ -12,8 +12,10 @@ ranks of a fit end with the same bits (fit refuses otherwise), and after ten ste
 With its layers cut into batches in one way or another, on an emulated network of that shape (see batching/lab.py, which has
 the theory). Computing is emulated: by a device `--slowdown` times slower than that of the profiles, which does 1e12
 operations a second, for two cores send no faster; and of each layer a share, parameters and times alike, so that forward
-takes `--forward` seconds. Models `real:…` compute. `ibatch-pull` is what the paper has, batches of pulls alone. Verified: all
-ways end with the same bits.
+takes `--forward` seconds. Models `real:…` compute. `ibatch-pull` is what the paper has, batches of pulls alone. `ring`,
+`bml` and `ddp` (torch's, under TorchDistributor; computing is emulated) are all-reduces that overlap backward. Verified: all
+ways of `ps` end with the same bits, the other ones with the same weights, to 1e-5 of the largest, and DDP with what one
+process finds.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from batching.job import REAL, WAYS
+from batching.job import DDP, REAL, WAYS
 from batching.lab import bench as bench_batching
 from pyspark.sql import DataFrame, SparkSession
 
@@ -148,7 +150,9 @@ def main() -> int:
     lab.add_argument("--topology", help="star:N, hosts:MxS, fattree:k")
     networks = f"profiles of networks, or {', '.join(REAL)}; default: googlenet, inception_v3, vgg19"
     lab.add_argument("--model", help=networks)
-    lab.add_argument("--batching", default=",".join(WAYS))
+    lab.add_argument(
+        "--batching", default=",".join(WAYS), help=f"of {', '.join([*WAYS, DDP])}; default: all but the last"
+    )
     lab.add_argument(
         "--rate",
         default="auto:1",

@@ -13,12 +13,14 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
@@ -28,14 +30,24 @@ from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.networks import LeNet5
 from sparkdl_comm.report.timeline import Timeline
 
-#: What a way is called in the table -> spark.sparkdl.comm.ps.batching and .pushBatching. The paper batches pulls only.
-WAYS = {
-    "whole": ("whole", "whole"),
-    "layerwise": ("layerwise", "layerwise"),
-    "ibatch-pull": ("ibatch", "whole"),
-    "ibatch": ("ibatch", "ibatch"),
-    "optimal": ("optimal", "optimal"),
+
+def _ps(pull: str, push: str) -> dict[str, str]:
+    return {"strategy": "ps", "ps.batching": pull, "ps.pushBatching": push}
+
+
+#: What a way is called in the table -> what is set of spark.sparkdl.comm. The paper batches pulls only. All-reduces overlap
+#: backward, in buckets a few times as small as the networks' largest layers.
+WAYS: dict[str, dict[str, str]] = {
+    "whole": _ps("whole", "whole"),
+    "layerwise": _ps("layerwise", "layerwise"),
+    "ibatch-pull": _ps("ibatch", "whole"),
+    "ibatch": _ps("ibatch", "ibatch"),
+    "optimal": _ps("optimal", "optimal"),
+    "ring": {"strategy": "ring", "collective.bucket": "256KiB"},
+    "bml": {"strategy": "bml", "collective.bucket": "256KiB"},
 }
+#: One way more: torch's DistributedDataParallel over gloo, under TorchDistributor.
+DDP = "ddp"
 _WARM_UP_EPOCHS = 5
 _INPUTS = 784
 
@@ -60,11 +72,13 @@ REAL: dict[str, Callable[[], nn.Module]] = {"real:lenet5": LeNet5, "real:vgg": S
 
 @dataclass(frozen=True)
 class Job:
-    """`network`: of REAL, or the file that an emulated one's profile is in; `ways`: of WAYS; `rows`: of a rank in a step;
+    """`network`: of REAL, or the file that an emulated one's profile is in; `scale`: the share of the real one's parameters
+    that it has; `ways`: of WAYS, or DDP; `rows`: of a rank in a step;
     `steps`: of an epoch; `epochs`: timed ones; `warmup`: fits before all others, as JVMs compile what they run often. Results
     go to the file `output`."""
 
     network: str
+    scale: float
     ways: list[str]
     ranks: int
     rows: int
@@ -93,9 +107,8 @@ class Job:
 
 
 def train(spark: SparkSession, data: DataFrame, job: Job, way: str) -> TorchModel:
-    batching, push = WAYS[way]
-    spark.conf.set("spark.sparkdl.comm.ps.batching", batching)
-    spark.conf.set("spark.sparkdl.comm.ps.pushBatching", push)
+    for name, value in WAYS[way].items():
+        spark.conf.set(f"spark.sparkdl.comm.{name}", value)
     spark.conf.set("spark.sparkdl.comm.ps.profileIterations", job.profile_iterations())
     spark.conf.set("spark.sparkdl.comm.timeline", job.epochs * job.steps)
     return TorchEstimator(
@@ -105,21 +118,45 @@ def train(spark: SparkSession, data: DataFrame, job: Job, way: str) -> TorchMode
         batchSize=job.ranks * job.rows,
         maxIter=_WARM_UP_EPOCHS + job.epochs,
         num_workers=job.ranks,
-        strategy="ps",
     ).fit(data)
 
 
-def result(model: TorchModel, job: Job) -> dict[str, Any]:
-    summary = model.summary or {}
-    digest = hashlib.sha256()
-    for tensor in model.module.state_dict().values():
-        digest.update(tensor.numpy().data)
+def train_with_ddp(job: Job) -> dict[str, Any]:
+    """One rank, under TorchDistributor. What rank 0 returns arrives at the driver."""
+    import torch.distributed as dist
+    from peers.ddp import trained
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(minutes=5))
+    profile = Profile.read(Path(job.network))
+    samples, verified = trained(
+        EmulatedNetwork(profile, outputs=1),
+        profile,
+        job.rows,
+        steps=job.steps,
+        warmup=_WARM_UP_EPOCHS,
+        repeats=job.epochs,
+        bucket_mb=25 * job.scale,
+    )
+    dist.destroy_process_group()
+    return {"samples": samples, "verified": verified, "bytes": 4 * profile.parameters * 2}
+
+
+def weights(model: TorchModel) -> torch.Tensor:
+    """All of them, flat."""
+    return torch.cat([tensor.flatten() for tensor in model.module.state_dict().values()])
+
+
+def result(model: TorchModel, job: Job, others: torch.Tensor) -> dict[str, Any]:
+    """`others`: weights that it should have, but for the order of additions."""
+    summary, found = model.summary or {}, weights(model)
     return {
         "samples": [row["seconds"] / job.steps for row in model.history[_WARM_UP_EPOCHS:]],
         "phases": phases(model.timeline()),
         "bytes": sum(summary["bytes"].values()) / summary["iterations"],
-        "batching": summary["batching"],
-        "weights": digest.hexdigest(),
+        "batching": summary.get("batching", {}),
+        "weights": hashlib.sha256(found.numpy().data).hexdigest(),
+        "verified": bool((found - others).abs().max() <= 1e-5 * others.abs().max()),
     }
 
 
@@ -147,8 +184,15 @@ def results(spark: SparkSession, job: Job) -> Iterator[dict[str, Any]]:
     data = spark.createDataFrame(table, "features array<float>, label long").repartition(job.ranks).cache()
     for _ in range(job.warmup):
         train(spark, data, job, "layerwise")
+    others: torch.Tensor | None = None
     for way in job.ways:
-        yield {"way": way, **result(train(spark, data, job, way), job)}
+        if way == DDP:
+            distributor = TorchDistributor(num_processes=job.ranks, local_mode=False, use_gpu=False)
+            yield {"way": way, **distributor.run(train_with_ddp, job)}
+        else:
+            model = train(spark, data, job, way)
+            others = weights(model) if others is None else others
+            yield {"way": way, **result(model, job, others)}
 
 
 def main() -> None:

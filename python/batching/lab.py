@@ -14,7 +14,6 @@ computed between the last pull and the first push.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import tempfile
@@ -24,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batching.job import REAL, WAYS, Job
+from batching.job import DDP, REAL, WAYS, Job
 from bench_jar import bench_jar
+from peers.arena import PROGRAMS, python_path
 
 import sparkdl_comm
 from sparkdl_comm.errors import ConfError, LabError
@@ -83,8 +83,8 @@ def bench(options: Namespace, report: Report) -> None:
     """
     topology = Topology.parse(options.topology)
     ways = options.batching.split(",")
-    if unknown := set(ways) - WAYS.keys():
-        raise ConfError(f"--batching {', '.join(sorted(unknown))}: must be some of {', '.join(WAYS)}")
+    if unknown := set(ways) - {*WAYS, DDP}:
+        raise ConfError(f"--batching {', '.join(sorted(unknown))}: must be some of {', '.join([*WAYS, DDP])}")
     cases = [
         case
         for name in options.model.split(",")
@@ -92,7 +92,9 @@ def bench(options: Namespace, report: Report) -> None:
         for delay in options.delay.split(",")
         for case in [_case(name, rate, _number("--delay", delay) / 1e3, topology.world, options)]
     ]
-    environment = {"PYTHONPATH": os.pathsep.join([str(_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    if DDP in ways and any(case.profile is None for case in cases):
+        raise ConfError(f"--batching {DDP}: only networks whose computing is emulated")
+    environment = {"PYTHONPATH": python_path(_FOLDER, PROGRAMS)}
     with (
         tempfile.TemporaryDirectory(prefix="sparkdl-batching-") as folder,
         Lab(topology.with_rates(round(cases[0].rate))) as lab,
@@ -108,8 +110,9 @@ def bench(options: Namespace, report: Report) -> None:
                 network = str(Path(folder, "profile.json"))
                 Path(network).write_text(case.profile.to_json())
             epochs, warmup = options.repeats, options.warmup
-            job = Job(network, ways, case.world, options.rows, options.steps, epochs, warmup, f"{folder}/out")
-            _submit(spark, job, case, options.timeout)
+            scale = case.about.get("scale", 1.0)
+            job = Job(network, scale, ways, case.world, options.rows, options.steps, epochs, warmup, f"{folder}/out")
+            _submit(spark, job, case, options.timeout, lab.layout.node(0).interface(0))
             found = [json.loads(line) for line in Path(job.output).read_text().splitlines()]
             for row in _rows(case, found, topology, options):
                 report.add(row)
@@ -139,8 +142,9 @@ def _number(option: str, text: str) -> float:
         raise ConfError(f"{option} {text}: must be numbers") from None
 
 
-def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float) -> None:
-    conf = sparkdl_comm.spark_conf(strategy="ps", progress=False, slot_timeout="2min")
+def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float, nic: str) -> None:
+    conf = sparkdl_comm.spark_conf(progress=False, slot_timeout="2min")
+    conf |= {"spark.executorEnv.GLOO_SOCKET_IFNAME": nic}
     conf |= {"spark.ui.enabled": "false", "spark.log.level": "WARN", "spark.ui.showConsoleProgress": "false"}
     if case.delay:
         conf["spark.jars"] += f",{bench_jar()}"
@@ -155,9 +159,9 @@ def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float) -> None:
 def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: Namespace) -> Iterator[Row]:
     seconds = {result["way"]: statistics.median(result["samples"]) for result in found}
     predicted = _predicted(found)
-    same = len({result["weights"] for result in found}) == 1
+    same = len({result["weights"] for result in found if result.get("batching")}) <= 1
     for result in found:
-        way, plans = result["way"], result["batching"]
+        way, plans = result["way"], result.get("batching", {})
         extra: dict[str, Any] = {
             "delay": case.delay,
             **case.about,
@@ -165,7 +169,7 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: 
             "predicted_seconds": predicted.get(way),
             "measured_over_predicted": seconds[way] / predicted[way] if way in predicted else None,
             "tried": next((plan["tried"] for plan in plans.values() if "tried" in plan), {}),
-            "phases": result["phases"],
+            "phases": result.get("phases", {}),
             "plans": {name: plan["batches"] for name, plan in plans.items() if "profile" in plan},
             "startup_seconds": {name: plan["profile"]["startup"] for name, plan in plans.items() if "profile" in plan},
             "transfer_seconds": {
@@ -174,7 +178,7 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: 
         }
         extra |= {
             f"throughput_over_{other}": seconds[other] / seconds[way]
-            for other in ("whole", "layerwise")
+            for other in ("whole", "layerwise", "ring", "bml", DDP)
             if other in seconds
         }
         yield Row(
@@ -187,7 +191,7 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: 
             bytes=round(result["bytes"]),
             samples=result["samples"],
             theory_seconds=case.about.get("bound_seconds"),
-            verified=same,
+            verified=result["verified"] and (same or not plans),
             compute="emulated" if case.profile is not None else "real",
             versions=versions("torch", "pyspark", "sparkdl_comm"),
             extra=extra,
@@ -197,7 +201,7 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: 
 def _predicted(found: list[dict[str, Any]]) -> dict[str, float]:
     """Seconds of an iteration by way, of the batches in use. Those that were cut without a profile are judged by the one that
     another way measured; nobody is, if there is none."""
-    plans = {result["way"]: result["batching"] for result in found}
+    plans = {result["way"]: result["batching"] for result in found if result.get("batching")}
     measured = next((each for each in plans.values() if all("profile" in plan for plan in each.values())), None)
     if measured is None:
         return {}

@@ -12,18 +12,19 @@ from workload import LEARNING_RATE, Model, loss, right, rows
 
 
 def trained(
-    module: nn.Module, model: Model, rows_of_rank: int, *, steps: int, warmup: int, repeats: int
+    module: nn.Module, model: Model, rows_of_rank: int, *, steps: int, warmup: int, repeats: int, bucket_mb: float = 25
 ) -> tuple[list[float], bool]:
     """Trains in a process group that is initialised, with DDP's own settings: buckets are reduced while backward goes on.
 
     :param model: what `module` is made of.
+    :param bucket_mb: MiB; DDP's own default.
     :return: seconds per iteration in each of `repeats` runs of `steps`, the slowest rank's; and whether all ranks' weights
         are at last those that one process finds.
     """
     rank, count = dist.get_rank(), rows_of_rank * dist.get_world_size()
     mine = slice(rank * rows_of_rank, (rank + 1) * rows_of_rank)
     inputs, targets = (torch.from_numpy(part[mine]) for part in rows(count))
-    parallel = DistributedDataParallel(module)
+    parallel = DistributedDataParallel(module, bucket_cap_mb=bucket_mb)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=LEARNING_RATE)
     samples = torch.zeros(warmup + repeats)
     for run in range(len(samples)):

@@ -134,11 +134,11 @@ def jobs(data: Data) -> Iterator[Line]:
 def ibatch(data: Data) -> Iterator[Line]:
     for name in ("ibatch-networks", "ibatch-delays", "ibatch-real"):
         for ours in data.rows(name, algorithm="ibatch"):
-            for index, other_way in ((1, "whole"), (2, "layerwise")):
+            for index, other_way in enumerate(("whole", "layerwise", "ring", "bml", "ddp"), 1):
                 other = data.row(name, algorithm=other_way, case=ours.case, delay=ours.extra["delay"])
                 if other:
                     paper = IBATCH_PAPER.get(ours.case) if name == "ibatch-networks" else None
-                    told = f"{paper[0] / paper[index]:.2f} x the throughput" if paper else "-"
+                    told = f"{paper[0] / paper[index]:.2f} x the throughput" if paper and index < len(paper) else "-"
                     about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: beside `{other_way}`"
                     gained = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}; {seconds(other)}"
                     yield about, told, gained, beside(ours, other)
