@@ -316,6 +316,15 @@ KEYS: tuple[Key, ...] = (
         _one_of("fp32", "bf16", "fp16"),
     ),
     Key(
+        "ps.sharedMemory",
+        "ps_shared_memory",
+        "true|false",
+        "true",
+        "Executors of one host read each other's parameters and gradients from memory, not by TCP, strategy ps. Where\n"
+        "they cannot, as in containers of their own, they use TCP all the same.",
+        _flag,
+    ),
+    Key(
         "ps.batching",
         "ps_batching",
         "policy",
@@ -407,6 +416,7 @@ class CommConf:
     loop: str
     resync: int
     ps_wire: str
+    ps_shared_memory: bool
     ps_batching: str
     ps_push_batching: str
     ps_profile_iterations: int

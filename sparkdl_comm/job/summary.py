@@ -17,7 +17,7 @@ class RankReport:
 
     ``iterations``: steps done, ``resumed_at`` of them before the checkpoint from which this run went on. ``seconds``: time in
     the others. ``phases``: seconds in total by phase (pull,
-    forward, backward, push, aggregate, update). ``bytes``: over the network, ``pull`` and ``push``.
+    forward, backward, push, aggregate, update). ``bytes``: from other executors, ``pull`` and ``push``.
     ``history``: a row per epoch; its ``loss`` is this rank's part of the epoch's mean loss, the sum of these over the
     ranks, and all else is the same on all ranks but for the time.
     ``rows``: of this rank, that were trained on. ``weights_sha256``: of the trained tensors. ``output_shape``: shape of the

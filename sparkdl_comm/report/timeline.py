@@ -39,7 +39,7 @@ _ROW_OF = {name: row for row, names in _ROWS.items() for name in names}
 class Timeline:
     """``spans``: of all ranks and iterations, in the order in which they began: ``rank``, ``iteration`` (from 1), ``name``,
     ``begin`` and ``end`` (seconds since the first began); where it has them ``batch`` (from 0), ``layers`` (first and last,
-    from 1), and of what came over the network ``bytes``, ``from`` (ranks) and ``startup`` (seconds from the request to the
+    from 1), and of what came from other executors ``bytes``, ``from`` (ranks) and ``startup`` (seconds from the request to the
     first byte). ``uncertainty``: seconds by which clocks of different machines may be misaligned.
     """
 

@@ -26,7 +26,7 @@ _WAITS = {"pull": "wait for pull", "push": "wait for push"}
 
 
 class Stopwatch:
-    """Seconds spent in each phase, and bytes that came to this rank over the network. Tells the ``trace``, if there is one."""
+    """Seconds spent in each phase, and bytes that came to this rank from others. Tells the ``trace``, if there is one."""
 
     def __init__(self, trace: Trace | None = None) -> None:
         self._trace = trace

@@ -90,7 +90,7 @@ class BatchTrace:
             self._trace.add(name, begin, self._trace.clock(), batch=batch, layers=cut.pairs[batch])
 
     def came(self, name: str, cut: LayerBuckets, first: int, batches: Sequence[Sequence[Sequence[float]]]) -> None:
-        """Batches from number ``first`` on came over the network, in blocks as the executor reports them."""
+        """Batches from number ``first`` on came from other executors, in blocks as the executor reports them."""
         if self._trace is None:
             return
         for batch, blocks in enumerate(batches, first):

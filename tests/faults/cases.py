@@ -16,7 +16,10 @@ _BLOCK = {"spark.sparkdl.comm.collective.block": "16KiB"}
 #: By name: strategy, and the conf that makes it this variant.
 VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "ps": ("ps", {}),
-    "ps layerwise": ("ps", {"spark.sparkdl.comm.ps.batching": "layerwise"}),
+    "ps layerwise": (
+        "ps",
+        {"spark.sparkdl.comm.ps.batching": "layerwise", "spark.sparkdl.comm.ps.sharedMemory": "false"},
+    ),
     "ps ibatch": (
         "ps",
         {"spark.sparkdl.comm.ps.batching": "ibatch", "spark.sparkdl.comm.ps.profileIterations": "3"},

@@ -62,6 +62,7 @@ def main(master: str, ranks: str) -> None:
     watch = MemoryWatch()
     watch.start()
     conf = {"spark.master": master, "spark.ui.enabled": "false", **sparkdl_comm.spark_conf(progress=False)}
+    conf["spark.sparkdl.comm.ps.sharedMemory"] = "false"  # so that blocks of gigabytes cross the network
     spark = SparkSession.builder.config(map=conf).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     random = torch.Generator().manual_seed(1)

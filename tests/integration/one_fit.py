@@ -1,4 +1,4 @@
-"""A program of its own: `python one_fit.py MASTER STRATEGY RANKS`. Prints one line of JSON about a fit."""
+"""A program of its own: `python one_fit.py MASTER STRATEGY RANKS [KEY=VALUE ...]`. Prints one line of JSON about a fit."""
 
 import functools
 import json
@@ -66,8 +66,9 @@ def fit(spark: SparkSession, strategy: str, ranks: int) -> dict[str, Any]:
     return {"spark": spark.version, "summary": model.summary, "off": max(off.values()), "scored": scored}
 
 
-def main(master: str, strategy: str, ranks: str) -> None:
+def main(master: str, strategy: str, ranks: str, *settings: str) -> None:
     conf = {"spark.master": master, "spark.ui.enabled": "false", **sparkdl_comm.spark_conf(progress=False)}
+    conf |= dict(setting.split("=", 1) for setting in settings)
     spark = SparkSession.builder.config(map=conf).getOrCreate()
     print("REPORT " + json.dumps({**fit(spark, strategy, int(ranks)), "metrics": metrics(spark)}))
     spark.stop()

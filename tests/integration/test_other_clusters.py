@@ -57,6 +57,26 @@ def test_a_fit_after_the_advice_of_one_without_the_plugin_in_the_same_process(tm
     assert report["scored"] > 10
 
 
+SECRET = "spark.authenticate=true spark.authenticate.secret=words"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SECRET,
+        f"{SECRET} spark.network.crypto.enabled=true",
+        f"{SECRET} spark.io.encryption.enabled=true spark.network.crypto.enabled=true",
+        "spark.memory.offHeap.enabled=true spark.memory.offHeap.size=128m",
+    ],
+)
+def test_blocks_on_the_network_have_what_spark_is_set_to(tmp_path, settings):
+    settings = [*settings.split(), "spark.sparkdl.comm.ps.sharedMemory=false"]
+    [report] = run(tmp_path, "one_fit.py", ["local-cluster[2,1,1024]", "ps", "2", *settings], spark_home.SPARK, [])
+    assert report["summary"]["bytes"]["pull"] > 0
+    assert report["off"] < 1e-5
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_all_strategies_on_nine_executors(tmp_path):

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import TorchEstimator, TorchModel
 from sparkdl_comm.errors import ConfError, ModelError
-from tests.integration.nets import Large, Line, Odd, Small, different_everywhere
+from tests.integration.nets import Large, Line, Odd, SeesMemory, Small, different_everywhere
 from tests.nets import Counting, Fresh
 
 ROWS = 90
@@ -101,13 +101,26 @@ def test_bytes_over_the_network_are_those_that_must_travel(spark):
     assert all(summary["phases"][name] > 0 for name in ("pull", "forward", "backward", "push", "aggregate", "update"))
 
 
-@pytest.mark.parametrize(("wire", "tolerance"), [("bf16", 3e-2), ("fp16", 4e-3)])
-def test_sixteen_bits_on_the_wire(spark, wire, tolerance):
+@pytest.mark.parametrize("shared", ["true", "false"])
+def test_executors_of_one_host_map_each_others_memory_unless_told_not_to(spark, shared):
+    spark.conf.set("spark.sparkdl.comm.ps.sharedMemory", shared)
+    try:
+        model = fit(frame(spark), model=SeesMemory, epochs=2)
+    finally:
+        spark.conf.unset("spark.sparkdl.comm.ps.sharedMemory")
+    assert model.summary["world"] == 3
+    assert model.module.mapped.item() == (3 if shared == "true" else 1)
+
+
+@pytest.mark.parametrize(("wire", "shared", "tolerance"), [("bf16", "true", 3e-2), ("fp16", "false", 4e-3)])
+def test_sixteen_bits_on_the_wire(spark, wire, shared, tolerance):
     spark.conf.set("spark.sparkdl.comm.ps.wire", wire)
+    spark.conf.set("spark.sparkdl.comm.ps.sharedMemory", shared)
     try:
         model = fit(frame(spark), model=Large, epochs=10)
     finally:
         spark.conf.unset("spark.sparkdl.comm.ps.wire")
+        spark.conf.unset("spark.sparkdl.comm.ps.sharedMemory")
     reference = in_one_process(Large, "sgd", 10)
     off = distance(model.module.state_dict(), reference)
     assert 1e-6 < off < tolerance

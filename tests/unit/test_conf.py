@@ -31,6 +31,7 @@ def test_defaults() -> None:
         loop="all-reduce",
         resync=0,
         ps_wire="fp32",
+        ps_shared_memory=True,
         ps_batching="whole",
         ps_push_batching="",
         ps_profile_iterations=10,

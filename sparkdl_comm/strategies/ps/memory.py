@@ -28,11 +28,8 @@ class ParameterMemory:
 
     @property
     def path(self) -> str:
-        """Where the JVM opens it, until :meth:`detach`."""
+        """Where JVMs of this host open it, until :meth:`close`."""
         return self._segment.path
-
-    def detach(self) -> None:
-        self._segment.detach()
 
     def bind(self) -> None:
         """Moves the model's parameters and gradients here, or, of a model on a GPU, into flat memory over there."""
@@ -66,4 +63,5 @@ class ParameterMemory:
         return batches if found == version else 0
 
     def close(self) -> None:
+        self._segment.detach()
         self._segment.unpin()

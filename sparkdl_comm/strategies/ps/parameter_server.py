@@ -69,6 +69,7 @@ class ParameterServer(Strategy):
             [layer.count for layer in model.layers],
             wire=self.conf.ps_wire,
             ahead=self._ahead,
+            shared=self.conf.ps_shared_memory,
             timeout=self.conf.timeout,
         )
         self._memory = memory = ParameterMemory(layout, model)
@@ -76,10 +77,7 @@ class ParameterServer(Strategy):
             self.conf, model, gang, self._jvm.plan, ahead=self._ahead, inline_threshold=layout["fetch_above"]
         )
         self._pushes = self._next_pushes = self._buckets.pushes
-        try:
-            self._jvm.attach(memory.path, self._buckets.pulls, self._pushes)
-        finally:
-            memory.detach()
+        self._jvm.attach(memory.path, self._buckets.pulls, self._pushes)
         memory.bind()
         self._shard = memory.shard(make_optimizer)
         self.optimizer = self._shard.optimizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import struct
@@ -24,9 +25,11 @@ class SharedSegment:
     def __init__(self, size: int) -> None:
         if not hasattr(os, "memfd_create"):
             raise PluginError("strategy ps needs memfd_create, which only Linux has: use another strategy here")
-        self._fd: int | None = os.memfd_create("sparkdl", os.MFD_CLOEXEC)
+        self._fd: int | None = os.memfd_create("sparkdl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self._fd, size)
+            # A process that reads where a file was cut dies of it: nothing that this one does may cut it.
+            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self._memory = mmap.mmap(self._fd, size)
             self._pinned = False
         except OSError:
@@ -35,11 +38,11 @@ class SharedSegment:
 
     @property
     def path(self) -> str:
-        """Where another process of this user opens the memory; valid until :meth:`detach`."""
+        """Where other processes of this user open the memory; valid until :meth:`detach`."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def detach(self) -> None:
-        """Close the file; the mappings stay."""
+        """Closes the file, once; the mappings stay."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

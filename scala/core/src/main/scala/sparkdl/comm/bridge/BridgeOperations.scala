@@ -6,7 +6,7 @@ import org.apache.hadoop.fs.FileStatus
 
 import sparkdl.comm.{Build, CommException}
 import sparkdl.comm.ibatch.PlanRequest
-import sparkdl.comm.ps.{Encodings, MappedSegment, PsNode, PsSession, SegmentMap, Transfer}
+import sparkdl.comm.ps.{Encodings, PsNode, PsSession, SegmentMap, Transfer}
 import sparkdl.comm.transport.ChunkPeer
 
 /** Does what one Python worker asks for. [[perform]] and [[leave]] are called one at a time. */
@@ -35,7 +35,7 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
     request match {
       case request: Hello => hello(request, reply)
       case request: Open => open(request, reply)
-      case Attach(path, pull, push) => current.attach(MappedSegment.map(path, _), pull, push)
+      case Attach(path, pull, push) => current.attach(path, pull, push)
       case Plan(profiles) => PlanRequest.answer(profiles, reply)
       case Cut(pull, push) => current.cut(pull, push)
       case Publish(version, batch) => current.publish(version, batch)
@@ -81,7 +81,15 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
         )
     }
     val encodings = Encodings(request.wire)
-    describe(current.open(request.peers, request.layers, encodings, request.ahead, request.timeoutSeconds), reply)
+    val map = current.open(
+      request.peers,
+      request.layers,
+      encodings,
+      request.ahead,
+      request.shared,
+      request.timeoutSeconds
+    )
+    describe(map, reply)
   }
 
   private def describe(map: SegmentMap, reply: ObjectNode): Unit = {

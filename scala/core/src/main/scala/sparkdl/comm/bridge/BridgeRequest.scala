@@ -31,6 +31,7 @@ private[bridge] object BridgeRequest {
       layers: IndexedSeq[Long],
       wire: BlockEncoding,
       ahead: Boolean,
+      shared: Boolean,
       timeoutSeconds: Double
   ) extends BridgeRequest
   final case class Attach(path: String, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]) extends BridgeRequest
@@ -113,6 +114,7 @@ private[bridge] object BridgeRequest {
       fields.numbers("layers", least = 1, MostElements),
       BlockEncoding(fields.text("wire")),
       fields.flag("ahead"),
+      fields.flag("shared"),
       fields.seconds("timeout", MostSeconds)
     )
   }

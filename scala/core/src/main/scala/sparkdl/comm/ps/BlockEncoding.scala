@@ -40,6 +40,10 @@ private[comm] trait BlockEncoding {
    */
   def encode(memory: Segment, from: ElementRange => Long, shape: BlockShape, staging: Long): IndexedSeq[ByteRange]
 
+  /** Where a block of `bytes` bytes lies that [[encode]] made of the same, as it said. */
+  def placeOf(from: ElementRange => Long, shape: BlockShape, staging: Long, bytes: Long): IndexedSeq[ByteRange] =
+    IndexedSeq(ByteRange(staging, bytes))
+
   /** Writes the elements of `block` to `to`. */
   def decode(memory: Segment, block: ByteRange, shape: BlockShape, to: ElementRange => Long): Unit
 

@@ -89,8 +89,16 @@ private[comm] object Fp32 extends DenseEncoding("fp32", 4) {
       memory.copy(from(range), at, range.count * 4)
       at += range.count * 4
     }
-    ByteRange(staging, shape.packedCount * 4) +: shape.direct.map(range => ByteRange(from(range), range.count * 4))
+    placeOf(from, shape, staging, maxBytes(shape))
   }
+
+  override def placeOf(
+      from: ElementRange => Long,
+      shape: BlockShape,
+      staging: Long,
+      bytes: Long
+  ): IndexedSeq[ByteRange] =
+    ByteRange(staging, shape.packedCount * 4) +: shape.direct.map(range => ByteRange(from(range), range.count * 4))
 
   override protected def load(memory: Segment, offset: Long, scratch: DenseEncoding.Scratch, count: Int): Unit =
     memory.getFloats(offset, scratch.term, count)

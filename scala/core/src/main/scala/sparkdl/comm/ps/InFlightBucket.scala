@@ -4,31 +4,31 @@ import java.util.concurrent.{CompletableFuture, CompletionStage}
 import java.util.function.{Function => JFunction}
 
 import sparkdl.comm.{Clock, CommException}
-import sparkdl.comm.flow.ScheduledFetch
 
 /**
- * One block on its way from rank `from`: it comes inside of its notice, or is fetched when the notice is here.
+ * One block on its way from rank `from`: it comes inside of its notice, or begins to when the notice is here.
  *
- * @param way how it is fetched
+ * @param isElsewhere whether another executor has it
+ * @param start begins with a block of so many bytes
  * @param broken told why it failed, before those learn of it who wait for `done`
  */
 private[ps] final class BlockFetch(
     val from: Int,
+    isElsewhere: Boolean,
     sink: SegmentSink,
-    way: BlockFetch.Way,
     clock: Clock,
     ready: CompletableFuture[Notice],
+    start: Long => BlockFetch.Underway,
     broken: Throwable => Unit
 ) {
-  private val overNetwork = way.isInstanceOf[BlockFetch.Remote]
   @volatile private var requested: () => Long = () => sink.firstByteNanos
   @volatile private var lastByte = 0L
 
-  /** Bytes that cross the network for it, at most. */
-  val maxBytes: Long = if (overNetwork) sink.maxBytes else 0
+  /** Bytes that come from another executor for it, at most. */
+  val maxBytes: Long = if (isElsewhere) sink.maxBytes else 0
 
-  /** Bytes that crossed the network for it. */
-  def bytes: Long = if (overNetwork) received else 0
+  /** Bytes that came from another executor for it. */
+  def bytes: Long = if (isElsewhere) received else 0
 
   /** Bytes of the block, once it is here. */
   def received: Long = sink.received
@@ -43,17 +43,11 @@ private[ps] final class BlockFetch(
     if (notice.isInline) {
       sink.all.write(notice.contents)
       BlockFetch.Here
-    } else
-      way match {
-        case BlockFetch.Local(read) =>
-          val now = clock.nanoTime
-          requested = () => now
-          read(sink)
-        case BlockFetch.Remote(start) =>
-          val started = start(notice.blockBytes, sink)
-          requested = () => started.askedNanos
-          started.done
-      }
+    } else {
+      val underway = start(notice.blockBytes)
+      requested = underway.requested
+      underway.done
+    }
   }
 
   val done: CompletableFuture[Void] = ready
@@ -67,13 +61,9 @@ private[ps] final class BlockFetch(
 }
 
 private[ps] object BlockFetch {
-  sealed trait Way
 
-  /** From the same executor. */
-  final case class Local(read: SegmentSink => CompletableFuture[Void]) extends Way
-
-  /** From another one: begins with a block of so many bytes. */
-  final case class Remote(start: (Long, SegmentSink) => ScheduledFetch) extends Way
+  /** @param requested when it was asked for, once it was */
+  final case class Underway(requested: () => Long, done: CompletableFuture[Void])
 
   private val Here: CompletableFuture[Void] = CompletableFuture.completedFuture(null)
 }

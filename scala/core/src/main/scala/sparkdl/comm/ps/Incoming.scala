@@ -1,5 +1,6 @@
 package sparkdl.comm.ps
 
+import java.nio.ByteBuffer
 import java.util.concurrent.{
   CompletableFuture,
   CompletionException,
@@ -23,12 +24,17 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   private val phases = new PhaseNumbers(() => node.nextPhase())
   private val fetching = ConcurrentHashMap.newKeySet[ScheduledFetch]
 
-  /** By rank of this executor: what reads its blocks. One thread is enough for each. */
+  val neighbours = new Neighbours(job, node.pool)
+
+  /** By rank on this host: what reads its blocks. One thread is enough for each. */
   private val readers = new ConcurrentHashMap[Int, Executor]
 
   /** Completes when rank `from` has published a block. */
   def notice(kind: Notice.Kind, from: Int, bucket: Int, version: Long): CompletableFuture[Notice] =
     notices.computeIfAbsent((kind, from, bucket, version), _ => new CompletableFuture[Notice])
+
+  def noticed(notice: Notice): Unit =
+    this.notice(notice.kind, notice.from, notice.bucket, notice.version).complete(notice)
 
   def forget(kind: Notice.Kind, from: Int, bucket: Int, version: Long): Unit =
     notices.remove((kind, from, bucket, version))
@@ -59,7 +65,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   def parameters(from: Int, bucket: Int, version: Long, slice: ShardSlice, sink: SegmentSink): BlockFetch = {
     def urgency = Urgency(phases(2 * version), slice.firstLayer) // forward needs the first layers first
     val ready = notice(Notice.Parameters, from, bucket, version)
-    fetch(from, sink, BlockNames.parameters(from, bucket, version), urgency, ready)
+    fetch(from, sink, BlockNames.parameters(from, bucket, version), urgency, ready)(_.parameters(slice, version, _))
   }
 
   /** Likewise, rank `from`'s gradients of a slice of this rank's shard. */
@@ -67,27 +73,40 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
     // Backward makes the last layers first, and so the optimizer takes them.
     def urgency = Urgency(phases(2 * version + 1), -slice.firstLayer)
     val ready = notice(Notice.Gradients, from, bucket, version)
-    fetch(from, sink, BlockNames.gradients(from, rank, bucket, version), urgency, ready)
+    fetch(from, sink, BlockNames.gradients(from, rank, bucket, version), urgency, ready)(_.gradients(slice, _))
   }
 
+  /** Hands over a block, piece by piece. */
+  private type Reading = (ByteBuffer => Unit) => Unit
+
+  /** @param inMemory reads a block of so many bytes from the memory of its rank */
   private def fetch(
       from: Int,
       sink: SegmentSink,
       name: String,
       urgency: => Urgency,
       ready: CompletableFuture[Notice]
-  ): BlockFetch = {
+  )(inMemory: (Neighbour, Long) => Reading): BlockFetch = {
     val Peer(address, executor) = peers(from)
-    val turn = Math.floorMod(from - rank, peers.size)
+    val isElsewhere = executor != node.blocks.executorId
     def broken(cause: Throwable): Unit = fail(describe(cause, s"fetch block $name from rank $from", from))
-    def read(sink: SegmentSink): CompletableFuture[Void] = {
+    def read(reading: Reading): BlockFetch.Underway = {
       val reader = readers.computeIfAbsent(from, _ => new SerialExecutor(node.pool))
-      CompletableFuture.runAsync(() => node.blocks.read(job, name)(sink.all.write), reader)
+      val done: Runnable = () => {
+        checkNotFailed()
+        reading(sink.all.write)
+      }
+      BlockFetch.Underway(() => sink.firstByteNanos, CompletableFuture.runAsync(done, reader))
     }
-    def start(bytes: Long, sink: SegmentSink): ScheduledFetch =
-      started(node.fetches.fetch(RemoteBlock(address, job, name, bytes), urgency, turn, patience, sink))
-    val way = if (executor == node.blocks.executorId) BlockFetch.Local(read) else BlockFetch.Remote(start)
-    new BlockFetch(from, sink, way, node.clock, ready, broken)
+    def fetchRemote(bytes: Long): BlockFetch.Underway = {
+      val turn = Math.floorMod(from - rank, peers.size)
+      val fetch = node.fetches.fetch(RemoteBlock(address, job, name, bytes), urgency, turn, patience, sink)
+      BlockFetch.Underway(() => fetch.askedNanos, started(fetch).done)
+    }
+    def start(bytes: Long): BlockFetch.Underway =
+      if (!isElsewhere) read(node.blocks.read(job, name))
+      else neighbours(from).fold(fetchRemote(bytes))(neighbour => read(inMemory(neighbour, bytes)))
+    new BlockFetch(from, isElsewhere, sink, node.clock, ready, start, broken)
   }
 
   private def started(fetch: ScheduledFetch): ScheduledFetch = {

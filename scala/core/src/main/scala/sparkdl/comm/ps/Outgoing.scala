@@ -13,6 +13,11 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode) {
   def open(peers: IndexedSeq[Peer]): Unit =
     addresses = peers.indices.filter(_ != rank).map(other => other -> peers(other).address).toMap
 
+  /** Tells the others where this rank's memory is. */
+  def offer(path: String): Unit = SegmentOffer.thisHost.foreach { host =>
+    addresses.foreach { case (other, address) => node.send(address, SegmentOffer(job, other, rank, host, path).encode) }
+  }
+
   /** Parameters of the shard that this rank serves. Small ones are published too: Spark's BlockManager holds the model. */
   def parameters(bucket: Int, version: Long, block: Array[ByteBuffer]): Unit = {
     published.put(BlockNames.parameters(rank, bucket, version), Notice.Parameters, version, block)
@@ -41,7 +46,7 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode) {
       version: Long,
       blockBytes: Long,
       contents: ByteBuffer
-  ): Unit = node.send(addresses(other), Notice(job, other, rank, kind, bucket, version, blockBytes, contents))
+  ): Unit = node.send(addresses(other), Notice(job, other, rank, kind, bucket, version, blockBytes, contents).encode)
 
   private def fitsInline(block: Array[ByteBuffer]): Boolean = bytes(block) <= node.blocks.inlineThreshold
 

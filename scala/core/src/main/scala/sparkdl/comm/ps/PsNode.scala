@@ -59,7 +59,7 @@ private[comm] final class PsNode(
   /** Numbers what the ranks here pull and push next. */
   def nextPhase(): Long = phases.incrementAndGet()
 
-  def send(to: ChunkPeer, notice: Notice): Unit = opened().network.send(to, notice.encode)
+  def send(to: ChunkPeer, message: Array[Byte]): Unit = opened().network.send(to, message)
 
   private def opened(): Links = synchronized {
     if (open.isEmpty)
@@ -120,12 +120,15 @@ private[comm] final class PsNode(
   }
 
   /** No session: a rank of a gang that is gone here. Its peers learn that from the gang. */
-  override def received(message: ByteBuffer): Unit = Notice.decode(message) match {
-    case Some(notice) =>
-      val session = sessions.get((notice.job, notice.to))
-      if (session != null) session.noticed(notice)
-    case None => log.warn("A message of {} bytes is no notice", message.remaining)
+  override def received(message: ByteBuffer): Unit = {
+    val notice = Notice.decode(message)
+    val offer = if (notice.isEmpty) SegmentOffer.decode(message) else None
+    notice.foreach(notice => session(notice.job, notice.to).foreach(_.incoming.noticed(notice)))
+    offer.foreach(offer => session(offer.job, offer.to).foreach(_.incoming.neighbours.offered(offer)))
+    if (notice.isEmpty && offer.isEmpty) log.warn("A message of {} bytes is none of this version", message.remaining)
   }
+
+  private def session(job: Long, rank: Int): Option[PsSession] = Option(sessions.get((job, rank)))
 
   override def lost(peer: ChunkPeer): Unit = sessions.values.asScala.foreach(_.peerLost(peer))
 

@@ -30,11 +30,12 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   import PsSession._
 
   private val clock = node.clock
-  private val incoming = new Incoming(job, rank, node)
+  private[ps] val incoming = new Incoming(job, rank, node)
   private val outgoing = new Outgoing(job, rank, node)
 
   @volatile private var peers: IndexedSeq[Peer] = IndexedSeq.empty
   private var timeoutSeconds = 0.0
+  private var shared = false
   private var map: SegmentMap = _
   private var segment: Segment = _
   private var blocks: SegmentBlocks = _
@@ -54,12 +55,14 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
    * Agrees on who takes part and on what lies where. The worker makes a segment of `map.bytes` next and calls [[attach]].
    *
    * @param ahead as in [[SegmentMap]]
+   * @param shared ranks on one host read each other's memory
    */
   def open(
       peers: IndexedSeq[Peer],
       layers: IndexedSeq[Long],
       encodings: Encodings,
       ahead: Boolean,
+      shared: Boolean,
       timeoutSeconds: Double
   ): SegmentMap = {
     if (map != null) throw new CommException(Protocol, "open was called twice")
@@ -69,18 +72,23 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     this.timeoutSeconds = timeoutSeconds
     incoming.open(peers, longerThan(timeoutSeconds))
     outgoing.open(peers)
-    map = new SegmentMap(new ShardLayout(layers, peers.size), rank, encodings, ahead)
+    val layout = new ShardLayout(layers, peers.size)
+    if (shared) incoming.neighbours.allow(new SegmentMap(layout, _, encodings, ahead))
+    this.shared = shared
+    map = new SegmentMap(layout, rank, encodings, ahead)
     map
   }
 
   /**
-   * @param memory gives the segment of so many bytes
+   * @param path of the worker's open memory file, of as many bytes as [[open]] said
    * @param pull and `push`: as in [[cut]], for the first version
    */
-  def attach(memory: Long => Segment, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
+  def attach(path: String, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
     if (map == null || segment != null)
       throw new CommException(Protocol, "attach comes once, and after open")
-    segment = memory(map.bytes)
+    segment = MappedSegment.map(path, map.bytes)
+    map.own(segment, job)
+    if (shared) outgoing.offer(path)
     blocks = new SegmentBlocks(segment, map)
     cut(pull, push)
     if (map.encodings.parameters.inPlace) complete = 0 // all ranks begin with the same values
@@ -181,9 +189,6 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     Transfer(found.inFlight.bytes, Seq(found.inFlight.times), (reduced - arrived) / 1e9, Some(found.sum.join()))
   }
 
-  def noticed(notice: Notice): Unit =
-    incoming.notice(notice.kind, notice.from, notice.bucket, notice.version).complete(notice)
-
   def peerLost(address: ChunkPeer): Unit =
     peers.indices.find(peer => peer != rank && peers(peer).address == address).foreach { peer =>
       val where = s"${address.host}:${address.port}"
@@ -199,6 +204,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
    */
   def close(): Unit = {
     fail(new CommException(Closed, s"rank $rank left"))
+    incoming.neighbours.close()
     val end = clock.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds)
     if (outgoing.clear(() => clock.nanoTime >= end)) free()
     else {
@@ -286,10 +292,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     }
   }
 
-  private def checkUsable(): Unit = {
-    if (segment == null) throw new CommException(Protocol, "no segment is attached")
-    incoming.checkNotFailed()
-  }
+  private def checkUsable(): Unit =
+    if (segment == null) throw new CommException(Protocol, "no segment is attached") else incoming.checkNotFailed()
 }
 
 private[comm] object PsSession {

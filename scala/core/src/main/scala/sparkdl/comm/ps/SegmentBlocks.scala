@@ -37,6 +37,14 @@ private[ps] final class SegmentBlocks(segment: Segment, map: SegmentMap) {
     views(gradientsEncoding.encode(segment, in(map.gradients), slice.shape, map.gradientStaging(slice)))
   }
 
+  /** The block of `bytes` bytes that [[ofParameters]] made of the same. */
+  def parametersLieAt(slice: ShardSlice, version: Long, bytes: Long): Array[ByteBuffer] =
+    views(parametersEncoding.placeOf(in(map.parameters(version)), slice.shape, map.shardStaging(slice), bytes))
+
+  /** The block of `bytes` bytes that [[ofGradients]] made of the same. */
+  def gradientsLieAt(slice: ShardSlice, bytes: Long): Array[ByteBuffer] =
+    views(gradientsEncoding.placeOf(in(map.gradients), slice.shape, map.gradientStaging(slice), bytes))
+
   /** Where the block of a slice of another rank's shard arrives. */
   def parametersArriveAt(slice: ShardSlice, version: Long): IndexedSeq[ByteRange] =
     if (parametersEncoding.inPlace)

@@ -1,5 +1,7 @@
 package sparkdl.comm.ps
 
+import java.nio.ByteOrder
+
 import sparkdl.comm.ibatch.Batch
 
 /**
@@ -19,7 +21,7 @@ private[comm] final case class ShardSlice(server: Int, firstLayer: Int, shape: B
  *
  *   parameters, of even and odd versions apart if they are pulled ahead | gradients | inbox: one slot per peer, its
  *   gradients for this shard | pullbox: likewise, encoded parameters | staging of the shard's block | staging of the gradient
- *   blocks per peer | master | summed: what tells the worker how many buckets of gradients are added up
+ *   blocks per peer | master | summed: what tells the worker how many buckets of gradients are added up | owner: whose it is
  *
  * All from inbox to staging have room for a block of each layer, one after the other. A block of several layers needs no more
  * than their blocks apart, so it lies where that of its first layer would, however the layers are cut into buckets. `master`
@@ -74,7 +76,19 @@ private[comm] final class SegmentMap(
       shard.map(_.start).zip(shard.scanLeft(begin)((at, range) => at + range.count * 4)).toMap
     }
   val summed: Long = reserve(8)
+  private val owner: Long = reserve(16)
   val bytes: Long = used
+
+  /** Says in the memory that it is that of this rank, of the fit `job`. */
+  def own(segment: Segment, job: Long): Unit = segment.access {
+    segment.putLong(owner, job)
+    segment.putLong(owner + 8, rank.toLong)
+  }
+
+  def isOwned(segment: Segment, job: Long): Boolean = segment.access {
+    val said = segment.slices(owner, 16).head.order(ByteOrder.nativeOrder)
+    said.getLong() == job && said.getLong() == rank
+  }
 
   /** Byte offset of the exact values of a range of this rank's shard: what the optimizer updates. */
   def master(range: ElementRange): Long = masters.getOrElse(range.start, parameters(0) + range.start * 4)

@@ -49,6 +49,7 @@ private[ps] final class SegmentSink(
       while (from.position() < end) {
         val place = next(end - from.position())
         from.limit(from.position() + place.count.toInt)
+        begin()
         segment.put(place.offset, from)
         from.limit(end)
         came(place.count)
@@ -69,8 +70,10 @@ private[ps] final class SegmentSink(
       ByteRange(targets(target).offset + within, math.min(atMost.toLong, targets(target).count - within))
     }
 
+    private def begin(): Unit = begun.compareAndSet(0, clock.nanoTime)
+
     private def came(count: Long): Unit = {
-      begun.compareAndSet(0, clock.nanoTime)
+      begin()
       written.addAndGet(count)
       at += count
     }

@@ -3,7 +3,7 @@ package sparkdl.comm.ps
 /**
  * What an operation waited for. A bucket is the parameters, or the gradients, of layers that travel together.
  *
- * @param bytes that came over the network for it
+ * @param bytes that came from other executors for it
  * @param buckets of each of its buckets, when the blocks came
  * @param aggregateSeconds how long it waited for a sum after the last byte had come
  * @param sum when that was added up

@@ -30,6 +30,7 @@ class BridgeRequestSpec extends AnyFunSuite {
       IndexedSeq(800, 32, 7),
       Bf16,
       ahead = true,
+      shared = true,
       timeoutSeconds = 60.5
     ),
     "attach" -> Attach("/proc/1/fd/3", pull, push),

@@ -91,7 +91,11 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     val rank = new Client
     val here = rank.ask(hello)
     def open(otherBuild: String): JsonNode = {
-      val request = Frames.newObject().put("op", "open").put("wire", "fp32").put("ahead", false).put("timeout", 5.0)
+      val request =
+        Frames.newObject().put("op", "open").put("wire", "fp32").put("ahead", false).put("shared", true).put(
+          "timeout",
+          5.0
+        )
       val peers = request.putArray("peers")
       peers.add(here)
       peers.add(here.deepCopy[ObjectNode]().put("build", otherBuild))

@@ -42,4 +42,17 @@ class NoticeSpec extends AnyFunSuite {
     )
     wrong.foreach(bytes => assert(Notice.decode(ByteBuffer.wrap(bytes)).isEmpty, hex(bytes)))
   }
+
+  test("an offer of memory is what it was before, and comes back as it was sent; what is none is none") {
+    val offer = SegmentOffer((1L << 61) + 7, 1, 2, "host", "/proc/1/fd/3")
+    val encoded = "2000000000000007" + "00000001" + "00000002" + "02" + "00000004" + "686f7374" + "0000000c" +
+      "2f70726f632f312f66642f33"
+    assert(hex(offer.encode) === encoded)
+    assert(SegmentOffer.decode(ByteBuffer.wrap(offer.encode)) === Some(offer))
+    assert(Notice.decode(ByteBuffer.wrap(offer.encode)).isEmpty)
+    val wrong = Seq(offer.encode.dropRight(1), offer.encode :+ 0.toByte, offer.encode.updated(16, 1.toByte))
+    (wrong :+ notice(3, 5, -1, 0).encode).foreach { bytes =>
+      assert(SegmentOffer.decode(ByteBuffer.wrap(bytes)).isEmpty, hex(bytes))
+    }
+  }
 }

@@ -32,13 +32,18 @@ class PsSessionSpec extends AnyFunSuite {
       tasks.incrementAndGet()
       super.execute(task)
     }
+    def awaitIdle(): Unit = {
+      val deadline = System.nanoTime + TimeUnit.SECONDS.toNanos(TimeoutSeconds)
+      while (getCompletedTaskCount < tasks.get && System.nanoTime < deadline) Thread.sleep(1)
+      assert(getCompletedTaskCount === tasks.get)
+    }
   }
 
   private final class Worker(val session: PsSession, val map: SegmentMap, path: String, byLayer: Boolean) {
     private val batches =
       if (byLayer) map.layout.layers.indices.map(layer => Batch(layer + 1, layer + 1))
       else IndexedSeq(Batch(1, map.layout.layers.size))
-    session.attach(MappedSegment.map(path, _), batches, batches)
+    session.attach(path, batches, batches)
     private val memory = MappedSegment.map(path, map.bytes)
     def write(offset: Long, value: Float): Unit =
       memory.putFloats(offset, Array.fill(map.layout.total.toInt)(value), map.layout.total.toInt)
@@ -73,7 +78,9 @@ class PsSessionSpec extends AnyFunSuite {
       layers: Seq[Long],
       ahead: Boolean,
       byLayer: Boolean = false,
-      encodings: Encodings = Encodings(Fp32)
+      encodings: Encodings = Encodings(Fp32),
+      shared: Boolean = false,
+      before: IndexedSeq[String] => Unit = _ => ()
   )(body: IndexedSeq[Worker] => Unit): Unit = {
     val network = new InMemoryNetwork
     executors = IndexedSeq.tabulate(2)(network.executor)
@@ -85,12 +92,16 @@ class PsSessionSpec extends AnyFunSuite {
     nodes.foreach(_.address)
     val peers = IndexedSeq.tabulate(2)(rank => Peer(executors(rank).address, rank.toString))
     val sessions = nodes.indices.map(rank => nodes(rank).join(Job, rank))
-    val maps = sessions.map(_.open(peers, layers.toIndexedSeq, encodings, ahead, TimeoutSeconds.toDouble))
+    val maps = sessions.map(_.open(peers, layers.toIndexedSeq, encodings, ahead, shared, TimeoutSeconds.toDouble))
     Memory.withPath(maps(0).bytes) { first =>
       Memory.withPath(maps(1).bytes) { second =>
         val paths = IndexedSeq(first, second)
-        try body(sessions.indices.map(rank => new Worker(sessions(rank), maps(rank), paths(rank), byLayer)))
-        finally {
+        try {
+          before(paths)
+          val workers = sessions.indices.map(rank => new Worker(sessions(rank), maps(rank), paths(rank), byLayer))
+          if (shared) pools.foreach(_.awaitIdle()) // they map each other's memory
+          body(workers)
+        } finally {
           sessions.foreach(_.close())
           nodes.foreach(_.close())
         }
@@ -136,17 +147,50 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
-  test("gradients in an encoding whose blocks differ in size come in as many bytes as they have") {
-    withWorkers(Seq(40000L, 1600L), ahead = false, encodings = Encodings(Fp32, NonZeros)) { workers =>
-      workers.foreach(worker => worker.write(worker.map.gradients, 0f))
-      workers(0).write(workers(0).map.gradients, 1f)
-      workers.foreach(_.session.push(0, 0))
-      val bytes = workers.map(_.session.collect(0, 0).bytes)
-      workers.foreach(worker => assert(worker.gradientsOfShard === Set(1f)))
-      val shard = workers(1).map.shard.map(_.count).sum
-      assert(bytes === Seq(4, 4 + shard * 8))
+  for (encodings <- Seq(Encodings(Fp32), Encodings(Bf16)))
+    test(s"ranks of one host read each other's memory: ${encodings.parameters.name}") {
+      withWorkers(Seq(80000L, 1600L), ahead = false, encodings = encodings, shared = true) { workers =>
+        if (encodings.parameters.inPlace) iterate(workers)
+        else {
+          workers.foreach(worker => worker.writeShard(0.5f * (worker.map.rank + 1)))
+          workers.foreach(_.session.publish(0, 0))
+          workers.foreach(_.session.prefetch(0))
+          workers.foreach(_.session.pull(0, 0))
+          workers.foreach(worker => assert(worker.read(worker.map.parameters(0)) === Set(0.5f, 1f)))
+        }
+        assert(executors.map(_.served.get) === Seq(0, 0))
+        assert(workers(0).mappings === 3, "the session's, its neighbour's and the test's own")
+        workers.foreach(_.session.close())
+        assert(workers(0).mappings === 1)
+      }
+    }
+
+  test("memory that is not that of the rank which offers it is not read") {
+    // The first offer counts.
+    def offerOwn(paths: IndexedSeq[String]): Unit = paths.zipWithIndex.foreach { case (path, rank) =>
+      executors(rank).deliver(SegmentOffer(Job, rank, 1 - rank, SegmentOffer.thisHost.get, path).encode)
+    }
+    withWorkers(Seq(80000L), ahead = false, shared = true, before = offerOwn) { workers =>
+      iterate(workers)
+      assert(executors.map(_.served.get) === Seq(2, 2))
     }
   }
+
+  for (shared <- Seq(false, true))
+    test(
+      s"gradients in an encoding whose blocks differ in size come in as many bytes as they have, from memory: $shared"
+    ) {
+      withWorkers(Seq(40000L, 1600L), ahead = false, encodings = Encodings(Fp32, NonZeros), shared = shared) {
+        workers =>
+          workers.foreach(worker => worker.write(worker.map.gradients, 0f))
+          workers(0).write(workers(0).map.gradients, 1f)
+          workers.foreach(_.session.push(0, 0))
+          val bytes = workers.map(_.session.collect(0, 0).bytes)
+          workers.foreach(worker => assert(worker.gradientsOfShard === Set(1f)))
+          val shard = workers(1).map.shard.map(_.count).sum
+          assert(bytes === Seq(4, 4 + shard * 8))
+      }
+    }
 
   test("a rank that fails asks for nothing any more, and waits for nothing that it asked for") {
     withWorkers(Seq.fill(8)(40000L), ahead = false, byLayer = true) { workers =>

@@ -1,0 +1,122 @@
+package sparkdl.comm.ps
+
+import java.io.IOException
+import java.nio.ByteBuffer
+import java.nio.charset.StandardCharsets.UTF_8
+import java.nio.file.{Files, Path}
+import java.util.concurrent.{CompletableFuture, Executor}
+
+import scala.collection.mutable
+import scala.util.Try
+
+import org.slf4j.LoggerFactory
+
+import sparkdl.comm.CommException
+
+/**
+ * Rank `from` tells rank `to` where its memory is. Its encoding is the fields in their order, numbers big-endian, the kind
+ * where a [[Notice]] has its own, the two texts with their length before them.
+ *
+ * @param host as [[SegmentOffer.thisHost]] says
+ * @param path of the open memory file of `from`'s worker
+ */
+private[comm] final case class SegmentOffer(job: Long, to: Int, from: Int, host: String, path: String) {
+  def encode: Array[Byte] = {
+    val texts = Seq(host, path).map(_.getBytes(UTF_8))
+    val bytes = ByteBuffer.allocate(17 + texts.map(4 + _.length).sum)
+    bytes.putLong(job).putInt(to).putInt(from).put(SegmentOffer.Kind)
+    texts.foreach(text => bytes.putInt(text.length).put(text))
+    bytes.array
+  }
+}
+
+private[comm] object SegmentOffer {
+  val Kind: Byte = 2
+
+  /** None if it is no offer. */
+  def decode(message: ByteBuffer): Option[SegmentOffer] = Try {
+    val fields = message.slice()
+    val (job, to, from, kind) = (fields.getLong(), fields.getInt(), fields.getInt(), fields.get())
+    def text(): String = {
+      val length = fields.getInt()
+      require(length <= fields.remaining)
+      val bytes = new Array[Byte](length)
+      fields.get(bytes)
+      new String(bytes, UTF_8)
+    }
+    val offer = SegmentOffer(job, to, from, text(), text())
+    if (kind == Kind && !fields.hasRemaining) Some(offer) else None
+  }.toOption.flatten
+
+  /**
+   * Processes of which this is the same see each other's memory files, and the same network: one machine that plays several
+   * hosts counts as several. None where it is not known.
+   */
+  lazy val thisHost: Option[String] = Try {
+    val boot = Files.readString(Path.of("/proc/sys/kernel/random/boot_id")).trim
+    val spaces = Seq("pid", "net").map(space => Files.readSymbolicLink(Path.of(s"/proc/self/ns/$space")))
+    (boot +: spaces).mkString(" ")
+  }.toOption
+}
+
+/** The memory of another rank on this host, as its blocks lie in it. */
+private[ps] final class Neighbour(segment: Segment, map: SegmentMap) {
+  private val blocks = new SegmentBlocks(segment, map)
+
+  /** Has `take` read a block of parameters, piece by piece; it has `bytes` bytes. */
+  def parameters(slice: ShardSlice, version: Long, bytes: Long)(take: ByteBuffer => Unit): Unit =
+    segment.access(blocks.parametersLieAt(slice, version, bytes).foreach(take))
+
+  /** Likewise, gradients. */
+  def gradients(slice: ShardSlice, bytes: Long)(take: ByteBuffer => Unit): Unit =
+    segment.access(blocks.gradientsLieAt(slice, bytes).foreach(take))
+
+  def close(): Unit = segment.close()
+}
+
+/** The other ranks on this host whose memory can be read. */
+private[ps] final class Neighbours(job: Long, pool: Executor) {
+  import Neighbours._
+
+  private var layout = Option.empty[Int => SegmentMap]
+  private val mapped = mutable.Map.empty[Int, CompletableFuture[Option[Neighbour]]]
+
+  /** @param layout what lies where in a rank's memory */
+  def allow(layout: Int => SegmentMap): Unit = synchronized { this.layout = Some(layout) }
+
+  /** Maps what is offered, on another thread. */
+  def offered(offer: SegmentOffer): Unit = synchronized {
+    layout.filter(_ => SegmentOffer.thisHost.contains(offer.host) && !mapped.contains(offer.from)).foreach { layout =>
+      mapped(offer.from) = CompletableFuture.supplyAsync(() => map(offer, layout(offer.from)), pool)
+    }
+  }
+
+  /** None if its memory is not to be had, or not yet: then its blocks come over the network. */
+  def apply(rank: Int): Option[Neighbour] = synchronized(mapped.get(rank)).flatMap(_.getNow(None))
+
+  def close(): Unit = {
+    val all = synchronized {
+      layout = None
+      val all = mapped.values.toSeq
+      mapped.clear()
+      all
+    }
+    all.foreach(_.thenAccept(_.foreach(_.close())))
+  }
+
+  private def map(offer: SegmentOffer, layout: SegmentMap): Option[Neighbour] =
+    try {
+      val segment = MappedSegment.read(offer.path, layout.bytes)
+      val isTheirs = layout.isOwned(segment, job)
+      if (!isTheirs) segment.close()
+      if (isTheirs) Some(new Neighbour(segment, layout)) else None
+    } catch {
+      case e @ (_: IOException | _: CommException) =>
+        log.info("The memory of rank {}, on this host, is not to be had: {}", offer.from, e.toString)
+        None
+    }
+}
+
+private object Neighbours {
+  private val log = LoggerFactory.getLogger(classOf[Neighbours])
+}
