@@ -24,7 +24,15 @@ PEER = {"build": "0.1.0 (jar 0123456789ab)", "host": "a.example", "port": 40000,
 BATCHES = {"pull": [[1, 2], [3, 3]], "push": [[3, 3], [1, 2]]}
 OPERATIONS = [
     {"op": "hello", "protocol": 7, "job": 2305843009213693953, "rank": 1},
-    {"op": "open", "peers": [PEER], "layers": [800, 32, 7], "wire": "bf16", "ahead": True, "shared": True, "timeout": 60.5},
+    {
+        "op": "open",
+        "peers": [PEER],
+        "layers": [800, 32, 7],
+        "wire": "bf16",
+        "ahead": True,
+        "shared": True,
+        "timeout": 60.5,
+    },
     {"op": "attach", "path": "/proc/1/fd/3", **BATCHES},
     {"op": "plan", "startup": 0.1, "transfer": [0.5], "compute": [0.25], "policy": "whole", "direction": "pull"},
     {"op": "cut", **BATCHES},

@@ -34,7 +34,8 @@ class Session:
         self, peers: Sequence[Any], layers: Sequence[int], *, wire: str, ahead: bool, shared: bool, timeout: float
     ) -> dict[str, Any]:
         """All ranks are known: ``peers`` is what :meth:`hello` returned to each. ``layers``: elements of each layer;
-        ``shared``: ranks on one host read each other's memory. Returns the layout of the shared memory, see SegmentMap.scala."""
+        ``shared``: ranks on one host read each other's memory. Returns the layout of a rank's memory, see
+        SegmentMap.scala."""
         return self._bridge.request(
             "open", peers=list(peers), layers=list(layers), wire=wire, ahead=ahead, shared=shared, timeout=timeout
         )
