@@ -92,11 +92,13 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
     def broken(cause: Throwable): Unit = fail(describe(cause, s"fetch block $name from rank $from", from))
     def read(reading: Reading): BlockFetch.Underway = {
       val reader = readers.computeIfAbsent(from, _ => new SerialExecutor(node.pool))
+      @volatile var begun = 0L
       val done: Runnable = () => {
         checkNotFailed()
+        begun = node.clock.nanoTime
         reading(sink.all.write)
       }
-      BlockFetch.Underway(() => sink.firstByteNanos, CompletableFuture.runAsync(done, reader))
+      BlockFetch.Underway(() => begun, CompletableFuture.runAsync(done, reader))
     }
     def fetchRemote(bytes: Long): BlockFetch.Underway = {
       val turn = Math.floorMod(from - rank, peers.size)
