@@ -139,7 +139,7 @@ def train_with_ddp(job: Job) -> dict[str, Any]:
         bucket_mb=25 * job.scale,
     )
     dist.destroy_process_group()
-    return {"samples": samples, "verified": verified, "bytes": 4 * profile.parameters * 2}
+    return {"samples": samples, "verified": verified, "bytes": 2 * (job.ranks - 1) * 4 * profile.parameters}
 
 
 def weights(model: TorchModel) -> torch.Tensor:
