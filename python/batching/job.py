@@ -36,7 +36,7 @@ def _ps(pull: str, push: str) -> dict[str, str]:
 
 
 #: What a way is called in the table -> what is set of spark.sparkdl.comm. The paper batches pulls only. All-reduces overlap
-#: backward, in buckets a few times as small as the networks' largest layers.
+#: backward.
 WAYS: dict[str, dict[str, str]] = {
     "whole": _ps("whole", "whole"),
     "layerwise": _ps("layerwise", "layerwise"),

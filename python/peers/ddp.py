@@ -12,12 +12,19 @@ from workload import LEARNING_RATE, Model, loss, right, rows
 
 
 def trained(
-    module: nn.Module, model: Model, rows_of_rank: int, *, steps: int, warmup: int, repeats: int, bucket_mb: float = 25
+    module: nn.Module,
+    model: Model,
+    rows_of_rank: int,
+    *,
+    steps: int,
+    warmup: int,
+    repeats: int,
+    bucket_mb: float | None = None,
 ) -> tuple[list[float], bool]:
     """Trains in a process group that is initialised, with DDP's own settings: buckets are reduced while backward goes on.
 
     :param model: what `module` is made of.
-    :param bucket_mb: MiB; DDP's own default.
+    :param bucket_mb: MiB of a bucket; None: DDP's own sizes, the first one smaller than the others.
     :return: seconds per iteration in each of `repeats` runs of `steps`, the slowest rank's; and whether all ranks' weights
         are at last those that one process finds.
     """

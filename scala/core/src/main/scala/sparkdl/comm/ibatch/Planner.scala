@@ -132,8 +132,8 @@ private[ibatch] object Planner {
   }
 
   /**
-   * So many batches of both directions are looked at, and no pair of plans more: some 100 ms of a core. A bound of the work,
-   * not of the time, finds the same plans each time.
+   * So many batches of both directions are looked at, and no pair of plans more: 0.2 to 0.3 s of a core for 1,000
+   * layers, compiled. A bound of the work, not of the time, finds the same plans each time.
    */
   private val MostBatches = 12000
 }

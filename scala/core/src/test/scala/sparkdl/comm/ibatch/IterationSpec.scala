@@ -76,6 +76,17 @@ class IterationSpec extends AnyFunSuite {
     }
   }
 
+  test("nor of a thousand layers, of which not all plans are looked at") {
+    val random = new Random(6)
+    def times() = IndexedSeq.fill(1000)(random.nextDouble() * 1e-3)
+    val forward = profile(1e-4, times(), times())
+    val (_, _, found) = Planner.together(forward, backward(forward))
+    Seq(Policy.IBatch, Policy.Whole, Policy.Layerwise).foreach { policy =>
+      val other = seconds(forward, Planner.plan(forward, policy), Planner.plan(backward(forward), policy))
+      assert(found <= other * (1 + 1e-9), policy.name)
+    }
+  }
+
   test("pulls and pushes are of the same network") {
     val one = profile(0, Seq(1), Seq(1))
     assert(
