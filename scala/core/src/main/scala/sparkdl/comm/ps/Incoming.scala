@@ -24,7 +24,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   private val phases = new PhaseNumbers(() => node.nextPhase())
   private val fetching = ConcurrentHashMap.newKeySet[ScheduledFetch]
 
-  val neighbours = new Neighbours(job, node.pool)
+  val neighbours = new Neighbours(job)
 
   /** By rank on this host: what reads its blocks. One thread is enough for each. */
   private val readers = new ConcurrentHashMap[Int, Executor]

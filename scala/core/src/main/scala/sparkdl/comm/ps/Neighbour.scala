@@ -4,7 +4,6 @@ import java.io.IOException
 import java.nio.ByteBuffer
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path}
-import java.util.concurrent.{CompletableFuture, Executor}
 
 import scala.collection.mutable
 import scala.util.Try
@@ -75,33 +74,35 @@ private[ps] final class Neighbour(segment: Segment, map: SegmentMap) {
 }
 
 /** The other ranks on this host whose memory can be read. */
-private[ps] final class Neighbours(job: Long, pool: Executor) {
+private[ps] final class Neighbours(job: Long) {
   import Neighbours._
 
   private var layout = Option.empty[Int => SegmentMap]
-  private val mapped = mutable.Map.empty[Int, CompletableFuture[Option[Neighbour]]]
+  private var early = Seq.empty[SegmentOffer] // of ranks that know their peers before this one does
+  private val mapped = mutable.Map.empty[Int, Option[Neighbour]]
 
   /** @param layout what lies where in a rank's memory */
-  def allow(layout: Int => SegmentMap): Unit = synchronized { this.layout = Some(layout) }
+  def allow(layout: Int => SegmentMap): Unit = synchronized {
+    this.layout = Some(layout)
+    early.foreach(offered)
+    early = Seq.empty
+  }
 
-  /** Maps what is offered, on another thread. */
+  /** An offer comes before what its rank publishes, so all of that is read from memory. */
   def offered(offer: SegmentOffer): Unit = synchronized {
-    layout.filter(_ => SegmentOffer.thisHost.contains(offer.host) && !mapped.contains(offer.from)).foreach { layout =>
-      mapped(offer.from) = CompletableFuture.supplyAsync(() => map(offer, layout(offer.from)), pool)
+    if (SegmentOffer.thisHost.contains(offer.host)) layout match {
+      case None => early :+= offer
+      case Some(layout) => mapped.getOrElseUpdate(offer.from, map(offer, layout(offer.from)))
     }
   }
 
-  /** None if its memory is not to be had, or not yet: then its blocks come over the network. */
-  def apply(rank: Int): Option[Neighbour] = synchronized(mapped.get(rank)).flatMap(_.getNow(None))
+  /** None if its memory is not to be had: then its blocks come over the network. */
+  def apply(rank: Int): Option[Neighbour] = synchronized(mapped.get(rank)).flatten
 
-  def close(): Unit = {
-    val all = synchronized {
-      layout = None
-      val all = mapped.values.toSeq
-      mapped.clear()
-      all
-    }
-    all.foreach(_.thenAccept(_.foreach(_.close())))
+  def close(): Unit = synchronized {
+    layout = None
+    mapped.values.flatten.foreach(_.close())
+    mapped.clear()
   }
 
   private def map(offer: SegmentOffer, layout: SegmentMap): Option[Neighbour] =

@@ -32,11 +32,6 @@ class PsSessionSpec extends AnyFunSuite {
       tasks.incrementAndGet()
       super.execute(task)
     }
-    def awaitIdle(): Unit = {
-      val deadline = System.nanoTime + TimeUnit.SECONDS.toNanos(TimeoutSeconds)
-      while (getCompletedTaskCount < tasks.get && System.nanoTime < deadline) Thread.sleep(1)
-      assert(getCompletedTaskCount === tasks.get)
-    }
   }
 
   private final class Worker(val session: PsSession, val map: SegmentMap, path: String, byLayer: Boolean) {
@@ -99,7 +94,6 @@ class PsSessionSpec extends AnyFunSuite {
         try {
           before(paths)
           val workers = sessions.indices.map(rank => new Worker(sessions(rank), maps(rank), paths(rank), byLayer))
-          if (shared) pools.foreach(_.awaitIdle()) // they map each other's memory
           body(workers)
         } finally {
           sessions.foreach(_.close())
@@ -164,6 +158,22 @@ class PsSessionSpec extends AnyFunSuite {
         assert(workers(0).mappings === 1)
       }
     }
+
+  test("an offer of memory is kept until its receiver knows what lies where") {
+    val layout = new ShardLayout(IndexedSeq(80000L), 2)
+    def mapOf(rank: Int): SegmentMap = new SegmentMap(layout, rank, Encodings(Fp32), ahead = false)
+    Memory.withPath(mapOf(1).bytes) { path =>
+      val segment = MappedSegment.map(path, mapOf(1).bytes)
+      mapOf(1).own(segment, Job)
+      val neighbours = new Neighbours(Job)
+      neighbours.offered(SegmentOffer(Job, 0, 1, SegmentOffer.thisHost.get, path))
+      assert(neighbours(1).isEmpty)
+      neighbours.allow(mapOf)
+      assert(neighbours(1).isDefined)
+      neighbours.close()
+      segment.close()
+    }
+  }
 
   test("memory that is not that of the rank which offers it is not read") {
     // The first offer counts.
