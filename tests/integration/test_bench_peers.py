@@ -45,6 +45,7 @@ def rows(*arguments: str) -> list[dict[str, Any]]:
     return list(json.loads(done.stdout))
 
 
+@pytest.mark.slow
 def test_gloo() -> None:
     found = rows("--peers", "gloo")
     assert [(row["case"], row["algorithm"]) for row in found] == [("allreduce", "gloo"), ("broadcast", "gloo")]

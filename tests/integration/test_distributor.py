@@ -55,6 +55,7 @@ def test_runs_at_the_same_time_take_turns(spark):
     assert found == ["x"] * 3
 
 
+@pytest.mark.slow
 def test_hooks_give_what_ddp_does(spark):
     plain, hooked = (CommDistributor(2).run(functions.train_ddp, 5, hook=hook)[1] for hook in (None, "bml"))
     np.testing.assert_allclose(hooked, plain, rtol=1e-5)

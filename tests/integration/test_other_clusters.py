@@ -29,6 +29,7 @@ def run(tmp_path: Path, program: str, arguments: list[str], spark: Path, python_
     return [json.loads(report.removeprefix("REPORT ")) for report in reports]
 
 
+@pytest.mark.slow
 def test_several_ranks_in_one_jvm_share_it_without_the_network(tmp_path):
     [report] = run(tmp_path, "one_fit.py", ["local[2]", "ps", "2"], spark_home.SPARK, [])
     assert report["summary"]["bytes"] == {"pull": 0, "push": 0}

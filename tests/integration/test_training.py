@@ -101,7 +101,7 @@ def test_bytes_over_the_network_are_those_that_must_travel(spark):
     assert all(summary["phases"][name] > 0 for name in ("pull", "forward", "backward", "push", "aggregate", "update"))
 
 
-@pytest.mark.parametrize("shared", ["true", "false"])
+@pytest.mark.parametrize("shared", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_executors_of_one_host_map_each_others_memory_unless_told_not_to(spark, shared):
     spark.conf.set("spark.sparkdl.comm.ps.sharedMemory", shared)
     try:

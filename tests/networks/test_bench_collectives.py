@@ -18,6 +18,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
+@pytest.mark.slow
 def test_own_collectives_beside_gloo(networks):
     done = bench("--topology", "bcube:2,2", "--algorithms", "lp", "--peers", "gloo", "--calls", "2")
     assert done.returncode == 0, done.stderr

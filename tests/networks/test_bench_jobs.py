@@ -13,6 +13,7 @@ from sparkdl_comm.lab.results import FIELDS
 PROGRAM = Path(__file__).parents[2] / "python" / "bench_jobs.py"
 
 
+@pytest.mark.slow
 def test_job_completion_times(networks):
     systems = ["bml@bcube:2,2", "ddp@star:2"]
     command = [sys.executable, str(PROGRAM), "--quick", "--json", "--rate", "100", "--systems", *systems]
