@@ -15,8 +15,8 @@ from tests.faults import processes
 from tests.faults.application import Application
 
 FITS = 20
-#: Seconds: an idle thread of the pool goes after a minute, the transport with its threads and ports after half of one.
-SETTLE_SECONDS = 90.0
+#: Seconds: the transport with its threads and ports goes after half a minute, an idle thread of the pool after one.
+IDLE_SECONDS, SETTLE_SECONDS = 65.0, 120.0
 
 
 def held(executor: psutil.Process) -> Counter[str]:
@@ -35,16 +35,15 @@ def held(executor: psutil.Process) -> Counter[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("shared", ["true", "false"])
-def test_many_fits_leave_no_more_than_one(application: Application, shared: str) -> None:
-    conf = {"spark.sparkdl.comm.ps.sharedMemory": shared}
-
+def test_many_fits_leave_no_more_than_two(application: Application) -> None:
     def fits(count: int) -> None:
-        for _ in range(count):
+        for number in range(count):
+            conf = {"spark.sparkdl.comm.ps.sharedMemory": "false" if number % 2 else "true"}
             assert application.run("ps", conf=conf).error is None
             application.run("ps", conf=conf, action="raise", rank=1, phase="forward").assert_typed("RankFailedError")
 
-    fits(1)
+    fits(2)
+    time.sleep(IDLE_SECONDS)  # else what is still open would hide as much that leaks
     executors = processes.executors(application.name)
     assert len(executors) == 3
     before = [held(executor) for executor in executors]

@@ -29,7 +29,6 @@ def run(tmp_path: Path, program: str, arguments: list[str], spark: Path, python_
     return [json.loads(report.removeprefix("REPORT ")) for report in reports]
 
 
-@pytest.mark.slow
 def test_several_ranks_in_one_jvm_share_it_without_the_network(tmp_path):
     [report] = run(tmp_path, "one_fit.py", ["local[2]", "ps", "2"], spark_home.SPARK, [])
     assert report["summary"]["bytes"] == {"pull": 0, "push": 0}
@@ -71,7 +70,7 @@ SECRET = "spark.authenticate=true spark.authenticate.secret=words"
         "spark.memory.offHeap.enabled=true spark.memory.offHeap.size=128m",
     ],
 )
-def test_blocks_on_the_network_have_what_spark_is_set_to(tmp_path, settings):
+def test_fits_over_tcp_whatever_protection_spark_is_set_to(tmp_path, settings):
     settings = [*settings.split(), "spark.sparkdl.comm.ps.sharedMemory=false"]
     [report] = run(tmp_path, "one_fit.py", ["local-cluster[2,1,1024]", "ps", "2", *settings], spark_home.SPARK, [])
     assert report["summary"]["bytes"]["pull"] > 0
