@@ -183,6 +183,7 @@ bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench
 	$(BENCH) python/bench_peers.py --topology star:3 --quick
 	$(BENCH) python/bench_collectives.py --topology bcube:2,2 --quick
 	$(BENCH) python/bench_transform.py --quick
+	$(BENCH) python/bench_compress.py --quick
 
 PAGE ?= ps peers lab collectives jobs ibatch fetch transform
 
