@@ -24,11 +24,18 @@ PREFIX = "spark.sparkdl.comm."
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|min|h|d)?")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_RANGE = re.compile(r"(\d+)(-(\d+)?)?")
 _PORTS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
 
 #: Names of policies; ``fixed:BYTES`` is one more.
 POLICIES = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "optimal")
+
+#: What a schedule is made of.
+_SCHEDULE = ("steps", "epochs", "warmup")
+
+#: Names of the operators that select elements of gradients.
+COMPRESSIONS = ("mstopk", "topk", "dgc")
 
 
 @dataclass(frozen=True)
@@ -158,6 +165,78 @@ def _share(text: str) -> float:
         value = math.nan
     if not 0 <= value < math.inf:
         raise ValueError("a number of at least 0, such as 0.25")
+    return value
+
+
+@dataclass(frozen=True)
+class Compression:
+    """Of gradients: which operator selects the elements that travel, and what share of them, in (0, 1]."""
+
+    operator: str
+    density: float
+
+    def __str__(self) -> str:
+        return f"{self.operator}:{self.density:g}"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """In which steps gradients are sparse: those of ``steps`` that are in ``epochs``, from 1, both ends included. For
+    ``warmup`` steps from the first of ``steps`` on more travels."""
+
+    steps: tuple[float, float] = (1, math.inf)
+    epochs: tuple[float, float] = (1, math.inf)
+    warmup: int = 0
+
+    def __str__(self) -> str:
+        ranges = {"steps": self.steps, "epochs": self.epochs}
+        parts = [
+            f"{name}:{a:g}-{'' if b == math.inf else b}" for name, (a, b) in ranges.items() if (a, b) != (1, math.inf)
+        ]
+        return ",".join(parts + [f"warmup:{self.warmup}"] * bool(self.warmup)) or "always"
+
+
+def _compression(text: str) -> Compression | None:
+    if text == "none":
+        return None
+    name, _, share = text.partition(":")
+    try:
+        density = float(share)
+    except ValueError:
+        density = math.nan
+    if name not in COMPRESSIONS or not 0 < density <= 1:
+        raise ValueError(
+            f"none, or one of {', '.join(COMPRESSIONS)} with the share of elements that travel, more than 0 and at most 1,"
+            " such as mstopk:0.01"
+        )
+    return Compression(name, density)
+
+
+def _schedule(text: str) -> Schedule:
+    found: dict[str, Any] = {}
+    for part in text.split(",") if text != "always" else ():
+        name, _, value = part.strip().partition(":")
+        match = _RANGE.fullmatch(value)
+        if name in found or name not in _SCHEDULE or not match or (name == "warmup") != (match[2] is None):
+            break
+        first, last = int(match[1]), int(match[3] or 0) or math.inf
+        found[name] = first if name == "warmup" else (first, last)
+        if not 1 <= first <= last:
+            break
+    else:
+        return Schedule(**found)
+    raise ValueError(
+        "always, or some of steps:A-B, epochs:A-B (from 1; B may be missing) and warmup:STEPS, with commas between"
+    )
+
+
+def _below_1(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
+        raise ValueError("a number of at least 0 and less than 1")
     return value
 
 
@@ -308,6 +387,44 @@ KEYS: tuple[Key, ...] = (
         _count,
     ),
     Key(
+        "compression",
+        "compression",
+        "none|NAME:SHARE",
+        "none",
+        "Which elements of the gradients travel: all (none), or that share of them that is largest in magnitude, such as\n"
+        "mstopk:0.01, in the steps that compression.schedule names; what is left out is added to the next step's gradient.\n"
+        "mstopk (by thresholds, reading the gradient as few times as possible), topk (torch.topk), dgc (double sampling).\n"
+        "For strategies whose algorithm all-gathers, and hitopk, which takes mstopk:0.01 for none.",
+        _compression,
+    ),
+    Key(
+        "compression.schedule",
+        "compression_schedule",
+        "schedule",
+        "always",
+        "In which steps gradients are compressed; in others they are dense, and carry what was left out before. always, or\n"
+        "steps:A-B, epochs:A-B (from 1; B may be missing), warmup:STEPS (for so many steps from A on more travels: a quarter\n"
+        "of the elements, a sixteenth, and so on), with commas between, such as epochs:1-13,warmup:100.",
+        _schedule,
+    ),
+    Key(
+        "compression.values",
+        "compression_values",
+        "fp32|bf16|fp16",
+        "fp32",
+        "Number format of compressed gradients on the network; what rounding takes is added to the next step's gradient.",
+        _one_of("fp32", "bf16", "fp16"),
+    ),
+    Key(
+        "compression.momentum",
+        "compression_momentum",
+        "number",
+        "0",
+        "Momentum correction of compressed gradients: what is left out gathers as an optimizer's momentum does. Then the\n"
+        "optimizer itself should have none. 0: none.",
+        _below_1,
+    ),
+    Key(
         "ps.wire",
         "ps_wire",
         "fp32|bf16|fp16",
@@ -415,6 +532,10 @@ class CommConf:
     bucket: int
     loop: str
     resync: int
+    compression: Compression | None
+    compression_schedule: Schedule
+    compression_values: str
+    compression_momentum: float
     ps_wire: str
     ps_shared_memory: bool
     ps_batching: str
@@ -454,6 +575,8 @@ def as_text(value: object) -> str:
     """``value`` as Spark's properties have it: ``true`` for True, ``40000-40100`` for a pair of ports."""
     if isinstance(value, bool):
         return str(value).lower()
+    if value is None:
+        return "none"
     if isinstance(value, tuple):
         return ("-" if isinstance(value[0], int) else ",").join(str(part) for part in value) if value else ""
     return str(value)

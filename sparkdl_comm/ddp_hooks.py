@@ -9,6 +9,10 @@ the hook's state, such as ``{"spark.sparkdl.comm.rails": "eth1,eth2"}``, alike o
 
 DDP hands over the gradients in buckets, the last layers' first, while backward goes on; each bucket is all-reduced by the
 algorithm that the hook is named after, and several are under way at once.
+
+``mstopk`` and ``hitopk`` send a share of the gradients, the largest ones, as ``spark.sparkdl.comm.compression`` says, or a
+hundredth; what they leave out is added to the next step's. For PowerSGD, fp16 and bf16 torch has hooks of its own
+(``torch.distributed.algorithms.ddp_comm_hooks``).
 """
 
 # No `from __future__ import annotations` here: DDP compares a hook's annotations with the classes, not with their names.
@@ -22,9 +26,14 @@ import torch.distributed as dist
 from sparkdl_comm.collectives.communicator import Communicator
 from sparkdl_comm.collectives.engine.base import Work
 from sparkdl_comm.collectives.group import AUTO
+from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.collectives.torch_gang import communicator
+from sparkdl_comm.compress.ddp_sums import DdpSums
+from sparkdl_comm.compress.stages import Staged
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import InputError
 
-__all__ = ["auto", "be", "bml", "hierarchical", "lp", "mst", "p2p_ps", "ring", "torus2d"]
+__all__ = ["auto", "be", "bml", "hierarchical", "hitopk", "lp", "mst", "mstopk", "p2p_ps", "ring", "torus2d"]
 
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -51,6 +60,34 @@ def all_reduce_hook(algorithm: str) -> Hook:
     return hook
 
 
+def sparse_hook(name: str, hierarchical: bool) -> Hook:
+    """The hook that averages the largest gradients."""
+
+    def make(ranks: RankGroup, conf: CommConf, device: torch.device) -> DdpSums:
+        return DdpSums(ranks, conf, device, hierarchical)
+
+    def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        gradients = bucket.buffer()
+        if gradients.dtype is not torch.float32:
+            raise InputError(f"hook {name}: takes gradients of torch.float32, not {gradients.dtype}")
+        comm = Communicator.current() if Communicator.is_there() else communicator(state, gradients.device)
+        devices: Any = [gradients.device] if gradients.is_cuda else None
+        result: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+
+        def ended(staged: Staged) -> None:
+            if staged.error is None:
+                result.set_result(gradients.div_(comm.world))
+            else:
+                result.set_exception(staged.error)  # type: ignore[arg-type]  # what torch's own annotation says is wrong
+
+        made_of = tuple(map(id, bucket.parameters()))
+        comm.once(name, make).start(bucket.index(), gradients, made_of, bucket.is_last()).then(ended)
+        return result
+
+    hook.__name__ = hook.__qualname__ = name
+    return hook
+
+
 #: BML: on a BCube, all NICs of every host at once.
 bml = all_reduce_hook("bml")
 #: Linear pipeline: the gradients flow along a chain of ranks in blocks, and back.
@@ -69,3 +106,7 @@ hierarchical = all_reduce_hook("hierarchical")
 p2p_ps = all_reduce_hook("p2p-ps")
 #: Whichever of these is the cheapest for a bucket, by the cost model.
 auto = all_reduce_hook(AUTO)
+#: The largest gradients of each rank, all-gathered.
+mstopk = sparse_hook("mstopk", hierarchical=False)
+#: Hierarchical top-k, for hosts with several ranks: sums over a host first, then the largest ones, all-gathered.
+hitopk = sparse_hook("hitopk", hierarchical=True)

@@ -6,7 +6,7 @@ import datetime
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,15 @@ from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.torch_errors import peer_late
 
+
+class Closable(Protocol):
+    """What ends with a Communicator."""
+
+    def close(self) -> None: ...
+
+
 T = TypeVar("T")
+C = TypeVar("C", bound=Closable)
 
 _OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
 _current: Communicator | None = None
@@ -70,6 +78,7 @@ class Communicator:
         self._conf = conf
         self._timeout = conf.timeout
         self._groups: dict[str, CollectiveGroup] = {}
+        self._made: dict[str, Closable] = {}
         self.rank = ranks.rank
         self.world = ranks.world
         self.device = device
@@ -114,8 +123,16 @@ class Communicator:
             self._groups[algorithm] = CollectiveGroup(self._gang, algorithm, self._conf, self.device, self._ranks)
         return self._groups[algorithm]
 
+    def once(self, name: str, make: Callable[[RankGroup, CommConf, torch.device], C]) -> C:
+        """What ``make`` made when it was first asked for ``name``, by all ranks; closed with this Communicator."""
+        if name not in self._made:
+            self._made[name] = make(self._ranks, self._conf, self.device)
+        return cast(C, self._made[name])
+
     def close(self) -> None:
         """Not to be called directly."""
+        for made in self._made.values():
+            made.close()
         for part in self._parts:
             part.close()
         for group in self._groups.values():

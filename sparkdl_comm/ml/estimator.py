@@ -83,7 +83,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         ``batchSize`` (rows per step over all ranks, 32), ``learningRate``, ``accumulationSteps`` (1), ``maxGradNorm``,
         ``precision`` ("fp32"), ``earlyStoppingPatience`` and what goes with it, ``maxIter`` (epochs, 1), ``seed`` (0),
         ``num_workers`` (one per slot), ``device`` ("cpu"), ``strategy`` (``spark.sparkdl.comm.strategy``),
-        ``checkpointDir``; also ``features_col`` and so on.
+        ``compression`` (``spark.sparkdl.comm.compression``), ``checkpointDir``; also ``features_col`` and so on.
     :raises TypeError: an unknown keyword, or a value of the wrong type.
 
     With ``checkpointDir`` the state of training is written every ``checkpointInterval`` steps or ``checkpointSeconds``
@@ -197,7 +197,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         spark = session.session_of(dataset)
         session.use_own_python(spark)
         self._check_params()
-        conf = CommConf.from_mapping(session.session_conf(spark), strategy=self.getStrategy())
+        settings = session.session_conf(spark)
+        conf = CommConf.from_mapping(settings, strategy=self.getStrategy(), compression=self.getCompression())
         strategy = strategy_class(conf)
         model = components.model_like(self.model)
         loss = components.loss_function(self.loss)

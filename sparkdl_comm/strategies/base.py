@@ -6,7 +6,7 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
@@ -46,6 +46,15 @@ class Stopwatch:
         seconds = end - begin
         self.seconds[name] += seconds - self._inner
         self._inner = outside + seconds
+
+
+class StepInfo(NamedTuple):
+    """``step``: from 1, through all epochs; ``epoch``: from 1. ``loss_scale``: by which the step's loss is multiplied, and so
+    its gradients are, until the rule for gradients undoes it."""
+
+    step: int = 1
+    epoch: int = 1
+    loss_scale: float = 1.0
 
 
 class Strategy(ABC):
@@ -93,6 +102,12 @@ class Strategy(ABC):
 
     #: True if what a rank updates is stripes of tensors, so that the optimizer must be elementwise.
     cuts_tensors = False
+
+    #: True if ``spark.sparkdl.comm.compression`` may make the gradients that travel sparse.
+    compresses = False
+
+    #: Which step is next, or under way: the training loop says so before :meth:`begin_step`.
+    step_info = StepInfo()
 
     #: The user's, over what this rank updates; there from :meth:`join` on.
     optimizer: torch.optim.Optimizer

@@ -19,14 +19,17 @@ from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.discover import given
 from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, check_fits
 from sparkdl_comm.collectives.plan import Operation
-from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.compress.sparse_sum import NaiveAllGather, PartOf, SparseSum
+from sparkdl_comm.compress.sparsifier import Part, Sparsifier
+from sparkdl_comm.conf import PREFIX, CommConf, Compression
+from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.process_group import default_group
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.buckets import Buckets
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
+from sparkdl_comm.strategies.compressed import CompressedExchange
 from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange, Pending
 from sparkdl_comm.strategies.replicated import Replicated
 
@@ -36,8 +39,11 @@ class CollectiveStrategy(Strategy):
 
     algorithm = AUTO
 
-    _group: CollectiveGroup | None = None
     _nccl: dist.ProcessGroup | None = None
+
+    def __init__(self, conf: CommConf) -> None:
+        super().__init__(conf)
+        self._opened: list[CollectiveGroup | BucketExchange] = []
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
@@ -48,8 +54,8 @@ class CollectiveStrategy(Strategy):
         """Nothing: the group hears of the gang's failure itself."""
 
     def close(self) -> None:
-        if self._group is not None:
-            self._group.close()
+        for opened in self._opened:
+            opened.close()
         if self._nccl is not None:
             self._nccl = None
             dist.destroy_process_group()
@@ -73,14 +79,15 @@ class CollectiveStrategy(Strategy):
         if device.type == "cuda":
             self._nccl = default_group("nccl", gang, self.conf.timeout)
         self._group = CollectiveGroup(gang, self.algorithm, self.conf, device)
+        self._opened.append(self._group)
         self._exchange = self._exchange_of(model.gradients, operation)
+        self._opened.append(self._exchange)
         self._under_way: list[Pending] = []
         self._buckets = Buckets(model, self.conf.bucket, self._send)
         self._exchange.prepare(self._buckets.ranges)
 
     def _exchange_of(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
         """What is done with buckets of ``vector``; there are exchanges of gradients and of parameters."""
-        assert self._group is not None
         return CollectiveExchange(self._gang, self._group, operation, vector, self.watch)
 
     def backward(self, last: bool) -> contextlib.AbstractContextManager[None]:
@@ -105,22 +112,36 @@ class CollectiveStrategy(Strategy):
 
 class CollectiveAllReduce(CollectiveStrategy, Replicated):
     """Steps: backward, and meanwhile all-reduces (sum) of those parts of the flat gradient that are there; the whole optimizer
-    step on every rank."""
+    step on every rank. With a compression the largest elements of these parts are all-gathered instead."""
+
+    compresses = True
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
         super().check(conf, world)
+        if conf.compression is not None:
+            cls._check_does("compression", conf.compression, "all_gather")
         if conf.resync:
             cls._check_does("collective.resync", conf.resync, "broadcast")
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         super().join(gang, model, make_optimizer)
+        if self.compression is not None and self._sparse:
+            raise ModelError(
+                f"optimizer {type(self.optimizer).__name__} updates the rows of an Embedding with sparse=True that a step"
+                f" used, which {PREFIX}compression={self.compression} does not tell: set sparse=False, or no compression"
+            )
         self._form(gang, model, "all_reduce")
         self._resync = self._exchange_of(model.values, "broadcast")
         self._steps = 0
 
+    def begin_step(self) -> None:
+        super().begin_step()
+        self._exchange.begin_step(self.step_info)
+
     def update(self, apply: bool = True) -> None:
         super().update(apply)
+        self._exchange.end_step(apply)
         self._steps += 1
         if self.conf.resync and self._steps % self.conf.resync == 0:
             with self.watch.phase("pull"):
@@ -128,3 +149,20 @@ class CollectiveAllReduce(CollectiveStrategy, Replicated):
 
     def finish(self) -> None:
         """Nothing: the last step ended with all-reduces, so all ranks have it."""
+
+    @property
+    def compression(self) -> Compression | None:
+        """Of the gradients."""
+        return self.conf.compression
+
+    def _exchange_of(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
+        if operation == "broadcast" or self.compression is None:
+            return super()._exchange_of(vector, operation)
+        sparsifier = Sparsifier.of(self.compression, self.conf, self._gang.rank)
+        bounds = [entry.start for entry in self._model.entries]
+        sparse = self._sparse_sum(sparsifier, lambda start, stop: Part.of(start, stop, bounds))
+        dense = self._gang, self._group, operation, vector, self.watch
+        return CompressedExchange(sparse, sparsifier, self.compression, self.conf, *dense)
+
+    def _sparse_sum(self, sparsifier: Sparsifier, part_of: PartOf) -> SparseSum:
+        return NaiveAllGather(sparsifier, part_of, self._group, self._gang.world)

@@ -14,7 +14,7 @@ from sparkdl_comm.collectives.plan import Kind, Operation
 from sparkdl_comm.errors import SparkdlCommError
 from sparkdl_comm.gang.control import VERDICT_SECONDS
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.strategies.base import Stopwatch
+from sparkdl_comm.strategies.base import StepInfo, Stopwatch
 
 
 class Pending(NamedTuple):
@@ -43,9 +43,12 @@ class BucketExchange(ABC):
         prepare                 once, with all buckets
         load_state              where training goes on from a checkpoint
         for each step:
+            begin_step
             start               for each bucket, whose elements are then the exchange's until its wait returns
             wait                of each Pending, in any order
+            end_step
         state                   between steps, where a checkpoint is written
+        close
     """
 
     @abstractmethod
@@ -55,6 +58,15 @@ class BucketExchange(ABC):
     @abstractmethod
     def start(self, start: int, stop: int) -> Pending:
         """Begins the exchange of a range, and counts the bytes that come to this rank for it."""
+
+    def begin_step(self, info: StepInfo) -> None:  # noqa: B027 - most exchanges do the same in all steps
+        """Which step it is."""
+
+    def end_step(self, applied: bool) -> None:  # noqa: B027 - most exchanges keep nothing
+        """Its sums were used for an update; they were not, on all ranks, if not ``applied``."""
+
+    def close(self) -> None:  # noqa: B027 - most exchanges have nothing of their own
+        """Gives back what the exchange itself made, while the group is still open or after."""
 
     def state(self) -> dict[str, Any]:
         """What this rank keeps from step to step, such as what compression left out; as :meth:`Strategy.state`."""

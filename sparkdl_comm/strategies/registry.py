@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sparkdl_comm.strategies.all_reduce
+import sparkdl_comm.strategies.hitopk
 import sparkdl_comm.strategies.ps.parameter_server  # noqa: F401 - modules register what they have
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.group import AUTO
-from sparkdl_comm.conf import CommConf
+from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.strategies.base import STRATEGIES, Strategy, register
 from sparkdl_comm.strategies.collective import CollectiveAllReduce
@@ -22,10 +23,17 @@ def _by_loop(conf: CommConf) -> type[Strategy]:
 def strategy_class(conf: CommConf) -> type[Strategy]:
     """The strategy that the settings name.
 
-    :raises ConfError: there is none of that name; lists those there are.
+    :raises ConfError: there is none of that name; lists those there are. Or it does not compress, and is to.
     """
     if conf.strategy not in STRATEGIES:
         raise ConfError(
             f"strategy {conf.strategy!r} is unknown: there are {', '.join(STRATEGIES)} (spark.sparkdl.comm.strategy)"
         )
-    return STRATEGIES[conf.strategy](conf)
+    made = STRATEGIES[conf.strategy](conf)
+    if conf.compression is not None and not made.compresses:
+        able = [a.name for a in ALGORITHMS.values() if "all_gather" in a.operations]
+        raise ConfError(
+            f"{PREFIX}compression={conf.compression}: strategy {conf.strategy} with collective.loop={conf.loop} sends whole"
+            f" gradients; compressed ones travel by {', '.join([*able, AUTO, 'hitopk'])} with collective.loop=all-reduce"
+        )
+    return made

@@ -13,6 +13,7 @@ from sparkdl_comm.lab.results import FIELDS
 
 PROGRAM = Path(__file__).parents[2] / "python" / "bench_ps.py"
 WAYS = ["whole", "layerwise", "ibatch-pull", "ibatch", "optimal"]
+ALL_REDUCES = ["ring", "ddp"]
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -26,11 +27,14 @@ def test_every_way_gives_a_row_and_the_same_bits() -> None:
     done = bench("--delay", "20")
     assert done.returncode == 0, done.stderr
     found = {row["algorithm"]: row for row in json.loads(done.stdout)}
-    assert list(found) == WAYS
-    for way, row in found.items():
+    assert list(found) == WAYS + ALL_REDUCES
+    for row in found.values():
         assert set(FIELDS) <= row.keys()
         assert row["verified"]
         assert (row["compute"], row["world"], row["delay"]) == ("emulated", 2, 0.02)
+        assert row["throughput_over_ddp"] == pytest.approx(found["ddp"]["seconds"] / row["seconds"])
+    for way in WAYS:
+        row = found[way]
         assert row["pull_seconds"] == pytest.approx(row["forward_seconds"]), "the rate was chosen so"
         assert row["predicted_seconds"] > 0
         assert row["theory_seconds"] >= 2 * row["pull_seconds"]

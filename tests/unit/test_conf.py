@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_comm.conf import KEYS, PREFIX, CommConf, as_text, defaults_file, seconds
+from sparkdl_comm.conf import KEYS, PREFIX, CommConf, Schedule, as_text, defaults_file, seconds
 from sparkdl_comm.errors import ConfError
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +30,10 @@ def test_defaults() -> None:
         bucket=4 << 20,
         loop="all-reduce",
         resync=0,
+        compression=None,
+        compression_schedule=Schedule(),
+        compression_values="fp32",
+        compression_momentum=0.0,
         ps_wire="fp32",
         ps_shared_memory=True,
         ps_batching="whole",
@@ -96,6 +100,20 @@ def test_seconds(text: str, expected: float) -> None:
         ("ps.replanDrift", "-1"),
         ("ps.replanDrift", "nan"),
         ("progress", "1"),
+        ("compression", "top"),
+        ("compression", "mstopk"),
+        ("compression", "mstopk:0"),
+        ("compression", "mstopk:1.5"),
+        ("compression", "topk:nan"),
+        ("compression.schedule", ""),
+        ("compression.schedule", "steps:5-4"),
+        ("compression.schedule", "steps:0-"),
+        ("compression.schedule", "steps:7"),
+        ("compression.schedule", "warmup:5-6"),
+        ("compression.schedule", "epochs:1-2,epochs:4-5"),
+        ("compression.schedule", "days:1-"),
+        ("compression.values", "int8"),
+        ("compression.momentum", "1"),
     ],
 )
 def test_bad_value_names_key_value_and_limit(key: str, value: str) -> None:
@@ -111,7 +129,13 @@ def test_unknown_key_names_the_nearest() -> None:
 
 
 def test_text_of_a_value_reads_back() -> None:
-    conf = CommConf.from_mapping({PREFIX + "ports": "40000-40100"})
+    conf = CommConf.from_mapping(
+        {
+            PREFIX + "ports": "40000-40100",
+            PREFIX + "compression": "mstopk:0.001",
+            PREFIX + "compression.schedule": "steps:3-,epochs:1-4,warmup:20",
+        }
+    )
     texts = {key.full: as_text(getattr(conf, key.field)) for key in KEYS}
     assert CommConf.from_mapping(texts) == conf
 

@@ -10,6 +10,8 @@ from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.torch_gang import communicator
 from sparkdl_comm.errors import ConfError, GangError
 
+NAMES = (*ALGORITHMS, "auto", "mstopk", "hitopk")
+
 
 @pytest.fixture
 def _group(tmp_path):
@@ -26,9 +28,9 @@ def gradient(name, state):
 
 
 @pytest.mark.usefixtures("_group")
-@pytest.mark.parametrize("name", [name for name in (*ALGORITHMS, "auto") if name != "hierarchical"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "hierarchical"])
 def test_ddp_takes_them(name):
-    assert gradient(name, None) == [[1.0, 1.0]]
+    assert gradient(name, {"spark.sparkdl.comm.compression": "topk:1"}) == [[1.0, 1.0]]
 
 
 @pytest.mark.usefixtures("_group")
@@ -46,11 +48,10 @@ def test_what_cannot_be(state, complaint):
 
 
 def test_each_has_the_name_of_its_algorithm():
-    names = (*ALGORITHMS, "auto")
-    missing = [name for name in names if not hasattr(ddp_hooks, name.replace("-", "_"))]
+    missing = [name for name in NAMES if not hasattr(ddp_hooks, name.replace("-", "_"))]
     assert not missing, "give each a hook in sparkdl_comm/ddp_hooks.py"
-    assert [getattr(ddp_hooks, name.replace("-", "_")).__name__ for name in names] == list(names)
-    assert ddp_hooks.__all__ == sorted(name.replace("-", "_") for name in names)
+    assert [getattr(ddp_hooks, name.replace("-", "_")).__name__ for name in NAMES] == list(NAMES)
+    assert ddp_hooks.__all__ == sorted(name.replace("-", "_") for name in NAMES)
 
 
 def test_without_any_ranks():

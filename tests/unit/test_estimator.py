@@ -51,7 +51,14 @@ def test_setters_return_the_estimator() -> None:
     optimizer = functools.partial(torch.optim.Adam, lr=0.1)
     same = made.setModel(TwoClasses).setLoss("MSELoss").setOptimizer(optimizer)
     same = same.setFeaturesCol("f").setLabelCol("l").setPredictionCol("p").setBatchSize(1).setMaxIter(2)
-    same = same.setSeed(3).setNumWorkers(4).setDevice("cuda").setStrategy("gloo").setParams(batch_size=5)
+    same = (
+        same.setSeed(3)
+        .setNumWorkers(4)
+        .setDevice("cuda")
+        .setStrategy("gloo")
+        .setCompression("none")
+        .setParams(batch_size=5)
+    )
     assert same is made
     assert (made.getBatchSize(), made.getMaxIter(), made.getSeed(), made.getNumWorkers()) == (5, 2, 3, 4)
     assert (made.getDevice(), made.getStrategy(), made.getLoss()) == ("cuda", "gloo", "MSELoss")
@@ -165,6 +172,8 @@ def test_copy() -> None:
         ({"callbacks": [len]}, ModelError, "callbacks: .*sparkdl_comm.Callback"),
         ({"device": "tpu"}, ConfError, "device='tpu': must be cpu or cuda"),
         ({"strategy": "psx"}, ConfError, "psx.*gloo"),
+        ({"compression": "topk:2"}, ConfError, r"compression='topk:2': must be none, or .*at most 1"),
+        ({"compression": "topk:0.1"}, ConfError, "strategy gloo .*sends whole gradients"),
         ({"featuresCol": "x"}, InputError, "featuresCol: there is no column 'x'; the columns are features, label"),
         ({"labelCol": "x"}, InputError, "labelCol: there is no column 'x'"),
         ({"featuresCols": ["features", "x"]}, InputError, "featuresCols: there is no column 'x'"),

@@ -96,7 +96,7 @@ def test_reflecting_the_clients_own_messages_does_not_help(listener):
     threading.Thread(target=mirror, daemon=True).start()
     with pytest.raises(AuthenticationError, match="does not know"):
         connect(listener.getsockname(), SECRET, soon())
-    assert done.is_set()
+    assert done.wait(5)
 
 
 def test_a_recorded_visit_cannot_be_replayed(listener):

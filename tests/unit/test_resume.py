@@ -197,7 +197,8 @@ def test_another_run_is_refused(tmp_path: Path, changes: dict[str, Any], error: 
 
 
 def test_tensors_that_differ_are_named() -> None:
-    run = dict.fromkeys(("world", "strategy", "device", "rows_per_step", "seed", "optimizer", "lr_scheduler", "frozen"))
+    settings = ("world", "strategy", "compression", "device", "rows_per_step", "seed", "optimizer", "lr_scheduler")
+    run = dict.fromkeys((*settings, "frozen"))
     run["rows"] = []
     here, there = {"both": "float32 [2]", "new": "int64 []"}, {"both": "float32 [3]", "old": "float32 []"}
     with pytest.raises(ModelError) as error:

@@ -13,10 +13,11 @@ class ClusterKeywords(TypedDict, total=False):
     num_workers: int
     device: str
     strategy: str
+    compression: str
 
 
 class ClusterParams(KeywordParams):
-    """``num_workers``, ``device``, ``strategy``."""
+    """``num_workers``, ``device``, ``strategy``, ``compression``."""
 
     num_workers: Param[int] = Param(
         Params._dummy(),
@@ -31,10 +32,16 @@ class ClusterParams(KeywordParams):
         "how gradients and parameters travel; not set: spark.sparkdl.comm.strategy",
         TypeConverters.toString,
     )
+    compression: Param[str] = Param(
+        Params._dummy(),
+        "compression",
+        "which elements of gradients travel, such as mstopk:0.01; not set: spark.sparkdl.comm.compression",
+        TypeConverters.toString,
+    )
 
     def __init__(self) -> None:
         super().__init__()
-        self._setDefault(num_workers=None, device="cpu", strategy=None)
+        self._setDefault(num_workers=None, device="cpu", strategy=None, compression=None)
 
     def _check_params(self) -> None:
         super()._check_params()
@@ -52,6 +59,10 @@ class ClusterParams(KeywordParams):
         """None: what ``spark.sparkdl.comm.strategy`` says."""
         return self.getOrDefault(self.strategy)
 
+    def getCompression(self) -> str | None:
+        """None: what ``spark.sparkdl.comm.compression`` says."""
+        return self.getOrDefault(self.compression)
+
     def setNumWorkers(self, value: int) -> Any:
         return self._set(num_workers=value)
 
@@ -60,3 +71,6 @@ class ClusterParams(KeywordParams):
 
     def setStrategy(self, value: str) -> Any:
         return self._set(strategy=value)
+
+    def setCompression(self, value: str) -> Any:
+        return self._set(compression=value)

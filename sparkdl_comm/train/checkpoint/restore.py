@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sparkdl_comm.conf import as_text
 from sparkdl_comm.errors import ConfError, InputError, ModelError, PersistenceError
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
@@ -28,6 +29,7 @@ from sparkdl_comm.train.spec import Checkpoints, TrainSpec
 _SETTINGS = {
     "world": "num_workers",
     "strategy": "strategy",
+    "compression": "compression",
     "device": "device",
     "rows_per_step": "batchSize x accumulationSteps",
     "seed": "seed",
@@ -140,6 +142,7 @@ def describe(name: str, spec: TrainSpec, model: FlatModel, rows: list[str]) -> d
         "name": name,
         "world": spec.world,
         "strategy": spec.strategy,
+        "compression": as_text(spec.conf.compression),
         "device": spec.device,
         "rows_per_step": spec.batch_size * spec.optimization.accumulation_steps,
         "seed": spec.seed,
@@ -165,9 +168,10 @@ def check_same(here: Mapping[str, Any], there: Mapping[str, Any], step: int) -> 
     """
     at = f"the checkpoint of step {step}"
     for name, param in _SETTINGS.items():
-        if here[name] != there[name]:
+        if here[name] != there.get(name):
             raise ConfError(
-                f"{param}={here[name]!r}: {at} was made with {there[name]!r}; resume with that, or name another checkpointDir"
+                f"{param}={here[name]!r}: {at} was made with {there.get(name)!r}; resume with that, or name another"
+                " checkpointDir"
             )
     ours, theirs = here["model"], there["model"]
     different = [

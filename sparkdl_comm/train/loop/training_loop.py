@@ -17,7 +17,7 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.schedule import Schedule
 from sparkdl_comm.space import module_state
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.base import Strategy
+from sparkdl_comm.strategies.base import StepInfo, Strategy
 from sparkdl_comm.strategies.gradients import GradientRule
 from sparkdl_comm.train.loop import rng
 from sparkdl_comm.train.loop.class_mean import ClassMean, Shares
@@ -235,6 +235,7 @@ class TrainingLoop:
         if strategy.trace is not None:
             strategy.trace.iteration(at.step + 1)
         at.phase = "pull"
+        strategy.step_info = StepInfo(at.step + 1, at.epoch + 1, self._rule.scale)
         strategy.begin_step()
         self.model.clear_gradients()
         value, weight = 0.0, 1.0

@@ -1,0 +1,117 @@
+"""Hierarchical top-k communication, for hosts with several ranks: fast inside, slow between.
+
+Steps: n-1 + those of an all-gather of m + n-1, for m hosts with n ranks each.
+Bytes on the wire: (m-1) n s into a host over its NIC, s the bytes of the elements that a rank selects from 1/n of the vector;
+inside the host 4(n-1)/n d and (n-1) m s into each rank, d the vector's elements.
+
+1. reduce-scatter among the ranks of a host: each has 1/n of the vector, summed over the host;
+2. each rank selects from its part, with feedback of what was left out of it;
+3. ranks of the same number on all hosts all-gather what they selected, n all-gathers at once;
+4. the ranks of a host all-gather what came;
+5. every rank adds up all m n of them, in the order of the hosts.
+
+HiTopKComm, Algorithm 2 in Shaohuai Shi, Xianhao Zhou, Shutao Song and others: "Towards Scalable Distributed Training of Deep
+Learning on Public Cloud Clusters", 2021. There a rank adds up before step 4, which moves sums of sparse vectors; what travels
+inside the host is here as sparse as between hosts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import torch
+
+from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, topology_of
+from sparkdl_comm.collectives.plan import cut
+from sparkdl_comm.collectives.rank_group import RankGroup
+from sparkdl_comm.compress.sparse_sum import PartOf, SparseSum
+from sparkdl_comm.compress.sparsifier import Part, Sparsifier
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import ConfError
+
+
+class HiTopK(SparseSum):
+    """All of ``ranks`` make one.
+
+    :raises ConfError: hosts with different numbers of ranks, or a network with several rails.
+    """
+
+    def __init__(
+        self, sparsifier: Sparsifier, part_of: PartOf, ranks: RankGroup, conf: CommConf, device: torch.device
+    ) -> None:
+        super().__init__(sparsifier, part_of)
+        check_rails(len(ranks.members[0].rails))
+        hosts = Counter(member.rails[0].address for member in ranks.members)
+        if len(set(hosts.values())) > 1:
+            raise ConfError(
+                f"strategy hitopk needs as many ranks on one host as on each other, not {dict(hosts)}: set num_workers,"
+                " executors and cores so that they are, or use another strategy (spark.sparkdl.comm.strategy)"
+            )
+        topology, order, _ = topology_of(ranks, conf.topology)
+        self._slots, self._hosts = topology.slots, len(topology.hosts)
+        host, self._slot = divmod(order.index(ranks.rank), self._slots)
+        self._groups: list[CollectiveGroup] = []
+
+        def group(algorithm: str, part: RankGroup | None) -> CollectiveGroup:
+            self._groups.append(CollectiveGroup(ranks.gang, algorithm, conf, device, part))
+            return self._groups[-1]
+
+        try:
+            self._inside = group("ring", ranks.split(host, self._slot, conf.timeout))
+            self._between = group(AUTO, ranks.split(self._slot, host, conf.timeout))
+        except BaseException:
+            self.close()
+            raise
+
+    def own(self, start: int, stop: int) -> Part:
+        return self._of_slot(self._slot, start, stop)
+
+    def stages(self, start: int, vector: torch.Tensor, density: float, scale: float) -> Iterator[None]:
+        stop = start + vector.numel()
+        own = self.own(start, stop)
+        work = self._inside.start("reduce_scatter", vector)
+        yield
+        work.wait()
+        packed = self._sparsifier.encode(own, vector[own.start - start : own.stop - start], density, scale)
+        message = packed.new_zeros(self._message(start, stop, density))
+        message[: packed.numel()] = packed
+        of_hosts = message.new_empty((self._hosts, message.numel()))
+        gathering = self._between.all_gather(message, of_hosts)
+        yield
+        gathering.wait()
+        of_all = message.new_empty((self._slots, *of_hosts.shape))
+        gathering = self._inside.all_gather(of_hosts, of_all)
+        yield
+        gathering.wait()
+        for slot in range(self._slots):
+            part = self._of_slot(slot, start, stop)
+            self._sparsifier.add_up(part, list(of_all[slot]), density, vector[part.start - start : part.stop - start])
+
+    def arriving(self, start: int, stop: int, density: float) -> int:
+        dense = 4 * (self._slots - 1) * (stop - start) // self._slots
+        message = self._message(start, stop, density)
+        return dense + (self._hosts - 1) * message + (self._slots - 1) * self._hosts * message
+
+    def close(self) -> None:
+        for group in self._groups:
+            group.close()
+
+    def _of_slot(self, slot: int, start: int, stop: int) -> Part:
+        """That a ring's rank ``slot`` owns."""
+        first, end = (cut(start, stop, self._slots, place) for place in (slot, slot + 1))
+        return self._part_of(first, end)
+
+    def _message(self, start: int, stop: int, density: float) -> int:
+        """Bytes of the longest that a rank of the host sends: parts differ by an element, and by parameters."""
+        parts = [self._of_slot(slot, start, stop) for slot in range(self._slots)]
+        return max(1, *(self._sparsifier.format(part, density).nbytes for part in parts))
+
+
+def check_rails(rails: int) -> None:
+    """ConfError unless hosts have one rail."""
+    if rails != 1:
+        raise ConfError(
+            f"strategy hitopk is for hosts with one NIC each, not {rails} rails (spark.sparkdl.comm.rails): use bml with"
+            " spark.sparkdl.comm.compression"
+        )

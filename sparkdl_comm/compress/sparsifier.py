@@ -1,0 +1,109 @@
+"""A rank's largest elements of a part of the gradient as bytes, and all ranks' bytes as their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from sparkdl_comm.compress.feedback import Feedback
+from sparkdl_comm.compress.selection import operator
+from sparkdl_comm.compress.wire import VALUE_TYPES, SparseFormat
+from sparkdl_comm.conf import CommConf, Compression
+
+#: By the names that users choose, where these differ: whatever searches for thresholds reads the gradient several times.
+_OPERATORS = {"mstopk": "exact"}
+
+#: Indices of the k largest magnitudes: int64 ``[k]``, ascending.
+Select = Callable[[torch.Tensor, int], torch.Tensor]
+
+
+class Part(NamedTuple):
+    """The elements from ``start`` to ``stop`` of the flat vector. ``pieces``: of its own elements, from 0, those of each
+    parameter that has some there."""
+
+    start: int
+    stop: int
+    pieces: tuple[slice, ...]
+
+    @property
+    def elements(self) -> int:
+        return self.stop - self.start
+
+    @classmethod
+    def of(cls, start: int, stop: int, bounds: Sequence[int]) -> Part:
+        """``bounds``: where parameters begin in the flat vector, ascending."""
+        inside = [start, *(bound for bound in bounds if start < bound < stop), stop]
+        pieces = zip(inside, inside[1:], strict=False)
+        return cls(start, stop, tuple(slice(a - start, b - start) for a, b in pieces if a < b))
+
+
+class Sparsifier:
+    """Of one rank.
+
+    :param dtype: of values on the network.
+    :param feedback: keeps what is left out.
+    """
+
+    def __init__(self, select: Select, dtype: torch.dtype, feedback: Feedback) -> None:
+        self._select, self._dtype = select, dtype
+        self.feedback = feedback
+
+    @classmethod
+    def of(cls, compression: Compression, conf: CommConf, rank: int) -> Sparsifier:
+        """As the settings say. Where selection is random, each rank has another seed: they are not to leave out the same."""
+        select = operator(_OPERATORS.get(compression.operator, compression.operator))
+        random = torch.Generator().manual_seed(rank)
+        dtype = VALUE_TYPES[conf.compression_values]
+        return cls(lambda values, k: select(values, k, random), dtype, Feedback(conf.compression_momentum))
+
+    def format(self, part: Part, density: float) -> SparseFormat:
+        """Of the part's bytes: so many of its elements, and one at least; a flag for each parameter."""
+        entries = min(part.elements, max(1, round(density * part.elements)))
+        return SparseFormat(part.elements, entries, self._dtype, len(part.pieces))
+
+    def encode(self, part: Part, gradient: torch.Tensor, density: float, scale: float) -> torch.Tensor:
+        """Selects, and keeps what is left out. Returns uint8 ``[format.nbytes]``.
+
+        :param gradient: float32, of the part, with the loss scale; is only read. A parameter that was not used is -0.0.
+        """
+        wanted = self.format(part, density)
+        used = _used(part, gradient)
+        unused = _pieces(part, ~used)
+        gathered = self.feedback.add(part.start, gradient, scale, unused)
+        chosen = self._select(gathered, wanted.entries)
+        values = gathered[chosen] * scale
+        self.feedback.take(part.start, chosen, wanted.rounded(values), scale, unused)
+        return wanted.encode(chosen, values, used)
+
+    def empty(self, part: Part, gradient: torch.Tensor, scale: float) -> None:
+        """Adds what was left out in earlier steps to the gradient, in place: all of it is to travel."""
+        self.feedback.empty(part.start, gradient, scale, _pieces(part, ~_used(part, gradient)))
+
+    def add_up(self, part: Part, packed: Sequence[torch.Tensor], density: float, result: torch.Tensor) -> None:
+        """Overwrites ``result``, float32 of the part, with the sum of what was encoded, added in its order. What no rank used
+        is -0.0, all else never is.
+
+        :param packed: of each rank, uint8 ``[format.nbytes]`` at least.
+        :raises ProtocolError: one of them is no such part.
+        """
+        wanted = self.format(part, density)
+        result.zero_()
+        used = torch.zeros(len(part.pieces), dtype=torch.bool, device=result.device)
+        for one in packed:
+            indices, values, flags = wanted.decode(one[: wanted.nbytes])
+            result.index_add_(0, indices, values)  # indices are different, so the order is that of the ranks
+            used |= flags
+        for piece in _pieces(part, ~used):
+            result[piece] = -0.0
+
+
+def _pieces(part: Part, which: torch.Tensor) -> list[slice]:
+    return [part.pieces[number] for number in which.nonzero().flatten().tolist()]
+
+
+def _used(part: Part, gradient: torch.Tensor) -> torch.Tensor:
+    """bool ``[pieces]``: see ``space/flat.py``."""
+    firsts = gradient[torch.tensor([piece.start for piece in part.pieces], dtype=torch.int64, device=gradient.device)]
+    return (firsts != 0) | ~firsts.signbit()

@@ -1,0 +1,65 @@
+"""Buckets of gradients of which only the largest elements travel, in those steps in which the schedule says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sparkdl_comm.compress.schedule import density_at
+from sparkdl_comm.compress.sparse_sum import SparseSum
+from sparkdl_comm.compress.sparsifier import Sparsifier
+from sparkdl_comm.compress.stages import Stages
+from sparkdl_comm.conf import CommConf, Compression
+from sparkdl_comm.strategies.base import StepInfo
+from sparkdl_comm.strategies.exchange import CollectiveExchange, Pending
+
+
+class CompressedExchange(CollectiveExchange):
+    """Sparse sums, and the all-reduces of its base class in dense steps, which also carry what sparse ones left out."""
+
+    def __init__(
+        self, sparse: SparseSum, sparsifier: Sparsifier, compression: Compression, conf: CommConf, *dense: Any
+    ) -> None:
+        """``dense``: as the base class takes them. ``compression`` is that of ``conf``, or the strategy's own."""
+        super().__init__(*dense)
+        self._sparse, self._sparsifier = sparse, sparsifier
+        self._compression, self._schedule, self._timeout = compression, conf.compression_schedule, conf.timeout
+        self._stages = Stages("sparkdl-comm-compression")
+        self._density: float | None = None
+        self._scale = 1.0
+
+    def prepare(self, ranges: Sequence[tuple[int, int]]) -> None:
+        super().prepare(ranges)
+        self._last = ranges[-1]
+
+    def begin_step(self, info: StepInfo) -> None:
+        self._density = density_at(self._schedule, self._compression.density, info.step, info.epoch)
+        self._scale = info.loss_scale
+
+    def start(self, start: int, stop: int) -> Pending:
+        if self._density is None:
+            own = self._sparse.own(start, stop)
+            self._sparsifier.empty(own, self._vector[own.start : own.stop], self._scale)
+            return super().start(start, stop)
+        stages = self._sparse.stages(start, self._vector[start:stop], self._density, self._scale)
+        staged = self._stages.start(stages, last=(start, stop) == self._last)
+        self._watch.bytes["push"] += self._sparse.arriving(start, stop, self._density)
+
+        def wait() -> None:
+            with self._typed():
+                staged.wait()
+
+        return Pending(start, stop, wait)
+
+    def end_step(self, applied: bool) -> None:
+        self._sparsifier.feedback.settle(applied)
+
+    def state(self) -> dict[str, Any]:
+        return self._sparsifier.feedback.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._sparsifier.feedback.load_state(state)
+
+    def close(self) -> None:
+        self._sparse.close()
+        self._stages.close(self._timeout)

@@ -1,0 +1,34 @@
+"""Strategy hitopk: gradients travel by hierarchical top-k communication (``compress/hitopk.py``), dense ones by auto."""
+
+from __future__ import annotations
+
+from sparkdl_comm.collectives.group import AUTO
+from sparkdl_comm.collectives.rank_group import RankGroup
+from sparkdl_comm.compress.hitopk import HiTopK, check_rails
+from sparkdl_comm.compress.sparse_sum import PartOf, SparseSum
+from sparkdl_comm.compress.sparsifier import Sparsifier
+from sparkdl_comm.conf import CommConf, Compression
+from sparkdl_comm.strategies.base import register
+from sparkdl_comm.strategies.collective import CollectiveAllReduce
+
+
+class HierarchicalTopK(CollectiveAllReduce):
+    """Steps: backward, and meanwhile hierarchical sums of those parts of the flat gradient that are there; the whole optimizer
+    step on every rank."""
+
+    algorithm = AUTO
+
+    @classmethod
+    def check(cls, conf: CommConf, world: int) -> None:
+        super().check(conf, world)
+        check_rails(len(conf.rails) or 1)
+
+    @property
+    def compression(self) -> Compression:
+        return self.conf.compression or Compression("mstopk", 0.01)
+
+    def _sparse_sum(self, sparsifier: Sparsifier, part_of: PartOf) -> SparseSum:
+        return HiTopK(sparsifier, part_of, RankGroup.of_all(self._gang), self.conf, self._model.gradients.device)
+
+
+register("hitopk")(lambda conf: HierarchicalTopK)

@@ -1,0 +1,94 @@
+"""Nothing is lost: what was sent and what is left add up to all gradients, whichever steps are skipped."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkdl_comm.compress.feedback import Feedback
+from sparkdl_comm.errors import PersistenceError
+
+COUNT = 12
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 999),
+        st.integers(0, COUNT),
+        st.sampled_from([1.0, 0.5, 1024.0]),
+        st.booleans(),
+        st.sampled_from(["sparse", "sparse", "dense"]),
+        st.booleans(),
+    ),
+    max_size=12,
+)
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_all_gradients_arrive_in_the_end(steps):
+    feedback = Feedback()
+    total, arrived = torch.zeros(COUNT), torch.zeros(COUNT)
+    for seed, entries, scale, applied, kind, is_unused in steps:
+        random = torch.Generator().manual_seed(seed)
+        gradient = torch.randint(-8, 9, (COUNT,), generator=random) * scale
+        unused = [slice(0, 4)] if is_unused else []
+        gradient[:4] = -0.0 if is_unused else gradient[:4]
+        if kind == "sparse":
+            gathered = feedback.add(7, gradient, scale, unused)
+            if is_unused:
+                assert (gathered[:4] == 0).all()
+                assert gathered[:4].signbit().all()
+            chosen = torch.randperm(COUNT, generator=random)[:entries].sort().values
+            values = gathered[chosen] * scale
+            feedback.take(7, chosen, values, scale, unused)
+            sent = torch.zeros(COUNT).index_add_(0, chosen, values)
+        else:
+            sent = gradient.clone()
+            feedback.empty(7, sent, scale, unused)
+        feedback.settle(applied)
+        if applied:
+            total += gradient / scale
+            arrived += sent / scale
+    left = feedback.state()["left"].get("7", torch.zeros(COUNT))
+    assert torch.equal(arrived + left, total)  # small integers
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 999), min_size=1, max_size=8), st.sampled_from([0.5, 0.9]))
+def test_momentum_of_what_is_left_is_that_of_an_optimizer(seeds, momentum):
+    """Until an element travels, what is left of it is what SGD with momentum would have gone by."""
+    feedback, parameter = Feedback(momentum), torch.nn.Parameter(torch.zeros(COUNT))
+    optimizer = torch.optim.SGD([parameter], lr=1.0, momentum=momentum)
+    for seed in seeds:
+        gradient = torch.randn(COUNT, generator=torch.Generator().manual_seed(seed))
+        parameter.grad = gradient
+        optimizer.step()
+        gathered = feedback.add(0, gradient, 1.0)
+        torch.testing.assert_close(gathered, -parameter.detach())
+        feedback.take(0, torch.empty(0, dtype=torch.int64), torch.empty(0), 1.0)
+        feedback.settle(True)
+    feedback.add(0, gradient, 1.0)
+    feedback.take(0, torch.tensor([3]), torch.tensor([0.0]), 1.0)
+    feedback.settle(True)
+    state = feedback.state()
+    assert state["left"]["0"][3] == state["velocity"]["0"][3] == 0.0
+    assert state["velocity"]["0"][4] != 0.0
+
+
+def test_a_range_is_forgotten():
+    feedback = Feedback()
+    for start in (0, 10, 20):
+        feedback.add(start, torch.ones(3), 1.0)
+        feedback.take(start, torch.tensor([0]), torch.tensor([1.0]), 1.0)
+    feedback.settle(True)
+    feedback.forget(10, 20)
+    assert {start: left.tolist() for start, left in feedback.state()["left"].items()} == {
+        "0": [0.0, 1.0, 1.0],
+        "20": [0.0, 1.0, 1.0],
+    }
+
+
+def test_a_checkpoint_with_momentum_is_none_without():
+    feedback = Feedback(0.9)
+    feedback.add(0, torch.ones(3), 1.0)
+    with pytest.raises(PersistenceError, match=r"compression\.momentum"):
+        Feedback().load_state(feedback.state())

@@ -1,0 +1,221 @@
+"""Sparse gradients in the real loop, in threads over real sockets."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import ConfError, ModelError
+from sparkdl_comm.strategies.registry import strategy_class
+from tests.unit.ranks import Rows, train
+
+WAYS = pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "ring"},
+        {"strategy": "be", "bucket": 4},
+        {"strategy": "hitopk", "topology": "hosts:2x2", "bucket": 4},
+        {"strategy": "hitopk", "topology": "star:4", "bucket": 100},
+        {"strategy": "hitopk", "topology": "hosts:1x4", "bucket": 100},
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())),
+)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3), nn.Tanh(), nn.Linear(3, 1))
+
+
+class Sometimes(nn.Module):
+    """A layer that is never used, and one that only some rows use, those of the last rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.never, self.body, self.few, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch.tanh(self.body(x))
+        few = (x[:, 0] > 1.0).nonzero().flatten()
+        return self.head(out.index_add(0, few, self.few(x[few])) if len(few) else out)
+
+
+def table() -> Rows:
+    random = torch.Generator().manual_seed(3)
+    features = torch.randn(24, 6, generator=random)
+    features[:18, 0] = 0
+    return Rows(features, torch.randn(24, 1, generator=random))
+
+
+def trained(make: Any, settings: dict[str, Any], epochs: int = 5, **more: Any) -> list[Any]:
+    strategy = strategy_class(CommConf.from_mapping({}, **settings))
+    return train(make, table().cut(7, 5, 6, 6), strategy=strategy, conf=settings, epochs=epochs, **more)
+
+
+def values(loops: list[Any]) -> torch.Tensor:
+    """The parameters, which are the same bits on all ranks."""
+    for loop in loops[1:]:
+        assert torch.equal(loop.model.values, loops[0].model.values)
+    return loops[0].model.values.clone()
+
+
+@WAYS
+@pytest.mark.parametrize("make", [net, Sometimes])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_with_all_elements_it_is_what_dense_gradients_do(
+    settings: dict[str, Any], make: Any, accumulation: int
+) -> None:
+    how = {
+        "optimizer": functools.partial(torch.optim.AdamW, lr=0.05, weight_decay=0.5),
+        "max_grad_norm": 1.0,
+        "accumulation_steps": accumulation,
+        "batch": 24 // accumulation,
+    }
+    dense = values(trained(make, {"strategy": "ring"}, **how))
+    sparse = values(trained(make, {**settings, "compression": "topk:1"}, **how))
+    torch.testing.assert_close(sparse, dense, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["ring", "hitopk"])
+@pytest.mark.parametrize("compression", ["topk:0.1", "mstopk:0.1", "dgc:0.1"])
+def test_a_tenth_of_the_elements_trains_too(strategy: str, compression: str) -> None:
+    settings = {"strategy": strategy, "topology": "hosts:2x2"}
+    losses = [
+        [loop.progress.history for loop in trained(net, {**settings, "compression": given}, epochs=30)]
+        for given in ("topk:1", compression)
+    ]
+    dense, sparse = ([sum(row["loss"] for row in rows) for rows in zip(*ranks, strict=True)] for ranks in losses)
+    assert sparse[-1] < (sparse[0] + dense[-1]) / 2
+    assert sparse != dense
+
+
+@WAYS
+def test_what_no_rank_used_stays_as_it_is(settings: dict[str, Any]) -> None:
+    optimizer = functools.partial(torch.optim.AdamW, lr=0.05, weight_decay=0.5)
+    loops = trained(Sometimes, {**settings, "compression": "topk:0.2"}, optimizer=optimizer)
+    values(loops)
+    torch.manual_seed(5)
+    begun = Sometimes()
+    now = loops[0].model.module
+    assert torch.equal(now.never.weight, begun.never.weight)
+    assert not torch.equal(now.few.weight, begun.few.weight)
+
+
+@WAYS
+@pytest.mark.parametrize("momentum", [0, 0.9])
+def test_training_goes_on_from_a_checkpoint(settings: dict[str, Any], momentum: float) -> None:
+    settings = {**settings, "compression": "mstopk:0.1", "compression_momentum": momentum}
+    kept: dict[int, Any] = {}
+    whole = values(trained(net, settings, 4))
+    half = values(trained(net, settings, 2, finish=lambda at: kept.update({at.strategy._gang.rank: at.state()})))
+
+    def goes_on(at: Any) -> None:
+        at.load_state(kept[at.strategy._gang.rank])
+
+    begins = {"arrive": lambda spec, gang, model: model.load(0, half), "prepare": goes_on}
+    assert torch.equal(values(trained(net, settings, 4, **begins)), whole)
+    for state in kept.values():
+        for left in state["own"]["strategy"]["left"].values():
+            left.zero_()
+    assert not torch.equal(values(trained(net, settings, 4, **begins)), whole)
+
+
+@pytest.mark.parametrize("values_as", ["bf16", "fp16"])
+def test_what_rounding_takes_is_not_lost(values_as: str) -> None:
+    settings = {"strategy": "ring", "compression": "topk:1", "compression_values": values_as}
+    dense = values(trained(net, {"strategy": "ring"}, 40))
+    rounded = values(trained(net, settings, 40))
+    assert not torch.equal(rounded, dense)
+    torch.testing.assert_close(rounded, dense, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("strategy", ["ring", "hitopk"])
+def test_after_sparse_steps_a_dense_one_carries_what_was_left_out(strategy: str) -> None:
+    """With plain SGD a sum of gradients does what they do one by one, if they do not depend on the parameters."""
+
+    class Linear(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * self.weight).sum(1, keepdim=True)
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (output * target).mean()
+
+    settings = {"strategy": strategy, "compression": "topk:0.2", "topology": "hosts:2x2"}
+    dense = values(trained(Linear, {"strategy": "ring"}, 4, loss=loss))
+    sparse = values(trained(Linear, {**settings, "compression_schedule": "steps:1-3"}, 3, loss=loss))
+    after = values(trained(Linear, {**settings, "compression_schedule": "epochs:1-3"}, 4, loss=loss))
+    torch.testing.assert_close(after, dense)
+    assert not torch.allclose(sparse, dense * 3 / 4)
+
+
+@pytest.mark.parametrize("strategy", ["ring", "hitopk"])
+def test_a_step_that_fp16_skips_leaves_what_was_left_out(strategy: str) -> None:
+    """The scale of the loss begins so large that the first steps overflow."""
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (output.float() - target).square().mean() * 1e3
+
+    settings = {"strategy": strategy, "compression": "topk:0.3", "topology": "hosts:2x2"}
+    loops = trained(net, settings, 12, loss=loss, precision="fp16", optimizer=lambda p: torch.optim.SGD(p, lr=1e-5))
+    values(loops)
+    history = loops[0].progress.history
+    assert any(row["skipped_steps"] for row in history), "the test must show what it claims"
+    assert not history[-1]["skipped_steps"]
+    for loop in loops:
+        assert all(left.isfinite().all() for left in loop.strategy.state()["left"].values())
+
+
+def test_bytes_are_counted() -> None:
+    count = sum(parameter.numel() for parameter in net().parameters())
+    dense = trained(net, {"strategy": "ring"}, 1)[0].strategy.watch.bytes
+    sparse = trained(net, {"strategy": "ring", "compression": "topk:0.1"}, 1)[0].strategy.watch.bytes
+    flags = 1  # of six parameters
+    assert sparse == {"push": 3 * (round(count / 10) * (4 + 2) + flags), "pull": 0}
+    assert sum(sparse.values()) < sum(dense.values()) / 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"strategy": "ps"}, "compression=topk:0.1: strategy ps .*by bml, ring.*hitopk"),
+        ({"strategy": "gloo"}, "strategy gloo"),
+        ({"strategy": "lp", "loop": "root"}, "collective.loop=root "),
+    ],
+)
+def test_strategies_that_send_whole_gradients_are_refused(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfError, match=complaint):
+        strategy_class(CommConf.from_mapping({}, **settings, compression="topk:0.1"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"strategy": "mst"}, "compression=topk:0.1: strategy mst does no all_gather; bml, ring"),
+        ({"strategy": "hitopk", "rails": "eth1,eth2"}, "one NIC each, not 2 rails"),
+    ],
+)
+def test_algorithms_that_cannot_are_refused_on_the_driver(settings: dict[str, Any], complaint: str) -> None:
+    conf = CommConf.from_mapping({}, **settings, compression="topk:0.1")
+    with pytest.raises(ConfError, match=complaint):
+        strategy_class(conf).check(conf, 4)
+
+
+def test_rows_of_sparse_embeddings_are_refused() -> None:
+    def words() -> nn.Module:
+        return nn.Sequential(nn.Embedding(5, 1, sparse=True), nn.Flatten())
+
+    parts = [Rows(torch.randint(0, 5, (4, 1)), torch.randn(4, 1)) for _ in range(2)]
+    settings = {"strategy": "ring", "compression": "topk:0.1"}
+    with pytest.raises(ModelError, match="SparseAdam .*sparse=False"):
+        train(
+            words, parts, strategy=strategy_class(CommConf.from_mapping({}, **settings)), conf=settings,
+            optimizer=lambda params: torch.optim.SparseAdam(params, lr=0.1),
+        )  # fmt: skip
