@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkdl_comm import errors
+    from sparkdl_comm import errors, optim
     from sparkdl_comm.collectives.communicator import Communicator
     from sparkdl_comm.conf import CommConf
     from sparkdl_comm.distributor import CommDistributor
@@ -33,6 +33,7 @@ __all__ = [
     "TorchModel",
     "__version__",
     "errors",
+    "optim",
     "spark_conf",
 ]
 
@@ -50,8 +51,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module(".errors", __name__)
+    if name in ("errors", "optim"):
+        return import_module("." + name, __name__)
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("." + _HOME[name], __name__), name)

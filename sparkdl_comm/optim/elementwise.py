@@ -1,10 +1,13 @@
 """Whether an optimizer may update stripes of tensors: it may if it is elementwise, so that what becomes of an element depends
-on nothing but that element, its gradients and the options of its group.
+on nothing but that element, its gradients and the options of its group. One may know norms of whole tensors if it asks for
+them (``layerwise.py``): whoever has stripes of its tensors then gives it these.
 
-Classes of torch.optim are known. Anything else is tried out, on a few small tensors shaped like the model's:
+Classes of torch.optim and of this package are known. Anything else is tried out, on a few small tensors shaped like the
+model's:
 
 1. one optimizer takes some steps on the whole tensors;
-2. two take the same steps on stripes of them, cut as two ranks have them: flat, and not where tensors end;
+2. two take the same steps on stripes of them, cut as two ranks have them: flat, and not where tensors end; norms that they
+   ask for are those of the whole tensors;
 3. both ways must lead to the same values.
 """
 
@@ -20,6 +23,10 @@ import torch
 from torch import nn
 
 from sparkdl_comm.errors import ModelError
+from sparkdl_comm.optim.lamb import LAMB
+from sparkdl_comm.optim.lars import LARS
+from sparkdl_comm.optim.layerwise import Layerwise
+from sparkdl_comm.optim.norms import LOCAL, Norms
 from sparkdl_comm.optim.optimization import ModelLike, Optimization
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
@@ -28,6 +35,8 @@ _ELEMENTWISE = (
     *(torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam),
     *(torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.ASGD, torch.optim.Rprop),
 )
+#: They are, but for norms that they ask for.
+_LAYERWISE = (LARS, LAMB)
 
 #: Enough for what begins after a few steps, and for what happens every tenth.
 _STEPS = 12
@@ -64,7 +73,8 @@ def check(model: FlatModel, make_optimizer: OptimizerMaker, *, certain: bool = T
             optimizer = make_optimizer([(sample.owner, sample.whole()) for sample in samples])
             name = f"optimizer {type(optimizer).__name__}"
             _refuse(type(optimizer))
-            whole = _trained(make_optimizer, samples, None)
+            tape: list[_Pairs] = []
+            whole = _trained(make_optimizer, samples, None, tape)
     except ModelError:
         raise
     except Exception as error:  # whatever a user's optimizer raises
@@ -80,7 +90,7 @@ def check(model: FlatModel, make_optimizer: OptimizerMaker, *, certain: bool = T
         )
     try:
         with torch.random.fork_rng(devices=[]):
-            stripes = [_trained(make_optimizer, samples, cut) for cut in zip(_CUTS, _CUTS[1:], strict=False)]
+            stripes = [_trained(make_optimizer, samples, cut, tape) for cut in zip(_CUTS, _CUTS[1:], strict=False)]
     except Exception as error:
         raise ModelError(f"{name} fails on stripes of tensors ({type(error).__name__}: {error}). {_HINT}") from error
     for sample, expected, *parts in zip(samples, whole, *stripes, strict=True):
@@ -105,7 +115,7 @@ def _known(factory: Any) -> bool:
         factory = factory.func
     if isinstance(factory, type):
         _refuse(factory)
-    return factory in _ELEMENTWISE
+    return factory in (*_ELEMENTWISE, *_LAYERWISE)
 
 
 def _refuse(kind: type) -> None:
@@ -156,10 +166,38 @@ def _representatives(model: FlatModel, make_optimizer: OptimizerMaker) -> list[n
     return list({id(parameter): parameter for both in ends for parameter in both}.values())
 
 
+#: Norms that an optimizer asked for in a call, by the numbers of the samples.
+_Pairs = dict[int, tuple[float, float]]
+
+
+class _Recorded(Norms):
+    """Norms of whole samples, kept on ``tape``, call by call."""
+
+    def __init__(self, numbers: dict[int, int], tape: list[_Pairs]) -> None:
+        self._numbers, self._tape = numbers, tape
+
+    def __call__(self, parameters: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[tuple[float, float]]:
+        norms = LOCAL(parameters, others)
+        self._tape.append({self._numbers[id(p)]: pair for p, pair in zip(parameters, norms, strict=True)})
+        return norms
+
+
+class _Replayed(Norms):
+    """For stripes of samples, what was recorded of the whole ones; NaN if nothing was."""
+
+    def __init__(self, numbers: dict[int, int], tape: list[_Pairs]) -> None:
+        self._numbers, self._calls = numbers, iter(tape)
+
+    def __call__(self, parameters: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[tuple[float, float]]:
+        whole = next(self._calls, {})
+        return [whole.get(self._numbers[id(parameter)], (math.nan, math.nan)) for parameter in parameters]
+
+
 def _trained(
-    make_optimizer: OptimizerMaker, samples: Sequence[_Sample], cut: tuple[float, float] | None
+    make_optimizer: OptimizerMaker, samples: Sequence[_Sample], cut: tuple[float, float] | None, tape: list[_Pairs]
 ) -> list[torch.Tensor]:
-    """What becomes of each sample's values, flat: of a stripe of them, or of the whole tensors if ``cut`` is None."""
+    """What becomes of each sample's values, flat: of a stripe of them, or of the whole tensors if ``cut`` is None, whose norms
+    are then kept on ``tape``."""
     torch.manual_seed(0)
     tensors, places = [], []
     for sample in samples:
@@ -168,6 +206,9 @@ def _trained(
         tensors.append(sample.whole() if cut is None else nn.Parameter(sample.values.flatten()[place].clone()))
     there = [(s.owner, tensor) for s, tensor in zip(samples, tensors, strict=True) if tensor.numel()]
     optimizer = make_optimizer(there)
+    if isinstance(optimizer, Layerwise):
+        numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
+        optimizer.norms = (_Recorded if cut is None else _Replayed)(numbers, tape)
     for group in optimizer.param_groups:
         if "lr" in group:
             group["lr"] = group["lr"] or 0.1  # a schedule may begin with 0

@@ -9,7 +9,10 @@ import torch
 
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.optim import elementwise
+from sparkdl_comm.optim.layerwise import Layerwise
+from sparkdl_comm.optim.norms import StripedNorms
 from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.parallel import Ranks
 from sparkdl_comm.space.flat import FlatModel
 
 
@@ -24,13 +27,14 @@ class _Stripe:
 
 
 class Shard:
-    """Ranges of the flat vector, and the optimizer over them.
+    """Ranges of the flat vector, and the optimizer over them. One that needs norms of whole parameters gets them, by an
+    all-gather in each of its steps.
 
     ``owned``: (first element, exact values, float32 ``[n]``); ``gradients``: of the same ranges.
     ``in_parts``: :meth:`step_layers` may be used. Optimizers of torch keep all of their state per parameter; others may
     count their steps.
 
-    :raises ModelError: the optimizer is not elementwise.
+    :raises ModelError: the optimizer is not elementwise, but for norms.
     """
 
     def __init__(
@@ -39,8 +43,10 @@ class Shard:
         owned: Sequence[tuple[int, torch.Tensor]],
         gradients: torch.Tensor,
         make_optimizer: OptimizerMaker,
+        ranks: Ranks,
     ) -> None:
-        """``gradients``: flat, of the whole model, where the sums for the shard's ranges will be."""
+        """``gradients``: flat, of the whole model, where the sums for the shard's ranges will be. ``ranks``: those whose
+        shards make the whole vector."""
         self._model = model
         elementwise.check(model, make_optimizer)
         self.owned = list(owned)
@@ -54,6 +60,9 @@ class Shard:
                 self._stripes.append(_Stripe(cut.number, model.layer_of_each[cut.number], stripe, stripe.grad))
                 tensors.append((model.parameters[cut.number], stripe))
         self.optimizer = make_optimizer(tensors)
+        if isinstance(self.optimizer, Layerwise):
+            numbers = {id(stripe.values): stripe.owner for stripe in self._stripes}
+            self.optimizer.norms = StripedNorms(numbers, len(model.parameters), ranks)
         if make_optimizer.wants_sparse(self.optimizer):
             raise ModelError(
                 f"optimizer {type(self.optimizer).__name__} treats the rows of an Embedding with sparse=True apart, and"

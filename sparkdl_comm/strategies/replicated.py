@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.optim.layerwise import Layerwise
 from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.parallel import GangRanks
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
 
@@ -19,6 +21,8 @@ class Replicated(Strategy):
         self._model = model
         self._world = gang.world
         self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
+        if isinstance(self.optimizer, Layerwise):
+            self.optimizer.share(GangRanks(gang, self.conf.timeout))
         self._sparse = make_optimizer.wants_sparse(self.optimizer)
 
     def before_forward(self) -> None:

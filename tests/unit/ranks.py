@@ -17,6 +17,7 @@ from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.parallel import Alone, GangRanks
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
@@ -61,7 +62,8 @@ class Gathered(Strategy):
             self._mine = slice(self._cuts[gang.rank], self._cuts[gang.rank + 1])
         else:
             self._mine = slice(0, model.count)
-        self._shard = Shard(model, self.owned(), model.gradients, make_optimizer)
+        ranks = GangRanks(gang, SECONDS) if self.sharded else Alone()
+        self._shard = Shard(model, self.owned(), model.gradients, make_optimizer, ranks)
         self.optimizer = self._shard.optimizer
         self._stale = False
 

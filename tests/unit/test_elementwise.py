@@ -9,9 +9,10 @@ from torch import nn
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.optim import elementwise
+from sparkdl_comm.optim import LAMB, LARS, elementwise
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.parallel import Alone
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.registry import strategy_class
@@ -30,7 +31,7 @@ def shard(optimizer: Any, make: Any = Net, groups: Any = None) -> Shard:
     model = FlatModel(make())
     model.bind(torch.empty(model.count), torch.zeros(model.count))
     owned = [(0, model.values[: model.count // 2])]
-    return Shard(model, owned, model.gradients, OptimizerMaker(model, Optimization(optimizer, groups)))
+    return Shard(model, owned, model.gradients, OptimizerMaker(model, Optimization(optimizer, groups)), Alone())
 
 
 def ndim_decay(params: Any) -> torch.optim.Optimizer:
@@ -132,6 +133,43 @@ def test_the_groups_of_the_model_count() -> None:
     elementwise.check_on_driver(Net, Optimization(Lars, flag))  # the ranks have the groups, and see
     with pytest.raises(ModelError, match="Lars is not elementwise"):
         shard(Lars, groups=flag)
+
+
+@pytest.mark.parametrize("kind", [LARS, LAMB])
+def test_those_that_are_given_norms(kind: Any) -> None:
+    for optimizer in (
+        functools.partial(kind, lr=0.01),
+        lambda params: kind(params, lr=0.01),
+        lambda params: kind(params, lr=0.01, parallel=True),
+    ):
+        elementwise.check_on_driver(Net(), Optimization(optimizer))
+        made = shard(optimizer)
+        assert not made.in_parts, "norms of all layers are gathered at once"
+    flagged = lambda module: [  # noqa: E731
+        {"params": module[0].parameters(), "adapt": False},
+        {"params": module[2].parameters()},
+    ]
+    assert shard(lambda params: kind(params, lr=0.01), groups=flagged).optimizer.param_groups[0]["adapt"] is False
+
+
+def test_those_that_are_given_norms_and_take_others() -> None:
+    class Own(LARS):
+        def ratio(self, weights: float, direction: float, group: Any) -> float:
+            return weights
+
+    class Peeks(LARS):
+        def move(self, parameter: Any, direction: Any, ratio: float, group: Any) -> None:
+            super().move(parameter, direction, float(parameter.norm()), group)
+
+    def biases_apart(params: Any) -> torch.optim.Optimizer:
+        params = list(params)
+        matrices, others = [p for p in params if p.dim() > 1], [p for p in params if p.dim() <= 1]
+        return LARS([{"params": matrices}, {"params": others, "adapt": False}], lr=0.1)
+
+    assert shard(functools.partial(Own, lr=0.1))
+    for optimizer in (functools.partial(Peeks, lr=0.1), biases_apart):
+        with pytest.raises(ModelError, match="is not elementwise"):
+            shard(optimizer)
 
 
 def test_one_that_cannot_be_tried_out() -> None:

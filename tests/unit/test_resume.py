@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 
 from sparkdl_comm.errors import ConfError, InputError, ModelError, PersistenceError
 from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.optim import LAMB, LARS
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.train.checkpoint.restore import Restorer, check_same, describe
 from sparkdl_comm.train.checkpoint.saver import Saver
@@ -148,6 +150,23 @@ def test_the_same_bits(tmp_path: Path, strategy: type[Gathered]) -> None:
     ]
     assert second.results() == whole.results()
     assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == ["step-00000010", "step-00000012"]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        functools.partial(LARS, lr=0.5, momentum=0.9, weight_decay=0.1, trust_coefficient=0.1),
+        functools.partial(LAMB, lr=0.05),
+    ],
+    ids=["LARS", "LAMB"],
+)
+def test_optimizers_that_need_norms(tmp_path: Path, strategy: type[Gathered], optimizer: Any) -> None:
+    whole = Fit(tmp_path / "whole", strategy, epochs=3, optimizer=optimizer)
+    Fit(tmp_path / "cut", strategy, epochs=1, optimizer=optimizer)
+    rest = Fit(tmp_path / "cut", strategy, epochs=3, optimizer=optimizer, resume=True)
+    assert rest.restorers[0].step == 2
+    assert rest.results() == whole.results()
 
 
 @BOTH

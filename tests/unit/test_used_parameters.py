@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ModelError
+from sparkdl_comm.optim import LAMB, LARS
 from sparkdl_comm.strategies.registry import strategy_class
 
 from .ranks import Gathered, Rows, Sharded, train
@@ -120,6 +121,10 @@ def assert_same(loops: Any, expected: nn.Module) -> None:
     [
         functools.partial(torch.optim.AdamW, lr=0.05, weight_decay=0.5),
         functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+        functools.partial(LARS, lr=0.5, momentum=0.9, weight_decay=0.2, trust_coefficient=0.1),
+        functools.partial(LARS, lr=0.5, momentum=0.9, trust_coefficient=0.1, parallel=True),
+        functools.partial(LAMB, lr=0.05, weight_decay=0.5),
+        functools.partial(LAMB, lr=0.05, weight_decay=0.5, parallel=True),
     ],
 )
 def test_what_no_rank_used_stays_as_it_is(strategy: Any, conf: Any, optimizer: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.parallel import Ranks
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.ps.segment import SharedSegment
@@ -42,15 +43,15 @@ class ParameterMemory:
         else:
             model.bind(self.values, self.gradients)
 
-    def shard(self, make_optimizer: OptimizerMaker) -> Shard:
-        """The values that this rank updates, as the model has them now."""
+    def shard(self, make_optimizer: OptimizerMaker, ranks: Ranks) -> Shard:
+        """The values that this rank updates, as the model has them now. ``ranks``: all servers."""
         owned = []
         for piece in self._layout["shard"]:
             start, count = piece["start"], piece["count"]
             exact = self._segment.floats(piece["master_offset"], count)
             exact.copy_(self.values[start : start + count])
             owned.append((start, exact))
-        return Shard(self._model, owned, self.gradients, make_optimizer)
+        return Shard(self._model, owned, self.gradients, make_optimizer, ranks)
 
     def use(self, version: int) -> None:
         """Has the model compute with ``version`` from now on, if versions have memory of their own."""

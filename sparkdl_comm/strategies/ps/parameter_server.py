@@ -32,6 +32,7 @@ import torch
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.parallel import GangRanks
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.layer_buckets import Countdown
 from sparkdl_comm.strategies.base import Strategy, register
@@ -79,7 +80,7 @@ class ParameterServer(Strategy):
         self._pushes = self._next_pushes = self._buckets.pushes
         self._jvm.attach(memory.path, self._buckets.pulls, self._pushes)
         memory.bind()
-        self._shard = memory.shard(make_optimizer)
+        self._shard = memory.shard(make_optimizer, GangRanks(gang, self.conf.timeout))
         self.optimizer = self._shard.optimizer
         # A GPU computes behind the host's back: what needs a profile stays at one bucket.
         self._profiler = None if self._on_gpu else self._buckets.profiler
