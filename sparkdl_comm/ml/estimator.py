@@ -57,9 +57,9 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         or ignored labels take their mean over the labels of all ranks, as in one process; a loss of your own whose mean is
         not over the rows takes it over each rank's, then over the ranks by their rows. It has no parameters to train:
         make them the model's, and return them beside its output.
-    :param optimizer: what makes an optimizer from parameters: a class of ``torch.optim``, or a
-        ``functools.partial`` of one. Default: SGD with learning rate 0.01. With ``learningRate`` it is called with
-        ``lr=``, so that CrossValidator can tune it.
+    :param optimizer: what makes an optimizer from parameters: a class of ``torch.optim`` or
+        ``sparkdl_comm.optim``, or a ``functools.partial`` of one. Default: SGD with learning rate 0.01. With
+        ``learningRate`` it is called with ``lr=``, so that CrossValidator can tune it.
     :param param_groups: function module -> list of dicts, as torch.optim takes parameter groups.
     :param lr_scheduler: what makes a scheduler of ``torch.optim.lr_scheduler`` from an optimizer. If it takes
         ``total_steps``, it gets how often it will step. It steps per epoch, or per optimizer step

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from sparkdl_comm.optim import LAMB, LARS
 from tests.optimizers import Lars
 
 from .recipe import Recipe
@@ -78,12 +79,15 @@ class Signed(torch.optim.Optimizer):
 
 OWN = {"Lars": Lars, "Signed": Signed}
 
+#: This package's, which need norms of whole tensors, and get them where these lie in stripes.
+LAYERWISE = {"LARS": LARS, "LAMB": LAMB}
+
 #: Optimizers that look at whole tensors.
 WHOLE = frozenset({"Lars", "LBFGS", "Adafactor", "Muon"})
 
 
 def optimizer(recipe: Recipe) -> Callable[..., torch.optim.Optimizer]:
-    kind = OWN.get(recipe.optimizer) or getattr(torch.optim, recipe.optimizer)
+    kind = {**OWN, **LAYERWISE}.get(recipe.optimizer) or getattr(torch.optim, recipe.optimizer)
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in recipe.options.items()}
     return functools.partial(kind, **options)
 

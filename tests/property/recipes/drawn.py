@@ -59,6 +59,16 @@ OPTIMIZERS: dict[str, dict[str, tuple[Any, ...]]] = {
     "Adamax": {"lr": (0.02,), "eps": (1e-2,), "weight_decay": (0.0, 0.3)},
     "ASGD": {"lr": (0.05,), "t0": (2.0,), "weight_decay": (0.0, 0.3)},
     "Signed": {"lr": (0.1,)},
+    "LARS": {
+        "lr": (0.3,),
+        "momentum": (0.9, 0.0),
+        "weight_decay": (0.0, 0.3),
+        "trust_coefficient": (0.2,),
+        "eps": (1e-2,),
+        "parallel": (False, True),
+    },
+    # With decay: else steps are as long as parameters, whatever the gradient, and go where its rounding errors do.
+    "LAMB": {"lr": (0.1,), "eps": (1e-2,), "weight_decay": (0.3, 0.5), "parallel": (False, True)},
     "Lars": {"lr": (0.3,), "trust": (0.2,)},
     "SparseAdam": {"lr": (0.05,), "eps": (1e-2,)},
     "Adafactor": {"lr": (0.05,)},
@@ -67,7 +77,22 @@ OPTIMIZERS: dict[str, dict[str, tuple[Any, ...]]] = {
 #: Parts that may be refused, and then hide whatever else is in the recipe: drawn seldom.
 _REFUSABLE = ("extra dict", "extra tensor", "embedded sparse", "checkpointed shared re-entrant")
 _PARTS = (*[part for part in PARTS if part not in _REFUSABLE] * 3, *_REFUSABLE, *("dense", "unused", "rare") * 3)
-_USUAL = ("SGD", "SGD", "SGD", "Adam", "AdamW", "AdamW", "RMSprop", "Adagrad", "NAdam", "Adamax", "ASGD", "Signed")
+_USUAL = (
+    "SGD",
+    "SGD",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "AdamW",
+    "RMSprop",
+    "Adagrad",
+    "NAdam",
+    "Adamax",
+    "ASGD",
+    "Signed",
+    "LARS",
+    "LAMB",
+)
 _UNUSUAL = ("Lars", "Lars", "SparseAdam", "Adafactor", "LBFGS")
 
 
