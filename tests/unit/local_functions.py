@@ -8,7 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
+
+from sparkdl_comm.collectives.communicator import Communicator
+from sparkdl_comm.optim import LARS
 
 
 def who() -> Any:
@@ -17,6 +21,19 @@ def who() -> Any:
     dist.all_gather_object(everybodys, ([os.environ[name] for name in names], os.getpid()))
     print("hello from", dist.get_rank())
     return everybodys
+
+
+def steps_lars() -> Any:
+    """Both ranks' parameters after a step: with norms computed by each, and dealt out."""
+    communicator, ends = Communicator.current(), []
+    for parallel in (False, communicator):
+        torch.manual_seed(1)
+        params = [torch.nn.Parameter(torch.randn(count)) for count in (3, 40_000, 5)]
+        for parameter in params:
+            parameter.grad = torch.randn_like(parameter)
+        LARS(params, lr=0.1, trust_coefficient=1.0, parallel=parallel).step()
+        ends.append(communicator.all_gather(torch.cat([parameter.detach() for parameter in params])))
+    return ends
 
 
 def fails() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import cloudpickle
 import psutil
 import pytest
+import torch
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import RankFailedError, RankLostError
@@ -21,7 +22,7 @@ from sparkdl_comm.job.launch import run_gang
 from sparkdl_comm.job.local import HOST, run_locally
 from tests.integration.training_functions import stands_still_at_the_end
 from tests.unit.gang_helpers import wait_for
-from tests.unit.local_functions import fails, is_killed, who
+from tests.unit.local_functions import fails, is_killed, steps_lars, who
 
 
 def run(function: Any, timeout: str = "30s") -> Any:
@@ -53,6 +54,13 @@ def test_each_rank_is_a_process_of_one_node(capfd: Any) -> None:
     assert shown.out == "hello from 0\n"
     assert "hello" not in shown.err
     assert children() == []
+
+
+def test_an_optimizer_deals_out_its_norms() -> None:
+    alone, dealt = run(steps_lars)
+    for ends in (alone, dealt):
+        assert torch.equal(ends[0], ends[1])
+    torch.testing.assert_close(dealt[0], alone[0])
 
 
 def test_a_rank_that_raises() -> None:
