@@ -33,7 +33,7 @@ from sparkdl_comm.compress.stages import Staged
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import InputError
 
-__all__ = ["auto", "be", "bml", "hierarchical", "hitopk", "lp", "mst", "mstopk", "p2p_ps", "ring", "torus2d"]
+__all__ = ["auto", "be", "bml", "hierarchical", "hitopk", "lp", "mst", "mstopk", "p2p_ps", "ring", "torus2d", "tree"]
 
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -104,6 +104,8 @@ torus2d = all_reduce_hook("torus2d")
 hierarchical = all_reduce_hook("hierarchical")
 #: Peer-to-peer parameter server: every rank adds up, and sends back, one part.
 p2p_ps = all_reduce_hook("p2p-ps")
+#: Double binary tree: half of the gradients up and down each of two trees, in blocks; for many ranks.
+tree = all_reduce_hook("tree")
 #: Whichever of these is the cheapest for a bucket, by the cost model.
 auto = all_reduce_hook(AUTO)
 #: The largest gradients of each rank, all-gathered.

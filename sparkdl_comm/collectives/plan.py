@@ -52,12 +52,13 @@ class Program(NamedTuple):
     """One rank's part. ``scratch``: elements that it needs behind the vector, with any content.
 
     ``lead``: how many of the receives that precede it in the program a send may overtake. None: any, as long as data
-    dependencies are kept.
+    dependencies are kept. ``in_turn``: of the receives from these ranks, none overtakes another one.
     """
 
     steps: tuple[Step, ...]
     scratch: int = 0
     lead: int | None = None
+    in_turn: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -147,9 +148,10 @@ def drop_empty_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def dependencies(program: Program) -> list[tuple[int, ...]]:
-    """For each step, which earlier ones must be complete before it may begin: rule 1 of the module, and the program's lead."""
+    """For each step, which earlier ones must be complete before it may begin: rule 1 of the module, and the program's own."""
     steps, lead = program.steps, program.lead
     received: list[int] = []
+    in_turn: list[int] = []
     bounds = sorted({bound for step in steps for bound in (step.start, step.stop)})
     writer: list[int | None] = [None] * len(bounds)
     readers: list[list[int]] = [[] for _ in bounds]
@@ -167,6 +169,9 @@ def dependencies(program: Program) -> list[tuple[int, ...]]:
                 writer[segment], readers[segment] = index, []
         if step.kind is not Kind.SEND:
             received.append(index)
+            if step.peer in program.in_turn:
+                before.update(in_turn[-1:])
+                in_turn.append(index)
         elif lead is not None and len(received) > lead:
             before.add(received[-1 - lead])
         found.append(tuple(sorted(before)))

@@ -1,6 +1,6 @@
 """Every plan, on paper: it ends, with the exact result, and moves the bytes that the papers say."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
+from sparkdl_comm.collectives.algorithms.tree import first_steps
 from sparkdl_comm.collectives.plan import OPERATIONS, Collective, Kind
 from sparkdl_comm.collectives.transfers import run, sent_elements, transfers
 from sparkdl_comm.topology import Topology
@@ -153,6 +154,52 @@ def test_a_linear_pipeline_sends_the_vector_once_over_each_link(text, count, blo
             assert transfer.elements <= block
         assert {elements // count for elements in sent.values()} <= times
         assert len(sent) == topology.world - (operation != "all_reduce")
+
+
+SWITCHES = st.one_of(
+    st.integers(1, 35).map("star:{}".format),
+    st.tuples(st.integers(1, 9), st.integers(2, 4)).map(lambda t: f"hosts:{t[0]}x{t[1]}"),
+    st.just("fattree:4"),
+).map(Topology.parse)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    SWITCHES, st.sampled_from(["broadcast", "reduce", "all_reduce"]), st.integers(1, 20), st.integers(1, 9), st.data()
+)
+def test_two_trees_take_no_nic_more_than_the_vector_each_way(topology, operation, half, block, data):
+    root = data.draw(st.integers(0, topology.world - 1)) if operation != "all_reduce" else 0
+    collective = Collective(operation, topology, 2 * half, root, block)
+    out, into = Counter(), Counter()
+    speaking = set()
+    for transfer in transfers(make_plan("tree", collective)):
+        assert transfer.elements <= block
+        source, target = (topology.host_of(rank).index for rank in (transfer.source, transfer.target))
+        if source != target:
+            out[source] += transfer.elements
+            into[target] += transfer.elements
+            speaking |= {transfer.source, transfer.target}
+    times = 2 if operation == "all_reduce" else 1
+    assert sum(out.values()) == times * (len(topology.hosts) - 1) * collective.count
+    assert max([*out.values(), *into.values()], default=0) <= times * collective.count
+    assert len(speaking) == (len(topology.hosts) if len(topology.hosts) > 1 else 0), "one rank of each host"
+
+
+@settings(deadline=None, max_examples=40)
+@given(SWITCHES, st.data())
+def test_in_two_trees_every_host_is_a_leaf_of_one_and_takes_turns(topology, data):
+    root = data.draw(st.integers(0, topology.world - 1))
+    inner, gets, gives = defaultdict(set), defaultdict(list), defaultdict(list)
+    for edge, step in first_steps(topology, root).items():
+        if topology.host_of(edge.parent) is not topology.host_of(edge.child):
+            gets[edge.child].append((edge.tree, step % 2))
+            gives[edge.parent].append(step % 2)
+            inner[edge.parent].add(edge.tree)
+    assert all(len(trees) == 1 for rank, trees in inner.items() if rank != root)
+    for rank, found in gets.items():
+        trees, turns = zip(*found, strict=True)
+        assert (sorted(trees), sorted(turns)) == ([0, 1], [0, 1]), f"rank {rank} has a parent in each, in turns"
+    assert all(len(turns) == len(set(turns)) for turns in gives.values())
 
 
 @settings(deadline=None, max_examples=20)

@@ -46,6 +46,16 @@ def test_plans_take_what_table_1_says(name, operation, world):
         assert taken == pytest.approx(table)
 
 
+@pytest.mark.parametrize("world", [*range(2, 20), 24, 32, 33])
+def test_two_trees_keep_every_link_busy(world):
+    """The steps of the docstring, of one block each: n/b, and what the first block takes. Blocks come in turns, always."""
+    blocks, per_block = 60, Cost((1.0,), alpha=0.0, gamma=0.0)
+    steps = blocks + 2 * (world - 1).bit_length() - 2
+    for operation in ("broadcast", "reduce"):
+        assert seconds("tree", operation, f"star:{world}", blocks, per_block) <= steps
+    assert seconds("tree", "all_reduce", f"star:{world}", blocks, per_block) <= 2 * steps
+
+
 @pytest.mark.parametrize(
     ("text", "name", "in_t_f"),
     [

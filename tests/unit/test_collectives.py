@@ -43,6 +43,24 @@ def test_all_operations_of_all_algorithms(topology, algorithm):
     assert torch.equal(results[world - 1].get("reduce", total), total)
 
 
+@pytest.mark.parametrize("topology", ["star:6", "star:7", "hosts:3x2"])
+def test_two_trees_in_many_blocks_from_and_to_any_rank(topology):
+    world = Topology.parse(topology).world
+
+    def work(group, rank):
+        found = [group.start("all_reduce", vector(rank)).wait(SECONDS)]
+        for root in range(world):
+            found.append(group.start("broadcast", vector(rank), root=root).wait(SECONDS))
+            found.append(group.start("reduce", vector(rank), root=root).wait(SECONDS))
+        return found
+
+    total = sum(vector(rank) for rank in range(world))
+    for rank, [everywhere, *found] in enumerate(in_groups(topology, "tree", work, block="64B")):
+        assert torch.equal(everywhere, total)
+        assert all(torch.equal(got, vector(root)) for root, got in enumerate(found[::2]))
+        assert torch.equal(found[2 * rank + 1], total)
+
+
 @pytest.mark.parametrize(
     ("topology", "algorithm"),
     [

@@ -6,6 +6,7 @@ import pytest
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.algorithms.bml import thread_shares
+from sparkdl_comm.collectives.algorithms.tree import first_steps
 from sparkdl_comm.collectives.cost import Cost, critical_path
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, dependencies
 from sparkdl_comm.collectives.transfers import transfers
@@ -59,6 +60,26 @@ def test_bml_gives_a_slower_rail_less():
     assert [round(float(share), 3) for share in thread_shares(Topology.parse("bcube:2x3"))] == [0.75, 0.25]
 
 
+def test_the_two_trees_of_six_and_of_seven():
+    """In order of their numbers, with 4 above all others; of six the second is the first one's mirror image."""
+
+    def parents(world, tree):
+        first = first_steps(Topology.parse(f"star:{world}"), 0)
+        return {edge.child: edge.parent for edge in first if edge.tree == tree}
+
+    assert parents(7, 0) == {1: 2, 2: 4, 3: 2, 4: 0, 5: 6, 6: 4}
+    assert parents(7, 1) == {6: 5, 5: 3, 4: 5, 3: 0, 2: 1, 1: 3}
+    assert parents(8, 0) == {1: 2, 2: 4, 3: 2, 4: 0, 5: 6, 6: 4, 7: 6}
+    assert parents(8, 1) == {7: 1, 1: 3, 2: 1, 3: 0, 4: 5, 5: 3, 6: 5}
+
+
+def test_of_a_host_one_rank_is_in_the_trees_and_the_others_are_a_chain():
+    first = first_steps(Topology.parse("hosts:3x3"), 4)
+    first_tree = {(edge.parent, edge.child) for edge in first if edge.tree == 0}
+    # Host 1 has the root; hosts 2 and 0 come after it.
+    assert first_tree == {(4, 3), (3, 5), (4, 0), (0, 6), (6, 7), (7, 8), (0, 1), (1, 2)}
+
+
 def test_dependencies_are_those_of_reading_and_writing():
     steps = [
         Step(Kind.SEND, 1, 0, 0, 10),
@@ -77,6 +98,14 @@ def test_a_send_is_not_earlier_than_receives_before_it_by_more_than_its_lead():
     assert dependencies(Program(steps)) == [()] * 7
     assert dependencies(Program(steps, lead=0)) == [(), (), (1,), (), (3,), (), (5,)]
     assert dependencies(Program(steps, lead=2)) == [(), (), (), (), (), (), (1,)]
+
+
+def test_what_comes_from_some_ranks_is_received_in_turn():
+    received = [Step(Kind.RECEIVE, peer, 0, at, at + 1) for at, peer in enumerate((1, 2, 3, 1), 10)]
+    steps = [Step(Kind.SEND, 1, 0, 0, 1), *received]
+    assert dependencies(Program(tuple(steps))) == [()] * 5
+    assert dependencies(Program(tuple(steps), in_turn=frozenset({1, 2}))) == [(), (), (1,), (), (2,)]
+    assert dependencies(Program(tuple(steps), in_turn=frozenset({3}))) == [()] * 5
 
 
 @pytest.mark.parametrize("world", [2, 3, 9])
@@ -137,6 +166,8 @@ def test_bad_requests_name_what_there_is():
         make_plan("bml", Collective("broadcast", BCUBE, 4))
     with pytest.raises(ConfError, match="mst cannot run on bcube:3,2: its partners share no switch"):
         make_plan("mst", Collective("all_reduce", BCUBE, 4))
+    with pytest.raises(ConfError, match="tree cannot run on bcube:3,2: its partners share no switch"):
+        make_plan("tree", Collective("broadcast", BCUBE, 4))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=list(ALGORITHMS))
@@ -157,6 +188,7 @@ def test_docstrings_open_with_steps_and_bytes(algorithm):
         ("hierarchical", "fattree:4", 2 * (1 + 1 + 3)),
         ("bml", "bcube:2,3", 6),
         ("p2p-ps", "star:8", 14),
+        ("tree", "star:8", 2 * (2 + 6 - 2)),
     ],
 )
 def test_an_all_reduce_takes_the_steps_of_the_docstring(name, text, steps):

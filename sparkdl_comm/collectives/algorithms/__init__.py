@@ -15,5 +15,5 @@ from sparkdl_comm.collectives.algorithms.base import ALGORITHMS, Algorithm, make
 
 __all__ = ["ALGORITHMS", "Algorithm", "make_plan", "register"]
 
-for _file in ("bml", "lp", "ring", "mst", "be", "torus2d", "hierarchical", "p2p_ps"):
+for _file in ("bml", "lp", "ring", "mst", "be", "torus2d", "hierarchical", "p2p_ps", "tree"):
     import_module(f"{__name__}.{_file}")
