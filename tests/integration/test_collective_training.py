@@ -62,7 +62,7 @@ def test_same_result_by_all_loops(spark, strategy, settings, pulled):
 
 @pytest.mark.parametrize("strategy", ["ring", "hitopk"])
 def test_the_largest_gradients_alone_travel(spark, strategy):
-    """All elements that there are give what dense gradients do; few of them need few bytes. fit checks that ranks end alike."""
+    """All elements give what dense gradients do; few of them need few bytes. fit itself checks that ranks end alike."""
     whole = fit(frame(spark), epochs=STEPS, strategy=strategy, compression="topk:1")
     assert distance(whole.module.state_dict(), in_one_process(Small, "sgd", STEPS)) < 1e-5
     few = fit(frame(spark), epochs=STEPS, strategy=strategy, compression="mstopk:0.01")
