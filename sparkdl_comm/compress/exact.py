@@ -4,7 +4,7 @@ The bits of floating point numbers without their sign are integers in the order 
 is finite and NaN above that. All comparisons are of these, so no value needs care.
 
 1. A sample tells a floor that almost certainly more than k elements are above, but few more.
-2. One pass, in pieces that stay in a core's cache, finds those above: the candidates.
+2. One pass, in pieces that stay in a cache, finds those above: the candidates.
 3. The k-th largest of the candidates is the threshold: what is above it, and of what is equal to it the first ones.
 
 If fewer than k are above the floor, those that are equal to it may fill up: many elements are equal, such as zeros. If they do
@@ -15,13 +15,15 @@ four passes. What is selected depends on the vector alone, whichever way it was 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import torch
 
-#: Elements of a piece: its magnitudes and its mask stay in the cache of a core, and a piece is worth starting threads for.
-PIECE = 1 << 18
+#: Elements of a piece: its magnitudes stay in a cache, and threads that share one interpreter seldom wait for it.
+PIECE = 1 << 19
 #: Elements of the sample. What is shorter than four times as many is not worth sampling.
 SAMPLE = 1 << 14
 #: The floor lies this many standard deviations below where the k-th largest magnitude is expected.
@@ -32,6 +34,8 @@ HISTOGRAM_BITS = 12
 _INTEGERS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 #: Below all magnitudes.
 _NO_FLOOR = -1
+
+R = TypeVar("R")
 
 
 def select(values: torch.Tensor, k: int) -> torch.Tensor:
@@ -66,15 +70,16 @@ def sample_positions(count: int) -> np.ndarray:
 
 
 class _Bits:
-    """The bits of a vector on the CPU, piece by piece."""
+    """The bits of a vector on the CPU, piece by piece.
+
+    In as many threads as torch takes, each a part of the vector by numpy, which lets other threads run meanwhile. Operators of
+    torch, which share each piece among threads, take longer: the threads meet after every piece.
+    """
 
     def __init__(self, values: torch.Tensor) -> None:
-        self._bits = values.view(_INTEGERS[values.dtype])
-        self._without_sign = torch.iinfo(self._bits.dtype).max
+        self._bits: np.ndarray = values.view(_INTEGERS[values.dtype]).numpy()
+        self._without_sign = int(np.iinfo(self._bits.dtype).max)
         self._count = values.numel()
-        piece = min(PIECE, self._count)
-        self._magnitudes = torch.empty(piece, dtype=self._bits.dtype)
-        self._mask = torch.empty(piece, dtype=torch.bool)
 
     def largest(self, k: int) -> np.ndarray:
         floor = self._floor(k)
@@ -91,36 +96,32 @@ class _Bits:
         """A magnitude that by the sample more than k elements are above; below all magnitudes, if sampling is no use."""
         if self._count < 4 * SAMPLE:
             return _NO_FLOOR
-        sample = self._bits[torch.from_numpy(sample_positions(self._count))].numpy() & self._without_sign
+        sample = self._bits[sample_positions(self._count)] & self._without_sign
         expected = SAMPLE * k / self._count
         # Where few or none are expected, their number is not normally distributed: hence one time more DEVIATIONS.
         rank = math.ceil(expected + DEVIATIONS * (math.sqrt(expected) + 1))
         return int(np.partition(sample, SAMPLE - rank)[SAMPLE - rank]) if rank < SAMPLE else _NO_FLOOR
 
-    def _pieces(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Where each piece begins, and its magnitudes, in memory that the next one's overwrite."""
-        for start in range(0, self._count, PIECE):
-            piece = self._bits[start : start + PIECE]
-            yield start, torch.bitwise_and(piece, self._without_sign, out=self._magnitudes[: len(piece)])
-
     def _above(self, floor: int) -> tuple[np.ndarray, np.ndarray]:
         """The elements whose magnitude is above the floor, and their magnitudes."""
-        indices: list[np.ndarray] = []
-        found: list[np.ndarray] = []
-        for start, magnitudes in self._pieces():
-            mask = torch.gt(magnitudes, floor, out=self._mask[: len(magnitudes)])
-            here = np.flatnonzero(mask.numpy())
-            indices.append(here + start)
-            found.append(magnitudes.numpy()[here])
-        return np.concatenate(indices), np.concatenate(found)
+
+        def of_part(first: int, stop: int) -> list[tuple[np.ndarray, np.ndarray]]:
+            mask = np.empty(min(PIECE, stop - first), bool)
+            found = []
+            for start, magnitudes in self._pieces(first, stop):
+                here = np.flatnonzero(np.greater(magnitudes, floor, out=mask[: len(magnitudes)]))
+                found.append((here + start, magnitudes[here]))
+            return found
+
+        found = self._in_parts(of_part)
+        return np.concatenate([indices for indices, _ in found]), np.concatenate([large for _, large in found])
 
     def _first_equal(self, magnitude: int, limit: int) -> np.ndarray:
         """The first elements of that magnitude, ``limit`` at most."""
         found: list[np.ndarray] = []
         missing = limit
-        for start, magnitudes in self._pieces():
-            mask = torch.eq(magnitudes, magnitude, out=self._mask[: len(magnitudes)])
-            here = np.flatnonzero(mask.numpy())[:missing]
+        for start, magnitudes in self._pieces(0, self._count):
+            here = np.flatnonzero(magnitudes == magnitude)[:missing]
             found.append(here + start)
             missing -= len(here)
             if not missing:
@@ -130,12 +131,35 @@ class _Bits:
     def _counted_floor(self, k: int) -> int:
         """The highest magnitude that ends a bin of the histogram and that k elements or more are above."""
         shift = self._without_sign.bit_length() - HISTOGRAM_BITS
-        bins = torch.zeros(1 << HISTOGRAM_BITS, dtype=torch.int64)
-        for _, magnitudes in self._pieces():
-            bins += torch.bincount(magnitudes >> shift, minlength=len(bins))
-        from_the_top = np.cumsum(bins.numpy()[::-1])
+
+        def of_part(first: int, stop: int) -> list[np.ndarray]:
+            pieces = self._pieces(first, stop)
+            return [np.bincount(magnitudes >> shift, minlength=1 << HISTOGRAM_BITS) for _, magnitudes in pieces]
+
+        bins = np.sum(self._in_parts(of_part), axis=0)
+        from_the_top = np.cumsum(bins[::-1])
         bin_of_kth = len(bins) - 1 - int(np.searchsorted(from_the_top, k))
         return (bin_of_kth << shift) - 1
+
+    def _pieces(self, first: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Where each piece of a part begins, and its magnitudes, in memory that the next one's overwrite."""
+        memory = np.empty(min(PIECE, stop - first), self._bits.dtype)
+        for start in range(first, stop, PIECE):
+            piece = self._bits[start : min(start + PIECE, stop)]
+            yield start, np.bitwise_and(piece, self._without_sign, out=memory[: len(piece)])
+
+    def _in_parts(self, work: Callable[[int, int], list[R]]) -> list[R]:
+        """What ``work(first, stop)`` returns for all parts, in their order."""
+        pieces = -(-self._count // PIECE)
+        # A thread that is not worth two pieces costs more than it saves.
+        parts = max(1, min(torch.get_num_threads(), pieces // 2))
+        bounds = [min(number * pieces // parts * PIECE, self._count) for number in range(parts + 1)]
+        if parts == 1:
+            return work(*bounds)
+        # Threads of this call alone: those of a pool would be missing after a fork.
+        with ThreadPoolExecutor(parts - 1) as threads:
+            others = [threads.submit(work, first, stop) for first, stop in zip(bounds[1:], bounds[2:], strict=False)]
+            return sum((other.result() for other in others), work(bounds[0], bounds[1]))
 
 
 def _cut(indices: np.ndarray, magnitudes: np.ndarray, k: int) -> np.ndarray:

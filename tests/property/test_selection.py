@@ -85,12 +85,13 @@ def test_exact_operators_select_the_largest_magnitudes(drawn, name):
 
 
 @settings(deadline=None, max_examples=300)
-@given(vectors(), st.integers(1, 64), st.integers(1, 100), st.sampled_from([0, 5]))
-def test_exact_however_its_pieces_and_its_sample_fall(drawn, sample, piece, deviations):
+@given(vectors(), st.integers(1, 64), st.integers(1, 100), st.sampled_from([0, 5]), st.integers(1, 4))
+def test_exact_however_its_pieces_and_its_sample_fall(drawn, sample, piece, deviations, threads):
     values, k = drawn
     if k in (0, len(values)):
         return
-    with mock.patch.multiple(exact, SAMPLE=sample, PIECE=piece, DEVIATIONS=deviations):
+    constants = {"SAMPLE": sample, "PIECE": piece, "DEVIATIONS": deviations}
+    with mock.patch.multiple(exact, **constants), mock.patch.object(torch, "get_num_threads", lambda: threads):
         indices = exact.select(values, k)
     bits = values.view({4: torch.int32, 2: torch.int16}[values.element_size()])
     # In all bits but the sign's; stable: of equal ones the first.
