@@ -91,7 +91,7 @@ def test_exact_however_its_pieces_and_its_sample_fall(drawn, sample, piece, devi
     if k in (0, len(values)):
         return
     constants = {"SAMPLE": sample, "PIECE": piece, "DEVIATIONS": deviations}
-    with mock.patch.multiple(exact, **constants), mock.patch.object(torch, "get_num_threads", lambda: threads):
+    with mock.patch.multiple(exact, **constants), mock.patch.object(torch, "get_num_threads", return_value=threads):
         indices = exact.select(values, k)
     bits = values.view({4: torch.int32, 2: torch.int16}[values.element_size()])
     # In all bits but the sign's; stable: of equal ones the first.
