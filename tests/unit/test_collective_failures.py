@@ -192,7 +192,7 @@ def test_all_ranks_stop_within_2_seconds_of_a_peers_death(tmp_path):
 def test_closing_leaves_no_thread_and_no_connection():
     before = set(threading.enumerate())
     in_groups("star:3", "ring", lambda group, rank: group.start("all_reduce", vector(rank)).wait(SECONDS))
-    assert wait_for(lambda: not {t.name for t in threading.enumerate() if "collectives" in t.name} - before)
+    assert wait_for(lambda: not [t for t in set(threading.enumerate()) - before if "collectives" in t.name])
 
 
 def test_a_connection_that_breaks_while_it_sends(monkeypatch, caplog):
