@@ -186,7 +186,7 @@ bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench
 	$(BENCH) python/bench_compress.py --quick
 	$(BENCH) python/bench_pto.py --topology star:2 --loopback --quick
 
-PAGE ?= ps peers lab collectives jobs ibatch fetch transform
+PAGE ?= ps peers lab collectives jobs ibatch fetch transform compression
 
 .PHONY: results
 results: env jar bigdl build/spark3-home/.stamp ## measures what PAGE=lab of python/results tells (all pages: hours), and makes its tables

@@ -165,6 +165,28 @@ def transform(data: Data) -> Iterator[Line]:
                     yield about, f"`{way}`: {seconds(other)}", seconds(ours), beside(ours, other)
 
 
+def selection(data: Data) -> Iterator[Line]:
+    for ours in data.rows("compress-operators"):
+        topk = data.row("compress-operators", algorithm="topk", case=ours.case, bytes=ours.bytes)
+        if topk and ours.algorithm != "topk":
+            about = f"`{ours.algorithm}`, {ours.case}, {ours.extra['count']:,} elements"
+            yield (
+                about,
+                f"torch.topk: {seconds(topk)}",
+                f"{seconds(ours)}, {ours.ratio:.1f} x one pass",
+                beside(ours, topk),
+            )
+
+
+def sparse_sums(data: Data) -> Iterator[Line]:
+    for name in ("compress-0.01", "compress-0.001"):
+        for ours in data.rows(name, algorithm="hitopk"):
+            for other in data.rows(name, bytes=ours.bytes):
+                if other.algorithm != "hitopk":
+                    about = f"{ours.extra['count']:,} elements, density {ours.extra['density']:g}"
+                    yield about, f"`{other.algorithm}`: {with_theory(other)}", with_theory(ours), beside(ours, other)
+
+
 PAPER = ("", "paper", "ours", "verdict")
 PEER = ("", "in the same run", "ours", "verdict")
 #: By the name that pages know them by.
@@ -180,4 +202,6 @@ TABLES = {
     "ibatch": Table(PAPER, ibatch),
     "fetch": Table(PEER, fetch),
     "transform": Table(("", "by hand, in the same run", "ours", "verdict"), transform),
+    "selection": Table(PEER, selection),
+    "sparse_sums": Table(("", "in the same run", "`hitopk`", "verdict"), sparse_sums),
 }

@@ -159,6 +159,8 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "ibatch-networks": batches,
         "fetch": [row(name, 1.0, case="1 server") for name in ("fetch", "notice", "fetchBlockSync")],
         "transform": [row(name, 1.0, extra={"rows": 9}) for name in ("pandas_udf", "transform")],
+        "compress-operators": [row(name, 1.0, theory_seconds=0.5, extra={"count": 9}) for name in ("exact", "topk")],
+        "compress-0.01": [row(name, 1.0, extra={"count": 9, "density": 0.01}) for name in ("hitopk", "torus2d")],
     }
     for name, rows in files.items():
         save(tmp_path, name, *rows)
@@ -168,7 +170,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         assert all(len(line) == len(table.columns) for line in lines)
         counts[name] = len(lines)
     expected = {"ps": 1, "peers": 2, "lab": 2, "collectives": 4, "pipeline": 1, "fig5": 3, "loopback": 1, "jobs": 2}
-    assert counts == expected | {"ibatch": 2, "fetch": 2, "transform": 1}
+    assert counts == expected | {"ibatch": 2, "fetch": 2, "transform": 1, "selection": 1, "sparse_sums": 1}
 
 
 def test_commands_of_a_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
