@@ -482,6 +482,24 @@ KEYS: tuple[Key, ...] = (
         _share,
     ),
     Key(
+        "data.cache",
+        "data_cache",
+        "memory|disk",
+        "memory",
+        "Where each rank keeps its rows: in memory, or as an Arrow file in its executor's local directory, of which the\n"
+        "system keeps in memory what fits. On the disk, neither the rows as they come nor those kept need fit into memory;\n"
+        "while they come they take their space twice. If the disk cannot take them, they are kept in memory.",
+        _one_of("memory", "disk"),
+    ),
+    Key(
+        "data.cacheLimit",
+        "data_cache_limit",
+        "bytes",
+        "100GiB",
+        "How much an executor's ranks may keep on its disk, all fits together. 5% of the disk stay free in any case.",
+        _size,
+    ),
+    Key(
         "timeline",
         "timeline",
         "count",
@@ -542,6 +560,8 @@ class CommConf:
     ps_push_batching: str
     ps_profile_iterations: int
     ps_replan_drift: float
+    data_cache: str
+    data_cache_limit: int
     timeline: int
     progress: bool
     logs: bool

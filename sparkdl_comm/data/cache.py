@@ -1,32 +1,36 @@
-"""A rank's rows in memory: one tensor per column, in an order that does not depend on the shuffle.
+"""A rank's rows: one tensor per column, in an order that does not depend on the shuffle; in memory, or in the mapped memory of
+a file on the executor's disk.
 
-1. Take the record batches as they come, checking them; drop nothing yet, copy nothing yet.
+1. Take the record batches as they come, checking them; drop nothing yet. They stay in memory, or are written to the disk.
 2. Sort by the ``id`` column: Spark's shuffle delivers rows in any order, and the same seed must give the same model. Rows
    for validation come after those for training.
 3. Allocate the arrays once and copy every batch to where its rows belong, letting go of it. Rows of one id are equal, but
    where hashes collide or zeros differ in their sign: such rows are put in the order of their bytes.
 4. When all ranks know what the others have, refuse rows that cannot be used, with their number over all ranks.
 
-So memory peaks at the data as received plus the data as kept, and there is never a Python object per row.
+So memory peaks at the data as received plus the data as kept, and there is never a Python object per row. With a disk, neither
+need fit into memory; :mod:`sparkdl_comm.data.received` is the same for both.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
-from sparkdl_comm.data.builders import ArrayBuilder, Builder, RaggedBuilder, order_equal_ids
+from sparkdl_comm.data.arrow_file import MappedFile
 from sparkdl_comm.data.decoding import decode_batch
-from sparkdl_comm.data.fields import Field, RowFormat
+from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.inspection import Inspection, refuse
+from sparkdl_comm.data.local_disk import LocalDisk
 from sparkdl_comm.data.ragged import Ragged
+from sparkdl_comm.data.received import Received
 from sparkdl_comm.errors import InputError
 
 
@@ -51,12 +55,13 @@ class Batch:
 class RowCache:
     """Rows of one rank, sorted by id, on the CPU; like a :class:`Batch` of all of them.
 
-    ``weights`` have mean 1 over all ranks.
+    ``weights`` have mean 1 over all ranks. ``file``: where the rows are; None: in memory.
     """
 
     inputs: tuple[torch.Tensor | Ragged, ...]
     targets: tuple[torch.Tensor, ...]
     weights: torch.Tensor | None = None
+    file: MappedFile | None = None
 
     @property
     def rows(self) -> int:
@@ -64,6 +69,8 @@ class RowCache:
 
     def take(self, index: torch.Tensor, device: torch.device) -> Batch:
         """The rows at ``index`` (int64 ``[n]``), in its order."""
+        if self.file is not None:
+            self.file.used(len(index))
         return Batch(
             tuple(
                 column.take(index, device) if isinstance(column, Ragged) else column[index].to(device)
@@ -85,23 +92,30 @@ class RankRows:
 class Reading:
     """A rank's rows before it knows those of the others: tell them :attr:`account`, then call :meth:`rows`."""
 
-    def __init__(self, batches: Iterable[pa.RecordBatch], rows: RowFormat) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch], rows: RowFormat, disk: LocalDisk | None = None) -> None:
         """Reads all batches, which have the columns that ``rows`` says.
 
+        :param disk: where they are kept, if they can be; None: in memory. To be closed then.
         :raises InputError: decode cannot be used.
+        :raises PersistenceError: what was written to the disk cannot be read any more.
         """
         self._format = rows
         inspection = Inspection(rows)
-        kept: list[pa.RecordBatch] = []
-        for batch in batches:
-            if batch.num_rows:
-                batch = decode_batch(batch, rows)
-                inspection.look(batch)
-                if inspection.found:
-                    kept.clear()
-                else:
-                    kept.append(batch)
-        ids, self._columns, self._weights, training = _fill(kept, rows)
+        self._received = Received(rows, disk)
+        with ExitStack() as stack:
+            stack.callback(self.close)
+            for batch in batches:
+                if batch.num_rows:
+                    batch = decode_batch(batch, rows)
+                    inspection.look(batch)
+                    if inspection.found:
+                        self._received.clear()
+                    else:
+                        self._received.add(batch)
+            found = self._received.columns()
+            stack.pop_all()
+        ids, training, self._file = found.ids, found.training, found.file
+        self._columns, self._weights = found.builders, found.weights
         self._parts = {"training": slice(0, training), "validation": slice(training, len(ids))}
         #: For :meth:`rows`, of all ranks; JSON-able. ``training`` and ``validation``: number of rows, and their weight.
         self.account: dict[str, Any] = {
@@ -115,10 +129,16 @@ class Reading:
                 for name, part in self._parts.items()
             },
             "sha256": hashlib.sha256(ids.tobytes() + str(training).encode()).hexdigest(),
+            "problem": self._received.problem,
         }
 
+    def close(self) -> None:
+        """Removes what is on the disk; the rows must not be used any more. May be repeated."""
+        if self._received.folder is not None:
+            self._received.folder.close()
+
     def rows(self, accounts: Sequence[dict[str, Any]]) -> RankRows:
-        """The rows to use. A rank without any has tensors of the others' types and shapes, ``[0, …]``.
+        """The rows to use, until :meth:`close`. A rank without any has tensors of the others' types and shapes, ``[0, …]``.
 
         :param accounts: of all ranks, in their order.
         :raises InputError: rows that cannot be used, with their number over all ranks; no row for training, or none for
@@ -145,7 +165,7 @@ class Reading:
         part = self._parts[name]
         inputs = len(self._format.inputs)
         tensors = [column[part] for column in columns]
-        cache = RowCache(tuple(tensors[:inputs]), tuple(tensors[inputs:]))
+        cache = RowCache(tuple(tensors[:inputs]), tuple(tensors[inputs:]), file=self._file)
         if self._weights is None:
             return cache
         rows, total = (sum(account[name][key] for account in accounts) for key in ("rows", "weight"))
@@ -155,40 +175,3 @@ class Reading:
             )
         weights = self._weights.array[part] * (rows / total if rows else 1.0)
         return replace(cache, weights=torch.from_numpy(weights.astype(np.float32)))
-
-
-def _fill(kept: list[pa.RecordBatch], rows: RowFormat) -> tuple[np.ndarray, list[Builder], ArrayBuilder | None, int]:
-    """The ids, all columns, the weights, sorted, and how many of the rows are for training. Lets go of each batch as soon as
-    it is copied."""
-    ids = _joined([batch["id"] for batch in kept], np.int64)
-    held = np.zeros(len(ids), bool)
-    if rows.validation is not None:
-        held = _joined([batch["validation"] for batch in kept], bool)
-    order = np.lexsort((ids, held))  # by `held` first
-    place = np.empty(len(ids), np.int64)
-    place[order] = np.arange(len(ids))
-    columns: dict[str, Any] = {}
-    for name, field in rows.named():
-        if field.collate is None:
-            columns[name] = ArrayBuilder(field, len(ids))
-        else:
-            lengths = _joined([pc.list_value_length(batch[name]) for batch in kept], np.int64)
-            columns[name] = RaggedBuilder(field, lengths[order])
-    targets = list(columns.values())
-    weights = None
-    if rows.weight is not None:
-        columns["weight"] = weights = ArrayBuilder(Field("weightCol", rows.weight, "float64", ()), len(ids))
-    start = 0
-    kept.reverse()
-    while kept:
-        batch = kept.pop()
-        where = place[start : start + batch.num_rows]
-        for name, column in columns.items():
-            column.put(batch[name], where)
-        start += batch.num_rows
-    order_equal_ids(ids[order], held[order], list(columns.values()))
-    return ids[order], targets, weights, int(len(held) - held.sum())
-
-
-def _joined(columns: list[pa.Array], dtype: Any) -> np.ndarray:
-    return np.concatenate([np.empty(0, dtype), *(column.to_numpy(zero_copy_only=False) for column in columns)])

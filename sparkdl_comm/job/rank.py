@@ -14,10 +14,12 @@ import pyarrow as pa
 import torch
 
 from sparkdl_comm.data.cache import Reading
+from sparkdl_comm.data.local_disk import LocalDisk
 from sparkdl_comm.data.partitions import BatchSampler, lopsided
 from sparkdl_comm.errors import BridgeError, CallbackError, GangError, ModelError
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.gang.members import listed
 from sparkdl_comm.job.driver_client import DriverClient
 from sparkdl_comm.job.summary import RankReport
 from sparkdl_comm.job.task import RankFn, RankTask
@@ -97,7 +99,9 @@ class Rank:
     def _train(self, batches: Iterator[pa.RecordBatch], stack: ExitStack) -> RankReport:
         spec = self._spec
         model = FlatModel(self._build_module())
-        reading = Reading(batches, spec.rows.for_model(model.module))
+        disk = LocalDisk.of_executor(spec.conf.data_cache_limit) if spec.conf.data_cache == "disk" else None
+        reading = Reading(batches, spec.rows.for_model(model.module), disk)
+        stack.callback(reading.close)
         strategy = strategy_class(spec.conf)(spec.conf)
         stack.callback(strategy.close)
         gang = self._join_gang(reading, model, strategy)
@@ -108,8 +112,9 @@ class Rank:
         sampler = BatchSampler.of([account["training"]["rows"] for account in accounts], step_rows)
         driver = self._task.connect_driver(stack)
         uneven = lopsided(sampler.counts)
-        if driver is not None and uneven is not None:
-            driver.progress({"warning": uneven})
+        warnings = [text for text in (uneven, _without_disk(accounts)) if text is not None]
+        if driver is not None and warnings:
+            driver.progress({"warning": "\n".join(warnings)})
         restorer = self._last_checkpoint(gang, model, strategy, driver, stack)
         strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)
@@ -210,3 +215,11 @@ class _Teller:
         if self._driver is not None and (last_step or now - self._last > _TELL_EVERY):
             self._last = now
             self._driver.progress(progress)
+
+
+def _without_disk(accounts: list[dict[str, Any]]) -> str | None:
+    """What to tell of ranks that could not keep their rows on the disk; or None. ``accounts``: of all ranks, in order."""
+    ranks = [rank for rank, account in enumerate(accounts) if account["problem"] is not None]
+    if not ranks:
+        return None
+    return f"{listed(ranks)} of {len(accounts)}: {accounts[ranks[0]]['problem']}"

@@ -1,0 +1,200 @@
+"""The record batches that a rank has received, and the columns that become of them, sorted: in memory, or in a file on the
+executor's disk.
+
+On the disk, batches are written as they come, and then copied to where their rows belong in the file of the columns, whose
+memory is mapped: neither need fit into memory. If the disk cannot take them, all goes on in memory, where they are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkdl_comm.data import arrow_file
+from sparkdl_comm.data.arrow_file import Layout, MappedFile
+from sparkdl_comm.data.builders import ArrayBuilder, Builder, RaggedBuilder, order_equal_ids
+from sparkdl_comm.data.fields import Field, RowFormat
+from sparkdl_comm.data.local_disk import Folder, LocalDisk
+from sparkdl_comm.data.spill import Spill
+from sparkdl_comm.errors import PersistenceError
+
+#: The file of the columns, in a rank's folder.
+FILE = "rows.arrow"
+_KEY = "spark.sparkdl.comm.data.cache"
+
+
+@dataclass
+class Columns:
+    """All rows, sorted by id, those for training first.
+
+    ``ids``: int64 ``[rows]``. ``builders``: of inputs and targets. ``training``: how many rows are. ``file``: where the
+    columns are; None: in memory.
+    """
+
+    ids: np.ndarray
+    builders: list[Builder]
+    weights: ArrayBuilder | None
+    training: int
+    file: MappedFile | None = None
+
+
+class Received:
+    """Takes batches by :meth:`add`, then makes :meth:`columns` of them. ``problem``: why the disk is not used although it was
+    to be; None if there is nothing to tell. ``folder``: of the file of the columns; the caller closes it."""
+
+    def __init__(self, rows: RowFormat, disk: LocalDisk | None) -> None:
+        self._rows = rows
+        self._ids: list[np.ndarray] = []
+        self._held: list[np.ndarray] = []
+        self._lengths: dict[str, list[np.ndarray]] = {name: [] for name, field in rows.named() if field.collate}
+        self._kept: list[pa.RecordBatch] = []
+        self._spill: Spill | None = None
+        self.folder: Folder | None = None
+        self.problem: str | None = None
+        if disk is not None:
+            try:
+                self.folder = disk.write()
+                self._spill = Spill(self.folder)
+            except OSError as error:
+                self._give_up(error)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Takes a batch of rows that can be used. It is not kept if it could be written to the disk.
+
+        :raises PersistenceError: those before it cannot be read from the disk any more.
+        """
+        self._ids.append(_copied(batch["id"], np.int64))
+        if self._rows.validation is not None:
+            self._held.append(_copied(batch["validation"], bool))
+        for name, lengths in self._lengths.items():
+            lengths.append(_copied(pc.list_value_length(batch[name]), np.int64))
+        if self._spill is not None:
+            try:
+                self._spill.add(batch)
+                return
+            except OSError as error:
+                self._give_up(error)
+        self._kept.append(batch)
+
+    def clear(self) -> None:
+        """Lets go of all batches: there are rows that cannot be used."""
+        for part in (self._ids, self._held, self._kept, *self._lengths.values()):
+            part.clear()
+        if self._spill is not None:
+            self._spill.close()
+            self._spill = None
+
+    def columns(self) -> Columns:
+        """The columns. Lets go of each batch as soon as it is copied.
+
+        :raises PersistenceError: the batches cannot be read from the disk any more.
+        """
+        ids = np.concatenate([np.empty(0, np.int64), *self._ids])
+        held = np.zeros(len(ids), bool)
+        if self._rows.validation is not None:
+            held = np.concatenate([np.empty(0, bool), *self._held])
+        order = np.lexsort((ids, held))  # by `held` first
+        place = np.empty(len(ids), np.int64)
+        place[order] = np.arange(len(ids))
+        builders: dict[str, Any] = {}
+        for name, field in self._rows.named():
+            if field.collate is None:
+                builders[name] = ArrayBuilder(field, len(ids))
+            else:
+                lengths = np.concatenate([np.empty(0, np.int64), *self._lengths[name]])
+                builders[name] = RaggedBuilder(field, lengths[order])
+        targets = list(builders.values())
+        weights = None
+        if self._rows.weight is not None:
+            weights = ArrayBuilder(Field("weightCol", self._rows.weight, "float64", ()), len(ids))
+            builders["weight"] = weights
+        file = self._file(builders, len(ids))
+        start = 0
+        for batch in self._batches():
+            where = place[start : start + batch.num_rows]
+            for name, builder in builders.items():
+                builder.put(batch[name], where)
+            start += batch.num_rows
+            if file is not None:
+                file.used(batch.num_rows)
+        order_equal_ids(ids[order], held[order], list(builders.values()))
+        if file is not None:
+            file = self._closed(file, builders)
+        return Columns(ids[order], targets, weights, int(len(held) - held.sum()), file)
+
+    def _file(self, builders: dict[str, Any], rows: int) -> MappedFile | None:
+        """The file for the columns, laid out; None: they are to be in memory."""
+        if self._spill is None or self.folder is None or not rows:
+            return None
+        try:
+            layouts = self._layouts_of(builders)
+            size = sum(layout.bytes(rows) for layout in layouts.values())
+            self.folder.reserve(self._spill.size + size)
+            arrow_file.create(self.folder.path / FILE, layouts, rows)
+            file = MappedFile(self.folder.path / FILE, writable=True)
+        except OSError as error:
+            self._give_up(error)
+            return None
+        for name, builder in builders.items():
+            builder.array = file.arrays[name]
+        return file
+
+    def _layouts_of(self, builders: dict[str, Any]) -> dict[str, Layout]:
+        found: dict[str, Layout] = {}
+        for batch in self._batches():
+            for name in builders.keys() - found.keys():
+                layout = builders[name].layout(batch[name])
+                if layout is not None:
+                    found[name] = layout
+            if len(found) == len(builders):
+                break
+        return {name: found[name] for name in builders}
+
+    def _closed(self, file: MappedFile, builders: dict[str, Any]) -> MappedFile:
+        """The same file, to be read from now on; what was received is removed."""
+        for name, offsets in file.offsets.items():
+            offsets[:] = builders[name].offsets
+        assert self.folder is not None
+        assert self._spill is not None
+        read = MappedFile(self.folder.path / FILE)
+        for name, builder in builders.items():
+            builder.array = read.arrays[name]
+        self._spill.close()
+        with contextlib.suppress(OSError):  # it takes less now; if that cannot be said, no harm is done
+            self.folder.reserve((self.folder.path / FILE).stat().st_size)
+        return read
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        if self._spill is None:
+            self._kept.reverse()
+            while self._kept:
+                yield self._kept.pop()
+            return
+        try:
+            yield from self._spill.batches()
+        except OSError as error:
+            raise PersistenceError(
+                f"rows written to {self.folder and self.folder.path} cannot be read any more ({error}): set {_KEY}=memory"
+            ) from error
+
+    def _give_up(self, error: OSError) -> None:
+        """Goes on in memory."""
+        self.problem = f"rows are kept in memory, although {_KEY}=disk: {error}"
+        if self._spill is not None:
+            self._kept = list(self._batches())
+            self._spill.close()
+            self._spill = None
+        if self.folder is not None:
+            self.folder.close()
+            self.folder = None
+
+
+def _copied(column: pa.Array, dtype: Any) -> np.ndarray:
+    """Values in memory of their own, so that the batch need not stay."""
+    return np.array(column.to_numpy(zero_copy_only=False), dtype)
