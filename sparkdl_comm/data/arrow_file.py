@@ -134,6 +134,11 @@ class MappedFile:
             return np.empty(0, dtype)
         return np.frombuffer(self._map, dtype, buffer.size // dtype.itemsize, buffer.address - memory.address)
 
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self._map)
+
     def used(self, rows: int) -> None:
         """Says that so many rows were read or written since the last time. Now and then the process lets go of what it has
         mapped: else it would seem to take as much memory as the file, and be killed where that is limited."""

@@ -14,7 +14,6 @@ need fit into memory; :mod:`sparkdl_comm.data.received` is the same for both.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -28,9 +27,9 @@ from sparkdl_comm.data.arrow_file import MappedFile
 from sparkdl_comm.data.decoding import decode_batch
 from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.inspection import Inspection, refuse
-from sparkdl_comm.data.local_disk import LocalDisk
+from sparkdl_comm.data.local_disk import Folder, LocalDisk
 from sparkdl_comm.data.ragged import Ragged
-from sparkdl_comm.data.received import Received
+from sparkdl_comm.data.received import Columns, Received
 from sparkdl_comm.errors import InputError
 
 
@@ -114,9 +113,7 @@ class Reading:
                         self._received.add(batch)
             found = self._received.columns()
             stack.pop_all()
-        ids, training, self._file = found.ids, found.training, found.file
-        self._columns, self._weights = found.builders, found.weights
-        self._parts = {"training": slice(0, training), "validation": slice(training, len(ids))}
+        self._use(found)
         #: For :meth:`rows`, of all ranks; JSON-able. ``training`` and ``validation``: number of rows, and their weight.
         self.account: dict[str, Any] = {
             "inspection": inspection.report(),
@@ -128,14 +125,31 @@ class Reading:
                 }
                 for name, part in self._parts.items()
             },
-            "sha256": hashlib.sha256(ids.tobytes() + str(training).encode()).hexdigest(),
+            "sha256": found.sha256,
             "problem": self._received.problem,
         }
 
+    def _use(self, columns: Columns) -> None:
+        self._columns, self._weights, self._file = columns.builders, columns.weights, columns.file
+        self._parts = {
+            "training": slice(0, columns.training),
+            "validation": slice(columns.training, columns.rows),
+        }
+
+    @property
+    def folder(self) -> Folder | None:
+        """Where the rows are on the disk; None: they are in memory."""
+        return self._received.folder
+
+    @property
+    def bytes(self) -> int:
+        """What the rows take on the disk."""
+        return 0 if self._file is None else self._file.size
+
     def close(self) -> None:
-        """Removes what is on the disk; the rows must not be used any more. May be repeated."""
-        if self._received.folder is not None:
-            self._received.folder.close()
+        """Removes what is on the disk and is not kept; the rows must not be used any more. May be repeated."""
+        if self.folder is not None:
+            self.folder.close()
 
     def rows(self, accounts: Sequence[dict[str, Any]]) -> RankRows:
         """The rows to use, until :meth:`close`. A rank without any has tensors of the others' types and shapes, ``[0, …]``.

@@ -5,6 +5,7 @@
         writing-<token>/     of a rank that runs
         <name>/              kept for later fits
             lock             shared by those who use the folder; nobody removes it meanwhile
+            claimed-<gang>   a rank of this gang uses it
             bytes            how many the folder may take; its time of change is when it was last used
 
 Spark removes its local directories when the executor ends. What a killed rank leaves in them nobody holds a lock on: the next
@@ -38,10 +39,12 @@ _LEFT = 0.05
 class Folder:
     """One rank's folder; :meth:`close` ends its use, and removes it unless it is kept."""
 
-    def __init__(self, disk: LocalDisk, path: Path, lock: int) -> None:
-        """``lock``: an open file, on which this process has a shared lock; closed with this."""
-        self._disk, self.path, self._lock = disk, path, lock
-        self._kept = not path.name.startswith(_WRITING)
+    def __init__(self, disk: LocalDisk, path: Path, claim: Path | None = None) -> None:
+        """``claim``: a file that is removed at the end. To be called while nobody else looks at the folders."""
+        self._disk, self.path, self._claim = disk, path, claim
+        self._kept = claim is not None
+        self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
 
     def reserve(self, size: int) -> None:
         """Makes room: the folder may take ``size`` bytes in all from now on.
@@ -61,6 +64,9 @@ class Folder:
         """May be repeated."""
         if not self._kept:
             shutil.rmtree(self.path, ignore_errors=True)
+        if self._claim is not None:
+            with contextlib.suppress(OSError):
+                self._claim.unlink(missing_ok=True)
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1
@@ -89,9 +95,24 @@ class LocalDisk:
             path = self._root / (_WRITING + secrets.token_hex(8))
             path.mkdir(mode=0o700)
             (path / "bytes").write_text("0")
-            lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_SH)
-        return Folder(self, path, lock)
+            return Folder(self, path)
+
+    def claim(self, name: str, attempt: str) -> Folder | None:
+        """One of the folders that were kept as ``<name>-…``, which no other caller with the same ``attempt`` has; None: there
+        is none.
+
+        :raises OSError: it cannot be opened.
+        """
+        if not self._root.is_dir():
+            return None
+        with self.locked():
+            for path in sorted(self._folders()):
+                claim = path / f"claimed-{attempt}"
+                if path.name.rpartition("-")[0] == name and not claim.exists():
+                    claim.touch()
+                    os.utime(path / "bytes")
+                    return Folder(self, path, claim)
+        return None
 
     def reserve(self, path: Path, size: int) -> None:
         """For :meth:`Folder.reserve`."""

@@ -8,6 +8,7 @@ memory is mapped: neither need fit into memory. If the disk cannot take them, al
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,14 +34,15 @@ _KEY = "spark.sparkdl.comm.data.cache"
 class Columns:
     """All rows, sorted by id, those for training first.
 
-    ``ids``: int64 ``[rows]``. ``builders``: of inputs and targets. ``training``: how many rows are. ``file``: where the
-    columns are; None: in memory.
+    ``rows``: how many; ``training``: how many of them are. ``sha256``: of their ids. ``builders``: of inputs and targets.
+    ``file``: where the columns are; None: in memory, or there are no rows.
     """
 
-    ids: np.ndarray
+    rows: int
+    training: int
+    sha256: str
     builders: list[Builder]
     weights: ArrayBuilder | None
-    training: int
     file: MappedFile | None = None
 
 
@@ -126,7 +128,9 @@ class Received:
         order_equal_ids(ids[order], held[order], list(builders.values()))
         if file is not None:
             file = self._closed(file, builders)
-        return Columns(ids[order], targets, weights, int(len(held) - held.sum()), file)
+        training = int(len(held) - held.sum())
+        sha256 = hashlib.sha256(ids[order].tobytes() + str(training).encode()).hexdigest()
+        return Columns(len(ids), training, sha256, targets, weights, file)
 
     def _file(self, builders: dict[str, Any], rows: int) -> MappedFile | None:
         """The file for the columns, laid out; None: they are to be in memory."""

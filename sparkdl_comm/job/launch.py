@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import re
 import time
@@ -30,10 +31,11 @@ from sparkdl_comm.job.interrupt import JobTag, in_thread
 from sparkdl_comm.job.module_broadcast import missing_module, model_for_tasks
 from sparkdl_comm.job.rank import make_rank_fn
 from sparkdl_comm.job.restart import with_restarts
+from sparkdl_comm.job.row_sets import with_row_sets
 from sparkdl_comm.job.session import driver_bind
 from sparkdl_comm.job.slot_watch import SlotWatch
 from sparkdl_comm.job.summary import RankReport
-from sparkdl_comm.job.task import LOADING, RANK_SCHEMA, RankFn
+from sparkdl_comm.job.task import LOADING, RANK_SCHEMA, ROWS_GONE, RankFn, RowsGoneError
 from sparkdl_comm.report.progress import ProgressBar
 from sparkdl_comm.train.spec import TrainSpec
 
@@ -79,8 +81,8 @@ def launch(
     partitions = rows.repartition(spec.world, "id")
     spec = dataclasses.replace(spec, model=model_for_tasks(rows.sparkSession, spec.model))
 
-    def run(spec: TrainSpec) -> tuple[dict[str, torch.Tensor], list[str]]:
-        return run_gang(
+    def gang(partitions: DataFrame, spec: TrainSpec) -> tuple[dict[str, torch.Tensor], list[RankReport]]:
+        tensors, reports = run_gang(
             lambda listener: run_tasks(
                 partitions,
                 make_rank_fn(dataclasses.replace(spec, driver_address=listener.address)),
@@ -95,15 +97,20 @@ def launch(
             bind=driver_bind(rows.sparkSession),
             watch=watch,
         )
+        return tensors, [RankReport.from_json(report) for report in reports]
 
+    run = (
+        with_row_sets(gang, rows, partitions) if spec.conf.data_cache == "disk" else functools.partial(gang, partitions)
+    )
     (tensors, reports), restarts = with_restarts(run, spec, rows.sparkSession)
-    return tensors, [RankReport.from_json(report) for report in reports], restarts
+    return tensors, reports, restarts
 
 
 def run_tasks(partitions: DataFrame, rank_fn: RankFn, check: Callable[[], None]) -> list[str]:
     """Run one barrier task for each partition of ``partitions``, all at once, and wait for all of them: their reports.
     ``check`` is called every second; if it raises, the tasks are cancelled.
 
+    :raises RowsGoneError: a rank's was that.
     :raises Exception: Spark's, when a task failed; its text has what the rank reported.
     """
     spark = partitions.sparkSession
@@ -114,7 +121,10 @@ def run_tasks(partitions: DataFrame, rank_fn: RankFn, check: Callable[[], None])
         except RankLostError:
             tag.cancel()
             raise
-    return [row["report"] for row in done]
+    reports = [row["report"] for row in done]
+    if ROWS_GONE in reports:
+        raise RowsGoneError
+    return reports
 
 
 def run_gang(

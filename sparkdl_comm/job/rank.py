@@ -13,16 +13,14 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from sparkdl_comm.data.cache import Reading
-from sparkdl_comm.data.local_disk import LocalDisk
 from sparkdl_comm.data.partitions import BatchSampler, lopsided
 from sparkdl_comm.errors import BridgeError, CallbackError, GangError, ModelError
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.members import listed
 from sparkdl_comm.job.driver_client import DriverClient
+from sparkdl_comm.job.rank_rows import RowsOfRank, problem
 from sparkdl_comm.job.summary import RankReport
-from sparkdl_comm.job.task import RankFn, RankTask
+from sparkdl_comm.job.task import ROWS_GONE, RankFn, RankTask, RowsGoneError
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space import module_state
 from sparkdl_comm.space.flat import FlatModel
@@ -50,10 +48,13 @@ def make_rank_fn(spec: TrainSpec) -> RankFn:
 
         freeze_modules()
         task = RankTask(spec, BarrierTaskContext.get())
-        report = Rank(spec, task).run(batches)
+        try:
+            report = Rank(spec, task).run(batches).to_json()
+        except RowsGoneError:
+            report = ROWS_GONE
         # Optimizers, schedulers and the strategy refer to each other in circles, and keep the segment alive.
         gc.collect()
-        yield task.report(report.to_json())
+        yield task.report(report)
 
     return run_rank
 
@@ -77,11 +78,16 @@ class Rank:
         self._progress = Progress()
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> RankReport:
-        """Trains. A failure is told to the other ranks, and raised with the *first* failure of the gang inside."""
+        """Trains. A failure is told to the other ranks, and raised with the *first* failure of the gang inside.
+
+        :raises RowsGoneError: the rows that were to be on the executors' disks are not.
+        """
         try:
             with ExitStack() as stack:
                 try:
                     return self._train(batches, stack)
+                except RowsGoneError:
+                    raise
                 except (Exception, SystemExit) as exc:
                     raise self._task.failed(self._failure(exc)) from exc
         finally:
@@ -99,20 +105,20 @@ class Rank:
     def _train(self, batches: Iterator[pa.RecordBatch], stack: ExitStack) -> RankReport:
         spec = self._spec
         model = FlatModel(self._build_module())
-        disk = LocalDisk.of_executor(spec.conf.data_cache_limit) if spec.conf.data_cache == "disk" else None
-        reading = Reading(batches, spec.rows.for_model(model.module), disk)
-        stack.callback(reading.close)
+        read = RowsOfRank(spec, self._task, batches, spec.rows.for_model(model.module))
+        stack.callback(read.reading.close)
+        self._rank = self._task.rank
         strategy = strategy_class(spec.conf)(spec.conf)
         stack.callback(strategy.close)
-        gang = self._join_gang(reading, model, strategy)
+        gang = self._join_gang(read.account, model, strategy)
         accounts = [member.payload["data"] for member in gang.members]
-        rows = reading.rows(accounts)
+        rows = read.reading.rows(accounts)
         gang.on_failure(lambda _: strategy.abort())
         step_rows = spec.batch_size * spec.optimization.accumulation_steps
         sampler = BatchSampler.of([account["training"]["rows"] for account in accounts], step_rows)
         driver = self._task.connect_driver(stack)
         uneven = lopsided(sampler.counts)
-        warnings = [text for text in (uneven, _without_disk(accounts)) if text is not None]
+        warnings = [text for text in (uneven, problem(accounts)) if text is not None]
         if driver is not None and warnings:
             driver.progress({"warning": "\n".join(warnings)})
         restorer = self._last_checkpoint(gang, model, strategy, driver, stack)
@@ -146,6 +152,7 @@ class Rank:
             resumed_at=resumed_at,
             details=strategy.details(),
             timeline=timeline,
+            data=read.finish(accounts),
         )
         # Last: the driver gives ranks that have left little time, and a digest takes seconds where the model is large.
         self._task.outlast(_LEAVE_SECONDS)
@@ -186,9 +193,9 @@ class Rank:
         module_state.prove(module)
         return module.to(self._task.device())
 
-    def _join_gang(self, reading: Reading, model: FlatModel, strategy: Strategy) -> Gang:
+    def _join_gang(self, account: dict[str, Any], model: FlatModel, strategy: Strategy) -> Gang:
         payload = {
-            "data": reading.account,
+            "data": account,
             "model": model.fingerprint(),
             "strategy": strategy.advertise(self._spec.attempt_id, self._rank),
         }
@@ -215,11 +222,3 @@ class _Teller:
         if self._driver is not None and (last_step or now - self._last > _TELL_EVERY):
             self._last = now
             self._driver.progress(progress)
-
-
-def _without_disk(accounts: list[dict[str, Any]]) -> str | None:
-    """What to tell of ranks that could not keep their rows on the disk; or None. ``accounts``: of all ranks, in order."""
-    ranks = [rank for rank, account in enumerate(accounts) if account["problem"] is not None]
-    if not ranks:
-        return None
-    return f"{listed(ranks)} of {len(accounts)}: {accounts[ranks[0]]['problem']}"

@@ -23,6 +23,7 @@ class RankReport:
     ``rows``: of this rank, that were trained on. ``weights_sha256``: of the trained tensors. ``output_shape``: shape of the
     model's output for one row, by name if there are several; None if the rank saw no row. ``details``: what the strategy has
     to say, for the summary. ``timeline``: see :meth:`sparkdl_comm.strategies.trace.Trace.report`; None if nothing was traced.
+    ``data``: see :meth:`sparkdl_comm.job.rank_rows.RowsOfRank.finish`.
     """
 
     rank: int
@@ -37,6 +38,7 @@ class RankReport:
     resumed_at: int = 0
     details: dict[str, Any] = field(default_factory=dict)
     timeline: dict[str, Any] | None = None
+    data: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -67,6 +69,8 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
         from which the run went on), ``seconds_per_iteration`` (of the slowest rank),
         ``iterations_per_second``, ``phases`` (seconds per iteration, mean over ranks), ``bytes`` (``pull``
         and ``push``, all ranks, whole run), ``rows`` (trained on, all ranks), ``history`` (see :func:`merged_history`),
+        ``data`` (where the ranks had their rows: ``cache`` is disk if one of them had them there, ``bytes`` of all ranks on
+        disks, ``seconds`` until the slowest had read its rows, ``reused``: they were there before),
         under fp16 ``skipped_steps`` (by the optimizer), the ``details`` of rank 0, and if iterations were traced
         ``timeline``, of all ranks (see :class:`sparkdl_comm.report.timeline.Timeline`).
     :raises GangError: see :func:`check`.
@@ -92,10 +96,20 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
         },
         "bytes": {kind: sum(report.bytes.get(kind, 0) for report in reports) for kind in sorted(kinds)},
         "rows": sum(report.rows for report in reports),
+        "data": _data([report.data for report in reports if report.data]),
         "history": merged_history(reports),
         **({"skipped_steps": sum(skipped)} if skipped else {}),
         **first.details,
         **(traced if first.timeline is not None else {}),
+    }
+
+
+def _data(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "cache": "disk" if any(report["cache"] == "disk" for report in reports) else "memory",
+        "bytes": sum(report["bytes"] for report in reports),
+        "seconds": max((report["seconds"] for report in reports), default=0.0),
+        "reused": any(report["reused"] for report in reports),
     }
 
 

@@ -5,6 +5,7 @@ failed."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ from sparkdl_comm.job.output import OutputTail
 
 #: What the function of a rank's task returns: one row.
 RANK_SCHEMA = "rank int, report string"
+#: What stands there in place of a report, if the task raised :class:`RowsGoneError`.
+ROWS_GONE = "rows gone"
 #: The phase in which a user's function is unpickled.
 LOADING = "loading"
 #: The function of a rank's task: from its rows to the row of :data:`RANK_SCHEMA`.
@@ -49,16 +52,31 @@ class GangSpec(Protocol):
     def driver_address(self) -> Address: ...
 
 
+class RowsGoneError(Exception):
+    """Not all ranks' rows are left on the executors on which this gang's tasks run; raised on all of them."""
+
+
 class RankTask:
-    """One rank's task; ``context`` is Spark's BarrierTaskContext. To be closed: it holds the process's output."""
+    """One rank's task; ``context`` is Spark's BarrierTaskContext. To be closed: it holds the process's output.
+
+    ``rank``: the number of Spark's partition, unless the task chooses another by :meth:`choose_rank`.
+    """
 
     def __init__(self, spec: GangSpec, context: Any) -> None:
         self._spec = spec
         self._context = context
-        self.rank: int = context.partitionId()
+        self._place: int = context.partitionId()
+        self._chosen: int | None = self._place
+        self.rank = self._place
         self.gang: Gang | None = None
         self._driver: DriverClient | None = None
         self._output = OutputTail()
+
+    def choose_rank(self, rank: int | None) -> None:
+        """Before the gang is joined. None: the task can be none; then :class:`RowsGoneError` is raised by ``join_gang`` on all
+        ranks, as it is if two choose the same."""
+        self._chosen = rank
+        self.rank = self._place if rank is None else rank
 
     def report(self, report: str) -> pa.RecordBatch:
         """The row that the task ends with."""
@@ -76,12 +94,15 @@ class RankTask:
         return torch.device("cuda", index)
 
     def join_gang(self, payload: dict[str, Any]) -> Gang:
-        """Meet the other ranks; ``payload`` (JSON-able) is what they learn of this one."""
+        """Meet the other ranks; ``payload`` (JSON-able) is what they learn of this one.
+
+        :raises RowsGoneError: the ranks that tasks have chosen are not one of each.
+        """
         spec, conf = self._spec, self._spec.conf
         self.gang = Gang.join(
             rank=self.rank,
             world=spec.world,
-            host=self._context.getTaskInfos()[self.rank].address.rsplit(":", 1)[0],
+            host=self._context.getTaskInfos()[self._place].address.rsplit(":", 1)[0],
             exchange=self._exchange,
             secret=spec.secret,
             attempt=spec.attempt_id,
@@ -122,7 +143,12 @@ class RankTask:
         spec = self._spec
         with self._reaching_driver() as address:
             sock = handshake.connect(address, spec.secret, time.monotonic() + spec.conf.timeout)
-        return rendezvous.register(sock, self.rank, spec.world, spec.attempt_id, text, spec.conf.timeout)
+        text = json.dumps([self._chosen, text])
+        told = rendezvous.register(sock, self._place, spec.world, spec.attempt_id, text, spec.conf.timeout)
+        texts = dict(json.loads(each) for each in told)
+        if texts.keys() != set(range(spec.world)):
+            raise RowsGoneError
+        return [texts[rank] for rank in range(spec.world)]
 
     @contextmanager
     def _reaching_driver(self) -> Iterator[Address]:

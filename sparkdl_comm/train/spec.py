@@ -62,6 +62,15 @@ class Checkpoints:
 
 
 @dataclass(frozen=True)
+class RowSet:
+    """Rows on executors' disks, a part for each rank, by a name of 16 hexadecimal digits. ``there``: ranks read them from
+    there, and get none from Spark; else they leave them there."""
+
+    name: str
+    there: bool
+
+
+@dataclass(frozen=True)
 class TrainSpec:
     """One training run.
 
@@ -70,7 +79,8 @@ class TrainSpec:
     ranks. ``classification``: the label is one int64 class per row. ``attempt_id``: of this attempt to run
     the gang, 16 hexadecimal digits; a gang that is started again has another. ``secret``: 32 random bytes that only this
     attempt has. ``driver_address``: host and port of the driver's listener for progress and the trained tensors.
-    ``rows``: the columns that ranks get. ``labels``: what classes the loss takes; None: it is not over classes.
+    ``rows``: the columns that ranks get. ``row_set``: None: their rows are of this run alone. ``labels``: what classes the
+    loss takes; None: it is not over classes.
     """
 
     model: ModelLike
@@ -88,6 +98,7 @@ class TrainSpec:
     secret: bytes = field(repr=False)
     driver_address: tuple[str, int]
     rows: RowFormat = RowFormat()
+    row_set: RowSet | None = None
     labels: ClassLabels | None = None
     observation: Observation = field(default_factory=Observation)
     checkpoints: Checkpoints | None = None

@@ -1,0 +1,81 @@
+"""A rank's rows: from Spark, or from its executor's disk, where an earlier fit has left them; what becomes of them there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sparkdl_comm.data import kept
+from sparkdl_comm.data.cache import Reading
+from sparkdl_comm.data.fields import RowFormat
+from sparkdl_comm.data.local_disk import LocalDisk
+from sparkdl_comm.gang.members import listed
+from sparkdl_comm.job.task import RankTask
+from sparkdl_comm.train.spec import TrainSpec
+
+
+class RowsOfRank:
+    """``reading``: the rows, to be closed. ``account``: what the other ranks learn of them; JSON-able."""
+
+    def __init__(self, spec: TrainSpec, task: RankTask, batches: Iterable[pa.RecordBatch], rows: RowFormat) -> None:
+        """Reads them. Where they are read from the disk, the task becomes the rank whose rows it finds, or none.
+
+        Raises what :class:`Reading` does.
+        """
+        begin = time.perf_counter()
+        self._set = spec.row_set
+        self._task = task
+        disk = LocalDisk.of_executor(spec.conf.data_cache_limit) if spec.conf.data_cache == "disk" else None
+        if self._set is not None and self._set.there and disk is not None:
+            self.reading = self._claim(disk, self._set.name, spec.attempt_id, rows)
+        else:
+            self.reading = Reading(batches, rows, disk)
+        sealed = self._set is not None and not self._set.there and kept.seal(self.reading, rows)
+        self.account: dict[str, Any] = {**self.reading.account, "sealed": sealed}
+        self._seconds = time.perf_counter() - begin
+
+    def _claim(self, disk: LocalDisk, name: str, attempt: str, rows: RowFormat) -> Reading:
+        try:
+            claimed = kept.claim(disk, name, attempt, rows)
+        except OSError:
+            claimed = None
+        if claimed is None:
+            self._task.choose_rank(None)
+            return Reading((), rows)
+        rank, reading = claimed
+        self._task.choose_rank(rank)
+        return reading
+
+    def finish(self, accounts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """At the end of a run: leaves the rows to later ones, if all ranks can. ``accounts``: of all ranks.
+
+        :return: for the summary: ``cache`` (memory or disk), ``bytes`` on the disk, ``seconds`` until the rows were read,
+            ``reused`` (they were on the disk before), ``kept`` (for later runs).
+        """
+        reused = self._set is not None and self._set.there
+        left = reused
+        folder = self.reading.folder
+        if self._set is not None and folder is not None and all(account["sealed"] for account in accounts):
+            try:
+                folder.keep(f"{self._set.name}-{self._task.rank}")
+                left = True
+            except OSError:  # they are read once more, then
+                left = False
+        return {
+            "cache": "memory" if folder is None else "disk",
+            "bytes": self.reading.bytes,
+            "seconds": self._seconds,
+            "reused": reused,
+            "kept": left,
+        }
+
+
+def problem(accounts: Sequence[dict[str, Any]]) -> str | None:
+    """What to tell of ranks that could not keep their rows on the disk; or None. ``accounts``: of all ranks, in order."""
+    ranks = [rank for rank, account in enumerate(accounts) if account["problem"] is not None]
+    if not ranks:
+        return None
+    return f"{listed(ranks)} of {len(accounts)}: {accounts[ranks[0]]['problem']}"

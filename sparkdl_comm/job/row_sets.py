@@ -1,0 +1,239 @@
+"""Which row sets are on the executors' disks, and of which data: for the driver, which then need not read these again.
+
+Wrong rows are worse than rows that are read twice. So data count as the same only if Spark says that the optimized plans give
+the same result, and the plans are of files alone, which are there with the same sizes and times of change, and of expressions
+of Spark's own that always give the same; if no setting of Spark SQL is another; and if ``decode`` is the same code, byte by
+byte. Data that Spark keeps in memory itself, tables of other kinds, user-defined functions, and all of Spark Connect are read
+in every fit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame
+
+from sparkdl_comm.conf import PREFIX
+from sparkdl_comm.data.fields import Decode, RowFormat
+from sparkdl_comm.data.kept import described
+from sparkdl_comm.job.session import is_classic, session_conf
+from sparkdl_comm.job.summary import RankReport
+from sparkdl_comm.job.task import RowsGoneError
+from sparkdl_comm.train.spec import RowSet, TrainSpec
+
+#: What a run gives: the trained tensors by name, one report per rank.
+Trained: TypeAlias = tuple[dict[str, torch.Tensor], list[RankReport]]
+#: Runs a gang whose ranks get a partition each.
+Run: TypeAlias = Callable[[DataFrame, TrainSpec], Trained]
+
+_log = logging.getLogger(__name__)
+
+#: Of files, whose sizes and times are asked for in every fit.
+_MOST_FILES = 5000
+#: A file that was changed so many seconds ago may change once more without a difference in its time.
+_SETTLED_SECONDS = 3.0
+#: Row sets that are known at once.
+_MOST_SETS = 64
+
+_SPARKS = "org.apache.spark.sql."
+_NODES = {
+    f"{_SPARKS}catalyst.plans.logical.{name}"
+    for name in ("Project", "Filter", "Union", "Join", "Aggregate", "Distinct", "Sort", "Repartition")
+} | {f"{_SPARKS}catalyst.plans.logical.RepartitionByExpression"}
+_RELATION = f"{_SPARKS}execution.datasources.LogicalRelation"
+_FILES = f"{_SPARKS}execution.datasources.HadoopFsRelation"
+_INDEX = f"{_SPARKS}execution.datasources.InMemoryFileIndex"
+_EXPRESSIONS = f"{_SPARKS}catalyst.expressions."
+#: What is among Spark's expressions, but runs what others wrote, or another query.
+_FOREIGN = ("UDF", "UserDefined", "Python", "Subquery", "Reflect", "Exists", "Current", "InputFile", "objects.")
+_ML_FUNCTIONS = "org.apache.spark.ml.functions"
+#: Settings with which Spark leaves out what it cannot read.
+_LENIENT = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Data for a number of ranks, as far as they can be told from others. ``plan``: of Spark, in the driver's JVM."""
+
+    application: str
+    plan: Any = field(compare=False)
+    files: tuple[tuple[tuple[str, int, int], ...], ...]
+    settings: str
+    format: str
+    world: int
+
+    def same(self, other: Source) -> bool:
+        """Whether both give the same rows to each rank."""
+        return self == other and bool(self.plan.sameResult(other.plan))
+
+
+def source_of(rows: DataFrame, form: RowFormat, world: int) -> Source | None:
+    """What ranks are to read; None: it cannot be known whether it is the same another time. Runs no job."""
+    if not is_classic(rows.sparkSession):
+        return None
+    try:
+        return _source_of(rows, form, world)
+    except Py4JError:  # such as of a file system that fails now; if the rows cannot be read, ranks will say so
+        _log.debug("it is not known whether these rows were read before", exc_info=True)
+        return None
+
+
+def _source_of(rows: DataFrame, form: RowFormat, world: int) -> Source | None:
+    spark = rows.sparkSession
+    settings = session_conf(spark)
+    if any(settings.get(key, "false").lower() == "true" for key in _LENIENT):
+        return None
+    plan = rows._jdf.queryExecution().optimizedPlan()
+    if not plan.deterministic() or plan.isStreaming():
+        return None
+    files = _files_of(plan)
+    if files is None:
+        return None
+    told = sorted(item for item in settings.items() if not item[0].startswith(PREFIX))
+    decodes = [_digest(each.decode) for each in form.inputs if each.decode is not None]
+    return Source(
+        spark.sparkContext.applicationId,
+        plan,
+        files,
+        hashlib.sha256(repr(told).encode()).hexdigest(),
+        repr([described(form), decodes]),
+        world,
+    )
+
+
+def _digest(decode: Decode) -> str:
+    """Of a function, as executors get it, and of its code, which is not sent if they can import it."""
+    function = getattr(decode, "func", decode)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    parts = [cloudpickle.dumps(decode)]
+    if code is not None:
+        parts += [code.co_code, repr(code.co_consts).encode(), repr(code.co_names).encode()]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def _files_of(plan: Any) -> tuple[tuple[tuple[str, int, int], ...], ...] | None:
+    """Path, size and time of change of all files of each relation of the plan, as they are now; None: there is something else
+    in the plan, or the files are not those that Spark has listed, or have only just been written."""
+    found, count, now = [], 0, time.time()
+    for node in _nodes(plan):
+        name = _class(node)
+        if name == _RELATION:
+            relation = node.relation()
+            if _class(relation) != _FILES or _class(relation.location()) != _INDEX:
+                return None
+            if not _class(relation.fileFormat()).startswith("org.apache.spark."):
+                return None
+            listed = relation.location().allFiles()
+            count += listed.size()
+            if count > _MOST_FILES:
+                return None
+            files = _current(relation, list(_items(listed)))
+            if files is None or any(changed / 1000 > now - _SETTLED_SECONDS for _, _, changed in files):
+                return None
+            found.append(files)
+        elif name not in _NODES or not all(map(_known, _items(node.expressions()))):
+            return None
+    return tuple(found)
+
+
+def _current(relation: Any, listed: list[Any]) -> tuple[tuple[str, int, int], ...] | None:
+    """The files of a relation as they are now; None: they are others than those ``listed``."""
+    before = {status.getPath().toString(): (status.getLen(), status.getModificationTime()) for status in listed}
+    conf = relation.sparkSession().sessionState().newHadoopConf()
+    folders = {status.getPath().getParent().toString(): status.getPath().getParent() for status in listed}
+    now: dict[str, tuple[int, int]] = {}
+    for folder in folders.values():
+        for status in folder.getFileSystem(conf).listStatus(folder):
+            path = status.getPath().toString()
+            if path in before:
+                now[path] = status.getLen(), status.getModificationTime()
+    return tuple((path, *now[path]) for path in sorted(now)) if now == before else None
+
+
+def _known(expression: Any) -> bool:
+    """Whether it, and all that is in it, is Spark's own, and depends on nothing but its inputs."""
+    name = _class(expression)
+    own = name.startswith(_EXPRESSIONS) and not any(each in name.removeprefix(_EXPRESSIONS) for each in _FOREIGN)
+    if not own and not (name == f"{_EXPRESSIONS}ScalaUDF" and _class(expression.function()).startswith(_ML_FUNCTIONS)):
+        return False
+    return all(map(_known, _items(expression.children())))
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _items(plan.children()):
+        yield from _nodes(child)
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    """Of a sequence of Scala."""
+    return (sequence.apply(index) for index in range(sequence.size()))
+
+
+def _class(instance: Any) -> str:
+    return str(instance.getClass().getName())
+
+
+class RowSets:
+    """The row sets that fits of this process have left on executors, with their sources. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sets: dict[str, Source] = {}  # the newest last
+
+    def find(self, source: Source) -> str | None:
+        """The name of the newest set of these data."""
+        with self._lock:
+            names = [name for name, each in self._sets.items() if each.same(source)]
+        return names[-1] if names else None
+
+    def add(self, name: str, source: Source) -> None:
+        with self._lock:
+            self._sets = {each: old for each, old in self._sets.items() if old.application == source.application}
+            self._sets[name] = source
+            while len(self._sets) > _MOST_SETS:
+                del self._sets[next(iter(self._sets))]
+
+    def forget(self, name: str) -> None:
+        with self._lock:
+            self._sets.pop(name, None)
+
+
+ROW_SETS = RowSets()
+
+
+def with_row_sets(run: Run, rows: DataFrame, partitions: DataFrame) -> Callable[[TrainSpec], Trained]:
+    """``run`` with ``partitions`` of ``rows``, or, if the same rows are on the executors' disks, with as many partitions of
+    nothing. What is read is left there, if it can be known when it is the same."""
+
+    def run_set(spec: TrainSpec) -> Trained:
+        source = source_of(rows, spec.rows, spec.world)
+        if source is None:
+            return run(partitions, spec)
+        known = ROW_SETS.find(source)
+        if known is not None:
+            nothing = rows.sparkSession.range(0, spec.world, 1, spec.world)
+            try:
+                return run(nothing, dataclasses.replace(spec, row_set=RowSet(known, there=True)))
+            except RowsGoneError:
+                ROW_SETS.forget(known)
+                spec = dataclasses.replace(spec, attempt_id=secrets.token_hex(8), secret=secrets.token_bytes(32))
+        name = secrets.token_hex(8)
+        tensors, reports = run(partitions, dataclasses.replace(spec, row_set=RowSet(name, there=False)))
+        # Files that were changed meanwhile may have been read before or after.
+        if all(report.data["kept"] for report in reports) and source_of(rows, spec.rows, spec.world) == source:
+            ROW_SETS.add(name, source)
+        return tensors, reports
+
+    return run_set
