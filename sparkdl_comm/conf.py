@@ -488,7 +488,8 @@ KEYS: tuple[Key, ...] = (
         "memory",
         "Where each rank keeps its rows: in memory, or as an Arrow file in its executor's local directory, of which the\n"
         "system keeps in memory what fits. On the disk, neither the rows as they come nor those kept need fit into memory;\n"
-        "while they come they take their space twice. If the disk cannot take them, they are kept in memory.",
+        "while they come they take their space twice. If the disk cannot take them, they are kept in memory. The next fit of the\n"
+        "same application on the same files finds them on the disk.",
         _one_of("memory", "disk"),
     ),
     Key(
@@ -496,7 +497,8 @@ KEYS: tuple[Key, ...] = (
         "data_cache_limit",
         "bytes",
         "100GiB",
-        "How much an executor's ranks may keep on its disk, all fits together. 5% of the disk stay free in any case.",
+        "How much an executor's ranks may keep on its disk, all fits together; what was not used for the longest time is\n"
+        "removed. 5% of the disk stay free in any case.",
         _size,
     ),
     Key(

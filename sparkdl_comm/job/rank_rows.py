@@ -53,7 +53,7 @@ class RowsOfRank:
         """At the end of a run: leaves the rows to later ones, if all ranks can. ``accounts``: of all ranks.
 
         :return: for the summary: ``cache`` (memory or disk), ``bytes`` on the disk, ``seconds`` until the rows were read,
-            ``reused`` (they were on the disk before), ``kept`` (for later runs).
+            ``reused`` (they were on the disk before), ``kept`` (for later runs), ``place`` (partition of Spark's).
         """
         reused = self._set is not None and self._set.there
         left = reused
@@ -70,6 +70,7 @@ class RowsOfRank:
             "seconds": self._seconds,
             "reused": reused,
             "kept": left,
+            "place": self._task.place,
         }
 
 

@@ -9,24 +9,26 @@ in every fit.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm.conf import PREFIX
 from sparkdl_comm.data.fields import Decode, RowFormat
 from sparkdl_comm.data.kept import described
+from sparkdl_comm.job.interrupt import JobTag
+from sparkdl_comm.job.places import partitions_at, ran_on
 from sparkdl_comm.job.session import is_classic, session_conf
 from sparkdl_comm.job.summary import RankReport
 from sparkdl_comm.job.task import RowsGoneError
@@ -185,29 +187,35 @@ def _class(instance: Any) -> str:
     return str(instance.getClass().getName())
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A row set that was left on executors. ``places``: of each rank, see :mod:`sparkdl_comm.job.places`; empty: unknown."""
+
+    name: str
+    source: Source
+    places: tuple[str, ...] = ()
+
+
 class RowSets:
-    """The row sets that fits of this process have left on executors, with their sources. Thread-safe."""
+    """The row sets that fits of this process have left on executors. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sets: dict[str, Source] = {}  # the newest last
+        self._sets: list[Kept] = []  # the newest last
 
-    def find(self, source: Source) -> str | None:
-        """The name of the newest set of these data."""
+    def find(self, source: Source) -> Kept | None:
+        """The newest set of these data."""
         with self._lock:
-            names = [name for name, each in self._sets.items() if each.same(source)]
-        return names[-1] if names else None
+            return next((each for each in reversed(self._sets) if each.source.same(source)), None)
 
-    def add(self, name: str, source: Source) -> None:
+    def add(self, kept: Kept) -> None:
         with self._lock:
-            self._sets = {each: old for each, old in self._sets.items() if old.application == source.application}
-            self._sets[name] = source
-            while len(self._sets) > _MOST_SETS:
-                del self._sets[next(iter(self._sets))]
+            here = [each for each in self._sets if each.source.application == kept.source.application]
+            self._sets = [*here, kept][-_MOST_SETS:]
 
-    def forget(self, name: str) -> None:
+    def forget(self, kept: Kept) -> None:
         with self._lock:
-            self._sets.pop(name, None)
+            self._sets = [each for each in self._sets if each is not kept]
 
 
 ROW_SETS = RowSets()
@@ -217,23 +225,42 @@ def with_row_sets(run: Run, rows: DataFrame, partitions: DataFrame) -> Callable[
     """``run`` with ``partitions`` of ``rows``, or, if the same rows are on the executors' disks, with as many partitions of
     nothing. What is read is left there, if it can be known when it is the same."""
 
+    spark = rows.sparkSession
+
     def run_set(spec: TrainSpec) -> Trained:
         source = source_of(rows, spec.rows, spec.world)
         if source is None:
             return run(partitions, spec)
         known = ROW_SETS.find(source)
         if known is not None:
-            nothing = rows.sparkSession.range(0, spec.world, 1, spec.world)
             try:
-                return run(nothing, dataclasses.replace(spec, row_set=RowSet(known, there=True)))
+                return run(_nothing(spark, spec.world, known), replace(spec, row_set=RowSet(known.name, there=True)))
             except RowsGoneError:
                 ROW_SETS.forget(known)
-                spec = dataclasses.replace(spec, attempt_id=secrets.token_hex(8), secret=secrets.token_bytes(32))
+                _log.info("the rows that were kept are not all there, or not where tasks ran: they are read again")
+                spec = replace(spec, attempt_id=secrets.token_hex(8), secret=secrets.token_bytes(32))
         name = secrets.token_hex(8)
-        tensors, reports = run(partitions, dataclasses.replace(spec, row_set=RowSet(name, there=False)))
+        with JobTag(spark) as tag:
+            tensors, reports = run(partitions, replace(spec, row_set=RowSet(name, there=False)))
         # Files that were changed meanwhile may have been read before or after.
         if all(report.data["kept"] for report in reports) and source_of(rows, spec.rows, spec.world) == source:
-            ROW_SETS.add(name, source)
+            ROW_SETS.add(Kept(name, source, _places(spark, tag, reports)))
         return tensors, reports
 
     return run_set
+
+
+def _nothing(spark: SparkSession, world: int, known: Kept) -> DataFrame:
+    """Partitions for the ranks whose rows are there; where these are, if that is known."""
+    if known.places:
+        with suppress(Py4JError):
+            return partitions_at(spark, known.places)
+    return spark.range(0, world, 1, world)
+
+
+def _places(spark: SparkSession, tag: JobTag, reports: Sequence[RankReport]) -> tuple[str, ...]:
+    with suppress(Py4JError):
+        ran = ran_on(spark, tag, len(reports))
+        places = [ran.get(report.data["place"], "") for report in sorted(reports, key=lambda report: report.rank)]
+        return tuple(places) if all(places) else ()
+    return ()

@@ -96,7 +96,7 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
         },
         "bytes": {kind: sum(report.bytes.get(kind, 0) for report in reports) for kind in sorted(kinds)},
         "rows": sum(report.rows for report in reports),
-        "data": _data([report.data for report in reports if report.data]),
+        **({"data": _data([report.data for report in reports])} if first.data else {}),
         "history": merged_history(reports),
         **({"skipped_steps": sum(skipped)} if skipped else {}),
         **first.details,
@@ -108,7 +108,7 @@ def _data(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "cache": "disk" if any(report["cache"] == "disk" for report in reports) else "memory",
         "bytes": sum(report["bytes"] for report in reports),
-        "seconds": max((report["seconds"] for report in reports), default=0.0),
+        "seconds": max(report["seconds"] for report in reports),
         "reused": any(report["reused"] for report in reports),
     }
 

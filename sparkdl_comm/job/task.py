@@ -59,15 +59,15 @@ class RowsGoneError(Exception):
 class RankTask:
     """One rank's task; ``context`` is Spark's BarrierTaskContext. To be closed: it holds the process's output.
 
-    ``rank``: the number of Spark's partition, unless the task chooses another by :meth:`choose_rank`.
+    ``place``: the number of Spark's partition. ``rank``: the same, unless the task chooses another by :meth:`choose_rank`.
     """
 
     def __init__(self, spec: GangSpec, context: Any) -> None:
         self._spec = spec
         self._context = context
-        self._place: int = context.partitionId()
-        self._chosen: int | None = self._place
-        self.rank = self._place
+        self.place: int = context.partitionId()
+        self._chosen: int | None = self.place
+        self.rank = self.place
         self.gang: Gang | None = None
         self._driver: DriverClient | None = None
         self._output = OutputTail()
@@ -76,7 +76,7 @@ class RankTask:
         """Before the gang is joined. None: the task can be none; then :class:`RowsGoneError` is raised by ``join_gang`` on all
         ranks, as it is if two choose the same."""
         self._chosen = rank
-        self.rank = self._place if rank is None else rank
+        self.rank = self.place if rank is None else rank
 
     def report(self, report: str) -> pa.RecordBatch:
         """The row that the task ends with."""
@@ -102,7 +102,7 @@ class RankTask:
         self.gang = Gang.join(
             rank=self.rank,
             world=spec.world,
-            host=self._context.getTaskInfos()[self._place].address.rsplit(":", 1)[0],
+            host=self._context.getTaskInfos()[self.place].address.rsplit(":", 1)[0],
             exchange=self._exchange,
             secret=spec.secret,
             attempt=spec.attempt_id,
@@ -144,7 +144,7 @@ class RankTask:
         with self._reaching_driver() as address:
             sock = handshake.connect(address, spec.secret, time.monotonic() + spec.conf.timeout)
         text = json.dumps([self._chosen, text])
-        told = rendezvous.register(sock, self._place, spec.world, spec.attempt_id, text, spec.conf.timeout)
+        told = rendezvous.register(sock, self.place, spec.world, spec.attempt_id, text, spec.conf.timeout)
         texts = dict(json.loads(each) for each in told)
         if texts.keys() != set(range(spec.world)):
             raise RowsGoneError

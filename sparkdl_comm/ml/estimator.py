@@ -75,6 +75,9 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         Called for each batch, also in ``transform``, and for each feature column of arrays, or decoded, that has no shape in
         ``inputShapes``. What a row is padded to depends on the rows beside it, so the model's output for a row must not depend
         on its padding. Labels are all of one length.
+    :param augment: function from the inputs of a batch for training, one tensor ``[rows, …]`` per feature column, to others of
+        as many rows: a tensor, or a tuple where there are several columns. Called in each step, after rows were decoded and
+        kept. What it draws from python's, numpy's and torch's generators depends on ``seed``, rank and step alone.
     :param callbacks: list of :class:`~sparkdl_comm.train.loop.callbacks.Callback`; each rank calls a copy of its own.
     :param loggers: list of :class:`~sparkdl_comm.report.loggers.RunLogger`, such as TensorBoardLogger and MLflowLogger.
     :param params: ``featuresCol`` ("features"), ``labelCol`` ("label"), ``predictionCol`` ("prediction"),
@@ -111,6 +114,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         callbacks: Any = None,
         decode: Any = None,
         collate_fn: Any = None,
+        augment: Any = None,
         loggers: Any = None,
         **params: Unpack[ParamKeywords],
     ) -> None:
@@ -118,7 +122,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.param_groups, self.lr_scheduler = param_groups, lr_scheduler
         self.metrics, self.callbacks, self.decode = metrics, callbacks, decode
-        self.collate_fn, self.loggers = collate_fn, loggers
+        self.collate_fn, self.augment, self.loggers = collate_fn, augment, loggers
         self._set_keywords(dict(params))
 
     def setParams(self, **params: Unpack[ParamKeywords]) -> TorchEstimator:
@@ -203,7 +207,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         model = components.model_like(self.model)
         loss = components.loss_function(self.loss)
         target_type = functools.partial(components.target_type, loss)
-        decode, collate_fn = self.decoding(), self.collating()
+        decode, collate_fn, augment = self.decoding(), self.collating(), self.augmenting()
         limits = components.label_limits(loss)
         data, rows = columns.training_rows(dataset, self, target_type, decode, limits, collate_fn)
         if rows.weight is not None:
@@ -219,6 +223,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             callbacks=self.callbacks,
             decode=decode,
             collate_fn=collate_fn,
+            augment=augment,
         )
         if strategy.cuts_tensors:
             elementwise.check_on_driver(model, optimization)
@@ -257,6 +262,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             secret=secrets.token_bytes(32),
             driver_address=("", 0),
             rows=rows,
+            augment=augment,
             labels=components.class_labels(loss, rows.targets),
             checkpoints=checkpoints,
         )

@@ -18,7 +18,7 @@ from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.optim.schedule import VALIDATE, watches
 from sparkdl_comm.report.loggers import RunLogger
 from sparkdl_comm.train.loop.callbacks import Callback
-from sparkdl_comm.train.spec import Checkpoints, Observation, Stopping
+from sparkdl_comm.train.spec import Augment, Checkpoints, Observation, Stopping
 
 #: Columns of the history, which metrics cannot be named.
 _TAKEN = ("epoch", "step", "loss", "val_loss", "lr", "seconds")
@@ -35,6 +35,7 @@ class TrainingRecipe(TorchParams):
     callbacks: Any = None
     decode: Any = None
     collate_fn: Any = None
+    augment: Any = None
     loggers: Any = None
 
     def decoding(self) -> Decode | None:
@@ -57,6 +58,17 @@ class TrainingRecipe(TorchParams):
                 " takes, e.g. functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)"
             )
         return self.collate_fn
+
+    def augmenting(self) -> Augment | None:
+        """``augment``, checked.
+
+        :raises ModelError: it cannot be called.
+        """
+        if self.augment is not None and not callable(self.augment):
+            raise ModelError(
+                f"augment is {components.describe(self.augment)}; give a function, tensor [rows, …] -> tensor [rows, …]"
+            )
+        return self.augment
 
     def optimization(self) -> Optimization:
         """What the user says of how gradients become an update, checked.
@@ -184,6 +196,13 @@ class TrainingRecipe(TorchParams):
 
     def setCollateFn(self, value: Collate | None) -> Any:
         self.collate_fn = value
+        return self
+
+    def getAugment(self) -> Any:
+        return self.augment
+
+    def setAugment(self, value: Augment | None) -> Any:
+        self.augment = value
         return self
 
     def getLoggers(self) -> Any:

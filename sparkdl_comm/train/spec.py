@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: ``(output, target)`` -> scalar tensor, the mean over the rows; or ``[rows]``, where rows have weights.
 Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
 
+#: A batch's inputs -> others of as many rows: one, or a tuple where there are several.
+Augment: TypeAlias = Callable[..., Any]
+
 
 @dataclass(frozen=True)
 class Stopping:
@@ -80,7 +83,7 @@ class TrainSpec:
     the gang, 16 hexadecimal digits; a gang that is started again has another. ``secret``: 32 random bytes that only this
     attempt has. ``driver_address``: host and port of the driver's listener for progress and the trained tensors.
     ``rows``: the columns that ranks get. ``row_set``: None: their rows are of this run alone. ``labels``: what classes the
-    loss takes; None: it is not over classes.
+    loss takes; None: it is not over classes. ``augment``: what becomes of the inputs in training, batch by batch.
     """
 
     model: ModelLike
@@ -99,6 +102,7 @@ class TrainSpec:
     driver_address: tuple[str, int]
     rows: RowFormat = RowFormat()
     row_set: RowSet | None = None
+    augment: Augment | None = None
     labels: ClassLabels | None = None
     observation: Observation = field(default_factory=Observation)
     checkpoints: Checkpoints | None = None

@@ -179,3 +179,7 @@ class Backwards(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         return self.third(torch.relu(self.second(torch.relu(self.first(rows)))))
+
+
+def noisy(features: torch.Tensor) -> torch.Tensor:
+    return features + torch.rand_like(features)

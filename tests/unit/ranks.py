@@ -122,6 +122,7 @@ def train(
     batch: int = 10**6,
     epochs: int = 3,
     observation: Observation | None = None,
+    augment: Any = None,
     arrive: Callable[[TrainSpec, Gang, FlatModel], None] = lambda spec, gang, model: None,
     prepare: Callable[[TrainingLoop], None] = lambda loop: None,
     finish: Callable[[TrainingLoop], None] = lambda loop: None,
@@ -137,7 +138,7 @@ def train(
     spec = TrainSpec(
         make, loss or torch.nn.MSELoss(), Optimization(**optimization), batch, epochs, 5, "cpu", "none",
         CommConf.from_mapping({}, timeout="20s", **(conf or {})), world, False, "0" * 16, b"", ("", 0),
-        rows=rows or RowFormat(), observation=observation or Observation(),
+        rows=rows or RowFormat(), observation=observation or Observation(), augment=augment,
     )  # fmt: skip
     models = []
     for _ in parts:

@@ -162,6 +162,7 @@ def test_copy() -> None:
         ),
         ({"validationIndicatorCol": "x"}, InputError, "validationIndicatorCol: there is no column 'x'"),
         ({"decode": "jpeg"}, ModelError, "decode is of type builtins.str; give a function"),
+        ({"augment": 0.5}, ModelError, "augment is of type builtins.float; give a function"),
         ({"collate_fn": "pad"}, ModelError, "collate_fn is of type builtins.str; give a function, .*pad_sequence"),
         (
             {"collate_fn": list, "inputShapes": [2]},

@@ -17,7 +17,7 @@ from sparkdl_comm.data import kept
 from sparkdl_comm.data.cache import Reading
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.data.local_disk import LocalDisk
-from sparkdl_comm.job.row_sets import RowSets, Source, _digest
+from sparkdl_comm.job.row_sets import Kept, RowSets, Source, _digest
 
 from .test_row_files import ENOUGH, LABEL, PLAIN, batch, disk, left, received, same
 
@@ -148,8 +148,9 @@ def source(**changed: Any) -> Source:
 
 def test_a_row_set_is_found_for_the_same_data_alone() -> None:
     sets = RowSets()
-    sets.add("first", source())
-    assert sets.find(source()) == "first"
+    first, second = Kept("first", source()), Kept("second", source())
+    sets.add(first)
+    assert sets.find(source()) is first
     for changed in (
         {"application": "another"},
         {"plan": Plan("another")},
@@ -161,12 +162,12 @@ def test_a_row_set_is_found_for_the_same_data_alone() -> None:
         {"world": 2},
     ):
         assert sets.find(source(**changed)) is None, changed
-    sets.add("second", source())
-    assert sets.find(source()) == "second", "the newest"
-    sets.forget("second")
-    sets.forget("second")
-    assert sets.find(source()) == "first"
-    sets.add("third", source(application="next"))
+    sets.add(second)
+    assert sets.find(source()) is second, "the newest"
+    sets.forget(second)
+    sets.forget(second)
+    assert sets.find(source()) is first
+    sets.add(Kept("third", source(application="next")))
     assert sets.find(source()) is None, "of an application that has ended"
 
 
@@ -174,8 +175,9 @@ def test_row_sets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparkdl_comm.job.row_sets._MOST_SETS", 2)
     sets = RowSets()
     for world in (1, 2, 3):
-        sets.add(str(world), source(world=world))
-    assert [sets.find(source(world=world)) for world in (1, 2, 3)] == [None, "2", "3"]
+        sets.add(Kept(str(world), source(world=world)))
+    found = [sets.find(source(world=world)) for world in (1, 2, 3)]
+    assert [each and each.name for each in found] == [None, "2", "3"]
 
 
 def _one(value: bytes) -> np.ndarray:

@@ -16,6 +16,13 @@ ZERO = RankReport(0, 10, 5.0, {"forward": 2.0, "pull": 1.0}, {"pull": 100, "push
 ONE = RankReport(1, 10, 4.0, {"forward": 4.0, "pull": 1.0}, {"pull": 200, "push": 50}, HISTORY[1], 5, "ab", [10])
 
 
+def test_where_the_rows_were() -> None:
+    data = {"cache": "memory", "bytes": 0, "seconds": 1.5, "reused": False, "kept": False, "place": 0}
+    there = {**data, "cache": "disk", "bytes": 7, "seconds": 0.5}
+    reports = [dataclasses.replace(report, data=each) for report, each in ((ZERO, data), (ONE, there))]
+    assert summarize(reports, "ps", 2)["data"] == {"cache": "disk", "bytes": 7, "seconds": 1.5, "reused": False}
+
+
 def test_time_per_iteration_is_of_those_since_the_checkpoint() -> None:
     reports = [dataclasses.replace(report, resumed_at=5) for report in (ZERO, ONE)]
     summary = summarize(reports, "ps", 2)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 
-def seed(value: int, rank: int) -> None:
-    """Ranks differ in what they draw (dropout), but not from run to run."""
-    numbers = np.random.SeedSequence([value % 2**64, rank]).generate_state(3, np.uint32)
+def seed(value: int, rank: int, *more: int) -> None:
+    """Ranks differ in what they draw (dropout), but not from run to run; ``more`` numbers, at least 0, may differ too."""
+    numbers = np.random.SeedSequence([value % 2**64, rank, *more]).generate_state(3, np.uint32)
     random.seed(int(numbers[0]))
     np.random.seed(int(numbers[1]))
     torch.manual_seed(int(numbers[2]))

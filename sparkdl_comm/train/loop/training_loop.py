@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,10 +21,12 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import StepInfo, Strategy
 from sparkdl_comm.strategies.gradients import GradientRule
 from sparkdl_comm.train.loop import rng
+from sparkdl_comm.train.loop.augmentation import Augmentation
 from sparkdl_comm.train.loop.class_mean import ClassMean, Shares
 from sparkdl_comm.train.loop.objective import Objective, on_device
 from sparkdl_comm.train.loop.observer import Observer
 from sparkdl_comm.train.loop.output_shape import OutputShape, shape_of
+from sparkdl_comm.train.loop.step_rows import StepRows
 from sparkdl_comm.train.spec import TrainSpec
 
 Tell = Callable[[dict[str, Any]], None]
@@ -93,7 +96,7 @@ class TrainingLoop:
         self.after_step: Callable[[TrainingLoop], None] | None = None
         self._spec, self._rank, self._rows, self._sampler = spec, gang.rank, rows, sampler
         self._device = next(model.module.parameters()).device
-        self._validation, self._together = validation, together
+        self._validation = validation
         how, timeout = spec.optimization, spec.conf.timeout
         parts = [rows] if validation is None else [rows, validation]
         loss = on_device(spec.loss, self._device)
@@ -101,6 +104,8 @@ class TrainingLoop:
         if mean is not None and not mean.needed(parts, gang, timeout):
             mean = None
         self._shares = Shares(mean, rows, sampler, gang, timeout)
+        self._steps = StepRows(rows, sampler, gang.rank, how.accumulation_steps, self._device, together)
+        self._augment = spec.augment and Augmentation(spec.augment, spec.seed, gang.rank, self._device)
         self._objective = Objective(mean or loss, how.precision, self._device, spec.rows.inputs, self._look_at)
         self._rule = GradientRule(how, gang, strategy, timeout)
         self._schedule = Schedule(how, strategy.optimizer, sampler.steps, spec.epochs)
@@ -118,8 +123,9 @@ class TrainingLoop:
         at = self.progress
         self.model.module.train()
         self._observer.callbacks.call("on_train_begin", epoch=at.epoch + 1, step=at.step)
-        while at.epoch < self._spec.epochs and not at.stopped:
-            self._epoch(tell)
+        with closing(self._steps):
+            while at.epoch < self._spec.epochs and not at.stopped:
+                self._epoch(tell)
         at.phase = "finish"
         self.strategy.finish()
         self._observer.train_end()
@@ -181,12 +187,12 @@ class TrainingLoop:
         at, sampler = self.progress, self._sampler
         order = torch.from_numpy(permutation(self._rows.rows, self._spec.seed, at.epoch, self._rank))
         self._shares.begin_epoch(order)
+        self._steps.begin_epoch(order)
         self._observer.callbacks.call("on_epoch_begin", epoch=at.epoch + 1)
         begin, rows = time.perf_counter(), 0
         while at.batch < sampler.steps:
-            start, stop = sampler.slice(self._rank, at.batch)
-            share = self._shares.of(order[start:stop], at.batch)
-            loss, applied = self._step(order[start:stop])
+            share = self._shares.of(self._steps.of(at.batch), at.batch)
+            loss, applied = self._step()
             rows += sampler.rows(at.batch)
             if applied:
                 at.epoch_loss += loss
@@ -228,9 +234,8 @@ class TrainingLoop:
         at.epoch, at.batch, at.epoch_loss = at.epoch + 1, 0, 0.0
         at.skipped = 0
 
-    def _step(self, index: torch.Tensor) -> tuple[float, bool]:
-        """One optimizer step, here on the rows at ``index``; returns this rank's part of its mean loss, and whether the
-        step was taken."""
+    def _step(self) -> tuple[float, bool]:
+        """One optimizer step; returns this rank's part of its mean loss, and whether the step was taken."""
         at, strategy = self.progress, self.strategy
         if strategy.trace is not None:
             strategy.trace.iteration(at.step + 1)
@@ -240,11 +245,10 @@ class TrainingLoop:
         self.model.clear_gradients()
         value, weight = 0.0, 1.0
         if not strategy.global_mean:
-            weight = 1 / (self._shares.of(index, at.batch) or math.inf)
-        parts = index.tensor_split(self._spec.optimization.accumulation_steps)
-        parts = tuple(part for part in parts if len(part) or self._together)
-        for number, part in enumerate(parts, 1):
-            value += self._compute(part, self._shares.of(part, at.batch), weight, last=number == len(parts))
+            weight = 1 / (self._shares.of(self._steps.of(at.batch), at.batch) or math.inf)
+        parts = self._steps.parts(at.batch)
+        for number, part in enumerate(parts):
+            value += self._compute(number, self._shares.of(part, at.batch), weight, last=number == len(parts) - 1)
         self.model.complete_gradients()
         at.phase = "push"
         strategy.after_backward()
@@ -254,13 +258,15 @@ class TrainingLoop:
         self._schedule.after_step()
         return value, apply
 
-    def _compute(self, index: torch.Tensor, share: float, weight: float, last: bool) -> float:
-        """Forward and backward, the ``last`` ones of the step or not; returns what the rows at ``index`` add to the step's
-        mean loss: their own by ``share``. ``weight``: of that in the gradient."""
+    def _compute(self, number: int, share: float, weight: float, last: bool) -> float:
+        """Forward and backward of part ``number``, the ``last`` one of the step or not; returns what its rows add to the
+        step's mean loss: their own by ``share``. ``weight``: of that in the gradient."""
         at, watch, module = self.progress, self.strategy.watch, self.model.module
         at.phase = "forward"
         with watch.phase("forward"):
-            batch = self._rows.take(index, self._device)
+            batch = self._steps.take(at.batch, number)
+            if self._augment is not None:
+                batch = self._augment(batch, at.epoch, at.batch, number)
             versions = self.model.versions()
             with self.strategy.forward():
                 _, loss = self._objective(module, batch)

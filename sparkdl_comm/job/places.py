@@ -1,0 +1,46 @@
+"""Executors as Spark's scheduler knows them: on which ones the tasks of a job ran, and partitions that prefer certain ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkdl_comm.job.interrupt import JobTag
+
+
+def ran_on(spark: SparkSession, tag: JobTag, tasks: int) -> dict[int, str]:
+    """Where the tasks of the last stage of the jobs with ``tag`` ran, by partition, as :func:`partitions_at` takes it.
+
+    :raises Py4JError: Spark does not say.
+    """
+    context: Any = spark.sparkContext._jsc.sc()
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in context.statusTracker().getJobIdsForTag(tag.name)]
+    stages = [stage for job in jobs if job is not None for stage in job.stageIds]
+    if not stages:
+        return {}
+    found = context.statusStore().taskList(max(stages), 0, tasks)
+    each = [found.apply(index) for index in range(found.size())]
+    return {task.partitionId(): f"executor_{task.host()}_{task.executorId()}" for task in each}
+
+
+def partitions_at(spark: SparkSession, places: Sequence[str]) -> DataFrame:
+    """A row for each of ``places``, each in a partition of its own, which is computed there if there is room.
+
+    :raises Py4JError: Spark cannot make it.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    gateway: Any = spark.sparkContext._gateway
+    sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+    rows = []
+    for number, place in enumerate(places):
+        values = gateway.new_array(jvm.java.lang.Object, 1)
+        values[0] = number
+        rows.append(jvm.scala.Tuple2(jvm.org.apache.spark.sql.RowFactory.create(values), sequence([place])))
+    any_class = getattr(getattr(jvm.scala.reflect, "ClassTag$"), "MODULE$").AnyRef()
+    rdd = spark.sparkContext._jsc.sc().makeRDD(sequence(rows), any_class).toJavaRDD()
+    schema = jvm.org.apache.spark.sql.types.StructType.fromDDL("place int")
+    session: Any = spark._jsparkSession
+    return DataFrame(session.createDataFrame(rdd, schema), spark)
