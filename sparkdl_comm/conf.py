@@ -488,8 +488,8 @@ KEYS: tuple[Key, ...] = (
         "memory",
         "Where each rank keeps its rows: in memory, or as an Arrow file in its executor's local directory, of which the\n"
         "system keeps in memory what fits. On the disk, neither the rows as they come nor those kept need fit into memory;\n"
-        "while they come they take their space twice. If the disk cannot take them, they are kept in memory. The next fit of the\n"
-        "same application on the same files finds them on the disk.",
+        "while they come they take their space twice. If the disk cannot take them, they are kept in memory. The next fit\n"
+        "of the same application on the same files finds them on the disk.",
         _one_of("memory", "disk"),
     ),
     Key(

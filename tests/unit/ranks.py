@@ -34,6 +34,7 @@ class Rows:
     features: torch.Tensor
     targets: torch.Tensor
     weights: torch.Tensor | None = None
+    file: None = None
 
     @property
     def rows(self) -> int:

@@ -25,9 +25,8 @@ class StepRows:
         self._count, self._empty = count, empty
         self._order = torch.arange(0)
         self._ahead: dict[tuple[int, int], Future[Batch]] = {}
-        ragged = any(isinstance(column, Ragged) for column in rows.inputs)
         self._pool: ThreadPoolExecutor | None = None
-        if rows.file is not None and not ragged:
+        if rows.file is not None and not any(isinstance(column, Ragged) for column in rows.inputs):
             self._pool = ThreadPoolExecutor(1, "sparkdl-read-ahead")
 
     def begin_epoch(self, order: torch.Tensor) -> None:
