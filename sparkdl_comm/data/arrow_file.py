@@ -143,7 +143,7 @@ class MappedFile:
         """Says that so many rows were read or written since the last time. Now and then the process lets go of what it has
         mapped: else it would seem to take as much memory as the file, and be killed where that is limited."""
         self._used += rows * self._row_bytes
-        if self._used > _HELD:
+        if self._used > _HELD and self.size > _HELD:
             self._used = 0
             self._map.madvise(mmap.MADV_DONTNEED)
 
