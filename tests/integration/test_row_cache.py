@@ -94,22 +94,33 @@ def files(spark: SparkSession, folder: Path, rows: int = ROWS) -> DataFrame:
     return spark.read.parquet(str(path))
 
 
+def overwrite(contents: dict[Path, bytes]) -> None:
+    for file, data in contents.items():
+        file.write_bytes(data)
+        os.utime(file, (10**9, 10**9))
+
+
 def reused(model: TorchModel) -> bool:
     return model.summary["data"]["reused"]
 
 
 @pytest.mark.usefixtures("disk")
 def test_the_next_fit_reads_what_was_kept(spark: SparkSession, tmp_path: Path) -> None:
-    """Without Spark: the files are gone, and what it would read is not there."""
+    """Without Spark, which could not read the files any more: they are garbage, of the same sizes and times."""
     data = files(spark, tmp_path)
-    first, second = fit(data, **SETTINGS), fit(data, **SETTINGS)
+    path = tmp_path / "files"
+    first = fit(data, **SETTINGS)
+    written = {file: file.read_bytes() for file in path.iterdir()}
+    overwrite({file: bytes(len(data)) for file, data in written.items()})
+    second = fit(data, **SETTINGS)
+    overwrite(written)
     assert [reused(first), reused(second)] == [False, True]
     assert same_bits(first, second)
     assert [row["val_loss"] for row in first.history] == [row["val_loss"] for row in second.history]
     assert second.summary["rows"] == first.summary["rows"]
-    other = fit(spark.read.parquet(str(tmp_path / "files")), **{**SETTINGS, "seed": 6, "validationFraction": None})
+    other = fit(spark.read.parquet(str(path)), **{**SETTINGS, "seed": 6, "validationFraction": None})
     assert not reused(other), "other columns"
-    again = fit(spark.read.parquet(str(tmp_path / "files")), **{**SETTINGS, "batch": 40})
+    again = fit(spark.read.parquet(str(path)), **{**SETTINGS, "batch": 40})
     assert reused(again), "another DataFrame of the same files"
     parts = [name for name in folders(spark) if not name.startswith("writing-")]
     assert len(parts) == 6
