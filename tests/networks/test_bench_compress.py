@@ -17,6 +17,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("networks")
 def test_every_algorithm_gives_a_row_that_is_right() -> None:
     done = bench("--topology", "hosts:2x2")
