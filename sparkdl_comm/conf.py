@@ -179,6 +179,10 @@ class Compression:
         return f"{self.operator}:{self.density:g}"
 
 
+#: Of what compresses where the settings name none.
+DEFAULT_COMPRESSION = Compression("mstopk", 0.01)
+
+
 @dataclass(frozen=True)
 class Schedule:
     """In which steps gradients are sparse: those of ``steps`` that are in ``epochs``, from 1, both ends included. For

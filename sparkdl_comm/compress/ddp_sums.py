@@ -13,10 +13,7 @@ from sparkdl_comm.compress.hitopk import HiTopK
 from sparkdl_comm.compress.sparse_sum import NaiveAllGather, SparseSum
 from sparkdl_comm.compress.sparsifier import Part, Sparsifier
 from sparkdl_comm.compress.stages import Staged, Stages
-from sparkdl_comm.conf import CommConf, Compression
-
-#: Where the settings name none.
-DEFAULT = Compression("mstopk", 0.01)
+from sparkdl_comm.conf import DEFAULT_COMPRESSION, CommConf
 
 #: A bucket has fewer elements: so far apart are their places in a vector of all buckets.
 _STRIDE = 1 << 40
@@ -29,8 +26,9 @@ class DdpSums:
     """
 
     def __init__(self, ranks: RankGroup, conf: CommConf, device: torch.device, hierarchical: bool) -> None:
-        self._density = (conf.compression or DEFAULT).density
-        self._sparsifier = Sparsifier.of(conf.compression or DEFAULT, conf, ranks.rank)
+        compression = conf.compression or DEFAULT_COMPRESSION
+        self._density = compression.density
+        self._sparsifier = Sparsifier.of(compression, conf, ranks.rank)
         #: By a bucket's number in the step: what it was made of, and where it lies in the vector of all that there were.
         self._places: dict[int, tuple[Hashable, int]] = {}
         self._stale: list[int] = []

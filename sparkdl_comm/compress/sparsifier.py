@@ -104,6 +104,10 @@ def _pieces(part: Part, which: torch.Tensor) -> list[slice]:
 
 
 def _used(part: Part, gradient: torch.Tensor) -> torch.Tensor:
-    """bool ``[pieces]``: see ``space/flat.py``."""
+    """bool ``[pieces]``: see ``space/flat.py``. Of an Embedding with sparse=True single rows may be -0.0, the first one too."""
     firsts = gradient[torch.tensor([piece.start for piece in part.pieces], dtype=torch.int64, device=gradient.device)]
-    return (firsts != 0) | ~firsts.signbit()
+    used = (firsts != 0) | ~firsts.signbit()
+    for number in (~used).nonzero().flatten().tolist():
+        piece = gradient[part.pieces[number]]
+        used[number] = ((piece != 0) | ~piece.signbit()).any()
+    return used

@@ -10,6 +10,7 @@ What follows backward, ``spark.sparkdl.comm.collective.loop``, is one of the lin
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import torch
@@ -160,7 +161,7 @@ class CollectiveAllReduce(CollectiveStrategy, Replicated):
             return super()._exchange_of(vector, operation)
         sparsifier = Sparsifier.of(self.compression, self.conf, self._gang.rank)
         bounds = [entry.start for entry in self._model.entries]
-        sparse = self._sparse_sum(sparsifier, lambda start, stop: Part.of(start, stop, bounds))
+        sparse = self._sparse_sum(sparsifier, functools.cache(lambda start, stop: Part.of(start, stop, bounds)))
         dense = self._gang, self._group, operation, vector, self.watch
         return CompressedExchange(sparse, sparsifier, self.compression, self.conf, *dense)
 

@@ -7,7 +7,7 @@ from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.compress.hitopk import HiTopK, check_rails
 from sparkdl_comm.compress.sparse_sum import PartOf, SparseSum
 from sparkdl_comm.compress.sparsifier import Sparsifier
-from sparkdl_comm.conf import CommConf, Compression
+from sparkdl_comm.conf import DEFAULT_COMPRESSION, CommConf, Compression
 from sparkdl_comm.strategies.base import register
 from sparkdl_comm.strategies.collective import CollectiveAllReduce
 
@@ -25,7 +25,7 @@ class HierarchicalTopK(CollectiveAllReduce):
 
     @property
     def compression(self) -> Compression:
-        return self.conf.compression or Compression("mstopk", 0.01)
+        return self.conf.compression or DEFAULT_COMPRESSION
 
     def _sparse_sum(self, sparsifier: Sparsifier, part_of: PartOf) -> SparseSum:
         return HiTopK(sparsifier, part_of, RankGroup.of_all(self._gang), self.conf, self._model.gradients.device)

@@ -208,7 +208,26 @@ def test_algorithms_that_cannot_are_refused_on_the_driver(settings: dict[str, An
         strategy_class(conf).check(conf, 4)
 
 
-def test_rows_of_sparse_embeddings_are_refused() -> None:
+@pytest.mark.parametrize("settings", [{"strategy": "ring"}, {"strategy": "hitopk", "topology": "hosts:2x2"}])
+def test_rows_of_sparse_embeddings_that_a_step_used(settings: dict[str, Any]) -> None:
+    """Row 0 is used by nobody."""
+
+    def words() -> nn.Module:
+        return nn.Sequential(nn.Embedding(9, 2, sparse=True), nn.Flatten(), nn.Linear(2, 1))
+
+    random = torch.Generator().manual_seed(3)
+    rows = Rows(torch.randint(1, 9, (12, 1), generator=random), torch.randn(12, 1, generator=random))
+
+    def after(**more: str) -> torch.Tensor:
+        given = {**settings, **more}
+        strategy = strategy_class(CommConf.from_mapping({}, **given))
+        return values(train(words, rows.cut(3, 3, 3, 3), strategy=strategy, conf=given, epochs=4))
+
+    dense = after() if settings["strategy"] == "ring" else after(strategy="ring")
+    torch.testing.assert_close(after(compression="topk:1"), dense)
+
+
+def test_row_updates_of_sparse_embeddings_are_refused() -> None:
     def words() -> nn.Module:
         return nn.Sequential(nn.Embedding(5, 1, sparse=True), nn.Flatten())
 
