@@ -104,7 +104,7 @@ def _pieces(part: Part, which: torch.Tensor) -> list[slice]:
 
 
 def _used(part: Part, gradient: torch.Tensor) -> torch.Tensor:
-    """bool ``[pieces]``: see ``space/flat.py``. Of an Embedding with sparse=True single rows may be -0.0, the first one too."""
+    """bool ``[pieces]``: see ``space/flat.py``. Of an Embedding with sparse=True single rows may be -0.0, the first too."""
     firsts = gradient[torch.tensor([piece.start for piece in part.pieces], dtype=torch.int64, device=gradient.device)]
     used = (firsts != 0) | ~firsts.signbit()
     for number in (~used).nonzero().flatten().tolist():

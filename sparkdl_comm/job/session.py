@@ -17,7 +17,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sparkdl_comm import plugin
-from sparkdl_comm.conf import KEYS, CommConf, as_text
+from sparkdl_comm.conf import KEYS, PREFIX, CommConf, as_text
 from sparkdl_comm.errors import ConfError, InputError
 
 _log = logging.getLogger(__name__)
@@ -187,6 +187,15 @@ def shared_directory(spark: SparkSession, path: str, param: str) -> str:
         return "/" + path.removeprefix("file:").lstrip("/")
     check_plugin(spark)
     return path
+
+
+def check_disk_cache(spark: SparkSession, conf: CommConf) -> None:
+    """ConfError if rows are to be on executors' disks, which Spark is to encrypt."""
+    if conf.data_cache == "disk" and application_conf(spark).get("spark.io.encryption.enabled", "").lower() == "true":
+        raise ConfError(
+            f"{PREFIX}data.cache=disk writes rows to executors' disks in clear, and spark.io.encryption.enabled=true is to"
+            " keep disks encrypted: use memory"
+        )
 
 
 def tell_clear(spark: SparkSession, what: str) -> None:

@@ -233,6 +233,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         checkpoints = self.checkpoints(spark)
         world = slots.check_slots(spark, self.getNumWorkers(), conf.slot_timeout)
         strategy.check(conf, world)
+        session.check_disk_cache(spark, conf)
         slots.tell_threads(spark, world)
         gradients = "" if strategy.needs_plugin else "gradients, "
         session.tell_clear(

@@ -163,6 +163,15 @@ def test_cores_that_are_not_used_are_told(
     assert [f"spark.task.cpus={threads}, or" in message for message in caplog.messages] == ([True] if threads else [])
 
 
+def test_rows_are_not_written_in_clear_where_spark_encrypts_disks() -> None:
+    disk, memory = (CommConf.from_mapping({}, data_cache=where) for where in ("disk", "memory"))
+    encrypted = FakeSpark([1], io_encryption_enabled="true")
+    session.check_disk_cache(FakeSpark([1]), disk)  # type: ignore[arg-type]
+    session.check_disk_cache(encrypted, memory)  # type: ignore[arg-type]
+    with pytest.raises(ConfError, match=r"data\.cache=disk .*spark\.io\.encryption\.enabled"):
+        session.check_disk_cache(encrypted, disk)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("key", ["network_crypto_enabled", "ssl_rpc_enabled"])
 def test_what_travels_in_clear_is_told_where_spark_encrypts(caplog: pytest.LogCaptureFixture, key: str) -> None:
     session.tell_clear(FakeSpark([1]), "gradients")  # type: ignore[arg-type]
