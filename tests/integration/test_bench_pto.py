@@ -15,6 +15,7 @@ from sparkdl_comm.lab.results import FIELDS
 PROGRAM = Path(__file__).parents[2] / "python" / "bench_pto.py"
 
 
+@pytest.mark.slow
 def test_every_row_is_verified():
     command = [sys.executable, str(PROGRAM), "--quick", "--json", "--topology", "star:2", "--loopback"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)

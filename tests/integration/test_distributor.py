@@ -17,6 +17,7 @@ from sparkdl_comm.errors import ConfError, GangError, InputError, ModelError, Ra
 from tests.integration import training_functions as functions
 
 
+@pytest.mark.slow
 def test_the_same_as_torch_distributor_by_changing_the_class_name(spark):
     theirs, ours, local = (
         kind(num_processes=2, local_mode=local, use_gpu=False).run(functions.train_ddp, 20, lr=0.05)

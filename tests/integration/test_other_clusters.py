@@ -29,6 +29,7 @@ def run(tmp_path: Path, program: str, arguments: list[str], spark: Path, python_
     return [json.loads(report.removeprefix("REPORT ")) for report in reports]
 
 
+@pytest.mark.slow
 def test_several_ranks_in_one_jvm_share_it_without_the_network(tmp_path):
     [report] = run(tmp_path, "one_fit.py", ["local[2]", "ps", "2"], spark_home.SPARK, [])
     assert report["summary"]["bytes"] == {"pull": 0, "push": 0}
@@ -40,6 +41,7 @@ def test_several_ranks_in_one_jvm_share_it_without_the_network(tmp_path):
 @pytest.mark.parametrize(
     "spark_4", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.spark4)]
 )
+@pytest.mark.slow
 def test_a_fit_after_the_advice_of_one_without_the_plugin_in_the_same_process(tmp_path, spark_4):
     if spark_4 and not SPARK4.exists():
         pytest.skip("no .spark4: make spark4-env")

@@ -186,6 +186,7 @@ def test_the_sample_is_spread_over_the_vector():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton")
+@pytest.mark.slow
 def test_kernels_in_tritons_interpreter():
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(INTERPRETED)]
