@@ -186,18 +186,19 @@ DEFAULT_COMPRESSION = Compression("mstopk", 0.01)
 @dataclass(frozen=True)
 class Schedule:
     """In which steps gradients are sparse: those of ``steps`` that are in ``epochs``, from 1, both ends included. For
-    ``warmup`` steps from the first of ``steps`` on more travels."""
+    ``warmup`` steps from the first of ``steps`` on more travels. ``auto``: only if a trial finds such steps faster."""
 
     steps: tuple[float, float] = (1, math.inf)
     epochs: tuple[float, float] = (1, math.inf)
     warmup: int = 0
+    auto: bool = False
 
     def __str__(self) -> str:
         ranges = {"steps": self.steps, "epochs": self.epochs}
         parts = [
             f"{name}:{a:g}-{'' if b == math.inf else b}" for name, (a, b) in ranges.items() if (a, b) != (1, math.inf)
         ]
-        return ",".join(parts + [f"warmup:{self.warmup}"] * bool(self.warmup)) or "always"
+        return ",".join(["auto"] * self.auto + parts + [f"warmup:{self.warmup}"] * bool(self.warmup)) or "always"
 
 
 def _compression(text: str) -> Compression | None:
@@ -220,6 +221,9 @@ def _schedule(text: str) -> Schedule:
     found: dict[str, Any] = {}
     for part in text.split(",") if text != "always" else ():
         name, _, value = part.strip().partition(":")
+        if part.strip() == "auto" and "auto" not in found:
+            found["auto"] = True
+            continue
         match = _RANGE.fullmatch(value)
         if name in found or name not in _SCHEDULE or not match or (name == "warmup") != (match[2] is None):
             break
@@ -230,7 +234,7 @@ def _schedule(text: str) -> Schedule:
     else:
         return Schedule(**found)
     raise ValueError(
-        "always, or some of steps:A-B, epochs:A-B (from 1; B may be missing) and warmup:STEPS, with commas between"
+        "always, or some of auto, steps:A-B, epochs:A-B (from 1; B may be missing) and warmup:STEPS, with commas between"
     )
 
 
@@ -408,7 +412,8 @@ KEYS: tuple[Key, ...] = (
         "always",
         "In which steps gradients are compressed; in others they are dense, and carry what was left out before. always, or\n"
         "steps:A-B, epochs:A-B (from 1; B may be missing), warmup:STEPS (for so many steps from A on more travels: a quarter\n"
-        "of the elements, a sixteenth, and so on), with commas between, such as epochs:1-13,warmup:100.",
+        "of the elements, a sixteenth, and so on), auto (twelve steps are dense and sparse in turn, then all are what was\n"
+        "faster), with commas between, such as auto,epochs:1-13,warmup:100.",
         _schedule,
     ),
     Key(

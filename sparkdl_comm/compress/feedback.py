@@ -41,7 +41,8 @@ class _Part:
 class Feedback:
     """Of one rank. A part of its gradient is known by where it begins in the flat vector.
 
-    The order of the calls, for each part and step: :meth:`add`, perhaps :meth:`take`; then :meth:`settle` once.
+    The order of the calls, for each part and step: :meth:`add`, perhaps :meth:`take`, or :meth:`empty` and, after the sum,
+    :meth:`summed`; then :meth:`settle` once.
 
     :param momentum: of momentum correction; 0: none.
     """
@@ -91,21 +92,37 @@ class Feedback:
                 part.next_velocity[stretch] = part.velocity[stretch]
 
     def empty(self, start: int, gradient: torch.Tensor, scale: float, unused: Sequence[slice] = ()) -> None:
-        """Adds what was left out to the gradient, in place, and keeps nothing: all elements travel."""
-        if start not in self._parts:
+        """Adds what was left out to the gradient, in place, and keeps nothing: all elements travel. With momentum the
+        velocity travels, and :meth:`summed` is to follow."""
+        if start not in self._parts and not self._momentum:
             return
-        part = self._parts[start]
+        part = self._part(start, gradient)
         part.is_changed = True
         part.next_left.zero_()
-        if part.velocity is not None and part.next_velocity is not None:
-            part.next_velocity.zero_()
+        if part.velocity is not None:
             gradient.add_(part.velocity, alpha=scale * self._momentum)
         gradient.add_(part.left, alpha=scale)
         for stretch in unused:
             gradient[stretch] = -0.0
             part.next_left[stretch] = part.left[stretch]
-            if part.velocity is not None and part.next_velocity is not None:
-                part.next_velocity[stretch] = part.velocity[stretch]
+
+    def summed(
+        self, start: int, total: torch.Tensor, scale: float, contributors: int, unused: Sequence[slice] = ()
+    ) -> None:
+        """What a part that all elements of travelled is in all ranks together: each of those that have a velocity of it keeps
+        the same share, so that velocities are the optimizer's momentum in sum.
+
+        :param total: float32 ``[n]``, with the loss scale; is only read.
+        :param contributors: ranks that have this part.
+        :param unused: parts of it that belong to parameters without a gradient on any rank.
+        """
+        part = self._parts.get(start)
+        if part is None or part.velocity is None or part.next_velocity is None:
+            return
+        torch.mul(total, 1 / (scale * contributors), out=part.next_velocity)
+        part.next_velocity -= part.left  # travelled too, but is no velocity: only their sums are known
+        for stretch in unused:
+            part.next_velocity[stretch] = part.velocity[stretch]
 
     def forget(self, start: int, stop: int) -> None:
         """Loses what was left out of the parts that begin in this range."""

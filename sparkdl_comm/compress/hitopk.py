@@ -67,6 +67,10 @@ class HiTopK(SparseSum):
     def own(self, start: int, stop: int) -> Part:
         return self._of_slot(self._slot, start, stop)
 
+    @property
+    def contributors(self) -> int:
+        return self._hosts
+
     def stages(self, start: int, vector: torch.Tensor, density: float, scale: float) -> Iterator[None]:
         stop = start + vector.numel()
         own = self.own(start, stop)

@@ -24,6 +24,11 @@ class SparseSum(ABC):
     def own(self, start: int, stop: int) -> Part:
         """That part of a range from which this rank selects."""
 
+    @property
+    @abstractmethod
+    def contributors(self) -> int:
+        """How many ranks select from one part."""
+
     @abstractmethod
     def stages(self, start: int, vector: torch.Tensor, density: float, scale: float) -> Iterator[None]:
         """For :class:`~sparkdl_comm.compress.stages.Stages`: makes ``vector`` the sum, in place.
@@ -58,6 +63,10 @@ class NaiveAllGather(SparseSum):
 
     def own(self, start: int, stop: int) -> Part:
         return self._part_of(start, stop)
+
+    @property
+    def contributors(self) -> int:
+        return self._world
 
     def stages(self, start: int, vector: torch.Tensor, density: float, scale: float) -> Iterator[None]:
         part = self.own(start, start + vector.numel())

@@ -81,6 +81,10 @@ class Sparsifier:
         """Adds what was left out in earlier steps to the gradient, in place: all of it is to travel."""
         self.feedback.empty(part.start, gradient, scale, _pieces(part, ~_used(part, gradient)))
 
+    def summed(self, part: Part, total: torch.Tensor, scale: float, contributors: int) -> None:
+        """What came of :meth:`empty`, in ``contributors`` ranks: momentum correction goes on from it."""
+        self.feedback.summed(part.start, total, scale, contributors, _pieces(part, ~_used(part, total)))
+
     def add_up(self, part: Part, packed: Sequence[torch.Tensor], density: float, result: torch.Tensor) -> None:
         """Overwrites ``result``, float32 of the part, with the sum of what was encoded, added in its order. What no rank used
         is -0.0, all else never is.

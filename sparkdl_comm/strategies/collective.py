@@ -107,6 +107,9 @@ class CollectiveStrategy(Strategy):
     def load_state(self, state: dict[str, Any]) -> None:
         self._exchange.load_state(state)
 
+    def details(self) -> dict[str, Any]:
+        return self._exchange.details()
+
     def _send(self, start: int, stop: int) -> None:
         self._under_way.append(self._exchange.start(start, stop))
 

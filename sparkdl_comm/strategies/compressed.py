@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from sparkdl_comm.compress.schedule import density_at
 from sparkdl_comm.compress.sparse_sum import SparseSum
-from sparkdl_comm.compress.sparsifier import Sparsifier
+from sparkdl_comm.compress.sparsifier import Part, Sparsifier
 from sparkdl_comm.compress.stages import Stages
+from sparkdl_comm.compress.trial import Trial
 from sparkdl_comm.conf import CommConf, Compression
 from sparkdl_comm.strategies.base import StepInfo
 from sparkdl_comm.strategies.exchange import CollectiveExchange, Pending
@@ -24,7 +27,10 @@ class CompressedExchange(CollectiveExchange):
         super().__init__(*dense)
         self._sparse, self._sparsifier = sparse, sparsifier
         self._compression, self._schedule, self._timeout = compression, conf.compression_schedule, conf.timeout
+        self._momentum = conf.compression_momentum
         self._stages = Stages("sparkdl-comm-compression")
+        self._trials: dict[float, Trial] = {}
+        self._trial: Trial | None = None
         self._density: float | None = None
         self._scale = 1.0
 
@@ -35,12 +41,17 @@ class CompressedExchange(CollectiveExchange):
     def begin_step(self, info: StepInfo) -> None:
         self._density = density_at(self._schedule, self._compression.density, info.step, info.epoch)
         self._scale = info.loss_scale
+        self._trial = None
+        if self._schedule.auto and self._density is not None:
+            self._trial = self._trials.setdefault(self._density, Trial())
+            self._density = self._density if self._trial.kind == "sparse" else None
+            self._begun = time.perf_counter()
 
     def start(self, start: int, stop: int) -> Pending:
         if self._density is None:
             own = self._sparse.own(start, stop)
             self._sparsifier.empty(own, self._vector[own.start : own.stop], self._scale)
-            return super().start(start, stop)
+            return self._kept(own, super().start(start, stop))
         stages = self._sparse.stages(start, self._vector[start:stop], self._density, self._scale)
         staged = self._stages.start(stages, last=(start, stop) == self._last)
         self._watch.bytes["push"] += self._sparse.arriving(start, stop, self._density)
@@ -51,8 +62,35 @@ class CompressedExchange(CollectiveExchange):
 
         return Pending(start, stop, wait)
 
+    def _kept(self, own: Part, dense: Pending) -> Pending:
+        """``dense``, after which momentum correction goes on from the sum."""
+        if not self._momentum:
+            return dense
+        scale = self._scale
+
+        def wait() -> None:
+            dense.wait()
+            self._sparsifier.summed(own, self._vector[own.start : own.stop], scale, self._sparse.contributors)
+
+        return Pending(dense.start, dense.stop, wait)
+
     def end_step(self, applied: bool) -> None:
         self._sparsifier.feedback.settle(applied)
+        if self._trial is None or self._trial.chosen is not None:
+            return
+        self._trial.took(time.perf_counter() - self._begun)
+        if self._trial.is_due:
+            mine = json.dumps(self._trial.measured()).encode()
+            self._trial.choose([json.loads(told) for told in self._gang.all_gather(mine, self._timeout)])
+
+    def details(self) -> dict[str, Any]:
+        """``compression``: for each density that schedule auto tried, ``density``, ``steps``, the kind that was chosen (None:
+        not yet), and ``seconds`` of a step by kind."""
+        tried = [
+            {"density": density, "steps": trial.chosen, "seconds": trial.seconds}
+            for density, trial in self._trials.items()
+        ]
+        return {"compression": tried} if tried else {}
 
     def state(self) -> dict[str, Any]:
         return self._sparsifier.feedback.state()

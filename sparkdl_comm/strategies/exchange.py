@@ -75,6 +75,10 @@ class BucketExchange(ABC):
     def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - most exchanges keep nothing
         """What :meth:`state` returned on the rank of the same number in a gang of the same size."""
 
+    def details(self) -> dict[str, Any]:
+        """As :meth:`Strategy.details`."""
+        return {}
+
 
 class CollectiveExchange(BucketExchange):
     """Every bucket takes part as a whole in one collective of ``operation`` (sum, root 0) by ``group``.

@@ -154,12 +154,42 @@ def test_explain_shows_every_algorithm(capsys):
     assert said["predictions"][0]["rail_bytes"] == pytest.approx([2**26 * 8 / 9] * 2, rel=1e-5)
 
 
+def test_explain_shows_sparse_sums_beside_dense_ones(capsys):
+    words = ["explain", "--topology", "hosts:4x2", "--rate", "200mbit", "--bytes", "10MB", "--json", "--density"]
+    assert main([*words, "0.01"]) == 0
+    found = {row["algorithm"]: row for row in json.loads(capsys.readouterr().out)["predictions"]}
+    entry, counts = 4 + 2, 4  # bytes of an entry, and of the number of entries in every 65,536 elements
+    half = 1_250_000 // 100 * entry + counts * -(-1_250_000 // 2**16)
+    assert found["hitopk"]["rail_bytes"] == [3 * 2 * half]
+    whole = 25_000 * entry + counts * -(-2_500_000 // 2**16)
+    assert found["naive-ag"]["rail_bytes"][0] >= 6 * whole
+    seconds = {name: row["seconds"] for name, row in found.items()}
+    assert 3 * 2 * half * 8 / 200e6 < seconds["hitopk"] < seconds["naive-ag"] < seconds["torus2d"] / 5
+    assert main([*words, "1"]) == 0
+    found = json.loads(capsys.readouterr().out)["predictions"]
+    assert found[0]["algorithm"] not in ("hitopk", "naive-ag"), "sent with their positions, all elements take longer"
+
+
+def test_explain_says_where_hitopk_cannot_be(capsys):
+    assert main(["explain", "--topology", "bcube:3,2", "--rate", "200mbit", "--density", "0.01"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("hitopk")] == [
+        "hitopk          left out: is for hosts with one NIC each"
+    ]
+    assert any(line.startswith("naive-ag") for line in lines)
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
         (["--topology", "star:3"], "star:3 has no rates"),
         (["--topology", "star:3", "--rate", "1gbit", "--bytes", "many"], "size 'many'"),
         (["--topology", "star:3", "--rate", "1gbit", "--operation", "scan"], "there are all_reduce"),
+        (["--topology", "star:3", "--rate", "1gbit", "--density", "0"], "--density 0.0: more than 0 and at most 1"),
+        (
+            ["--topology", "star:3", "--rate", "1gbit", "--density", "0.1", "--operation", "reduce"],
+            "--density is for sums, --operation all_reduce, not reduce",
+        ),
     ],
 )
 def test_explain_refuses(words, complaint, capsys):

@@ -157,6 +157,31 @@ def test_after_sparse_steps_a_dense_one_carries_what_was_left_out(strategy: str)
 
 
 @pytest.mark.parametrize("strategy", ["ring", "hitopk"])
+@pytest.mark.parametrize("schedule", ["steps:100-", "steps:2-2", "steps:3-4"])
+def test_dense_steps_have_the_momentum_that_sparse_ones_correct(strategy: str, schedule: str) -> None:
+    """A sparse step with all elements clears the momentum, after which there is that of what came since."""
+
+    first, last = CommConf.from_mapping({}, compression_schedule=schedule).compression_schedule.steps
+
+    class Begun(torch.optim.SGD):
+        """Its momentum begins anew after each sparse step."""
+
+        steps = 0
+
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            self.steps += 1
+            super().step(closure)
+            if first <= self.steps <= last:
+                self.state.clear()
+
+    settings = {"strategy": strategy, "topology": "hosts:2x2", "compression": "topk:1", "compression_momentum": 0.9}
+    sgd = functools.partial(torch.optim.SGD, lr=0.05)
+    ours = values(trained(net, {**settings, "compression_schedule": schedule}, 6, optimizer=sgd))
+    theirs = values(trained(net, {"strategy": "ring"}, 6, optimizer=functools.partial(Begun, lr=0.05, momentum=0.9)))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["ring", "hitopk"])
 def test_a_step_that_fp16_skips_leaves_what_was_left_out(strategy: str) -> None:
     """The scale of the loss begins so large that the first steps overflow."""
 

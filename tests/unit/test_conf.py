@@ -111,6 +111,8 @@ def test_seconds(text: str, expected: float) -> None:
         ("compression", "topk:nan"),
         ("compression.schedule", ""),
         ("compression.schedule", "steps:5-4"),
+        ("compression.schedule", "auto,auto"),
+        ("compression.schedule", "auto:5"),
         ("compression.schedule", "steps:0-"),
         ("compression.schedule", "steps:7"),
         ("compression.schedule", "warmup:5-6"),
@@ -137,7 +139,7 @@ def test_text_of_a_value_reads_back() -> None:
         {
             PREFIX + "ports": "40000-40100",
             PREFIX + "compression": "mstopk:0.001",
-            PREFIX + "compression.schedule": "steps:3-,epochs:1-4,warmup:20",
+            PREFIX + "compression.schedule": "auto,steps:3-,epochs:1-4,warmup:20",
         }
     )
     texts = {key.full: as_text(getattr(conf, key.field)) for key in KEYS}

@@ -23,6 +23,9 @@ def add_parser(commands: Any) -> None:
     explain.add_argument(
         "--operation", default="all_reduce", help="all_reduce, broadcast, reduce, reduce_scatter, all_gather"
     )
+    explain.add_argument(
+        "--density", type=float, help="share of the elements that a rank sends: shows sparse sums beside dense ones"
+    )
     explain.add_argument("--alpha", type=float, help="seconds that a message costs beside its bytes")
     explain.add_argument("--gamma", type=float, help="seconds that adding a byte costs")
     explain.add_argument("--json", action="store_true")
@@ -34,22 +37,32 @@ def _explain(options: argparse.Namespace) -> int:
     from sparkdl_comm.collectives.cost import ALPHA, GAMMA, Cost
     from sparkdl_comm.collectives.plan import OPERATIONS
     from sparkdl_comm.collectives.select import ranking
+    from sparkdl_comm.compress.predict import predict_sparse
     from sparkdl_comm.topology import Topology
     from sparkdl_comm.units import parse_size
 
     if options.operation not in OPERATIONS:
         raise ConfError(f"--operation {options.operation!r}: there are {', '.join(OPERATIONS)}")
+    if options.density is not None and not 0 < options.density <= 1:
+        raise ConfError(f"--density {options.density}: more than 0 and at most 1")
+    if options.density is not None and options.operation != "all_reduce":
+        raise ConfError(f"--density is for sums, --operation all_reduce, not {options.operation}")
     topology = Topology.parse(options.topology)
     if options.rate is not None:
         topology = topology.with_rates(*options.rate.split("/"))
     alpha = ALPHA if options.alpha is None else options.alpha
     gamma = GAMMA if options.gamma is None else options.gamma
     count = parse_size(options.bytes) // 4
-    found = ranking(options.operation, topology, count, 4, Cost.of(topology, alpha, gamma))
+    cost = Cost.of(topology, alpha, gamma)
+    found = ranking(options.operation, topology, count, 4, cost)
+    if options.density is not None:
+        found = sorted(found + predict_sparse(topology, count, options.density, cost), key=lambda one: one.seconds)
     left_out = {a.name: a.unfit(topology) for a in ALGORITHMS.values() if a.unfit(topology)}
     left_out |= {
         a.name: f"does no {options.operation}" for a in ALGORITHMS.values() if options.operation not in a.operations
     }
+    if options.density is not None and topology.rails > 1:
+        left_out["hitopk"] = "is for hosts with one NIC each"
     if options.json:
         rows = [asdict(prediction) for prediction in found]
         print(json.dumps({"topology": str(topology), "predictions": rows, "left_out": left_out}, indent=1))

@@ -1,0 +1,44 @@
+"""What sparse sums are predicted to take: of their transfers alone, not of selecting and adding up. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.select import Prediction, ranking
+from sparkdl_comm.compress.wire import SparseFormat
+from sparkdl_comm.topology import Topology
+
+
+def predict_sparse(topology: Topology, count: int, density: float, cost: Cost) -> list[Prediction]:
+    """Of those sums of ``count`` elements that fit the topology, with float32 values; the cheapest first."""
+    found = [_naive(topology, count, density, cost)]
+    if topology.rails == 1:
+        found.append(_hierarchical(topology, count, density, cost))
+    return sorted(found, key=lambda prediction: prediction.seconds)
+
+
+def _naive(topology: Topology, count: int, density: float, cost: Cost) -> Prediction:
+    best = ranking("all_gather", topology, topology.world * _selected(count, density), 1, cost)[0]
+    return replace(best, algorithm="naive-ag")
+
+
+def _hierarchical(topology: Topology, count: int, density: float, cost: Cost) -> Prediction:
+    hosts, slots = len(topology.hosts), topology.slots
+    message = _selected(-(-count // slots), density)
+    seconds, rail_bytes, bound = 0.0, 0, False
+    if slots > 1:
+        host = Topology.parse(f"hosts:1x{slots}")
+        seconds += ranking("reduce_scatter", host, count, 4, cost)[0].seconds
+        seconds += ranking("all_gather", host, slots * hosts * message, 1, cost)[0].seconds
+    if hosts > 1:
+        shared = replace(cost, betas=(slots * cost.betas[0],))  # by as many all-gathers as a host has ranks
+        between = ranking("all_gather", Topology.parse(f"star:{hosts}"), hosts * message, 1, shared)[0]
+        seconds += between.seconds
+        rail_bytes, bound = slots * between.rail_bytes[0], between.bound
+    return Prediction("hitopk", seconds, (rail_bytes,), 0, bound)
+
+
+def _selected(elements: int, density: float) -> int:
+    """Bytes."""
+    return SparseFormat(elements, min(elements, max(1, round(density * elements)))).nbytes

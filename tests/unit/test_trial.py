@@ -1,0 +1,65 @@
+"""Dense or sparse steps, by trying both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkdl_comm.compress.trial import Trial
+from tests.unit.test_compression import net, trained, values
+
+
+def tried(**seconds: list[float]) -> Trial:
+    trial = Trial()
+    while not trial.is_due:
+        trial.took(seconds[trial.kind].pop(0))
+    return trial
+
+
+@pytest.mark.parametrize(("sparse", "chosen"), [(0.5, "sparse"), (0.97, "sparse"), (0.99, "dense"), (1.5, "dense")])
+def test_the_faster_is_chosen_and_dense_if_they_are_equal(sparse: float, chosen: str) -> None:
+    trial = tried(dense=[9.0] + [1.0] * 5, sparse=[0.01] + [sparse] * 5)
+    trial.choose([trial.measured()])
+    assert trial.chosen == trial.kind == chosen
+    assert trial.seconds == {"dense": 1.0, "sparse": sparse}
+    trial.took(7.0)
+    assert not trial.is_due
+
+
+def test_steps_are_dense_and_sparse_in_turn_and_one_that_is_disturbed_tells_nothing() -> None:
+    trial, kinds = Trial(), []
+    while not trial.is_due:
+        kinds.append(trial.kind)
+        trial.took(100.0 if len(kinds) in (6, 7) else {"dense": 2.0, "sparse": 1.0}[trial.kind])
+    assert kinds == ["dense", "sparse"] * 6
+    assert trial.measured() == {"dense": 2.0, "sparse": 1.0}
+
+
+def test_the_slowest_rank_counts() -> None:
+    trial = Trial()
+    trial.choose([{"dense": 1.0, "sparse": 0.5}, {"dense": 1.1, "sparse": 2.0}])
+    assert (trial.chosen, trial.seconds) == ("dense", {"dense": 1.1, "sparse": 2.0})
+
+
+@pytest.mark.parametrize("strategy", ["ring", "hitopk"])
+def test_all_ranks_choose_the_same_for_each_density(strategy: str) -> None:
+    settings: dict[str, Any] = {"strategy": strategy, "topology": "hosts:2x2", "compression": "topk:0.1"}
+    loops = trained(net, {**settings, "compression_schedule": "auto,warmup:14"}, epochs=40)
+    values(loops)
+    told = [loop.strategy.details()["compression"] for loop in loops]
+    assert told == [told[0]] * 4
+    assert [one["density"] for one in told[0]] == [0.25, 0.1]
+    for one in told[0]:
+        assert one["steps"] in ("dense", "sparse")
+        assert sorted(one["seconds"]) == ["dense", "sparse"]
+
+
+def test_a_run_that_ends_within_the_trial_says_that_nothing_was_chosen() -> None:
+    settings = {"strategy": "ring", "compression": "topk:0.1", "compression_schedule": "auto"}
+    loops = trained(net, settings, epochs=3)
+    assert loops[0].strategy.details() == {"compression": [{"density": 0.1, "steps": None, "seconds": {}}]}
+
+
+def test_without_a_trial_the_summary_says_nothing_of_it() -> None:
+    assert trained(net, {"strategy": "ring", "compression": "topk:0.1"}, epochs=1)[0].strategy.details() == {}
