@@ -434,6 +434,15 @@ KEYS: tuple[Key, ...] = (
         _below_1,
     ),
     Key(
+        "compression.feedback",
+        "compression_feedback",
+        "true|false",
+        "true",
+        "Whether what compression leaves out is added to the next step's gradient. false: it is lost, for comparisons; not\n"
+        "with compression.momentum.",
+        _flag,
+    ),
+    Key(
         "ps.wire",
         "ps_wire",
         "fp32|bf16|fp16",
@@ -565,6 +574,7 @@ class CommConf:
     compression_schedule: Schedule
     compression_values: str
     compression_momentum: float
+    compression_feedback: bool
     ps_wire: str
     ps_shared_memory: bool
     ps_batching: str

@@ -45,10 +45,11 @@ class Feedback:
     :meth:`summed`; then :meth:`settle` once.
 
     :param momentum: of momentum correction; 0: none.
+    :param keeps: False: what is left out is lost.
     """
 
-    def __init__(self, momentum: float = 0.0) -> None:
-        self._momentum = momentum
+    def __init__(self, momentum: float = 0.0, keeps: bool = True) -> None:
+        self._momentum, self._keeps = momentum, keeps
         self._parts: dict[int, _Part] = {}
 
     def add(self, start: int, gradient: torch.Tensor, scale: float, unused: Sequence[slice] = ()) -> torch.Tensor:
@@ -81,7 +82,9 @@ class Feedback:
         :param sent: float32 ``[k]``, as they arrive elsewhere, with the loss scale.
         """
         part = self._parts[start]
-        if part.next_velocity is None:
+        if not self._keeps:
+            part.next_left.zero_()
+        elif part.next_velocity is None:
             part.next_left[indices] -= sent / scale
         else:
             part.next_left[indices] = 0.0

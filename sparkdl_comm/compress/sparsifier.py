@@ -56,7 +56,11 @@ class Sparsifier:
         select = operator(_OPERATORS.get(compression.operator, compression.operator))
         random = torch.Generator().manual_seed(rank)
         dtype = VALUE_TYPES[conf.compression_values]
-        return cls(lambda values, k: select(values, k, random), dtype, Feedback(conf.compression_momentum))
+        return cls(
+            lambda values, k: select(values, k, random),
+            dtype,
+            Feedback(conf.compression_momentum, conf.compression_feedback),
+        )
 
     def format(self, part: Part, density: float) -> SparseFormat:
         """Of the part's bytes: so many of its elements, and one at least; a flag for each parameter."""

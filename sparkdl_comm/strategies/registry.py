@@ -23,11 +23,17 @@ def _by_loop(conf: CommConf) -> type[Strategy]:
 def strategy_class(conf: CommConf) -> type[Strategy]:
     """The strategy that the settings name.
 
-    :raises ConfError: there is none of that name; lists those there are. Or it does not compress, and is to.
+    :raises ConfError: there is none of that name; lists those there are. Or it does not compress, and is to. Or settings of
+        compression contradict each other.
     """
     if conf.strategy not in STRATEGIES:
         raise ConfError(
             f"strategy {conf.strategy!r} is unknown: there are {', '.join(STRATEGIES)} (spark.sparkdl.comm.strategy)"
+        )
+    if conf.compression_momentum and not conf.compression_feedback:
+        raise ConfError(
+            f"{PREFIX}compression.momentum={conf.compression_momentum:g} is the momentum of what is left out, which"
+            f" {PREFIX}compression.feedback=false loses: set one of them only"
         )
     made = STRATEGIES[conf.strategy](conf)
     if conf.compression is not None and not made.compresses:

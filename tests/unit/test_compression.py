@@ -182,6 +182,22 @@ def test_dense_steps_have_the_momentum_that_sparse_ones_correct(strategy: str, s
 
 
 @pytest.mark.parametrize("strategy", ["ring", "hitopk"])
+def test_without_feedback_what_is_left_out_is_lost(strategy: str) -> None:
+    settings = {"strategy": strategy, "compression": "topk:0.2", "topology": "hosts:2x2"}
+    kept, lost = (trained(net, {**settings, "compression_feedback": keeps}, 3) for keeps in (True, False))
+    assert not torch.equal(values(kept), values(lost))
+    for loops, some in ((kept, True), (lost, False)):
+        left = [left for loop in loops for left in loop.strategy.state()["left"].values()]
+        assert any(bool(one.any()) for one in left) == some
+
+
+def test_momentum_of_what_is_lost_is_refused() -> None:
+    conf = CommConf.from_mapping({}, strategy="ring", compression_momentum=0.9, compression_feedback=False)
+    with pytest.raises(ConfError, match=r"momentum=0\.9 .*feedback=false"):
+        strategy_class(conf)
+
+
+@pytest.mark.parametrize("strategy", ["ring", "hitopk"])
 def test_a_step_that_fp16_skips_leaves_what_was_left_out(strategy: str) -> None:
     """The scale of the loss begins so large that the first steps overflow."""
 

@@ -34,6 +34,7 @@ def test_defaults() -> None:
         compression_schedule=Schedule(),
         compression_values="fp32",
         compression_momentum=0.0,
+        compression_feedback=True,
         ps_wire="fp32",
         ps_shared_memory=True,
         ps_batching="whole",

@@ -1,0 +1,158 @@
+"""Whether training with compressed gradients converges as dense training does, and whether it is faster: whole fits.
+
+    python python/bench_convergence.py --json python/results/convergence.json
+    python python/bench_convergence.py --tasks transformer --ways dense,mstopk,auto --rates 50,200,1000 --seeds 1
+
+Fits of this package's estimator on real data, by Spark executors on emulated hosts whose links have the rate: see
+sparkdl_comm.lab for what that needs. Ways differ in strategy and compression alone: same rows, seeds, epochs and learning
+rates, SGD with momentum 0.9. ``-lost`` is without error feedback, ``-momentum`` with momentum correction, ``auto`` with
+schedule auto. A row is a task by a way: seconds of a step, after the first epochs; the accuracy after the last epoch on the
+rows that were held out, and by epoch, of each seed.
+
+Verified: all losses are finite, and all ranks end with the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from compressed.fits_job import Fits
+from compressed.tasks import TASKS
+from peers.arena import python_path
+
+import sparkdl_comm
+from sparkdl_comm.errors import ConfError, LabError, LabUnavailableError
+from sparkdl_comm.lab import Lab
+from sparkdl_comm.lab.bench import Report, Row, versions
+from sparkdl_comm.lab.bench import parser as bench_parser
+from sparkdl_comm.lab.spark import SparkCluster
+from sparkdl_comm.topology import Topology
+
+_FOLDER = Path(__file__).parent
+_LOG_TAIL = 3000
+
+#: Seconds of steps count from this epoch on, from 0: JVMs and Python compile and connect before, and auto tries.
+_FIRST_TIMED = 2
+
+
+def ways(density: float) -> dict[str, dict[str, str]]:
+    """By name, settings without their prefix."""
+
+    def sparse(strategy: str, operator: str, **more: str) -> dict[str, str]:
+        about = {f"compression.{name}": value for name, value in more.items()}
+        return {"strategy": strategy, "compression": f"{operator}:{density:g}", **about}
+
+    return {
+        "dense": {"strategy": "ring"},
+        "topk": sparse("ring", "topk"),
+        "mstopk": sparse("ring", "mstopk"),
+        "hitopk": sparse("hitopk", "mstopk"),
+        "mstopk-lost": sparse("ring", "mstopk", feedback="false"),
+        "hitopk-lost": sparse("hitopk", "mstopk", feedback="false"),
+        "hitopk-momentum": sparse("hitopk", "mstopk", momentum="0.9"),
+        "auto": sparse("ring", "mstopk", schedule="auto"),
+    }
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--tasks", default=",".join(TASKS), help="some of %(default)s")
+    parser.add_argument("--ways", default=",".join([*ways(1)][:-1]), help=f"some of {', '.join(ways(1))}")
+    parser.add_argument("--topology", default="hosts:2x2", help="of one NIC per host")
+    parser.add_argument("--rates", default="1000", help="Mbit/s of each host's link, each way")
+    parser.add_argument("--density", type=float, default=0.01)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=0, help="0: those of the task")
+    parser.add_argument("--memory", default="1g", help="of an executor's JVM")
+    parser.add_argument("--timeout", type=float, default=3000.0, help="seconds for a task at a rate")
+
+
+def _named(option: str, text: str, known: list[str]) -> list[str]:
+    named = text.split(",")
+    if unknown := set(named) - set(known):
+        raise ConfError(f"--{option} {', '.join(sorted(unknown))}: there are {', '.join(known)}")
+    return named
+
+
+def bench(options: Namespace, report: Report) -> None:
+    """Adds a row for each task, rate and way."""
+    topology = Topology.parse(options.topology)
+    tasks = _named("tasks", options.tasks, list(TASKS))
+    known = ways(options.density)
+    chosen = {name: known[name] for name in _named("ways", options.ways, list(known))}
+    rates = [float(rate) for rate in options.rates.split(",")]
+    seeds, epochs = (1, _FIRST_TIMED + 1) if options.quick else (options.seeds, options.epochs)
+    environment = {"PYTHONPATH": python_path(_FOLDER)}
+    for rate in rates:
+        with (
+            tempfile.TemporaryDirectory(prefix="sparkdl-convergence-") as folder,
+            Lab(topology.with_rates(round(rate * 1e6))) as lab,
+            lab.spark(memory=options.memory, env=environment) as spark,
+        ):
+            for name in tasks:
+                job = Fits(name, chosen, seeds, epochs, topology.world, f"{folder}/{name}")
+                _submit(spark, job, options.timeout)
+                found = [json.loads(line) for line in Path(job.output).read_text().splitlines()]
+                for way in chosen:
+                    fits = [result for result in found if result["way"] == way]
+                    report.add(_row(name, way, rate, topology, options.density, fits))
+
+
+def _row(name: str, way: str, rate: float, topology: Topology, density: float, fits: list[dict[str, Any]]) -> Row:
+    last = [fit["accuracy"][-1] for fit in fits]
+    return Row(
+        suite="convergence",
+        case=name,
+        algorithm=way,
+        topology=topology.text,
+        rate_mbit=rate,
+        world=topology.world,
+        bytes=4 * sum(parameter.numel() for parameter in TASKS[name]().network().parameters()),
+        samples=[seconds for fit in fits for seconds in fit["seconds_per_step"][_FIRST_TIMED:]],
+        theory_seconds=None,
+        verified=all(fit["verified"] for fit in fits),
+        versions=versions("torch", "numpy", "pyspark"),
+        extra={
+            "density": 1.0 if way == "dense" else density,
+            "accuracy": mean(last),
+            "accuracies": last,
+            "curves": [fit["accuracy"] for fit in fits],
+            "losses": [fit["loss"] for fit in fits],
+            "tried": [fit["compression"] for fit in fits],
+        },
+    )
+
+
+def _submit(spark: SparkCluster, job: Fits, timeout: float) -> None:
+    conf = sparkdl_comm.spark_conf(progress=False, slot_timeout="2min")
+    arguments = [f"--conf={key}={value}" for key, value in conf.items()]
+    arguments += ["--conf=spark.ui.enabled=false", "--conf=spark.log.level=WARN"]
+    arguments += [str(_FOLDER / "compressed" / "fits_job.py"), job.to_json()]
+    done = spark.submit(arguments, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        raise LabError(f"fits_job.py ended with status {done.returncode}: {done.stdout[-_LOG_TAIL:]}")
+
+
+def main() -> int:
+    parser = bench_parser(__doc__)
+    add_arguments(parser)
+    options = parser.parse_args()
+    report = Report(json_to=options.json)
+    try:
+        bench(options, report)
+    except LabUnavailableError as reason:
+        report.note(f"skipped: {reason}")
+        return 0
+    except ConfError as error:
+        parser.error(str(error))
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

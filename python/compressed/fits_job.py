@@ -1,0 +1,105 @@
+"""A Spark application of bench_convergence.py: fits of tasks, one after the other, each with settings of its own.
+
+Its argument is JSON, see :class:`Fits`. Writes a JSON line for each fit to the file ``output``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from compressed.tasks import Task, task
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkdl_comm import TorchEstimator
+from sparkdl_comm.conf import PREFIX
+
+_MOMENTUM = 0.9
+
+
+@dataclass(frozen=True)
+class Fits:
+    """``task``: of TASKS. ``ways``: by name, keys of ``spark.sparkdl.comm`` without the prefix, with values. ``epochs``: 0:
+    those of the task."""
+
+    task: str
+    ways: dict[str, dict[str, str]]
+    seeds: int
+    epochs: int
+    ranks: int
+    output: str
+
+    @classmethod
+    def here(cls) -> Fits:
+        """From this program's only argument."""
+        return cls(**json.loads(sys.argv[1]))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def right_share(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output.argmax(1) == target).float().mean()
+
+
+def trained(data: DataFrame, what: Task, job: Fits, settings: dict[str, str], seed: int) -> dict[str, Any]:
+    """Seconds of each epoch's steps, ``accuracy`` by epoch on the rows that were held out, and the loss by epoch."""
+    spark = data.sparkSession
+    for name, value in settings.items():
+        spark.conf.set(PREFIX + name, value)
+    # Momentum is either the optimizer's or compression's.
+    momentum = 0.0 if "compression.momentum" in settings else _MOMENTUM
+    try:
+        model = TorchEstimator(
+            model=what.network,
+            loss="CrossEntropyLoss",
+            optimizer=functools.partial(torch.optim.SGD, lr=what.learning_rate, momentum=momentum),
+            batchSize=what.batch,
+            maxIter=job.epochs or what.epochs,
+            validationIndicatorCol="held",
+            metrics={"accuracy": right_share},
+            num_workers=job.ranks,
+            seed=seed,
+        ).fit(data)
+    finally:
+        for name in settings:
+            spark.conf.unset(PREFIX + name)
+    summary = model.summary or {}
+    steps = summary["iterations"] // len(model.history)
+    return {
+        "seconds_per_step": [row["seconds"] / steps for row in model.history],
+        "accuracy": [row["accuracy"] for row in model.history],
+        "loss": [row["loss"] for row in model.history],
+        "compression": summary.get("compression", []),
+        # A fit fails if its ranks do not end with the same bits.
+        "verified": all(map(math.isfinite, (row["loss"] for row in model.history))),
+    }
+
+
+def results(spark: SparkSession, job: Fits) -> Iterator[dict[str, Any]]:
+    what = task(job.task)
+    data = spark.createDataFrame(what.table, what.types)
+    for seed in range(1, job.seeds + 1):
+        for name, settings in job.ways.items():
+            yield {"way": name, "seed": seed, **trained(data, what, job, settings, seed)}
+
+
+def main() -> None:
+    job = Fits.here()
+    spark = SparkSession.builder.appName("compressed fits").getOrCreate()
+    with Path(job.output).open("w", encoding="utf-8") as output:
+        for result in results(spark, job):
+            output.write(json.dumps(result) + "\n")
+            output.flush()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
