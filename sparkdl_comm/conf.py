@@ -170,13 +170,15 @@ def _share(text: str) -> float:
 
 @dataclass(frozen=True)
 class Compression:
-    """Of gradients: which operator selects the elements that travel, and what share of them, in (0, 1]."""
+    """Of gradients: which operator selects the elements that travel, and what share of them, in (0, 1]. Or ``powersgd``, by
+    matrices of ``rank`` columns, of which all elements travel."""
 
     operator: str
     density: float
+    rank: int = 0
 
     def __str__(self) -> str:
-        return f"{self.operator}:{self.density:g}"
+        return f"{self.operator}:{self.rank or f'{self.density:g}'}"
 
 
 #: Of what compresses where the settings name none.
@@ -205,6 +207,8 @@ def _compression(text: str) -> Compression | None:
     if text == "none":
         return None
     name, _, share = text.partition(":")
+    if name == "powersgd" and share.isdecimal() and int(share) >= 1:
+        return Compression(name, 1.0, int(share))
     try:
         density = float(share)
     except ValueError:
@@ -212,7 +216,7 @@ def _compression(text: str) -> Compression | None:
     if name not in COMPRESSIONS or not 0 < density <= 1:
         raise ValueError(
             f"none, or one of {', '.join(COMPRESSIONS)} with the share of elements that travel, more than 0 and at most 1,"
-            " such as mstopk:0.01"
+            " such as mstopk:0.01; or powersgd:R, with a rank of at least 1, such as powersgd:4"
         )
     return Compression(name, density)
 
@@ -397,12 +401,13 @@ KEYS: tuple[Key, ...] = (
     Key(
         "compression",
         "compression",
-        "none|NAME:SHARE",
+        "none|NAME:SHARE|powersgd:RANK",
         "none",
         "Which elements of the gradients travel: all (none), or that share of them that is largest in magnitude, such as\n"
         "mstopk:0.01, in the steps that compression.schedule names; what is left out is added to the next step's gradient.\n"
         "mstopk (by thresholds, reading the gradient as few times as possible), topk (torch.topk), dgc (double sampling).\n"
-        "For strategies whose algorithm all-gathers, and hitopk, which takes mstopk:0.01 for none.",
+        "For strategies whose algorithm all-gathers, and hitopk, which takes mstopk:0.01 for none.\n"
+        "powersgd:R instead sends gradients as products of two matrices with R columns, by strategies that all-reduce.",
         _compression,
     ),
     Key(

@@ -24,9 +24,11 @@ from peers.collective_rank import exchange_by_files
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.plan import cut
 from sparkdl_comm.collectives.rank_group import RankGroup
+from sparkdl_comm.compress.compressed_sum import CompressedSum
 from sparkdl_comm.compress.hitopk import HiTopK
-from sparkdl_comm.compress.sparse_sum import NaiveAllGather, SparseSum
-from sparkdl_comm.compress.sparsifier import Part, Sparsifier
+from sparkdl_comm.compress.naive_all_gather import NaiveAllGather
+from sparkdl_comm.compress.part import Part
+from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import CommConf, Compression
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.lab import Place
@@ -80,7 +82,7 @@ def measure(gang: Gang, place: Place, conf: CommConf, asked: dict[str, Any]) -> 
     group = None
     if asked["algorithm"] != "hitopk":
         group = CollectiveGroup(gang, asked["plan"] or "ring", conf)
-    sums: SparseSum | None = None
+    sums: CompressedSum | None = None
     if asked["algorithm"] == "hitopk":
         sums = HiTopK(sparsifier, whole, RankGroup.of_all(gang), conf, torch.device("cpu"))
     elif not asked["plan"]:
@@ -117,7 +119,7 @@ def measure(gang: Gang, place: Place, conf: CommConf, asked: dict[str, Any]) -> 
     return {"samples": samples, "verified": same and right, "parts": parts}
 
 
-def by_stages(sums: SparseSum, sparsifier: Timed, vector: torch.Tensor, density: float) -> dict[str, float]:
+def by_stages(sums: CompressedSum, sparsifier: Timed, vector: torch.Tensor, density: float) -> dict[str, float]:
     """Runs the stages; returns the seconds of the parts: what is waited for in between stages is communication."""
     marks = [time.perf_counter()]
     for _ in sums.stages(0, vector, density, 1.0):

@@ -17,7 +17,7 @@ from sparkdl_comm.collectives.engine.base import Engine, Prepared, Work
 from sparkdl_comm.collectives.engine.choose import make_engine
 from sparkdl_comm.collectives.measure import known_or_measured_cost
 from sparkdl_comm.collectives.parts import Parts
-from sparkdl_comm.collectives.plan import Operation, Plan
+from sparkdl_comm.collectives.plan import Kind, Operation, Plan
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.collectives.select import collective_for, fitting, ranking
 from sparkdl_comm.collectives.sub_topology import SubTopology, sub_topology
@@ -138,6 +138,14 @@ class CollectiveGroup:
         for rank, row in enumerate(tensor):
             parts.put(vector, rank, row.reshape(-1))
         return Finishing(self.start("reduce_scatter", vector, op), lambda: parts.get(vector, mine, result.view(-1)))
+
+    def arriving(self, operation: Operation, count: int, dtype: torch.dtype) -> tuple[int, int]:
+        """Bytes of a collective that come to this rank: to be combined with its own, and complete ones."""
+        nbytes = {Kind.COMBINE: 0, Kind.RECEIVE: 0}
+        for step in self.prepare(operation, count, dtype).plan.program(self.place).steps:
+            if step.kind is not Kind.SEND:
+                nbytes[step.kind] += dtype.itemsize * (step.stop - step.start)
+        return nbytes[Kind.COMBINE], nbytes[Kind.RECEIVE]
 
     def does(self, operation: Operation) -> bool:
         """Whether :meth:`start` can do it."""

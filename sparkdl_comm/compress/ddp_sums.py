@@ -9,11 +9,14 @@ import torch
 
 from sparkdl_comm.collectives.group import AUTO, CollectiveGroup
 from sparkdl_comm.collectives.rank_group import RankGroup
+from sparkdl_comm.compress.compressed_sum import CompressedSum
 from sparkdl_comm.compress.hitopk import HiTopK
-from sparkdl_comm.compress.sparse_sum import NaiveAllGather, SparseSum
-from sparkdl_comm.compress.sparsifier import Part, Sparsifier
+from sparkdl_comm.compress.naive_all_gather import NaiveAllGather
+from sparkdl_comm.compress.part import Part
+from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.compress.stages import Staged, Stages
 from sparkdl_comm.conf import DEFAULT_COMPRESSION, CommConf
+from sparkdl_comm.errors import ConfError
 
 #: A bucket has fewer elements: so far apart are their places in a vector of all buckets.
 _STRIDE = 1 << 40
@@ -27,6 +30,10 @@ class DdpSums:
 
     def __init__(self, ranks: RankGroup, conf: CommConf, device: torch.device, hierarchical: bool) -> None:
         compression = conf.compression or DEFAULT_COMPRESSION
+        if compression.rank:
+            raise ConfError(
+                f"compression={compression}: torch's own powerSGD_hook does this for DistributedDataParallel"
+            )
         self._density = compression.density
         self._sparsifier = Sparsifier.of(compression, conf, ranks.rank)
         #: By a bucket's number in the step: what it was made of, and where it lies in the vector of all that there were.
@@ -35,7 +42,7 @@ class DdpSums:
         self._numbers = itertools.count()
         self._timeout = conf.timeout
         self._group: CollectiveGroup | None = None
-        self._sum: SparseSum
+        self._sum: CompressedSum
         if hierarchical:
             self._sum = HiTopK(self._sparsifier, _whole, ranks, conf, device)
         else:

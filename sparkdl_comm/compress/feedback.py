@@ -41,8 +41,8 @@ class _Part:
 class Feedback:
     """Of one rank. A part of its gradient is known by where it begins in the flat vector.
 
-    The order of the calls, for each part and step: :meth:`add`, perhaps :meth:`take`, or :meth:`empty` and, after the sum,
-    :meth:`summed`; then :meth:`settle` once.
+    The order of the calls, for each part and step: :meth:`add`, perhaps :meth:`take` or :meth:`carry`; or :meth:`empty` and,
+    after the sum, :meth:`summed`. Then :meth:`settle` once.
 
     :param momentum: of momentum correction; 0: none.
     :param keeps: False: what is left out is lost.
@@ -93,6 +93,16 @@ class Feedback:
             part.next_left[stretch] = part.left[stretch]
             if part.velocity is not None and part.next_velocity is not None:
                 part.next_velocity[stretch] = part.velocity[stretch]
+
+    def carry(self, start: int, carried: torch.Tensor, unused: Sequence[slice] = ()) -> None:
+        """Of what :meth:`add` returned this travels, without momentum; ``unused`` as there.
+
+        :param carried: float32 ``[n]``, without the loss scale.
+        """
+        part = self._parts[start]
+        part.next_left -= carried
+        for stretch in unused:
+            part.next_left[stretch] = part.left[stretch]
 
     def empty(self, start: int, gradient: torch.Tensor, scale: float, unused: Sequence[slice] = ()) -> None:
         """Adds what was left out to the gradient, in place, and keeps nothing: all elements travel. With momentum the

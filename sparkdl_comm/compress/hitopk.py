@@ -25,13 +25,14 @@ import torch
 from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, topology_of
 from sparkdl_comm.collectives.plan import cut
 from sparkdl_comm.collectives.rank_group import RankGroup
-from sparkdl_comm.compress.sparse_sum import PartOf, SparseSum
-from sparkdl_comm.compress.sparsifier import Part, Sparsifier
+from sparkdl_comm.compress.compressed_sum import CompressedSum
+from sparkdl_comm.compress.part import Part, PartOf
+from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
 
 
-class HiTopK(SparseSum):
+class HiTopK(CompressedSum):
     """All of ``ranks`` make one.
 
     :raises ConfError: hosts with different numbers of ranks, or a network with several rails.
@@ -40,7 +41,8 @@ class HiTopK(SparseSum):
     def __init__(
         self, sparsifier: Sparsifier, part_of: PartOf, ranks: RankGroup, conf: CommConf, device: torch.device
     ) -> None:
-        super().__init__(sparsifier, part_of)
+        self.feedback = sparsifier.feedback
+        self._sparsifier, self._part_of = sparsifier, part_of
         check_rails(len(ranks.members[0].rails))
         hosts = Counter(member.rails[0].address for member in ranks.members)
         if len(set(hosts.values())) > 1:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 
 from sparkdl_comm.compress.feedback import Feedback
+from sparkdl_comm.compress.part import Part
 from sparkdl_comm.compress.selection import operator
 from sparkdl_comm.compress.wire import VALUE_TYPES, SparseFormat
 from sparkdl_comm.conf import CommConf, Compression
@@ -17,26 +17,6 @@ _OPERATORS = {"mstopk": "exact"}
 
 #: Indices of the k largest magnitudes: int64 ``[k]``, ascending.
 Select = Callable[[torch.Tensor, int], torch.Tensor]
-
-
-class Part(NamedTuple):
-    """The elements from ``start`` to ``stop`` of the flat vector. ``pieces``: of its own elements, from 0, those of each
-    parameter that has some there."""
-
-    start: int
-    stop: int
-    pieces: tuple[slice, ...]
-
-    @property
-    def elements(self) -> int:
-        return self.stop - self.start
-
-    @classmethod
-    def of(cls, start: int, stop: int, bounds: Sequence[int]) -> Part:
-        """``bounds``: where parameters begin in the flat vector, ascending."""
-        inside = [start, *(bound for bound in bounds if start < bound < stop), stop]
-        pieces = zip(inside, inside[1:], strict=False)
-        return cls(start, stop, tuple(slice(a - start, b - start) for a, b in pieces if a < b))
 
 
 class Sparsifier:
@@ -73,21 +53,13 @@ class Sparsifier:
         :param gradient: float32, of the part, with the loss scale; is only read. A parameter that was not used is -0.0.
         """
         wanted = self.format(part, density)
-        used = _used(part, gradient)
-        unused = _pieces(part, ~used)
+        used = part.used(gradient)
+        unused = part.that(~used)
         gathered = self.feedback.add(part.start, gradient, scale, unused)
         chosen = self._select(gathered, wanted.entries)
         values = gathered[chosen] * scale
         self.feedback.take(part.start, chosen, wanted.rounded(values), scale, unused)
         return wanted.encode(chosen, values, used)
-
-    def empty(self, part: Part, gradient: torch.Tensor, scale: float) -> None:
-        """Adds what was left out in earlier steps to the gradient, in place: all of it is to travel."""
-        self.feedback.empty(part.start, gradient, scale, _pieces(part, ~_used(part, gradient)))
-
-    def summed(self, part: Part, total: torch.Tensor, scale: float, contributors: int) -> None:
-        """What came of :meth:`empty`, in ``contributors`` ranks: momentum correction goes on from it."""
-        self.feedback.summed(part.start, total, scale, contributors, _pieces(part, ~_used(part, total)))
 
     def add_up(self, part: Part, packed: Sequence[torch.Tensor], density: float, result: torch.Tensor) -> None:
         """Overwrites ``result``, float32 of the part, with the sum of what was encoded, added in its order. What no rank used
@@ -103,19 +75,5 @@ class Sparsifier:
             indices, values, flags = wanted.decode(one[: wanted.nbytes])
             result.index_add_(0, indices, values)  # indices are different, so the order is that of the ranks
             used |= flags
-        for piece in _pieces(part, ~used):
+        for piece in part.that(~used):
             result[piece] = -0.0
-
-
-def _pieces(part: Part, which: torch.Tensor) -> list[slice]:
-    return [part.pieces[number] for number in which.nonzero().flatten().tolist()]
-
-
-def _used(part: Part, gradient: torch.Tensor) -> torch.Tensor:
-    """bool ``[pieces]``: see ``space/flat.py``. Of an Embedding with sparse=True single rows may be -0.0, the first too."""
-    firsts = gradient[torch.tensor([piece.start for piece in part.pieces], dtype=torch.int64, device=gradient.device)]
-    used = (firsts != 0) | ~firsts.signbit()
-    for number in (~used).nonzero().flatten().tolist():
-        piece = gradient[part.pieces[number]]
-        used[number] = ((piece != 0) | ~piece.signbit()).any()
-    return used

@@ -20,8 +20,11 @@ from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.discover import given
 from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, check_fits
 from sparkdl_comm.collectives.plan import Operation
-from sparkdl_comm.compress.sparse_sum import NaiveAllGather, PartOf, SparseSum
-from sparkdl_comm.compress.sparsifier import Part, Sparsifier
+from sparkdl_comm.compress.compressed_sum import CompressedSum
+from sparkdl_comm.compress.low_rank import LowRankSum
+from sparkdl_comm.compress.naive_all_gather import NaiveAllGather
+from sparkdl_comm.compress.part import Part, PartOf
+from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import PREFIX, CommConf, Compression
 from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.gang.gang import Gang
@@ -116,7 +119,8 @@ class CollectiveStrategy(Strategy):
 
 class CollectiveAllReduce(CollectiveStrategy, Replicated):
     """Steps: backward, and meanwhile all-reduces (sum) of those parts of the flat gradient that are there; the whole optimizer
-    step on every rank. With a compression the largest elements of these parts are all-gathered instead."""
+    step on every rank. With a compression the largest elements of these parts are all-gathered instead, or narrow matrices
+    all-reduced."""
 
     compresses = True
 
@@ -124,7 +128,7 @@ class CollectiveAllReduce(CollectiveStrategy, Replicated):
     def check(cls, conf: CommConf, world: int) -> None:
         super().check(conf, world)
         if conf.compression is not None:
-            cls._check_does("compression", conf.compression, "all_gather")
+            cls._check_does("compression", conf.compression, "all_reduce" if conf.compression.rank else "all_gather")
         if conf.resync:
             cls._check_does("collective.resync", conf.resync, "broadcast")
 
@@ -162,11 +166,15 @@ class CollectiveAllReduce(CollectiveStrategy, Replicated):
     def _exchange_of(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
         if operation == "broadcast" or self.compression is None:
             return super()._exchange_of(vector, operation)
-        sparsifier = Sparsifier.of(self.compression, self.conf, self._gang.rank)
         bounds = [entry.start for entry in self._model.entries]
-        sparse = self._sparse_sum(sparsifier, functools.cache(lambda start, stop: Part.of(start, stop, bounds)))
+        part_of = functools.cache(lambda start, stop: Part.of(start, stop, bounds))
+        compressed = self._compressed_sum(self.compression, part_of)
         dense = self._gang, self._group, operation, vector, self.watch
-        return CompressedExchange(sparse, sparsifier, self.compression, self.conf, *dense)
+        return CompressedExchange(compressed, self.compression, self.conf, *dense)
 
-    def _sparse_sum(self, sparsifier: Sparsifier, part_of: PartOf) -> SparseSum:
+    def _compressed_sum(self, compression: Compression, part_of: PartOf) -> CompressedSum:
+        if compression.rank:
+            shapes = {entry.start: entry.shape for entry in self._model.entries}
+            return LowRankSum(compression.rank, shapes, part_of, self._group, self._gang.world)
+        sparsifier = Sparsifier.of(compression, self.conf, self._gang.rank)
         return NaiveAllGather(sparsifier, part_of, self._group, self._gang.world)

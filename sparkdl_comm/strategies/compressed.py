@@ -1,4 +1,4 @@
-"""Buckets of gradients of which only the largest elements travel, in those steps in which the schedule says so."""
+"""Buckets of gradients of which less travels than all, in those steps in which the schedule says so."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from sparkdl_comm.compress.compressed_sum import CompressedSum
+from sparkdl_comm.compress.part import Part
 from sparkdl_comm.compress.schedule import density_at
-from sparkdl_comm.compress.sparse_sum import SparseSum
-from sparkdl_comm.compress.sparsifier import Part, Sparsifier
 from sparkdl_comm.compress.stages import Stages
 from sparkdl_comm.compress.trial import Trial
 from sparkdl_comm.conf import CommConf, Compression
@@ -18,14 +18,12 @@ from sparkdl_comm.strategies.exchange import CollectiveExchange, Pending
 
 
 class CompressedExchange(CollectiveExchange):
-    """Sparse sums, and the all-reduces of its base class in dense steps, which also carry what sparse ones left out."""
+    """Compressed sums, and the all-reduces of its base class in dense steps, which also carry what was left out."""
 
-    def __init__(
-        self, sparse: SparseSum, sparsifier: Sparsifier, compression: Compression, conf: CommConf, *dense: Any
-    ) -> None:
+    def __init__(self, compressed: CompressedSum, compression: Compression, conf: CommConf, *dense: Any) -> None:
         """``dense``: as the base class takes them. ``compression`` is that of ``conf``, or the strategy's own."""
         super().__init__(*dense)
-        self._sparse, self._sparsifier = sparse, sparsifier
+        self._compressed, self._feedback = compressed, compressed.feedback
         self._compression, self._schedule, self._timeout = compression, conf.compression_schedule, conf.timeout
         self._momentum = conf.compression_momentum
         self._stages = Stages("sparkdl-comm-compression")
@@ -49,12 +47,13 @@ class CompressedExchange(CollectiveExchange):
 
     def start(self, start: int, stop: int) -> Pending:
         if self._density is None:
-            own = self._sparse.own(start, stop)
-            self._sparsifier.empty(own, self._vector[own.start : own.stop], self._scale)
+            own = self._compressed.own(start, stop)
+            gradient = self._vector[own.start : own.stop]
+            self._feedback.empty(own.start, gradient, self._scale, own.unused(gradient))
             return self._kept(own, super().start(start, stop))
-        stages = self._sparse.stages(start, self._vector[start:stop], self._density, self._scale)
+        stages = self._compressed.stages(start, self._vector[start:stop], self._density, self._scale)
         staged = self._stages.start(stages, last=(start, stop) == self._last)
-        self._watch.bytes["push"] += self._sparse.arriving(start, stop, self._density)
+        self._watch.bytes["push"] += self._compressed.arriving(start, stop, self._density)
 
         def wait() -> None:
             with self._typed():
@@ -70,12 +69,14 @@ class CompressedExchange(CollectiveExchange):
 
         def wait() -> None:
             dense.wait()
-            self._sparsifier.summed(own, self._vector[own.start : own.stop], scale, self._sparse.contributors)
+            total = self._vector[own.start : own.stop]
+            self._feedback.summed(own.start, total, scale, self._compressed.contributors, own.unused(total))
 
         return Pending(dense.start, dense.stop, wait)
 
     def end_step(self, applied: bool) -> None:
-        self._sparsifier.feedback.settle(applied)
+        self._feedback.settle(applied)
+        self._compressed.settle(applied)
         if self._trial is None or self._trial.chosen is not None:
             return
         self._trial.took(time.perf_counter() - self._begun)
@@ -93,11 +94,12 @@ class CompressedExchange(CollectiveExchange):
         return {"compression": tried} if tried else {}
 
     def state(self) -> dict[str, Any]:
-        return self._sparsifier.feedback.state()
+        return {**self._feedback.state(), **self._compressed.state()}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self._sparsifier.feedback.load_state(state)
+        self._feedback.load_state(state)
+        self._compressed.load_state(state)
 
     def close(self) -> None:
-        self._sparse.close()
+        self._compressed.close()
         self._stages.close(self._timeout)

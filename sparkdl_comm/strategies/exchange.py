@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from sparkdl_comm.collectives.group import CollectiveGroup
-from sparkdl_comm.collectives.plan import Kind, Operation
+from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.errors import SparkdlCommError
 from sparkdl_comm.gang.control import VERDICT_SECONDS
 from sparkdl_comm.gang.gang import Gang
@@ -112,12 +112,8 @@ class CollectiveExchange(BucketExchange):
     def _arriving(self, count: int) -> dict[str, int]:
         """Bytes that come to this rank: to be combined with its own, and complete ones."""
         if count not in self._counted:
-            nbytes = self._counted[count] = {"push": 0, "pull": 0}
-            prepared = self._group.prepare(self._operation, count, self._vector.dtype)
-            for step in prepared.plan.program(self._group.place).steps:
-                if step.kind is not Kind.SEND:
-                    way = "push" if step.kind is Kind.COMBINE else "pull"
-                    nbytes[way] += self._vector.element_size() * (step.stop - step.start)
+            combined, complete = self._group.arriving(self._operation, count, self._vector.dtype)
+            self._counted[count] = {"push": combined, "pull": complete}
         return self._counted[count]
 
     @contextlib.contextmanager

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from sparkdl_comm.collectives.group import AUTO
 from sparkdl_comm.collectives.rank_group import RankGroup
+from sparkdl_comm.compress.compressed_sum import CompressedSum
 from sparkdl_comm.compress.hitopk import HiTopK, check_rails
-from sparkdl_comm.compress.sparse_sum import PartOf, SparseSum
+from sparkdl_comm.compress.part import PartOf
 from sparkdl_comm.compress.sparsifier import Sparsifier
-from sparkdl_comm.conf import DEFAULT_COMPRESSION, CommConf, Compression
+from sparkdl_comm.conf import DEFAULT_COMPRESSION, PREFIX, CommConf, Compression
+from sparkdl_comm.errors import ConfError
 from sparkdl_comm.strategies.base import register
 from sparkdl_comm.strategies.collective import CollectiveAllReduce
 
@@ -22,12 +24,17 @@ class HierarchicalTopK(CollectiveAllReduce):
     def check(cls, conf: CommConf, world: int) -> None:
         super().check(conf, world)
         check_rails(len(conf.rails) or 1)
+        if conf.compression is not None and conf.compression.rank:
+            raise ConfError(
+                f"{PREFIX}compression={conf.compression}: strategy hitopk sends the largest elements: use auto"
+            )
 
     @property
     def compression(self) -> Compression:
         return self.conf.compression or DEFAULT_COMPRESSION
 
-    def _sparse_sum(self, sparsifier: Sparsifier, part_of: PartOf) -> SparseSum:
+    def _compressed_sum(self, compression: Compression, part_of: PartOf) -> CompressedSum:
+        sparsifier = Sparsifier.of(compression, self.conf, self._gang.rank)
         return HiTopK(sparsifier, part_of, RankGroup.of_all(self._gang), self.conf, self._model.gradients.device)
 
 

@@ -30,6 +30,17 @@ def strategy_class(conf: CommConf) -> type[Strategy]:
         raise ConfError(
             f"strategy {conf.strategy!r} is unknown: there are {', '.join(STRATEGIES)} (spark.sparkdl.comm.strategy)"
         )
+    if conf.compression is not None and conf.compression.rank:
+        defaults = CommConf.from_mapping({})
+        for name in ("values", "momentum", "feedback"):
+            if getattr(conf, field := f"compression_{name}") != getattr(defaults, field):
+                raise ConfError(
+                    f"{PREFIX}compression.{name} is not for powersgd, which keeps its own: remove one of them"
+                )
+        if conf.compression_schedule.warmup:
+            raise ConfError(
+                f"{PREFIX}compression.schedule={conf.compression_schedule}: powersgd has no share of elements to warm up"
+            )
     if conf.compression_momentum and not conf.compression_feedback:
         raise ConfError(
             f"{PREFIX}compression.momentum={conf.compression_momentum:g} is the momentum of what is left out, which"

@@ -111,6 +111,8 @@ def test_seconds(text: str, expected: float) -> None:
         ("compression", "mstopk:1.5"),
         ("compression", "topk:nan"),
         ("compression.schedule", ""),
+        ("compression", "powersgd:0"),
+        ("compression", "powersgd:0.01"),
         ("compression.schedule", "steps:5-4"),
         ("compression.schedule", "auto,auto"),
         ("compression.schedule", "auto:5"),

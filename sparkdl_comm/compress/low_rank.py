@@ -1,0 +1,163 @@
+"""The sum of gradients as products of two narrow matrices, which are all-reduced one after the other (PowerSGD).
+
+Steps: those of two all-reduces.
+Bytes on the wire: those of two all-reduces, of r n and of r m elements for a parameter of n x m; parameters of one dimension,
+and small ones, travel as they are, with the first.
+
+For a parameter's gradient M, n x m, with what was left out of earlier steps, and Q, m x r, of the last step or random::
+
+    P = sum over ranks of M Q, its columns then made orthonormal;  Q = sum over ranks of M^T P;  the sum of M is P Q^T
+
+Algorithms 1 and 2 in Thijs Vogels, Sai Praneeth Karimireddy and Martin Jaggi: "PowerSGD: Practical Low-Rank Gradient
+Compression for Distributed Optimization", 2019. What a rank keeps of its M is without its share of the sum, one of equal ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from sparkdl_comm.collectives.group import CollectiveGroup
+from sparkdl_comm.compress.compressed_sum import CompressedSum
+from sparkdl_comm.compress.feedback import Feedback
+from sparkdl_comm.compress.part import Part, PartOf
+from sparkdl_comm.errors import PersistenceError
+
+
+class _Matrix(NamedTuple):
+    """``piece``: number of the part's; ``start``: in the flat vector; ``rows``, ``columns``: n and m; ``rank``: r."""
+
+    piece: int
+    start: int
+    rows: int
+    columns: int
+    rank: int
+
+
+class LowRankSum(CompressedSum):
+    """Of one rank.
+
+    :param rank: r, at least 1.
+    :param shapes: of parameters, by where they begin in the flat vector.
+    :param group: all ranks; does all-reduces. Who gave it closes it.
+    """
+
+    def __init__(
+        self, rank: int, shapes: Mapping[int, tuple[int, ...]], part_of: PartOf, group: CollectiveGroup, world: int
+    ) -> None:
+        self.feedback = Feedback()
+        self._rank, self._shapes, self._part_of = rank, shapes, part_of
+        self._group, self._world = group, world
+        #: Q by where the parameter begins, of the last step that was applied, and of the one under way.
+        self._factors: dict[int, torch.Tensor] = {}
+        self._next_factors: dict[int, torch.Tensor] = {}
+
+    def own(self, start: int, stop: int) -> Part:
+        return self._part_of(start, stop)
+
+    @property
+    def contributors(self) -> int:
+        return self._world
+
+    def stages(self, start: int, vector: torch.Tensor, density: float, scale: float) -> Iterator[None]:
+        part = self.own(start, start + vector.numel())
+        matrices, whole = self._cut(part)
+        used = part.used(vector)
+        unused = part.that(~used)
+        gathered = self.feedback.add(start, vector, scale, unused)
+        of_matrix = [gathered[part.pieces[matrix.piece]].view(matrix.rows, matrix.columns) for matrix in matrices]
+
+        factors = [self._factor(matrix, vector) for matrix in matrices]
+        products = [gradient @ factor for gradient, factor in zip(of_matrix, factors, strict=True)]
+        first = torch.cat(
+            [
+                *(product.view(-1) for product in products),
+                *(gathered[part.pieces[number]] for number in whole),
+                used.float(),
+            ]
+        )
+        work = self._group.start("all_reduce", first)
+        yield
+        work.wait()
+        *summed, users = first.split([*map(torch.numel, products), *self._lengths(part, whole), len(part.pieces)])
+        left = [orthonormal(one.view(p.shape)) for one, p in zip(summed, products, strict=False)]
+        right = [gradient.T @ one for gradient, one in zip(of_matrix, left, strict=True)]
+        if right:
+            second = torch.cat([one.reshape(-1) for one in right])
+            work = self._group.start("all_reduce", second)
+            yield
+            work.wait()
+            right = [one.view(p.shape) for one, p in zip(second.split([*map(torch.numel, right)]), right, strict=True)]
+        total = torch.empty_like(vector)
+        carried = gathered.clone()  # what travels as it is does so completely
+        for matrix, one, factor in zip(matrices, left, right, strict=True):
+            self._next_factors[matrix.start] = factor
+            piece = part.pieces[matrix.piece]
+            torch.mm(one, factor.T, out=total[piece].view(matrix.rows, matrix.columns))
+            torch.div(total[piece], users[matrix.piece].clamp(min=1), out=carried[piece])
+        for number, one in zip(whole, summed[len(matrices) :], strict=True):
+            total[part.pieces[number]] = one
+        torch.mul(total, scale, out=vector).add_(0.0)
+        for stretch in part.that(users == 0):
+            vector[stretch] = -0.0
+        self.feedback.carry(start, carried, unused)
+
+    def arriving(self, start: int, stop: int, density: float) -> int:
+        matrices, whole = self._cut(part := self.own(start, stop))
+        first = sum(m.rows * m.rank for m in matrices) + sum(self._lengths(part, whole)) + len(part.pieces)
+        second = sum(m.columns * m.rank for m in matrices)
+        counts = filter(None, (first, second))
+        return sum(sum(self._group.arriving("all_reduce", count, torch.float32)) for count in counts)
+
+    def settle(self, applied: bool) -> None:
+        if applied:
+            self._factors |= self._next_factors
+        self._next_factors = {}
+
+    def state(self) -> dict[str, Any]:
+        return {"factors": {str(start): factor for start, factor in self._factors.items()}}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """:raises PersistenceError: of another rank, or none."""
+        self._factors = {int(start): factor.clone() for start, factor in state.get("factors", {}).items()}
+        if any(factor.shape[1] > self._rank for factor in self._factors.values()):
+            raise PersistenceError("the checkpoint is of another spark.sparkdl.comm.compression: keep it")
+
+    def _cut(self, part: Part) -> tuple[list[_Matrix], list[int]]:
+        """Those pieces that are matrices, and of which two narrow ones are smaller; and the numbers of the others."""
+        matrices, whole = [], []
+        for number, piece in enumerate(part.pieces):
+            start = part.start + piece.start
+            shape = self._shapes[start]
+            rows, columns = shape[0] if shape else 1, math.prod(shape[1:])
+            rank = min(self._rank, rows, columns)
+            if rank * (rows + columns) < rows * columns:
+                matrices.append(_Matrix(number, start, rows, columns, rank))
+            else:
+                whole.append(number)
+        return matrices, whole
+
+    def _lengths(self, part: Part, numbers: list[int]) -> list[int]:
+        return [part.pieces[number].stop - part.pieces[number].start for number in numbers]
+
+    def _factor(self, matrix: _Matrix, like: torch.Tensor) -> torch.Tensor:
+        """Q, the same on all ranks. Columns that are zero would stay so: they begin anew."""
+        known = self._factors.get(matrix.start)
+        if known is not None and bool(known.any(dim=0).all()):
+            return known
+        random = torch.Generator().manual_seed(matrix.start)
+        begun = torch.randn(matrix.columns, matrix.rank, generator=random).to(like.device)
+        return begun if known is None else torch.where(known.any(dim=0), known, begun)
+
+
+def orthonormal(columns: torch.Tensor) -> torch.Tensor:
+    """``columns``, float32 ``[n, r]``, made orthonormal in place, by Gram and Schmidt; one that depends on others may be 0."""
+    for number in range(columns.shape[1]):
+        column = columns[:, number]
+        column /= column.norm().clamp(min=torch.finfo(columns.dtype).tiny)
+        rest = columns[:, number + 1 :]
+        rest -= torch.outer(column, column @ rest)
+    return columns

@@ -1,0 +1,49 @@
+"""The sum by an all-gather of what every rank selects (NaiveAG)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from sparkdl_comm.collectives.group import CollectiveGroup
+from sparkdl_comm.compress.compressed_sum import CompressedSum
+from sparkdl_comm.compress.part import Part, PartOf
+from sparkdl_comm.compress.sparsifier import Sparsifier
+
+
+class NaiveAllGather(CompressedSum):
+    """Every rank selects from its own gradient, gets what all others selected, and adds all of it up.
+
+    Steps: those of the all-gather.
+    Bytes on the wire: (N-1) s into each rank, s the bytes of one rank's elements.
+
+    NaiveAG in Shaohuai Shi, Xianhao Zhou, Shutao Song and others: "Towards Scalable Distributed Training of Deep Learning on
+    Public Cloud Clusters", 2021.
+
+    :param group: all ranks; does all-gathers. Who gave it closes it.
+    """
+
+    def __init__(self, sparsifier: Sparsifier, part_of: PartOf, group: CollectiveGroup, world: int) -> None:
+        self.feedback = sparsifier.feedback
+        self._sparsifier, self._part_of = sparsifier, part_of
+        self._group, self._world = group, world
+
+    def own(self, start: int, stop: int) -> Part:
+        return self._part_of(start, stop)
+
+    @property
+    def contributors(self) -> int:
+        return self._world
+
+    def stages(self, start: int, vector: torch.Tensor, density: float, scale: float) -> Iterator[None]:
+        part = self.own(start, start + vector.numel())
+        packed = self._sparsifier.encode(part, vector, density, scale)
+        gathered = packed.new_empty((self._world, packed.numel()))
+        work = self._group.all_gather(packed, gathered)
+        yield
+        work.wait()
+        self._sparsifier.add_up(part, list(gathered), density, vector)
+
+    def arriving(self, start: int, stop: int, density: float) -> int:
+        return (self._world - 1) * self._sparsifier.format(self.own(start, stop), density).nbytes
