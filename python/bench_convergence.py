@@ -1,7 +1,7 @@
 """Whether training with compressed gradients converges as dense training does, and whether it is faster: whole fits.
 
-    python python/bench_convergence.py --json python/results/convergence.json
-    python python/bench_convergence.py --tasks transformer --ways dense,mstopk,auto --rates 50,200,1000 --seeds 1
+    python python/bench_convergence.py --json python/results/compress-accuracy.json
+    python python/bench_convergence.py --tasks transformer --ways dense,mstopk,auto --rates 100,1000 --seeds 1
 
 Fits of this package's estimator on real data, by Spark executors on emulated hosts whose links have the rate: see
 sparkdl_comm.lab for what that needs. Ways differ in strategy and compression alone: same rows, seeds, epochs and learning
@@ -30,7 +30,7 @@ from peers.arena import python_path
 import sparkdl_comm
 from sparkdl_comm.errors import ConfError, LabError, LabUnavailableError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Report, Row, versions
+from sparkdl_comm.lab.bench import Report, Row, positive, versions
 from sparkdl_comm.lab.bench import parser as bench_parser
 from sparkdl_comm.lab.spark import SparkCluster
 from sparkdl_comm.topology import Topology
@@ -54,6 +54,7 @@ def ways(density: float) -> dict[str, dict[str, str]]:
         "topk": sparse("ring", "topk"),
         "mstopk": sparse("ring", "mstopk"),
         "hitopk": sparse("hitopk", "mstopk"),
+        "powersgd": {"strategy": "ring", "compression": "powersgd:2"},
         "mstopk-lost": sparse("ring", "mstopk", feedback="false"),
         "hitopk-lost": sparse("hitopk", "mstopk", feedback="false"),
         "hitopk-momentum": sparse("hitopk", "mstopk", momentum="0.9"),
@@ -63,11 +64,15 @@ def ways(density: float) -> dict[str, dict[str, str]]:
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--tasks", default=",".join(TASKS), help="some of %(default)s")
-    parser.add_argument("--ways", default=",".join([*ways(1)][:-1]), help=f"some of {', '.join(ways(1))}")
+    parser.add_argument(
+        "--ways",
+        default="dense,mstopk,hitopk,mstopk-lost,hitopk-momentum,powersgd",
+        help=f"some of {', '.join(ways(1))}",
+    )
     parser.add_argument("--topology", default="hosts:2x2", help="of one NIC per host")
     parser.add_argument("--rates", default="1000", help="Mbit/s of each host's link, each way")
     parser.add_argument("--density", type=float, default=0.01)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=positive, default=3)
     parser.add_argument("--epochs", type=int, default=0, help="0: those of the task")
     parser.add_argument("--memory", default="1g", help="of an executor's JVM")
     parser.add_argument("--timeout", type=float, default=3000.0, help="seconds for a task at a rate")
@@ -86,7 +91,12 @@ def bench(options: Namespace, report: Report) -> None:
     tasks = _named("tasks", options.tasks, list(TASKS))
     known = ways(options.density)
     chosen = {name: known[name] for name in _named("ways", options.ways, list(known))}
-    rates = [float(rate) for rate in options.rates.split(",")]
+    try:
+        rates = [float(rate) for rate in options.rates.split(",")]
+    except ValueError:
+        raise ConfError(f"--rates {options.rates}: must be numbers of Mbit/s, with commas between") from None
+    if not 0 < options.density <= 1:
+        raise ConfError(f"--density {options.density:g}: must be above 0 and at most 1")
     seeds, epochs = (1, _FIRST_TIMED + 1) if options.quick else (options.seeds, options.epochs)
     environment = {"PYTHONPATH": python_path(_FOLDER)}
     for rate in rates:

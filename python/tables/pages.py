@@ -21,6 +21,9 @@ IBATCH_PAPER = {"googlenet": (29, 26, 25), "inception_v3": (28, 25, 24), "vgg19"
 #: The BML paper's figure 5, in times that a link needs for all bytes.
 FIG5_PAPER = {"bml": 0.94, "p2p-ps bcube": 1.50, "hierarchical": 1.88, "p2p-ps fattree": 1.88}
 
+#: Percentage points of accuracy that compression may cost.
+ACCURACY_LOST = 0.5
+
 
 @dataclass(frozen=True)
 class Table:
@@ -187,6 +190,29 @@ def sparse_sums(data: Data) -> Iterator[Line]:
                     yield about, f"`{other.algorithm}`: {with_theory(other)}", with_theory(ours), beside(ours, other)
 
 
+def accuracy(data: Data) -> Iterator[Line]:
+    for dense in data.rows("compress-accuracy", algorithm="dense"):
+        for ours in data.rows("compress-accuracy", case=dense.case):
+            if ours is not dense:
+                lost = 100 * (dense.extra["accuracy"] - ours.extra["accuracy"])
+                verdict = f"within {ACCURACY_LOST:g} points" if lost <= ACCURACY_LOST else f"{lost:.1f} points less"
+                yield f"`{ours.algorithm}`, {ours.case}", _percents(dense), _percents(ours), verdict
+
+
+def _percents(row: Row) -> str:
+    each = ", ".join(f"{100 * accuracy:.1f}" for accuracy in row.extra["accuracies"])
+    return f"{100 * row.extra['accuracy']:.1f} % ({each})"
+
+
+def schedule_auto(data: Data) -> Iterator[Line]:
+    for ours in data.rows("compress-auto", algorithm="auto"):
+        for other in data.rows("compress-auto", case=ours.case, rate_mbit=ours.rate_mbit):
+            if other is not ours:
+                [tried] = ours.extra["tried"][0]
+                about = f"{ours.case}, {ours.rate_mbit:g} Mbit/s, {tried['steps']} steps chosen"
+                yield about, f"`{other.algorithm}`: {seconds(other)}", seconds(ours), beside(ours, other)
+
+
 PAPER = ("", "paper", "ours", "verdict")
 PEER = ("", "in the same run", "ours", "verdict")
 #: By the name that pages know them by.
@@ -204,4 +230,6 @@ TABLES = {
     "transform": Table(("", "by hand, in the same run", "ours", "verdict"), transform),
     "selection": Table(PEER, selection),
     "sparse_sums": Table(("", "in the same run", "`hitopk`", "verdict"), sparse_sums),
+    "accuracy": Table(("", "`dense`, in the same run", "ours", "verdict"), accuracy),
+    "schedule_auto": Table(("", "in the same run", "`auto`", "verdict"), schedule_auto),
 }

@@ -160,6 +160,13 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "fetch": [row(name, 1.0, case="1 server") for name in ("fetch", "notice", "fetchBlockSync")],
         "transform": [row(name, 1.0, extra={"rows": 9}) for name in ("pandas_udf", "transform")],
         "compress-operators": [row(name, 1.0, theory_seconds=0.5, extra={"count": 9}) for name in ("exact", "topk")],
+        "compress-accuracy": [
+            row(name, 1.0, extra={"accuracy": share, "accuracies": [share]})
+            for name, share in (("dense", 0.9), ("hitopk", 0.896), ("mstopk-lost", 0.5))
+        ],
+        "compress-auto": [
+            row(name, 1.0, rate_mbit=50.0, extra={"tried": [[{"steps": "dense"}]]}) for name in ("dense", "auto")
+        ],
         "compress-0.01": [row(name, 1.0, extra={"count": 9, "density": 0.01}) for name in ("hitopk", "torus2d")],
     }
     for name, rows in files.items():
@@ -170,7 +177,10 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         assert all(len(line) == len(table.columns) for line in lines)
         counts[name] = len(lines)
     expected = {"ps": 1, "peers": 2, "lab": 2, "collectives": 4, "pipeline": 1, "fig5": 3, "loopback": 1, "jobs": 2}
-    assert counts == expected | {"ibatch": 2, "fetch": 2, "transform": 1, "selection": 1, "sparse_sums": 1}
+    assert counts == expected | {"ibatch": 2, "fetch": 2, "transform": 1, "selection": 1, "sparse_sums": 1} | {
+        "accuracy": 2,
+        "schedule_auto": 1,
+    }
 
 
 def test_commands_of_a_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

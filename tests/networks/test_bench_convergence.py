@@ -1,0 +1,54 @@
+"""bench_convergence: whole fits with compressed gradients on an emulated network."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import bench_convergence
+import pytest
+
+from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.lab.results import FIELDS
+from sparkdl_comm.strategies.registry import strategy_class
+
+PROGRAM = Path(__file__).parents[2] / "python" / "bench_convergence.py"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("networks")
+def test_a_row_for_every_way() -> None:
+    command = [sys.executable, str(PROGRAM), "--quick", "--json", "--tasks", "resnet", "--ways", "dense,hitopk,auto"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = {row["algorithm"]: row for row in json.loads(done.stdout)}
+    assert list(rows) == ["dense", "hitopk", "auto"]
+    for name, row in rows.items():
+        assert list(row)[: len(FIELDS)] == list(FIELDS)
+        assert (row["verified"], row["case"], row["world"]) == (True, "resnet", 4)
+        assert row["density"] == (1.0 if name == "dense" else 0.01)
+        [curve] = row["curves"]
+        assert len(curve) == 3
+        assert row["accuracy"] == curve[-1] > 0
+    assert rows["auto"]["tried"][0][0]["steps"] in ("dense", "sparse")
+
+
+def test_all_ways_are_settings_that_the_driver_takes() -> None:
+    for settings in bench_convergence.ways(0.01).values():
+        conf = CommConf.from_mapping({PREFIX + name: value for name, value in settings.items()})
+        strategy_class(conf).check(conf, 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tasks", "mnist"], "--tasks mnist: there are lenet5, resnet, transformer"),
+        (["--ways", "dense,best"], "--ways best: there are dense, topk"),
+        (["--topology", "ring:3"], "ring:3"),
+        (["--rates", "fast"], "--rates fast"),
+        (["--density", "2"], "--density 2"),
+        (["--seeds", "0"], "--seeds: 0 is not"),
+    ],
+)
+def test_what_makes_no_sense_is_said(refused, words: list[str], said: str) -> None:
+    assert said in refused(bench_convergence.main, *words)
