@@ -41,6 +41,8 @@ _LOG_TAIL = 3000
 #: Seconds of steps count from this epoch on, from 0: JVMs and Python compile and connect before, and auto tries.
 _FIRST_TIMED = 2
 
+_USUAL = ("dense", "mstopk", "hitopk", "mstopk-lost", "hitopk-momentum", "powersgd")
+
 
 def ways(density: float) -> dict[str, dict[str, str]]:
     """By name, settings without their prefix."""
@@ -64,11 +66,7 @@ def ways(density: float) -> dict[str, dict[str, str]]:
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--tasks", default=",".join(TASKS), help="some of %(default)s")
-    parser.add_argument(
-        "--ways",
-        default="dense,mstopk,hitopk,mstopk-lost,hitopk-momentum,powersgd",
-        help=f"some of {', '.join(ways(1))}",
-    )
+    parser.add_argument("--ways", default=",".join(_USUAL), help=f"some of {', '.join(ways(1))}")
     parser.add_argument("--topology", default="hosts:2x2", help="of one NIC per host")
     parser.add_argument("--rates", default="1000", help="Mbit/s of each host's link, each way")
     parser.add_argument("--density", type=float, default=0.01)

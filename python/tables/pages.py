@@ -193,7 +193,7 @@ def sparse_sums(data: Data) -> Iterator[Line]:
 def accuracy(data: Data) -> Iterator[Line]:
     for dense in data.rows("compress-accuracy", algorithm="dense"):
         for ours in data.rows("compress-accuracy", case=dense.case):
-            if ours is not dense:
+            if ours.algorithm != dense.algorithm:
                 lost = 100 * (dense.extra["accuracy"] - ours.extra["accuracy"])
                 verdict = f"within {ACCURACY_LOST:g} points" if lost <= ACCURACY_LOST else f"{lost:.1f} points less"
                 yield f"`{ours.algorithm}`, {ours.case}", _percents(dense), _percents(ours), verdict
@@ -207,7 +207,7 @@ def _percents(row: Row) -> str:
 def schedule_auto(data: Data) -> Iterator[Line]:
     for ours in data.rows("compress-auto", algorithm="auto"):
         for other in data.rows("compress-auto", case=ours.case, rate_mbit=ours.rate_mbit):
-            if other is not ours:
+            if other.algorithm != "auto":
                 [tried] = ours.extra["tried"][0]
                 about = f"{ours.case}, {ours.rate_mbit:g} Mbit/s, {tried['steps']} steps chosen"
                 yield about, f"`{other.algorithm}`: {seconds(other)}", seconds(ours), beside(ours, other)
