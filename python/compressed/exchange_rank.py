@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from peers.collective_rank import exchange_by_files
+from peers.rendezvous import join_gang
 
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.plan import cut
@@ -60,16 +60,7 @@ def main() -> None:
     place, seconds = Place.here(), asked["timeout"]
     torch.set_num_threads(1)
     conf = CommConf.from_mapping({}, topology=str(place.topology), timeout=f"{seconds}s")
-    gang = Gang.join(
-        rank=place.rank,
-        world=place.world,
-        host=place.control,
-        exchange=exchange_by_files(Path(folder), place, seconds),
-        secret=hashlib.sha256(folder.encode()).digest(),
-        attempt="bench",
-        timeout=seconds,
-        rails=place.addresses,
-    )
+    gang = join_gang(folder, place, seconds)
     with gang:
         result = measure(gang, place, conf, asked)
         if place.rank == 0:

@@ -10,18 +10,15 @@ after every one.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from rendezvous import join_gang
 
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.errors import DeadlineError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.lab import Place
 
@@ -36,16 +33,7 @@ def main() -> None:
     place = Place.here()
     torch.set_num_threads(1)
     conf = CommConf.from_mapping({}, topology=str(place.topology), timeout=f"{seconds}s", block=f"{block:.0f}")
-    gang = Gang.join(
-        rank=place.rank,
-        world=place.world,
-        host=place.control,
-        exchange=exchange_by_files(Path(folder), place, seconds),
-        secret=hashlib.sha256(folder.encode()).digest(),
-        attempt="bench",
-        timeout=seconds,
-        rails=place.addresses,
-    )
+    gang = join_gang(folder, place, seconds)
     with gang:
         group = CollectiveGroup(gang, algorithm, conf)
         for operation in operations.split(","):
@@ -85,23 +73,6 @@ def measure(
     if rank == 0:
         result = {"case": operation, "bytes": nbytes, "samples": samples, "cpu_seconds": cpu, "verified": verified}
         print(json.dumps(result), flush=True)
-
-
-def exchange_by_files(folder: Path, place: Place, seconds: float) -> Callable[[str], list[str]]:
-    """What the rendezvous at the driver does in training: every rank learns what each of them said."""
-
-    def exchange(text: str) -> list[str]:
-        (folder / f"{place.rank}.new").write_text(text)
-        (folder / f"{place.rank}.new").rename(folder / f"{place.rank}.json")
-        paths = [folder / f"{rank}.json" for rank in range(place.world)]
-        deadline = time.monotonic() + seconds
-        while not all(path.exists() for path in paths):
-            if time.monotonic() > deadline:
-                raise DeadlineError(f"not all of {place.world} ranks wrote to {folder}")
-            time.sleep(0.01)
-        return [path.read_text() for path in paths]
-
-    return exchange
 
 
 if __name__ == "__main__":

@@ -9,14 +9,13 @@ slowest rank's), and whether the weights are at last those that one process find
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import sys
 import time
 from pathlib import Path
 
 import torch
-from collective_rank import exchange_by_files
+from rendezvous import join_gang
 from workload import LEARNING_RATE, ROWS, RankJob, loss, right, rows
 
 from sparkdl_comm.conf import CommConf
@@ -38,16 +37,7 @@ def main() -> None:
     conf = CommConf.from_mapping(
         {}, strategy=job.strategy, topology=str(place.topology), rails=place.addresses, timeout=f"{job.timeout}s"
     )
-    gang = Gang.join(
-        rank=place.rank,
-        world=place.world,
-        host=place.addresses[0],
-        exchange=exchange_by_files(Path(folder), place, job.timeout),
-        secret=hashlib.sha256(folder.encode()).digest(),
-        attempt="bench",
-        timeout=job.timeout,
-        rails=place.addresses,
-    )
+    gang = join_gang(folder, place, job.timeout, place.addresses[0])
     with gang:
         profile = Profile.read(Path(job.profile))
         model = FlatModel(EmulatedNetwork(profile, outputs=1, scale=job.scale))

@@ -17,11 +17,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import torch
-from collective_rank import exchange_by_files
+from rendezvous import join_gang
 from resnet import resnet50
 
 from sparkdl_comm.collectives.group import CollectiveGroup
@@ -135,16 +134,7 @@ def main() -> None:
     place = Place.here()
     torch.set_num_threads(1)
     conf = CommConf.from_mapping({}, topology=str(place.topology), timeout=f"{seconds}s")
-    gang = Gang.join(
-        rank=place.rank,
-        world=place.world,
-        host=place.control,
-        exchange=exchange_by_files(Path(folder), place, seconds),
-        secret=hashlib.sha256(folder.encode()).digest(),
-        attempt="bench",
-        timeout=seconds,
-        rails=place.addresses,
-    )
+    gang = join_gang(folder, place, seconds)
     with gang, ExitStack() as undo:
         ways: dict[str, Ranks | None] = {}
         for name in names.split(","):
