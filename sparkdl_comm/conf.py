@@ -406,7 +406,7 @@ KEYS: tuple[Key, ...] = (
         "Which elements of the gradients travel: all (none), or that share of them that is largest in magnitude, such as\n"
         "mstopk:0.01, in the steps that compression.schedule names; what is left out is added to the next step's gradient.\n"
         "mstopk (by thresholds, reading the gradient as few times as possible), topk (torch.topk), dgc (double sampling).\n"
-        "For strategies whose algorithm all-gathers, and hitopk, which takes mstopk:0.01 for none.\n"
+        "For ps, strategies whose algorithm all-gathers, and hitopk, which takes mstopk:0.01 for none.\n"
         "powersgd:R instead sends gradients as products of two matrices with R columns, by strategies that all-reduce.",
         _compression,
     ),
@@ -417,8 +417,8 @@ KEYS: tuple[Key, ...] = (
         "always",
         "In which steps gradients are compressed; in others they are dense, and carry what was left out before. always, or\n"
         "steps:A-B, epochs:A-B (from 1; B may be missing), warmup:STEPS (for so many steps from A on more travels: a quarter\n"
-        "of the elements, a sixteenth, and so on), auto (twelve steps are dense and sparse in turn, then all are what was\n"
-        "faster), with commas between, such as auto,epochs:1-13,warmup:100.",
+        "of the elements, a sixteenth, and so on), auto (not ps: twelve steps are dense and sparse in turn, then all are\n"
+        "what was faster), with commas between, such as auto,epochs:1-13,warmup:100.",
         _schedule,
     ),
     Key(

@@ -52,6 +52,25 @@ class Sparsifier:
 
         :param gradient: float32, of the part, with the loss scale; is only read. A parameter that was not used is -0.0.
         """
+        chosen, values, used = self._choose(part, gradient, density, scale)
+        return self.format(part, density).encode(chosen, values, used)
+
+    def thin(self, part: Part, gradient: torch.Tensor, density: float, scale: float) -> None:
+        """Selects, and keeps what is left out: in place, the gradient is 0 where elements do not travel. A parameter that was
+        not used stays -0.0.
+
+        :param gradient: float32, of the part, with the loss scale.
+        """
+        chosen, values, used = self._choose(part, gradient, density, scale)
+        gradient.zero_()
+        gradient[chosen] = values + 0.0
+        for piece in part.that(~used):
+            gradient[piece] = -0.0
+
+    def _choose(
+        self, part: Part, gradient: torch.Tensor, density: float, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Positions and values of what travels, these with the loss scale; and which parameters were used."""
         wanted = self.format(part, density)
         used = part.used(gradient)
         unused = part.that(~used)
@@ -59,7 +78,7 @@ class Sparsifier:
         chosen = self._select(gathered, wanted.entries)
         values = gathered[chosen] * scale
         self.feedback.take(part.start, chosen, wanted.rounded(values), scale, unused)
-        return wanted.encode(chosen, values, used)
+        return chosen, values, used
 
     def add_up(self, part: Part, packed: Sequence[torch.Tensor], density: float, result: torch.Tensor) -> None:
         """Overwrites ``result``, float32 of the part, with the sum of what was encoded, added in its order. What no rank used

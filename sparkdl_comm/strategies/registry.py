@@ -51,6 +51,6 @@ def strategy_class(conf: CommConf) -> type[Strategy]:
         able = [a.name for a in ALGORITHMS.values() if "all_gather" in a.operations]
         raise ConfError(
             f"{PREFIX}compression={conf.compression}: strategy {conf.strategy} with collective.loop={conf.loop} sends whole"
-            f" gradients; compressed ones travel by {', '.join([*able, AUTO, 'hitopk'])} with collective.loop=all-reduce"
+            f" gradients; compressed ones travel by {', '.join(['ps', *able, AUTO, 'hitopk'])} with collective.loop=all-reduce"
         )
     return made

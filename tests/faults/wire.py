@@ -114,7 +114,10 @@ def _end(fd: int) -> None:
     """As close() would not: another thread that waits for it sees the end."""
     if fd < 0:
         return
-    copy = socket.socket(fileno=os.dup(fd))
+    try:
+        copy = socket.socket(fileno=os.dup(fd))
+    except OSError:
+        return  # it was closed meanwhile
     try:
         copy.shutdown(socket.SHUT_RDWR)
     except OSError:

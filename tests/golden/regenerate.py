@@ -4,6 +4,7 @@ bridge/request.bin   the bytes that a Python worker sends: one request
 bridge/reply.bin     the bytes that the executor answers: one reply
 bridge/operations.json   one request of each operation there is, and whether it is posted: gets no answer
 wire/values.f32      float32 values: every class of number there is, and 4,096 random ones
+wire/sparse.f32, wire/sparse.bin   a gradient, and the sparse block of it
 wire/values.bf16, wire/values.fp16   the same values as torch rounds them, but that what is too small for fp16 is 0.0, never
                      -0.0; all little-endian
 """
@@ -12,9 +13,10 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from sparkdl_comm.strategies.ps.bridge import POSTED, encode_frame
+from sparkdl_comm.strategies.ps.bridge import POSTED, PROTOCOL, encode_frame
 
 HERE = Path(__file__).parent
 
@@ -23,12 +25,13 @@ REPLY = {"ok": False, "op": "push", "error": "PeerLost", "message": "rank 2 \u21
 PEER = {"build": "0.1.0 (jar 0123456789ab)", "host": "a.example", "port": 40000, "executor": "3"}
 BATCHES = {"pull": [[1, 2], [3, 3]], "push": [[3, 3], [1, 2]]}
 OPERATIONS = [
-    {"op": "hello", "protocol": 7, "job": 2305843009213693953, "rank": 1},
+    {"op": "hello", "protocol": PROTOCOL, "job": 2305843009213693953, "rank": 1},
     {
         "op": "open",
         "peers": [PEER],
         "layers": [800, 32, 7],
         "wire": "bf16",
+        "sparse": True,
         "ahead": True,
         "shared": True,
         "timeout": 60.5,
@@ -75,6 +78,27 @@ def values() -> torch.Tensor:
     return torch.cat([torch.tensor(limits + halves + ties), random])
 
 
+def gradient() -> np.ndarray:
+    """Of 70,000 elements, a few of them not zero, and parameters that nobody used."""
+    elements = np.zeros(70_000, np.float32)
+    elements[5::97] = np.arange(1, 723)
+    elements[65_536] = -np.inf
+    elements[[0, *range(300, 350), 69_999]] = -0.0
+    return elements
+
+
+def sparse_block(elements: np.ndarray) -> bytes:
+    """As SparseEncoding.scala says."""
+    chosen = np.flatnonzero(elements)
+    counts = np.bincount(chosen >> 16, minlength=-(-len(elements) // (1 << 16)))
+    unused = np.flatnonzero((elements == 0) & np.signbit(elements))
+    begins = [n for n in unused if n - 1 not in unused]
+    ends = [n + 1 for n in unused if n + 1 not in unused]
+    runs = [number for begin, end in zip(begins, ends, strict=True) for number in (begin, end - begin)]
+    head = np.array([len(chosen), len(begins), *runs, *counts], "<i4").tobytes()
+    return head + elements[chosen].astype("<f4").tobytes() + (chosen & 0xFFFF).astype("<u2").tobytes()
+
+
 def contents() -> dict[str, bytes]:
     floats = values()
     halves = floats.half()
@@ -83,6 +107,8 @@ def contents() -> dict[str, bytes]:
         "bridge/request.bin": encode_frame(REQUEST),
         "bridge/reply.bin": encode_frame(REPLY),
         "bridge/operations.json": operations(),
+        "wire/sparse.f32": gradient().astype("<f4").tobytes(),
+        "wire/sparse.bin": sparse_block(gradient()),
         "wire/values.f32": floats.numpy().tobytes(),
         "wire/values.bf16": floats.bfloat16().view(torch.int16).numpy().tobytes(),
         "wire/values.fp16": halves.view(torch.int16).numpy().tobytes(),

@@ -69,6 +69,29 @@ def test_the_largest_gradients_alone_travel(spark, strategy):
     assert sum(few.summary["bytes"].values()) < sum(whole.summary["bytes"].values()) / 50
 
 
+@pytest.fixture(params=["whole", "layerwise"])
+def batching(spark, request):
+    spark.conf.set("spark.sparkdl.comm.ps.batching", request.param)
+    yield request.param
+    spark.conf.unset("spark.sparkdl.comm.ps.batching")
+
+
+@pytest.mark.usefixtures("batching")
+def test_the_largest_gradients_alone_are_pushed(spark, tmp_path):
+    """Parameters are pulled whole. What was left out is in checkpoints."""
+    settings = {"strategy": "ps", "compression": "mstopk:0.01"}
+    whole = fit(frame(spark), epochs=STEPS, **settings | {"compression": "topk:1"})
+    assert distance(whole.module.state_dict(), in_one_process(Small, "sgd", STEPS)) < 1e-5
+    few = fit(frame(spark), epochs=STEPS, **settings)
+    assert few.summary["bytes"]["pull"] == whole.summary["bytes"]["pull"]
+    assert few.summary["bytes"]["push"] < whole.summary["bytes"]["push"] / 30
+    ring = fit(frame(spark), epochs=STEPS, **settings | {"strategy": "ring"})
+    assert few.history[-1]["loss"] == pytest.approx(ring.history[-1]["loss"], rel=0.2)
+    begun = {**settings, "checkpointDir": str(tmp_path), "checkpointInterval": STEPS // 2}
+    fit(frame(spark), epochs=STEPS // 2, **begun)
+    assert same_bits(fit(frame(spark), epochs=STEPS, resume=True, **begun), few)
+
+
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [

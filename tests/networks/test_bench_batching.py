@@ -13,7 +13,7 @@ from sparkdl_comm.lab.results import FIELDS
 
 PROGRAM = Path(__file__).parents[2] / "python" / "bench_ps.py"
 WAYS = ["whole", "layerwise", "ibatch-pull", "ibatch", "optimal"]
-ALL_REDUCES = ["ring", "ddp"]
+ALL_REDUCES = ["ring", "bml", "ddp"]
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:

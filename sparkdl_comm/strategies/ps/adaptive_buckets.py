@@ -22,6 +22,9 @@ _PLAIN: dict[str, Callable[[int], int]] = {"whole": lambda layers: layers, "laye
 #: Bytes of an element on the wire.
 _BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
+#: Of a sparse gradient.
+_ENTRY_BYTES = 6
+
 #: Once there is a plan, the profile is looked at again after this many times ``profileIterations``.
 _LOOK_AGAIN = 10
 
@@ -194,12 +197,15 @@ class AdaptiveBuckets:
         answer: dict[str, Any] = json.loads(self._gang.all_gather(own, self._conf.timeout)[0])
         return answer
 
-    def _sizes(self) -> list[int]:
+    def _sizes(self, direction: str) -> list[int]:
+        if direction == "push" and self._conf.compression is not None:
+            share = self._conf.compression.density * _ENTRY_BYTES
+            return [1 + round(layer.count * min(share, _BYTES["fp32"])) for layer in self._model.layers]
         return [layer.count * _BYTES[self._conf.ps_wire] for layer in self._model.layers]
 
     def _profile(self, direction: str) -> dict[str, Any]:
         """As the planner takes it; zeros if nothing was measured."""
-        sizes, known = self._sizes(), self._profiled.get(direction)
+        sizes, known = self._sizes(direction), self._profiled.get(direction)
         received = (self._gang.world - 1) / self._gang.world
         return {
             "startup": known.startup if known else 0.0,

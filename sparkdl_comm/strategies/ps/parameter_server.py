@@ -19,6 +19,8 @@ of the notice that they are there.
 
 Parameters and gradients of a CPU rank are views of memory that the JVM serves and fetches in place. A GPU rank computes on
 its device and copies through that memory, pinned; its gradients travel after backward.
+
+With a compression the largest elements of each layer are pushed, and added up as such (``sparse_pushes.py``).
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from typing import Any
 
 import torch
 
-from sparkdl_comm.errors import ModelError
+from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.optim.parallel import GangRanks
@@ -40,6 +43,7 @@ from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets, policie
 from sparkdl_comm.strategies.ps.memory import ParameterMemory
 from sparkdl_comm.strategies.ps.pulls import ParameterPulls
 from sparkdl_comm.strategies.ps.session import Session
+from sparkdl_comm.strategies.ps.sparse_pushes import SparsePushes
 from sparkdl_comm.strategies.trace import BatchTrace
 
 
@@ -49,9 +53,28 @@ class ParameterServer(Strategy):
     needs_plugin = True
     sharded = True
     cuts_tensors = True
+    compresses = True
 
     _session: Session | None = None
     _memory: ParameterMemory | None = None
+    _sparse_pushes: SparsePushes | None = None
+
+    @classmethod
+    def check(cls, conf: CommConf, world: int) -> None:
+        if conf.compression is None:
+            return
+        refused = {
+            "": conf.compression if conf.compression.rank else None,
+            ".schedule": conf.compression_schedule if conf.compression_schedule.auto else None,
+            ".values": conf.compression_values if conf.compression_values != "fp32" else None,
+            ".momentum": conf.compression_momentum or None,
+        }
+        for name, value in refused.items():
+            if value is not None:
+                raise ConfError(
+                    f"{PREFIX}compression{name}={value}: strategy ps pushes the largest elements, as fp32, without momentum"
+                    " correction or a trial; strategies that all-reduce, such as auto, can"
+                )
 
     def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:
         self._session = Session(self.conf.timeout)
@@ -69,6 +92,7 @@ class ParameterServer(Strategy):
             [member.payload["strategy"] for member in gang.members],
             [layer.count for layer in model.layers],
             wire=self.conf.ps_wire,
+            sparse=self.conf.compression is not None,
             ahead=self._ahead,
             shared=self.conf.ps_shared_memory,
             timeout=self.conf.timeout,
@@ -80,6 +104,8 @@ class ParameterServer(Strategy):
         self._pushes = self._next_pushes = self._buckets.pushes
         self._jvm.attach(memory.path, self._buckets.pulls, self._pushes)
         memory.bind()
+        if self.conf.compression is not None:
+            self._sparse_pushes = SparsePushes(self.conf.compression, self.conf, gang.rank, model, memory.gradients)
         self._shard = memory.shard(make_optimizer, GangRanks(gang, self.conf.timeout))
         self.optimizer = self._shard.optimizer
         # A GPU computes behind the host's back: what needs a profile stays at one bucket.
@@ -103,6 +129,8 @@ class ParameterServer(Strategy):
             self._publish(0, range(len(self._pulls.buckets)))
 
     def begin_step(self) -> None:
+        if self._sparse_pushes is not None:
+            self._sparse_pushes.begin_step(self.step_info)
         self._bucket_trace.between = False
         self._pushed = [False] * len(self._pushes)
         self._collected = 0
@@ -165,6 +193,8 @@ class ParameterServer(Strategy):
                 self._publish(self._version + 1, range(len(self._pulls.buckets)))
             while self._collected < len(self._pushes):
                 self._update_next(apply)
+        if self._sparse_pushes is not None:
+            self._sparse_pushes.end_step(apply)
         self._begin_version(self._version + 1)
         self._pushes = self._next_pushes
         self._shared.use(self._version)
@@ -175,6 +205,13 @@ class ParameterServer(Strategy):
 
     def details(self) -> dict[str, Any]:
         return {"batching": self._buckets.report()}
+
+    def state(self) -> dict[str, Any]:
+        return {} if self._sparse_pushes is None else self._sparse_pushes.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        if self._sparse_pushes is not None:
+            self._sparse_pushes.load_state(state)
 
     def finish(self) -> None:
         self._pulls.wait()
@@ -243,6 +280,10 @@ class ParameterServer(Strategy):
             )
 
     def _push(self, bucket: int) -> None:
+        if self._sparse_pushes is not None:
+            self._sparse_pushes.compress(self._pushes.layers[bucket])
+            if self._profiler is not None:
+                self._profiler.backward.skip()
         self._jvm.push(self._version, bucket)
         self._pushed[bucket] = True
 

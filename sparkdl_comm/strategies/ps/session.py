@@ -31,13 +31,28 @@ class Session:
         return answer
 
     def open(
-        self, peers: Sequence[Any], layers: Sequence[int], *, wire: str, ahead: bool, shared: bool, timeout: float
+        self,
+        peers: Sequence[Any],
+        layers: Sequence[int],
+        *,
+        wire: str,
+        sparse: bool,
+        ahead: bool,
+        shared: bool,
+        timeout: float,
     ) -> dict[str, Any]:
         """All ranks are known: ``peers`` is what :meth:`hello` returned to each. ``layers``: elements of each layer;
-        ``shared``: ranks on one host read each other's memory. Returns the layout of a rank's memory, see
-        SegmentMap.scala."""
+        ``sparse``: most elements of the gradients are zero, and do not travel; ``shared``: ranks on one host read each
+        other's memory. Returns the layout of a rank's memory, see SegmentMap.scala."""
         return self._bridge.request(
-            "open", peers=list(peers), layers=list(layers), wire=wire, ahead=ahead, shared=shared, timeout=timeout
+            "open",
+            peers=list(peers),
+            layers=list(layers),
+            wire=wire,
+            sparse=sparse,
+            ahead=ahead,
+            shared=shared,
+            timeout=timeout,
         )
 
     def plan(self, **request: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import org.apache.hadoop.fs.FileStatus
 
 import sparkdl.comm.{Build, CommException}
 import sparkdl.comm.ibatch.PlanRequest
-import sparkdl.comm.ps.{Encodings, PsNode, PsSession, SegmentMap, Transfer}
+import sparkdl.comm.ps.{BlockEncoding, Encodings, PsNode, PsSession, SegmentMap, Transfer}
 import sparkdl.comm.transport.ChunkPeer
 
 /** Does what one Python worker asks for. [[perform]] and [[leave]] are called one at a time. */
@@ -80,7 +80,7 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
           rank
         )
     }
-    val encodings = Encodings(request.wire)
+    val encodings = Encodings(request.wire, if (request.sparse) BlockEncoding.Sparse else request.wire)
     val map = current.open(
       request.peers,
       request.layers,

@@ -24,12 +24,16 @@ private[bridge] sealed trait PostedRequest extends BridgeRequest
 private[bridge] object BridgeRequest {
   final case class Hello(protocol: Long, job: Long, rank: Int) extends BridgeRequest
 
-  /** @param builds of the executors' jars, by rank */
+  /**
+   * @param builds of the executors' jars, by rank
+   * @param sparse most elements of the gradients are zero
+   */
   final case class Open(
       peers: IndexedSeq[Peer],
       builds: IndexedSeq[String],
       layers: IndexedSeq[Long],
       wire: BlockEncoding,
+      sparse: Boolean,
       ahead: Boolean,
       shared: Boolean,
       timeoutSeconds: Double
@@ -113,6 +117,7 @@ private[bridge] object BridgeRequest {
       peers.map(_.text("build")),
       fields.numbers("layers", least = 1, MostElements),
       BlockEncoding(fields.text("wire")),
+      fields.flag("sparse"),
       fields.flag("ahead"),
       fields.flag("shared"),
       fields.seconds("timeout", MostSeconds)

@@ -54,6 +54,9 @@ private[comm] trait BlockEncoding {
 private[comm] object BlockEncoding {
   private val all: Seq[BlockEncoding] = Seq(Fp32, Bf16, Fp16)
 
+  /** Of gradients whose encoding is not that of parameters. */
+  val Sparse: BlockEncoding = SparseEncoding
+
   /** @throws IllegalArgumentException if there is none of this name */
   def apply(name: String): BlockEncoding = all
     .find(_.name == name)

@@ -45,7 +45,7 @@ private[comm] abstract class DenseEncoding(override val name: String, val elemen
 private[comm] object DenseEncoding {
 
   /** Elements: three such arrays are half of a 32 KiB cache. */
-  private val Tile = 2048
+  private[ps] val Tile = 2048
 
   final class Scratch {
     val sum = new Array[Float](Tile)

@@ -23,12 +23,13 @@ class BridgeRequestSpec extends AnyFunSuite {
   private val (pull, push) = (IndexedSeq(Batch(1, 2), Batch(3, 3)), IndexedSeq(Batch(3, 3), Batch(1, 2)))
   private val peer = Peer(ChunkPeer("a.example", 40000), "3")
   private val expected: Map[String, BridgeRequest] = Map(
-    "hello" -> Hello(7, 2305843009213693953L, 1),
+    "hello" -> Hello(9, 2305843009213693953L, 1),
     "open" -> Open(
       IndexedSeq(peer),
       IndexedSeq("0.1.0 (jar 0123456789ab)"),
       IndexedSeq(800, 32, 7),
       Bf16,
+      sparse = true,
       ahead = true,
       shared = true,
       timeoutSeconds = 60.5

@@ -92,10 +92,10 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     val here = rank.ask(hello)
     def open(otherBuild: String): JsonNode = {
       val request =
-        Frames.newObject().put("op", "open").put("wire", "fp32").put("ahead", false).put("shared", true).put(
-          "timeout",
-          5.0
-        )
+        Frames.newObject().put("op", "open").put("wire", "fp32").put("sparse", false).put("ahead", false).put(
+          "shared",
+          true
+        ).put("timeout", 5.0)
       val peers = request.putArray("peers")
       peers.add(here)
       peers.add(here.deepCopy[ObjectNode]().put("build", otherBuild))

@@ -4,7 +4,7 @@ import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import sparkdl.comm.Golden
+import sparkdl.comm.{CommException, Golden}
 
 class BlockEncodingSpec extends AnyFunSuite {
   private val values = Golden.floats("wire/values.f32")
@@ -32,7 +32,7 @@ class BlockEncodingSpec extends AnyFunSuite {
     }
   }
 
-  Seq(Fp32, Bf16, Fp16, NonZeros).foreach { encoding =>
+  Seq(Fp32, Bf16, Fp16, SparseEncoding).foreach { encoding =>
     test(s"a ${encoding.name} block of several layers needs no more room than their blocks apart") {
       val random = new Random(8)
       (1 to 100).foreach { _ =>
@@ -80,6 +80,97 @@ class BlockEncodingSpec extends AnyFunSuite {
       encoding.addInto(memory, Seq(block, block), shape, vector(2))
       assert(read(2) === sent.map(value => 1e8f + value + value))
     }
+  }
+
+  /** Of one layer, on one server. */
+  private def sparse(count: Int): (BlockShape, Segment) =
+    (new ShardLayout(IndexedSeq(count.toLong), 1).wholeBlock(0), Memory.allocate(count * 32L))
+
+  private def encoded(memory: Segment, shape: BlockShape, elements: Array[Float], at: Long): ByteRange = {
+    memory.putFloats(0, elements, elements.length)
+    SparseEncoding.encode(memory, _.start * 4, shape, at).head
+  }
+
+  private def bits(values: Array[Float]): Seq[Int] = values.toSeq.map(java.lang.Float.floatToRawIntBits)
+
+  test("a sparse block is as the golden one") {
+    val elements = Golden.floats("wire/sparse.f32")
+    val (shape, memory) = sparse(elements.length)
+    val block = encoded(memory, shape, elements, elements.length * 8L)
+    val bytes = new Array[Byte](block.count.toInt)
+    memory.slices(block.offset, block.count).head.get(bytes)
+    assert(bytes.toSeq === Golden.bytes("wire/sparse.bin").toSeq)
+    SparseEncoding.decode(memory, block, shape, elements.length * 4L + _.start * 4)
+    val decoded = new Array[Float](elements.length)
+    memory.getFloats(elements.length * 4L, decoded, decoded.length)
+    assert(bits(decoded) === bits(elements))
+  }
+
+  test("what most elements are not zero of is sent as it is, four bytes longer") {
+    val elements = Array.tabulate(9000)(i => if (i % 10 == 0) -0.0f else i.toFloat)
+    val (shape, memory) = sparse(elements.length)
+    val block = encoded(memory, shape, elements, 9000 * 8L)
+    assert(block.count === 4 + 9000 * 4)
+    SparseEncoding.decode(memory, block, shape, 9000 * 4L + _.start * 4)
+    val decoded = new Array[Float](elements.length)
+    memory.getFloats(9000 * 4L, decoded, decoded.length)
+    assert(bits(decoded) === bits(elements))
+  }
+
+  test("in sums of sparse blocks only what nobody used is -0.0, as if all were dense") {
+    val random = new Random(3)
+    (1 to 200).foreach { _ =>
+      val count = 1 + random.nextInt(6000)
+      val (shape, memory) = sparse(count)
+      val each = Seq.fill(3) {
+        val cuts = Seq.fill(random.nextInt(6))(random.nextInt(count)).sorted :+ count
+        val used = Seq.fill(cuts.size)(random.nextBoolean())
+        Array.tabulate(count) { i =>
+          if (!used(cuts.indexWhere(_ > i))) -0.0f else if (random.nextInt(20) == 0) random.nextInt(9) - 4f else 0f
+        }
+      }
+      var at = count * 8L
+      val blocks = each.tail.map { elements =>
+        val block = encoded(memory, shape, elements, at)
+        at += (block.count + 63) / 64 * 64
+        block
+      }
+      memory.putFloats(count * 4L, each.head, count)
+      SparseEncoding.addInto(memory, blocks, shape, count * 4L + _.start * 4)
+      val sum = new Array[Float](count)
+      memory.getFloats(count * 4L, sum, count)
+      assert(bits(sum) === bits(Array.tabulate(count)(i => each.map(_(i)).reduce(_ + _))))
+    }
+  }
+
+  test("a sparse block that lies is refused") {
+    val elements = Array.tabulate(100000)(i => if (i % 1000 == 7) 1f else if (i < 5) -0.0f else 0f)
+    val (shape, memory) = sparse(elements.length)
+    val at = elements.length * 8L
+    val whole = encoded(memory, shape, elements, at)
+    val golden = new Array[Byte](whole.count.toInt)
+    memory.slices(at, whole.count).head.get(golden)
+    def refused(change: java.nio.ByteBuffer => Unit, count: Long = whole.count): Unit = {
+      val changed = java.nio.ByteBuffer.wrap(golden.clone()).order(java.nio.ByteOrder.LITTLE_ENDIAN)
+      change(changed)
+      memory.put(at, changed.rewind())
+      val error = intercept[CommException](
+        SparseEncoding.addInto(memory, Seq(ByteRange(at, count)), shape, elements.length * 4L + _.start * 4)
+      )
+      assert(error.kind === CommException.Protocol)
+    }
+    refused(_ => (), whole.count - 2)
+    refused(_.putInt(0, 99)) // entries
+    refused(_.putInt(0, -2))
+    refused(_.putInt(0, -1)) // the elements themselves
+    refused(_.putInt(4, 1 << 30)) // runs
+    refused(_.putInt(4, -1))
+    refused(_.putInt(8, 99999)) // the first run
+    refused(_.putInt(12, 0))
+    refused(_.putInt(16, 65)) // of the first 65,536 elements
+    val positions = whole.count.toInt - 2 * 100
+    refused(_.putShort(positions, 5000.toShort)) // after the next one
+    refused(_.putShort(positions + 2 * 99, -1.toShort)) // after the last element
   }
 
   test("an unknown encoding is refused with the key and what there is") {

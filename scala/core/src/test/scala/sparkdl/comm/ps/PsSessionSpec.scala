@@ -190,7 +190,7 @@ class PsSessionSpec extends AnyFunSuite {
     test(
       s"gradients in an encoding whose blocks differ in size come in as many bytes as they have, from memory: $shared"
     ) {
-      withWorkers(Seq(40000L, 1600L), ahead = false, encodings = Encodings(Fp32, NonZeros), shared = shared) {
+      withWorkers(Seq(40000L, 1600L), ahead = false, encodings = Encodings(Fp32, SparseEncoding), shared = shared) {
         workers =>
           workers.foreach(worker => worker.write(worker.map.gradients, 0f))
           workers(0).write(workers(0).map.gradients, 1f)

@@ -37,7 +37,7 @@ class SegmentBlocksSpec extends AnyFunSuite {
     }
   }
 
-  for (encoding <- Seq(Bf16, Fp16, NonZeros); cut <- cuts)
+  for (encoding <- Seq(Bf16, Fp16, SparseEncoding); cut <- cuts)
     test(s"a block in ${encoding.name} is decoded elsewhere to what its owner computes with: ${cut.mkString}") {
       val random = new Random(6)
       val layout = new ShardLayout(layers, 2)
@@ -71,7 +71,7 @@ class SegmentBlocksSpec extends AnyFunSuite {
     }
 
   test("nothing in a segment overlaps, however it is cut") {
-    val all = Seq(Encodings(Fp32), Encodings(Bf16), Encodings(Fp32, NonZeros), Encodings(Bf16, Fp32))
+    val all = Seq(Encodings(Fp32), Encodings(Bf16), Encodings(Fp32, SparseEncoding), Encodings(Bf16, Fp32))
     for (encodings <- all; ahead <- Seq(false, true); cut <- cuts) {
       val map = new SegmentMap(new ShardLayout(layers, 4), 2, encodings, ahead)
       val Encodings(parameters, gradients) = encodings

@@ -1,0 +1,249 @@
+package sparkdl.comm.ps
+
+import java.nio.{ByteBuffer, ByteOrder}
+
+import sparkdl.comm.CommException
+
+/**
+ * Elements that are not zero, for gradients of which most are. Little-endian:
+ *
+ *   number of entries, 4 bytes | runs, 4 bytes | of each run its first element and how many, 4 bytes each | entries in each
+ *   65,536 elements, 4 bytes each | values, float32 | positions in their 65,536 elements, 2 bytes each
+ *
+ * Runs are of -0.0, which says that nobody used these parameters here: see `space/flat.py`. All other elements are 0.0. Where
+ * the elements as they are take less, -1 and these: a block is never more than four bytes longer.
+ */
+private[comm] object SparseEncoding extends BlockEncoding {
+  import DenseEncoding.tiles
+
+  private val Dense = -1
+  private val Stretch = 1 << 16
+  private val Entry = 6L
+
+  override def name: String = "sparse"
+  override def inPlace: Boolean = false
+  override def maxBytes(shape: BlockShape): Long = if (shape.count == 0) 0 else 4 + shape.count * 4
+  override def stagingBytes(shape: BlockShape): Long = maxBytes(shape)
+
+  override def canHave(shape: BlockShape, bytes: Long): Boolean =
+    bytes == maxBytes(shape) || (bytes >= 8 + 4 * stretches(shape) && bytes <= maxBytes(shape))
+
+  override def encode(
+      memory: Segment,
+      from: ElementRange => Long,
+      shape: BlockShape,
+      staging: Long
+  ): IndexedSeq[ByteRange] = {
+    val found = new Survey(shape, memory, from)
+    if (!found.isShorter) encodeDense(memory, from, shape, staging)
+    else {
+      val head = ByteBuffer.allocate(found.headBytes.toInt).order(ByteOrder.LITTLE_ENDIAN)
+      head.putInt(found.entries.toInt).putInt(found.runs.length / 2)
+      found.runs.foreach(head.putInt)
+      found.counts.foreach(head.putInt)
+      memory.put(staging, head.flip())
+      writeEntries(memory, from, shape, staging + found.headBytes, found.entries)
+      IndexedSeq(ByteRange(staging, found.bytes))
+    }
+  }
+
+  override def decode(memory: Segment, block: ByteRange, shape: BlockShape, to: ElementRange => Long): Unit = {
+    val entries = new Entries(memory, block, shape)
+    val values = new Array[Float](DenseEncoding.Tile)
+    tiles(shape.ranges, to) { (at, before, count) =>
+      java.util.Arrays.fill(values, 0, count, -0.0f)
+      entries.addTo(values, before, count)
+      memory.putFloats(at, values, count)
+    }
+    entries.end()
+  }
+
+  override def addInto(memory: Segment, blocks: Seq[ByteRange], shape: BlockShape, to: ElementRange => Long): Unit = {
+    val all = blocks.map(new Entries(memory, _, shape))
+    val sum = new Array[Float](DenseEncoding.Tile)
+    tiles(shape.ranges, to) { (at, before, count) =>
+      memory.getFloats(at, sum, count)
+      all.foreach(_.addTo(sum, before, count))
+      memory.putFloats(at, sum, count)
+    }
+    all.foreach(_.end())
+  }
+
+  private def stretches(shape: BlockShape): Long = (shape.count + Stretch - 1) / Stretch
+
+  private def isNegativeZero(value: Float): Boolean = value == 0f && java.lang.Float.floatToRawIntBits(value) != 0
+
+  private def encodeDense(memory: Segment, from: ElementRange => Long, shape: BlockShape, staging: Long) = {
+    memory.put(staging, ByteBuffer.allocate(4).order(ByteOrder.LITTLE_ENDIAN).putInt(Dense).flip())
+    var at = staging + 4
+    shape.ranges.foreach { range =>
+      memory.copy(from(range), at, range.count * 4)
+      at += range.count * 4
+    }
+    IndexedSeq(ByteRange(staging, maxBytes(shape)))
+  }
+
+  private def writeEntries(
+      memory: Segment,
+      from: ElementRange => Long,
+      shape: BlockShape,
+      place: Long,
+      entries: Long
+  ): Unit = {
+    val elements, values = new Array[Float](DenseEncoding.Tile)
+    val positions = new Array[Short](DenseEncoding.Tile)
+    var written = 0L
+    tiles(shape.ranges, from) { (at, before, count) =>
+      memory.getFloats(at, elements, count)
+      var found, i = 0
+      while (i < count) {
+        if (elements(i) != 0f) {
+          values(found) = elements(i)
+          positions(found) = (before + i).toShort // its lowest 16 bits
+          found += 1
+        }
+        i += 1
+      }
+      memory.putFloats(place + written * 4, values, found)
+      memory.putShorts(place + entries * 4 + written * 2, positions, found)
+      written += found
+    }
+  }
+
+  /** What the block of these elements would have; where the elements as they are take less, only that it has too much. */
+  private final class Survey(shape: BlockShape, memory: Segment, from: ElementRange => Long) {
+    private val found = Array.newBuilder[Int]
+    private var runNumber = 0L
+    private var runBegin, runEnd = -1L
+    var entries = 0L
+
+    /** By stretch. */
+    val counts = new Array[Int](stretches(shape).toInt)
+
+    private val elements = new Array[Float](DenseEncoding.Tile)
+    tiles(shape.ranges, from) { (at, before, count) =>
+      if (isShorter) {
+        memory.getFloats(at, elements, count)
+        var i = 0
+        while (i < count) {
+          if (elements(i) != 0f) {
+            counts(((before + i) / Stretch).toInt) += 1
+            entries += 1
+          } else if (isNegativeZero(elements(i))) add(before + i)
+          i += 1
+        }
+      }
+    }
+    endRun()
+
+    /** First element and number of each run, in turn. */
+    val runs: Array[Int] = found.result()
+
+    def headBytes: Long = 8 + 8 * runNumber + 4 * counts.length
+    def bytes: Long = headBytes + Entry * entries
+    def isShorter: Boolean = bytes < maxBytes(shape) && shape.count <= Int.MaxValue
+
+    private def add(element: Long): Unit =
+      if (element == runEnd) runEnd += 1
+      else {
+        endRun()
+        runNumber += 1
+        runBegin = element
+        runEnd = element + 1
+      }
+
+    private def endRun(): Unit = if (runEnd > runBegin) found += runBegin.toInt += (runEnd - runBegin).toInt
+  }
+
+  /** Reads a block from its beginning to its end. */
+  private final class Entries(memory: Segment, block: ByteRange, shape: BlockShape) {
+    private val isDense = ints(0, 1)(0) == Dense
+    private val Array(entries, runNumber) = if (isDense) Array(0, 0) else ints(0, 2)
+    private val headBytes = 8 + 8L * runNumber + 4 * stretches(shape)
+    check(
+      if (isDense) block.count == maxBytes(shape)
+      else entries >= 0 && runNumber >= 0 && block.count == headBytes + Entry * entries
+    )
+    private val runs = ints(8, 2 * runNumber)
+    private val counts = if (isDense) Array.empty[Int] else ints(8 + 8L * runNumber, stretches(shape).toInt)
+    check(counts.forall(_ >= 0) && counts.map(_.toLong).sum == entries)
+    (0 until runNumber).foldLeft(0L) { (end, run) =>
+      check(runs(2 * run) >= end && runs(2 * run + 1) >= 1)
+      runs(2 * run).toLong + runs(2 * run + 1)
+    }
+    check(runs.isEmpty || runs(runs.length - 2).toLong + runs.last <= shape.count)
+
+    private val values = new Array[Float](DenseEncoding.Tile)
+    private val positions = new Array[Short](DenseEncoding.Tile)
+    private var next, stretch, ofStretch, run = 0
+
+    /** Of the next entry; after the last one, more than there are elements. */
+    private var position = 0L
+    if (!isDense) find()
+
+    /** Adds elements, from number `before` on of the block. */
+    def addTo(sum: Array[Float], before: Long, count: Int): Unit =
+      if (isDense) {
+        memory.getFloats(block.offset + 4 + before * 4, values, count)
+        var i = 0
+        while (i < count) {
+          sum(i) += values(i)
+          i += 1
+        }
+      } else {
+        addZeros(sum, before, count)
+        while (position < before + count) {
+          check(position >= before)
+          sum((position - before).toInt) += values(next % values.length)
+          next += 1
+          find()
+        }
+      }
+
+    def end(): Unit = check(isDense || next == entries)
+
+    private def find(): Unit =
+      if (next == entries) position = Long.MaxValue
+      else {
+        if (next % values.length == 0) {
+          val count = math.min(entries - next, values.length)
+          memory.getFloats(block.offset + headBytes + next * 4L, values, count)
+          memory.getShorts(block.offset + headBytes + entries * 4L + next * 2L, positions, count)
+        }
+        while (ofStretch == counts(stretch)) {
+          stretch += 1
+          ofStretch = 0
+        }
+        ofStretch += 1
+        position = stretch.toLong * Stretch + (positions(next % values.length) & 0xffff)
+      }
+
+    /** 0.0 to all elements but those of runs: what was -0.0 is not, if somebody used it. */
+    private def addZeros(sum: Array[Float], before: Long, count: Int): Unit = {
+      var i = 0
+      while (i < count) {
+        while (run < runNumber && runs(2 * run).toLong + runs(2 * run + 1) <= before + i) run += 1
+        val begin = if (run < runNumber) math.max(i, math.min(count, runs(2 * run) - before)).toInt else count
+        while (i < begin) {
+          sum(i) += 0f
+          i += 1
+        }
+        if (i < count) i = math.min(count, runs(2 * run).toLong + runs(2 * run + 1) - before).toInt
+      }
+    }
+
+    private def ints(offset: Long, count: Int): Array[Int] = {
+      check(offset + 4L * count <= block.count)
+      val bytes = ByteBuffer.allocate(4 * count).order(ByteOrder.LITTLE_ENDIAN)
+      memory.slices(block.offset + offset, 4L * count).foreach(bytes.put)
+      bytes.flip()
+      Array.fill(count)(bytes.getInt())
+    }
+
+    private def check(holds: Boolean): Unit =
+      if (!holds) throw new CommException(
+        CommException.Protocol,
+        s"${block.count} bytes are no sparse block of ${shape.count} elements"
+      )
+  }
+}
