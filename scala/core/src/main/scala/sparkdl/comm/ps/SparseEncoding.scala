@@ -35,7 +35,8 @@ private[comm] object SparseEncoding extends BlockEncoding {
       staging: Long
   ): IndexedSeq[ByteRange] = {
     val found = new Survey(shape, memory, from)
-    if (!found.isShorter) encodeDense(memory, from, shape, staging)
+    if (shape.count == 0) IndexedSeq(ByteRange(staging, 0))
+    else if (!found.isShorter) encodeDense(memory, from, shape, staging)
     else {
       val head = ByteBuffer.allocate(found.headBytes.toInt).order(ByteOrder.LITTLE_ENDIAN)
       head.putInt(found.entries.toInt).putInt(found.runs.length / 2)
@@ -47,27 +48,29 @@ private[comm] object SparseEncoding extends BlockEncoding {
     }
   }
 
-  override def decode(memory: Segment, block: ByteRange, shape: BlockShape, to: ElementRange => Long): Unit = {
-    val entries = new Entries(memory, block, shape)
-    val values = new Array[Float](DenseEncoding.Tile)
-    tiles(shape.ranges, to) { (at, before, count) =>
-      java.util.Arrays.fill(values, 0, count, -0.0f)
-      entries.addTo(values, before, count)
-      memory.putFloats(at, values, count)
+  override def decode(memory: Segment, block: ByteRange, shape: BlockShape, to: ElementRange => Long): Unit =
+    if (shape.count > 0) {
+      val entries = new Entries(memory, block, shape)
+      val values = new Array[Float](DenseEncoding.Tile)
+      tiles(shape.ranges, to) { (at, before, count) =>
+        java.util.Arrays.fill(values, 0, count, -0.0f)
+        entries.addTo(values, before, count)
+        memory.putFloats(at, values, count)
+      }
+      entries.end()
     }
-    entries.end()
-  }
 
-  override def addInto(memory: Segment, blocks: Seq[ByteRange], shape: BlockShape, to: ElementRange => Long): Unit = {
-    val all = blocks.map(new Entries(memory, _, shape))
-    val sum = new Array[Float](DenseEncoding.Tile)
-    tiles(shape.ranges, to) { (at, before, count) =>
-      memory.getFloats(at, sum, count)
-      all.foreach(_.addTo(sum, before, count))
-      memory.putFloats(at, sum, count)
+  override def addInto(memory: Segment, blocks: Seq[ByteRange], shape: BlockShape, to: ElementRange => Long): Unit =
+    if (shape.count > 0) {
+      val all = blocks.map(new Entries(memory, _, shape))
+      val sum = new Array[Float](DenseEncoding.Tile)
+      tiles(shape.ranges, to) { (at, before, count) =>
+        memory.getFloats(at, sum, count)
+        all.foreach(_.addTo(sum, before, count))
+        memory.putFloats(at, sum, count)
+      }
+      all.foreach(_.end())
     }
-    all.foreach(_.end())
-  }
 
   private def stretches(shape: BlockShape): Long = (shape.count + Stretch - 1) / Stretch
 
