@@ -4,12 +4,15 @@ Tests that break executors start an application of their own, in a process of th
 """
 
 import gc
+import json
 import os
 import re
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -137,6 +140,19 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return capsys.readouterr().err
 
     return call
+
+
+@pytest.fixture
+def rows_of() -> Callable[..., list[dict[str, Any]]]:
+    """Runs a bench, given as its module, as a user does who is in a hurry, and returns the rows that it prints."""
+
+    def run(bench: ModuleType, *arguments: str, timeout: float = 280) -> list[dict[str, Any]]:
+        command = [sys.executable, str(bench.__file__), "--quick", "--json", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        assert done.returncode == 0, done.stderr
+        return list(json.loads(done.stdout))
+
+    return run
 
 
 @pytest.fixture(scope="session")

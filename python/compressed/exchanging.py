@@ -106,7 +106,7 @@ def link_bytes(algorithm: str, topology: Topology, count: int, density: float) -
 
 
 def _selected(elements: int, density: float) -> int:
-    return SparseFormat(elements, max(1, round(density * elements)), flags=1).nbytes
+    return SparseFormat.of_density(elements, density, flags=1).nbytes
 
 
 NAMES = (*SPARSE, *DENSE)

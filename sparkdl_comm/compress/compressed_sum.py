@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.compress.feedback import Feedback
-from sparkdl_comm.compress.part import Part
+from sparkdl_comm.compress.part import Part, PartOf
 
 
 class CompressedSum(ABC):
@@ -50,3 +51,21 @@ class CompressedSum(ABC):
 
     def close(self) -> None:  # noqa: B027 - groups may be another's
         """Gives back what this object made."""
+
+
+class SumOfWholeRanges(CompressedSum):
+    """Every rank compresses the whole range.
+
+    :param group: all ``world`` ranks. Who gave it closes it.
+    """
+
+    def __init__(self, feedback: Feedback, part_of: PartOf, group: CollectiveGroup, world: int) -> None:
+        self.feedback = feedback
+        self._part_of, self._group, self._world = part_of, group, world
+
+    def own(self, start: int, stop: int) -> Part:
+        return self._part_of(start, stop)
+
+    @property
+    def contributors(self) -> int:
+        return self._world

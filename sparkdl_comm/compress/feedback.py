@@ -36,6 +36,8 @@ class _Part:
     next_velocity: torch.Tensor | None = None
     #: Between :meth:`Feedback.add` and :meth:`Feedback.settle`.
     is_changed: bool = False
+    #: Between :meth:`Feedback.empty` and :meth:`Feedback.summed`: what this rank had no gradient of.
+    unused: Sequence[slice] = ()
 
 
 class Feedback:
@@ -110,7 +112,7 @@ class Feedback:
         if start not in self._parts and not self._momentum:
             return
         part = self._part(start, gradient)
-        part.is_changed = True
+        part.is_changed, part.unused = True, unused
         part.next_left.zero_()
         if part.velocity is not None:
             gradient.add_(part.velocity, alpha=scale * self._momentum)
@@ -134,6 +136,8 @@ class Feedback:
             return
         torch.mul(total, 1 / (scale * contributors), out=part.next_velocity)
         part.next_velocity -= part.left  # travelled too, but is no velocity: only their sums are known
+        for stretch in part.unused:  # nothing of this rank's travelled
+            part.next_velocity[stretch] += part.left[stretch] + part.velocity[stretch]
         for stretch in unused:
             part.next_velocity[stretch] = part.velocity[stretch]
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from sparkdl_comm.collectives.group import CollectiveGroup
-from sparkdl_comm.compress.compressed_sum import CompressedSum
+from sparkdl_comm.compress.compressed_sum import SumOfWholeRanges
 from sparkdl_comm.compress.feedback import Feedback
 from sparkdl_comm.compress.part import Part, PartOf
 from sparkdl_comm.errors import PersistenceError
@@ -37,30 +37,22 @@ class _Matrix(NamedTuple):
     rank: int
 
 
-class LowRankSum(CompressedSum):
+class LowRankSum(SumOfWholeRanges):
     """Of one rank.
 
     :param rank: r, at least 1.
     :param shapes: of parameters, by where they begin in the flat vector.
-    :param group: all ranks; does all-reduces. Who gave it closes it.
+    :param group: does all-reduces.
     """
 
     def __init__(
         self, rank: int, shapes: Mapping[int, tuple[int, ...]], part_of: PartOf, group: CollectiveGroup, world: int
     ) -> None:
-        self.feedback = Feedback()
-        self._rank, self._shapes, self._part_of = rank, shapes, part_of
-        self._group, self._world = group, world
+        super().__init__(Feedback(), part_of, group, world)
+        self._rank, self._shapes = rank, shapes
         #: Q by where the parameter begins, of the last step that was applied, and of the one under way.
         self._factors: dict[int, torch.Tensor] = {}
         self._next_factors: dict[int, torch.Tensor] = {}
-
-    def own(self, start: int, stop: int) -> Part:
-        return self._part_of(start, stop)
-
-    @property
-    def contributors(self) -> int:
-        return self._world
 
     def stages(self, start: int, vector: torch.Tensor, density: float, scale: float) -> Iterator[None]:
         part = self.own(start, start + vector.numel())

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import torch
 
 from sparkdl_comm.collectives.group import CollectiveGroup
-from sparkdl_comm.compress.compressed_sum import CompressedSum
-from sparkdl_comm.compress.part import Part, PartOf
+from sparkdl_comm.compress.compressed_sum import SumOfWholeRanges
+from sparkdl_comm.compress.part import PartOf
 from sparkdl_comm.compress.sparsifier import Sparsifier
 
 
-class NaiveAllGather(CompressedSum):
+class NaiveAllGather(SumOfWholeRanges):
     """Every rank selects from its own gradient, gets what all others selected, and adds all of it up.
 
     Steps: those of the all-gather.
@@ -21,20 +21,12 @@ class NaiveAllGather(CompressedSum):
     NaiveAG in Shaohuai Shi, Xianhao Zhou, Shutao Song and others: "Towards Scalable Distributed Training of Deep Learning on
     Public Cloud Clusters", 2021.
 
-    :param group: all ranks; does all-gathers. Who gave it closes it.
+    :param group: does all-gathers.
     """
 
     def __init__(self, sparsifier: Sparsifier, part_of: PartOf, group: CollectiveGroup, world: int) -> None:
-        self.feedback = sparsifier.feedback
-        self._sparsifier, self._part_of = sparsifier, part_of
-        self._group, self._world = group, world
-
-    def own(self, start: int, stop: int) -> Part:
-        return self._part_of(start, stop)
-
-    @property
-    def contributors(self) -> int:
-        return self._world
+        super().__init__(sparsifier.feedback, part_of, group, world)
+        self._sparsifier = sparsifier
 
     def stages(self, start: int, vector: torch.Tensor, density: float, scale: float) -> Iterator[None]:
         part = self.own(start, start + vector.numel())

@@ -19,13 +19,13 @@ def predict_sparse(topology: Topology, count: int, density: float, cost: Cost) -
 
 
 def _naive(topology: Topology, count: int, density: float, cost: Cost) -> Prediction:
-    best = ranking("all_gather", topology, topology.world * _selected(count, density), 1, cost)[0]
+    best = ranking("all_gather", topology, topology.world * SparseFormat.of_density(count, density).nbytes, 1, cost)[0]
     return replace(best, algorithm="naive-ag")
 
 
 def _hierarchical(topology: Topology, count: int, density: float, cost: Cost) -> Prediction:
     hosts, slots = len(topology.hosts), topology.slots
-    message = _selected(-(-count // slots), density)
+    message = SparseFormat.of_density(-(-count // slots), density).nbytes
     seconds, rail_bytes, bound = 0.0, 0, False
     if slots > 1:
         host = Topology.parse(f"hosts:1x{slots}")
@@ -37,8 +37,3 @@ def _hierarchical(topology: Topology, count: int, density: float, cost: Cost) ->
         seconds += between.seconds
         rail_bytes, bound = slots * between.rail_bytes[0], between.bound
     return Prediction("hitopk", seconds, (rail_bytes,), 0, bound)
-
-
-def _selected(elements: int, density: float) -> int:
-    """Bytes."""
-    return SparseFormat(elements, min(elements, max(1, round(density * elements)))).nbytes

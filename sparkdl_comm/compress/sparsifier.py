@@ -43,9 +43,8 @@ class Sparsifier:
         )
 
     def format(self, part: Part, density: float) -> SparseFormat:
-        """Of the part's bytes: so many of its elements, and one at least; a flag for each parameter."""
-        entries = min(part.elements, max(1, round(density * part.elements)))
-        return SparseFormat(part.elements, entries, self._dtype, len(part.pieces))
+        """Of the part's bytes, with a flag for each parameter."""
+        return SparseFormat.of_density(part.elements, density, self._dtype, len(part.pieces))
 
     def encode(self, part: Part, gradient: torch.Tensor, density: float, scale: float) -> torch.Tensor:
         """Selects, and keeps what is left out. Returns uint8 ``[format.nbytes]``.

@@ -40,6 +40,13 @@ class SparseFormat:
         if not 0 <= self.entries <= self.elements < 1 << 32:
             raise InputError(f"{self.entries} entries of {self.elements} elements: these are at most {(1 << 32) - 1}")
 
+    @classmethod
+    def of_density(
+        cls, elements: int, density: float, dtype: torch.dtype = torch.float32, flags: int = 0
+    ) -> SparseFormat:
+        """Of that share of the elements, and of one at least if there are any."""
+        return cls(elements, min(elements, max(1, round(density * elements))), dtype, flags)
+
     @property
     def nbytes(self) -> int:
         """On the network."""

@@ -71,6 +71,7 @@ def test_openmpi() -> None:
     assert found["allreduce", "openmpi-shm"]["theory_seconds"] is None
 
 
+@pytest.mark.slow
 def test_a_peer_that_is_not_installed_is_skipped(tmp_path: Path) -> None:
     done = bench("--peers", "openmpi,openmpi-shm", PATH=str(tmp_path))
     assert done.returncode == 0

@@ -1,10 +1,6 @@
 """python/bench_pto.py verifies what it times."""
 
-import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import bench_pto
 import pytest
@@ -12,15 +8,10 @@ from peers.resnet import resnet50
 
 from sparkdl_comm.lab.results import FIELDS
 
-PROGRAM = Path(__file__).parents[2] / "python" / "bench_pto.py"
-
 
 @pytest.mark.slow
-def test_every_row_is_verified():
-    command = [sys.executable, str(PROGRAM), "--quick", "--json", "--topology", "star:2", "--loopback"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
+def test_every_row_is_verified(rows_of):
+    rows = rows_of(bench_pto, "--topology", "star:2", "--loopback")
     dealt = ["pto-gang", "pto-ring"]
     assert [(row["case"], row["algorithm"]) for row in rows] == [
         *(("lars", way) for way in ["local", *dealt]),

@@ -120,16 +120,20 @@ def test_a_hadoop_path_needs_the_plugin(
         fit_once(frame(spark), strategy="gloo", checkpointDir=hadoop_path[0], checkpointInterval=1)
 
 
-def sit(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def sit(batches: Iterator[pa.RecordBatch], until: Path) -> Iterator[pa.RecordBatch]:
     for _ in batches:
         pass
-    time.sleep(12)
+    begin = time.monotonic()
+    while not until.exists() and time.monotonic() < begin + 60:
+        time.sleep(0.1)
     yield pa.RecordBatch.from_pydict({"x": [1]})
 
 
-def test_slots_that_another_job_holds(spark: SparkSession) -> None:
+def test_slots_that_another_job_holds(spark: SparkSession, tmp_path: Path) -> None:
     """It says so, with the numbers, and leaves nothing behind that would run later."""
-    other = threading.Thread(target=spark.range(0, 2, 1, 2).mapInArrow(sit, "x long").collect)
+    enough = tmp_path / "enough"
+    sitting = functools.partial(sit, until=enough)
+    other = threading.Thread(target=spark.range(0, 2, 1, 2).mapInArrow(sitting, "x long").collect)
     data = frame(spark).cache()
     data.count()
     other.start()
@@ -148,6 +152,7 @@ def test_slots_that_another_job_holds(spark: SparkSession) -> None:
         assert SLOTS in error.value.message
     finally:
         spark.conf.unset(SLOTS)
+        enough.touch()
         other.join()
         data.unpersist()
     assert not tracker.getActiveStageIds()

@@ -1,32 +1,20 @@
 """bench_ps on an emulated network: a row for every way to cut a network into batches, all with the same bits."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import bench_ps
 import pytest
 
 from sparkdl_comm.lab.results import FIELDS
 
-PROGRAM = Path(__file__).parents[2] / "python" / "bench_ps.py"
 WAYS = ["whole", "layerwise", "ibatch-pull", "ibatch", "optimal"]
 ALL_REDUCES = ["ring", "bml", "ddp"]
 
 
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PROGRAM), "--topology", "star:2", "--quick", "--json", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("networks")
-def test_every_way_gives_a_row_and_the_same_bits() -> None:
-    done = bench("--delay", "20")
-    assert done.returncode == 0, done.stderr
-    found = {row["algorithm"]: row for row in json.loads(done.stdout)}
+def test_every_way_gives_a_row_and_the_same_bits(rows_of) -> None:
+    found = {row["algorithm"]: row for row in rows_of(bench_ps, "--topology", "star:2", "--delay", "20")}
     assert list(found) == WAYS + ALL_REDUCES
     for row in found.values():
         assert set(FIELDS) <= row.keys()
@@ -49,10 +37,10 @@ def test_every_way_gives_a_row_and_the_same_bits() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("networks")
-def test_networks_that_compute() -> None:
-    done = bench("--model", "real:vgg", "--rate", "200", "--batching", "whole,ibatch")
-    assert done.returncode == 0, done.stderr
-    for row in json.loads(done.stdout):
+def test_networks_that_compute(rows_of) -> None:
+    for row in rows_of(
+        bench_ps, "--topology", "star:2", "--model", "real:vgg", "--rate", "200", "--batching", "whole,ibatch"
+    ):
         assert (row["case"], row["compute"], row["theory_seconds"]) == ("real:vgg", "real", None)
         assert row["verified"]
 

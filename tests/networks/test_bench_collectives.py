@@ -1,28 +1,16 @@
 """bench_collectives on an emulated network: what it prints."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import bench_collectives
 import pytest
 
 from sparkdl_comm.lab.results import FIELDS
 
-PROGRAM = Path(__file__).parents[2] / "python" / "bench_collectives.py"
-
-
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PROGRAM), "--quick", "--json", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-
 
 @pytest.mark.slow
-def test_own_collectives_beside_gloo(networks):
-    done = bench("--topology", "bcube:2,2", "--algorithms", "lp", "--peers", "gloo", "--calls", "2")
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
+def test_own_collectives_beside_gloo(networks, rows_of):
+    rows = rows_of(
+        bench_collectives, "--topology", "bcube:2,2", "--algorithms", "lp", "--peers", "gloo", "--calls", "2"
+    )
     assert [(row["algorithm"], row["topology"], row["case"]) for row in rows] == [
         ("lp", "bcube:2,2", "allreduce"),
         ("gloo", "star:4", "allreduce"),
@@ -39,12 +27,11 @@ def test_own_collectives_beside_gloo(networks):
     assert lp["calls"] == 2
 
 
-def test_all_operations_on_loopback():
-    done = bench(
-        "--topology", "star:2", "--loopback", "--algorithms", "lp,mst", "--operations", "all_reduce,broadcast,reduce"
+def test_all_operations_on_loopback(rows_of):
+    operations = "all_reduce,broadcast,reduce"
+    rows = rows_of(
+        bench_collectives, "--topology", "star:2", "--loopback", "--algorithms", "lp,mst", "--operations", operations
     )
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
     assert {row["case"] for row in rows} == {"allreduce", "broadcast", "reduce"}
     assert all(row["verified"] and row["theory_seconds"] is None for row in rows)
 

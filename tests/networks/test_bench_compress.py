@@ -1,28 +1,15 @@
 """bench_compress on an emulated network: sums of gradients, sparse and dense."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
+import bench_compress
 import pytest
 
 from sparkdl_comm.lab.results import FIELDS
 
-PROGRAM = Path(__file__).parents[2] / "python" / "bench_compress.py"
-
-
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PROGRAM), "--quick", "--json", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("networks")
-def test_every_algorithm_gives_a_row_that_is_right() -> None:
-    done = bench("--topology", "hosts:2x2")
-    assert done.returncode == 0, done.stderr
-    rows = {row["algorithm"]: row for row in json.loads(done.stdout)}
+def test_every_algorithm_gives_a_row_that_is_right(rows_of) -> None:
+    rows = {row["algorithm"]: row for row in rows_of(bench_compress, "--topology", "hosts:2x2")}
     assert list(rows) == ["hitopk", "naive-ag", "tree-ar", "torus2d"]
     for row in rows.values():
         assert list(row)[: len(FIELDS)] == list(FIELDS)
@@ -41,7 +28,5 @@ def test_every_algorithm_gives_a_row_that_is_right() -> None:
         (["--topology", "star:3", "--density", "2"], "--density 2: must be above 0"),
     ],
 )
-def test_what_makes_no_sense_is_said(arguments: list[str], said: str) -> None:
-    done = bench(*arguments)
-    assert done.returncode == 2
-    assert said in done.stderr
+def test_what_makes_no_sense_is_said(refused, arguments: list[str], said: str) -> None:
+    assert said in refused(bench_compress.main, *arguments)

@@ -1,10 +1,5 @@
 """bench_convergence: whole fits with compressed gradients on an emulated network."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import bench_convergence
 import pytest
 
@@ -12,16 +7,12 @@ from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.lab.results import FIELDS
 from sparkdl_comm.strategies.registry import strategy_class
 
-PROGRAM = Path(__file__).parents[2] / "python" / "bench_convergence.py"
-
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("networks")
-def test_a_row_for_every_way() -> None:
-    command = [sys.executable, str(PROGRAM), "--quick", "--json", "--tasks", "resnet", "--ways", "dense,hitopk,auto"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr
-    rows = {row["algorithm"]: row for row in json.loads(done.stdout)}
+def test_a_row_for_every_way(rows_of) -> None:
+    made = rows_of(bench_convergence, "--tasks", "resnet", "--ways", "dense,hitopk,auto")
+    rows = {row["algorithm"]: row for row in made}
     assert list(rows) == ["dense", "hitopk", "auto"]
     for name, row in rows.items():
         assert list(row)[: len(FIELDS)] == list(FIELDS)

@@ -1,25 +1,15 @@
 """bench_jobs on an emulated network: what it prints."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import bench_jobs
 import pytest
 
 from sparkdl_comm.lab.results import FIELDS
 
-PROGRAM = Path(__file__).parents[2] / "python" / "bench_jobs.py"
-
 
 @pytest.mark.slow
-def test_job_completion_times(networks):
+def test_job_completion_times(networks, rows_of):
     systems = ["bml@bcube:2,2", "ddp@star:2"]
-    command = [sys.executable, str(PROGRAM), "--quick", "--json", "--rate", "100", "--systems", *systems]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr
-    bml, ddp = rows = json.loads(done.stdout)
+    bml, ddp = rows = rows_of(bench_jobs, "--rate", "100", "--systems", *systems)
     assert [f"{row['algorithm']}@{row['topology']}" for row in rows] == systems
     for row in rows:
         assert list(row)[: len(FIELDS)] == list(FIELDS)

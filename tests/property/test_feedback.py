@@ -74,6 +74,36 @@ def test_momentum_of_what_is_left_is_that_of_an_optimizer(seeds, momentum):
     assert state["velocity"]["0"][4] != 0.0
 
 
+@settings(deadline=None)
+@given(st.integers(0, 999), st.lists(st.booleans(), min_size=2, max_size=4), st.sampled_from([1.0, 64.0]))
+def test_velocities_after_a_dense_step_are_in_sum_those_of_the_ranks(seed, uses, scale):
+    """Of ranks that had no gradient of a parameter, they are what they were."""
+    random = torch.Generator().manual_seed(seed)
+    ranks = [Feedback(0.9) for _ in uses]
+    for feedback in ranks:  # leaves something out, and has a velocity of it
+        feedback.add(0, torch.randn(COUNT, generator=random), 1.0)
+        feedback.take(0, torch.tensor([1]), torch.tensor([0.0]), 1.0)
+        feedback.settle(True)
+    before = [{name: kept["0"].clone() for name, kept in feedback.state().items()} for feedback in ranks]
+    gradients = [torch.randn(COUNT, generator=random) if used else torch.full((COUNT,), -0.0) for used in uses]
+    sent = [gradient * scale for gradient in gradients]
+    unused = [[] if used else [slice(0, COUNT)] for used in uses]
+    for feedback, each, stretches in zip(ranks, sent, unused, strict=True):
+        feedback.empty(0, each, scale, stretches)
+    nobody = [] if any(uses) else [slice(0, COUNT)]
+    for feedback in ranks:
+        feedback.summed(0, torch.stack(sent).sum(0), scale, len(ranks), nobody)
+        feedback.settle(True)
+    wanted = [
+        0.9 * was["velocity"] + gradient if used else was["velocity"]
+        for was, gradient, used in zip(before, gradients, uses, strict=True)
+    ]
+    found = [feedback.state() for feedback in ranks]
+    torch.testing.assert_close(sum(kept["velocity"]["0"] for kept in found), sum(wanted), rtol=1e-4, atol=1e-5)
+    for kept, was, used in zip(found, before, uses, strict=True):
+        assert torch.equal(kept["left"]["0"], torch.zeros(COUNT) if used else was["left"])
+
+
 def test_a_range_is_forgotten():
     feedback = Feedback()
     for start in (0, 10, 20):

@@ -84,7 +84,7 @@ def test_recipes_that_went_wrong_once(fitter: Fitter, kept: dict) -> None:
 
 @pytest.mark.timeout(1200)  # for making simple what went wrong
 def test_some_recipes(fitter: Fitter, capsys: pytest.CaptureFixture[str]) -> None:
-    found = search(fitter, 30)
+    found = search(fitter, 15)
     with capsys.disabled():
         print(f"\n{found.report()}")
     complain(found)

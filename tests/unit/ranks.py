@@ -14,6 +14,7 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.data.cache import Batch, RowCache
 from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.partitions import BatchSampler
+from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.optim.optimizer import OptimizerMaker
@@ -162,6 +163,7 @@ def train(
             finish(loop)
         except BaseException as exc:  # noqa: BLE001 - raised below, in the test's thread
             errors.append(exc)
+            gang.announce_failure(Failure.of(exc, gang.rank, 0, "training"))
             gang.close()
         finally:
             joined.close()

@@ -1,10 +1,6 @@
 """bench_compress: what its rows say, what its verification finds, and the options that it refuses."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import bench_compress
 import pytest
@@ -14,18 +10,10 @@ from compressed import selecting
 from sparkdl_comm.compress.selection import OPERATORS, operator
 from sparkdl_comm.lab.results import FIELDS
 
-PROGRAM = Path(__file__).parents[2] / "python" / "bench_compress.py"
 
-
-def bench(*arguments: str) -> list[dict]:
-    command = [sys.executable, str(PROGRAM), "--quick", "--json", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_a_row_for_every_distribution_and_operator():
-    rows = bench("--density", "0.01", "--seed", "3")
+@pytest.mark.slow
+def test_a_row_for_every_distribution_and_operator(rows_of):
+    rows = rows_of(bench_compress, "--density", "0.01", "--seed", "3")
     assert [(row["case"], row["algorithm"]) for row in rows] == [
         (distribution, name) for distribution in ("gaussian", "gradient-like") for name in OPERATORS
     ]
@@ -40,8 +28,8 @@ def test_a_row_for_every_distribution_and_operator():
     assert [row["speedup_over_topk"] for row in topk] == [1, 1]
 
 
-def test_one_operator_alone():
-    [row] = bench("--operators", "exact", "--distributions", "gaussian")
+def test_one_operator_alone(rows_of):
+    [row] = rows_of(bench_compress, "--operators", "exact", "--distributions", "gaussian")
     assert (row["algorithm"], row["k"], row["speedup_over_topk"]) == ("exact", 262, None)
     assert row["verified"]
 

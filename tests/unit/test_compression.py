@@ -12,6 +12,14 @@ from torch import nn
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.strategies.registry import strategy_class
+from tests.unit.compression_helpers import (
+    Sometimes,
+    assert_training_goes_on,
+    assert_what_no_rank_used_stays,
+    net,
+    trained,
+    values,
+)
 from tests.unit.ranks import Rows, train
 
 WAYS = pytest.mark.parametrize(
@@ -25,42 +33,6 @@ WAYS = pytest.mark.parametrize(
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )
-
-
-def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3), nn.Tanh(), nn.Linear(3, 1))
-
-
-class Sometimes(nn.Module):
-    """A layer that is never used, and one that only some rows use, those of the last rank."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.never, self.body, self.few, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = torch.tanh(self.body(x))
-        few = (x[:, 0] > 1.0).nonzero().flatten()
-        return self.head(out.index_add(0, few, self.few(x[few])) if len(few) else out)
-
-
-def table() -> Rows:
-    random = torch.Generator().manual_seed(3)
-    features = torch.randn(24, 6, generator=random)
-    features[:18, 0] = 0
-    return Rows(features, torch.randn(24, 1, generator=random))
-
-
-def trained(make: Any, settings: dict[str, Any], epochs: int = 5, **more: Any) -> list[Any]:
-    strategy = strategy_class(CommConf.from_mapping({}, **settings))
-    return train(make, table().cut(7, 5, 6, 6), strategy=strategy, conf=settings, epochs=epochs, **more)
-
-
-def values(loops: list[Any]) -> torch.Tensor:
-    """The parameters, which are the same bits on all ranks."""
-    for loop in loops[1:]:
-        assert torch.equal(loop.model.values, loops[0].model.values)
-    return loops[0].model.values.clone()
 
 
 @WAYS
@@ -95,33 +67,14 @@ def test_a_tenth_of_the_elements_trains_too(strategy: str, compression: str) -> 
 
 @WAYS
 def test_what_no_rank_used_stays_as_it_is(settings: dict[str, Any]) -> None:
-    optimizer = functools.partial(torch.optim.AdamW, lr=0.05, weight_decay=0.5)
-    loops = trained(Sometimes, {**settings, "compression": "topk:0.2"}, optimizer=optimizer)
-    values(loops)
-    torch.manual_seed(5)
-    begun = Sometimes()
-    now = loops[0].model.module
-    assert torch.equal(now.never.weight, begun.never.weight)
-    assert not torch.equal(now.few.weight, begun.few.weight)
+    assert_what_no_rank_used_stays({**settings, "compression": "topk:0.2"})
 
 
 @WAYS
 @pytest.mark.parametrize("momentum", [0, 0.9])
 def test_training_goes_on_from_a_checkpoint(settings: dict[str, Any], momentum: float) -> None:
     settings = {**settings, "compression": "mstopk:0.1", "compression_momentum": momentum}
-    kept: dict[int, Any] = {}
-    whole = values(trained(net, settings, 4))
-    half = values(trained(net, settings, 2, finish=lambda at: kept.update({at.strategy._gang.rank: at.state()})))
-
-    def goes_on(at: Any) -> None:
-        at.load_state(kept[at.strategy._gang.rank])
-
-    begins = {"arrive": lambda spec, gang, model: model.load(0, half), "prepare": goes_on}
-    assert torch.equal(values(trained(net, settings, 4, **begins)), whole)
-    for state in kept.values():
-        for left in state["own"]["strategy"]["left"].values():
-            left.zero_()
-    assert not torch.equal(values(trained(net, settings, 4, **begins)), whole)
+    assert_training_goes_on(settings, "left")
 
 
 @pytest.mark.parametrize("values_as", ["bf16", "fp16"])

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_comm.conf import KEYS, PREFIX, CommConf, Schedule, as_text, defaults_file, seconds
+from sparkdl_comm.conf import KEYS, PREFIX, CommConf, Schedule, as_text, seconds
+from sparkdl_comm.conf.__main__ import defaults_file
 from sparkdl_comm.errors import ConfError
 
 ROOT = Path(__file__).parents[2]

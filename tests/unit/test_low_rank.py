@@ -13,7 +13,15 @@ from sparkdl_comm.compress.low_rank import orthonormal
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, PersistenceError
 from sparkdl_comm.strategies.registry import strategy_class
-from tests.unit.test_compression import Sometimes, net, table, trained, values
+from tests.unit.compression_helpers import (
+    Sometimes,
+    assert_training_goes_on,
+    assert_what_no_rank_used_stays,
+    net,
+    table,
+    trained,
+    values,
+)
 
 RING = {"strategy": "ring", "bucket": 100}
 
@@ -91,31 +99,11 @@ def test_it_trains() -> None:
 
 
 def test_what_no_rank_used_stays_as_it_is() -> None:
-    loops = trained(
-        Sometimes, {**RING, "compression": "powersgd:1"}, optimizer=functools.partial(torch.optim.AdamW, lr=0.05)
-    )
-    values(loops)
-    torch.manual_seed(5)
-    begun, now = Sometimes(), loops[0].model.module
-    assert torch.equal(now.never.weight, begun.never.weight)
-    assert not torch.equal(now.few.weight, begun.few.weight)
+    assert_what_no_rank_used_stays({**RING, "compression": "powersgd:1"})
 
 
 def test_training_goes_on_from_a_checkpoint() -> None:
-    settings = {**RING, "compression": "powersgd:1"}
-    kept: dict[int, Any] = {}
-    whole = values(trained(net, settings, 4))
-    half = values(trained(net, settings, 2, finish=lambda at: kept.update({at.strategy._gang.rank: at.state()})))
-
-    def goes_on(at: Any) -> None:
-        at.load_state(kept[at.strategy._gang.rank])
-
-    begins = {"arrive": lambda spec, gang, model: model.load(0, half), "prepare": goes_on}
-    assert torch.equal(values(trained(net, settings, 4, **begins)), whole)
-    for state in kept.values():
-        for factor in state["own"]["strategy"]["factors"].values():
-            factor.zero_()[0] = 1
-    assert not torch.equal(values(trained(net, settings, 4, **begins)), whole)
+    assert_training_goes_on({**RING, "compression": "powersgd:1"}, "factors")
 
 
 def test_a_checkpoint_of_a_larger_rank_is_refused() -> None:

@@ -12,6 +12,7 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.layer_buckets import LayerBuckets
 from sparkdl_comm.strategies.ps.autotuner import Autotuner
 from sparkdl_comm.strategies.ps.profiler import DirectionProfile, Profiler, agree, agreed_seconds, drift
+from sparkdl_comm.strategies.ps.sparse_pushes import sparse_bytes
 
 #: Policies that group layers without knowing how long anything takes.
 _BLIND = ("whole", "layerwise", "fixed")
@@ -21,9 +22,6 @@ _PLAIN: dict[str, Callable[[int], int]] = {"whole": lambda layers: layers, "laye
 
 #: Bytes of an element on the wire.
 _BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-
-#: Of a sparse gradient.
-_ENTRY_BYTES = 6
 
 #: Once there is a plan, the profile is looked at again after this many times ``profileIterations``.
 _LOOK_AGAIN = 10
@@ -199,8 +197,7 @@ class AdaptiveBuckets:
 
     def _sizes(self, direction: str) -> list[int]:
         if direction == "push" and self._conf.compression is not None:
-            share = self._conf.compression.density * _ENTRY_BYTES
-            return [1 + round(layer.count * min(share, _BYTES["fp32"])) for layer in self._model.layers]
+            return [sparse_bytes(layer.count, self._conf.compression.density) for layer in self._model.layers]
         return [layer.count * _BYTES[self._conf.ps_wire] for layer in self._model.layers]
 
     def _profile(self, direction: str) -> dict[str, Any]:

@@ -1,0 +1,90 @@
+"""How gradients are compressed, and in which steps, as the configuration says it."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+#: Names of the operators that select elements of gradients.
+COMPRESSIONS = ("mstopk", "topk", "dgc")
+
+#: What a schedule is made of.
+_SCHEDULE = ("steps", "epochs", "warmup")
+
+_RANGE = re.compile(r"(\d+)(-(\d+)?)?")
+
+
+@dataclass(frozen=True)
+class Compression:
+    """Of gradients: which operator selects the elements that travel, and what share of them, in (0, 1]. Or ``powersgd``, by
+    matrices of ``rank`` columns, of which all elements travel."""
+
+    operator: str
+    density: float
+    rank: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.operator}:{self.rank or f'{self.density:g}'}"
+
+
+#: Of what compresses where the settings name none.
+DEFAULT_COMPRESSION = Compression("mstopk", 0.01)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """In which steps gradients are sparse: those of ``steps`` that are in ``epochs``, from 1, both ends included. For
+    ``warmup`` steps from the first of ``steps`` on more travels. ``auto``: only if a trial finds such steps faster."""
+
+    steps: tuple[float, float] = (1, math.inf)
+    epochs: tuple[float, float] = (1, math.inf)
+    warmup: int = 0
+    auto: bool = False
+
+    def __str__(self) -> str:
+        ranges = {"steps": self.steps, "epochs": self.epochs}
+        parts = [
+            f"{name}:{a:g}-{'' if b == math.inf else b}" for name, (a, b) in ranges.items() if (a, b) != (1, math.inf)
+        ]
+        return ",".join(["auto"] * self.auto + parts + [f"warmup:{self.warmup}"] * bool(self.warmup)) or "always"
+
+
+def compression(text: str) -> Compression | None:
+    if text == "none":
+        return None
+    name, _, share = text.partition(":")
+    if name == "powersgd" and share.isdecimal() and int(share) >= 1:
+        return Compression(name, 1.0, int(share))
+    try:
+        density = float(share)
+    except ValueError:
+        density = math.nan
+    if name not in COMPRESSIONS or not 0 < density <= 1:
+        raise ValueError(
+            f"none, or one of {', '.join(COMPRESSIONS)} with the share of elements that travel, more than 0 and at most 1,"
+            " such as mstopk:0.01; or powersgd:R, with a rank of at least 1, such as powersgd:4"
+        )
+    return Compression(name, density)
+
+
+def schedule(text: str) -> Schedule:
+    found: dict[str, Any] = {}
+    for part in text.split(",") if text != "always" else ():
+        name, _, value = part.strip().partition(":")
+        if part.strip() == "auto" and "auto" not in found:
+            found["auto"] = True
+            continue
+        match = _RANGE.fullmatch(value)
+        if name in found or name not in _SCHEDULE or not match or (name == "warmup") != (match[2] is None):
+            break
+        first, last = int(match[1]), int(match[3] or 0) or math.inf
+        found[name] = first if name == "warmup" else (first, last)
+        if not 1 <= first <= last:
+            break
+    else:
+        return Schedule(**found)
+    raise ValueError(
+        "always, or some of auto, steps:A-B, epochs:A-B (from 1; B may be missing) and warmup:STEPS, with commas between"
+    )

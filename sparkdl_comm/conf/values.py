@@ -1,0 +1,143 @@
+"""What texts of the configuration say, by kind: each function returns the value, or raises ValueError saying what is accepted,
+in words that follow "must be"."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.topology import Topology
+from sparkdl_comm.units import parse_size
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|min|h|d)?")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_PORTS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
+
+#: Names of policies; ``fixed:BYTES`` is one more.
+POLICIES = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "optimal")
+
+
+def anything(text: str) -> str:
+    return text
+
+
+def name(text: str) -> str:
+    if not text:
+        raise ValueError("a name, not empty")
+    return text
+
+
+def flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.lower() == "true"
+
+
+def seconds(text: str) -> float:
+    """Seconds, more than 0, in a Spark time string: ``30s``, ``2min``, ``500ms``; a bare number: s."""
+    match = _TIME.fullmatch(text.lower())
+    value = float(match[1]) * _SECONDS[match[2]] if match else math.nan
+    if not value > 0:
+        raise ValueError("a time of more than 0, such as 30s, 2min or 500ms (us, ms, s, m, min, h, d; bare number: s)")
+    return value
+
+
+def port_range(text: str) -> tuple[int, int]:
+    match = _PORTS.fullmatch(text)
+    first = int(match[1]) if match else -1
+    last = int(match[2]) if match and match[2] else first
+    if (first, last) != (0, 0) and not 1024 <= first <= last <= 65535:
+        raise ValueError("0 (any free port), one port, or a range first-last, within 1024-65535")
+    return first, last
+
+
+def port(text: str) -> int:
+    try:
+        first, last = port_range(text)
+    except ValueError:
+        first, last = -1, 0
+    if first != last:
+        raise ValueError("0 (any free port) or one port within 1024-65535")
+    return first
+
+
+def names(text: str) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in text.split(",")) if text else ()
+    if not all(parts):
+        raise ValueError("names separated by commas, none of them empty")
+    return parts
+
+
+def topology(text: str) -> str:
+    if text:
+        try:
+            Topology.parse(text)
+        except ConfError as error:
+            raise ValueError(f"a topology: {error.message}") from None
+    return text
+
+
+def size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ConfError:
+        raise ValueError("a number and B, KiB, MiB, GiB, kB, MB or GB, such as 64KiB; 4 bytes at least") from None
+
+
+def size_or_0(text: str) -> int:
+    return 0 if text == "0" else size(text)
+
+
+def count(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError("a whole number of at least 0")
+    return int(text)
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError("one of " + ", ".join(choices))
+        return text
+
+    return parse
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("a whole number of at least 1")
+    return int(text)
+
+
+def share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ValueError("a number of at least 0, such as 0.25")
+    return value
+
+
+def below_1(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
+        raise ValueError("a number of at least 0 and less than 1")
+    return value
+
+
+def policy(text: str) -> str:
+    """How layers are cut into batches; the planner itself is in the plugin's jar."""
+    kind, _, size = text.partition(":")
+    if text in POLICIES or (kind == "fixed" and size.isdecimal() and int(size) > 0):
+        return text
+    raise ValueError(f"one of {', '.join(POLICIES)}, or fixed:BYTES with BYTES of at least 1")
+
+
+def policy_or_empty(text: str) -> str:
+    return policy(text) if text else text
