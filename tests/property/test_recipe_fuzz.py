@@ -93,7 +93,7 @@ def test_some_recipes(fitter: Fitter, capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_recipes(fitter: Fitter, capsys: pytest.CaptureFixture[str]) -> None:
-    found = search(fitter, 1000)
+    found = search(fitter, 600)
     with capsys.disabled():
         print(f"\n{found.report()}")
     complain(found)
@@ -101,4 +101,4 @@ def test_many_recipes(fitter: Fitter, capsys: pytest.CaptureFixture[str]) -> Non
     assert set(covered["parts"]) == set(PARTS)
     assert set(covered["optimizer"]) == set(OPTIMIZERS)
     assert set(covered["strategy"]) == {"ps", "gloo", *COLLECTIVES}
-    assert covered["outcome"]["agreed"] > 600, "what is refused hides everything else that is in a recipe"
+    assert covered["outcome"]["agreed"] > 360, "what is refused hides everything else that is in a recipe"

@@ -18,7 +18,10 @@ from sparkdl_comm.collectives.group import AUTO
 from .modules import PARTS
 from .recipe import Recipe
 
-COLLECTIVES = (*ALGORITHMS, AUTO)
+COLLECTIVES = (*ALGORITHMS, AUTO, "hitopk")
+#: Those that send the largest elements of gradients; all of them, here.
+COMPRESSING = (*(name for name, algorithm in ALGORITHMS.items() if "all_gather" in algorithm.operations), AUTO, "hitopk")
+COMPRESSIONS = ("topk:1", "mstopk:1")
 #: Those that can reduce to one rank, and broadcast.
 ROOTED = (*(name for name, algorithm in ALGORITHMS.items() if "reduce" in algorithm.operations), AUTO)
 BATCHINGS = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "optimal", "fixed:1", "fixed:100")
@@ -178,6 +181,8 @@ def _strategy(random: Random) -> tuple[str, dict[str, str], int]:
             settings["ps.pushBatching"] = choice(BATCHINGS)
         if set(settings.values()) & {"greedy1", "greedy2", "ibatch", "optimal"}:
             settings["ps.profileIterations"] = choice(("1", "3"))
+        if _one_in(3, random):
+            settings["compression"] = choice(COMPRESSIONS)
         return "ps", settings, world
     settings["collective.bucket"] = choice(("4B", "100B", "4MiB"))
     if _one_in(2, random):
@@ -188,7 +193,9 @@ def _strategy(random: Random) -> tuple[str, dict[str, str], int]:
     strategy = choice(COLLECTIVES)
     if strategy in ROOTED and _one_in(2, random):
         settings["collective.resync"] = "2"
-    if strategy == "hierarchical":
+    if strategy == "hitopk" or (strategy in COMPRESSING and _one_in(3, random)):
+        settings["compression"] = choice(COMPRESSIONS)
+    if strategy in ("hierarchical", "hitopk"):
         world = max(world, 2)
         settings["topology"] = "hosts:2x2" if world == 4 and _one_in(2, random) else f"hosts:1x{world}"
     if strategy == "bml" and world == 4 and _one_in(2, random):
