@@ -15,7 +15,6 @@ Verified: all losses are finite, and all ranks end with the same bits.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
@@ -25,18 +24,16 @@ from typing import Any
 
 from compressed.fits_job import Fits
 from compressed.tasks import TASKS
+from peers.applications import submit
 from peers.arena import python_path
 
-import sparkdl_comm
-from sparkdl_comm.errors import ConfError, LabError, LabUnavailableError
+from sparkdl_comm.errors import ConfError, LabUnavailableError
 from sparkdl_comm.lab import Lab
 from sparkdl_comm.lab.bench import Report, Row, positive, versions
 from sparkdl_comm.lab.bench import parser as bench_parser
-from sparkdl_comm.lab.spark import SparkCluster
 from sparkdl_comm.topology import Topology
 
 _FOLDER = Path(__file__).parent
-_LOG_TAIL = 3000
 
 #: Seconds of steps count from this epoch on, from 0: JVMs and Python compile and connect before, and auto tries.
 _FIRST_TIMED = 2
@@ -105,7 +102,7 @@ def bench(options: Namespace, report: Report) -> None:
         ):
             for name in tasks:
                 job = Fits(name, chosen, seeds, epochs, topology.world, f"{folder}/{name}")
-                _submit(spark, job, options.timeout)
+                submit(spark, _FOLDER / "compressed" / "fits_job.py", job.to_json(), options.timeout)
                 found = [json.loads(line) for line in Path(job.output).read_text().splitlines()]
                 for way in chosen:
                     fits = [result for result in found if result["way"] == way]
@@ -135,16 +132,6 @@ def _row(name: str, way: str, rate: float, topology: Topology, density: float, f
             "tried": [fit["compression"] for fit in fits],
         },
     )
-
-
-def _submit(spark: SparkCluster, job: Fits, timeout: float) -> None:
-    conf = sparkdl_comm.spark_conf(progress=False, slot_timeout="2min")
-    arguments = [f"--conf={key}={value}" for key, value in conf.items()]
-    arguments += ["--conf=spark.ui.enabled=false", "--conf=spark.log.level=WARN"]
-    arguments += [str(_FOLDER / "compressed" / "fits_job.py"), job.to_json()]
-    done = spark.submit(arguments, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if done.returncode:
-        raise LabError(f"fits_job.py ended with status {done.returncode}: {done.stdout[-_LOG_TAIL:]}")
 
 
 def main() -> int:

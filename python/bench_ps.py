@@ -13,9 +13,9 @@ With its layers cut into batches in one way or another, on an emulated network o
 the theory). Computing is emulated: by a device `--slowdown` times slower than that of the profiles, which does 1e12
 operations a second, for two cores send no faster; and of each layer a share, parameters and times alike, so that forward
 takes `--forward` seconds. Models `real:…` compute. `ibatch-pull` is what the paper has, batches of pulls alone. `ring`,
-`bml` and `ddp` (torch's, under TorchDistributor; computing is emulated) are all-reduces that overlap backward. Verified: all
-ways of `ps` end with the same bits, the other ones with the same weights, to 1e-5 of the largest, and DDP with what one
-process finds.
+`bml` and `ddp` (torch's, under TorchDistributor; computing is emulated) are all-reduces that overlap backward. `…-sparse`
+pushes a hundredth of the gradients; theory is that of whole ones. Verified: all ways of `ps` end with the same bits, sparse
+ones among themselves, the other ones with the same weights, to 1e-5 of the largest, and DDP with what one process finds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from batching.job import DDP, REAL, WAYS
+from batching.job import DDP, REAL, SPARSE_WAYS, WAYS
 from batching.lab import bench as bench_batching
 from pyspark.sql import DataFrame, SparkSession
 
@@ -151,7 +151,7 @@ def main() -> int:
     networks = f"profiles of networks, or {', '.join(REAL)}; default: googlenet, inception_v3, vgg19"
     lab.add_argument("--model", help=networks)
     lab.add_argument(
-        "--batching", default=",".join(WAYS), help=f"of {', '.join([*WAYS, DDP])}; default: all but the last"
+        "--batching", default=",".join(WAYS), help=f"of {', '.join([*WAYS, DDP, *SPARSE_WAYS])}; default: %(default)s"
     )
     lab.add_argument(
         "--rate",

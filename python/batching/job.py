@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
 from sparkdl_comm import TorchEstimator, TorchModel
+from sparkdl_comm.conf import PREFIX
 from sparkdl_comm.lab.emulated import EmulatedNetwork
 from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.networks import LeNet5
@@ -46,6 +47,11 @@ WAYS: dict[str, dict[str, str]] = {
     "ring": {"strategy": "ring", "collective.bucket": "256KiB"},
     "bml": {"strategy": "bml", "collective.bucket": "256KiB"},
 }
+#: Ways of which a hundredth of the gradients is pushed.
+SPARSE_WAYS = {
+    f"{name}-sparse": WAYS[name] | {"compression": "mstopk:0.01"} for name in ("whole", "layerwise", "ibatch")
+}
+_SETTINGS = WAYS | SPARSE_WAYS
 #: One way more: torch's DistributedDataParallel over gloo, under TorchDistributor.
 DDP = "ddp"
 _WARM_UP_EPOCHS = 5
@@ -73,7 +79,7 @@ REAL: dict[str, Callable[[], nn.Module]] = {"real:lenet5": LeNet5, "real:vgg": S
 @dataclass(frozen=True)
 class Job:
     """`network`: of REAL, or the file that an emulated one's profile is in; `scale`: the share of the real one's parameters
-    that it has; `ways`: of WAYS, or DDP; `rows`: of a rank in a step;
+    that it has; `ways`: of WAYS, SPARSE_WAYS, or DDP; `rows`: of a rank in a step;
     `steps`: of an epoch; `epochs`: timed ones; `warmup`: fits before all others, as JVMs compile what they run often. Results
     go to the file `output`."""
 
@@ -107,18 +113,25 @@ class Job:
 
 
 def train(spark: SparkSession, data: DataFrame, job: Job, way: str) -> TorchModel:
-    for name, value in WAYS[way].items():
-        spark.conf.set(f"spark.sparkdl.comm.{name}", value)
-    spark.conf.set("spark.sparkdl.comm.ps.profileIterations", job.profile_iterations())
-    spark.conf.set("spark.sparkdl.comm.timeline", job.epochs * job.steps)
-    return TorchEstimator(
-        model=job.make_network(),
-        loss="CrossEntropyLoss",
-        optimizer=functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9),
-        batchSize=job.ranks * job.rows,
-        maxIter=_WARM_UP_EPOCHS + job.epochs,
-        num_workers=job.ranks,
-    ).fit(data)
+    settings = {
+        **_SETTINGS[way],
+        "ps.profileIterations": job.profile_iterations(),
+        "timeline": job.epochs * job.steps,
+    }
+    for name, value in settings.items():
+        spark.conf.set(PREFIX + name, value)
+    try:
+        return TorchEstimator(
+            model=job.make_network(),
+            loss="CrossEntropyLoss",
+            optimizer=functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+            batchSize=job.ranks * job.rows,
+            maxIter=_WARM_UP_EPOCHS + job.epochs,
+            num_workers=job.ranks,
+        ).fit(data)
+    finally:
+        for name in settings:
+            spark.conf.unset(PREFIX + name)
 
 
 def train_with_ddp(job: Job) -> dict[str, Any]:
@@ -184,15 +197,15 @@ def results(spark: SparkSession, job: Job) -> Iterator[dict[str, Any]]:
     data = spark.createDataFrame(table, "features array<float>, label long").repartition(job.ranks).cache()
     for _ in range(job.warmup):
         train(spark, data, job, "layerwise")
-    others: torch.Tensor | None = None
+    others: dict[bool, torch.Tensor] = {}
     for way in job.ways:
         if way == DDP:
             distributor = TorchDistributor(num_processes=job.ranks, local_mode=False, use_gpu=False)
             yield {"way": way, **distributor.run(train_with_ddp, job)}
         else:
             model = train(spark, data, job, way)
-            others = weights(model) if others is None else others
-            yield {"way": way, **result(model, job, others)}
+            is_sparse = way in SPARSE_WAYS
+            yield {"way": way, "sparse": is_sparse, **result(model, job, others.setdefault(is_sparse, weights(model)))}
 
 
 def main() -> None:

@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import tempfile
 from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batching.job import DDP, REAL, WAYS, Job
+from batching.job import DDP, REAL, SPARSE_WAYS, WAYS, Job
 from bench_jar import bench_jar
+from peers.applications import submit
 from peers.arena import PROGRAMS, python_path
 
 import sparkdl_comm
-from sparkdl_comm.errors import ConfError, LabError
+from sparkdl_comm.errors import ConfError
 from sparkdl_comm.lab import Lab
 from sparkdl_comm.lab.bench import Report, Row, versions
 from sparkdl_comm.lab.profile import Profile
@@ -38,7 +39,6 @@ from sparkdl_comm.strategies.ps.planner import iteration_seconds
 from sparkdl_comm.topology import Topology
 
 _FOLDER = Path(__file__).parents[1]
-_LOG_TAIL = 3000
 _BITS = 8 * 4  # of a parameter
 
 
@@ -83,8 +83,9 @@ def bench(options: Namespace, report: Report) -> None:
     """
     topology = Topology.parse(options.topology)
     ways = options.batching.split(",")
-    if unknown := set(ways) - {*WAYS, DDP}:
-        raise ConfError(f"--batching {', '.join(sorted(unknown))}: must be some of {', '.join([*WAYS, DDP])}")
+    known = [*WAYS, DDP, *SPARSE_WAYS]
+    if unknown := set(ways) - set(known):
+        raise ConfError(f"--batching {', '.join(sorted(unknown))}: must be some of {', '.join(known)}")
     cases = [
         case
         for name in options.model.split(",")
@@ -143,23 +144,22 @@ def _number(option: str, text: str) -> float:
 
 
 def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float, nic: str) -> None:
-    conf = sparkdl_comm.spark_conf(progress=False, slot_timeout="2min")
-    conf |= {"spark.executorEnv.GLOO_SOCKET_IFNAME": nic}
-    conf |= {"spark.ui.enabled": "false", "spark.log.level": "WARN", "spark.ui.showConsoleProgress": "false"}
+    conf = {"spark.executorEnv.GLOO_SOCKET_IFNAME": nic}
     if case.delay:
-        conf["spark.jars"] += f",{bench_jar()}"
+        conf["spark.jars"] = f"{sparkdl_comm.spark_conf()['spark.jars']},{bench_jar()}"
         conf["spark.executor.extraJavaOptions"] = f"-Dlab.sparkdl.startupSeconds={case.delay}"
-    arguments = [f"--conf={key}={value}" for key, value in conf.items()]
-    arguments += [str(_FOLDER / "batching" / "job.py"), job.to_json()]
-    done = spark.submit(arguments, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if done.returncode:
-        raise LabError(f"the application ended with status {done.returncode}: {done.stdout[-_LOG_TAIL:]}")
+    submit(spark, _FOLDER / "batching" / "job.py", job.to_json(), timeout, conf)
 
 
 def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: Namespace) -> Iterator[Row]:
     seconds = {result["way"]: statistics.median(result["samples"]) for result in found}
-    predicted = _predicted(found)
-    same = len({result["weights"] for result in found if result.get("batching")}) <= 1
+    predicted = {}
+    for kind in (False, True):  # whose transfers of gradients differ
+        predicted |= _predicted([result for result in found if result.get("sparse") is kind])
+    ends: dict[bool, set[str]] = defaultdict(set)
+    for result in found:
+        if result.get("batching"):
+            ends[result["sparse"]].add(result["weights"])
     for result in found:
         way, plans = result["way"], result.get("batching", {})
         extra: dict[str, Any] = {
@@ -191,7 +191,7 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: 
             bytes=round(result["bytes"]),
             samples=result["samples"],
             theory_seconds=case.about.get("bound_seconds"),
-            verified=result["verified"] and (same or not plans),
+            verified=result["verified"] and (not plans or len(ends[result["sparse"]]) == 1),
             compute="emulated" if case.profile is not None else "real",
             versions=versions("torch", "pyspark", "sparkdl_comm"),
             extra=extra,

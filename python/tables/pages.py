@@ -213,6 +213,41 @@ def schedule_auto(data: Data) -> Iterator[Line]:
                 yield about, f"`{other.algorithm}`: {seconds(other)}", seconds(ours), beside(ours, other)
 
 
+def sparse_pushes(data: Data) -> Iterator[Line]:
+    for ours in data.rows("compress-ps"):
+        dense_way, _, kind = ours.algorithm.partition("-")
+        for rival in (dense_way, "ring", "ddp") if kind == "sparse" else ():
+            other = data.row("compress-ps", algorithm=rival, case=ours.case, rate_mbit=ours.rate_mbit)
+            if other:
+                share = ours.bytes / other.bytes
+                about = f"`{ours.algorithm}`, {ours.case}, {ours.rate_mbit:.0f} Mbit/s, {share:.2f} of the bytes"
+                yield about, f"`{rival}`: {seconds(other)}", seconds(ours), beside(ours, other)
+
+
+def pto(data: Data) -> Iterator[Line]:
+    for name in ("pto-2", "pto-8"):
+        for ours in data.rows(name):
+            local = data.row(name, algorithm="local", case=ours.case)
+            if local and ours is not local:
+                about = f"{ours.case}, `{ours.algorithm}`, {ours.world} ranks"
+                paper = "11 ms to 7 ms, 128 GPUs" if ours.case == "norms" else "-"
+                yield about, paper, f"{seconds(local)} to {seconds(ours)}", beside(ours, local)
+
+
+def cache(data: Data) -> Iterator[Line]:
+    for ours in data.rows("cache"):
+        other = data.row("cache", algorithm="memory, first fit")
+        if other and other.algorithm != ours.algorithm:
+            yield ours.algorithm, _fit(other), _fit(ours), beside(ours, other)
+
+
+def _fit(row: Row) -> str:
+    epochs = ", ".join(f"{each:.2f}" for each in row.extra["epochs"])
+    return (
+        f"{seconds(row)}; reading {row.extra['reading']:.2f} s, epochs {epochs} s, {row.extra['memory'] / 1e6:.0f} MB"
+    )
+
+
 PAPER = ("", "paper", "ours", "verdict")
 PEER = ("", "in the same run", "ours", "verdict")
 #: By the name that pages know them by.
@@ -231,5 +266,8 @@ TABLES = {
     "selection": Table(PEER, selection),
     "sparse_sums": Table(("", "in the same run", "`hitopk`", "verdict"), sparse_sums),
     "accuracy": Table(("", "`dense`, in the same run", "ours", "verdict"), accuracy),
+    "sparse_pushes": Table(("", "in the same run", "ours", "verdict"), sparse_pushes),
+    "pto": Table(("", "paper", "computed by all ranks, to dealt out", "verdict"), pto),
+    "cache": Table(("", "`memory`, first fit, in the same run", "ours", "verdict"), cache),
     "schedule_auto": Table(("", "in the same run", "`auto`", "verdict"), schedule_auto),
 }

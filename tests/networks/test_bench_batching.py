@@ -39,7 +39,15 @@ def test_every_way_gives_a_row_and_the_same_bits(rows_of) -> None:
 @pytest.mark.usefixtures("networks")
 def test_networks_that_compute(rows_of) -> None:
     for row in rows_of(
-        bench_ps, "--topology", "star:2", "--model", "real:vgg", "--rate", "200", "--batching", "whole,ibatch"
+        bench_ps,
+        "--topology",
+        "star:2",
+        "--model",
+        "real:vgg",
+        "--rate",
+        "200",
+        "--batching",
+        "whole,ibatch,whole-sparse,ibatch-sparse",
     ):
         assert (row["case"], row["compute"], row["theory_seconds"]) == ("real:vgg", "real", None)
         assert row["verified"]

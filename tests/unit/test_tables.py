@@ -167,6 +167,12 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "compress-auto": [
             row(name, 1.0, rate_mbit=50.0, extra={"tried": [[{"steps": "dense"}]]}) for name in ("dense", "auto")
         ],
+        "compress-ps": [row(name, 1.0, rate_mbit=50.0) for name in ("whole", "whole-sparse", "ring")],
+        "pto-8": [row(name, 1.0, case="norms") for name in ("local", "pto-gang")],
+        "cache": [
+            row(name, 1.0, extra={"epochs": [1.0, 0.5], "reading": 2.0, "memory": 1e9})
+            for name in ("memory, first fit", "disk, second fit")
+        ],
         "compress-0.01": [row(name, 1.0, extra={"count": 9, "density": 0.01}) for name in ("hitopk", "torus2d")],
     }
     for name, rows in files.items():
@@ -180,6 +186,9 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
     assert counts == expected | {"ibatch": 2, "fetch": 2, "transform": 1, "selection": 1, "sparse_sums": 1} | {
         "accuracy": 2,
         "schedule_auto": 1,
+        "sparse_pushes": 2,
+        "pto": 1,
+        "cache": 1,
     }
 
 

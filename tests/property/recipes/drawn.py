@@ -20,7 +20,11 @@ from .recipe import Recipe
 
 COLLECTIVES = (*ALGORITHMS, AUTO, "hitopk")
 #: Those that send the largest elements of gradients; all of them, here.
-COMPRESSING = (*(name for name, algorithm in ALGORITHMS.items() if "all_gather" in algorithm.operations), AUTO, "hitopk")
+COMPRESSING = (
+    *(name for name, algorithm in ALGORITHMS.items() if "all_gather" in algorithm.operations),
+    AUTO,
+    "hitopk",
+)
 COMPRESSIONS = ("topk:1", "mstopk:1")
 #: Those that can reduce to one rank, and broadcast.
 ROOTED = (*(name for name, algorithm in ALGORITHMS.items() if "reduce" in algorithm.operations), AUTO)

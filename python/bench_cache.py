@@ -1,0 +1,106 @@
+"""Fits on encoded images, on an emulated network: rows that ranks keep in memory, or on their executors' disks, where the next
+fit on the same files finds them.
+
+    python python/bench_cache.py --json
+
+Rows are PNGs of digits at 96 x 96, in Parquet files that every executor can open; on their way to their ranks they cross the
+links, and ranks decode them once. For each way the whole fit is timed, with `reading`, the seconds until the slowest rank had
+its rows decoded, and `epochs`. `memory` is that of the largest rank's process, without files that it has mapped. Verified: all
+ways have the same losses in all epochs, to the last bit, and the second fit with disks has read nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from cached.fits_job import Fits
+from peers.applications import submit
+from peers.arena import python_path
+
+from sparkdl_comm.errors import ConfError, LabUnavailableError
+from sparkdl_comm.lab import Lab
+from sparkdl_comm.lab.bench import Report, Row, positive, versions
+from sparkdl_comm.lab.bench import parser as bench_parser
+from sparkdl_comm.topology import Topology
+
+_FOLDER = Path(__file__).parent
+
+
+def bench(options: Namespace, report: Report) -> None:
+    """Adds a row for each way."""
+    topology = Topology.parse(options.topology)
+    copies, repeats = (1, 1) if options.quick else (options.copies, options.repeats)
+    environment = {"PYTHONPATH": python_path(_FOLDER)}
+    with (
+        tempfile.TemporaryDirectory(prefix="sparkdl-cache-") as folder,
+        Lab(topology.with_rates(round(options.rate * 1e6))) as lab,
+        lab.spark(memory=options.memory, env=environment) as spark,
+    ):
+        job = Fits(topology.world, copies, options.epochs, repeats, folder)
+        submit(spark, _FOLDER / "cached" / "fits_job.py", job.to_json(), options.timeout)
+        found = [json.loads(line) for line in job.output.read_text().splitlines()]
+        for row in _rows(found, topology, options.rate, repeats):
+            report.add(row)
+
+
+def _rows(found: list[dict[str, Any]], topology: Topology, rate: float, repeats: int) -> list[Row]:
+    ways = list(dict.fromkeys(each["way"] for each in found))
+    of_way = {way: [each for each in found if each["way"] == way] for way in ways}
+    return [
+        Row(
+            suite="cache",
+            case="encoded images",
+            algorithm=way,
+            topology=topology.text,
+            rate_mbit=rate,
+            world=topology.world,
+            bytes=fits[0]["bytes"],
+            samples=[fit["seconds"] for fit in fits],
+            theory_seconds=None,
+            verified=all(
+                fit["losses"] == of_way[ways[0]][repeat]["losses"]
+                and fit["cache"] == way.partition(",")[0]
+                and fit["reused"] == (way == "disk, second fit")
+                for repeat, fit in enumerate(fits)
+            )
+            and len(fits) == repeats,
+            versions=versions("torch", "numpy", "pyspark", "pillow"),
+            extra={
+                "reading": statistics.median(fit["reading"] for fit in fits),
+                "epochs": [statistics.median(times) for times in zip(*(fit["epochs"] for fit in fits), strict=True)],
+                "memory": max(fit["memory"] for fit in fits),
+                "disk": fits[0]["disk"],
+            },
+        )
+        for way, fits in of_way.items()
+    ]
+
+
+def main() -> int:
+    parser = bench_parser(__doc__)
+    parser.add_argument("--topology", default="star:3", help="of one NIC per host")
+    parser.add_argument("--rate", type=float, default=100.0, help="Mbit/s of each host's link, each way")
+    parser.add_argument("--copies", type=positive, default=8, help="of each of 1,797 digits, with noise")
+    parser.add_argument("--epochs", type=positive, default=2)
+    parser.add_argument("--memory", default="1g", help="of an executor's JVM")
+    parser.add_argument("--timeout", type=float, default=1500.0, help="seconds for all fits")
+    options = parser.parse_args()
+    report = Report(json_to=options.json)
+    try:
+        bench(options, report)
+    except LabUnavailableError as reason:
+        report.note(f"skipped: {reason}")
+        return 0
+    except ConfError as error:
+        parser.error(str(error))
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""A Spark application of bench_cache.py: fits of one network on encoded images, whose rows ranks keep in memory or on disks.
+
+Its argument is JSON, see :class:`Fits`. Writes a JSON line for each fit to the file ``output``.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from PIL import Image
+from pyspark.sql import DataFrame, SparkSession
+from sklearn.datasets import load_digits
+from torch import nn
+
+from sparkdl_comm import Callback, TorchEstimator
+from sparkdl_comm.conf import PREFIX
+
+PIXELS = 96
+#: Seconds after which Spark's files count as those that they will be.
+_SETTLED = 5
+_NOISE = 8
+
+
+@dataclass(frozen=True)
+class Fits:
+    """``copies``: of each digit, with noise of its own. ``epochs``: of a fit. ``repeats``: of all ways, each on new files."""
+
+    ranks: int
+    copies: int
+    epochs: int
+    repeats: int
+    folder: str
+
+    @classmethod
+    def here(cls) -> Fits:
+        """From this program's only argument."""
+        return cls(**json.loads(sys.argv[1]))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @property
+    def output(self) -> Path:
+        return Path(self.folder, "out")
+
+
+class Network(nn.Sequential):
+    """Little to compute: 16,970 parameters. Input uint8 [rows, 96, 96], output [rows, 10]."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(1, 16, 8, stride=8),
+            nn.ReLU(),
+            nn.AvgPool2d(3),
+            nn.Flatten(),
+            nn.Linear(256, 62),
+            nn.ReLU(),
+            nn.Linear(62, 10),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.unsqueeze(1).float() / 255)
+
+
+class Memory(Callback):
+    """Leaves in a folder how much memory of its own each rank has at the end: not that of files that it has mapped."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def on_train_end(self, state: Any) -> None:
+        found = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        assert found is not None
+        Path(self.folder, str(state.rank)).write_text(str(int(found[1]) * 1024))
+
+
+def decode(png: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)))
+
+
+def images(copies: int, seed: int) -> pd.DataFrame:
+    """``image``: PNG of a digit at 96 x 96, ``label``."""
+    digits, labels = load_digits(return_X_y=True)
+    random = np.random.default_rng(seed)
+    rows = []
+    for digit, label in zip(digits.astype(np.float32), labels, strict=True):
+        large = Image.fromarray(digit.reshape(8, 8) * 15).resize((PIXELS, PIXELS), Image.Resampling.BICUBIC)
+        for _ in range(copies):
+            noisy = np.clip(np.asarray(large) + random.normal(0, _NOISE, (PIXELS, PIXELS)), 0, 255).astype(np.uint8)
+            file = io.BytesIO()
+            Image.fromarray(noisy).save(file, "png")
+            rows.append((file.getvalue(), int(label)))
+    return pd.DataFrame(rows, columns=["image", "label"])
+
+
+def files(spark: SparkSession, job: Fits, seed: int) -> Path:
+    """Writes images to Parquet."""
+    path = Path(job.folder, f"images{seed}")
+    table = images(job.copies, seed)
+    path.mkdir()
+    for number, part in enumerate(np.array_split(np.arange(len(table)), 2 * job.ranks)):
+        table.iloc[part].to_parquet(path / f"{number}.parquet")
+    return path
+
+
+def fit(data: DataFrame, job: Fits, cache: str) -> dict[str, Any]:
+    spark = data.sparkSession
+    folder = Path(job.folder, f"memory{time.monotonic_ns()}")
+    folder.mkdir()
+    spark.conf.set(f"{PREFIX}data.cache", cache)
+    begin = time.perf_counter()
+    model = TorchEstimator(
+        model=Network,
+        loss="CrossEntropyLoss",
+        optimizer=functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+        featuresCol="image",
+        decode=decode,
+        callbacks=[Memory(str(folder))],
+        batchSize=128,
+        maxIter=job.epochs,
+        num_workers=job.ranks,
+        strategy="ring",
+    ).fit(data)
+    seconds = time.perf_counter() - begin
+    told = (model.summary or {})["data"]
+    return {
+        "seconds": seconds,
+        "reading": told["seconds"],
+        "epochs": [row["seconds"] for row in model.history],
+        "losses": [row["loss"] for row in model.history],
+        "memory": max(int(each.read_text()) for each in folder.iterdir()),
+        "disk": told["bytes"],
+        "cache": told["cache"],
+        "reused": told["reused"],
+    }
+
+
+def results(spark: SparkSession, job: Fits) -> Iterator[dict[str, Any]]:
+    for repeat in range(job.repeats + 1):  # the first one starts Python and compiles: it is not told
+        path = files(spark, job, repeat)
+        time.sleep(_SETTLED)
+        for cache in ("memory", "disk"):
+            for number in ("first", "second"):
+                found = fit(spark.read.parquet(str(path)), job, cache)
+                if repeat:
+                    size = sum(file.stat().st_size for file in path.iterdir())
+                    yield {"way": f"{cache}, {number} fit", "bytes": size, **found}
+
+
+def main() -> None:
+    job = Fits.here()
+    spark = SparkSession.builder.appName("cached fits").getOrCreate()
+    with job.output.open("w", encoding="utf-8") as output:
+        for result in results(spark, job):
+            output.write(json.dumps(result) + "\n")
+            output.flush()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

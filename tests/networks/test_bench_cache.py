@@ -1,0 +1,27 @@
+"""bench_cache: fits on encoded images, on an emulated network."""
+
+import bench_cache
+import pytest
+
+from sparkdl_comm.lab.results import FIELDS
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("networks")
+def test_every_way_gives_a_row_that_is_right(rows_of) -> None:
+    rows = rows_of(bench_cache, "--topology", "star:2")
+    assert [row["algorithm"] for row in rows] == [
+        f"{cache}, {number} fit" for cache in ("memory", "disk") for number in ("first", "second")
+    ]
+    for row in rows:
+        assert list(row)[: len(FIELDS)] == list(FIELDS)
+        assert row["verified"]
+        assert len(row["epochs"]) == 2
+        assert (row["disk"] > 0) == row["algorithm"].startswith("disk")
+    first, second = rows[2:]
+    assert second["reading"] < first["reading"]
+
+
+@pytest.mark.parametrize(("words", "said"), [(["--topology", "ring:3"], "ring:3"), (["--copies", "0"], "0")])
+def test_what_makes_no_sense_is_said(refused, words: list[str], said: str) -> None:
+    assert said in refused(bench_cache.main, *words)
