@@ -228,7 +228,7 @@ def pto(data: Data) -> Iterator[Line]:
     for name in ("pto-2", "pto-8"):
         for ours in data.rows(name):
             local = data.row(name, algorithm="local", case=ours.case)
-            if local and ours is not local:
+            if local and ours.algorithm != "local":
                 about = f"{ours.case}, `{ours.algorithm}`, {ours.world} ranks"
                 paper = "11 ms to 7 ms, 128 GPUs" if ours.case == "norms" else "-"
                 yield about, paper, f"{seconds(local)} to {seconds(ours)}", beside(ours, local)
