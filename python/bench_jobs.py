@@ -2,17 +2,19 @@
 
     python python/bench_jobs.py --profile lenet5 --rows 128,1024 --systems bml@bcube:3,2 p2p-ps@star:9 ddp@star:9
 
-A system is a strategy, or `ddp`, and the topology it runs on. One rank per host, a process of its own, calls the strategy as
-the training loop does; `ddp` is torch's DistributedDataParallel over gloo with its own settings, which overlaps backward as
-this package's collectives do (the strategy `gloo` does not). What the paper calls job completion time is that of many
-iterations; what Spark adds to a job, its start and its end, is not in here.
+A system is a strategy, or `ddp`, and the topology it runs on; `ring+mstopk:0.001@hosts:4x2` is a strategy with compressed
+gradients, for the CommLib paper's table 3. Ranks are processes of their own and call the strategy as the training loop does;
+`ddp` is torch's DistributedDataParallel over gloo with its own settings, which overlaps backward as this package's collectives
+do (the strategy `gloo` does not). What the papers call job completion time, or throughput, is that of many iterations; what
+Spark adds to a job, its start and its end, is not in here.
 
 The profile's network has emulated computing: layers wait as long as they would compute for `--rows` rows at `--teraflops`, and
-every byte is sent. The paper's links have 40 Gbit/s; as many times as the lab's are slower, layers compute slower, so that
-computing and sending are in proportion. With `--shrink` D every layer has about 1/D of its parameters and of its computing
-time, which keeps the proportion.
+every byte is sent. The BML paper's links have 40 Gbit/s (`--paper-rate`); as many times as the lab's are slower, layers
+compute slower, so that computing and sending are in proportion. With `--shrink` D every layer has about 1/D of its parameters
+and of its computing time, which keeps the proportion.
 
-Theory of an iteration: forward, and then backward, or what the links allow for the all-reduce, whichever is longer.
+Theory of an iteration: forward, and then backward, or what the hosts' links allow for the all-reduce, whichever is longer;
+with compressed gradients computing alone.
 """
 
 from __future__ import annotations
@@ -29,25 +31,35 @@ from pathlib import Path
 
 from peers.workload import RankJob
 
+from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, InputError, LabUnavailableError, SparkdlCommError
 from sparkdl_comm.lab import Lab
 from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, positive, versions
 from sparkdl_comm.lab.bench import parser as bench_parser
 from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.topology import Topology
 
 PROGRAMS = Path(__file__).parent / "peers"
 DDP = "ddp"
-#: Mbit/s of the paper's links.
-PAPER_RATE = 40_000.0
 
 
 def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
     path = folder / "profile.json"
     path.write_text(options.profile.to_json())
-    for number, ((strategy, topology), rows) in enumerate(itertools.product(options.systems, options.rows)):
-        scale = rows / options.profile.rows * PAPER_RATE / options.rate / options.teraflops
-        job = RankJob(strategy, str(path), scale, options.steps, options.warmup, options.repeats, options.timeout)
+    for number, ((name, topology), rows) in enumerate(itertools.product(options.systems, options.rows)):
+        scale = rows / options.profile.rows * options.paper_rate / options.rate / options.teraflops
+        strategy, _, compression = name.partition("+")
+        job = RankJob(
+            strategy,
+            compression or "none",
+            str(path),
+            scale,
+            options.steps,
+            options.warmup,
+            options.repeats,
+            options.timeout,
+        )
         rendezvous = folder / str(number)
         rendezvous.mkdir()
         with Lab(topology) as lab:
@@ -59,17 +71,17 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
             scale * math.fsum(getattr(layer, way) for layer in options.profile.layers)
             for way in ("forward", "backward")
         )
-        sending = allreduce_seconds(topology.world, result["bytes"], options.rate) / topology.rails
+        sending = allreduce_seconds(len(topology.hosts), result["bytes"], options.rate) / topology.rails
         yield Row(
             suite="jobs",
             case=options.name,
-            algorithm=strategy,
+            algorithm=name,
             topology=topology.text,
             rate_mbit=options.rate,
             world=topology.world,
             bytes=result["bytes"],
             samples=result["samples"],
-            theory_seconds=forward + max(backward, sending),
+            theory_seconds=forward + max(backward, 0.0 if compression else sending),
             verified=result["verified"],
             compute="emulated",
             versions=versions("torch", "numpy"),
@@ -85,6 +97,12 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
 def system(text: str, rate_mbit: float) -> tuple[str, Topology]:
     strategy, _, shape = text.partition("@")
     topology = Topology.parse(shape).with_rates(round(rate_mbit * 1e6))
+    name, _, compression = strategy.partition("+")
+    if name != DDP:
+        conf = CommConf.from_mapping({}, strategy=name, compression=compression or "none")
+        strategy_class(conf).check(conf, topology.world)
+    elif compression:
+        raise ConfError(f"--systems {text}: {DDP} sends whole gradients here")
     if strategy == DDP and topology.rails > 1:
         raise ConfError(f"--systems {text}: {DDP} knows one NIC per host, {shape} has {topology.rails}; take star:N")
     return strategy, topology
@@ -100,9 +118,10 @@ def arguments() -> Namespace:
         "--systems",
         nargs="+",
         default=["bml@bcube:3,2", "p2p-ps@star:9", "ddp@star:9"],
-        help=f"strategy@topology or {DDP}@topology, one after another",
+        help=f"strategy@topology, strategy+compression@topology or {DDP}@topology, one after another",
     )
     parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of each link, each way")
+    parser.add_argument("--paper-rate", type=float, default=40_000.0, help="Mbit/s that computing is in proportion to")
     parser.add_argument("--steps", type=positive, default=3, help="iterations of a run")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for all runs of one row")
     options = parser.parse_args()

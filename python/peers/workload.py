@@ -73,10 +73,11 @@ class Job:
 
 @dataclass(frozen=True)
 class RankJob:
-    """Of bench_jobs.py. ``profile``: a file. ``scale``: of its waits. ``steps``: iterations of a run; ``warmup`` runs precede
-    ``repeats``."""
+    """Of bench_jobs.py. ``compression``: as the setting of that name. ``profile``: a file. ``scale``: of its waits. ``steps``:
+    iterations of a run; ``warmup`` runs precede ``repeats``."""
 
     strategy: str
+    compression: str
     profile: str
     scale: float
     steps: int

@@ -21,6 +21,12 @@ IBATCH_PAPER = {"googlenet": (29, 26, 25), "inception_v3": (28, 25, 24), "vgg19"
 #: The BML paper's figure 5, in times that a link needs for all bytes.
 FIG5_PAPER = {"bml": 0.94, "p2p-ps bcube": 1.50, "hierarchical": 1.88, "p2p-ps fattree": 1.88}
 
+#: The CommLib paper's table 3: throughput, % of linear scaling, on 16 hosts of 8 GPUs; "dense" stands beside a tree.
+TABLE3_PAPER = {
+    "resnet50": {"tree": 43.5, "torus2d": 91.4, "hitopk": 90.6},
+    "vgg19": {"tree": 25.0, "torus2d": 66.4, "hitopk": 80.4},
+}
+
 #: Percentage points of accuracy that compression may cost.
 ACCURACY_LOST = 0.5
 
@@ -224,6 +230,21 @@ def sparse_pushes(data: Data) -> Iterator[Line]:
                 yield about, f"`{rival}`: {seconds(other)}", seconds(ours), beside(ours, other)
 
 
+def throughput(data: Data) -> Iterator[Line]:
+    for name, paper in TABLE3_PAPER.items():
+        for ours in data.rows(f"compress-{name}"):
+            told = paper.get(ours.algorithm.partition("+")[0])
+            share = 100 * ours.extra["computing"] / ours.seconds
+            dense = data.row(f"compress-{name}", algorithm="tree")
+            verdict = beside(ours, dense) if dense and dense.algorithm != ours.algorithm else ""
+            yield (
+                f"`{ours.algorithm}`, {name}",
+                f"{told} %" if told else "-",
+                f"{share:.1f} %: {seconds(ours)}",
+                verdict,
+            )
+
+
 def pto(data: Data) -> Iterator[Line]:
     for name in ("pto-2", "pto-8"):
         for ours in data.rows(name):
@@ -267,6 +288,7 @@ TABLES = {
     "sparse_sums": Table(("", "in the same run", "`hitopk`", "verdict"), sparse_sums),
     "accuracy": Table(("", "`dense`, in the same run", "ours", "verdict"), accuracy),
     "sparse_pushes": Table(("", "in the same run", "ours", "verdict"), sparse_pushes),
+    "throughput": Table(("", "paper", "ours", "beside `tree`"), throughput),
     "pto": Table(("", "paper", "computed by all ranks, to dealt out", "verdict"), pto),
     "cache": Table(("", "`memory`, first fit, in the same run", "ours", "verdict"), cache),
     "schedule_auto": Table(("", "in the same run", "`auto`", "verdict"), schedule_auto),

@@ -1,5 +1,6 @@
 """The notebooks are run as they stand, in a process and a Spark application of their own."""
 
+import json
 import os
 import re
 import sys
@@ -40,6 +41,36 @@ def test_quickstart_is_stored_with_its_outputs() -> None:
     text = (ROOT / "notebooks/quickstart.ipynb").read_text(encoding="utf-8")
     check(nbformat.reads(text, as_version=4))
     assert not re.search(r"/(home|tmp|work|root)/", text), "paths of the machine that ran it"
+
+
+def test_stored_curves_are_those_that_were_measured() -> None:
+    check_curves(nbformat.read(ROOT / "notebooks/compression.ipynb", as_version=4))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("environment")
+def test_curves() -> None:
+    notebook = nbformat.read(ROOT / "notebooks/compression.ipynb", as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": ROOT / "notebooks"}}
+    ).execute()
+    check_curves(notebook)
+
+
+def check_curves(notebook: nbformat.NotebookNode) -> None:
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    head, _, *lines = "".join(output.get("text", "") for output in outputs).splitlines()
+    shown = {
+        (task, line.split()[0]): float(value)
+        for line in lines
+        for task, value in zip(head.split()[1:], line.split()[1:], strict=True)
+    }
+    rows = json.loads((ROOT / "python/results/compress-accuracy.json").read_text(encoding="utf-8"))["rows"]
+    assert shown == {(row["case"], row["algorithm"]): round(100 * row["accuracy"], 1) for row in rows}
 
 
 def check(notebook: nbformat.NotebookNode) -> None:

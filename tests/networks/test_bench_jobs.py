@@ -22,6 +22,17 @@ def test_job_completion_times(networks, rows_of):
     assert bml["bytes"] == ddp["bytes"]
 
 
+@pytest.mark.slow
+def test_hosts_with_several_ranks_and_compressed_gradients(networks, rows_of):
+    systems = ["torus2d@hosts:2x2", "hitopk+mstopk:0.01@hosts:2x2"]
+    dense, sparse = rows_of(bench_jobs, "--rate", "20", "--paper-rate", "400", "--systems", *systems)
+    assert (dense["algorithm"], sparse["algorithm"]) == ("torus2d", "hitopk+mstopk:0.01")
+    assert dense["verified"]
+    assert sparse["verified"]
+    assert dense["theory_seconds"] > sparse["theory_seconds"] == pytest.approx(sparse["computing"])
+    assert sparse["seconds"] < dense["seconds"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -29,6 +40,8 @@ def test_job_completion_times(networks, rows_of):
         (["--systems", "ddp@bcube:2,2"], "one NIC per host"),
         (["--rows", "0"], "0 is not at least 1"),
         (["--profile", "lenet6"], "profile 'lenet6' is not known"),
+        (["--systems", "gloo+topk:0.1@star:2"], "strategy gloo"),
+        (["--systems", "ddp+topk:0.1@star:2"], "sends whole gradients"),
     ],
 )
 def test_what_it_refuses(arguments, said, refused):
