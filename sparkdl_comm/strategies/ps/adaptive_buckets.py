@@ -12,7 +12,7 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.layer_buckets import LayerBuckets
 from sparkdl_comm.strategies.ps.autotuner import Autotuner
 from sparkdl_comm.strategies.ps.profiler import DirectionProfile, Profiler, agree, agreed_seconds, drift
-from sparkdl_comm.strategies.ps.sparse_pushes import sparse_bytes
+from sparkdl_comm.strategies.ps.pushes import sparse_bytes
 
 #: Policies that group layers without knowing how long anything takes.
 _BLIND = ("whole", "layerwise", "fixed")

@@ -20,19 +20,19 @@ of the notice that they are there.
 Parameters and gradients of a CPU rank are views of memory that the JVM serves and fetches in place. A GPU rank computes on
 its device and copies through that memory, pinned; its gradients travel after backward.
 
-With a compression the largest elements of each layer are pushed, and added up as such (``sparse_pushes.py``).
+With a compression the largest elements of each layer are pushed, and added up as such (``pushes.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.errors import ConfError, ModelError
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import ModelError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.optim.parallel import GangRanks
@@ -42,8 +42,9 @@ from sparkdl_comm.strategies.base import Strategy, register
 from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets, policies
 from sparkdl_comm.strategies.ps.memory import ParameterMemory
 from sparkdl_comm.strategies.ps.pulls import ParameterPulls
+from sparkdl_comm.strategies.ps.pushes import SparsePushes, WholePushes
 from sparkdl_comm.strategies.ps.session import Session
-from sparkdl_comm.strategies.ps.sparse_pushes import SparsePushes
+from sparkdl_comm.strategies.ps.shard_sums import ShardSums
 from sparkdl_comm.strategies.trace import BatchTrace
 
 
@@ -57,24 +58,10 @@ class ParameterServer(Strategy):
 
     _session: Session | None = None
     _memory: ParameterMemory | None = None
-    _sparse_pushes: SparsePushes | None = None
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
-        if conf.compression is None:
-            return
-        refused = {
-            "": conf.compression if conf.compression.rank else None,
-            ".schedule": conf.compression_schedule if conf.compression_schedule.auto else None,
-            ".values": conf.compression_values if conf.compression_values != "fp32" else None,
-            ".momentum": conf.compression_momentum or None,
-        }
-        for name, value in refused.items():
-            if value is not None:
-                raise ConfError(
-                    f"{PREFIX}compression{name}={value}: strategy ps pushes the largest elements, as fp32, without momentum"
-                    " correction or a trial; strategies that all-reduce, such as auto, can"
-                )
+        SparsePushes.check(conf)
 
     def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:
         self._session = Session(self.conf.timeout)
@@ -86,8 +73,7 @@ class ParameterServer(Strategy):
         self._on_gpu = next(model.module.parameters()).device.type == "cuda"
         policy = policies(self.conf)
         self._cuts_pushes = policy["push"] != "whole"
-        bucketed = "whole" not in policy.values()
-        self._ahead = bucketed and not self._on_gpu and not make_optimizer.judges_gradients
+        self._ahead = "whole" not in policy.values() and not self._on_gpu and not make_optimizer.judges_gradients
         layout = self._jvm.open(
             [member.payload["strategy"] for member in gang.members],
             [layer.count for layer in model.layers],
@@ -104,13 +90,17 @@ class ParameterServer(Strategy):
         self._pushes = self._next_pushes = self._buckets.pushes
         self._jvm.attach(memory.path, self._buckets.pulls, self._pushes)
         memory.bind()
-        if self.conf.compression is not None:
-            self._sparse_pushes = SparsePushes(self.conf.compression, self.conf, gang.rank, model, memory.gradients)
+        self._outgoing = (
+            WholePushes()
+            if self.conf.compression is None
+            else SparsePushes(self.conf, gang.rank, model, memory.gradients)
+        )
         self._shard = memory.shard(make_optimizer, GangRanks(gang, self.conf.timeout))
         self.optimizer = self._shard.optimizer
         # A GPU computes behind the host's back: what needs a profile stays at one bucket.
         self._profiler = None if self._on_gpu else self._buckets.profiler
         self._bucket_trace = BatchTrace(self.trace)
+        self._sums = ShardSums(self._jvm, self.watch, self._bucket_trace, self._profiler)
         self._pulls = ParameterPulls(
             self._jvm,
             model,
@@ -126,14 +116,13 @@ class ParameterServer(Strategy):
         self._begin_version(0, here=not rounded)
         if rounded:
             self._pulls.prefetch(0)
-            self._publish(0, range(len(self._pulls.buckets)))
+            self._jvm.publish(0, range(len(self._pulls.buckets)))
 
     def begin_step(self) -> None:
-        if self._sparse_pushes is not None:
-            self._sparse_pushes.begin_step(self.step_info)
+        self._outgoing.begin_step(self.step_info)
         self._bucket_trace.between = False
         self._pushed = [False] * len(self._pushes)
-        self._collected = 0
+        self._sums.begin_step(self._version, self._pushes)
         self._unpublished: Countdown | None = None
         if self._profiler is not None:
             self._profiler.iteration()
@@ -177,24 +166,23 @@ class ParameterServer(Strategy):
             self._replan()
         self._pulls.prefetch(self._version + 1)
         if len(self._pushes) == 1 or not self._shard.in_parts:
-            self._collect_all()
+            self._sums.collect_all()
 
     def gradients(self) -> list[torch.Tensor]:
-        self._collect_all()
+        self._sums.collect_all()
         return self._shard.gradients
 
     def update(self, apply: bool = True) -> None:
         with self.watch.phase("update"):
-            if self._unpublished is None and self._collected == len(self._pushes):
+            if self._unpublished is None and self._sums.is_complete:
                 self._bucket_trace.begin(self._pushes)
                 if apply:
                     self._shard.step()
                 self._bucket_trace.done("update batch", len(self._pushes))
-                self._publish(self._version + 1, range(len(self._pulls.buckets)))
-            while self._collected < len(self._pushes):
+                self._jvm.publish(self._version + 1, range(len(self._pulls.buckets)))
+            while not self._sums.is_complete:
                 self._update_next(apply)
-        if self._sparse_pushes is not None:
-            self._sparse_pushes.end_step(apply)
+        self._outgoing.end_step(apply)
         self._begin_version(self._version + 1)
         self._pushes = self._next_pushes
         self._shared.use(self._version)
@@ -207,11 +195,10 @@ class ParameterServer(Strategy):
         return {"batching": self._buckets.report()}
 
     def state(self) -> dict[str, Any]:
-        return {} if self._sparse_pushes is None else self._sparse_pushes.state()
+        return self._outgoing.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        if self._sparse_pushes is not None:
-            self._sparse_pushes.load_state(state)
+        self._outgoing.load_state(state)
 
     def finish(self) -> None:
         self._pulls.wait()
@@ -280,42 +267,18 @@ class ParameterServer(Strategy):
             )
 
     def _push(self, bucket: int) -> None:
-        if self._sparse_pushes is not None:
-            self._sparse_pushes.compress(self._pushes.layers[bucket])
-            if self._profiler is not None:
-                self._profiler.backward.skip()
+        if self._outgoing.compress(self._pushes.layers[bucket]) and self._profiler is not None:
+            self._profiler.backward.skip()
         self._jvm.push(self._version, bucket)
         self._pushed[bucket] = True
-
-    def _collect_all(self) -> None:
-        while self._collected < len(self._pushes):
-            self._collect()
-
-    def _collect(self) -> None:
-        """Waits for the sum of the next bucket's gradients."""
-        with self.watch.phase("push"):
-            answer = self._jvm.collect(self._version, self._collected)
-        self._bucket_trace.collected(self._pushes, self._collected, answer)
-        self._collected += 1
-        self.watch.seconds["push"] -= answer["aggregate_seconds"]
-        self.watch.seconds["aggregate"] += answer["aggregate_seconds"]
-        self.watch.bytes["push"] += answer["bytes"]
-        if self._profiler is not None:
-            self._profiler.pushes.add(answer["batches"])
-            if self._collected == len(self._pushes):
-                self._profiler.pushes.end()
-
-    def _publish(self, version: int, buckets: Iterable[int]) -> None:
-        for bucket in buckets:
-            self._jvm.publish(version, bucket)
 
     def _update_what_is_summed(self) -> None:
         """In the backward pass: does not wait."""
         summed = self._shared.summed(self._version)
-        if summed <= self._collected:
+        if summed <= self._sums.collected:
             return
         with self.watch.phase("update"):
-            while self._collected < summed:
+            while self._sums.collected < summed:
                 self._update_next(apply=True)
         if self._profiler is not None:
             self._profiler.backward.skip()
@@ -325,13 +288,13 @@ class ParameterServer(Strategy):
         published as soon as all its layers are updated."""
         if self._unpublished is None:
             self._unpublished = Countdown(self._pulls.buckets, range(len(self._model.layers)))
-        layers = self._pushes.layers[self._collected]
-        self._collect()
-        with self._bucket_trace.one("update batch", self._pushes, self._collected - 1):
+        layers = self._pushes.layers[self._sums.collected]
+        self._sums.collect()
+        with self._bucket_trace.one("update batch", self._pushes, self._sums.collected - 1):
             if apply:
                 self._shard.step_layers(layers)
         complete = [self._unpublished.arrived(layer) for layer in layers]
-        self._publish(self._version + 1, sorted(bucket for bucket in complete if bucket is not None))
+        self._jvm.publish(self._version + 1, sorted(bucket for bucket in complete if bucket is not None))
 
 
 register("ps")(lambda conf: ParameterServer)

@@ -3,7 +3,7 @@ answers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sparkdl_comm.space.layer_buckets import LayerBuckets
@@ -84,9 +84,10 @@ class Session:
         """Returns when all ranks' gradients of the bucket are summed in this rank's shard."""
         return self._bridge.request("collect", version=version, batch=bucket)
 
-    def publish(self, version: int, bucket: int) -> None:
-        """Posts that this rank's shard of the bucket has its values of ``version``."""
-        self._bridge.post("publish", version=version, batch=bucket)
+    def publish(self, version: int, buckets: Iterable[int]) -> None:
+        """Posts that this rank's shard of each of these buckets has its values of ``version``."""
+        for bucket in buckets:
+            self._bridge.post("publish", version=version, batch=bucket)
 
     def end(self) -> None:
         """Nobody needs this rank's blocks any more."""

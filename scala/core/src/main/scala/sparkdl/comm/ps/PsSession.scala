@@ -70,7 +70,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
       throw new CommException(Protocol, s"rank $rank is not one of the ${peers.size} peers")
     this.peers = peers
     this.timeoutSeconds = timeoutSeconds
-    incoming.open(peers, longerThan(timeoutSeconds))
+    // Nanoseconds: who waits for a block says more than its fetch does.
+    incoming.open(peers, ((timeoutSeconds + CloseSeconds) * 1e9).toLong)
     outgoing.open(peers)
     val layout = new ShardLayout(layers, peers.size)
     if (shared) incoming.neighbours.allow(new SegmentMap(layout, _, encodings, ahead))
@@ -278,9 +279,6 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     }
     arriving.blocks.foreach(block => incoming.forget(kind, block.from, bucket, version))
   }
-
-  /** Nanoseconds: who waits for a block says more than its fetch does. */
-  private def longerThan(seconds: Double): Long = ((seconds + CloseSeconds) * 1e9).toLong
 
   private def deadline(begin: Long): Long = begin + (timeoutSeconds * 1e9).toLong
 

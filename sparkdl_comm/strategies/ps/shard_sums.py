@@ -1,0 +1,46 @@
+"""The sums of a shard's gradients, which the executor's JVM makes of all ranks' pushes."""
+
+from __future__ import annotations
+
+from sparkdl_comm.space.layer_buckets import LayerBuckets
+from sparkdl_comm.strategies.base import Stopwatch
+from sparkdl_comm.strategies.ps.profiler import Profiler
+from sparkdl_comm.strategies.ps.session import Session
+from sparkdl_comm.strategies.trace import BatchTrace
+
+
+class ShardSums:
+    """Of one server. :meth:`begin_step`, then :meth:`collect` for each bucket of the step, in their order.
+
+    ``collected``: how many are in the shard's memory.
+    """
+
+    def __init__(self, jvm: Session, watch: Stopwatch, trace: BatchTrace, profiler: Profiler | None) -> None:
+        self._jvm, self._watch, self._trace, self._profiler = jvm, watch, trace, profiler
+        self.collected = 0
+
+    def begin_step(self, version: int, buckets: LayerBuckets) -> None:
+        self._version, self._buckets = version, buckets
+        self.collected = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.collected == len(self._buckets)
+
+    def collect(self) -> None:
+        """Waits for the sum of the next bucket's gradients."""
+        with self._watch.phase("push"):
+            answer = self._jvm.collect(self._version, self.collected)
+        self._trace.collected(self._buckets, self.collected, answer)
+        self.collected += 1
+        self._watch.seconds["push"] -= answer["aggregate_seconds"]
+        self._watch.seconds["aggregate"] += answer["aggregate_seconds"]
+        self._watch.bytes["push"] += answer["bytes"]
+        if self._profiler is not None:
+            self._profiler.pushes.add(answer["batches"])
+            if self.is_complete:
+                self._profiler.pushes.end()
+
+    def collect_all(self) -> None:
+        while not self.is_complete:
+            self.collect()
