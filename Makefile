@@ -135,8 +135,8 @@ test: ready $(ARCHIVES) check scala-test ## everything but the slow tests
 
 .PHONY: test-all
 test-all: ready $(ARCHIVES) check connect-jar scala-test scala-test-4 ## everything
-	$(BIN)/python -m pytest tests/integration/test_large_model.py # needs the memory that others take
-	$(BIN)/python -m pytest -n 3 --ignore tests/integration/test_large_model.py
+	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -n 3 -m "not alone"
 
 # --- programs on local-cluster ------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ GIB = 1 << 30
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(580)
 def test_a_model_above_2_gb_trains_and_comes_back(tmp_path):
     if psutil.virtual_memory().available < 18 * GIB:

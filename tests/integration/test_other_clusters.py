@@ -80,6 +80,7 @@ def test_fits_over_tcp_whatever_protection_spark_is_set_to(tmp_path, settings):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_all_strategies_on_nine_executors(tmp_path):
     star = Topology.parse("star:9")
