@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Literal
@@ -14,41 +15,53 @@ _MEASURED, _UNMEASURED = 5, 1
 #: The share by which sparse steps must be faster to be taken: less is chance, and dense ones are exact.
 _MARGIN = 0.02
 
+#: The share of the time that further trials may take, and the least number of steps between two of them.
+_COST, _LEAST_PAUSE = 0.01, 100
+
 
 class Trial:
-    """Of one density: steps are dense and sparse in turn, until all ranks choose. Kinds go by name.
+    """Of one density: steps are dense and sparse in turn, until all ranks choose.
 
-    ``chosen``: the kind of all further steps; None before :meth:`choose`.
+    The choice is tried again after a while: the first steps of a run are slower than later ones, and not those of both kinds
+    by as much, and links change. What is lost by steps of the slower kind stays a hundredth of the time between trials.
+
+    ``chosen``: the kind that was chosen last; None before :meth:`choose`.
     """
 
     def __init__(self) -> None:
-        self._seconds: dict[Kind, list[float]] = {"dense": [], "sparse": []}
+        self._taken: dict[Kind, list[float]] = {"dense": [], "sparse": []}
+        self._pause = 0
         self.chosen: Kind | None = None
-        #: By kind, what a step was found to take; empty before :meth:`choose`.
+        #: By kind, what a step was found to take in the last trial; empty before :meth:`choose`.
         self.seconds: dict[Kind, float] = {}
 
     @property
     def kind(self) -> Kind:
         """Of the step that is next, or under way."""
-        if self.chosen is not None:
+        if self._pause and self.chosen:
             return self.chosen
-        return min(self._seconds, key=lambda kind: len(self._seconds[kind]))
+        return min(self._taken, key=lambda kind: len(self._taken[kind]))
 
     @property
     def is_due(self) -> bool:
         """Whether all ranks are to choose now."""
-        return self.chosen is None and min(map(len, self._seconds.values())) == _UNMEASURED + _MEASURED
+        return min(map(len, self._taken.values())) == _UNMEASURED + _MEASURED
 
     def took(self, seconds: float) -> None:
         """Notes what the step took."""
-        if self.chosen is None:
-            self._seconds[self.kind].append(seconds)
+        if self._pause:
+            self._pause -= 1
+        else:
+            self._taken[self.kind].append(seconds)
 
     def measured(self) -> dict[Kind, float]:
         """This rank's median by kind."""
-        return {kind: median(taken[_UNMEASURED:]) for kind, taken in self._seconds.items()}
+        return {kind: median(taken[_UNMEASURED:]) for kind, taken in self._taken.items()}
 
     def choose(self, of_ranks: Sequence[Mapping[Kind, float]]) -> None:
         """``of_ranks``: what each rank :meth:`measured`. The slowest one's count, since all others wait for it."""
-        self.seconds = {kind: max(seconds[kind] for seconds in of_ranks) for kind in self._seconds}
+        self.seconds = {kind: max(seconds[kind] for seconds in of_ranks) for kind in self._taken}
         self.chosen = "sparse" if self.seconds["sparse"] < (1 - _MARGIN) * self.seconds["dense"] else "dense"
+        lost = (_UNMEASURED + _MEASURED) * (max(self.seconds.values()) / min(self.seconds.values()) - 1)
+        self._pause = max(_LEAST_PAUSE, math.ceil(lost / _COST))
+        self._taken = {kind: [] for kind in self._taken}

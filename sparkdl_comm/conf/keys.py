@@ -196,7 +196,7 @@ KEYS: tuple[Key, ...] = (
         "In which steps gradients are compressed; in others they are dense, and carry what was left out before. always, or\n"
         "steps:A-B, epochs:A-B (from 1; B may be missing), warmup:STEPS (for so many steps from A on more travels: a quarter\n"
         "of the elements, a sixteenth, and so on), auto (not ps: twelve steps are dense and sparse in turn, then all are\n"
-        "what was faster), with commas between, such as auto,epochs:1-13,warmup:100.",
+        "what was faster; tried again every 100 steps or more), with commas between, such as auto,epochs:1-13,warmup:100.",
         compression.schedule,
     ),
     Key(

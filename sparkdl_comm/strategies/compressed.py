@@ -77,7 +77,7 @@ class CompressedExchange(CollectiveExchange):
     def end_step(self, applied: bool) -> None:
         self._feedback.settle(applied)
         self._compressed.settle(applied)
-        if self._trial is None or self._trial.chosen is not None:
+        if self._trial is None:
             return
         self._trial.took(time.perf_counter() - self._begun)
         if self._trial.is_due:
@@ -85,8 +85,8 @@ class CompressedExchange(CollectiveExchange):
             self._trial.choose([json.loads(told) for told in self._gang.all_gather(mine, self._timeout)])
 
     def details(self) -> dict[str, Any]:
-        """``compression``: for each density that schedule auto tried, ``density``, ``steps``, the kind that was chosen (None:
-        not yet), and ``seconds`` of a step by kind."""
+        """``compression``: for each density that schedule auto tried, ``density``, ``steps``, the kind that was chosen last
+        (None: not yet), and ``seconds`` of a step by kind in the trial before."""
         tried = [
             {"density": density, "steps": trial.chosen, "seconds": trial.seconds}
             for density, trial in self._trials.items()
