@@ -151,7 +151,9 @@ def main() -> int:
     networks = f"profiles of networks, or {', '.join(REAL)}; default: googlenet, inception_v3, vgg19"
     lab.add_argument("--model", help=networks)
     lab.add_argument(
-        "--batching", default=",".join(WAYS), help=f"of {', '.join([*WAYS, DDP, *SPARSE_WAYS])}; default: %(default)s"
+        "--batching",
+        default=",".join([*WAYS, DDP]),
+        help=f"of {', '.join([*WAYS, DDP, *SPARSE_WAYS])}; default: %(default)s",
     )
     lab.add_argument(
         "--rate",
