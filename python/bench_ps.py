@@ -152,8 +152,7 @@ def main() -> int:
     lab.add_argument("--model", help=networks)
     lab.add_argument(
         "--batching",
-        default=",".join([*WAYS, DDP]),
-        help=f"of {', '.join([*WAYS, DDP, *SPARSE_WAYS])}; default: %(default)s",
+        help=f"of {', '.join([*WAYS, DDP, *SPARSE_WAYS])}; default: {', '.join(WAYS)}, and {DDP} where computing is emulated",
     )
     lab.add_argument(
         "--rate",

@@ -82,6 +82,9 @@ def bench(options: Namespace, report: Report) -> None:
     :raises ConfError: an option that makes no sense. LabError: an application failed.
     """
     topology = Topology.parse(options.topology)
+    if options.batching is None:
+        real = any(name in REAL for name in options.model.split(","))
+        options.batching = ",".join(WAYS if real else [*WAYS, DDP])
     ways = options.batching.split(",")
     known = [*WAYS, DDP, *SPARSE_WAYS]
     if unknown := set(ways) - set(known):

@@ -105,7 +105,7 @@ def images(copies: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["image", "label"])
 
 
-def files(spark: SparkSession, job: Fits, seed: int) -> Path:
+def files(job: Fits, seed: int) -> Path:
     """Writes images to Parquet."""
     path = Path(job.folder, f"images{seed}")
     table = images(job.copies, seed)
@@ -148,9 +148,10 @@ def fit(data: DataFrame, job: Fits, cache: str) -> dict[str, Any]:
 
 
 def results(spark: SparkSession, job: Fits) -> Iterator[dict[str, Any]]:
-    for repeat in range(job.repeats + 1):  # the first one starts Python and compiles: it is not told
-        path = files(spark, job, repeat)
-        time.sleep(_SETTLED)
+    # All of them first: Spark ends Python workers that have nothing to do for a minute, and making images takes as long.
+    paths = [files(job, repeat) for repeat in range(job.repeats + 1)]
+    time.sleep(_SETTLED)
+    for repeat, path in enumerate(paths):  # the first one starts Python and compiles: it is not told
         for cache in ("memory", "disk"):
             for number in ("first", "second"):
                 found = fit(spark.read.parquet(str(path)), job, cache)

@@ -23,7 +23,8 @@ class Trial:
     """Of one density: steps are dense and sparse in turn, until all ranks choose.
 
     The choice is tried again after a while: the first steps of a run are slower than later ones, and not those of both kinds
-    by as much, and links change. What is lost by steps of the slower kind stays a hundredth of the time between trials.
+    by as much, and links change. As far as the last trial tells, the steps of the slower kind in the next one cost a hundredth
+    of the time until then.
 
     ``chosen``: the kind that was chosen last; None before :meth:`choose`.
     """

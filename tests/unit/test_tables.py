@@ -172,7 +172,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "pto-8": [row(name, 1.0, case="norms") for name in ("local", "pto-gang")],
         "cache": [
             row(name, 1.0, extra={"epochs": [1.0, 0.5], "reading": 2.0, "memory": 1e9})
-            for name in ("memory, first fit", "disk, second fit")
+            for name in ("memory, second fit", "disk, second fit")
         ],
         "compress-0.01": [row(name, 1.0, extra={"count": 9, "density": 0.01}) for name in ("hitopk", "torus2d")],
     }

@@ -44,14 +44,14 @@ def test_the_slowest_rank_counts() -> None:
 
 
 @given(st.floats(0.2, 5.0), st.floats(0.2, 5.0), st.integers(1, 4))
-def test_the_choice_is_tried_again_and_what_that_costs_is_a_hundredth(before: float, now: float, trials: int) -> None:
+def test_trying_again_costs_a_hundredth_as_far_as_is_known(before: float, now: float, trials: int) -> None:
     trial = tried(dense=[1.0] * 6, sparse=[before] * 6)
     for _ in range(trials):
         trial.choose([trial.measured()])
         chosen, fastest = trial.chosen, min(1.0, before)
         steps = lost = 0.0
         while not trial.is_due:
-            took = {"dense": 1.0, "sparse": before}[trial.kind]
+            took = {"dense": 1.0, "sparse": before}[trial.kind]  # as the last trial tells
             trial.took({"dense": 1.0, "sparse": now}[trial.kind])
             steps, lost = steps + 1, lost + took - fastest
             assert trial.chosen == chosen
