@@ -50,6 +50,7 @@ class Acceptor:
         self._clock = clock
         self._handshake_seconds = handshake_seconds
         self._free = threading.Semaphore(MAX_HANDSHAKES)
+        self._threads: list[threading.Thread] = []
         self.sock = listen.bind(ip, ports)
         name = self.sock.getsockname()
         self.address: Address = (name[0], name[1])
@@ -68,7 +69,10 @@ class Acceptor:
         if not self._free.acquire(blocking=False):
             sock.close()
             return
-        threading.Thread(target=self._authenticate, args=(sock,), name="sparkdl-handshake", daemon=True).start()
+        thread = threading.Thread(target=self._authenticate, args=(sock,), name="sparkdl-handshake", daemon=True)
+        self._threads = [other for other in self._threads if other.is_alive()]
+        self._threads.append(thread)
+        thread.start()
 
     def _authenticate(self, sock: socket.socket) -> None:
         deadline = self._clock() + self._handshake_seconds
@@ -88,3 +92,10 @@ class Acceptor:
 
     def close(self) -> None:
         self.sock.close()
+
+    def join(self, seconds: float) -> None:
+        """Waits until the threads of all connections have ended, ``seconds`` at most; to be called after :meth:`close`."""
+        deadline = self._clock() + seconds
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - self._clock()))

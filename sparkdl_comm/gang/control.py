@@ -133,6 +133,11 @@ class Control:
         if threading.current_thread() is not self._thread:
             self._thread.join(LINGER_SECONDS + 1.0)
 
+    def join_connections(self, seconds: float) -> None:
+        """After :meth:`stop`, and when all that connections are for has ended: waits for their threads."""
+        for acceptor in self._acceptors:
+            acceptor.join(seconds)
+
     def alone(self) -> bool:
         """All peers have left, or never came."""
         return all(peer.left for peer in list(self._peers.values()))

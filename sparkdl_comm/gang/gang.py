@@ -29,6 +29,8 @@ from sparkdl_comm.gang.store import GangStore, StoreService
 
 #: How much longer than rank 0 the others wait, for rank 0's word on who is missing.
 GRACE_SECONDS = 3.0
+#: How long closing waits for threads of connections; only those of strangers take as long.
+CONNECTION_SECONDS = 1.0
 CONTROL = "control"
 
 
@@ -239,6 +241,9 @@ class Gang:
     def _shut(self, leave: bool) -> None:
         self._control.stop(leave)
         self._store.close()
+        # A thread that still serves the store refers to the gang, and so to all that wants to hear of its failure: memory that
+        # a garbage collection is to give back now, as an idle process does no other one.
+        self._control.join_connections(CONNECTION_SECONDS)
 
     def _on_peer(self, sock: socket.socket, hello: dict[str, Any]) -> None:
         """A peer that knows the secret has connected: takes it in if it is of this attempt, and not here yet. Runs in the

@@ -11,6 +11,7 @@ import pytest
 from sparkdl_comm.errors import AuthenticationError, ConfError, DeadlineError, GangError, InputError, RankLostError
 from sparkdl_comm.gang import frames, handshake
 from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.gang.store import StoreService
 from tests.unit.gang_helpers import (
     SECONDS,
     SECRET,
@@ -205,7 +206,9 @@ def test_a_rank_that_is_refused_says_why():
     assert len(refused) == 1
 
 
-def test_close_leaves_no_thread_and_no_socket():
+def test_close_leaves_no_thread_and_no_socket(monkeypatch):
+    drop = StoreService._drop
+    monkeypatch.setattr(StoreService, "_drop", lambda *args: (time.sleep(0.2), drop(*args)))
     others = set(threading.enumerate())  # as of hooks of DDP, whose gang is its process's
 
     def ours() -> list[str]:
@@ -220,7 +223,7 @@ def test_close_leaves_no_thread_and_no_socket():
             gang.store("s").add("k", 1)
         assert ours()
         assert sockets() > before
-    assert wait_for(lambda: not ours()), ours()
+    assert not ours()
     assert wait_for(lambda: sockets() <= before)
 
 
