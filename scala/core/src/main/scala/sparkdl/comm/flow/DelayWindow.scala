@@ -9,11 +9,11 @@ package sparkdl.comm.flow
  *   rate * (latency of the path + slack) + two chunks
  *
  * So in the end chunks queue for the slack and the time of one chunk: that is what an urgent one waits for, and what
- * keeps the link busy, as a window is used in whole chunks. Of the chunks of a round the best one counts: those of a
- * sender that is slow itself say nothing about the link. If none met a queue to speak of, round after round, the link
- * has more to give: then, and at the begin, the window doubles. A round in which
- * nothing was held back says nothing, unless more was in flight than fits: then the windows of senders let too much
- * through together.
+ * keeps the link busy, as a window is used in whole chunks. It never becomes less than a floor, with which each of many
+ * senders has something to send. Of the chunks of a round the best one counts: those of a sender that is slow itself say
+ * nothing about the link. If none met a queue to speak of, round after round, the link has more to give: then, and at
+ * the begin, the window doubles. A round in which nothing was held back says nothing, unless more was in flight than
+ * fits: then the windows of senders let too much through together.
  *
  * A path may become longer, and that must not look like a queue for ever. So [[DelayWindow.Horizon]] after the least
  * time was found it is measured again, by a chunk that is alone in flight. Should that meet a pause, the next ones
@@ -33,13 +33,16 @@ private[flow] final class DelayWindow extends Window {
   // A round: of chunks asked for since its begin, those that are here.
   private var begin = Long.MinValue
   private var fresh = 0L
-  private var rate = 0.0 // bytes in a nanosecond
+  private var best = 0.0 // bytes in a nanosecond
   private var least = Double.PositiveInfinity
   private var most = 0L // in flight
   private var limited = false
   private var quiet = QuietRounds - 1
+  private var known = 0.0
 
   override def bytes: Long = size.toLong
+
+  override def rate: Double = known
 
   /** The base is not known, or too old. */
   private def probing(now: Long): Boolean = base.isInfinite || now - foundAt > Horizon
@@ -56,7 +59,7 @@ private[flow] final class DelayWindow extends Window {
 
   override def held(): Unit = limited = true
 
-  override def arrived(flight: Flight, chunk: Int, now: Long): Unit = {
+  override def arrived(flight: Flight, chunk: Int, floor: Long, now: Long): Unit = {
     val latency = math.max(1.0, (now - flight.asked).toDouble)
     val wasProbing = probing(now)
     if (latency <= base || wasProbing && probing(flight.asked) && isLast(flight)) {
@@ -69,24 +72,25 @@ private[flow] final class DelayWindow extends Window {
     if (wasProbing) nextRound(now)
     else if (flight.asked >= begin) {
       fresh += flight.bytes
-      rate = math.max(rate, flight.total / latency)
+      best = math.max(best, flight.total / latency)
       most = math.max(most, flight.total)
       // As if it were a whole chunk.
       least = math.min(least, latency * (1 + (chunk - flight.bytes).toDouble / flight.total))
       if (fresh * 4 >= size) {
-        adapt(chunk)
+        adapt(chunk, floor)
         nextRound(now)
       }
     }
   }
 
-  private def adapt(chunk: Int): Unit = {
-    fastest = math.max(fastest, rate)
+  private def adapt(chunk: Int, floor: Long): Unit = {
+    fastest = math.max(fastest, best)
+    known = if (limited) best else math.max(known, best) // what was not limited by the link, was slower than it
     val path = math.max(0, base - baseBytes / fastest)
-    val fitting = rate * (path + Slack) + 2 * chunk
+    val fitting = math.max(best * (path + Slack) + 2 * chunk, floor)
     if (limited) {
-      val queueing = least - path - chunk / rate
-      quiet = if (queueing < (Slack + chunk / rate) / 4) quiet + 1 else 0
+      val queueing = least - path - chunk / best
+      quiet = if (queueing < (Slack + chunk / best) / 4) quiet + 1 else 0
       size = if (quiet >= QuietRounds) 2 * size else math.min(2 * size, math.max(size / 2, fitting))
     } else if (most > fitting) size = math.min(size, math.max(size / 2, fitting))
   }
@@ -94,7 +98,7 @@ private[flow] final class DelayWindow extends Window {
   private def nextRound(now: Long): Unit = {
     begin = now
     fresh = 0
-    rate = 0
+    best = 0
     least = Double.PositiveInfinity
     most = 0
     limited = false

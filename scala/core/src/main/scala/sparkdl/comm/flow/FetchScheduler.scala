@@ -55,7 +55,17 @@ private[comm] final class FetchScheduler private[flow] (policy: Policy, newWindo
    * Bytes of a chunk: an eighth of the window, so that what is urgent gets its turn soon, but enough to repay a
    * request.
    */
-  def chunk: Int = math.max(SmallestChunk, math.min(LargestChunk, all.bytes / 8 / SmallestChunk * SmallestChunk)).toInt
+  def chunk: Int = math.max(smallest, math.min(LargestChunk, wholes(all.bytes / 8))).toInt
+
+  /** A request of that many repays itself. */
+  private def smallest: Long =
+    if (all.rate == 0) MostOfSmallest
+    else math.max(LeastOfSmallest, math.min(MostOfSmallest, wholes((all.rate * RepaysNanos).toLong)))
+
+  private def wholes(bytes: Long): Long = bytes / LeastOfSmallest * LeastOfSmallest
+
+  /** Every sender is to have something to send whenever its turn comes at a sender that others ask as well. */
+  private def floor: Long = (1 + senders.values.count(_.isBusy)) * smallest
 
   /** Wants a block that is to be had from now on. */
   def want(block: Wanted): Unit = {
@@ -86,7 +96,7 @@ private[comm] final class FetchScheduler private[flow] (policy: Policy, newWindo
   def arrived(request: Request, now: Long): Boolean =
     blocks.get(request.block).filter(_.asked(request)).exists { entry =>
       entry.arrived(request)
-      request.ofAll.foreach(all.arrived(_, chunk, now))
+      request.ofAll.foreach(all.arrived(_, chunk, floor, now))
       senders(request.block.sender).arrived(request, chunk, now)
       if (entry.isHere) blocks -= request.block
       entry.isHere
@@ -176,8 +186,12 @@ private[comm] final class FetchScheduler private[flow] (policy: Policy, newWindo
 
 private[comm] object FetchScheduler {
 
-  /** A request costs tens of microseconds on both sides, 64 KiB half a millisecond at 1 Gbit/s. */
-  val SmallestChunk: Long = 64 << 10
+  /** A request costs tens of microseconds on both sides. */
+  val RepaysNanos: Double = 2e6
+
+  /** Bounds of the bytes that take as long, and a multiple of the first one: half a millisecond at 1 Gbit/s is the other. */
+  val LeastOfSmallest: Long = 16 << 10
+  val MostOfSmallest: Long = 64 << 10
 
   /** A tenth of a millisecond where memory is the link, which repays a request there. */
   val LargestChunk: Long = 256 << 10

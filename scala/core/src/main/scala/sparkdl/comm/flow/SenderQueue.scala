@@ -29,11 +29,14 @@ private[flow] final class SenderQueue(val window: Window, order: Ordering[Wanted
 
   def arrived(request: Request, chunk: Int, now: Long): Unit = {
     asked -= request
-    window.arrived(request.ofSender, chunk, now)
+    window.arrived(request.ofSender, chunk, 0, now)
     lastArrival = now
     lastLatency = now - request.ofSender.asked
     stopped = false
   }
+
+  /** Something of it is on its way, or wanted. */
+  def isBusy: Boolean = !stopped && (asked.nonEmpty || waiting.nonEmpty)
 
   def gone(request: Request): Unit = {
     asked -= request

@@ -36,8 +36,14 @@ private[flow] abstract class Window {
     new Flight(now, bytes, flying, count)
   }
 
-  /** @param chunk bytes that are asked for at once nowadays */
-  def arrived(flight: Flight, chunk: Int, now: Long): Unit = gone(flight)
+  /** Bytes that come in a nanosecond; 0 if that is not known. */
+  def rate: Double = 0
+
+  /**
+   * @param chunk bytes that are asked for at once nowadays
+   * @param floor bytes that are to be let through
+   */
+  def arrived(flight: Flight, chunk: Int, floor: Long, now: Long): Unit = gone(flight)
 
   /** They will not come, or are no longer waited for. */
   def gone(flight: Flight): Unit = flying -= flight.bytes

@@ -17,7 +17,7 @@ class FetchSchedulerSpec extends AnyFunSuite {
     private def draw(): Long = 1 + (random.nextDouble() * random.nextDouble() * most).toLong
     override def bytes: Long = now
     override def held(): Unit = ()
-    override def arrived(flight: Flight, chunk: Int, at: Long): Unit = {
+    override def arrived(flight: Flight, chunk: Int, floor: Long, at: Long): Unit = {
       gone(flight)
       now = draw()
     }
@@ -111,7 +111,7 @@ class FetchSchedulerSpec extends AnyFunSuite {
     def ask(): Unit = {
       now += random.nextInt(1000000)
       val chunk = scheduler.chunk
-      assert(chunk >= (64 << 10) && chunk <= (256 << 10))
+      assert(chunk >= (16 << 10) && chunk <= (256 << 10))
       scheduler.next(now).foreach { request =>
         if (asked % FetchScheduler.Share != FetchScheduler.Share - 1) assertFirst(request.block, chunk)
         asked += 1
