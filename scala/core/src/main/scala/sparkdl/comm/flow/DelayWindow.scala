@@ -87,7 +87,7 @@ private[flow] final class DelayWindow extends Window {
     fastest = math.max(fastest, best)
     known = if (limited) best else math.max(known, best) // what was not limited by the link, was slower than it
     val path = math.max(0, base - baseBytes / fastest)
-    val fitting = math.max(best * (path + Slack) + 2 * chunk, floor)
+    val fitting = math.max(best * (path + Slack) + 2 * chunk, floor.toDouble)
     if (limited) {
       val queueing = least - path - chunk / best
       quiet = if (queueing < (Slack + chunk / best) / 4) quiet + 1 else 0
