@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from peers.breakdown import PARTS
 from tables.data import Data, at_most, beside, seconds, with_theory
 
 from sparkdl_comm.lab.results import Row
@@ -24,6 +25,7 @@ FIG5_PAPER = {"bml": 0.94, "p2p-ps bcube": 1.50, "hierarchical": 1.88, "p2p-ps f
 #: The CommLib paper's table 3: throughput, % of linear scaling, on 16 hosts of 8 GPUs; "dense" stands beside a tree.
 TABLE3_PAPER = {
     "resnet50": {"tree": 43.5, "torus2d": 91.4, "hitopk": 90.6},
+    "resnet50-96": {"tree": 20.1, "torus2d": 56.7, "hitopk": 70.5},
     "vgg19": {"tree": 25.0, "torus2d": 66.4, "hitopk": 80.4},
 }
 
@@ -245,6 +247,14 @@ def throughput(data: Data) -> Iterator[Line]:
             )
 
 
+def breakdown(data: Data) -> Iterator[Line]:
+    for name in TABLE3_PAPER:
+        for row in data.rows(f"compress-{name}"):
+            parts = row.extra["parts"]
+            if parts:
+                yield f"`{row.algorithm}`, {name}", *(f"{parts[part]:.3f} s" for part in PARTS), seconds(row)
+
+
 def pto(data: Data) -> Iterator[Line]:
     for name in ("pto-2", "pto-8"):
         for ours in data.rows(name):
@@ -289,6 +299,7 @@ TABLES = {
     "accuracy": Table(("", "`dense`, in the same run", "ours", "verdict"), accuracy),
     "sparse_pushes": Table(("", "in the same run", "ours", "verdict"), sparse_pushes),
     "throughput": Table(("", "paper", "ours", "beside `tree`"), throughput),
+    "breakdown": Table(("", *PARTS, "iteration"), breakdown),
     "pto": Table(("", "paper", "computed by all ranks, to dealt out", "verdict"), pto),
     "cache": Table(("", "`memory`, second fit, in the same run", "ours", "verdict"), cache),
     "schedule_auto": Table(("", "in the same run", "`auto`", "verdict"), schedule_auto),

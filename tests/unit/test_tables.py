@@ -7,6 +7,7 @@ from typing import Any
 
 import make_tables
 import pytest
+from peers.breakdown import PARTS
 from tables.data import Data, at_most, beside, seconds, spread
 from tables.pages import TABLES
 
@@ -168,7 +169,10 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             row(name, 1.0, rate_mbit=50.0, extra={"tried": [[{"steps": "dense"}]]}) for name in ("dense", "auto")
         ],
         "compress-ps": [row(name, 1.0, rate_mbit=50.0) for name in ("whole", "whole-sparse", "ring")],
-        "compress-vgg19": [row(name, 1.0, extra={"computing": 0.5}) for name in ("tree", "hitopk+mstopk:0.001")],
+        "compress-vgg19": [
+            row(name, 1.0, extra={"computing": 0.5, "parts": parts})
+            for name, parts in (("tree", dict.fromkeys(PARTS, 0.1)), ("hitopk+mstopk:0.001", {}))
+        ],
         "pto-8": [row(name, 1.0, case="norms") for name in ("local", "pto-gang")],
         "cache": [
             row(name, 1.0, extra={"epochs": [1.0, 0.5], "reading": 2.0, "memory": 1e9})
@@ -190,6 +194,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "sparse_pushes": 2,
         "pto": 1,
         "throughput": 2,
+        "breakdown": 1,
         "cache": 1,
     }
 
