@@ -33,11 +33,12 @@ def held_bytes(rows: RowCache) -> int:
 
 
 def _held(rows: RowCache, limit: int) -> RowCache:
-    count = int(np.searchsorted(_ends(rows), limit, "right")) - 1
-    if rows.file is None or count < 1:
+    if rows.file is None or not limit:
         return rows
-    file = rows.file
-    return replace(rows, held=rows.with_columns([_copied(column, count, file) for column in rows.columns]))
+    count = int(np.searchsorted(_ends(rows), limit, "right")) - 1
+    if not count:
+        return rows
+    return replace(rows, held=rows.with_columns([_copied(column, count, rows.file) for column in rows.columns]))
 
 
 def _ends(rows: RowCache) -> np.ndarray:

@@ -56,14 +56,15 @@ def test_each_epoch_has_all_rows_on_other_ranks(spark: SparkSession, path: str, 
     decoded.mkdir()
     seen.mkdir()
 
-    def once() -> tuple[TorchModel, int]:
-        """The model, and how many rows were decoded."""
+    def once() -> tuple[TorchModel, int, set[str]]:
+        """The model, how many rows were decoded, and the processes."""
         model = fit(
             spark.read.parquet(path), model=Small, epochs=EPOCHS, batch=20, strategy="gloo",
             decode=functools.partial(told_floats, str(decoded)), augment=functools.partial(told_rows, str(seen)),
         )  # fmt: skip
         epochs: list[list[set[int]]] = [[] for _ in range(EPOCHS)]
-        for rows in told(seen).values():
+        by_process = told(seen)
+        for rows in by_process.values():
             count = len(rows) // EPOCHS
             for epoch, hands in enumerate(epochs):
                 hands.append(set(rows[epoch * count : (epoch + 1) * count]))
@@ -71,21 +72,22 @@ def test_each_epoch_has_all_rows_on_other_ranks(spark: SparkSession, path: str, 
             assert sorted(row for hand in hands for row in hand) == list(range(ROWS))
         for one, other in zip(epochs, epochs[1:], strict=False):
             assert all(mine != theirs for mine, theirs in zip(one, other, strict=True))
-        return model, sum(map(len, told(decoded).values()))
+        return model, sum(map(len, told(decoded).values())), set(by_process)
 
-    first, rows = once()
+    first, rows, _ = once()
     assert rows == ROWS, "each once, in three epochs"
     data = first.summary["data"]
     assert (data["cache"], data["reused"]) == ("disk", False)
     assert 0 < data["held"] <= 3 * 2048 < data["bytes"]
-    second, rows = once()
+    second, rows, processes = once()
     assert (rows, second.summary["data"]["reused"]) == (0, True)
     assert same_bits(first, second)
     for name, value in (("memoryLimit", "0"), ("cache", "memory")):
         spark.conf.set(DATA + name, value)
-    in_memory, rows = once()
+    in_memory, rows, later = once()
     assert (rows, in_memory.summary["data"]["held"]) == (ROWS, 0)
     assert same_bits(first, in_memory)
+    assert later == processes, "a fit that finds its rows leaves Spark's Python workers to the next one"
     spark.conf.set(DATA + "shuffle", "local")
     decode = functools.partial(told_floats, str(decoded))
     local = fit(spark.read.parquet(path), model=Small, epochs=EPOCHS, batch=20, strategy="gloo", decode=decode)
