@@ -33,9 +33,7 @@ class RowsOfRank:
         self._held = 0
         disk = LocalDisk.of_executor(spec.conf.data_cache_limit) if spec.conf.data_cache == "disk" else None
         if self._set is not None and self._set.there and disk is not None:
-            for _ in (
-                batches
-            ):  # of nothing; but Spark ends a Python worker that has not read them, and the next fit starts others
+            for _ in batches:  # else Spark would end this Python worker, and the next fit start another one
                 pass
             self.reading = self._claim(disk, self._set.name, spec.attempt_id, rows)
         else:
