@@ -93,6 +93,8 @@ class RowCache:
         """The rows at ``index`` (int64 ``[n]``), in its order, in memory. Thread-safe."""
         if self.held is not None:
             here = index < self.held.rows
+            if here.all():
+                return self.held.pick(index)
             found = joined([self.held.pick(index[here]), replace(self, held=None).pick(index[~here])])
             return found.pick(torch.cat([here.nonzero(), (~here).nonzero()]).flatten().argsort())
         if self.file is not None:
