@@ -47,6 +47,8 @@ class CommConf:
     ps_replan_drift: float
     data_cache: str
     data_cache_limit: int
+    data_memory_limit: int
+    data_shuffle: str
     timeline: int
     progress: bool
     logs: bool
