@@ -77,8 +77,8 @@ class Fits:
 
     @property
     def half(self) -> int:
-        """Half the bytes that a rank has on its disk, about: images and labels."""
-        return self.copies * DIGITS * (PIXELS**2 + 8) // self.ranks // 2
+        """Half the bytes that a rank has on its disk, about: images in float32, and labels in int64."""
+        return self.copies * DIGITS * (4 * PIXELS**2 + 8) // self.ranks // 2
 
     @property
     def output(self) -> Path:
@@ -86,7 +86,7 @@ class Fits:
 
 
 class Network(nn.Sequential):
-    """Little to compute: 16,970 parameters. Input uint8 [rows, 96, 96], output [rows, 10]."""
+    """Little to compute: 16,970 parameters. Input float32 [rows, 96, 96], output [rows, 10]."""
 
     def __init__(self) -> None:
         super().__init__(

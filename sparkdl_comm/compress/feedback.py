@@ -12,7 +12,7 @@ it is cleared where elements travel, so that an optimizer without momentum does 
 Parameters that this rank did not use in a step, whose gradient is -0.0, keep what was left and send -0.0.
 
 A step that is skipped, because fp16 overflowed somewhere, leaves everything as it was before it. Gradients are multiples of a
-loss scale that may change from step to step; what is left out is kept without it.
+scale that may change from step to step, such as the loss scale; what is left out is kept without it.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Feedback:
         self._parts: dict[int, _Part] = {}
 
     def add(self, start: int, gradient: torch.Tensor, scale: float, unused: Sequence[slice] = ()) -> torch.Tensor:
-        """What selection chooses from: the gradient with what was left out, without the loss scale.
+        """What selection chooses from: the gradient with what was left out, without the scale.
 
         It is this object's memory, float32 ``[n]``: valid until :meth:`settle`, not to be changed.
 
-        :param gradient: float32 ``[n]``, with the loss scale; is only read.
+        :param gradient: float32 ``[n]``, with the scale; is only read.
         :param unused: parts of it that belong to parameters without a gradient on this rank. They are -0.0 in the result.
         """
         part = self._part(start, gradient)
@@ -81,7 +81,7 @@ class Feedback:
         """These elements travel; ``unused`` as :meth:`add` had it.
 
         :param indices: int64 ``[k]``, different ones of the part.
-        :param sent: float32 ``[k]``, as they arrive elsewhere, with the loss scale.
+        :param sent: float32 ``[k]``, as they arrive elsewhere, with the scale.
         """
         part = self._parts[start]
         if self._keeps:
@@ -98,7 +98,7 @@ class Feedback:
     def carry(self, start: int, carried: torch.Tensor, unused: Sequence[slice] = ()) -> None:
         """Of what :meth:`add` returned this travels, without momentum; ``unused`` as there.
 
-        :param carried: float32 ``[n]``, without the loss scale.
+        :param carried: float32 ``[n]``, without the scale.
         """
         part = self._parts[start]
         part.next_left -= carried
@@ -126,7 +126,7 @@ class Feedback:
         """What a part that all elements of travelled is in all ranks together: each of those that have a velocity of it keeps
         the same share, so that velocities are the optimizer's momentum in sum.
 
-        :param total: float32 ``[n]``, with the loss scale; is only read.
+        :param total: float32 ``[n]``, with the scale; is only read.
         :param contributors: ranks that have this part.
         :param unused: parts of it that belong to parameters without a gradient on any rank.
         """

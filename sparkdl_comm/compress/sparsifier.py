@@ -54,7 +54,7 @@ class Sparsifier:
     def encode(self, part: Part, gradient: torch.Tensor, density: float, scale: float) -> torch.Tensor:
         """Selects, and keeps what is left out. Returns uint8 ``[format.nbytes]``.
 
-        :param gradient: float32, of the part, with the loss scale; is only read. A parameter that was not used is -0.0.
+        :param gradient: float32, of the part, with the scale; is only read. A parameter that was not used is -0.0.
         """
         with self._span():
             chosen, values, used = self._choose(part, gradient, density, scale)
@@ -64,7 +64,7 @@ class Sparsifier:
         """Selects, and keeps what is left out: in place, the gradient is 0 where elements do not travel. A parameter that was
         not used stays -0.0.
 
-        :param gradient: float32, of the part, with the loss scale.
+        :param gradient: float32, of the part, with the scale.
         """
         chosen, values, used = self._choose(part, gradient, density, scale)
         gradient.zero_()
@@ -75,7 +75,7 @@ class Sparsifier:
     def _choose(
         self, part: Part, gradient: torch.Tensor, density: float, scale: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Positions and values of what travels, these with the loss scale; and which parameters were used."""
+        """Positions and values of what travels, these with the scale; and which parameters were used."""
         wanted = self.format(part, density)
         used = part.used(gradient)
         unused = part.that(~used)

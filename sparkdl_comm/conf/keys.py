@@ -212,8 +212,8 @@ KEYS: tuple[Key, ...] = (
         "compression_momentum",
         "number",
         "0",
-        "Momentum correction of compressed gradients: what is left out gathers as an optimizer's momentum does. Then the\n"
-        "optimizer itself should have none. 0: none.",
+        "Momentum correction of compressed gradients: what is left out gathers as an optimizer's momentum does, and keeps\n"
+        "the learning rate of its step. Then the optimizer should be SGD without momentum. 0: none.",
         values.below_1,
     ),
     Key(

@@ -50,11 +50,12 @@ class Stopwatch:
 
 class StepInfo(NamedTuple):
     """``step``: from 1, through all epochs; ``epoch``: from 1. ``loss_scale``: by which the step's loss is multiplied, and so
-    its gradients are, until the rule for gradients undoes it."""
+    its gradients are, until the rule for gradients undoes it. ``learning_rate``: of the optimizer's first group."""
 
     step: int = 1
     epoch: int = 1
     loss_scale: float = 1.0
+    learning_rate: float = 1.0
 
 
 class Strategy(ABC):

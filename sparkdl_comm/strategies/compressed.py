@@ -16,9 +16,18 @@ from sparkdl_comm.conf import CommConf, Compression
 from sparkdl_comm.strategies.base import StepInfo
 from sparkdl_comm.strategies.exchange import CollectiveExchange, Pending
 
+#: A learning rate that is less, such as 0 in the first step of a warm-up, counts as this.
+_LEAST_RATE = 1e-6
+
 
 class CompressedExchange(CollectiveExchange):
-    """Compressed sums, and the all-reduces of its base class in dense steps, which also carry what was left out."""
+    """Compressed sums, and the all-reduces of its base class in dense steps, which also carry what was left out.
+
+    With momentum correction, whose optimizer is plain SGD, what is left out is kept multiplied by the learning rate of its
+    step: else it would lose weight while rates fall. So does Algorithm 2 of Sai Praneeth Karimireddy, Quentin Rebjock,
+    Sebastian Stich and Martin Jaggi: "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", 2019. Other
+    optimizers keep momentum of gradients, or are not linear in them: for these it is kept as it is.
+    """
 
     def __init__(self, compressed: CompressedSum, compression: Compression, conf: CommConf, *dense: Any) -> None:
         """``dense``: as the base class takes them. ``compression`` is that of ``conf``, or the strategy's own."""
@@ -39,6 +48,8 @@ class CompressedExchange(CollectiveExchange):
     def begin_step(self, info: StepInfo) -> None:
         self._density = density_at(self._schedule, self._compression.density, info.step, info.epoch)
         self._scale = info.loss_scale
+        if self._momentum:
+            self._scale /= max(info.learning_rate, _LEAST_RATE)
         self._trial = None
         if self._schedule.auto and self._density is not None:
             self._trial = self._trials.setdefault(self._density, Trial())

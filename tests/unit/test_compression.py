@@ -86,25 +86,42 @@ def test_what_rounding_takes_is_not_lost(values_as: str) -> None:
     torch.testing.assert_close(rounded, dense, rtol=2e-3, atol=2e-3)
 
 
+class Linear(nn.Module):
+    """With ``product`` as its loss it has gradients that do not depend on the parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.weight).sum(1, keepdim=True)
+
+
+def product(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output * target).mean()
+
+
+@pytest.mark.parametrize("strategy", ["ring", "hitopk"])
+def test_with_momentum_correction_what_was_left_out_has_the_learning_rate_of_its_step(strategy: str) -> None:
+    """With plain SGD, and next to no momentum, all steps together do what dense ones do, though rates fall or are 0."""
+
+    def rate(epoch: int) -> float:
+        return (0.0, 1.0, 0.5, 0.1, 0.01, 0.0)[epoch]
+
+    how = {"lr_scheduler": functools.partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=rate), "loss": product}
+    settings = {"strategy": strategy, "topology": "hosts:2x2", "compression": "topk:0.2", "compression_momentum": 1e-7}
+    dense = values(trained(Linear, {"strategy": "ring"}, 5, **how))
+    sparse = values(trained(Linear, {**settings, "compression_schedule": "steps:1-4"}, 5, **how))
+    torch.testing.assert_close(sparse, dense, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("strategy", ["ring", "hitopk"])
 def test_after_sparse_steps_a_dense_one_carries_what_was_left_out(strategy: str) -> None:
     """With plain SGD a sum of gradients does what they do one by one, if they do not depend on the parameters."""
-
-    class Linear(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.zeros(6))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (x * self.weight).sum(1, keepdim=True)
-
-    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return (output * target).mean()
-
     settings = {"strategy": strategy, "compression": "topk:0.2", "topology": "hosts:2x2"}
-    dense = values(trained(Linear, {"strategy": "ring"}, 4, loss=loss))
-    sparse = values(trained(Linear, {**settings, "compression_schedule": "steps:1-3"}, 3, loss=loss))
-    after = values(trained(Linear, {**settings, "compression_schedule": "epochs:1-3"}, 4, loss=loss))
+    dense = values(trained(Linear, {"strategy": "ring"}, 4, loss=product))
+    sparse = values(trained(Linear, {**settings, "compression_schedule": "steps:1-3"}, 3, loss=product))
+    after = values(trained(Linear, {**settings, "compression_schedule": "epochs:1-3"}, 4, loss=product))
     torch.testing.assert_close(after, dense)
     assert not torch.allclose(sparse, dense * 3 / 4)
 

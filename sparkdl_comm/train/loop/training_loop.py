@@ -242,7 +242,7 @@ class TrainingLoop:
         if strategy.trace is not None:
             strategy.trace.iteration(at.step + 1)
         at.phase = "pull"
-        strategy.step_info = StepInfo(at.step + 1, at.epoch + 1, self._rule.scale)
+        strategy.step_info = StepInfo(at.step + 1, at.epoch + 1, self._rule.scale, self._schedule.rate())
         strategy.begin_step()
         self.model.clear_gradients()
         value, weight = 0.0, 1.0
