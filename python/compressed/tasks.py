@@ -116,7 +116,7 @@ DIGITS_TYPES = "features array<float>, label long, fold long"
 _TEXT = "features array<long>, label long, fold long"
 
 TASKS: dict[str, Callable[[], Task]] = {
-    "lenet5": lambda: Task(LeNet5, digits_table(28), DIGITS_TYPES, FOLDS, 96, 12, 0.02),
+    "lenet5": lambda: Task(LeNet5, digits_table(28), DIGITS_TYPES, FOLDS, 32, 8, 0.02),
     "resnet": lambda: Task(SmallResNet, digits_table(28), DIGITS_TYPES, FOLDS, 32, 20, 0.05),
     "transformer": lambda: Task(SmallTransformer, _docstrings(), _TEXT, 1, 64, 10, 0.1),
 }
