@@ -154,7 +154,9 @@ def ibatch(data: Data) -> Iterator[Line]:
 
 
 def fetch(data: Data) -> Iterator[Line]:
-    pairs = (("fetch", "fetchBlockSync"), ("notice", "fetchBlockSync"), ("at once", "in turn"))
+    conversions = [(f"{wire} {way}", "memcpy") for wire in ("bf16", "fp16") for way in ("encode", "decode")]
+    fetches = [("fetch", "fetchBlockSync"), ("notice", "fetchBlockSync"), ("at once", "in turn")]
+    pairs = [*fetches, ("same host", "memcpy"), *conversions]
     for way, rival in pairs:
         for ours in data.rows("fetch", algorithm=way):
             other = data.row("fetch", algorithm=rival, case=ours.case, bytes=ours.bytes, world=ours.world)

@@ -11,3 +11,4 @@ def test_every_way_brings_every_block(spark):
     assert ways >= {("notice", 0), ("notice", 1000), ("fetchBlockSync", 1000), ("fetch", 3_000_000)}
     assert ways >= {("at once", 6_000_000), ("in turn", 6_000_000)}
     assert ("notice", 3_000_000) not in ways
+    assert ways >= {("same host", 1000), ("memcpy", 3_000_000), ("bf16 encode", 1000), ("fp16 decode", 3_000_000)}

@@ -6,19 +6,17 @@ import java.util.concurrent.{LinkedBlockingQueue, TimeUnit}
 
 import scala.util.Random
 
-import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
-import com.fasterxml.jackson.databind.node.ObjectNode
-
 import org.apache.spark.{BarrierTaskContext, SparkContext, SparkEnv, SparkdlExecutor}
 import org.apache.spark.storage.{PlainFetch, PlainServer}
 
 import sparkdl.comm.SystemClock
 import sparkdl.comm.flow.{BlockTarget, RemoteBlock, ScheduledFetch, ScheduledFetches, Urgency}
-import sparkdl.comm.ps.Notice
+import sparkdl.comm.ps.{BenchMemory, Notice}
 import sparkdl.comm.transport.{ChunkNetwork, ChunkPeer, DirectChunkTarget, PeerMessageReceiver}
 
 /**
- * What it costs to bring a block from one executor to another, for python/bench_fetch.py: rank 0 measures, the others serve.
+ * What it costs to bring a block from one executor to another, and to convert it, for python/bench_fetch.py: rank 0
+ * measures, the others serve.
  * The driver calls it; nothing that a Python worker's bridge answers leads here.
  */
 object FetchBench {
@@ -40,10 +38,10 @@ object FetchBench {
 
   private val Job = 1L << 61
   private val WaitSeconds = 60L
-  private val Zeros = new Array[Byte](1 << 16)
 
-  /** A way to bring `bytes` from each of `servers`: `run` returns when they are here, and gives what checks them. */
-  private final case class Way(name: String, servers: Int, bytes: Int)(val run: () => () => Boolean)
+  /** Of bfloat16, relative; float16 has less. */
+  private val HalfError = 1.0 / 256
+  private val Zeros = new Array[Byte](1 << 16)
 
   private final class Target(expected: ByteBuffer) extends BlockTarget {
     private val memory = ByteBuffer.allocateDirect(expected.remaining)
@@ -68,8 +66,8 @@ object FetchBench {
     }
   }
 
-  /** Where a rank serves: its blocks by Spark's block transfer, and by chunks. */
-  private final case class Server(plain: PlainServer, chunks: ChunkPeer)
+  /** Where a rank serves its blocks, by Spark's block transfer and by chunks, and where its memory is, by size. */
+  private final case class Server(plain: PlainServer, chunks: ChunkPeer, memory: IndexedSeq[String])
 
   /** Sends messages back as they are, or keeps them. */
   private final class Echo(back: Boolean) extends PeerMessageReceiver {
@@ -96,22 +94,30 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
     sizes.foreach(bytes => blocks.put(Job, name(bytes), Array(direct(contents(rank, bytes)))))
     val echo = new Echo(back = rank != 0)
     val network = executor.openNetwork(0, 1, echo)
+    val memory = sizes.map(bytes => new BenchMemory(BenchMemory.draw(bytes / 4, seed = rank)))
     try {
       val (plain, chunks) = (PlainFetch.here, network.here)
-      val address = Seq(plain.host, plain.port, plain.executorId, chunks.host, chunks.port).mkString(" ")
+      val paths = memory.map(_.path)
+      val address = (Seq(plain.host, plain.port, plain.executorId, chunks.host, chunks.port) ++ paths).mkString(" ")
       val servers =
-        task.allGather(address).toIndexedSeq.map(_.split(" ")).map { case Array(host, port, id, ours, own) =>
-          Server(PlainServer(host, port.toInt, id), ChunkPeer(ours, own.toInt))
+        task.allGather(address).toIndexedSeq.map(_.split(" ")).map {
+          case Array(host, port, id, ours, own, paths @ _*) =>
+            Server(PlainServer(host, port.toInt, id), ChunkPeer(ours, own.toInt), paths.toIndexedSeq)
         }
       echo.network = network
       echo.peer = servers(if (rank == 0) 1 else 0).chunks
       task.barrier()
       val fetching = new ScheduledFetches(network, SystemClock)
-      val found = if (rank == 0) notices(echo) ++ sizes.flatMap(fetches(servers.tail, fetching, _)) else Nil
+      val found =
+        if (rank != 0) Nil
+        else
+          notices(echo) ++ sizes.flatMap(fetches(servers.tail, fetching, _)) ++
+            sizes.indices.flatMap(size => inMemory(memory(size), servers(1).memory(size), sizes(size)))
       task.barrier()
       found
     } finally {
       network.close()
+      memory.foreach(_.close())
       val end = System.nanoTime + TimeUnit.SECONDS.toNanos(WaitSeconds)
       sizes.foreach(bytes => blocks.retire(Job, name(bytes), () => System.nanoTime >= end))
     }
@@ -122,11 +128,12 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
     (0 +: sizes.filter(_ <= blocks.inlineThreshold)).flatMap { bytes =>
       val sent =
         Notice(Job, 1, 0, Notice.Parameters, 0, 0, math.max(1, bytes).toLong, ByteBuffer.wrap(contents(0, bytes)))
-      measure(Way("notice", 1, bytes) { () =>
+      val there = Way("notice", 1, bytes) { () =>
         echo.network.send(echo.peer, sent.encode)
         val received = echo.kept.poll(WaitSeconds, TimeUnit.SECONDS)
         () => received == sent
-      })
+      }
+      Timing.measure(repeats, Seq(there))
     }
 
   private def fetches(servers: Seq[Server], fetching: ScheduledFetches, bytes: Int): Seq[String] = {
@@ -159,28 +166,31 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
         allRight _
       }
     )
-    measure(one ++ (if (servers.size > 1) several else Nil): _*)
+    Timing.measure(repeats, one ++ (if (servers.size > 1) several else Nil))
   }
 
-  /** All ways in turn, so that a disturbance hits them alike. */
-  private def measure(ways: Way*): Seq[String] = {
-    val seconds = ways.map(_ => Array.newBuilder[Double])
-    val right = Array.fill(ways.size)(true)
-    for (repeat <- 0 until 2 * repeats; (way, index) <- ways.zipWithIndex) {
-      val begin = System.nanoTime
-      val check = way.run()
-      val taken = (System.nanoTime - begin) / 1e9
-      right(index) &= check()
-      if (repeat >= repeats) seconds(index) += taken
+  /** What needs no network: a block from the memory of rank 1, on this host, and what conversions take. */
+  private def inMemory(own: BenchMemory, path: String, bytes: Int): Seq[String] = {
+    val count = bytes / 4
+    val (mine, theirs) = (BenchMemory.draw(count, seed = 0), BenchMemory.draw(count, seed = 1))
+    val neighbour = BenchMemory.neighbour(path, count)
+    def way(name: String, copies: Array[Float], within: Double)(run: => Unit): Way = Way(name, 1, bytes) { () =>
+      run
+      () => own.isCopyOf(copies, within)
     }
-    ways.indices.map(index => row(ways(index), seconds(index).result(), right(index)))
-  }
-
-  private def row(way: Way, seconds: Array[Double], verified: Boolean): String = {
-    val mapper = new ObjectMapper
-    val row = mapper.createObjectNode()
-    row.put("way", way.name).put("servers", way.servers).put("bytes", way.bytes).put("verified", verified)
-    row.set[ObjectNode]("seconds", mapper.valueToTree[JsonNode](seconds)).toString
+    def encode(wire: String): Way = Way(s"$wire encode", 1, bytes) { () =>
+      own.encode(wire)
+      () => true // what it is, decoding shows
+    }
+    val copies = Seq(
+      way("memcpy", mine, within = 0)(own.copy()),
+      way("same host", theirs, within = 0)(own.copyFrom(neighbour))
+    )
+    val conversions = Seq("bf16", "fp16").flatMap { wire =>
+      Seq(encode(wire), way(s"$wire decode", mine, HalfError)(own.decode(wire)))
+    }
+    try Timing.measure(repeats, copies ++ conversions)
+    finally neighbour.close()
   }
 
   private def name(bytes: Int): String = s"sparkdl_bench_$bytes"

@@ -6,7 +6,7 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import sparkdl.comm.CommException
 import sparkdl.comm.ibatch.Batch
-import sparkdl.comm.ps.{BlockEncoding, Peer}
+import sparkdl.comm.ps.{BlockEncoding, DenseEncoding, Peer}
 import sparkdl.comm.transport.ChunkPeer
 
 /**
@@ -32,7 +32,7 @@ private[bridge] object BridgeRequest {
       peers: IndexedSeq[Peer],
       builds: IndexedSeq[String],
       layers: IndexedSeq[Long],
-      wire: BlockEncoding,
+      wire: DenseEncoding,
       sparse: Boolean,
       ahead: Boolean,
       shared: Boolean,

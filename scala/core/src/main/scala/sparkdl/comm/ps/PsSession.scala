@@ -130,7 +130,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     inFlight = pulls.indices.map { bucket =>
       new InFlightBucket(others.map(server => server -> pulls(bucket)(server)).collect {
         case (server, slice) if !slice.isEmpty =>
-          val sink = sinkFor(blocks.parametersArriveAt(slice, version), map.encodings.parameters, slice)
+          val place = blocks.placeParameters(slice, version, _: Long, _: Long)
+          val sink = sinkFor(blocks.parametersArriveAt(slice, version), map.encodings.parameters, slice, place)
           incoming.parameters(server, bucket, version, slice, sink)
       })
     }
@@ -144,7 +145,6 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     while (pulled <= bucket) {
       val arriving = inFlight(pulled)
       finish(arriving, arriving.all, begin, s"pull of bucket $pulled", version, Notice.Parameters, pulled)
-      arriving.blocks.foreach(block => blocks.placeParameters(pulls(pulled)(block.from), version, block.received))
       pulled += 1
     }
     val finished = inFlight.slice(from, pulled)
@@ -238,7 +238,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   private def reduce(version: Long, summed: BitSet, bucket: Int): GradientReduction = {
     val slice = pushes(bucket)(rank)
     val arriving = new InFlightBucket((if (slice.isEmpty) Nil else others).map { worker =>
-      val sink = sinkFor(blocks.gradientsArriveAt(worker, slice), map.encodings.gradients, slice)
+      val sink = sinkFor(blocks.gradientsArriveAt(worker, slice), map.encodings.gradients, slice, (_, _) => ())
       incoming.gradients(worker, bucket, version, slice, sink)
     })
     val own = new CompletableFuture[Void]
@@ -252,8 +252,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     new GradientReduction(slice, arriving, own, sum)
   }
 
-  private def sinkFor(targets: IndexedSeq[ByteRange], encoding: BlockEncoding, slice: ShardSlice): SegmentSink =
-    new SegmentSink(segment, targets, encoding.canHave(slice.shape, _), clock)
+  private def sinkFor(to: IndexedSeq[ByteRange], as: BlockEncoding, slice: ShardSlice, arrived: (Long, Long) => Unit) =
+    new SegmentSink(segment, to, as.canHave(slice.shape, _), clock, arrived)
 
   /** Waits for `done`, which comes with or after all of `arriving`. */
   private def finish(

@@ -134,6 +134,15 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
+  /** The parameters with which ranks begin, where those must be decoded. */
+  private def pullFirst(workers: IndexedSeq[Worker]): Unit = {
+    workers.foreach(worker => worker.writeShard(0.5f * (worker.map.rank + 1)))
+    workers.foreach(_.session.publish(0, 0))
+    workers.foreach(_.session.prefetch(0))
+    workers.foreach(_.session.pull(0, 0))
+    workers.foreach(worker => assert(worker.read(worker.map.parameters(0)) === Set(0.5f, 1f)))
+  }
+
   test("larger ones are fetched") {
     withWorkers(40000) { workers =>
       iterate(workers)
@@ -141,17 +150,17 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
+  test("what is fetched in 16 bits is decoded as it comes") {
+    withWorkers(Seq(300000L, 1700L), ahead = false, encodings = Encodings(Fp16)) { workers =>
+      pullFirst(workers)
+      assert(executors.map(_.served.get) === Seq(1, 1))
+    }
+  }
+
   for (encodings <- Seq(Encodings(Fp32), Encodings(Bf16)))
     test(s"ranks of one host read each other's memory: ${encodings.parameters.name}") {
       withWorkers(Seq(80000L, 1600L), ahead = false, encodings = encodings, shared = true) { workers =>
-        if (encodings.parameters.inPlace) iterate(workers)
-        else {
-          workers.foreach(worker => worker.writeShard(0.5f * (worker.map.rank + 1)))
-          workers.foreach(_.session.publish(0, 0))
-          workers.foreach(_.session.prefetch(0))
-          workers.foreach(_.session.pull(0, 0))
-          workers.foreach(worker => assert(worker.read(worker.map.parameters(0)) === Set(0.5f, 1f)))
-        }
+        if (encodings.parameters.inPlace) iterate(workers) else pullFirst(workers)
         assert(executors.map(_.served.get) === Seq(0, 0))
         assert(workers(0).mappings === 3, "the session's, its neighbour's and the test's own")
         workers.foreach(_.session.close())
