@@ -6,9 +6,9 @@ what memory alone takes.
 One executor measures, the others serve; local-cluster, loopback, one run. `fetchBlockSync` leaves the block in a buffer of
 its own, `fetch` in memory of the caller's choice, as it arrives. `notice` is the way of blocks of at most 64 KiB: in a
 message (half of the time there and back). With more than one server, `at once` fetches a block from each in parallel, and
-`in turn` one after another; their bytes are those of all servers. `same host` copies a block from memory that another executor
-of the host shares, as ranks of one host do, `memcpy` one from the executor's own. `bf16` and `fp16`, `encode` and `decode`, are
-the conversions of `ps.wire`; bytes are those of the float32 numbers.
+`in turn` one after another; their bytes are those of all servers. `same host` copies a block from memory that another
+executor of the host shares, as ranks of one host do, `memcpy` one from the executor's own. `bf16` and `fp16`, `encode` and
+`decode`, are the conversions of `ps.wire`; bytes are those of the float32 numbers.
 
 Verified: after every run, the bytes that came are those that were published; what was encoded is decoded to almost the same.
 """

@@ -12,10 +12,11 @@ ranks of a fit end with the same bits (fit refuses otherwise), and after ten ste
 With its layers cut into batches in one way or another, on an emulated network of that shape (see batching/lab.py, which has
 the theory). Computing is emulated: by a device `--slowdown` times slower than that of the profiles, which does 1e12
 operations a second, for two cores send no faster; and of each layer a share, parameters and times alike, so that forward
-takes `--forward` seconds. Models `real:…` compute. `ibatch-pull` is what the paper has, batches of pulls alone. `ring`,
-`bml` and `ddp` (torch's, under TorchDistributor; computing is emulated) are all-reduces that overlap backward. `…-sparse`
-pushes a hundredth of the gradients; theory is that of whole ones. Verified: all ways of `ps` end with the same bits, sparse
-ones among themselves, the other ones with the same weights, to 1e-5 of the largest, and DDP with what one process finds.
+takes `--forward` seconds. Models `real:…` compute. `paper` is what the paper has: batches of pulls alone, each asked for when
+the one before is here; `ibatch-pull` asks for all at once. `ring`, `bml` and `ddp` (torch's, under TorchDistributor; computing
+is emulated) are all-reduces that overlap backward. `…-sparse` pushes a hundredth of the gradients; theory is that of whole
+ones. Verified: all ways of `ps` end with the same bits, sparse ones among themselves, the other ones with the same weights, to
+1e-5 of the largest, and DDP with what one process finds.
 """
 
 from __future__ import annotations

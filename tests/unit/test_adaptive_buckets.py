@@ -7,7 +7,7 @@ from torch import nn
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets
+from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets, policies
 from sparkdl_comm.strategies.ps.profiler import (
     DirectionProfile,
     LayerTimes,
@@ -206,6 +206,21 @@ def test_a_profile_comes_first_and_a_new_plan_when_it_drifts():
     assert made.replan() is None
     measured["pull"]["startup"] = 0.0013
     assert made.replan() is not None
+
+
+def test_the_papers_policy_is_of_pulls():
+    made, planner = adaptive(ps_batching="paper", ps_profile_iterations=5)
+    measured = report(0.001, 2e-9, [0.5, 0.25])
+    measured["push"] = measured["pull"]
+    made.profiler.report = lambda: measured  # type: ignore[method-assign, union-attr]
+    assert made.replan() is not None
+    pull, push = planner.requests[-2:]
+    assert (pull["policy"], pull["in_turn"]) == ("paper", True)
+    assert (push["policy"], "in_turn" in push) == ("whole", False)
+    assert policies(CommConf.from_mapping({}, ps_batching="paper", ps_push_batching="ibatch")) == {
+        "pull": "paper",
+        "push": "ibatch",
+    }
 
 
 def test_what_shares_the_network_is_planned_together():

@@ -81,6 +81,7 @@ class ParameterServer(Strategy):
             sparse=self.conf.compression is not None,
             ahead=self._ahead,
             shared=self.conf.ps_shared_memory,
+            in_turn=policy["pull"] == "paper",
             timeout=self.conf.timeout,
         )
         self._memory = memory = ParameterMemory(layout, model)

@@ -36,6 +36,7 @@ private[bridge] object BridgeRequest {
       sparse: Boolean,
       ahead: Boolean,
       shared: Boolean,
+      inTurn: Boolean,
       timeoutSeconds: Double
   ) extends BridgeRequest
   final case class Attach(path: String, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]) extends BridgeRequest
@@ -120,6 +121,7 @@ private[bridge] object BridgeRequest {
       fields.flag("sparse"),
       fields.flag("ahead"),
       fields.flag("shared"),
+      fields.flag("in_turn"),
       fields.seconds("timeout", MostSeconds)
     )
   }

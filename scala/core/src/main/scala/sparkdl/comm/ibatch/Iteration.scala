@@ -81,6 +81,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
 
     private var started = 0.0 // when the last start-up will be over
     private val starting = mutable.Queue.empty[(Double, Transfer)]
+    private val inTurn = mutable.Queue.empty[Int] // pulls: the first one is on its way
 
     // Each of those that move has got `work` seconds of the link since the begin. Of the fetched ones only the first moves.
     private var work = 0.0
@@ -95,7 +96,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
     private var updating = Double.PositiveInfinity // when something that was sent will be updated
 
     def settled(): Double = {
-      pulls.indices.foreach(ask(_, isPull = true))
+      pulls.indices.foreach(pullBatch)
       begin()
       while (begins.size < Iteration.Most && !repeats) advance()
       val count = if (repeats) 1 else Iteration.Most / 2
@@ -144,6 +145,11 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
       fetched.headOption.foreach(_.since = work)
     }
 
+    private def pullBatch(batch: Int): Unit = {
+      if (pull.inTurn) inTurn.enqueue(batch)
+      if (inTurn.size <= 1) ask(batch, isPull = true)
+    }
+
     private def ask(batch: Int, isPull: Boolean): Unit = {
       val direction = if (isPull) pulling else pushing
       started = math.max(now, started) + direction.startup
@@ -156,6 +162,10 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
       if (!noticed.remove(transfer)) changeFetched(fetched -= transfer)
       if (transfer.isPull) {
         here(transfer.batch) = true
+        if (pull.inTurn) {
+          inTurn.dequeue()
+          inTurn.headOption.foreach(ask(_, isPull = true))
+        }
         if (step < layers && computed.isInfinite) compute()
       } else {
         sent.enqueue(transfer.batch)
@@ -204,7 +214,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
       while (sent.nonEmpty) {
         pushing.stepsOf(sent.dequeue()).map(pulling.batchOf).foreach { whole =>
           toUpdate(whole) -= 1
-          if (toUpdate(whole) == 0) ask(whole, isPull = true)
+          if (toUpdate(whole) == 0) pullBatch(whole)
         }
         updated += 1
       }

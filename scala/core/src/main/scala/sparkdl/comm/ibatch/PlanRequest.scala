@@ -7,9 +7,9 @@ import com.fasterxml.jackson.databind.node.ObjectNode
  * A request for a plan, and its answer, in JSON.
  *
  * Request: `startup` (seconds), `transfer` and `compute` (seconds of each layer), `bytes` (of each layer; may be left out, and
- * so may `notice_bytes`, see [[Profile]]), `policy`, `direction` ("pull" or "push"). Answer: `batches`, pairs of first and
- * last layer, counted from 1, in the order in which they travel; `predicted_seconds`; `optimal_ratio`; `schedule`, for each batch when it is predicted to be
- * transferred and computed: begin and end of each, in seconds.
+ * so may `notice_bytes` and `in_turn`, see [[Profile]]), `policy`, `direction` ("pull" or "push"). Answer: `batches`, pairs of
+ * first and last layer, counted from 1, in the order in which they travel; `predicted_seconds`; `optimal_ratio`; `schedule`,
+ * for each batch when it is predicted to be transferred and computed: begin and end of each, in seconds.
  *
  * Or, for directions that share the network: `pull` and `push`, each with the numbers of a profile, and both with
  * `batches` or both without. Answer: `pull` and `push`, each as above, and `iteration_seconds` (see [[Iteration]]). Batches
@@ -56,7 +56,8 @@ private[comm] object PlanRequest {
     elements(request, "transfer").map(number(_, "transfer")),
     elements(request, "compute").map(number(_, "compute")),
     if (request.has("bytes")) elements(request, "bytes").map(whole) else IndexedSeq.empty,
-    if (request.has("notice_bytes")) whole(request.path("notice_bytes")) else 0
+    if (request.has("notice_bytes")) whole(request.path("notice_bytes")) else 0,
+    request.path("in_turn").asBoolean(false)
   )
 
   private def describe(profile: Profile, plan: Plan, direction: String, reply: ObjectNode): Unit = {

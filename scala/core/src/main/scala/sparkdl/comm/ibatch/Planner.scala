@@ -75,7 +75,8 @@ private[ibatch] object Planner {
     case Policy.Layerwise => pipeline.plan(1 to pipeline.layers)
     case Policy.Greedy1 => pipeline.plan(Greedy.forwards(pipeline))
     case Policy.Greedy2 => pipeline.plan(Greedy.backwards(pipeline))
-    case Policy.IBatch => Seq[Policy](Policy.Greedy1, Policy.Greedy2).map(plan(pipeline, _)).minBy(_.seconds)
+    case Policy.IBatch | Policy.Paper =>
+      Seq[Policy](Policy.Greedy1, Policy.Greedy2).map(plan(pipeline, _)).minBy(_.seconds)
     case Policy.Optimal => optimal(pipeline)
     case Policy.Fixed(bytes) => pipeline.plan(fixed(pipeline.profile, bytes))
   }

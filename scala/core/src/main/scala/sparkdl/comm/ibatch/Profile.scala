@@ -12,13 +12,15 @@ package sparkdl.comm.ibatch
  * @param compute seconds of each layer's forward, or backward (C)
  * @param bytes of each layer; empty if unknown. [[Policy.Fixed]] needs them.
  * @param noticeBytes batches of so many bytes, or fewer, come with the notices that they are there
+ * @param inTurn a batch is asked for when the one before is here, as the paper's one thread does it
  */
 private[ibatch] final case class Profile(
     startup: Double,
     transfer: IndexedSeq[Double],
     compute: IndexedSeq[Double],
     bytes: IndexedSeq[Long] = IndexedSeq.empty,
-    noticeBytes: Long = 0
+    noticeBytes: Long = 0,
+    inTurn: Boolean = false
 ) {
   private def times = startup +: (transfer ++ compute)
   require(transfer.nonEmpty, "a profile has at least one layer")

@@ -65,6 +65,25 @@ class IterationSpec extends AnyFunSuite {
     assert(near(seconds(forward, layerwise, layerwise), 2.0))
   }
 
+  test("a batch that is asked for when the one before is here pays its start-up while nothing comes") {
+    val forward = profile(0.5, Seq(1, 1), Seq(0, 0))
+    val (layerwise, whole) = (Planner.plan(forward, Policy.Layerwise), Planner.plan(forward, Policy.Whole))
+    assert(
+      near(seconds(forward, layerwise, whole), 2.5 + 2.5),
+      "the second start-up is over before the first batch is here"
+    )
+    assert(near(seconds(forward.copy(inTurn = true), layerwise, whole), 2 * 1.5 + 2.5))
+  }
+
+  test("with pulls in turn and one push an iteration takes what the paper's pipeline does, and then that push") {
+    profiles(7, 200).foreach { forward =>
+      val pull = Planner.plan(forward, Policy.Paper)
+      val push = Planner.plan(forward, Policy.Whole)
+      val pushed = forward.startup + forward.transfer.sum + 2 * forward.compute.sum
+      assert(near(seconds(forward.copy(inTurn = true), pull, push), pull.seconds + pushed))
+    }
+  }
+
   test("what is planned together is never predicted to be slower than greedy plans, one batch, or one per layer") {
     profiles(4, 200).foreach { forward =>
       val (pull, push, found) = Planner.together(forward, backward(forward))

@@ -75,6 +75,7 @@ class PsSessionSpec extends AnyFunSuite {
       byLayer: Boolean = false,
       encodings: Encodings = Encodings(Fp32),
       shared: Boolean = false,
+      inTurn: Boolean = false,
       before: IndexedSeq[String] => Unit = _ => ()
   )(body: IndexedSeq[Worker] => Unit): Unit = {
     val network = new InMemoryNetwork
@@ -87,7 +88,8 @@ class PsSessionSpec extends AnyFunSuite {
     nodes.foreach(_.address)
     val peers = IndexedSeq.tabulate(2)(rank => Peer(executors(rank).address, rank.toString))
     val sessions = nodes.indices.map(rank => nodes(rank).join(Job, rank))
-    val maps = sessions.map(_.open(peers, layers.toIndexedSeq, encodings, ahead, shared, TimeoutSeconds.toDouble))
+    val settings = SessionSettings(encodings, ahead, shared, inTurn, TimeoutSeconds.toDouble)
+    val maps = sessions.map(_.open(peers, layers.toIndexedSeq, settings))
     Memory.withPath(maps(0).bytes) { first =>
       Memory.withPath(maps(1).bytes) { second =>
         val paths = IndexedSeq(first, second)
@@ -165,6 +167,35 @@ class PsSessionSpec extends AnyFunSuite {
         assert(workers(0).mappings === 3, "the session's, its neighbour's and the test's own")
         workers.foreach(_.session.close())
         assert(workers(0).mappings === 1)
+      }
+    }
+
+  for ((inTurn, begun) <- Seq(false -> 3, true -> 1))
+    test(s"a bucket is asked for when the one before is here, if that is set: $inTurn") {
+      withWorkers(Seq(40000L, 40000L, 40000L), ahead = false, byLayer = true, inTurn = inTurn) { workers =>
+        val buckets = 0 until 3
+        workers.foreach { worker =>
+          buckets.foreach(worker.session.push(0, _))
+          worker.session.prefetch(1)
+        }
+        workers.foreach(worker => buckets.foreach(worker.session.collect(0, _)))
+        executors(1).asked.clear()
+        executors(1).silent = true
+        buckets.foreach(workers(1).session.publish(1, _))
+        val expected = buckets.map(BlockNames.parameters(1, _, 1))
+        assert(executors(1).asked.asScala.toSeq === expected.take(begun))
+      }
+      withWorkers(Seq(40000L, 40000L, 40000L), ahead = false, byLayer = true, inTurn = inTurn) { workers =>
+        // Published in the reverse order, they are here all the same.
+        val buckets = 0 until 3
+        workers.foreach { worker =>
+          buckets.foreach(worker.session.push(0, _))
+          worker.session.prefetch(1)
+        }
+        workers.foreach(worker => buckets.foreach(worker.session.collect(0, _)))
+        workers.foreach(worker => buckets.reverse.foreach(worker.session.publish(1, _)))
+        workers.foreach(_.session.pull(1, 2))
+        assert(executors(1).asked.asScala.toSeq.filter(_.startsWith("sparkdl_p")).size === 3)
       }
     }
 
