@@ -63,10 +63,13 @@ def test_startup_is_up_to_the_first_byte_and_transfers_in_parallel_are_one():
     assert network.medians() is None, "a step in which nothing came"
     network.add([[], [[1, 10.0, 11.0, 13.0, 100], [2, 10.0, 12.0, 16.0, 300]]])
     network.end()
-    assert network.medians() == (1.0, 5 / 400)
+    assert network.medians() == {"startup": 1.0, "per_byte": 5 / 400, "sum": 0}
     network.add([[[1, 0.0, 2.0, 3.0, 100], [2, 3.0, 4.0, 5.0, 100]]])
     network.end()
-    assert network.medians() == (1.5, (5 / 400 + 2 / 200) / 2), "the pause between the two is not transfer"
+    found = network.medians()
+    assert found is not None
+    assert found["startup"] == 1.5
+    assert found["per_byte"] == (5 / 400 + 2 / 200) / 2, "the pause between the two is not transfer"
 
 
 def test_batches_that_come_at_the_same_time_count_once_and_say_nothing_of_startups():
@@ -74,7 +77,9 @@ def test_batches_that_come_at_the_same_time_count_once_and_say_nothing_of_startu
     network.add([[[1, 0.0, 1.0, 4.0, 300]]])
     network.add([[[1, 0.0, 4.0, 6.0, 100], [2, 0.0, 3.0, 5.0, 100]], [[1, 10.0, 13.0, 15.0, 100]]])
     network.end()
-    assert network.medians() == (2.0, 7 / 600), "of the first and the last batch"
+    found = network.medians()
+    assert found is not None
+    assert (found["startup"], found["per_byte"]) == (2.0, 7 / 600), "of the first and the last batch"
 
 
 def test_blocks_that_came_with_their_notices_are_not_measured():
@@ -84,16 +89,55 @@ def test_blocks_that_came_with_their_notices_are_not_measured():
     assert network.medians() is None
     network.add([[[1, 10.0, 10.0, 10.1, 100], [2, 10.0, 12.0, 16.0, 400]]])
     network.end()
-    assert network.medians() == (2.0, 4 / 400)
+    assert network.medians() == {"startup": 2.0, "per_byte": 4 / 400, "sum": 0}
+
+
+def test_the_gap_is_the_least_time_between_first_bytes_of_one_server():
+    network = NetworkTimes(window=10)
+    first, second, third = [1, 0.0, 5.0, 6.0, 100], [1, 0.0, 8.0, 9.0, 100], [1, 8.5, 9.0, 10.0, 100]
+    elsewhere = [2, 0.0, 5.5, 6.0, 100]
+    network.add([[first, elsewhere], [second], [third]])
+    network.end()
+    found = network.medians()
+    assert found is not None
+    assert found["gap"] == 3.0, "the third was asked for when the second one had begun, and one came from elsewhere"
+    network.add([[[1, 0.0, 2.0, 6.0, 100]], [[1, 0.0, 9.0, 9.5, 100]]])
+    network.end()
+    found = network.medians()
+    assert found is not None
+    assert found["gap"] == found["startup"] == 3.5, "no more than a start-up"
+
+
+def test_sums_and_updates_are_of_a_step():
+    now = [0.0]
+    profiler = Profiler(1, 9, lambda: now[0])
+    for updated in (1.0, 1.5, 2.5):
+        profiler.iteration(updated)
+        profiler.backward.begin()
+        profiler.backward.was(0)
+        profiler.backward.end()
+        profiler.pushes.add([[[1, 0.0, 1.0, 4.0, 300]]])
+        profiler.pushes.summed(4.0, 4.25)
+        profiler.pushes.summed(5.0, 5.5)
+        profiler.pushes.end()
+    measured = profiler.report()["push"]
+    assert (measured["sum"], measured["update"]) == (0.75, 0.75)
+    asked, planner = adaptive(ps_batching="whole", ps_push_batching="ibatch", ps_profile_iterations=5)
+    asked.profiler.report = lambda: {"push": measured | {"compute": [1.0, 2.0]}}  # type: ignore[method-assign, union-attr]
+    assert asked.replan() is not None
+    request = planner.requests[-1]
+    assert request["update"] == pytest.approx([0.75 * 64 / 84, 0.75 * 20 / 84])
+    assert "gap" not in request
 
 
 def report(startup: float, per_byte: float, compute: list[float]) -> dict:
     return {"pull": {"startup": startup, "per_byte": per_byte, "compute": compute}}
 
 
-def test_ranks_agree_on_the_median():
+def test_ranks_agree_on_the_slowest():
     reports = [report(1, 5, [1, 8]), report(2, 4, [2, 9]), {}, report(9, 1, [3, 1])]
-    assert agree(reports, "pull") == DirectionProfile([2, 8], 2, 4)
+    reports[0]["pull"]["gap"] = 0.5
+    assert agree(reports, "pull") == DirectionProfile([2, 9], 9, 5, 0.5)
     assert agree(reports, "push") is None
 
 
@@ -103,6 +147,8 @@ def test_drift_is_the_largest_change():
     assert drift(before, DirectionProfile([3.0, 1.0], 0.5, 2.0)) == 0, "sums count, single layers scatter"
     assert drift(before, DirectionProfile([2.0, 3.0], 0.5, 1.8)) == 0.25
     assert drift(before, DirectionProfile([1.0, 3.0], 0.2, 2.0)) == 0.6
+    assert drift(before, DirectionProfile([1.0, 3.0], 0.5, 2.0, gap=0.0)) == 0.5, "a gap that was not known"
+    assert drift(before, DirectionProfile([1.0, 3.0], 0.5, 2.0, sum=1.0, update=1.0)) == 0.5
 
 
 class Gang:
@@ -313,11 +359,11 @@ def test_iterations_are_timed_without_those_that_change_batches():
     assert "seconds" not in profiler.report()
     for taken in [0, 9, 9, 1, 2, 3]:
         now[0] += taken
-        profiler.iteration()
+        profiler.iteration(0.0)
     assert profiler.report()["seconds"] == 2
     hasty = Profiler(2, 2, lambda: now[0])
     for _ in range(9):
-        hasty.iteration()
+        hasty.iteration(0.0)
     assert "seconds" not in hasty.report(), "all of its iterations have batches that change"
     assert agreed_seconds([{"seconds": 1}, {}, {"seconds": 4}, {"seconds": 2}]) == 2
     assert agreed_seconds([{}]) is None

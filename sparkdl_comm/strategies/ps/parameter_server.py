@@ -126,7 +126,7 @@ class ParameterServer(Strategy):
         self._sums.begin_step(self._version, self._pushes)
         self._unpublished: Countdown | None = None
         if self._profiler is not None:
-            self._profiler.iteration()
+            self._profiler.iteration(self.watch.seconds["update"])
         self._pulls.begin_step()
 
     def before_forward(self) -> None:

@@ -27,7 +27,7 @@ private[comm] final class PsNode(
     transport: Transport,
     conf: CommConf,
     registry: MetricRegistry,
-    private[ps] val clock: Clock = SystemClock,
+    private[comm] val clock: Clock = SystemClock,
     threads: Option[ExecutorService] = None
 ) extends PeerMessageReceiver {
   import PsNode._
