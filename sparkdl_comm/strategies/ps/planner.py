@@ -59,8 +59,8 @@ def iteration_seconds(plans: Sequence[Mapping[str, Mapping[str, Any]]], timeout:
     """How long an iteration takes with each of ``plans``, where both directions share the network (see Iteration.scala).
 
     Each: ``pull`` and ``push``, with ``startup``, ``transfer``, ``compute``, ``batches``, and, if batches of few bytes come
-    with their notices, ``bytes`` and ``notice_bytes``, how many; where known, ``gap``, ``sum``, ``update`` and ``in_turn`` (see
-    Profile.scala).
+    with their notices, ``bytes`` and ``notice_bytes``, how many; where known, ``gap``, ``sum``, ``update`` and ``in_turn``
+    (see Profile.scala).
 
     Errors are those of :func:`plan_buckets`."""
     return [answer["iteration_seconds"] for answer in _answers(plans, timeout)]

@@ -201,7 +201,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     else {
       // One that is stopped, say. It ends its read, or its connection ends; until then the memory has to stay.
       log.warn("A peer still reads blocks of rank {}; they are retired when it is done or gone", rank)
-      node.retry {
+      node.retryToFree(map.bytes) {
         val cleared = outgoing.clear(() => true)
         if (cleared) free()
         cleared

@@ -23,7 +23,11 @@ class PsSessionSpec extends AnyFunSuite {
   private var clock: ManualClock = _
   private var executors: IndexedSeq[InMemoryTransport] = IndexedSeq.empty
   private var pools: IndexedSeq[CountingPool] = IndexedSeq.empty
+  private var registries: IndexedSeq[MetricRegistry] = IndexedSeq.empty
   private var nodes: IndexedSeq[PsNode] = IndexedSeq.empty
+
+  private def lingering: Seq[Long] =
+    registries.map(_.getGauges.get("ps.lingering.bytes").getValue.asInstanceOf[Long])
 
   private final class CountingPool
       extends ThreadPoolExecutor(0, Int.MaxValue, 1, TimeUnit.SECONDS, new SynchronousQueue[Runnable]) {
@@ -82,8 +86,9 @@ class PsSessionSpec extends AnyFunSuite {
     executors = IndexedSeq.tabulate(2)(network.executor)
     clock = new ManualClock
     pools = IndexedSeq.fill(2)(new CountingPool)
-    nodes = executors.zip(pools).map { case (executor, pool) =>
-      new PsNode(executor, CommConf(0, 1), new MetricRegistry, clock, Some(pool))
+    registries = IndexedSeq.fill(2)(new MetricRegistry)
+    nodes = executors.indices.map { rank =>
+      new PsNode(executors(rank), CommConf(0, 1), registries(rank), clock, Some(pools(rank)))
     }
     nodes.foreach(_.address)
     val peers = IndexedSeq.tabulate(2)(rank => Peer(executors(rank).address, rank.toString))
@@ -262,8 +267,10 @@ class PsSessionSpec extends AnyFunSuite {
       workers(0).session.close()
       clock.advance(3)
       assert(!executors(0).published.isEmpty && workers(0).mappings === 2)
+      assert(lingering === Seq(workers(0).map.bytes, 0))
       clock.advance(1)
       assert(executors(0).published.isEmpty && workers(0).mappings === 1)
+      assert(lingering === Seq(0, 0))
     }
   }
 
