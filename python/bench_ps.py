@@ -160,6 +160,7 @@ def main() -> int:
         default="auto:1",
         help="Mbit/s of each link, or auto:R, at which a pull takes R times as long as forward",
     )
+    lab.add_argument("--schedule", help="rates that change every second while fits run: N1, N2 or N3, see lab/rates.py")
     lab.add_argument("--delay", default="0", help="ms that the lab adds to the start-up of every communication")
     lab.add_argument("--forward", type=float, default=0.5, help="seconds to which networks are scaled")
     lab.add_argument("--slowdown", type=float, default=60.0, help="of the device that computes")

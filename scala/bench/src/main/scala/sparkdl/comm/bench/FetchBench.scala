@@ -10,7 +10,7 @@ import org.apache.spark.{BarrierTaskContext, SparkContext, SparkEnv, SparkdlExec
 import org.apache.spark.storage.{PlainFetch, PlainServer}
 
 import sparkdl.comm.SystemClock
-import sparkdl.comm.flow.{BlockTarget, RemoteBlock, ScheduledFetch, ScheduledFetches, Urgency}
+import sparkdl.comm.flow.{BlockTarget, FixedWindows, RemoteBlock, ScheduledFetch, ScheduledFetches, Urgency}
 import sparkdl.comm.ps.{BenchMemory, Notice}
 import sparkdl.comm.transport.{ChunkNetwork, ChunkPeer, DirectChunkTarget, PeerMessageReceiver}
 
@@ -23,15 +23,19 @@ object FetchBench {
 
   /**
    * @param sizes bytes of the blocks, separated by commas
+   * @param windows
+   *   bytes, likewise: blocks come from all servers at once, with the window that follows the link and with each of these. If
+   *   there are none, all other ways are measured
    * @param repeats samples of each; as many runs before do not count
    * @return a JSON array of {way, servers, bytes, seconds: [...], verified}
    */
-  def run(context: SparkContext, executors: Int, sizes: String, repeats: Int): String = {
+  def run(context: SparkContext, executors: Int, sizes: String, windows: String, repeats: Int): String = {
     val blocks = sizes.split(",").toIndexedSeq.map(_.toInt)
+    val fixed = windows.split(",").toIndexedSeq.filter(_.nonEmpty).map(_.toLong)
     val rows = context
       .parallelize(0 until executors, executors)
       .barrier()
-      .mapPartitions(_ => new FetchBench(BarrierTaskContext.get(), blocks, repeats).rows.iterator)
+      .mapPartitions(_ => new FetchBench(BarrierTaskContext.get(), blocks, fixed, repeats).rows.iterator)
       .collect()
     rows.mkString("[", ",", "]")
   }
@@ -83,7 +87,12 @@ object FetchBench {
   }
 }
 
-private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int], repeats: Int) {
+private final class FetchBench(
+    task: BarrierTaskContext,
+    sizes: IndexedSeq[Int],
+    windows: IndexedSeq[Long],
+    repeats: Int
+) {
   import FetchBench._
 
   private val rank = task.partitionId()
@@ -107,12 +116,7 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
       echo.network = network
       echo.peer = servers(if (rank == 0) 1 else 0).chunks
       task.barrier()
-      val fetching = new ScheduledFetches(network, SystemClock)
-      val found =
-        if (rank != 0) Nil
-        else
-          notices(echo) ++ sizes.flatMap(fetches(servers.tail, fetching, _)) ++
-            sizes.indices.flatMap(size => inMemory(memory(size), servers(1).memory(size), sizes(size)))
+      val found = if (rank != 0) Nil else measured(servers, network, echo, memory)
       task.barrier()
       found
     } finally {
@@ -121,6 +125,26 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
       val end = System.nanoTime + TimeUnit.SECONDS.toNanos(WaitSeconds)
       sizes.foreach(bytes => blocks.retire(Job, name(bytes), () => System.nanoTime >= end))
     }
+  }
+
+  private def measured(
+      servers: IndexedSeq[Server],
+      network: ChunkNetwork,
+      echo: Echo,
+      memory: IndexedSeq[BenchMemory]
+  ): Seq[String] = {
+    val fetching = new ScheduledFetches(network, SystemClock)
+    if (windows.nonEmpty) {
+      val fixed = windows.map(bytes =>
+        s"fixed $bytes" -> new ScheduledFetches(network, SystemClock, FixedWindows.scheduler(bytes))
+      )
+      sizes.flatMap { bytes =>
+        val blocks = new Remote(servers.tail, bytes)
+        Timing.measure(repeats, (("own" -> fetching) +: fixed).map { case (name, by) => blocks.atOnce(name, by) })
+      }
+    } else
+      notices(echo) ++ sizes.flatMap(fetches(servers.tail, fetching, _)) ++
+        sizes.indices.flatMap(size => inMemory(memory(size), servers(1).memory(size), sizes(size)))
   }
 
   /** There and back again. */
@@ -136,35 +160,43 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
       Timing.measure(repeats, Seq(there))
     }
 
-  private def fetches(servers: Seq[Server], fetching: ScheduledFetches, bytes: Int): Seq[String] = {
+  /** The blocks of so many bytes, one on each server. */
+  private final class Remote(servers: Seq[Server], bytes: Int) {
     val expected = servers.indices.map(server => ByteBuffer.wrap(contents(server + 1, bytes)))
     val targets = expected.map(new Target(_))
-    val patience = TimeUnit.SECONDS.toNanos(WaitSeconds)
-    def start(server: Int): ScheduledFetch = {
+
+    def start(server: Int, by: ScheduledFetches): ScheduledFetch = {
       val block = RemoteBlock(servers(server).chunks, Job, name(bytes), bytes.toLong)
-      fetching.fetch(block, Urgency(0, 0), server, patience, targets(server))
+      by.fetch(block, Urgency(0, 0), server, TimeUnit.SECONDS.toNanos(WaitSeconds), targets(server))
     }
     def await(fetch: ScheduledFetch): Unit = fetch.done.get(WaitSeconds, TimeUnit.SECONDS)
     def allRight(): Boolean = targets.map(_.isRight).forall(identity)
+
+    def atOnce(name: String, by: ScheduledFetches): Way = Way(name, servers.size, bytes) { () =>
+      servers.indices.map(start(_, by)).foreach(await)
+      allRight _
+    }
+  }
+
+  private def fetches(servers: Seq[Server], fetching: ScheduledFetches, bytes: Int): Seq[String] = {
+    val blocks = new Remote(servers, bytes)
+    import blocks.{allRight, await, expected, start, targets}
     val one = Seq(
       Way("fetchBlockSync", 1, bytes) { () =>
         val data = PlainFetch(servers.head.plain, Job, name(bytes))
         () => data.equals(expected.head)
       },
       Way("fetch", 1, bytes) { () =>
-        await(start(0))
+        await(start(0, fetching))
         () => targets.head.isRight
       }
     )
     val several = Seq(
       Way("in turn", servers.size, bytes) { () =>
-        servers.indices.foreach(server => await(start(server)))
+        servers.indices.foreach(server => await(start(server, fetching)))
         allRight _
       },
-      Way("at once", servers.size, bytes) { () =>
-        servers.indices.map(start).foreach(await)
-        allRight _
-      }
+      blocks.atOnce("at once", fetching)
     )
     Timing.measure(repeats, one ++ (if (servers.size > 1) several else Nil))
   }
