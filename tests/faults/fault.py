@@ -31,8 +31,8 @@ undo: list[Callable[[], None]] = []
 class Fault:
     """`action`: kill worker, kill executor, kill driver, exit, sys.exit, raise, raise connection, nan, stall, stop, stop
     executor, one of :data:`tests.faults.wire.ACTIONS`, or "outside": somebody else strikes. `step` counts from 0; that of a
-    checkpoint is in its name. `driver`: its process. `pause`: seconds that every forward pass takes longer. `pick`: 0 to 1, which connection
-    or byte it is, for those of `wire`."""
+    checkpoint is in its name. `driver`: its process. `pause`: seconds that every forward pass takes longer. `pick`: 0 to 1,
+    which connection or byte it is, for those of `wire`."""
 
     action: str
     rank: int
