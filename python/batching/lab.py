@@ -192,7 +192,7 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: 
         }
         extra |= {
             f"throughput_over_{other}": seconds[other] / seconds[way]
-            for other in ("whole", "layerwise", "ring", "bml", DDP)
+            for other in ("whole", "layerwise", "paper", "ring", "bml", DDP)
             if other in seconds
         }
         yield Row(

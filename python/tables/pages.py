@@ -143,7 +143,7 @@ def jobs(data: Data) -> Iterator[Line]:
 def ibatch(data: Data) -> Iterator[Line]:
     for name in ("ibatch-networks", "ibatch-delays", "ibatch-real"):
         for ours in data.rows(name, algorithm="ibatch"):
-            for index, other_way in enumerate(("whole", "layerwise", "ring", "bml", "ddp"), 1):
+            for index, other_way in enumerate(("whole", "layerwise", "ring", "bml", "ddp", "paper"), 1):
                 other = data.row(name, algorithm=other_way, case=ours.case, delay=ours.extra["delay"])
                 if other:
                     paper = IBATCH_PAPER.get(ours.case) if name == "ibatch-networks" else None
