@@ -1,26 +1,45 @@
-"""What it costs to bring a block from one executor to another: this package's fetch beside Spark's plain `fetchBlockSync`.
+"""What it costs to bring a block from one executor to another: this package's fetch beside Spark's plain `fetchBlockSync`, and
+what memory alone takes.
 
     python python/bench_fetch.py --json
 
 One executor measures, the others serve; local-cluster, loopback, one run. `fetchBlockSync` leaves the block in a buffer of
 its own, `fetch` in memory of the caller's choice, as it arrives. `notice` is the way of blocks of at most 64 KiB: in a
 message (half of the time there and back). With more than one server, `at once` fetches a block from each in parallel, and
-`in turn` one after another; their bytes are those of all servers.
+`in turn` one after another; their bytes are those of all servers. `same host` copies a block from memory that another
+executor of the host shares, as ranks of one host do, `memcpy` one from the executor's own. `bf16` and `fp16`, `encode` and
+`decode`, are the conversions of `ps.wire`; bytes are those of the float32 numbers.
 
-Verified: after every run, the bytes that came are those that were published.
+    python python/bench_fetch.py --windows 64KiB,256KiB,1MiB --topology star:4 --rate 10,50,200,1000 --json
+
+Blocks from all servers at once, which take about a second, with the window that follows the link (`own`) and with each of
+these fixed ones; without `--topology` over loopback, of `--sizes`.
+
+Verified: after every run, the bytes that came are those that were published; what was encoded is decoded to almost the same.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from bench_jar import load_bench_jar
+from fetching.job import Job, measured
+from peers.applications import submit
+from peers.arena import PROGRAMS, python_path
 from pyspark.sql import SparkSession
 
 from sparkdl_comm import spark_conf
+from sparkdl_comm.errors import SparkdlCommError
+from sparkdl_comm.lab import Lab
 from sparkdl_comm.lab.bench import Report, Row, sizes, versions
 from sparkdl_comm.lab.bench import parser as bench_parser
+from sparkdl_comm.lab.rates import LinkRate
+from sparkdl_comm.topology import Topology
 
 #: The JVM's arrays are no larger.
 MAX_BYTES = 2**31 - 1
@@ -40,27 +59,56 @@ def session(executors: int, settings: list[str]) -> SparkSession:
     return spark
 
 
-def rows(spark: SparkSession, executors: int, blocks: list[int], repeats: int) -> list[Row]:
-    context = spark.sparkContext
-    load_bench_jar(context)
-    bench = context._jvm.sparkdl.comm.bench.FetchBench
-    found = json.loads(bench.run(context._jsc.sc(), executors, ",".join(map(str, blocks)), repeats))
+def rows(
+    spark: SparkSession, executors: int, blocks: list[int], repeats: int, windows: Sequence[int] = ()
+) -> list[Row]:
+    found = measured(spark, executors, blocks, list(windows), repeats)
+    return _rows(found, executors, "loopback", None)
+
+
+def _rows(found: list[dict[str, Any]], executors: int, topology: str, rate_mbit: float | None) -> list[Row]:
     return [
         Row(
             suite="fetch",
             case=f"{one['servers']} server{'s' if one['servers'] > 1 else ''}",
             algorithm=one["way"],
-            topology="loopback",
-            rate_mbit=None,
+            topology=topology,
+            rate_mbit=rate_mbit,
             world=executors,
             bytes=one["bytes"] * one["servers"],
             # there and back again
             samples=[seconds / 2 if one["way"] == "notice" else seconds for seconds in one["seconds"]],
+            theory_seconds=rate_mbit and one["bytes"] * one["servers"] * 8 / (rate_mbit * 1e6),
             verified=one["verified"],
             versions=versions("pyspark"),
         )
         for one in found
     ]
+
+
+def bench_on_links(options: Namespace, report: Report) -> None:
+    """Adds a row for each rate and window.
+
+    :raises LabError: an application failed.
+    """
+    topology = Topology.parse(options.topology)
+    rates = [float(rate) for rate in options.rate.split(",")]
+    folder = Path(__file__).parent
+    with (
+        tempfile.TemporaryDirectory(prefix="sparkdl-fetch-") as results,
+        Lab(topology.with_rates(round(rates[0] * 1e6))) as lab,
+        lab.spark(memory="512m", env={"PYTHONPATH": python_path(folder, PROGRAMS)}) as spark,
+    ):
+        for rate in rates:
+            link = LinkRate(round(rate * 1e6), round(rate * 1e6))
+            lab.set_rates({(host.index, 0): link for host in topology.hosts})
+            servers = topology.world - 1
+            block = max(256 << 10, round(rate * 1e6 / 8 / servers))
+            job = Job(topology.world, [block], options.windows, options.repeats, f"{results}/out")
+            submit(spark, folder / "fetching" / "job.py", job.to_json(), options.timeout)
+            found = json.loads(Path(job.output).read_text())
+            for row in _rows(found, topology.world, topology.text, rate):
+                report.add(row)
 
 
 def main() -> int:
@@ -74,6 +122,10 @@ def main() -> int:
         default="1KiB,64KiB,1MiB,16MiB,64MiB",
         help="of a block: 16 (MiB), 64KiB, ...",
     )
+    parser.add_argument("--windows", type=sizes, default=[], help="fixed ones, beside the one that follows the link")
+    parser.add_argument("--topology", help="measure windows on an emulated network: star:N")
+    parser.add_argument("--rate", default="200", help="Mbit/s of each link there")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all runs at a rate")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="of Spark, to try settings")
     options = parser.parse_args()
     if options.quick:
@@ -81,9 +133,17 @@ def main() -> int:
     if max(options.bytes) > MAX_BYTES:
         parser.error(f"--sizes: a block of {max(options.bytes)} bytes is larger than {MAX_BYTES}")
     report = Report(json_to=options.json)
+    if options.topology:
+        if not options.windows:
+            parser.error("--topology: only windows are measured there; give some as --windows")
+        try:
+            bench_on_links(options, report)
+        except (SparkdlCommError, ValueError) as error:
+            parser.error(str(error))
+        return report.finish()
     for servers in map(int, options.servers.split(",")):
         spark = session(servers + 1, options.conf)
-        for row in rows(spark, servers + 1, options.bytes, options.repeats):
+        for row in rows(spark, servers + 1, options.bytes, options.repeats, options.windows):
             report.add(row)
         spark.stop()
     return report.finish()

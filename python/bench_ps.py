@@ -12,10 +12,11 @@ ranks of a fit end with the same bits (fit refuses otherwise), and after ten ste
 With its layers cut into batches in one way or another, on an emulated network of that shape (see batching/lab.py, which has
 the theory). Computing is emulated: by a device `--slowdown` times slower than that of the profiles, which does 1e12
 operations a second, for two cores send no faster; and of each layer a share, parameters and times alike, so that forward
-takes `--forward` seconds. Models `real:…` compute. `ibatch-pull` is what the paper has, batches of pulls alone. `ring`,
-`bml` and `ddp` (torch's, under TorchDistributor; computing is emulated) are all-reduces that overlap backward. `…-sparse`
-pushes a hundredth of the gradients; theory is that of whole ones. Verified: all ways of `ps` end with the same bits, sparse
-ones among themselves, the other ones with the same weights, to 1e-5 of the largest, and DDP with what one process finds.
+takes `--forward` seconds. Models `real:…` compute. `paper` is what the paper has: batches of pulls alone, each asked for when
+the one before is here; `ibatch-pull` asks for all at once. `ring`, `bml` and `ddp` (torch's, under TorchDistributor; computing
+is emulated) are all-reduces that overlap backward. `…-sparse` pushes a hundredth of the gradients; theory is that of whole
+ones. Verified: all ways of `ps` end with the same bits, sparse ones among themselves, the other ones with the same weights, to
+1e-5 of the largest, and DDP with what one process finds.
 """
 
 from __future__ import annotations
@@ -159,6 +160,7 @@ def main() -> int:
         default="auto:1",
         help="Mbit/s of each link, or auto:R, at which a pull takes R times as long as forward",
     )
+    lab.add_argument("--schedule", help="rates that change every second while fits run: N1, N2 or N3, see lab/rates.py")
     lab.add_argument("--delay", default="0", help="ms that the lab adds to the start-up of every communication")
     lab.add_argument("--forward", type=float, default=0.5, help="seconds to which networks are scaled")
     lab.add_argument("--slowdown", type=float, default=60.0, help="of the device that computes")

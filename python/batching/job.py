@@ -36,11 +36,12 @@ def _ps(pull: str, push: str) -> dict[str, str]:
     return {"strategy": "ps", "ps.batching": pull, "ps.pushBatching": push}
 
 
-#: What a way is called in the table -> what is set of spark.sparkdl.comm. The paper batches pulls only. All-reduces overlap
-#: backward.
+#: What a way is called in the table -> what is set of spark.sparkdl.comm. The paper batches pulls only, and asks for one batch
+#: at a time. All-reduces overlap backward.
 WAYS: dict[str, dict[str, str]] = {
     "whole": _ps("whole", "whole"),
     "layerwise": _ps("layerwise", "layerwise"),
+    "paper": _ps("paper", "whole"),
     "ibatch-pull": _ps("ibatch", "whole"),
     "ibatch": _ps("ibatch", "ibatch"),
     "optimal": _ps("optimal", "optimal"),

@@ -13,6 +13,7 @@ computed between the last pull and the first push.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 import tempfile
@@ -33,7 +34,7 @@ from sparkdl_comm.errors import ConfError
 from sparkdl_comm.lab import Lab
 from sparkdl_comm.lab.bench import Report, Row, versions
 from sparkdl_comm.lab.profile import Profile
-from sparkdl_comm.lab.rates import LinkRate
+from sparkdl_comm.lab.rates import LinkRate, RateSchedule
 from sparkdl_comm.lab.spark import SparkCluster
 from sparkdl_comm.strategies.ps.planner import iteration_seconds
 from sparkdl_comm.topology import Topology
@@ -96,6 +97,10 @@ def bench(options: Namespace, report: Report) -> None:
         for delay in options.delay.split(",")
         for case in [_case(name, rate, _number("--delay", delay) / 1e3, topology.world, options)]
     ]
+    if options.schedule and len({case.rate for case in cases}) > 1:
+        raise ConfError(
+            f"--schedule {options.schedule}: its rates are shares of one rate, and these cases have several"
+        )
     if DDP in ways and any(case.profile is None for case in cases):
         raise ConfError(f"--batching {DDP}: only networks whose computing is emulated")
     environment = {"PYTHONPATH": python_path(_FOLDER, PROGRAMS)}
@@ -116,10 +121,16 @@ def bench(options: Namespace, report: Report) -> None:
             epochs, warmup = options.repeats, options.warmup
             scale = case.about.get("scale", 1.0)
             job = Job(network, scale, ways, case.world, options.rows, options.steps, epochs, warmup, f"{folder}/out")
-            _submit(spark, job, case, options.timeout, lab.layout.node(0).interface(0))
+            with _changing(lab, options.schedule):
+                _submit(spark, job, case, options.timeout, lab.layout.node(0).interface(0))
             found = [json.loads(line) for line in Path(job.output).read_text().splitlines()]
             for row in _rows(case, found, topology, options):
                 report.add(row)
+
+
+def _changing(lab: Lab, schedule: str | None) -> contextlib.AbstractContextManager[None]:
+    """Links whose rates change in the middle of steps."""
+    return lab.schedule(RateSchedule.named(schedule, period=1.0)) if schedule else contextlib.nullcontext()
 
 
 def _case(name: str, rate: str, delay: float, world: int, options: Namespace) -> Case:
@@ -181,7 +192,7 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: 
         }
         extra |= {
             f"throughput_over_{other}": seconds[other] / seconds[way]
-            for other in ("whole", "layerwise", "ring", "bml", DDP)
+            for other in ("whole", "layerwise", "paper", "ring", "bml", DDP)
             if other in seconds
         }
         yield Row(

@@ -157,7 +157,7 @@ def jobs(data: Data) -> Iterator[Line]:
 def ibatch(data: Data) -> Iterator[Line]:
     for name in ("ibatch-networks", "ibatch-delays", "ibatch-real"):
         for ours in data.rows(name, algorithm="ibatch"):
-            for index, other_way in enumerate(("whole", "layerwise", "ring", "bml", "ddp"), 1):
+            for index, other_way in enumerate(("whole", "layerwise", "ring", "bml", "ddp", "paper"), 1):
                 other = data.row(name, algorithm=other_way, case=ours.case, delay=ours.extra["delay"])
                 if other:
                     paper = IBATCH_PAPER.get(ours.case) if name == "ibatch-networks" else None
@@ -168,7 +168,9 @@ def ibatch(data: Data) -> Iterator[Line]:
 
 
 def fetch(data: Data) -> Iterator[Line]:
-    pairs = (("fetch", "fetchBlockSync"), ("notice", "fetchBlockSync"), ("at once", "in turn"))
+    conversions = [(f"{wire} {way}", "memcpy") for wire in ("bf16", "fp16") for way in ("encode", "decode")]
+    fetches = [("fetch", "fetchBlockSync"), ("notice", "fetchBlockSync"), ("at once", "in turn")]
+    pairs = [*fetches, ("same host", "memcpy"), *conversions]
     for way, rival in pairs:
         for ours in data.rows("fetch", algorithm=way):
             other = data.row("fetch", algorithm=rival, case=ours.case, bytes=ours.bytes, world=ours.world)

@@ -250,7 +250,9 @@ KEYS: tuple[Key, ...] = (
         "How layers are cut into batches of parameters that are pulled while the batch before is computed,\n"
         "strategy ps: whole (one), layerwise, greedy1, greedy2, ibatch (the better one of the two greedy plans; if pushes\n"
         "are ibatch too, the best that is found for both together, unless whole or layerwise turns out to be faster),\n"
-        "optimal (the plan that takes least, of one direction alone), or fixed:BYTES (as many layers as fit, at least one).",
+        "paper (the better one of the two greedy plans for pulls, each batch asked for when the one before is here, and\n"
+        "all gradients pushed at once: what iBatch's paper measured), optimal (the plan that takes least, of one direction\n"
+        "alone), or fixed:BYTES (as many layers as fit, at least one).",
         values.policy,
     ),
     Key(
@@ -258,10 +260,11 @@ KEYS: tuple[Key, ...] = (
         "ps_push_batching",
         "policy",
         "",
-        "Likewise, batches of gradients that are pushed while backward goes on. Empty: as ps.batching. If neither is\n"
-        "whole, parameters of the next step arrive while backward goes on, in memory of their own: once more as much as\n"
+        "Likewise, batches of gradients that are pushed while backward goes on. Empty: as ps.batching, and with paper one\n"
+        "batch. If neither is whole, parameters of the next step arrive while backward goes on, in memory of their own:\n"
+        "once more as much as "
         "the model takes, and what the executor updates of it.",
-        values.policy_or_empty,
+        values.push_policy,
     ),
     Key(
         "ps.profileIterations",

@@ -16,7 +16,7 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0,
 _PORTS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
 #: Names of policies; ``fixed:BYTES`` is one more.
-POLICIES = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "optimal")
+POLICIES = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "paper", "optimal")
 
 
 def anything(text: str) -> str:
@@ -139,5 +139,8 @@ def policy(text: str) -> str:
     raise ValueError(f"one of {', '.join(POLICIES)}, or fixed:BYTES with BYTES of at least 1")
 
 
-def policy_or_empty(text: str) -> str:
+def push_policy(text: str) -> str:
+    """One of gradients, or empty."""
+    if text == "paper":
+        raise ValueError("empty, or a policy of pushes: ps.batching=paper pushes all at once")
     return policy(text) if text else text

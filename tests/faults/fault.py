@@ -29,10 +29,10 @@ undo: list[Callable[[], None]] = []
 
 @dataclass(frozen=True)
 class Fault:
-    """`action`: kill worker, kill executor, kill driver, exit, sys.exit, raise, raise connection, nan, stall, stop, one of
-    :data:`tests.faults.wire.ACTIONS`, or "outside": somebody else strikes. `step` counts from 0; that of a checkpoint is in
-    its name. `driver`: its process. `pause`: seconds that every forward pass takes longer. `pick`: 0 to 1, which connection
-    or byte it is, for those of `wire`."""
+    """`action`: kill worker, kill executor, kill driver, exit, sys.exit, raise, raise connection, nan, stall, stop, stop
+    executor, one of :data:`tests.faults.wire.ACTIONS`, or "outside": somebody else strikes. `step` counts from 0; that of a
+    checkpoint is in its name. `driver`: its process. `pause`: seconds that every forward pass takes longer. `pick`: 0 to 1,
+    which connection or byte it is, for those of `wire`."""
 
     action: str
     rank: int
@@ -56,9 +56,10 @@ class Fault:
 
 def strike(fault: Fault, step: int, in_flight: bool | None = None) -> str | None:
     victims, facts = [os.getpid()], {}
-    if fault.action == "kill executor":
+    if fault.action in ("kill executor", "stop executor"):
         victims = [executor_of_this_worker()]
-        facts["bridge"] = _bridge_directory()
+        if fault.action.startswith("kill"):
+            facts["bridge"] = _bridge_directory()
     elif fault.action == "kill driver":
         # Its JVM first: it is at once the cluster's master and workers, and would end in good order without its parent.
         victims = [*(child.pid for child in psutil.Process(fault.driver).children()), fault.driver]
@@ -82,6 +83,8 @@ def strike(fault: Fault, step: int, in_flight: bool | None = None) -> str | None
         time.sleep(STALL_SECONDS)
     elif fault.action == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+    elif fault.action == "stop executor":
+        os.kill(victims[0], signal.SIGSTOP)
     return fault.action
 
 

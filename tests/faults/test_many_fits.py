@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections import Counter
-from contextlib import suppress
-from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.faults import processes
 from tests.faults.application import Application
+from tests.faults.held import IDLE_SECONDS, held, more_than
 
 FITS = 20
-#: Seconds: the transport with its threads and ports goes after half a minute, an idle thread of the pool after one.
-IDLE_SECONDS, SETTLE_SECONDS = 65.0, 120.0
-
-
-def held(executor: psutil.Process) -> Counter[str]:
-    """Descriptors that are open, threads of ours that run, and mappings of what ranks share with their executor."""
-    of = Path(f"/proc/{executor.pid}")
-    threads = []
-    for task in of.joinpath("task").iterdir():
-        with suppress(FileNotFoundError):  # it has just ended
-            threads.append(task.joinpath("comm").read_text())
-    return Counter(
-        descriptors=len(os.listdir(of / "fd")),
-        threads=sum(name.startswith("sparkdl") for name in threads),
-        mappings=of.joinpath("maps").read_text().count("memfd:sparkdl"),
-    )
 
 
 @pytest.mark.slow
@@ -48,10 +28,4 @@ def test_many_fits_leave_no_more_than_two(application: Application) -> None:
     assert len(executors) == 3
     before = [held(executor) for executor in executors]
     fits(FITS)
-    until = time.monotonic() + SETTLE_SECONDS
-    while True:
-        more = [held(executor) - least for executor, least in zip(executors, before, strict=True)]
-        if not any(more):
-            break
-        assert time.monotonic() < until, f"more than {before} after {FITS} fits of each kind: {more}"
-        time.sleep(1)
+    assert more_than(before, executors) == [], f"more than {before} after {FITS} fits of each kind"

@@ -34,6 +34,7 @@ OPERATIONS = [
         "sparse": True,
         "ahead": True,
         "shared": True,
+        "in_turn": True,
         "timeout": 60.5,
     },
     {"op": "attach", "path": "/proc/1/fd/3", **BATCHES},

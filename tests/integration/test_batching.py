@@ -97,6 +97,15 @@ def test_push_alone(data, whole):
     assert same_bits(fit(data, "whole", "layerwise"), whole)
 
 
+def test_as_the_paper_has_it(data, whole):
+    model = fit(data, "paper", iterations="3")
+    assert same_bits(model, whole)
+    plans = model.summary["batching"]
+    assert plans["pull"]["policy"] == "paper"
+    assert plans["pull"]["profile"]["in_turn"]
+    assert plans["push"]["batches"] == whole.summary["batching"]["push"]["batches"]
+
+
 @pytest.mark.parametrize("policy", ["ibatch", "optimal", "greedy1", "greedy2"])
 def test_planned_from_a_profile(data, whole, policy):
     """Plans after 4 steps, looks again after 31, never; the first steps have one batch."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,39 @@ SECRET = "spark.authenticate=true spark.authenticate.secret=words"
 def test_fits_over_tcp_whatever_protection_spark_is_set_to(tmp_path, settings):
     settings = [*settings.split(), "spark.sparkdl.comm.ps.sharedMemory=false"]
     [report] = run(tmp_path, "one_fit.py", ["local-cluster[2,1,1024]", "ps", "2", *settings], spark_home.SPARK, [])
+    assert report["summary"]["bytes"]["pull"] > 0
+    assert report["off"] < 1e-5
+
+
+def keytool() -> str:
+    java = shutil.which(
+        "java", path=os.path.join(os.environ["JAVA_HOME"], "bin") if "JAVA_HOME" in os.environ else None
+    )
+    assert java is not None
+    return str(Path(java).resolve().parent / "keytool")
+
+
+@pytest.mark.spark4
+@pytest.mark.slow
+def test_a_fit_over_the_tls_of_spark_4(tmp_path):
+    if not SPARK4.exists():
+        pytest.skip("no .spark4: make spark4-env")
+    store, password = tmp_path / "keys.p12", "only for this test"
+    command = [keytool(), "-genkeypair", "-keystore", store, "-storetype", "PKCS12", "-storepass", password]
+    command += ["-alias", "spark", "-keyalg", "EC", "-dname", "CN=localhost", "-ext", "san=ip:127.0.0.1,dns:localhost"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    settings = [
+        "spark.ssl.rpc.enabled=true",
+        "spark.ssl.rpc.protocol=TLSv1.3",
+        f"spark.ssl.rpc.keyStore={store}",
+        f"spark.ssl.rpc.keyStorePassword={password}",
+        f"spark.ssl.rpc.keyPassword={password}",
+        f"spark.ssl.rpc.trustStore={store}",
+        f"spark.ssl.rpc.trustStorePassword={password}",
+        "spark.sparkdl.comm.ps.sharedMemory=false",
+    ]
+    arguments = ["local-cluster[2,1,1024]", "ps", "2", *settings]
+    [report] = run(tmp_path, "one_fit.py", arguments, SPARK4 / "pyspark", [SPARK4])
     assert report["summary"]["bytes"]["pull"] > 0
     assert report["off"] < 1e-5
 

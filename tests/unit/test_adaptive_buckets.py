@@ -7,10 +7,32 @@ from torch import nn
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets
+from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets, policies
 from sparkdl_comm.strategies.ps.profiler import Profiler, agreed_seconds
 
 from .test_profiler import report
+
+
+def test_sums_and_updates_are_of_a_step():
+    now = [0.0]
+    profiler = Profiler(1, 9, lambda: now[0])
+    for updated in (1.0, 1.5, 2.5):
+        profiler.iteration(updated)
+        profiler.backward.begin()
+        profiler.backward.was(0)
+        profiler.backward.end()
+        profiler.pushes.add([[[1, 0.0, 1.0, 4.0, 300]]])
+        profiler.pushes.summed(4.0, 4.25)
+        profiler.pushes.summed(5.0, 5.5)
+        profiler.pushes.end()
+    measured = profiler.report()["push"]
+    assert (measured["sum"], measured["update"]) == (0.75, 0.75)
+    asked, planner = adaptive(ps_batching="whole", ps_push_batching="ibatch", ps_profile_iterations=5)
+    asked.profiler.report = lambda: {"push": measured | {"compute": [1.0, 2.0]}}  # type: ignore[method-assign, union-attr]
+    assert asked.replan() is not None
+    request = planner.requests[-1]
+    assert request["update"] == pytest.approx([0.75 * 64 / 84, 0.75 * 20 / 84])
+    assert "gap" not in request
 
 
 class Gang:
@@ -116,6 +138,21 @@ def test_a_profile_comes_first_and_a_new_plan_when_it_drifts():
     assert made.replan() is not None
 
 
+def test_the_papers_policy_is_of_pulls():
+    made, planner = adaptive(ps_batching="paper", ps_profile_iterations=5)
+    measured = report(0.001, 2e-9, [0.5, 0.25])
+    measured["push"] = measured["pull"]
+    made.profiler.report = lambda: measured  # type: ignore[method-assign, union-attr]
+    assert made.replan() is not None
+    pull, push = planner.requests[-2:]
+    assert (pull["policy"], pull["in_turn"]) == ("paper", True)
+    assert (push["policy"], "in_turn" in push) == ("whole", False)
+    assert policies(CommConf.from_mapping({}, ps_batching="paper", ps_push_batching="ibatch")) == {
+        "pull": "paper",
+        "push": "ibatch",
+    }
+
+
 def test_what_shares_the_network_is_planned_together():
     made, planner = adaptive(ahead=True, ps_batching="ibatch", ps_profile_iterations=5)
     both = report(0.001, 2e-9, [0.5, 0.25])
@@ -206,11 +243,11 @@ def test_iterations_are_timed_without_those_that_change_batches():
     assert "seconds" not in profiler.report()
     for taken in [0, 9, 9, 1, 2, 3]:
         now[0] += taken
-        profiler.iteration()
+        profiler.iteration(0.0)
     assert profiler.report()["seconds"] == 2
     hasty = Profiler(2, 2, lambda: now[0])
     for _ in range(9):
-        hasty.iteration()
+        hasty.iteration(0.0)
     assert "seconds" not in hasty.report(), "all of its iterations have batches that change"
     assert agreed_seconds([{"seconds": 1}, {}, {"seconds": 4}, {"seconds": 2}]) == 2
     assert agreed_seconds([{}]) is None

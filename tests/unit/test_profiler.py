@@ -53,10 +53,13 @@ def test_startup_is_up_to_the_first_byte_and_transfers_in_parallel_are_one():
     assert network.medians() is None, "a step in which nothing came"
     network.add([[], [[1, 10.0, 11.0, 13.0, 100], [2, 10.0, 12.0, 16.0, 300]]])
     network.end()
-    assert network.medians() == (1.0, 5 / 400)
+    assert network.medians() == {"startup": 1.0, "per_byte": 5 / 400, "sum": 0}
     network.add([[[1, 0.0, 2.0, 3.0, 100], [2, 3.0, 4.0, 5.0, 100]]])
     network.end()
-    assert network.medians() == (1.5, (5 / 400 + 2 / 200) / 2), "the pause between the two is not transfer"
+    found = network.medians()
+    assert found is not None
+    assert found["startup"] == 1.5
+    assert found["per_byte"] == (5 / 400 + 2 / 200) / 2, "the pause between the two is not transfer"
 
 
 def test_batches_that_come_at_the_same_time_count_once_and_say_nothing_of_startups():
@@ -64,7 +67,9 @@ def test_batches_that_come_at_the_same_time_count_once_and_say_nothing_of_startu
     network.add([[[1, 0.0, 1.0, 4.0, 300]]])
     network.add([[[1, 0.0, 4.0, 6.0, 100], [2, 0.0, 3.0, 5.0, 100]], [[1, 10.0, 13.0, 15.0, 100]]])
     network.end()
-    assert network.medians() == (2.0, 7 / 600), "of the first and the last batch"
+    found = network.medians()
+    assert found is not None
+    assert (found["startup"], found["per_byte"]) == (2.0, 7 / 600), "of the first and the last batch"
 
 
 def test_blocks_that_came_with_their_notices_are_not_measured():
@@ -74,16 +79,33 @@ def test_blocks_that_came_with_their_notices_are_not_measured():
     assert network.medians() is None
     network.add([[[1, 10.0, 10.0, 10.1, 100], [2, 10.0, 12.0, 16.0, 400]]])
     network.end()
-    assert network.medians() == (2.0, 4 / 400)
+    assert network.medians() == {"startup": 2.0, "per_byte": 4 / 400, "sum": 0}
+
+
+def test_the_gap_is_the_least_time_between_first_bytes_of_one_server():
+    network = NetworkTimes(window=10)
+    first, second, third = [1, 0.0, 5.0, 6.0, 100], [1, 0.0, 8.0, 9.0, 100], [1, 8.5, 9.0, 10.0, 100]
+    elsewhere = [2, 0.0, 5.5, 6.0, 100]
+    network.add([[first, elsewhere], [second], [third]])
+    network.end()
+    found = network.medians()
+    assert found is not None
+    assert found["gap"] == 3.0, "the third was asked for when the second one had begun, and one came from elsewhere"
+    network.add([[[1, 0.0, 2.0, 6.0, 100]], [[1, 0.0, 9.0, 9.5, 100]]])
+    network.end()
+    found = network.medians()
+    assert found is not None
+    assert found["gap"] == found["startup"] == 3.5, "no more than a start-up"
 
 
 def report(startup: float, per_byte: float, compute: list[float]) -> dict:
     return {"pull": {"startup": startup, "per_byte": per_byte, "compute": compute}}
 
 
-def test_ranks_agree_on_the_median():
+def test_ranks_agree_on_the_slowest():
     reports = [report(1, 5, [1, 8]), report(2, 4, [2, 9]), {}, report(9, 1, [3, 1])]
-    assert agree(reports, "pull") == DirectionProfile([2, 8], 2, 4)
+    reports[0]["pull"]["gap"] = 0.5
+    assert agree(reports, "pull") == DirectionProfile([2, 9], 9, 5, 0.5)
     assert agree(reports, "push") is None
 
 
@@ -93,3 +115,5 @@ def test_drift_is_the_largest_change():
     assert drift(before, DirectionProfile([3.0, 1.0], 0.5, 2.0)) == 0, "sums count, single layers scatter"
     assert drift(before, DirectionProfile([2.0, 3.0], 0.5, 1.8)) == 0.25
     assert drift(before, DirectionProfile([1.0, 3.0], 0.2, 2.0)) == 0.6
+    assert drift(before, DirectionProfile([1.0, 3.0], 0.5, 2.0, gap=0.0)) == 0.5, "a gap that was not known"
+    assert drift(before, DirectionProfile([1.0, 3.0], 0.5, 2.0, sum=1.0, update=1.0)) == 0.5

@@ -31,7 +31,8 @@ Planner = Callable[..., dict[str, Any]]
 
 def policies(conf: CommConf) -> dict[str, str]:
     """The policy of each direction."""
-    return {"pull": conf.ps_batching, "push": conf.ps_push_batching or conf.ps_batching}
+    pushes = "whole" if conf.ps_batching == "paper" else conf.ps_batching
+    return {"pull": conf.ps_batching, "push": conf.ps_push_batching or pushes}
 
 
 class AdaptiveBuckets:
@@ -204,7 +205,14 @@ class AdaptiveBuckets:
         """As the planner takes it; zeros if nothing was measured."""
         sizes, known = self._sizes(direction), self._profiled.get(direction)
         received = (self._gang.world - 1) / self._gang.world
+        more: dict[str, Any] = {"in_turn": True} if self._policies[direction] == "paper" else {}
+        if known and known.gap is not None:
+            more["gap"] = known.gap
+        for name in ("sum", "update"):
+            if known and (seconds := getattr(known, name)):
+                more[name] = [seconds * size / sum(sizes) for size in sizes]
         return {
+            **more,
             "startup": known.startup if known else 0.0,
             "transfer": [size * received * (known.per_byte if known else 0.0) for size in sizes],
             "compute": known.compute if known else [0.0] * len(sizes),

@@ -81,6 +81,7 @@ class ParameterServer(Strategy):
             sparse=self.conf.compression is not None,
             ahead=self._ahead,
             shared=self.conf.ps_shared_memory,
+            in_turn=policy["pull"] == "paper",
             timeout=self.conf.timeout,
         )
         self._memory = memory = ParameterMemory(layout, model)
@@ -125,7 +126,7 @@ class ParameterServer(Strategy):
         self._sums.begin_step(self._version, self._pushes)
         self._unpublished: Countdown | None = None
         if self._profiler is not None:
-            self._profiler.iteration()
+            self._profiler.iteration(self.watch.seconds["update"])
         self._pulls.begin_step()
 
     def before_forward(self) -> None:

@@ -45,8 +45,8 @@ def plan_buckets(requests: Sequence[Mapping[str, Any]], timeout: float = 60.0) -
     """A bucketing for each request, all made by one JVM.
 
     A request: ``startup`` (seconds), ``transfer`` and ``compute`` (lists: seconds of each layer), ``bytes`` (of each layer;
-    only policy ``fixed:BYTES`` needs it), ``policy`` (whole, layerwise, greedy1, greedy2, ibatch, optimal, fixed:BYTES),
-    ``direction`` (pull or push).
+    only policy ``fixed:BYTES`` needs it), ``policy`` (whole, layerwise, greedy1, greedy2, ibatch, paper, optimal,
+    fixed:BYTES), ``direction`` (pull or push).
 
     :raises InputError: a request makes no sense; names the first.
     :raises PluginError: there is no Java, or no jar.
@@ -59,7 +59,8 @@ def iteration_seconds(plans: Sequence[Mapping[str, Mapping[str, Any]]], timeout:
     """How long an iteration takes with each of ``plans``, where both directions share the network (see Iteration.scala).
 
     Each: ``pull`` and ``push``, with ``startup``, ``transfer``, ``compute``, ``batches``, and, if batches of few bytes come
-    with their notices, ``bytes`` and ``notice_bytes``, how many.
+    with their notices, ``bytes`` and ``notice_bytes``, how many; where known, ``gap``, ``sum``, ``update`` and ``in_turn``
+    (see Profile.scala).
 
     Errors are those of :func:`plan_buckets`."""
     return [answer["iteration_seconds"] for answer in _answers(plans, timeout)]

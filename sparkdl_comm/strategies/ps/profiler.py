@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections import deque
@@ -21,12 +22,17 @@ class DirectionProfile:
     """What was measured of pulls and forward, or of pushes and backward.
 
     ``compute``: seconds of each layer; ``startup``: seconds from the request of a bucket to its first byte;
-    ``per_byte``: seconds of transfer for each byte that this rank receives.
+    ``per_byte``: seconds of transfer for each byte that this rank receives. ``gap``: how much of a start-up follows those of
+    others, the rest overlaps with them; None where there were no two buckets. Of pushes, ``sum``: seconds of a step in which
+    gradients are added up; ``update``: in which the optimizer has this rank's thread.
     """
 
     compute: list[float]
     startup: float
     per_byte: float
+    gap: float | None = None
+    sum: float = 0.0
+    update: float = 0.0
 
 
 class LayerTimes:
@@ -79,13 +85,21 @@ class NetworkTimes:
     """Measures transfers, in the last ``window`` steps.
 
     Buckets travel at the same time: one is asked for while the one before still comes. So the transfer time of a step is
-    the time in which anything came, and only a bucket that found the network idle shows what a start-up takes.
+    the time in which anything came, and only a bucket that found the network idle shows what a start-up takes. Two blocks of
+    one server show no more of the gap between start-ups than what lies between their first bytes, so the least of that counts.
     """
 
     def __init__(self, window: int) -> None:
         self._startups: deque[float] = deque(maxlen=window)
         self._per_byte: deque[float] = deque(maxlen=window)
+        self._gaps: deque[float] = deque(maxlen=window)
+        self._sums: deque[float] = deque(maxlen=window)
         self._buckets: list[Sequence[Sequence[float]]] = []
+        self._summing = 0.0
+
+    def summed(self, begin: float, end: float) -> None:
+        """A bucket was added up."""
+        self._summing += end - begin
 
     def add(self, buckets: Iterable[Sequence[Sequence[float]]]) -> None:
         """``buckets``: the blocks of each, as the executor reports them: from, asked, begun, ended, bytes.
@@ -96,6 +110,8 @@ class NetworkTimes:
 
     def end(self) -> None:
         """All buckets of a step were added."""
+        self._sums.append(self._summing)
+        self._summing = 0.0
         if not self._buckets:
             return
         startups, idle_from = [], float("-inf")
@@ -106,14 +122,32 @@ class NetworkTimes:
             idle_from = max(idle_from, *(block[3] for block in blocks))
         blocks = [block for bucket in self._buckets for block in bucket]
         self._startups.append(statistics.median(startups))
+        self._gaps.extend(_least_gap(blocks))
         self._per_byte.append(_union([(block[2], block[3]) for block in blocks]) / sum(block[4] for block in blocks))
         self._buckets = []
 
-    def medians(self) -> tuple[float, float] | None:
-        """Start-up, and time per byte; None if nothing came."""
+    def medians(self) -> dict[str, float] | None:
+        """The fields of a :class:`DirectionProfile` that are of the network, and ``sum``; None if nothing came."""
         if not self._per_byte:
             return None
-        return statistics.median(self._startups), statistics.median(self._per_byte)
+        startup = statistics.median(self._startups)
+        found = {
+            "startup": startup,
+            "per_byte": statistics.median(self._per_byte),
+            "sum": statistics.median(self._sums),
+        }
+        return found | ({"gap": min(startup, statistics.median(self._gaps))} if self._gaps else {})
+
+
+def _least_gap(blocks: Sequence[Sequence[float]]) -> list[float]:
+    """Between the first bytes of two blocks of one server, of which the second was asked for before the first began; empty if
+    there are no such two."""
+    of_each: dict[float, list[Sequence[float]]] = {}
+    for block in sorted(blocks, key=lambda block: block[2]):
+        of_each.setdefault(block[0], []).append(block)
+    pairs = [pair for blocks_of_one in of_each.values() for pair in itertools.pairwise(blocks_of_one)]
+    gaps = [later[2] - first[2] for first, later in pairs if later[1] <= first[2]]
+    return [min(gaps)] if gaps else []
 
 
 def _union(spans: list[tuple[float, float]]) -> float:
@@ -134,15 +168,18 @@ class Profiler:
         self.pulls = NetworkTimes(window)
         self.pushes = NetworkTimes(window)
         self._clock = clock
+        self._updates: deque[float] = deque(maxlen=window)
+        self._updated = 0.0
         self._began: float | None = None
         self._iterations: deque[float] = deque(maxlen=max(0, window - _SETTLING))
 
-    def iteration(self) -> None:
-        """An iteration begins, and the one before it has ended."""
+    def iteration(self, updated: float) -> None:
+        """An iteration begins, and the one before it has ended. ``updated``: seconds in the optimizer so far, of all."""
         now = self._clock()
         if self._began is not None:
             self._iterations.append(now - self._began)
-        self._began = now
+            self._updates.append(updated - self._updated)
+        self._began, self._updated = now, updated
 
     def report(self) -> dict[str, Any]:
         """What :func:`agree` and :func:`agreed_seconds` take; JSON-able."""
@@ -152,12 +189,16 @@ class Profiler:
         for name, layers, network in (("pull", self.forward, self.pulls), ("push", self.backward, self.pushes)):
             compute, times = layers.medians(), network.medians()
             if compute is not None and times is not None:
-                found[name] = asdict(DirectionProfile(compute, *times))
+                found[name] = asdict(DirectionProfile(compute, **times))
+        if "push" in found and self._updates:
+            found["push"]["update"] = statistics.median(self._updates)
         return found
 
 
 def agree(reports: Sequence[dict[str, Any]], name: str) -> DirectionProfile | None:
-    """The median over the ranks of what they measured of ``name``, ``pull`` or ``push``; None if no rank measured it.
+    """Of what the ranks measured of ``name``, ``pull`` or ``push``, that of the slowest one, for which all others wait: the
+    layers of the rank that computes longest, and each of the other times of the rank where that is longest. None if no rank
+    measured it.
 
     Every rank gets the same from the same reports, to the bit.
     """
@@ -165,9 +206,12 @@ def agree(reports: Sequence[dict[str, Any]], name: str) -> DirectionProfile | No
     if not found:
         return None
     return DirectionProfile(
-        [statistics.median(times) for times in zip(*(direction.compute for direction in found), strict=True)],
-        statistics.median(direction.startup for direction in found),
-        statistics.median(direction.per_byte for direction in found),
+        max((direction.compute for direction in found), key=sum),
+        max(direction.startup for direction in found),
+        max(direction.per_byte for direction in found),
+        max((direction.gap for direction in found if direction.gap is not None), default=None),
+        max(direction.sum for direction in found),
+        max(direction.update for direction in found),
     )
 
 
@@ -178,10 +222,18 @@ def agreed_seconds(reports: Sequence[dict[str, Any]]) -> float | None:
 
 
 def drift(before: DirectionProfile, now: DirectionProfile) -> float:
-    """The largest relative change of what decides about buckets: all computation, a start-up, a transfer."""
+    """The largest relative change of what decides about buckets: all computation, a start-up and its gap, a transfer."""
     pairs = (
-        (sum(before.compute), sum(now.compute)),
-        (before.startup, now.startup),
+        (_computing(before), _computing(now)),
+        (_starting(before), _starting(now)),
         (before.per_byte, now.per_byte),
     )
     return max(abs(new - old) / old if old else float(new > 0) for old, new in pairs)
+
+
+def _computing(profile: DirectionProfile) -> float:
+    return sum(profile.compute) + profile.sum + profile.update
+
+
+def _starting(profile: DirectionProfile) -> float:
+    return profile.startup + (profile.startup if profile.gap is None else profile.gap)

@@ -39,11 +39,13 @@ class Session:
         sparse: bool,
         ahead: bool,
         shared: bool,
+        in_turn: bool,
         timeout: float,
     ) -> dict[str, Any]:
         """All ranks are known: ``peers`` is what :meth:`hello` returned to each. ``layers``: elements of each layer;
         ``sparse``: most elements of the gradients are zero, and do not travel; ``shared``: ranks on one host read each
-        other's memory. Returns the layout of a rank's memory, see SegmentMap.scala."""
+        other's memory; ``in_turn``: a bucket of parameters is asked for when the one before is here. Returns the layout of a
+        rank's memory, see SegmentMap.scala."""
         return self._bridge.request(
             "open",
             peers=list(peers),
@@ -52,6 +54,7 @@ class Session:
             sparse=sparse,
             ahead=ahead,
             shared=shared,
+            in_turn=in_turn,
             timeout=timeout,
         )
 

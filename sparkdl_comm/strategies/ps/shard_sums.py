@@ -38,6 +38,7 @@ class ShardSums:
         self._watch.bytes["push"] += answer["bytes"]
         if self._profiler is not None:
             self._profiler.pushes.add(answer["batches"])
+            self._profiler.pushes.summed(*answer["sum"])
             if self.is_complete:
                 self._profiler.pushes.end()
 

@@ -28,7 +28,7 @@ COMPRESSING = (
 COMPRESSIONS = ("topk:1", "mstopk:1")
 #: Those that can reduce to one rank, and broadcast.
 ROOTED = (*(name for name, algorithm in ALGORITHMS.items() if "reduce" in algorithm.operations), AUTO)
-BATCHINGS = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "optimal", "fixed:1", "fixed:100")
+BATCHINGS = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "paper", "optimal", "fixed:1", "fixed:100")
 
 _PLAIN_LOSSES = ("mse", "mse of two", "huber", "own")
 _CLASS_LOSSES = ("cross entropy", "ignored labels", "class weights")
@@ -182,7 +182,7 @@ def _strategy(random: Random) -> tuple[str, dict[str, str], int]:
     if kind == "ps":
         settings["ps.batching"] = choice(BATCHINGS)
         if _one_in(2, random):
-            settings["ps.pushBatching"] = choice(BATCHINGS)
+            settings["ps.pushBatching"] = choice([policy for policy in BATCHINGS if policy != "paper"])
         if set(settings.values()) & {"greedy1", "greedy2", "ibatch", "optimal"}:
             settings["ps.profileIterations"] = choice(("1", "3"))
         if _one_in(3, random):

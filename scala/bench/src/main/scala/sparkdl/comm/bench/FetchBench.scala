@@ -6,44 +6,46 @@ import java.util.concurrent.{LinkedBlockingQueue, TimeUnit}
 
 import scala.util.Random
 
-import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
-import com.fasterxml.jackson.databind.node.ObjectNode
-
 import org.apache.spark.{BarrierTaskContext, SparkContext, SparkEnv, SparkdlExecutor}
 import org.apache.spark.storage.{PlainFetch, PlainServer}
 
 import sparkdl.comm.SystemClock
-import sparkdl.comm.flow.{BlockTarget, RemoteBlock, ScheduledFetch, ScheduledFetches, Urgency}
-import sparkdl.comm.ps.Notice
+import sparkdl.comm.flow.{BlockTarget, FixedWindows, RemoteBlock, ScheduledFetch, ScheduledFetches, Urgency}
+import sparkdl.comm.ps.{BenchMemory, Notice}
 import sparkdl.comm.transport.{ChunkNetwork, ChunkPeer, DirectChunkTarget, PeerMessageReceiver}
 
 /**
- * What it costs to bring a block from one executor to another, for python/bench_fetch.py: rank 0 measures, the others serve.
+ * What it costs to bring a block from one executor to another, and to convert it, for python/bench_fetch.py: rank 0
+ * measures, the others serve.
  * The driver calls it; nothing that a Python worker's bridge answers leads here.
  */
 object FetchBench {
 
   /**
    * @param sizes bytes of the blocks, separated by commas
+   * @param windows
+   *   bytes, likewise: blocks come from all servers at once, with the window that follows the link and with each of these. If
+   *   there are none, all other ways are measured
    * @param repeats samples of each; as many runs before do not count
    * @return a JSON array of {way, servers, bytes, seconds: [...], verified}
    */
-  def run(context: SparkContext, executors: Int, sizes: String, repeats: Int): String = {
+  def run(context: SparkContext, executors: Int, sizes: String, windows: String, repeats: Int): String = {
     val blocks = sizes.split(",").toIndexedSeq.map(_.toInt)
+    val fixed = windows.split(",").toIndexedSeq.filter(_.nonEmpty).map(_.toLong)
     val rows = context
       .parallelize(0 until executors, executors)
       .barrier()
-      .mapPartitions(_ => new FetchBench(BarrierTaskContext.get(), blocks, repeats).rows.iterator)
+      .mapPartitions(_ => new FetchBench(BarrierTaskContext.get(), blocks, fixed, repeats).rows.iterator)
       .collect()
     rows.mkString("[", ",", "]")
   }
 
   private val Job = 1L << 61
   private val WaitSeconds = 60L
-  private val Zeros = new Array[Byte](1 << 16)
 
-  /** A way to bring `bytes` from each of `servers`: `run` returns when they are here, and gives what checks them. */
-  private final case class Way(name: String, servers: Int, bytes: Int)(val run: () => () => Boolean)
+  /** Of bfloat16, relative; float16 has less. */
+  private val HalfError = 1.0 / 256
+  private val Zeros = new Array[Byte](1 << 16)
 
   private final class Target(expected: ByteBuffer) extends BlockTarget {
     private val memory = ByteBuffer.allocateDirect(expected.remaining)
@@ -68,8 +70,8 @@ object FetchBench {
     }
   }
 
-  /** Where a rank serves: its blocks by Spark's block transfer, and by chunks. */
-  private final case class Server(plain: PlainServer, chunks: ChunkPeer)
+  /** Where a rank serves its blocks, by Spark's block transfer and by chunks, and where its memory is, by size. */
+  private final case class Server(plain: PlainServer, chunks: ChunkPeer, memory: IndexedSeq[String])
 
   /** Sends messages back as they are, or keeps them. */
   private final class Echo(back: Boolean) extends PeerMessageReceiver {
@@ -85,7 +87,12 @@ object FetchBench {
   }
 }
 
-private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int], repeats: Int) {
+private final class FetchBench(
+    task: BarrierTaskContext,
+    sizes: IndexedSeq[Int],
+    windows: IndexedSeq[Long],
+    repeats: Int
+) {
   import FetchBench._
 
   private val rank = task.partitionId()
@@ -96,25 +103,48 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
     sizes.foreach(bytes => blocks.put(Job, name(bytes), Array(direct(contents(rank, bytes)))))
     val echo = new Echo(back = rank != 0)
     val network = executor.openNetwork(0, 1, echo)
+    val memory = sizes.map(bytes => new BenchMemory(BenchMemory.draw(bytes / 4, seed = rank)))
     try {
       val (plain, chunks) = (PlainFetch.here, network.here)
-      val address = Seq(plain.host, plain.port, plain.executorId, chunks.host, chunks.port).mkString(" ")
+      val paths = memory.map(_.path)
+      val address = (Seq(plain.host, plain.port, plain.executorId, chunks.host, chunks.port) ++ paths).mkString(" ")
       val servers =
-        task.allGather(address).toIndexedSeq.map(_.split(" ")).map { case Array(host, port, id, ours, own) =>
-          Server(PlainServer(host, port.toInt, id), ChunkPeer(ours, own.toInt))
+        task.allGather(address).toIndexedSeq.map(_.split(" ")).map {
+          case Array(host, port, id, ours, own, paths @ _*) =>
+            Server(PlainServer(host, port.toInt, id), ChunkPeer(ours, own.toInt), paths.toIndexedSeq)
         }
       echo.network = network
       echo.peer = servers(if (rank == 0) 1 else 0).chunks
       task.barrier()
-      val fetching = new ScheduledFetches(network, SystemClock)
-      val found = if (rank == 0) notices(echo) ++ sizes.flatMap(fetches(servers.tail, fetching, _)) else Nil
+      val found = if (rank != 0) Nil else measured(servers, network, echo, memory)
       task.barrier()
       found
     } finally {
       network.close()
+      memory.foreach(_.close())
       val end = System.nanoTime + TimeUnit.SECONDS.toNanos(WaitSeconds)
       sizes.foreach(bytes => blocks.retire(Job, name(bytes), () => System.nanoTime >= end))
     }
+  }
+
+  private def measured(
+      servers: IndexedSeq[Server],
+      network: ChunkNetwork,
+      echo: Echo,
+      memory: IndexedSeq[BenchMemory]
+  ): Seq[String] = {
+    val fetching = new ScheduledFetches(network, SystemClock)
+    if (windows.nonEmpty) {
+      val fixed = windows.map(bytes =>
+        s"fixed $bytes" -> new ScheduledFetches(network, SystemClock, FixedWindows.scheduler(bytes))
+      )
+      sizes.flatMap { bytes =>
+        val blocks = new Remote(servers.tail, bytes)
+        Timing.measure(repeats, (("own" -> fetching) +: fixed).map { case (name, by) => blocks.atOnce(name, by) })
+      }
+    } else
+      notices(echo) ++ sizes.flatMap(fetches(servers.tail, fetching, _)) ++
+        sizes.indices.flatMap(size => inMemory(memory(size), servers(1).memory(size), sizes(size)))
   }
 
   /** There and back again. */
@@ -122,65 +152,77 @@ private final class FetchBench(task: BarrierTaskContext, sizes: IndexedSeq[Int],
     (0 +: sizes.filter(_ <= blocks.inlineThreshold)).flatMap { bytes =>
       val sent =
         Notice(Job, 1, 0, Notice.Parameters, 0, 0, math.max(1, bytes).toLong, ByteBuffer.wrap(contents(0, bytes)))
-      measure(Way("notice", 1, bytes) { () =>
+      val there = Way("notice", 1, bytes) { () =>
         echo.network.send(echo.peer, sent.encode)
         val received = echo.kept.poll(WaitSeconds, TimeUnit.SECONDS)
         () => received == sent
-      })
+      }
+      Timing.measure(repeats, Seq(there))
     }
 
-  private def fetches(servers: Seq[Server], fetching: ScheduledFetches, bytes: Int): Seq[String] = {
+  /** The blocks of so many bytes, one on each server. */
+  private final class Remote(servers: Seq[Server], bytes: Int) {
     val expected = servers.indices.map(server => ByteBuffer.wrap(contents(server + 1, bytes)))
     val targets = expected.map(new Target(_))
-    val patience = TimeUnit.SECONDS.toNanos(WaitSeconds)
-    def start(server: Int): ScheduledFetch = {
+
+    def start(server: Int, by: ScheduledFetches): ScheduledFetch = {
       val block = RemoteBlock(servers(server).chunks, Job, name(bytes), bytes.toLong)
-      fetching.fetch(block, Urgency(0, 0), server, patience, targets(server))
+      by.fetch(block, Urgency(0, 0), server, TimeUnit.SECONDS.toNanos(WaitSeconds), targets(server))
     }
     def await(fetch: ScheduledFetch): Unit = fetch.done.get(WaitSeconds, TimeUnit.SECONDS)
     def allRight(): Boolean = targets.map(_.isRight).forall(identity)
+
+    def atOnce(name: String, by: ScheduledFetches): Way = Way(name, servers.size, bytes) { () =>
+      servers.indices.map(start(_, by)).foreach(await)
+      allRight _
+    }
+  }
+
+  private def fetches(servers: Seq[Server], fetching: ScheduledFetches, bytes: Int): Seq[String] = {
+    val blocks = new Remote(servers, bytes)
+    import blocks.{allRight, await, expected, start, targets}
     val one = Seq(
       Way("fetchBlockSync", 1, bytes) { () =>
         val data = PlainFetch(servers.head.plain, Job, name(bytes))
         () => data.equals(expected.head)
       },
       Way("fetch", 1, bytes) { () =>
-        await(start(0))
+        await(start(0, fetching))
         () => targets.head.isRight
       }
     )
     val several = Seq(
       Way("in turn", servers.size, bytes) { () =>
-        servers.indices.foreach(server => await(start(server)))
+        servers.indices.foreach(server => await(start(server, fetching)))
         allRight _
       },
-      Way("at once", servers.size, bytes) { () =>
-        servers.indices.map(start).foreach(await)
-        allRight _
-      }
+      blocks.atOnce("at once", fetching)
     )
-    measure(one ++ (if (servers.size > 1) several else Nil): _*)
+    Timing.measure(repeats, one ++ (if (servers.size > 1) several else Nil))
   }
 
-  /** All ways in turn, so that a disturbance hits them alike. */
-  private def measure(ways: Way*): Seq[String] = {
-    val seconds = ways.map(_ => Array.newBuilder[Double])
-    val right = Array.fill(ways.size)(true)
-    for (repeat <- 0 until 2 * repeats; (way, index) <- ways.zipWithIndex) {
-      val begin = System.nanoTime
-      val check = way.run()
-      val taken = (System.nanoTime - begin) / 1e9
-      right(index) &= check()
-      if (repeat >= repeats) seconds(index) += taken
+  /** What needs no network: a block from the memory of rank 1, on this host, and what conversions take. */
+  private def inMemory(own: BenchMemory, path: String, bytes: Int): Seq[String] = {
+    val count = bytes / 4
+    val (mine, theirs) = (BenchMemory.draw(count, seed = 0), BenchMemory.draw(count, seed = 1))
+    val neighbour = BenchMemory.neighbour(path, count)
+    def way(name: String, copies: Array[Float], within: Double)(run: => Unit): Way = Way(name, 1, bytes) { () =>
+      run
+      () => own.isCopyOf(copies, within)
     }
-    ways.indices.map(index => row(ways(index), seconds(index).result(), right(index)))
-  }
-
-  private def row(way: Way, seconds: Array[Double], verified: Boolean): String = {
-    val mapper = new ObjectMapper
-    val row = mapper.createObjectNode()
-    row.put("way", way.name).put("servers", way.servers).put("bytes", way.bytes).put("verified", verified)
-    row.set[ObjectNode]("seconds", mapper.valueToTree[JsonNode](seconds)).toString
+    def encode(wire: String): Way = Way(s"$wire encode", 1, bytes) { () =>
+      own.encode(wire)
+      () => true // what it is, decoding shows
+    }
+    val copies = Seq(
+      way("memcpy", mine, within = 0)(own.copy()),
+      way("same host", theirs, within = 0)(own.copyFrom(neighbour))
+    )
+    val conversions = Seq("bf16", "fp16").flatMap { wire =>
+      Seq(encode(wire), way(s"$wire decode", mine, HalfError)(own.decode(wire)))
+    }
+    try Timing.measure(repeats, copies ++ conversions)
+    finally neighbour.close()
   }
 
   private def name(bytes: Int): String = s"sparkdl_bench_$bytes"

@@ -6,7 +6,7 @@ import org.apache.hadoop.fs.FileStatus
 
 import sparkdl.comm.{Build, CommException}
 import sparkdl.comm.ibatch.PlanRequest
-import sparkdl.comm.ps.{BlockEncoding, Encodings, PsNode, PsSession, SegmentMap, Transfer}
+import sparkdl.comm.ps.{BlockEncoding, Encodings, PsNode, PsSession, SegmentMap, SessionSettings, Transfer}
 import sparkdl.comm.transport.ChunkPeer
 
 /** Does what one Python worker asks for. [[perform]] and [[leave]] are called one at a time. */
@@ -36,7 +36,7 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
       case request: Hello => hello(request, reply)
       case request: Open => open(request, reply)
       case Attach(path, pull, push) => current.attach(path, pull, push)
-      case Plan(profiles) => PlanRequest.answer(profiles, reply)
+      case Plan(profiles) => PlanRequest.answer(profiles, reply, node.clock)
       case Cut(pull, push) => current.cut(pull, push)
       case Publish(version, batch) => current.publish(version, batch)
       case Prefetch(version) => current.prefetch(version)
@@ -81,14 +81,9 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
         )
     }
     val encodings = Encodings(request.wire, if (request.sparse) BlockEncoding.Sparse else request.wire)
-    val map = current.open(
-      request.peers,
-      request.layers,
-      encodings,
-      request.ahead,
-      request.shared,
-      request.timeoutSeconds
-    )
+    val settings =
+      SessionSettings(encodings, request.ahead, request.shared, request.inTurn, request.timeoutSeconds)
+    val map = current.open(request.peers, request.layers, settings)
     describe(map, reply)
   }
 

@@ -6,7 +6,7 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import sparkdl.comm.CommException
 import sparkdl.comm.ibatch.Batch
-import sparkdl.comm.ps.{BlockEncoding, Peer}
+import sparkdl.comm.ps.{BlockEncoding, DenseEncoding, Peer}
 import sparkdl.comm.transport.ChunkPeer
 
 /**
@@ -32,10 +32,11 @@ private[bridge] object BridgeRequest {
       peers: IndexedSeq[Peer],
       builds: IndexedSeq[String],
       layers: IndexedSeq[Long],
-      wire: BlockEncoding,
+      wire: DenseEncoding,
       sparse: Boolean,
       ahead: Boolean,
       shared: Boolean,
+      inTurn: Boolean,
       timeoutSeconds: Double
   ) extends BridgeRequest
   final case class Attach(path: String, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]) extends BridgeRequest
@@ -120,6 +121,7 @@ private[bridge] object BridgeRequest {
       fields.flag("sparse"),
       fields.flag("ahead"),
       fields.flag("shared"),
+      fields.flag("in_turn"),
       fields.seconds("timeout", MostSeconds)
     )
   }

@@ -8,7 +8,7 @@ import scala.collection.mutable
  * by which blocks come; not thread-safe.
  *
  * {{{
- * want | arrived | failed | cancel      what has happened
+ * want | arrived | cancel               what has happened
  *   next                                after each: requests to send now
  *   wakeAt                              when to call `next` if nothing happens before
  * }}}
@@ -73,7 +73,8 @@ private[comm] final class FetchScheduler private[flow] (policy: Policy, newWindo
     val entry = new WantedBlock(block, wishes)
     wishes += 1
     blocks(block) = entry
-    await(entry)
+    senders.getOrElseUpdate(block.sender, new SenderQueue(newWindow(), order)).waiting += entry
+    longest += entry
   }
 
   /** The requests to send now, in this order. */
@@ -102,23 +103,11 @@ private[comm] final class FetchScheduler private[flow] (policy: Policy, newWindo
       entry.isHere
     }
 
-  /** What was asked for will not come: it is asked for again, first of its block. To try no more, cancel the block. */
-  def failed(request: Request): Unit = blocks.get(request.block).filter(_.asked(request)).foreach { entry =>
-    entry.failed(request)
-    giveBack(request)
-    await(entry)
-  }
-
   /** The block is not wanted any more. What is on its way from its sender may still come, but nobody waits for it. */
   def cancel(block: Wanted): Unit = blocks.remove(block).foreach { entry =>
     entry.asked.foreach(giveBack)
     longest -= entry
     senders(block.sender).waiting -= entry
-  }
-
-  private def await(entry: WantedBlock): Unit = {
-    senders.getOrElseUpdate(entry.block.sender, new SenderQueue(newWindow(), order)).waiting += entry
-    longest += entry
   }
 
   private def giveBack(request: Request): Unit = {

@@ -58,32 +58,23 @@ private[flow] object SenderQueue {
 private[flow] final class WantedBlock(val block: Wanted, val number: Long) {
   private var next = 0L
   private var here = 0L
-  private var again = List.empty[(Long, Int)] // what failed
 
   /** Those of its chunks that are on their way. */
   val asked: mutable.Set[Request] = mutable.Set.empty
 
-  def isAsked: Boolean = next == block.bytes && again.isEmpty
+  def isAsked: Boolean = next == block.bytes
 
   def isHere: Boolean = here == block.bytes
 
   /** Bytes to ask for next. A rest of less than half a chunk goes with the last one. */
-  def size(chunk: Int): Int = again.headOption.fold {
+  def size(chunk: Int): Int = {
     val rest = block.bytes - next
     if (rest < chunk + chunk / 2) rest.toInt else chunk
-  }(_._2)
+  }
 
   def take(chunk: Int): Request = {
-    val bytes = size(chunk)
-    val offset = again match {
-      case (failed, _) :: rest =>
-        again = rest
-        failed
-      case Nil =>
-        next += bytes
-        next - bytes
-    }
-    val request = new Request(block, offset, bytes)
+    val request = new Request(block, next, size(chunk))
+    next += request.bytes
     asked += request
     request
   }
@@ -91,10 +82,5 @@ private[flow] final class WantedBlock(val block: Wanted, val number: Long) {
   def arrived(request: Request): Unit = {
     asked -= request
     here += request.bytes
-  }
-
-  def failed(request: Request): Unit = {
-    asked -= request
-    again ::= ((request.offset, request.bytes))
   }
 }

@@ -7,15 +7,17 @@ import scala.collection.mutable
  * has one direction begin with an idle network; here both share it. Pulls of an iteration begin during the backward pass
  * before, as soon as their layers are updated.
  *
- * All ranks do the same at the same time. So there is one link, both of whose directions are equally busy. Start-ups follow
- * one another, and cost the link nothing. Of the fetched blocks the most urgent one has the link, as
+ * All ranks do the same at the same time. So there is one link, both of whose directions are equally busy. Start-ups cost the
+ * link nothing; their gaps follow one another, the rest of them overlaps. Of the fetched blocks the most urgent one has the link, as
  * sparkdl.comm.ps.Incoming says, and overtakes one that is half here; inline blocks, which come inside of their
- * notices, wait for none but share the bandwidth. What is summed is updated when backward is done with a layer, or at once
- * after its end; with one batch for all pulls or all pushes, only then.
+ * notices, wait for none but share the bandwidth. What came is summed beside all that; it is updated when backward is done with
+ * a layer, which then goes on later, or at once after its end; with one batch for all pulls or all pushes, only then.
  *
  * @param push with the times of backward as `compute`
  */
 private[ibatch] final class Iteration(pull: Profile, push: Profile) {
+  import Iteration._
+
   require(pull.layers == push.layers, s"as many layers are pulled (${pull.layers}) as pushed (${push.layers})")
 
   /** Seconds of an iteration when they have settled. Both in the order of the layers, as a [[Plan]] has them. */
@@ -29,18 +31,34 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
       val number: Int,
       var left: Double
   ) {
-    val urgency: (Boolean, Int) = (isPull, if (isPull) firstLayer else -firstLayer)
+
+    /** Pushes come first. */
+    val urgency: Int = if (isPull) firstLayer else Int.MinValue / 2 - firstLayer
     var since = 0.0
     def until: Double = since + left
   }
 
+  private final class Start(val at: Double, val transfer: Transfer)
+  private final class Sum(val at: Double, val batch: Int)
+
+  private def earliest[T](at: T => Double, number: T => Int): Ordering[T] = (one, other) => {
+    val byTime = java.lang.Double.compare(at(one), at(other))
+    if (byTime != 0) byTime else Integer.compare(number(one), number(other))
+  }
+
   /** How long the batches of one direction take, and which steps they are of. */
   private final class Direction(profile: Profile, val batches: IndexedSeq[Batch], steps: IndexedSeq[Batch]) {
-    private val until = profile.transfer.scanLeft(0.0)(_ + _)
-    val transfer: IndexedSeq[Double] = batches.map(batch => until(batch.last) - until(batch.first - 1))
+    val transfer: IndexedSeq[Double] = ofBatches(profile.transfer)
     val comesWithNotice: IndexedSeq[Boolean] = batches.map(profile.comesWithNotice)
     val compute: IndexedSeq[Double] = steps.map(step => profile.compute.slice(step.first - 1, step.last).sum)
-    val startup: Double = profile.startup
+    val gap: Double = profile.gap.getOrElse(profile.startup)
+    val latency: Double = profile.startup - gap
+    private def ofBatches(layers: IndexedSeq[Double]): IndexedSeq[Double] = {
+      val until = layers.scanLeft(0.0)(_ + _)
+      batches.map(batch => if (layers.isEmpty) 0.0 else until(batch.last) - until(batch.first - 1))
+    }
+    val sum: IndexedSeq[Double] = ofBatches(profile.sum)
+    val update: IndexedSeq[Double] = ofBatches(profile.update)
 
     /** Seconds from the begin of this step to the end of each of its layers, if the last layer is computed first. */
     def ends(step: Int): Iterator[Double] = {
@@ -76,53 +94,72 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
     // Forward computes layers 0 to L - 1 in steps 0 to L - 1, backward L - 1 to 0 in the next L.
     private var step = 0
     private var stepped = 0.0 // when it began
-    private var computed = Double.PositiveInfinity // when this step will be; never while it waits
+    private var computed = Never // when this step will be; never while it waits
     private val here = Array.fill(pulls.size)(false)
 
-    private var started = 0.0 // when the last start-up will be over
-    private val starting = mutable.Queue.empty[(Double, Transfer)]
+    private var started = 0.0 // when the gap of the last start-up will be over
+    private val starting = mutable.TreeSet.empty[Start](earliest(_.at, _.transfer.number))
+    private val inTurn = mutable.Queue.empty[Int] // pulls: the first one is on its way
 
     // Each of those that move has got `work` seconds of the link since the begin. Of the fetched ones only the first moves.
     private var work = 0.0
     private var asked = 0
-    private val fetched = mutable.TreeSet.empty[Transfer](Ordering.by(_.urgency))
-    private val noticed = mutable.TreeSet.empty[Transfer](Ordering.by((one: Transfer) => (one.until, one.number)))
+    private val fetched = mutable.TreeSet.empty[Transfer]((one, other) => Integer.compare(one.urgency, other.urgency))
+    private val noticed = mutable.TreeSet.empty[Transfer](earliest(_.until, _.number))
 
     private val toPush = new Array[Int](pushes.size) // steps of each batch that backward has yet to do
     private val toUpdate = new Array[Int](pulls.size)
-    private val sent = mutable.Queue.empty[Int]
-    private var updated = 0
-    private var updating = Double.PositiveInfinity // when something that was sent will be updated
+    private val summing = mutable.TreeSet.empty[Sum](earliest(_.at, _.batch)) // when the sum of a batch will be there
+    private val summed = mutable.Queue.empty[Int]
+    private var updates = 0 // that are done
+    private var updating = Never // when one of what is summed will begin
+    private var updated = Never // when the one of `inUpdate` will be done
+    private var inUpdate = 0
 
     def settled(): Double = {
-      pulls.indices.foreach(ask(_, isPull = true))
+      pulls.indices.foreach(pullBatch)
       begin()
-      while (begins.size < Iteration.Most && !repeats) advance()
-      val count = if (repeats) 1 else Iteration.Most / 2
+      while (begins.size < Most && !repeats) advance()
+      val count = if (repeats) 1 else Most / 2
       (begins.last - begins(begins.size - 1 - count)) / count
     }
 
     /** Whether the last iterations took equally long. */
-    private def repeats: Boolean = begins.size > Iteration.Alike && {
-      val last = begins.takeRight(Iteration.Alike + 1)
+    private def repeats: Boolean = begins.size > Alike && {
+      val last = begins.takeRight(Alike + 1)
       val periods = last.tail.zip(last).map { case (begin, before) => begin - before }
       periods.max - periods.min <= 1e-9 * periods.max
     }
 
     /** To what happens next. */
     private def advance(): Unit = {
-      val moving = noticed.headOption ++ fetched.headOption
-      val first = if (moving.isEmpty) None else Some(moving.minBy(_.until))
       val count = noticed.size + math.min(1, fetched.size)
-      val arrival = first.fold(Double.PositiveInfinity)(one => now + math.max(0, one.until - work) * count)
-      val start = starting.headOption.fold(Double.PositiveInfinity)(_._1)
-      val next = Seq(arrival, start, updating, computed).min
-      if (next == arrival) work = math.max(work, first.get.until) else if (count > 0) work += (next - now) / count
+      val first = firstOfMoving
+      val arrival = if (first == null) Never else now + math.max(0, first.until - work) * count
+      val start = if (starting.isEmpty) Never else starting.head.at
+      val sum = if (summing.isEmpty) Never else summing.head.at
+      val update = math.min(updating, updated)
+      val next = math.min(math.min(arrival, start), math.min(math.min(sum, update), computed))
+      if (next == arrival) work = math.max(work, first.until) else if (count > 0) work += (next - now) / count
       now = next
-      if (next == arrival) arrived(first.get)
-      else if (next == start) move(starting.dequeue()._2)
-      else if (next == updating) update()
+      if (next == arrival) arrived(first)
+      else if (next == start) move(removeHead(starting).transfer)
+      else if (next == sum) isSummed(removeHead(summing).batch)
+      else if (next == updated) updateDone()
+      else if (next == updating) beginUpdate()
       else stepDone()
+    }
+
+    /** Of those that move, the one that arrives first, or null. */
+    private def firstOfMoving: Transfer =
+      if (noticed.isEmpty) { if (fetched.isEmpty) null else fetched.head }
+      else if (fetched.isEmpty || noticed.head.until <= fetched.head.until) noticed.head
+      else fetched.head
+
+    private def removeHead[T](set: mutable.TreeSet[T]): T = {
+      val head = set.head
+      set -= head
+      head
     }
 
     private def move(transfer: Transfer): Unit = {
@@ -144,23 +181,35 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
       fetched.headOption.foreach(_.since = work)
     }
 
+    private def pullBatch(batch: Int): Unit = {
+      if (pull.inTurn) inTurn.enqueue(batch)
+      if (inTurn.size <= 1) ask(batch, isPull = true)
+    }
+
     private def ask(batch: Int, isPull: Boolean): Unit = {
       val direction = if (isPull) pulling else pushing
-      started = math.max(now, started) + direction.startup
+      started = math.max(now, started) + direction.gap
       asked += 1
       val first = direction.batches(batch).first
-      starting.enqueue((started, new Transfer(batch, isPull, first, asked, direction.transfer(batch))))
+      val transfer = new Transfer(batch, isPull, first, asked, direction.transfer(batch))
+      starting += new Start(started + direction.latency, transfer)
     }
 
     private def arrived(transfer: Transfer): Unit = {
       if (!noticed.remove(transfer)) changeFetched(fetched -= transfer)
       if (transfer.isPull) {
         here(transfer.batch) = true
+        if (pull.inTurn) {
+          inTurn.dequeue()
+          inTurn.headOption.foreach(ask(_, isPull = true))
+        }
         if (step < layers && computed.isInfinite) compute()
-      } else {
-        sent.enqueue(transfer.batch)
-        if (step == 2 * layers) update() else if (ahead && step >= layers) updateAfterLayer()
-      }
+      } else summing += new Sum(now + pushing.sum(transfer.batch), transfer.batch)
+    }
+
+    private def isSummed(batch: Int): Unit = {
+      summed.enqueue(batch)
+      if (step == 2 * layers) beginUpdate() else if (ahead && step >= layers) updateAfterLayer()
     }
 
     /** Between two of the layers that this step computes; after the last of them it is done anyway. */
@@ -173,7 +222,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
       begins += now
       pulling.counts.copyToArray(toUpdate)
       pushing.counts.copyToArray(toPush)
-      updated = 0
+      updates = 0
       step = 0
       compute()
     }
@@ -182,7 +231,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
     private def compute(): Unit = {
       stepped = now
       if (step >= layers) computed = now + pushing.compute(2 * layers - 1 - step)
-      else computed = if (here(pulling.batchOf(step))) now + pulling.compute(step) else Double.PositiveInfinity
+      else computed = if (here(pulling.batchOf(step))) now + pulling.compute(step) else Never
     }
 
     private def stepDone(): Unit = {
@@ -194,26 +243,37 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
         toPush(batch) -= 1
         if (toPush(batch) == 0) ask(batch, isPull = false)
       }
-      if (step < 2 * layers) compute() else computed = Double.PositiveInfinity
-      if (step == 2 * layers || ahead && step > layers) update()
+      if (step < 2 * layers) compute() else computed = Never
+      if (step == 2 * layers || ahead && step > layers) beginUpdate()
     }
 
-    /** What was sent is updated, and pulled; the next iteration begins with the last of it. */
-    private def update(): Unit = {
-      updating = Double.PositiveInfinity
-      while (sent.nonEmpty) {
-        pushing.stepsOf(sent.dequeue()).map(pulling.batchOf).foreach { whole =>
-          toUpdate(whole) -= 1
-          if (toUpdate(whole) == 0) ask(whole, isPull = true)
-        }
-        updated += 1
+    /** Of what is summed, batch by batch; meanwhile nothing is computed. */
+    private def beginUpdate(): Unit = {
+      updating = Never
+      if (updated == Never && summed.nonEmpty) {
+        inUpdate = summed.dequeue()
+        val taken = pushing.update(inUpdate)
+        updated = now + taken
+        computed += taken
+        stepped += taken
       }
-      if (updated == pushes.size) begin()
+    }
+
+    /** What is updated is pulled; the next iteration begins with the last of it. */
+    private def updateDone(): Unit = {
+      updated = Never
+      pushing.stepsOf(inUpdate).map(pulling.batchOf).foreach { whole =>
+        toUpdate(whole) -= 1
+        if (toUpdate(whole) == 0) pullBatch(whole)
+      }
+      updates += 1
+      if (updates == pushes.size) begin() else beginUpdate()
     }
   }
 }
 
 private[ibatch] object Iteration {
+  private val Never = Double.PositiveInfinity
 
   /** So many iterations are looked at if they do not settle to equal ones: two by turns, for instance. */
   private val Most = 9

@@ -8,6 +8,8 @@ import scala.io.Source
 import com.fasterxml.jackson.core.JsonProcessingException
 import com.fasterxml.jackson.databind.ObjectMapper
 
+import sparkdl.comm.SystemClock
+
 /** Answers each line of standard input, a [[PlanRequest]], with a line; `error` says why there is no plan. Needs no Spark. */
 object PlanMain {
   def main(arguments: Array[String]): Unit = {
@@ -15,7 +17,7 @@ object PlanMain {
     val out = new PrintStream(System.out, false, UTF_8)
     Source.fromInputStream(System.in, UTF_8.name).getLines().foreach { line =>
       val reply = mapper.createObjectNode()
-      try PlanRequest.answer(mapper.readTree(line), reply)
+      try PlanRequest.answer(mapper.readTree(line), reply, SystemClock)
       catch {
         case e: JsonProcessingException => reply.put("error", s"not JSON: ${e.getOriginalMessage}")
         case e: IllegalArgumentException => reply.put("error", e.getMessage.stripPrefix("requirement failed: "))

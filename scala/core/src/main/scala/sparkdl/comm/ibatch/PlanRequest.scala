@@ -3,13 +3,15 @@ package sparkdl.comm.ibatch
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 
+import sparkdl.comm.Clock
+
 /**
  * A request for a plan, and its answer, in JSON.
  *
  * Request: `startup` (seconds), `transfer` and `compute` (seconds of each layer), `bytes` (of each layer; may be left out, and
- * so may `notice_bytes`, see [[Profile]]), `policy`, `direction` ("pull" or "push"). Answer: `batches`, pairs of first and
- * last layer, counted from 1, in the order in which they travel; `predicted_seconds`; `optimal_ratio`; `schedule`, for each batch when it is predicted to be
- * transferred and computed: begin and end of each, in seconds.
+ * so may `notice_bytes`, `in_turn`, `gap`, `sum` and `update`, see [[Profile]]), `policy`, `direction` ("pull" or "push"). Answer: `batches`, pairs of
+ * first and last layer, counted from 1, in the order in which they travel; `predicted_seconds`; `optimal_ratio`; `schedule`,
+ * for each batch when it is predicted to be transferred and computed: begin and end of each, in seconds.
  *
  * Or, for directions that share the network: `pull` and `push`, each with the numbers of a profile, and both with
  * `batches` or both without. Answer: `pull` and `push`, each as above, and `iteration_seconds` (see [[Iteration]]). Batches
@@ -18,8 +20,8 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 private[comm] object PlanRequest {
 
   /** @throws IllegalArgumentException if the request makes no sense */
-  def answer(request: JsonNode, reply: ObjectNode): Unit =
-    if (request.has("pull") && request.has("push")) together(request.path("pull"), request.path("push"), reply)
+  def answer(request: JsonNode, reply: ObjectNode, clock: Clock): Unit =
+    if (request.has("pull") && request.has("push")) together(request.path("pull"), request.path("push"), reply, clock)
     else {
       val profile = profileOf(request)
       describe(
@@ -30,13 +32,13 @@ private[comm] object PlanRequest {
       )
     }
 
-  private def together(pull: JsonNode, push: JsonNode, reply: ObjectNode): Unit = {
+  private def together(pull: JsonNode, push: JsonNode, reply: ObjectNode, clock: Clock): Unit = {
     val (pulling, pushing) = (profileOf(pull), profileOf(push))
     val (pulled, pushed, seconds) =
       if (pull.has("batches") || push.has("batches")) {
         val (pulled, pushed) = (fixed(pulling, pull), fixed(pushing, push))
         (pulled, pushed, new Iteration(pulling, pushing).seconds(pulled.batches, pushed.batches))
-      } else Planner.together(pulling, pushing)
+      } else Planner.together(pulling, pushing, clock)
     describe(pulling, pulled, "pull", reply.putObject("pull"))
     describe(pushing, pushed, "push", reply.putObject("push"))
     reply.put("iteration_seconds", seconds)
@@ -56,7 +58,11 @@ private[comm] object PlanRequest {
     elements(request, "transfer").map(number(_, "transfer")),
     elements(request, "compute").map(number(_, "compute")),
     if (request.has("bytes")) elements(request, "bytes").map(whole) else IndexedSeq.empty,
-    if (request.has("notice_bytes")) whole(request.path("notice_bytes")) else 0
+    if (request.has("notice_bytes")) whole(request.path("notice_bytes")) else 0,
+    request.path("in_turn").asBoolean(false),
+    if (request.has("gap")) Some(number(request.path("gap"), "gap")) else None,
+    if (request.has("sum")) elements(request, "sum").map(number(_, "sum")) else IndexedSeq.empty,
+    if (request.has("update")) elements(request, "update").map(number(_, "update")) else IndexedSeq.empty
   )
 
   private def describe(profile: Profile, plan: Plan, direction: String, reply: ObjectNode): Unit = {

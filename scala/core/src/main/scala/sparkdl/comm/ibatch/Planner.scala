@@ -2,6 +2,8 @@ package sparkdl.comm.ibatch
 
 import scala.collection.mutable
 
+import sparkdl.comm.Clock
+
 /** Cuts a network into batches (S. Wang, A. Pi, X. Zhou: "Scalable Distributed DL Training: Batching Communication and Computation"). */
 private[ibatch] object Planner {
   def plan(profile: Profile, policy: Policy): Plan = plan(new Pipeline(profile), policy)
@@ -16,15 +18,16 @@ private[ibatch] object Planner {
    * Plans for pulls and pushes that share the network, and the seconds of an iteration with them. The greedy plans, which are
    * made as if each direction had it for itself, compete with an exact one of that kind, with one batch, with one per layer
    * and with cuts into equal parts. By turns, one direction takes what is best beside what the other one has. Of networks
-   * with hundreds of layers not all are looked at, see [[MostBatches]]: those with few batches come first.
+   * with hundreds of layers not all are looked at, see [[MostBatches]] and [[MostNanos]]: those with few batches come first.
    */
-  def together(pull: Profile, push: Profile): (Plan, Plan, Double) = {
-    val search = new Search(new Iteration(pull, push))
-    val (pulls, pushes) = (candidates(pull), candidates(push))
+  def together(pull: Profile, push: Profile, clock: Clock): (Plan, Plan, Double) = {
+    val end = clock.nanoTime + MostNanos
+    val search = new Search(new Iteration(pull, push), () => clock.nanoTime >= end)
     // Two directions with one batch each, or one per layer, would have to change together.
-    Seq[Policy](Policy.IBatch, Policy.Whole, Policy.Layerwise).foreach { policy =>
-      search.consider(plan(pull, policy), plan(push, policy))
-    }
+    search.consider(plan(pull, Policy.IBatch), plan(push, Policy.IBatch))
+    search.look(plan(pull, Policy.Whole), plan(push, Policy.Whole))
+    search.look(plan(pull, Policy.Layerwise), plan(push, Policy.Layerwise))
+    lazy val (pulls, pushes) = (candidates(pull), candidates(push))
     var before = Double.PositiveInfinity
     while (search.best.seconds < before && !search.isOver) {
       before = search.best.seconds
@@ -37,13 +40,13 @@ private[ibatch] object Planner {
   private final case class Pair(pull: Plan, push: Plan, seconds: Double)
 
   /** Which pair of plans is the best one so far. */
-  private final class Search(iteration: Iteration) {
+  private final class Search(iteration: Iteration, isLate: () => Boolean) {
     private val known = mutable.Set.empty[(Plan, Plan)]
     private var batches = 0
     private var found = Option.empty[Pair]
 
     def best: Pair = found.get
-    def isOver: Boolean = batches >= MostBatches
+    def isOver: Boolean = batches >= MostBatches || isLate()
 
     def look(pull: Plan, push: Plan): Unit = if (!isOver) consider(pull, push)
 
@@ -75,7 +78,8 @@ private[ibatch] object Planner {
     case Policy.Layerwise => pipeline.plan(1 to pipeline.layers)
     case Policy.Greedy1 => pipeline.plan(Greedy.forwards(pipeline))
     case Policy.Greedy2 => pipeline.plan(Greedy.backwards(pipeline))
-    case Policy.IBatch => Seq[Policy](Policy.Greedy1, Policy.Greedy2).map(plan(pipeline, _)).minBy(_.seconds)
+    case Policy.IBatch | Policy.Paper =>
+      Seq[Policy](Policy.Greedy1, Policy.Greedy2).map(plan(pipeline, _)).minBy(_.seconds)
     case Policy.Optimal => optimal(pipeline)
     case Policy.Fixed(bytes) => pipeline.plan(fixed(pipeline.profile, bytes))
   }
@@ -133,7 +137,10 @@ private[ibatch] object Planner {
 
   /**
    * So many batches of both directions are looked at, and no pair of plans more: 0.2 to 0.3 s of a core for 1,000
-   * layers, compiled. A bound of the work, not of the time, finds the same plans each time.
+   * layers, compiled. A bound of the work finds the same plans each time.
    */
   private val MostBatches = 12000
+
+  /** After so long no pair of plans more: a JVM that has compiled nothing of this yet looks at few. One rank plans for all. */
+  private val MostNanos = 100L * 1000 * 1000
 }

@@ -22,13 +22,16 @@ private[ibatch] object Policy {
   /** The better one of the two, as the paper has it. Of both directions at once: [[Planner.together]]. */
   case object IBatch extends Policy("ibatch")
 
+  /** The same, for batches of which each is asked for when the one before is here: see [[Profile.inTurn]]. */
+  case object Paper extends Policy("paper")
+
   /** No plan of one direction takes less time. */
   case object Optimal extends Policy("optimal")
 
   /** As many layers as fit into `bytes`, at least one. */
   final case class Fixed(bytes: Long) extends Policy(s"fixed:$bytes")
 
-  private val named: Seq[Policy] = Seq(Whole, Layerwise, Greedy1, Greedy2, IBatch, Optimal)
+  private val named: Seq[Policy] = Seq(Whole, Layerwise, Greedy1, Greedy2, IBatch, Paper, Optimal)
   private val FixedPrefix = "fixed:"
 
   def apply(text: String): Policy = named

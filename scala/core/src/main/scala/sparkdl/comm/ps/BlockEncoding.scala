@@ -16,12 +16,6 @@ private[comm] trait BlockEncoding {
   def name: String
 
   /**
-   * True if a block is the elements themselves: it is served from where they lie and arrives where they belong, and decoding
-   * it is a copy. Otherwise owner and readers compute with what was decoded, and exact values lie apart.
-   */
-  def inPlace: Boolean
-
-  /**
    * Most bytes that a block has; at least 1 unless the shape is empty. The block of several layers has at most as many as
    * their blocks apart.
    */
@@ -30,13 +24,14 @@ private[comm] trait BlockEncoding {
   /** Bytes of memory that [[encode]] needs for what cannot be served from where it lies; likewise. */
   def stagingBytes(shape: BlockShape): Long
 
-  /** Whether a block may have so many bytes, checked before it is decoded. */
+  /** Whether a block may have so many bytes, checked before they come. */
   def canHave(shape: BlockShape, bytes: Long): Boolean
 
   /**
    * Makes a block of the elements at `from`.
    *
-   * @return its bytes in the order in which they travel; unless [[inPlace]], one range, which begins at `staging`
+   * @return its bytes in the order in which they travel: one range, which begins at `staging`, or else some of them lie where
+   *   the elements do
    */
   def encode(memory: Segment, from: ElementRange => Long, shape: BlockShape, staging: Long): IndexedSeq[ByteRange]
 
@@ -44,21 +39,18 @@ private[comm] trait BlockEncoding {
   def placeOf(from: ElementRange => Long, shape: BlockShape, staging: Long, bytes: Long): IndexedSeq[ByteRange] =
     IndexedSeq(ByteRange(staging, bytes))
 
-  /** Writes the elements of `block` to `to`. */
-  def decode(memory: Segment, block: ByteRange, shape: BlockShape, to: ElementRange => Long): Unit
-
   /** Adds the elements of all `blocks`, in this order, to those at `to`. */
   def addInto(memory: Segment, blocks: Seq[ByteRange], shape: BlockShape, to: ElementRange => Long): Unit
 }
 
 private[comm] object BlockEncoding {
-  private val all: Seq[BlockEncoding] = Seq(Fp32, Bf16, Fp16)
+  private val all: Seq[DenseEncoding] = Seq(Fp32, Bf16, Fp16)
 
   /** Of gradients whose encoding is not that of parameters. */
   val Sparse: BlockEncoding = SparseEncoding
 
   /** @throws IllegalArgumentException if there is none of this name */
-  def apply(name: String): BlockEncoding = all
+  def apply(name: String): DenseEncoding = all
     .find(_.name == name)
     .getOrElse(throw new IllegalArgumentException(
       s"spark.sparkdl.comm.ps.wire=$name: one of ${all.map(_.name).mkString(", ")}"
@@ -66,8 +58,8 @@ private[comm] object BlockEncoding {
 }
 
 /** Those of the two kinds of blocks. */
-private[comm] final case class Encodings(parameters: BlockEncoding, gradients: BlockEncoding)
+private[comm] final case class Encodings(parameters: DenseEncoding, gradients: BlockEncoding)
 
 private[comm] object Encodings {
-  def apply(both: BlockEncoding): Encodings = Encodings(both, both)
+  def apply(both: DenseEncoding): Encodings = Encodings(both, both)
 }

@@ -1,5 +1,7 @@
 package sparkdl.comm.ps
 
+import java.nio.{ByteBuffer, ByteOrder}
+
 /**
  * Encodings with equally many bytes for each element, little-endian. They work on heap tiles that stay in the first-level
  * cache, because the JIT vectorises loops over arrays and not over mapped buffers.
@@ -7,16 +9,23 @@ package sparkdl.comm.ps
 private[comm] abstract class DenseEncoding(override val name: String, val elementBytes: Int) extends BlockEncoding {
   import DenseEncoding._
 
+  /**
+   * True if a block is the elements themselves: it is served from where they lie and arrives where they belong. Otherwise
+   * owner and readers compute with what was decoded, and exact values lie apart.
+   */
+  def inPlace: Boolean
+
   override def maxBytes(shape: BlockShape): Long = shape.count * elementBytes
   override def canHave(shape: BlockShape, bytes: Long): Boolean = bytes == maxBytes(shape)
 
   /** Reads `count` encoded elements at `offset` into `scratch.term`. */
   protected def load(memory: Segment, offset: Long, scratch: Scratch, count: Int): Unit
 
-  override def decode(memory: Segment, block: ByteRange, shape: BlockShape, to: ElementRange => Long): Unit = {
+  /** Writes the elements that are encoded at `encoded` to `to`: those of these ranges, in this order. */
+  def decode(memory: Segment, encoded: Long, ranges: Seq[ElementRange], to: ElementRange => Long): Unit = {
     val scratch = ofThisThread.get
-    tiles(shape.ranges, to) { (at, before, count) =>
-      load(memory, block.offset + before * elementBytes, scratch, count)
+    tiles(ranges, to) { (at, before, count) =>
+      load(memory, encoded + before * elementBytes, scratch, count)
       memory.putFloats(at, scratch.term, count)
     }
   }
@@ -32,31 +41,47 @@ private[comm] abstract class DenseEncoding(override val name: String, val elemen
       memory.putFloats(at, scratch.sum, count)
     }
   }
+}
 
-  private def add(sum: Array[Float], term: Array[Float], count: Int): Unit = {
+private[comm] object DenseEncoding {
+
+  /** Elements: all of a [[Scratch]] is in a first-level cache of 32 KiB then. */
+  private[ps] val Tile = 1024
+
+  final class Scratch {
+    val sum, term = new Array[Float](Tile)
+    val bits, magnitudes, offsets = new Array[Int](Tile)
+    val halves = new Array[Short](Tile)
+
+    private val bytes = ByteBuffer.allocate(Tile * 4).order(ByteOrder.nativeOrder)
+    private val ints = bytes.asIntBuffer
+    private val floats = bytes.asFloatBuffer
+
+    /** As `Float.floatToRawIntBits`, in loops of which Java 17 vectorises nothing. */
+    def bitsOf(from: Array[Float], to: Array[Int], count: Int): Unit = {
+      floats.put(0, from, 0, count)
+      ints.get(0, to, 0, count)
+    }
+
+    /** Likewise as `Float.intBitsToFloat`. */
+    def floatsOf(from: Array[Int], to: Array[Float], count: Int): Unit = {
+      ints.put(0, from, 0, count)
+      floats.get(0, to, 0, count)
+    }
+  }
+
+  private[ps] val ofThisThread: ThreadLocal[Scratch] = ThreadLocal.withInitial(() => new Scratch)
+
+  private[ps] def add(sum: Array[Float], term: Array[Float], count: Int): Unit = {
     var i = 0
     while (i < count) {
       sum(i) += term(i)
       i += 1
     }
   }
-}
 
-private[comm] object DenseEncoding {
-
-  /** Elements: three such arrays are half of a 32 KiB cache. */
-  private[ps] val Tile = 2048
-
-  final class Scratch {
-    val sum = new Array[Float](Tile)
-    val term = new Array[Float](Tile)
-    val halves = new Array[Short](Tile)
-  }
-
-  private[ps] val ofThisThread: ThreadLocal[Scratch] = ThreadLocal.withInitial(() => new Scratch)
-
-  /** Calls `body(byte offset of the tile's elements, elements of the block before it, count)`. */
-  private[ps] def tiles(ranges: IndexedSeq[ElementRange], place: ElementRange => Long)(
+  /** Calls `body(byte offset of the tile's elements, elements of `ranges` before it, count)`. */
+  private[ps] def tiles(ranges: Seq[ElementRange], place: ElementRange => Long)(
       body: (Long, Long, Int) => Unit
   ): Unit = {
     var before = 0L
@@ -106,8 +131,12 @@ private[comm] object Fp32 extends DenseEncoding("fp32", 4) {
 
 /** 16 bits for each element, all of which are staged. */
 private[comm] abstract class HalfEncoding(name: String) extends DenseEncoding(name, 2) {
-  def round(from: Array[Float], to: Array[Short], count: Int): Unit
-  def widen(from: Array[Short], to: Array[Float], count: Int): Unit
+
+  /** Makes `halves` of the float32 numbers `bits`. */
+  protected def round(scratch: DenseEncoding.Scratch, count: Int): Unit
+
+  /** Makes `term` of `halves`. */
+  protected def widen(scratch: DenseEncoding.Scratch, count: Int): Unit
 
   override def inPlace: Boolean = false
   override def stagingBytes(shape: BlockShape): Long = maxBytes(shape)
@@ -120,8 +149,8 @@ private[comm] abstract class HalfEncoding(name: String) extends DenseEncoding(na
   ): IndexedSeq[ByteRange] = {
     val scratch = DenseEncoding.ofThisThread.get
     DenseEncoding.tiles(shape.ranges, from) { (at, before, count) =>
-      memory.getFloats(at, scratch.term, count)
-      round(scratch.term, scratch.halves, count)
+      memory.getInts(at, scratch.bits, count)
+      round(scratch, count)
       memory.putShorts(staging + before * 2, scratch.halves, count)
     }
     IndexedSeq(ByteRange(staging, maxBytes(shape)))
@@ -129,6 +158,6 @@ private[comm] abstract class HalfEncoding(name: String) extends DenseEncoding(na
 
   override protected def load(memory: Segment, offset: Long, scratch: DenseEncoding.Scratch, count: Int): Unit = {
     memory.getShorts(offset, scratch.halves, count)
-    widen(scratch.halves, scratch.term, count)
+    widen(scratch, count)
   }
 }

@@ -65,7 +65,7 @@ private[ps] object BlockFetch {
   /** @param requested when it was asked for, once it was */
   final case class Underway(requested: () => Long, done: CompletableFuture[Void])
 
-  private val Here: CompletableFuture[Void] = CompletableFuture.completedFuture(null)
+  val Here: CompletableFuture[Void] = CompletableFuture.completedFuture(null)
 }
 
 /** The blocks of one bucket, from all ranks that have some of it. */

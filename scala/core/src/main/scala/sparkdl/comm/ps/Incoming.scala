@@ -9,7 +9,7 @@ import java.util.concurrent.{
   Executor,
   TimeoutException
 }
-import java.util.function.{Function => JFunction}
+import java.util.function.{BiFunction, Function => JFunction}
 
 import sparkdl.comm.CommException
 import sparkdl.comm.flow.{PhaseNumbers, RemoteBlock, ScheduledFetch, Urgency}
@@ -57,14 +57,23 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   }
 
   /**
-   * The block of parameters of a slice of rank `from`'s shard: it goes into `sink` once it is published.
+   * The block of parameters of a slice of rank `from`'s shard: it goes into `sink` once it is published, and `before` is
+   * complete.
    *
    * Parameters of a version come before its gradients, and those before the parameters of the next one. So a rank that is
    * behind gets what lets it catch up: the others' gradients do nothing for it before its own ones are there.
    */
-  def parameters(from: Int, bucket: Int, version: Long, slice: ShardSlice, sink: SegmentSink): BlockFetch = {
+  def parameters(
+      from: Int,
+      bucket: Int,
+      version: Long,
+      slice: ShardSlice,
+      sink: SegmentSink,
+      before: CompletableFuture[Void]
+  ): BlockFetch = {
     def urgency = Urgency(phases(2 * version), slice.firstLayer) // forward needs the first layers first
-    val ready = notice(Notice.Parameters, from, bucket, version)
+    val take: BiFunction[Void, Notice, Notice] = (_, notice) => notice
+    val ready = before.thenCombine[Notice, Notice](notice(Notice.Parameters, from, bucket, version), take)
     fetch(from, sink, BlockNames.parameters(from, bucket, version), urgency, ready)(_.parameters(slice, version, _))
   }
 

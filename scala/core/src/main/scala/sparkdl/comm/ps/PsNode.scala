@@ -27,7 +27,7 @@ private[comm] final class PsNode(
     transport: Transport,
     conf: CommConf,
     registry: MetricRegistry,
-    private[ps] val clock: Clock = SystemClock,
+    private[comm] val clock: Clock = SystemClock,
     threads: Option[ExecutorService] = None
 ) extends PeerMessageReceiver {
   import PsNode._
@@ -39,6 +39,10 @@ private[comm] final class PsNode(
   registerGauge("ps.sessions")(sessions.size)
   registerGauge("ps.fetches")(open.fold(0)(_.fetches.pending)) // blocks that are wanted and not here
   registerGauge("ps.chunks.sending")(open.fold(0)(_.network.sending))
+
+  // Of the memory of ranks that have left, what a peer still reads, or so it seems.
+  private val lingering = new AtomicLong
+  registerGauge("ps.lingering.bytes")(lingering.get)
 
   /** Runs what takes longer than the threads of the network may wait. */
   val pool: ExecutorService = threads.getOrElse(Executors.newCachedThreadPool(daemons("sparkdl-ps")))
@@ -83,8 +87,8 @@ private[comm] final class PsNode(
     open = None
   }
 
-  private def registerGauge(name: String)(value: => Int): Unit =
-    registry.register(name, new Gauge[Int] { override def getValue: Int = value })
+  private def registerGauge[T](name: String)(value: => T): Unit =
+    registry.register(name, new Gauge[T] { override def getValue: T = value })
 
   /** Notices for this rank are kept from now on, even before it knows its peers. */
   def join(job: Long, rank: Int): PsSession = {
@@ -103,8 +107,9 @@ private[comm] final class PsNode(
 
   private def completeIfAllLeft(): Unit = if (sessions.isEmpty) allLeft.complete(null)
 
-  /** Makes `attempt` again every second until it succeeds, or the executor ends. */
-  def retry(attempt: => Boolean): Unit = {
+  /** Makes `attempt` to give so many bytes back again every second until it succeeds, or the executor ends. */
+  def retryToFree(bytes: Long)(attempt: => Boolean): Unit = {
+    lingering.addAndGet(bytes)
     def again(): Unit = if (!closing) clock.after(TimeUnit.SECONDS.toNanos(1))(once())
     def once(): Unit = {
       val done =
@@ -114,7 +119,7 @@ private[comm] final class PsNode(
             log.warn("What an ended session left could not be removed; it is tried again: {}", e.toString)
             false
         }
-      if (!done) again()
+      if (done) lingering.addAndGet(-bytes) else again()
     }
     again()
   }

@@ -34,8 +34,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   private val outgoing = new Outgoing(job, rank, node)
 
   @volatile private var peers: IndexedSeq[Peer] = IndexedSeq.empty
-  private var timeoutSeconds = 0.0
-  private var shared = false
+  private var settings: SessionSettings = _
   private var map: SegmentMap = _
   private var segment: Segment = _
   private var blocks: SegmentBlocks = _
@@ -51,32 +50,20 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
 
   private def others: Seq[Int] = peers.indices.filter(_ != rank)
 
-  /**
-   * Agrees on who takes part and on what lies where. The worker makes a segment of `map.bytes` next and calls [[attach]].
-   *
-   * @param ahead as in [[SegmentMap]]
-   * @param shared ranks on one host read each other's memory
-   */
-  def open(
-      peers: IndexedSeq[Peer],
-      layers: IndexedSeq[Long],
-      encodings: Encodings,
-      ahead: Boolean,
-      shared: Boolean,
-      timeoutSeconds: Double
-  ): SegmentMap = {
+  /** Agrees on who takes part and on what lies where. The worker makes a segment of `map.bytes` next and calls [[attach]]. */
+  def open(peers: IndexedSeq[Peer], layers: IndexedSeq[Long], settings: SessionSettings): SegmentMap = {
     if (map != null) throw new CommException(Protocol, "open was called twice")
     if (!peers.indices.contains(rank))
       throw new CommException(Protocol, s"rank $rank is not one of the ${peers.size} peers")
     this.peers = peers
-    this.timeoutSeconds = timeoutSeconds
+    this.settings = settings
     // Nanoseconds: who waits for a block says more than its fetch does.
-    incoming.open(peers, ((timeoutSeconds + CloseSeconds) * 1e9).toLong)
+    incoming.open(peers, ((settings.timeoutSeconds + CloseSeconds) * 1e9).toLong)
     outgoing.open(peers)
     val layout = new ShardLayout(layers, peers.size)
-    if (shared) incoming.neighbours.allow(new SegmentMap(layout, _, encodings, ahead))
-    this.shared = shared
-    map = new SegmentMap(layout, rank, encodings, ahead)
+    def mapOf(rank: Int): SegmentMap = new SegmentMap(layout, rank, settings.encodings, settings.ahead)
+    if (settings.shared) incoming.neighbours.allow(mapOf)
+    map = mapOf(rank)
     map
   }
 
@@ -89,7 +76,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
       throw new CommException(Protocol, "attach comes once, and after open")
     segment = MappedSegment.map(path, map.bytes)
     map.own(segment, job)
-    if (shared) outgoing.offer(path)
+    if (settings.shared) outgoing.offer(path)
     blocks = new SegmentBlocks(segment, map)
     cut(pull, push)
     if (map.encodings.parameters.inPlace) complete = 0 // all ranks begin with the same values
@@ -127,12 +114,16 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     if (pulled != inFlight.size)
       throw new CommException(Protocol, s"prefetch of version $version before the last one was pulled")
     pulled = 0
+    var before = BlockFetch.Here
     inFlight = pulls.indices.map { bucket =>
-      new InFlightBucket(others.map(server => server -> pulls(bucket)(server)).collect {
+      val arriving = new InFlightBucket(others.map(server => server -> pulls(bucket)(server)).collect {
         case (server, slice) if !slice.isEmpty =>
-          val sink = sinkFor(blocks.parametersArriveAt(slice, version), map.encodings.parameters, slice)
-          incoming.parameters(server, bucket, version, slice, sink)
+          val place = blocks.placeParameters(slice, version, _: Long, _: Long)
+          val sink = sinkFor(blocks.parametersArriveAt(slice, version), map.encodings.parameters, slice, place)
+          incoming.parameters(server, bucket, version, slice, sink, before)
       })
+      if (settings.inTurn) before = arriving.all
+      arriving
     }
   }
 
@@ -144,7 +135,6 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     while (pulled <= bucket) {
       val arriving = inFlight(pulled)
       finish(arriving, arriving.all, begin, s"pull of bucket $pulled", version, Notice.Parameters, pulled)
-      arriving.blocks.foreach(block => blocks.placeParameters(pulls(pulled)(block.from), version, block.received))
       pulled += 1
     }
     val finished = inFlight.slice(from, pulled)
@@ -211,7 +201,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     else {
       // One that is stopped, say. It ends its read, or its connection ends; until then the memory has to stay.
       log.warn("A peer still reads blocks of rank {}; they are retired when it is done or gone", rank)
-      node.retry {
+      node.retryToFree(map.bytes) {
         val cleared = outgoing.clear(() => true)
         if (cleared) free()
         cleared
@@ -238,7 +228,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   private def reduce(version: Long, summed: BitSet, bucket: Int): GradientReduction = {
     val slice = pushes(bucket)(rank)
     val arriving = new InFlightBucket((if (slice.isEmpty) Nil else others).map { worker =>
-      val sink = sinkFor(blocks.gradientsArriveAt(worker, slice), map.encodings.gradients, slice)
+      val sink = sinkFor(blocks.gradientsArriveAt(worker, slice), map.encodings.gradients, slice, (_, _) => ())
       incoming.gradients(worker, bucket, version, slice, sink)
     })
     val own = new CompletableFuture[Void]
@@ -252,8 +242,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     new GradientReduction(slice, arriving, own, sum)
   }
 
-  private def sinkFor(targets: IndexedSeq[ByteRange], encoding: BlockEncoding, slice: ShardSlice): SegmentSink =
-    new SegmentSink(segment, targets, encoding.canHave(slice.shape, _), clock)
+  private def sinkFor(to: IndexedSeq[ByteRange], as: BlockEncoding, slice: ShardSlice, arrived: (Long, Long) => Unit) =
+    new SegmentSink(segment, to, as.canHave(slice.shape, _), clock, arrived)
 
   /** Waits for `done`, which comes with or after all of `arriving`. */
   private def finish(
@@ -269,9 +259,9 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
       val missing = arriving.blocks.filterNot(_.done.isDone)
       new CommException(
         Deadline,
-        if (missing.isEmpty) s"rank $rank did not finish its $what of version $version in $timeoutSeconds s"
+        if (missing.isEmpty) s"rank $rank did not finish its $what of version $version in ${settings.timeoutSeconds} s"
         else
-          s"rank $rank waited $timeoutSeconds s for ${missing.map(_.from).mkString("rank ", ", rank ", "")}" +
+          s"rank $rank waited ${settings.timeoutSeconds} s for ${missing.map(_.from).mkString("rank ", ", rank ", "")}" +
             s" in $what of version $version (${missing.map(_.maxBytes).sum} bytes); a rank that needs longer than that" +
             " for a step needs a larger spark.sparkdl.comm.timeout",
         missing.headOption.fold(-1)(_.from)
@@ -280,13 +270,16 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     arriving.blocks.foreach(block => incoming.forget(kind, block.from, bucket, version))
   }
 
-  private def deadline(begin: Long): Long = begin + (timeoutSeconds * 1e9).toLong
+  private def deadline(begin: Long): Long = begin + (settings.timeoutSeconds * 1e9).toLong
 
   private def retire(kind: Notice.Kind, version: Long): Unit = {
     val end = deadline(clock.nanoTime)
     outgoing.retire(kind, version, () => incoming.hasFailed || clock.nanoTime >= end).foreach { name =>
       incoming.checkNotFailed()
-      throw new CommException(Deadline, s"a reader still held block $name of rank $rank after $timeoutSeconds s")
+      throw new CommException(
+        Deadline,
+        s"a reader still held block $name of rank $rank after ${settings.timeoutSeconds} s"
+      )
     }
   }
 

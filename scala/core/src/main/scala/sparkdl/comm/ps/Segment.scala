@@ -1,6 +1,6 @@
 package sparkdl.comm.ps
 
-import java.nio.{ByteBuffer, FloatBuffer, ShortBuffer}
+import java.nio.{ByteBuffer, FloatBuffer, IntBuffer, ShortBuffer}
 import java.util.concurrent.locks.ReentrantReadWriteLock
 
 import sparkdl.comm.CommException
@@ -28,9 +28,12 @@ private[comm] trait Segment {
   /** Copies the rest of `from` to `offset`. */
   def put(offset: Long, from: ByteBuffer): Unit
 
-  /** `count` elements. */
+  /** `count` elements; likewise in what follows. */
   def getFloats(offset: Long, to: Array[Float], count: Int): Unit
   def putFloats(offset: Long, from: Array[Float], count: Int): Unit
+
+  /** Those of the same elements as bits. */
+  def getInts(offset: Long, to: Array[Int], count: Int): Unit
   def getShorts(offset: Long, to: Array[Short], count: Int): Unit
   def putShorts(offset: Long, from: Array[Short], count: Int): Unit
   def putLong(offset: Long, value: Long): Unit
@@ -51,6 +54,7 @@ private[comm] abstract class BufferSegment(windows: Array[ByteBuffer], windowByt
   private val lock = new ReentrantReadWriteLock
   private var open = true
   private val floats: Array[FloatBuffer] = windows.map(_.asFloatBuffer)
+  private val ints: Array[IntBuffer] = windows.map(_.asIntBuffer)
   private val shorts: Array[ShortBuffer] = windows.map(_.asShortBuffer)
 
   override val bytes: Long = windows.map(_.capacity.toLong).sum
@@ -100,6 +104,11 @@ private[comm] abstract class BufferSegment(windows: Array[ByteBuffer], windowByt
   override def putFloats(offset: Long, from: Array[Float], count: Int): Unit = {
     check(offset, count * 4L)
     forWindows(offset, count, 4)((window, at, length, done) => floats(window).put(at, from, done, length))
+  }
+
+  override def getInts(offset: Long, to: Array[Int], count: Int): Unit = {
+    check(offset, count * 4L)
+    forWindows(offset, count, 4)((window, at, length, done) => ints(window).get(at, to, done, length))
   }
 
   override def getShorts(offset: Long, to: Array[Short], count: Int): Unit = {

@@ -27,7 +27,7 @@ private[ps] final class SegmentBlocks(segment: Segment, map: SegmentMap) {
       views(encode(computed))
     } else {
       val block = encode(map.master)
-      parametersEncoding.decode(segment, block.head, slice.shape, computed)
+      parametersEncoding.decode(segment, block.head.offset, slice.shape.ranges, computed)
       views(block)
     }
   }
@@ -55,11 +55,16 @@ private[ps] final class SegmentBlocks(segment: Segment, map: SegmentMap) {
   def gradientsArriveAt(worker: Int, slice: ShardSlice): IndexedSeq[ByteRange] =
     IndexedSeq(ByteRange(map.inbox(worker, slice), gradientsEncoding.maxBytes(slice.shape)))
 
-  /** Puts a slice of another rank's shard, whose block of `bytes` bytes has arrived, where the model computes with it. */
-  def placeParameters(slice: ShardSlice, version: Long, bytes: Long): Unit =
+  /**
+   * Puts what is there of another rank's shard where the model computes with it: of the block of a slice, the elements that
+   * have come with its bytes `from` until `until`.
+   */
+  def placeParameters(slice: ShardSlice, version: Long, from: Long, until: Long): Unit =
     if (!parametersEncoding.inPlace) segment.access {
-      val block = ByteRange(map.pullbox(slice), bytes)
-      parametersEncoding.decode(segment, block, slice.shape, in(map.parameters(version)))
+      val element = parametersEncoding.elementBytes
+      val (first, end) = (from / element, until / element)
+      val encoded = map.pullbox(slice) + first * element
+      parametersEncoding.decode(segment, encoded, slice.shape.part(first, end), in(map.parameters(version)))
     }
 
   /**

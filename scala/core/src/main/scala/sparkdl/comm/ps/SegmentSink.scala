@@ -12,12 +12,15 @@ import sparkdl.comm.transport.DirectChunkTarget
  * Writes a block to successive ranges of a segment.
  *
  * @param canHave whether a whole block may have so many bytes
+ * @param arrived told, by whoever brings them, that bytes `from` until `until` of the block are there, after all that came
+ *   before them in their part
  */
 private[ps] final class SegmentSink(
     segment: Segment,
     targets: IndexedSeq[ByteRange],
     canHave: Long => Boolean,
-    clock: Clock
+    clock: Clock,
+    arrived: (Long, Long) => Unit
 ) extends BlockTarget {
   private val begins: IndexedSeq[Long] = targets.scanLeft(0L)(_ + _.count)
   private val begun = new AtomicLong
@@ -47,7 +50,7 @@ private[ps] final class SegmentSink(
     override def write(from: ByteBuffer): Unit = segment.access {
       val end = from.limit()
       while (from.position() < end) {
-        val place = next(end - from.position())
+        val place = next(math.min(SegmentSink.Piece, end - from.position()))
         from.limit(from.position() + place.count.toInt)
         begin()
         segment.put(place.offset, from)
@@ -76,6 +79,13 @@ private[ps] final class SegmentSink(
       begin()
       written.addAndGet(count)
       at += count
+      arrived(at - count, at)
     }
   }
+}
+
+private object SegmentSink {
+
+  /** Bytes after which `arrived` is told of them: they are in the cache still. */
+  private val Piece = 64 << 10
 }

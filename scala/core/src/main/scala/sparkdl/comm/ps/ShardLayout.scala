@@ -14,6 +14,18 @@ private[ps] final case class BlockShape(packed: IndexedSeq[ElementRange], direct
   val packedCount: Long = packed.map(_.count).sum
   val count: Long = packedCount + direct.map(_.count).sum
   val ranges: IndexedSeq[ElementRange] = packed ++ direct
+
+  private lazy val begins: Array[Long] = ranges.scanLeft(0L)(_ + _.count).toArray
+
+  /** The ranges of its elements number `from` until `until`. */
+  def part(from: Long, until: Long): Seq[ElementRange] = {
+    val found = java.util.Arrays.binarySearch(begins, from)
+    val first = if (found < 0) -found - 2 else found
+    ranges.indices.drop(first).takeWhile(begins(_) < until).map { index =>
+      val skipped = math.max(0, from - begins(index))
+      ElementRange(ranges(index).start + skipped, math.min(begins(index + 1), until) - begins(index) - skipped)
+    }
+  }
 }
 
 /**

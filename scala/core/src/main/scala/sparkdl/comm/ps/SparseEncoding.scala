@@ -21,7 +21,6 @@ private[comm] object SparseEncoding extends BlockEncoding {
   private val Entry = 6L
 
   override def name: String = "sparse"
-  override def inPlace: Boolean = false
   override def maxBytes(shape: BlockShape): Long = if (shape.count == 0) 0 else 4 + shape.count * 4
   override def stagingBytes(shape: BlockShape): Long = maxBytes(shape)
 
@@ -47,18 +46,6 @@ private[comm] object SparseEncoding extends BlockEncoding {
       IndexedSeq(ByteRange(staging, found.bytes))
     }
   }
-
-  override def decode(memory: Segment, block: ByteRange, shape: BlockShape, to: ElementRange => Long): Unit =
-    if (shape.count > 0) {
-      val entries = new Entries(memory, block, shape)
-      val values = new Array[Float](DenseEncoding.Tile)
-      tiles(shape.ranges, to) { (at, before, count) =>
-        java.util.Arrays.fill(values, 0, count, -0.0f)
-        entries.addTo(values, before, count)
-        memory.putFloats(at, values, count)
-      }
-      entries.end()
-    }
 
   override def addInto(memory: Segment, blocks: Seq[ByteRange], shape: BlockShape, to: ElementRange => Long): Unit =
     if (shape.count > 0) {

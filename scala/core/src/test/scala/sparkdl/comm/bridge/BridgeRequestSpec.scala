@@ -23,7 +23,7 @@ class BridgeRequestSpec extends AnyFunSuite {
   private val (pull, push) = (IndexedSeq(Batch(1, 2), Batch(3, 3)), IndexedSeq(Batch(3, 3), Batch(1, 2)))
   private val peer = Peer(ChunkPeer("a.example", 40000), "3")
   private val expected: Map[String, BridgeRequest] = Map(
-    "hello" -> Hello(9, 2305843009213693953L, 1),
+    "hello" -> Hello(10, 2305843009213693953L, 1),
     "open" -> Open(
       IndexedSeq(peer),
       IndexedSeq("0.1.0 (jar 0123456789ab)"),
@@ -32,6 +32,7 @@ class BridgeRequestSpec extends AnyFunSuite {
       sparse = true,
       ahead = true,
       shared = true,
+      inTurn = true,
       timeoutSeconds = 60.5
     ),
     "attach" -> Attach("/proc/1/fd/3", pull, push),

@@ -91,11 +91,10 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     val rank = new Client
     val here = rank.ask(hello)
     def open(otherBuild: String): JsonNode = {
-      val request =
-        Frames.newObject().put("op", "open").put("wire", "fp32").put("sparse", false).put("ahead", false).put(
-          "shared",
-          true
-        ).put("timeout", 5.0)
+      val request = Frames.newObject().put("op", "open").put("wire", "fp32").put("timeout", 5.0)
+      Seq("sparse" -> false, "ahead" -> false, "shared" -> true, "in_turn" -> false).foreach { case (name, value) =>
+        request.put(name, value)
+      }
       val peers = request.putArray("peers")
       peers.add(here)
       peers.add(here.deepCopy[ObjectNode]().put("build", otherBuild))

@@ -27,19 +27,12 @@ class FetchSchedulerSpec extends AnyFunSuite {
   private final class Known(val block: Wanted) {
     var asked: Vector[Request] = Vector.empty
     var here: Vector[Request] = Vector.empty
-    var failed: Vector[Request] = Vector.empty // to be asked again
 
-    private def covered: Seq[(Long, Int)] = (asked ++ here ++ failed).map(r => (r.offset, r.bytes))
-    def unasked: Long = block.bytes - (asked ++ here).map(_.bytes.toLong).sum
-
-    def size(chunk: Int): Int = failed.lastOption.fold {
-      val rest = block.bytes - covered.map(_._2.toLong).sum
-      if (rest < chunk + chunk / 2) rest.toInt else chunk
-    }(_.bytes)
+    private def covered: Seq[(Long, Int)] = (asked ++ here).map(r => (r.offset, r.bytes))
+    def unasked: Long = block.bytes - covered.map(_._2.toLong).sum
+    def size(chunk: Int): Int = if (unasked < chunk + chunk / 2) unasked.toInt else chunk
 
     def ask(request: Request): Unit = {
-      val again = failed.find(failed => failed.offset == request.offset && failed.bytes == request.bytes)
-      failed = failed.filterNot(again.contains)
       assert(request.offset >= 0 && request.offset + request.bytes <= block.bytes)
       covered.foreach { case (offset, bytes) =>
         assert(offset + bytes <= request.offset || request.offset + request.bytes <= offset, "asked twice")
@@ -92,20 +85,11 @@ class FetchSchedulerSpec extends AnyFunSuite {
       }
     }
 
-    def fail(): Unit = drawn(inFlight).foreach { request =>
-      val block = known(request.block)
-      block.asked = block.asked.filterNot(_ == request)
-      block.failed :+= request
-      scheduler.failed(request)
-    }
-
     def cancel(): Unit = drawn(known.values.toIndexedSeq).foreach { cancelled =>
       scheduler.cancel(cancelled.block)
       known -= cancelled.block
       assert(scheduler.inFlight === flying, "a cancel gives the window back")
       cancelled.asked.foreach(request => assert(!scheduler.arrived(request, now)))
-      cancelled.asked.foreach(scheduler.failed)
-      assert(scheduler.inFlight === flying)
     }
 
     def ask(): Unit = {
@@ -155,10 +139,9 @@ class FetchSchedulerSpec extends AnyFunSuite {
         val random = new Random(seed)
         val checked = new Checked(random, (0 to random.nextInt(5)).map(number => s"executor$number"))
         (1 to 150).foreach { _ =>
-          random.nextInt(10) match {
+          random.nextInt(9) match {
             case 0 | 1 | 2 => checked.want()
-            case 3 => checked.fail()
-            case 4 => if (random.nextInt(4) == 0) checked.cancel()
+            case 3 => if (random.nextInt(4) == 0) checked.cancel()
             case _ => checked.arrive()
           }
           checked.ask()
@@ -244,19 +227,17 @@ class FetchSchedulerSpec extends AnyFunSuite {
     assert(scheduler.next(stalls).map(_.block.sender) === Seq("stopped"))
   }
 
-  test("a sender that stands still is asked again when what it owed has failed, or was cancelled") {
-    Seq(true, false).foreach { fails =>
-      val scheduler = oneByOne
-      val stopped = block("stopped", Mebi)
-      scheduler.want(stopped)
-      val lost = scheduler.next(0)
-      val stalls = scheduler.wakeAt(0).get
-      scheduler.next(stalls)
-      assert(scheduler.inFlight === 0 && scheduler.wakeAt(stalls).isEmpty)
-      if (fails) lost.foreach(scheduler.failed) else scheduler.cancel(stopped)
-      if (!fails) scheduler.want(block("stopped", Mebi))
-      assert(scheduler.next(stalls).map(_.offset) === Seq(0))
-    }
+  test("a sender that stands still is asked again when what it owed was cancelled") {
+    val scheduler = oneByOne
+    val stopped = block("stopped", Mebi)
+    scheduler.want(stopped)
+    scheduler.next(0)
+    val stalls = scheduler.wakeAt(0).get
+    scheduler.next(stalls)
+    assert(scheduler.inFlight === 0 && scheduler.wakeAt(stalls).isEmpty)
+    scheduler.cancel(stopped)
+    scheduler.want(block("stopped", Mebi))
+    assert(scheduler.next(stalls).map(_.offset) === Seq(0))
   }
 
   test("what makes no sense is refused") {

@@ -4,6 +4,8 @@ import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
 
+import sparkdl.comm.{Clock, ManualClock}
+
 class IterationSpec extends AnyFunSuite {
   private def profile(startup: Double, transfer: Seq[Double], compute: Seq[Double]): Profile =
     Profile(startup, transfer.toIndexedSeq, compute.toIndexedSeq)
@@ -47,15 +49,19 @@ class IterationSpec extends AnyFunSuite {
   }
 
   test("the last layer's gradients travel in the second one's backward pass, and its parameters in the first one's") {
-    def with3(last: Double, policy: Policy, noticeBytes: Long = 0) = {
+    def with3(last: Double, policy: Policy, first: Double = 0, noticeBytes: Long = 0) = {
       val forward =
-        profile(0, Seq(0, 0, last), Seq(0.5, 0.5, 0)).copy(bytes = Vector(1, 1, 100), noticeBytes = noticeBytes)
+        profile(0, Seq(first, 0, last), Seq(0.5, 0.5, 0)).copy(bytes = Vector(1, 1, 100), noticeBytes = noticeBytes)
       val plan = Planner.plan(forward, policy)
       seconds(forward, plan, plan)
     }
     assert(near(with3(0.9, Policy.Layerwise), 3.0))
     assert(near(with3(1.2, Policy.Layerwise), 3.2), "the first layer's, which forward begins with, overtake them")
-    assert(near(with3(1.2, Policy.Layerwise, noticeBytes = 1), 3.2), "as they do if they need no fetch")
+    assert(near(with3(1.2, Policy.Layerwise, first = 0.2), 3.6), "and have the link to themselves")
+    assert(
+      near(with3(1.2, Policy.Layerwise, first = 0.2, noticeBytes = 1), 3.8),
+      "unless they need no fetch and share it"
+    )
     assert(near(with3(0.9, Policy.Whole), 4.8))
   }
 
@@ -65,9 +71,28 @@ class IterationSpec extends AnyFunSuite {
     assert(near(seconds(forward, layerwise, layerwise), 2.0))
   }
 
+  test("a batch that is asked for when the one before is here pays its start-up while nothing comes") {
+    val forward = profile(0.5, Seq(1, 1), Seq(0, 0))
+    val (layerwise, whole) = (Planner.plan(forward, Policy.Layerwise), Planner.plan(forward, Policy.Whole))
+    assert(
+      near(seconds(forward, layerwise, whole), 2.5 + 2.5),
+      "the second start-up is over before the first batch is here"
+    )
+    assert(near(seconds(forward.copy(inTurn = true), layerwise, whole), 2 * 1.5 + 2.5))
+  }
+
+  test("with pulls in turn and one push an iteration takes what the paper's pipeline does, and then that push") {
+    profiles(7, 200).foreach { forward =>
+      val pull = Planner.plan(forward, Policy.Paper)
+      val push = Planner.plan(forward, Policy.Whole)
+      val pushed = forward.startup + forward.transfer.sum + 2 * forward.compute.sum
+      assert(near(seconds(forward.copy(inTurn = true), pull, push), pull.seconds + pushed))
+    }
+  }
+
   test("what is planned together is never predicted to be slower than greedy plans, one batch, or one per layer") {
     profiles(4, 200).foreach { forward =>
-      val (pull, push, found) = Planner.together(forward, backward(forward))
+      val (pull, push, found) = Planner.together(forward, backward(forward), new ManualClock)
       assert(near(found, seconds(forward, pull, push)))
       Seq(Policy.IBatch, Policy.Whole, Policy.Layerwise).foreach { policy =>
         val other = seconds(forward, Planner.plan(forward, policy), Planner.plan(backward(forward), policy))
@@ -80,11 +105,51 @@ class IterationSpec extends AnyFunSuite {
     val random = new Random(6)
     def times() = IndexedSeq.fill(1000)(random.nextDouble() * 1e-3)
     val forward = profile(1e-4, times(), times())
-    val (_, _, found) = Planner.together(forward, backward(forward))
+    val (_, _, found) = Planner.together(forward, backward(forward), new ManualClock)
     Seq(Policy.IBatch, Policy.Whole, Policy.Layerwise).foreach { policy =>
       val other = seconds(forward, Planner.plan(forward, policy), Planner.plan(backward(forward), policy))
       assert(found <= other * (1 + 1e-9), policy.name)
     }
+  }
+
+  test("after its time the planner looks at nothing but what it must") {
+    var readings = 0
+    val late = new Clock {
+      private val clock = new ManualClock
+      override def nanoTime: Long = {
+        readings += 1
+        if (readings == 1) 0 else 1L << 40
+      }
+      override def await(done: java.util.concurrent.CompletableFuture[_], deadline: Long): Unit =
+        clock.await(done, deadline)
+      override def after(nanos: Long)(task: => Unit): Unit = clock.after(nanos)(task)
+    }
+    profiles(8, 50).foreach { forward =>
+      readings = 0
+      val (_, _, found) = Planner.together(forward, backward(forward), late)
+      val greedy = Planner.plan(forward, Policy.IBatch)
+      assert(near(found, seconds(forward, greedy, Planner.plan(backward(forward), Policy.IBatch))))
+    }
+  }
+
+  test("of start-ups only their gaps follow one another") {
+    val forward = profile(0.5, Seq(0, 0), Seq(0, 0)).copy(gap = Some(0.1))
+    val layerwise = Planner.plan(forward, Policy.Layerwise)
+    // Pushes of both layers at once: the second one's is over at 0.6; then the pull of the first one, which forward needs, too.
+    assert(near(seconds(forward, layerwise, layerwise), 2 * 0.5 + 0.1))
+  }
+
+  test("sums delay the next pull, and updates computing too") {
+    val forward = profile(0, Seq(1.0), Seq(1.0))
+    val push = backward(forward).copy(sum = Vector(0.25), update = Vector(0.5))
+    val whole = Planner.plan(forward, Policy.Whole)
+    assert(near(new Iteration(forward, push).seconds(whole.batches, whole.batches), 2 + 3 + 0.75))
+    // The last layer's update follows backward, and the first one's gradients come in the first tenth of a second of it.
+    val two = profile(0, Seq(0.1, 0.1), Seq(1.0, 1.0))
+    val costly = backward(two).copy(update = Vector(0.0, 0.5))
+    val layerwise = Planner.plan(two, Policy.Layerwise)
+    val without = new Iteration(two, backward(two)).seconds(layerwise.batches, layerwise.batches)
+    assert(near(new Iteration(two, costly).seconds(layerwise.batches, layerwise.batches), without + 0.4))
   }
 
   test("pulls and pushes are of the same network") {

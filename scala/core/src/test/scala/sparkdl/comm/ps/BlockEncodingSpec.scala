@@ -9,26 +9,82 @@ import sparkdl.comm.{CommException, Golden}
 class BlockEncodingSpec extends AnyFunSuite {
   private val values = Golden.floats("wire/values.f32")
 
+  private def rounded(half: HalfEncoding, values: Array[Float]): Array[Short] = {
+    val (shape, memory) = oneLayer(values.length)
+    memory.putFloats(0, values, values.length)
+    val block = half.encode(memory, _.start * 4, shape, values.length * 4L).head
+    val halves = new Array[Short](values.length)
+    memory.getShorts(block.offset, halves, halves.length)
+    halves
+  }
+
+  private def widened(half: HalfEncoding, halves: Array[Short]): Array[Float] = {
+    val (shape, memory) = oneLayer(halves.length)
+    memory.putShorts(0, halves, halves.length)
+    half.decode(memory, 0, shape.ranges, halves.length * 4L + _.start * 4)
+    val values = new Array[Float](halves.length)
+    memory.getFloats(halves.length * 4L, values, values.length)
+    values
+  }
+
   Seq(Bf16, Fp16).foreach { half =>
     test(s"${half.name} rounds as the golden values do") {
-      val rounded = new Array[Short](values.length)
-      half.round(values, rounded, values.length)
       val expected = Golden.shorts(s"wire/values.${half.name}")
-      values.indices.foreach(i => assert(rounded(i) === expected(i), s"for ${values(i)}"))
+      rounded(half, values).zip(expected).zip(values).foreach { case ((found, right), value) =>
+        assert(found === right, s"for $value")
+      }
     }
 
     test(s"every ${half.name} value survives widening and rounding") {
       val all = Array.tabulate(1 << 16)(_.toShort)
-      val wide = new Array[Float](all.length)
-      val rounded = new Array[Short](all.length)
-      half.widen(all, wide, all.length)
-      half.round(wide, rounded, all.length)
+      val wide = widened(half, all)
+      val again = rounded(half, wide)
+      val wideAgain = widened(half, again)
       all.indices.foreach { i =>
-        if (wide(i).isNaN) {
-          half.widen(rounded, wide, all.length)
-          assert(wide(i).isNaN)
-        } else assert(rounded(i) === all(i), s"for ${wide(i)}")
+        if (wide(i).isNaN) assert(wideAgain(i).isNaN) else assert(again(i) === all(i), s"for ${wide(i)}")
       }
+    }
+
+    test(s"${half.name} rounds every number to the nearest one that it has, of two the even one") {
+      val finite = widened(half, Array.tabulate(1 << 15)(_.toShort)).takeWhile(!_.isInfinite).map(_.toDouble)
+      // Infinity is rounded to as if it were the next finite number.
+      val steps = finite :+ (2 * finite.last - finite(finite.length - 2))
+      val random = new Random(11)
+      val drawn = Array.fill(100000)(java.lang.Float.intBitsToFloat(random.nextInt())).filterNot(_.isNaN)
+      val ties = finite.indices.map(i => ((steps(i) + steps(i + 1)) / 2).toFloat)
+      val cases = drawn ++ ties ++ ties.map(Math.nextDown) ++ ties.map(Math.nextUp)
+      cases.zip(rounded(half, cases)).foreach { case (value, found) =>
+        val magnitude = math.min(math.abs(value.toDouble), steps.last)
+        val at = java.util.Arrays.binarySearch(steps, magnitude)
+        val below = if (at < 0) -at - 2 else at
+        val above = math.min(below + 1, steps.length - 1)
+        val (down, up) = (magnitude - steps(below), steps(above) - magnitude)
+        val right = if (down < up || down == up && below % 2 == 0) below else above
+        assert((found & 0x7fff) === right, s"for $value")
+        assert((found < 0) === (value < 0 && right != 0 || java.lang.Float.floatToRawIntBits(value) == Int.MinValue))
+      }
+    }
+
+    test(s"a ${half.name} block is decoded in parts as it is at once") {
+      val layout = new ShardLayout(IndexedSeq(5000L, 17L, 20000L, 3L), 2)
+      val shape = layout.wholeBlock(1)
+      val count = layout.total.toInt
+      val memory = Memory.allocate(count * 16L)
+      memory.putFloats(0, Array.tabulate(count)(_ / 8f), count)
+      val staging = count * 4L
+      half.encode(memory, _.start * 4, shape, staging)
+      def read(vector: Int): Array[Float] = {
+        val elements = new Array[Float](count)
+        memory.getFloats(vector * count * 4L, elements, count)
+        elements
+      }
+      half.decode(memory, staging, shape.ranges, 2L * count * 4 + _.start * 4)
+      val random = new Random(12)
+      val cuts = (Seq(0L, shape.count) ++ Seq.fill(9)((random.nextDouble() * shape.count).toLong)).sorted
+      random.shuffle(cuts.zip(cuts.tail)).foreach { case (from, until) =>
+        half.decode(memory, staging + from * 2, shape.part(from, until), 3L * count * 4 + _.start * 4)
+      }
+      assert(read(3) === read(2) && read(3).exists(_ != 0))
     }
   }
 
@@ -50,7 +106,7 @@ class BlockEncodingSpec extends AnyFunSuite {
       }
     }
 
-    test(s"what is encoded as ${encoding.name} is decoded, and added in the order of the blocks") {
+    test(s"what is encoded as ${encoding.name} is added in the order of the blocks") {
       val layout = new ShardLayout(IndexedSeq(5000L, 17L, 20000L), 1)
       val shape = layout.wholeBlock(0)
       val count = layout.total.toInt
@@ -73,7 +129,7 @@ class BlockEncodingSpec extends AnyFunSuite {
       val begin = staging + encoding.stagingBytes(shape)
       val block = ByteRange(begin, at - begin)
       assert(encoding.canHave(shape, block.count) && block.count <= encoding.maxBytes(shape))
-      encoding.decode(memory, block, shape, vector(1))
+      encoding.addInto(memory, Seq(block), shape, vector(1))
       assert(read(1) === sent)
       val own = Array.fill(count)(1e8f)
       memory.putFloats(2L * count * 4, own, count)
@@ -82,8 +138,8 @@ class BlockEncodingSpec extends AnyFunSuite {
     }
   }
 
-  /** Of one layer, on one server. */
-  private def sparse(count: Int): (BlockShape, Segment) =
+  /** On one server. */
+  private def oneLayer(count: Int): (BlockShape, Segment) =
     (new ShardLayout(IndexedSeq(count.toLong), 1).wholeBlock(0), Memory.allocate(count * 32L))
 
   private def encoded(memory: Segment, shape: BlockShape, elements: Array[Float], at: Long): ByteRange = {
@@ -91,37 +147,40 @@ class BlockEncodingSpec extends AnyFunSuite {
     SparseEncoding.encode(memory, _.start * 4, shape, at).head
   }
 
+  /** -0.0 is what changes nothing that it is added to. */
+  private def ofSparse(memory: Segment, block: ByteRange, shape: BlockShape): Array[Float] = {
+    val elements = Array.fill(shape.count.toInt)(-0.0f)
+    memory.putFloats(shape.count * 4, elements, elements.length)
+    SparseEncoding.addInto(memory, Seq(block), shape, shape.count * 4 + _.start * 4)
+    memory.getFloats(shape.count * 4, elements, elements.length)
+    elements
+  }
+
   private def bits(values: Array[Float]): Seq[Int] = values.toSeq.map(java.lang.Float.floatToRawIntBits)
 
   test("a sparse block is as the golden one") {
     val elements = Golden.floats("wire/sparse.f32")
-    val (shape, memory) = sparse(elements.length)
+    val (shape, memory) = oneLayer(elements.length)
     val block = encoded(memory, shape, elements, elements.length * 8L)
     val bytes = new Array[Byte](block.count.toInt)
     memory.slices(block.offset, block.count).head.get(bytes)
     assert(bytes.toSeq === Golden.bytes("wire/sparse.bin").toSeq)
-    SparseEncoding.decode(memory, block, shape, elements.length * 4L + _.start * 4)
-    val decoded = new Array[Float](elements.length)
-    memory.getFloats(elements.length * 4L, decoded, decoded.length)
-    assert(bits(decoded) === bits(elements))
+    assert(bits(ofSparse(memory, block, shape)) === bits(elements))
   }
 
   test("what most elements are not zero of is sent as it is, four bytes longer") {
     val elements = Array.tabulate(9000)(i => if (i % 10 == 0) -0.0f else i.toFloat)
-    val (shape, memory) = sparse(elements.length)
+    val (shape, memory) = oneLayer(elements.length)
     val block = encoded(memory, shape, elements, 9000 * 8L)
     assert(block.count === 4 + 9000 * 4)
-    SparseEncoding.decode(memory, block, shape, 9000 * 4L + _.start * 4)
-    val decoded = new Array[Float](elements.length)
-    memory.getFloats(9000 * 4L, decoded, decoded.length)
-    assert(bits(decoded) === bits(elements))
+    assert(bits(ofSparse(memory, block, shape)) === bits(elements))
   }
 
   test("in sums of sparse blocks only what nobody used is -0.0, as if all were dense") {
     val random = new Random(3)
     (1 to 200).foreach { _ =>
       val count = 1 + random.nextInt(6000)
-      val (shape, memory) = sparse(count)
+      val (shape, memory) = oneLayer(count)
       val each = Seq.fill(3) {
         val cuts = Seq.fill(random.nextInt(6))(random.nextInt(count)).sorted :+ count
         val used = Seq.fill(cuts.size)(random.nextBoolean())
@@ -145,7 +204,7 @@ class BlockEncodingSpec extends AnyFunSuite {
 
   test("a sparse block that lies is refused") {
     val elements = Array.tabulate(100000)(i => if (i % 1000 == 7) 1f else if (i < 5) -0.0f else 0f)
-    val (shape, memory) = sparse(elements.length)
+    val (shape, memory) = oneLayer(elements.length)
     val at = elements.length * 8L
     val whole = encoded(memory, shape, elements, at)
     val golden = new Array[Byte](whole.count.toInt)

@@ -23,7 +23,11 @@ class PsSessionSpec extends AnyFunSuite {
   private var clock: ManualClock = _
   private var executors: IndexedSeq[InMemoryTransport] = IndexedSeq.empty
   private var pools: IndexedSeq[CountingPool] = IndexedSeq.empty
+  private var registries: IndexedSeq[MetricRegistry] = IndexedSeq.empty
   private var nodes: IndexedSeq[PsNode] = IndexedSeq.empty
+
+  private def lingering: Seq[Long] =
+    registries.map(_.getGauges.get("ps.lingering.bytes").getValue.asInstanceOf[Long])
 
   private final class CountingPool
       extends ThreadPoolExecutor(0, Int.MaxValue, 1, TimeUnit.SECONDS, new SynchronousQueue[Runnable]) {
@@ -75,19 +79,22 @@ class PsSessionSpec extends AnyFunSuite {
       byLayer: Boolean = false,
       encodings: Encodings = Encodings(Fp32),
       shared: Boolean = false,
+      inTurn: Boolean = false,
       before: IndexedSeq[String] => Unit = _ => ()
   )(body: IndexedSeq[Worker] => Unit): Unit = {
     val network = new InMemoryNetwork
     executors = IndexedSeq.tabulate(2)(network.executor)
     clock = new ManualClock
     pools = IndexedSeq.fill(2)(new CountingPool)
-    nodes = executors.zip(pools).map { case (executor, pool) =>
-      new PsNode(executor, CommConf(0, 1), new MetricRegistry, clock, Some(pool))
+    registries = IndexedSeq.fill(2)(new MetricRegistry)
+    nodes = executors.indices.map { rank =>
+      new PsNode(executors(rank), CommConf(0, 1), registries(rank), clock, Some(pools(rank)))
     }
     nodes.foreach(_.address)
     val peers = IndexedSeq.tabulate(2)(rank => Peer(executors(rank).address, rank.toString))
     val sessions = nodes.indices.map(rank => nodes(rank).join(Job, rank))
-    val maps = sessions.map(_.open(peers, layers.toIndexedSeq, encodings, ahead, shared, TimeoutSeconds.toDouble))
+    val settings = SessionSettings(encodings, ahead, shared, inTurn, TimeoutSeconds.toDouble)
+    val maps = sessions.map(_.open(peers, layers.toIndexedSeq, settings))
     Memory.withPath(maps(0).bytes) { first =>
       Memory.withPath(maps(1).bytes) { second =>
         val paths = IndexedSeq(first, second)
@@ -134,6 +141,15 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
+  /** The parameters with which ranks begin, where those must be decoded. */
+  private def pullFirst(workers: IndexedSeq[Worker]): Unit = {
+    workers.foreach(worker => worker.writeShard(0.5f * (worker.map.rank + 1)))
+    workers.foreach(_.session.publish(0, 0))
+    workers.foreach(_.session.prefetch(0))
+    workers.foreach(_.session.pull(0, 0))
+    workers.foreach(worker => assert(worker.read(worker.map.parameters(0)) === Set(0.5f, 1f)))
+  }
+
   test("larger ones are fetched") {
     withWorkers(40000) { workers =>
       iterate(workers)
@@ -141,21 +157,50 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
+  test("what is fetched in 16 bits is decoded as it comes") {
+    withWorkers(Seq(300000L, 1700L), ahead = false, encodings = Encodings(Fp16)) { workers =>
+      pullFirst(workers)
+      assert(executors.map(_.served.get) === Seq(1, 1))
+    }
+  }
+
   for (encodings <- Seq(Encodings(Fp32), Encodings(Bf16)))
     test(s"ranks of one host read each other's memory: ${encodings.parameters.name}") {
       withWorkers(Seq(80000L, 1600L), ahead = false, encodings = encodings, shared = true) { workers =>
-        if (encodings.parameters.inPlace) iterate(workers)
-        else {
-          workers.foreach(worker => worker.writeShard(0.5f * (worker.map.rank + 1)))
-          workers.foreach(_.session.publish(0, 0))
-          workers.foreach(_.session.prefetch(0))
-          workers.foreach(_.session.pull(0, 0))
-          workers.foreach(worker => assert(worker.read(worker.map.parameters(0)) === Set(0.5f, 1f)))
-        }
+        if (encodings.parameters.inPlace) iterate(workers) else pullFirst(workers)
         assert(executors.map(_.served.get) === Seq(0, 0))
         assert(workers(0).mappings === 3, "the session's, its neighbour's and the test's own")
         workers.foreach(_.session.close())
         assert(workers(0).mappings === 1)
+      }
+    }
+
+  for ((inTurn, begun) <- Seq(false -> 3, true -> 1))
+    test(s"a bucket is asked for when the one before is here, if that is set: $inTurn") {
+      withWorkers(Seq(40000L, 40000L, 40000L), ahead = false, byLayer = true, inTurn = inTurn) { workers =>
+        val buckets = 0 until 3
+        workers.foreach { worker =>
+          buckets.foreach(worker.session.push(0, _))
+          worker.session.prefetch(1)
+        }
+        workers.foreach(worker => buckets.foreach(worker.session.collect(0, _)))
+        executors(1).asked.clear()
+        executors(1).silent = true
+        buckets.foreach(workers(1).session.publish(1, _))
+        val expected = buckets.map(BlockNames.parameters(1, _, 1))
+        assert(executors(1).asked.asScala.toSeq === expected.take(begun))
+      }
+      withWorkers(Seq(40000L, 40000L, 40000L), ahead = false, byLayer = true, inTurn = inTurn) { workers =>
+        // Published in the reverse order, they are here all the same.
+        val buckets = 0 until 3
+        workers.foreach { worker =>
+          buckets.foreach(worker.session.push(0, _))
+          worker.session.prefetch(1)
+        }
+        workers.foreach(worker => buckets.foreach(worker.session.collect(0, _)))
+        workers.foreach(worker => buckets.reverse.foreach(worker.session.publish(1, _)))
+        workers.foreach(_.session.pull(1, 2))
+        assert(executors(1).asked.asScala.toSeq.filter(_.startsWith("sparkdl_p")).size === 3)
       }
     }
 
@@ -222,8 +267,10 @@ class PsSessionSpec extends AnyFunSuite {
       workers(0).session.close()
       clock.advance(3)
       assert(!executors(0).published.isEmpty && workers(0).mappings === 2)
+      assert(lingering === Seq(workers(0).map.bytes, 0))
       clock.advance(1)
       assert(executors(0).published.isEmpty && workers(0).mappings === 1)
+      assert(lingering === Seq(0, 0))
     }
   }
 

@@ -3,7 +3,7 @@ package sparkdl.comm.transport
 import java.io.IOException
 import java.net.BindException
 import java.nio.ByteBuffer
-import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue}
 import java.util.concurrent.atomic.AtomicInteger
 
 /**
@@ -25,6 +25,9 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
 
   /** Blocks of this executor that others began to fetch. */
   val served = new AtomicInteger
+
+  /** Names of this executor's blocks that others asked for, in this order. */
+  val asked = new ConcurrentLinkedQueue[String]
 
   /** How often the network was opened, and how often closed. */
   val opened, closed = new AtomicInteger
@@ -61,6 +64,7 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
           done: Option[ChunkFailure] => Unit
       ): ChunkFetch = {
         val executor = network.executor(from.port)
+        if (chunk.offset == 0) executor.asked.add(chunk.block)
         if (!executor.silent) done(executor.serve(chunk, into))
         () => if (executor.silent) done(Some(new ChunkFailure.Cancelled("cancelled")))
       }

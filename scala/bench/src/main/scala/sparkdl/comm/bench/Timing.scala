@@ -1,0 +1,36 @@
+package sparkdl.comm.bench
+
+import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+/** A way to bring `bytes` from each of `servers`: `run` returns when they are here, and gives what checks them. */
+private[bench] final case class Way(name: String, servers: Int, bytes: Int)(val run: () => () => Boolean)
+
+private[bench] object Timing {
+
+  /**
+   * All ways in turn, so that a disturbance hits them alike.
+   *
+   * @param repeats samples of each; as many runs before do not count
+   * @return for each way a JSON object {way, servers, bytes, seconds: [...], verified}
+   */
+  def measure(repeats: Int, ways: Seq[Way]): Seq[String] = {
+    val seconds = ways.map(_ => Array.newBuilder[Double])
+    val right = Array.fill(ways.size)(true)
+    for (repeat <- 0 until 2 * repeats; (way, index) <- ways.zipWithIndex) {
+      val begin = System.nanoTime
+      val check = way.run()
+      val taken = (System.nanoTime - begin) / 1e9
+      right(index) &= check()
+      if (repeat >= repeats) seconds(index) += taken
+    }
+    ways.indices.map(index => row(ways(index), seconds(index).result(), right(index)))
+  }
+
+  private def row(way: Way, seconds: Array[Double], verified: Boolean): String = {
+    val mapper = new ObjectMapper
+    val row = mapper.createObjectNode()
+    row.put("way", way.name).put("servers", way.servers).put("bytes", way.bytes).put("verified", verified)
+    row.set[ObjectNode]("seconds", mapper.valueToTree[JsonNode](seconds)).toString
+  }
+}
