@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from sparkdl_comm.errors import InputError
+from sparkdl_comm.fabric.core.bandwidth import Spans, queueing
 from sparkdl_comm.fabric.core.batch import plan
 from sparkdl_comm.fabric.core.decisions import Decision, Push
 from sparkdl_comm.fabric.core.events import (
@@ -58,6 +59,7 @@ class Scheduler:
         match event:
             case UpdateReady(update):
                 self._check(update.worker, update.sizes)
+                ledger.sizes = update.sizes
                 if update.id in ledger.held.by_id:
                     raise InputError(f"update {update.id} of worker {update.worker} was there before")
                 ledger.held.add(update)
@@ -92,12 +94,14 @@ class Scheduler:
         network = ledger.flight.residual(rates, now)
         if ledger.apart and ledger.replicas:
             decisions += copies(ledger, network, now)
-        if ledger.held.pending or ledger.held.punted:
+        into = [network.links[2 * server + 1] for server in ledger.servers]
+        if (ledger.held.pending or ledger.held.punted) and self._taken(into, now) <= ledger.rules.lead:
             sides = ledger.sides()
             batch = plan(ledger.held, ledger.roles.workers, network, sides, ledger.rules, ledger.state, now)
             decisions += pushes(ledger, batch)
             network = batch.bounded.left
-        if ledger.requests:
+        out = [network.links[2 * server] for server in ledger.servers]
+        if ledger.requests and self._taken(out, now) <= ledger.rules.lead:
             decisions += models(ledger, network, next(self._batches), now)
         return decisions
 
@@ -105,6 +109,11 @@ class Scheduler:
         if now < self._now:
             raise InputError(f"the scheduler's clock went back from {self._now} to {now} seconds")
         self._now = now
+
+    def _taken(self, links: Sequence[Spans], now: float) -> float:
+        """How long what is decided next would wait for what was decided before, seconds, at the server where that is
+        longest."""
+        return max(queueing(link, size, now) for link, size in zip(links, self._ledger.sizes, strict=True))
 
     def _check(self, worker: int, sizes: Sequence[int]) -> None:
         roles = self._ledger.roles
