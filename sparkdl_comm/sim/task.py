@@ -24,7 +24,7 @@ class Task:
     batch: int = 32
 
     @classmethod
-    def points(cls, seed: int, rows: int = 6000, columns: int = 40, classes: int = 10, spread: float = 2.2) -> Task:
+    def points(cls, seed: int, rows: int = 6000, columns: int = 40, classes: int = 10, spread: float = 1.8) -> Task:
         """Clouds of points, two for each class, that overlap the more the larger ``spread`` is."""
         draw = np.random.default_rng((seed, 3))
         centres = draw.normal(size=(2 * classes, columns))

@@ -111,7 +111,9 @@ class Cluster:
                 case Regrouped(number, updates) if number in self._underway:
                     transfer, schedule, since = self._underway[number]
                     assert isinstance(transfer, Push)
-                    kept = tuple(scale for one, scale in zip(transfer.updates, transfer.scales, strict=True) if one in updates)
+                    kept = tuple(
+                        scale for one, scale in zip(transfer.updates, transfer.scales, strict=True) if one in updates
+                    )
                     self._underway[number] = replace(transfer, updates=updates, scales=kept), schedule, since
                 case Cancelled(number):
                     self._underway.pop(number, None)

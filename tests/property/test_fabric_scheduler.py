@@ -44,7 +44,11 @@ def pushes(decisions: list, role: str) -> list[Push]:
 @settings(deadline=None, max_examples=40)
 @given(st.data(), st.integers(1, 12))
 def test_no_update_is_older_than_the_bound(data: st.DataObject, bound: int) -> None:
-    cluster = Cluster(PLAIN, Rules(Synchrony("async", bound), constant, lead=data.draw(st.sampled_from([0.1, 1e9]))), data.draw(rates()))
+    cluster = Cluster(
+        PLAIN,
+        Rules(Synchrony("async", bound), constant, lead=data.draw(st.sampled_from([0.1, 1e9]))),
+        data.draw(rates()),
+    )
     bases: dict[int, int] = {}
     for _ in range(data.draw(st.integers(1, 6))):
         for worker in data.draw(st.lists(st.integers(0, WORKERS - 1), max_size=6)):
@@ -94,7 +98,9 @@ def test_no_link_carries_more_than_it_can(data: st.DataObject) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.data(), st.sampled_from([0.0, 0.5, 0.9]), st.floats(1.0, 20.0))
-def test_server_and_replica_never_differ_by_more_than_they_may(data: st.DataObject, momentum: float, limit: float) -> None:
+def test_server_and_replica_never_differ_by_more_than_they_may(
+    data: st.DataObject, momentum: float, limit: float
+) -> None:
     """With real vectors: the norm of what they differ by <= the bound of norms <= the limit, after every step of either."""
     rules = Rules(Synchrony("async", 100), decaying, momentum, limit)
     cluster = Cluster(REPLICATED, rules, data.draw(rates()))
@@ -158,7 +164,9 @@ def test_no_worker_is_further_ahead_than_it_may(text: str, ahead: int, data: st.
         for decision in cluster.decide():
             if isinstance(decision, Model) and decision.target.role == "worker":
                 for worker in decision.workers:
-                    assert min(settled) >= pushed[worker] - ahead, "it begins an iteration that the others are not near yet"
+                    assert min(settled) >= pushed[worker] - ahead, (
+                        "it begins an iteration that the others are not near yet"
+                    )
                     computing.add(worker)
         for worker in data.draw(st.sets(st.sampled_from(sorted(computing)))) if computing else ():
             computing.discard(worker)
@@ -187,7 +195,9 @@ def test_training_goes_on_when_nodes_are_lost(data: st.DataObject) -> None:
                 number += 1
         cluster.decide()
         cluster.advance(cluster.now + data.draw(st.floats(0.0, 8)))
-        node = data.draw(st.sampled_from([Node("worker", 1), Node("worker", 2), *(Node("aggregator", a) for a in range(3))]))
+        node = data.draw(
+            st.sampled_from([Node("worker", 1), Node("worker", 2), *(Node("aggregator", a) for a in range(3))])
+        )
         if data.draw(st.booleans()):
             lost.add(node)
             cluster.observe(NodeLost(node))
