@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from sparkdl_comm.fabric.core.decisions import Decision, Dropped, Model, Push, Repaced, Transfer
+from sparkdl_comm.fabric.core.decisions import Decision, Dropped, Model, Push, Reordered, Repaced, Skipped, Transfer
 from sparkdl_comm.fabric.core.events import (
     BandwidthReported,
     Event,
@@ -38,6 +38,7 @@ class Control:
 
     interval: float = 0.1
     lag: float = 0.2
+    overtaking: bool = True
 
 
 class FabricRun(Run):
@@ -52,13 +53,16 @@ class FabricRun(Run):
             servers=(hosts,),
             aggregators=tuple(range(hosts)),
         )
-        self._scheduler = Scheduler(self._roles, Rules(synchrony, self.scaled, job.momentum))
+        self._scheduler = Scheduler(
+            self._roles, Rules(synchrony, self.scaled, job.momentum, overtaking=control.overtaking)
+        )
         self._updates: list[tuple[int, Floats, int]] = []
         self._transfers: dict[int, Transfer] = {}
         self._waits: dict[int, set[int]] = {}
         self._paced: dict[int, Paced] = {}
         self._arrived: dict[int, Push] = {}
         self._turn = 0
+        self._skipped: set[int] = set()
         self._models: dict[int, tuple[Floats, int]] = {}
 
     def _begin(self) -> None:
@@ -97,6 +101,11 @@ class FabricRun(Run):
                         self._paced[transfer].repace(schedule)
                     elif transfer in self._waits:
                         self._transfers[transfer] = replace(self._transfers[transfer], schedule=schedule)
+                case Reordered(transfer, turn):
+                    self._reorder(transfer, turn)
+                case Skipped(turn=turn):
+                    self._skipped.add(turn)
+                    self._apply_due()
                 case Dropped(worker=worker):
                     self.outcome.dropped += 1
                     self._ask(worker)
@@ -115,13 +124,28 @@ class FabricRun(Run):
         del self._paced[number]
         if isinstance(transfer, Push) and transfer.turn is not None:
             self._arrived[transfer.turn] = transfer
-            while self._turn in self._arrived:
-                self._apply(self._arrived.pop(self._turn))
-                self._turn += 1
+            self._apply_due()
             return
         self._finish(number)
         if isinstance(transfer, Model) and transfer.target.role == "worker":
             self._compute(transfer.target.index, *self._models[transfer.batch])
+
+    def _apply_due(self) -> None:
+        """Applies all whose turn it is. What follows from one may make it another's."""
+        while self._turn in self._arrived or self._turn in self._skipped:
+            self._turn += 1
+            if push := self._arrived.pop(self._turn - 1, None):
+                self._apply(push)
+
+    def _reorder(self, number: int, turn: int) -> None:
+        push = self._transfers.get(number)
+        if not isinstance(push, Push) or push.turn is None:
+            self._skipped.add(turn)  # it was applied
+            return
+        moved = replace(push, turn=turn)
+        self._transfers[number] = moved
+        if self._arrived.pop(push.turn, None):
+            self._arrived[turn] = moved
 
     def _apply(self, push: Push) -> None:
         parts = []

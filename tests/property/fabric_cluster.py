@@ -14,6 +14,7 @@ from sparkdl_comm.fabric.core.decisions import (
     Push,
     Regrouped,
     Released,
+    Reordered,
     Repaced,
     Schedule,
     Skipped,
@@ -98,6 +99,17 @@ class Cluster:
             turn += 1
             self._turns[node] = turn
 
+    def _reorder(self, number: int, turn: int) -> None:
+        if number in self._underway:
+            transfer, schedule, since = self._underway[number]
+            assert isinstance(transfer, Push)
+            self._underway[number] = replace(transfer, turn=turn), schedule, since
+            return
+        [(node, old)] = [
+            (node, old) for node, pushes in self._arrived.items() for old, push in pushes.items() if push.id == number
+        ]
+        self._arrived[node][turn] = self._arrived[node].pop(old)
+
     def _obey(self, decisions: list[Decision]) -> list[Decision]:
         self.decisions += decisions
         for decision in decisions:
@@ -120,6 +132,8 @@ class Cluster:
                     self._ended[number] = self.now
                     for node, pushes in self._arrived.items():
                         self._arrived[node] = {turn: push for turn, push in pushes.items() if push.id != number}
+                case Reordered(number, turn):
+                    self._reorder(number, turn)
                 case Skipped(target, turn):
                     self._skipped.add((target, turn))
                     self._apply(target)

@@ -25,6 +25,7 @@ class Rules:
     momentum: float = 0.0
     divergence: float = math.inf
     lead: float = 0.1
+    overtaking: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:

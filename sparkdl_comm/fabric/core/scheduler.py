@@ -8,7 +8,7 @@ from itertools import count
 
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.fabric.core.bandwidth import Spans, queueing
-from sparkdl_comm.fabric.core.batch import plan
+from sparkdl_comm.fabric.core.batch import Batch, State, plan
 from sparkdl_comm.fabric.core.decisions import Decision, Push
 from sparkdl_comm.fabric.core.events import (
     BandwidthReported,
@@ -21,6 +21,7 @@ from sparkdl_comm.fabric.core.events import (
 )
 from sparkdl_comm.fabric.core.ledger import Ledger
 from sparkdl_comm.fabric.core.losses import copies, lose
+from sparkdl_comm.fabric.core.overtake import move_behind, overtake
 from sparkdl_comm.fabric.core.roles import Node, Roles
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.transfers import models, pushes
@@ -97,8 +98,14 @@ class Scheduler:
         into = [network.links[2 * server + 1] for server in ledger.servers]
         if (ledger.held.pending or ledger.held.punted) and self._taken(into, now) <= ledger.rules.lead:
             sides = ledger.sides()
-            batch = plan(ledger.held, ledger.roles.workers, network, sides, ledger.rules, ledger.state, now)
+
+            def planned(state: State) -> Batch:
+                return plan(ledger.held, ledger.roles.workers, network, sides, ledger.rules, state, now)
+
+            batch, late = overtake(ledger, planned, now)
+            ledger.versions[ledger.serving] -= sum(len(group.updates) for group in late)
             decisions += pushes(ledger, batch)
+            decisions += move_behind(ledger, late)
             network = batch.bounded.left
         out = [network.links[2 * server] for server in ledger.servers]
         if ledger.requests and self._taken(out, now) <= ledger.rules.lead:
