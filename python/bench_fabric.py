@@ -6,8 +6,8 @@
 ``--scheduler``: one batch of so many updates, from when they are all there to the decisions about them. See
 ``scheduled/batches.py`` for the setting, which is the paper's, and for what is verified.
 
-``--simulate``: the paper's table of nine settings, stragglers C1 to C3 by networks N1 to N3, in virtual time, with real SGD on a
-small model and transfers of the size of ResNet-50's gradients. See ``scheduled/settings.py``.
+``--simulate``: the paper's table of nine settings, stragglers C1 to C3 by networks N1 to N3, in virtual time, with real SGD
+on a small model and transfers of the size of ResNet-50's gradients. See ``scheduled/settings.py``.
 """
 
 from __future__ import annotations

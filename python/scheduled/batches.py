@@ -14,6 +14,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -70,7 +71,7 @@ def rows(options: Namespace) -> Iterator[Row]:
     """A row for each size and kind of rates."""
     draw = np.random.default_rng(options.seed)
     for updates in dict.fromkeys(options.scheduler):
-        cases = {case: (lambda case=case: _decided(drawn(updates, case, draw))) for case in ("even", "drawn")}
+        cases = {case: partial(_timed, updates, case, draw) for case in ("even", "drawn")}
         for case, repeats in measure(cases, warmup=options.warmup, repeats=options.repeats).items():
             last = repeats[-1].decisions
             yield Row(
@@ -96,12 +97,34 @@ def rows(options: Namespace) -> Iterator[Row]:
             )
 
 
+def _timed(updates: int, case: str, draw: np.random.Generator) -> Timed:
+    return decided(drawn(updates, case, draw))
+
+
 def drawn(updates: int, case: str, draw: np.random.Generator) -> Batch:
     """A batch of the paper's."""
     deadlines = [int(deadline) for deadline in draw.integers(1, 2 * updates, endpoint=True, size=updates)]
     hosts = max(1, updates // 2)
     part = draw.uniform(0.1, 1.0, size=(hosts, 2)) if case == "drawn" else np.ones((hosts, 2))
     return Batch(deadlines, [(float(out), float(into)) for out, into in part * RATE] + [(RATE, RATE)])
+
+
+def decided(batch: Batch) -> Timed:
+    """Has the scheduler decide on a batch."""
+    updates, hosts = len(batch.deadlines), len(batch.rates) - 1
+    roles = Roles(
+        workers=tuple(batch.host(worker) for worker in range(updates)),
+        servers=(hosts,),
+        aggregators=tuple(range(hosts)),
+    )
+    scheduler = Scheduler(roles, Rules(Synchrony("async", 1), lambda *_: 1.0))
+    for host, pair in enumerate(batch.rates):
+        scheduler.observe(BandwidthReported(host, *pair), 0.0)
+    for update, deadline in enumerate(batch.deadlines):
+        scheduler.observe(UpdateReady(Update(update, update, (BYTES,), deadline - 1, 1.0)), 0.0)
+    begun = time.perf_counter()
+    decisions = scheduler.decide(0.0)
+    return Timed(time.perf_counter() - begun, batch, decisions)
 
 
 def right(batch: Batch, decisions: Sequence[Decision]) -> bool:
@@ -144,20 +167,3 @@ def _host(role: str, index: int, batch: Batch) -> int:
     if role == "server":
         return len(batch.rates) - 1
     return batch.host(index) if role == "worker" else index
-
-
-def _decided(batch: Batch) -> Timed:
-    updates, hosts = len(batch.deadlines), len(batch.rates) - 1
-    roles = Roles(
-        workers=tuple(batch.host(worker) for worker in range(updates)),
-        servers=(hosts,),
-        aggregators=tuple(range(hosts)),
-    )
-    scheduler = Scheduler(roles, Rules(Synchrony("async", 1), lambda *_: 1.0))
-    for host, pair in enumerate(batch.rates):
-        scheduler.observe(BandwidthReported(host, *pair), 0.0)
-    for update, deadline in enumerate(batch.deadlines):
-        scheduler.observe(UpdateReady(Update(update, update, (BYTES,), deadline - 1, 1.0)), 0.0)
-    begun = time.perf_counter()
-    decisions = scheduler.decide(0.0)
-    return Timed(time.perf_counter() - begun, batch, decisions)

@@ -1,8 +1,8 @@
 """The best that any schedule can do for a tiny batch: the integer linear program of the MLfabric paper, solved by HiGHS.
 
-Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 10.1: for every update
-the next hop, and at every time the rate; an aggregator sends when it has all of its updates; equations 16 and 17 are the
-objectives. Time is in slots of one second, at whose ends transfers are complete.
+Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 10.1: for
+every update the next hop, and at every time the rate; an aggregator sends when it has all of its updates; equations 16 and 17
+are the objectives. Time is in slots of one second, at whose ends transfers are complete.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from sparkdl_comm.fabric.core.order import Job
 def optimum(
     jobs: Sequence[Job], rates: Sequence[tuple[int, int]], server: int, aggregators: Sequence[int], *, mean: bool
 ) -> float:
-    """The least mean end of updates, or the least end of all, seconds. ``rates``: of every host, out and in, bytes per second."""
+    """The least mean end of updates, or the least end of all, seconds. ``rates``: of every host, out and in, bytes per
+    second."""
     program = _Program(jobs, rates, server, aggregators)
     return program.solve(mean)
 

@@ -113,8 +113,8 @@ class Regrouped:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """A transfer does not take place, or is broken off, as one of its nodes was lost. What has arrived of it and was not applied
-    yet is thrown away."""
+    """A transfer does not take place, or is broken off, as one of its nodes was lost. What has arrived of it and was not
+    applied yet is thrown away."""
 
     transfer: int
 

@@ -97,8 +97,8 @@ class Held:
         return [Released(number, holding.update.worker)]
 
     def unserve(self, delivery: int, numbers: Iterable[int], servers: int) -> list[Released]:
-        """A transfer to a server was cancelled. If no server has had the updates, they wait for the next batch again; else that
-        server has to do without."""
+        """A transfer to a server was cancelled. If no server has had the updates, they wait for the next batch again; else
+        that server has to do without."""
         released = []
         for number in numbers:
             holding = self.by_id.get(number)

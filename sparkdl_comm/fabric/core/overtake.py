@@ -1,8 +1,8 @@
 """Which transfers that are under way to the servers a new batch need not wait for.
 
-Servers apply updates in the order in which they were decided on, or else nobody could say what delay an update will have. So one that
-is sent over a slow link would hold up all later batches. Where the delay bound allows it, it is given a place behind the new batch
-instead.
+Servers apply updates in the order in which they were decided on, or else nobody could say what delay an update will have.
+So one that is sent over a slow link would hold up all later batches. Where the delay bound allows it, it is given a place
+behind the new batch instead.
 """
 
 from __future__ import annotations
