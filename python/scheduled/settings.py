@@ -3,8 +3,8 @@
 Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 7:
 stragglers C1 to C3, rates of NICs N1 to N3 that change every 5 s, a monitor that reports them 0.2 s later, decisions every
 100 ms, updates and models of 100 MB. The host of the server always has 10 Gbit/s. What is learned is small (see
-``sparkdl_comm/sim/task.py``), but learned it is, by SGD with the delay-adaptive step size: ``SCALES`` has its constant for
-each system.
+``sparkdl_comm/sim/task.py``), but learned it is, by SGD with the delay-adaptive step size, ``SCALE`` being its constant for
+all systems.
 
 ``ring`` goes over each NIC once. ``ring-2`` goes over it twice: then 100 MB take 320 ms at 10 Gbit/s, as the paper reckons
 in section 2, where two workers share a NIC.
