@@ -70,6 +70,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--computing", type=float, default=0.1, help="seconds of an iteration that is not slowed down")
     parser.add_argument("--accuracy", type=float, default=0.8, help="to be reached")
     parser.add_argument("--interval", type=float, default=0.1, help="seconds between batches of decisions")
+    parser.add_argument("--eager", action="store_true", help="workers get the model while their update is on its way")
     parser.add_argument("--lag", type=float, default=0.2, help="seconds after which a change of rate is reported")
 
 
@@ -80,8 +81,9 @@ def check(parser: ArgumentParser, options: Namespace) -> None:
         compute, _, network = setting.partition("-")
         if compute not in STRAGGLERS or network not in LIKELY:
             parser.error(f"--settings {setting}: there are {', '.join(STRAGGLERS)} with {', '.join(LIKELY)}")
+    control = Control(options.interval, options.lag, eager=options.eager)
     try:
-        options.systems = [system(name, Control(options.interval, options.lag)) for name in options.systems.split(",")]
+        options.systems = [system(name, control) for name in options.systems.split(",")]
     except ConfError as error:
         parser.error(f"--systems: {error}")
     if options.quick:
@@ -149,6 +151,7 @@ def _row(one: System, setting: str, made: dict[str, list[Outcome]], options: Nam
             **speedups,
             "paper_speedup": PAPER.get(setting) if one.name.startswith("fabric-") else None,
             "computing": options.computing,
+            "eager": options.eager,
             "seed": options.seed,
         },
     )
