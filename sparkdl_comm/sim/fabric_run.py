@@ -34,8 +34,8 @@ from sparkdl_comm.sim.task import Floats
 @dataclass(frozen=True)
 class Control:
     """``interval``: seconds between batches of decisions. ``lag``: seconds after which the monitor reports that a rate has
-    changed. ``overtaking``: see :class:`~sparkdl_comm.fabric.core.rules.Rules`. ``eager``: workers ask for the model as soon as
-    they have an update, not when it was applied or dropped: they wait less, and their updates have longer delays."""
+    changed. ``overtaking``: see :class:`~sparkdl_comm.fabric.core.rules.Rules`. ``eager``: workers ask for the model as soon
+    as they have an update, not when it was applied or dropped: they wait less, and their updates have longer delays."""
 
     interval: float = 0.1
     lag: float = 0.2
