@@ -1,0 +1,162 @@
+"""Which updates go straight to the servers, and which are summed by an aggregator first.
+
+Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.2, algorithm 3:
+the first n updates, in their order, go straight to the servers. The following ones are sent to the first aggregator as long as
+each is there before the servers run out of what comes earlier, then to the second, and so on; an aggregator's sum is sent on
+when its group is complete. The last aggregator takes all that are left. Of all n the one with the earliest end is taken, of
+those with the same end the one with the earliest mean end of updates.
+
+An aggregator always takes the first update of its group, which the paper leaves open: with none it would have nothing to send.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from sparkdl_comm.fabric.core.bandwidth import Residual, Spans, end
+from sparkdl_comm.fabric.core.order import Job
+
+#: Seconds by which an update may be late at its aggregator: what sums of floats are wrong by.
+_ROUNDING = 1e-9
+
+
+@dataclass
+class Group:
+    """Updates that arrive at the servers as one.
+
+    ``members``: indices of jobs, in their order. ``aggregator``: its number, or None if the only member goes straight to the
+    servers. ``arrivals``: each member's schedule to the aggregator, empty if there is none. ``deliveries``: the schedules to the
+    servers, one for each. ``ready``: when the deliveries may begin, seconds; ``done``: when they are complete, and those of all
+    groups before.
+    """
+
+    members: list[int]
+    aggregator: int | None = None
+    arrivals: list[Spans] = field(default_factory=list)
+    deliveries: list[Spans] = field(default_factory=list)
+    ready: float = 0.0
+    done: float = 0.0
+
+
+def aggregate(
+    jobs: Sequence[Job],
+    placed: Sequence[int],
+    network: Residual,
+    servers: Sequence[int],
+    aggregators: Sequence[int],
+    now: float,
+) -> list[Group]:
+    """Groups of ``placed``, indices of jobs in their order, which it keeps.
+
+    :param servers: the host of each; ``aggregators``: likewise, in the order in which they are to be used.
+    :returns: with bandwidth for all of them reserved in ``network``.
+    """
+    search = _Search(jobs, placed, servers, aggregators, now)
+    network.links = search.best(network)
+    return search.groups
+
+
+class _Search:
+    """Tries numbers of updates that go straight. First a likely one, as its end spares most of the others."""
+
+    def __init__(
+        self, jobs: Sequence[Job], placed: Sequence[int], servers: Sequence[int], aggregators: Sequence[int], now: float
+    ) -> None:
+        self._jobs, self._placed, self._servers, self._aggregators = jobs, placed, servers, aggregators
+        self._now = now
+        self._direct: list[Group] = []
+        self._value = (math.inf, math.inf)
+        self._links: list[Spans] = []
+        self.groups: list[Group] = []
+
+    def best(self, network: Residual) -> list[Spans]:
+        """Sets ``groups``. Returns the links that they leave."""
+        after = [network]
+        self._links = network.links
+        if not self._aggregators or not self._placed:
+            self._try(len(self._placed), after)
+            return self._links
+        rate = sum(max(rate for _, _, rate in network.links[2 * host + 1]) for host in self._aggregators)
+        rest = self._bytes_over_links()
+        likely = 0
+        while likely < len(self._placed) and rate * (self._until(likely, after) - self._now) < rest[likely]:
+            likely += 1
+        for number in range(likely, -1, -1):
+            if rate * (self._value[0] - self._now) < rest[number]:
+                break
+            self._try(number, after)
+        for number in range(likely + 1, len(self._placed) + 1):
+            if self._until(number, after) > self._value[0]:
+                break
+            self._try(number, after)
+        return self._links
+
+    def _bytes_over_links(self) -> list[int]:
+        """By how many updates go straight: the least bytes that have to arrive at aggregators over links. What is on an
+        aggregator's host may need none."""
+        hosts = set(self._aggregators)
+        sizes = [sum(self._jobs[index].sizes) for index in self._placed]
+        near = sum(size for index, size in zip(self._placed, sizes, strict=True) if self._jobs[index].host in hosts)
+        return [sum(sizes) - near - before for before in accumulate(sizes, initial=0)]
+
+    def _until(self, number: int, after: list[Residual]) -> float:
+        """When the first ``number`` updates are at the servers if they go straight. ``after``: the networks that they leave."""
+        for index in self._placed[len(self._direct) : number]:
+            after.append(after[-1].copy())
+            self._direct.append(self._straight(index, after[-1], self._direct))
+        return self._direct[number - 1].done if number else self._now
+
+    def _try(self, number: int, after: list[Residual]) -> None:
+        self._until(number, after)
+        trial = after[number].copy()
+        groups = self._summed(self._direct[:number], trial)
+        if groups is None:
+            return
+        value = (groups[-1].done if groups else self._now, sum(group.done * len(group.members) for group in groups))
+        if value < self._value:
+            self._value, self.groups, self._links = value, groups, trial.links
+
+    def _straight(self, index: int, network: Residual, earlier: list[Group]) -> Group:
+        group = Group([index], ready=self._now)
+        self._deliver(group, self._jobs[index].host, network, earlier)
+        return group
+
+    def _deliver(self, group: Group, host: int, network: Residual, earlier: list[Group]) -> None:
+        group.done = max(group.ready, earlier[-1].done if earlier else self._now)
+        for number, server in enumerate(self._servers):
+            size = max(self._jobs[index].sizes[number] for index in group.members)
+            schedule = network.fill(host, server, size, group.ready)
+            network.reserve(host, server, schedule)
+            group.deliveries.append(schedule)
+            group.done = max(group.done, end(schedule, group.ready))
+
+    def _summed(self, straight: list[Group], network: Residual) -> list[Group] | None:
+        """All groups if these go straight. None if they would end after the best end so far."""
+        groups, first, limit = straight, len(straight), self._value[0]
+        for aggregator, host in enumerate(self._aggregators):
+            if first == len(self._placed):
+                break
+            last = aggregator == len(self._aggregators) - 1
+            latest = math.inf if last else (groups[-1].done if groups else self._now) + _ROUNDING
+            group = Group([], aggregator, ready=self._now)
+            for index in self._placed[first:]:
+                job = self._jobs[index]
+                schedule = network.fill(job.host, host, sum(job.sizes), self._now)
+                arrival = end(schedule, self._now)
+                if group.members and arrival > latest:
+                    break
+                if arrival > limit:
+                    return None
+                network.reserve(job.host, host, schedule)
+                group.members.append(index)
+                group.arrivals.append(schedule)
+                group.ready = max(group.ready, arrival)
+            first += len(group.members)
+            self._deliver(group, host, network, groups)
+            if group.done > limit:
+                return None
+            groups.append(group)
+        return groups

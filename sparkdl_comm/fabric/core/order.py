@@ -1,0 +1,197 @@
+"""In which order updates go to the servers, and which are not sent at all.
+
+Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.1, algorithms 1
+and 2: the shortest transfer goes first, unless an update's deadline is due. Where that one would end after the next, it is
+dropped: the server would have to idle until it is there.
+
+A deadline is the last position in the batch at which an update may be applied. The paper takes an update at position i if its
+deadline is i, which is too late for a second one of the same deadline. Here deadlines are due as soon as as many updates as
+there are positions up to a deadline have to be at one of these; of those, too, the shortest transfer goes first. Where more have
+to, the slowest are dropped before anything is ordered.
+
+The updates of a model that is sharded over several servers are placed as one: their components' bandwidth is reserved together,
+and an update is complete with the last of them (section 10.2).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sparkdl_comm.fabric.core.bandwidth import Residual, Spans, end
+
+
+#: Of two ends that differ by less than this part, neither is the sooner.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Job:
+    """An update to be placed: the host that it is on, bytes for each server, and the last position it may have, counted
+    from 1; None: any."""
+
+    host: int
+    sizes: tuple[int, ...]
+    deadline: int | None = None
+
+
+@dataclass
+class Order:
+    """``kept``: indices of jobs in the order of their transfers, with those ``schedules``, one for each server. ``dropped``: the
+    other indices."""
+
+    kept: list[int] = field(default_factory=list)
+    schedules: list[tuple[Spans, ...]] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+
+
+def order(jobs: Sequence[Job], network: Residual, servers: Sequence[int], now: float) -> Order:
+    """Orders jobs that are all there at ``now``. ``network`` is left as it is."""
+    return _Ordering(jobs, network, servers, now).run()
+
+
+class _Deadlines:
+    """How many positions are left up to each deadline beyond those that updates must have: the slack."""
+
+    def __init__(self, jobs: Sequence[Job], slowness: Sequence[float]) -> None:
+        last = len(jobs)
+        self.dropped: list[int] = []
+        self._at: list[set[int]] = [set() for _ in range(last + 1)]
+        self._of: dict[int, int] = {}
+        due = sorted((job.deadline, index) for index, job in enumerate(jobs) if job.deadline is not None)
+        slowest: list[tuple[float, int]] = []
+        for deadline, index in due:
+            if deadline >= last:
+                break
+            self._of[index] = deadline
+            heapq.heappush(slowest, (-slowness[index], index))
+            if len(slowest) > max(deadline, 0):
+                late = heapq.heappop(slowest)[1]
+                self.dropped.append(late)
+                del self._of[late]
+        counts = np.zeros(last + 1, dtype=np.int64)
+        for index, deadline in self._of.items():
+            self._at[deadline].add(index)
+            counts[deadline] += 1
+        self._slack = np.arange(last + 1) - counts.cumsum()
+
+    def due(self, position: int) -> list[int]:
+        """Those of which one must have this position, or else a deadline is missed; none, if it is free."""
+        slack = self._slack[position:]
+        if not slack.size or slack[deadline := int(slack.argmin())]:
+            return []
+        return sorted(index for at in self._at[position : position + deadline + 1] for index in at)
+
+    def place(self, index: int) -> None:
+        """A position was given to this job."""
+        deadline = self._of.pop(index, len(self._slack))
+        if deadline < len(self._slack):
+            self._at[deadline].discard(index)
+        self._slack[:deadline] -= 1
+
+    def displace(self) -> None:
+        """The job that was placed last is dropped: its position is free again."""
+        self._slack += 1
+
+
+@dataclass(frozen=True)
+class _Pick:
+    """A job that is next, and when it would be complete. ``due``: a deadline demands one like it."""
+
+    index: int
+    done: float
+    schedules: tuple[Spans, ...]
+    due: bool
+
+
+class _Ordering:
+    def __init__(self, jobs: Sequence[Job], network: Residual, servers: Sequence[int], now: float) -> None:
+        self._jobs, self._network, self._servers, self._now = jobs, network, servers, now
+        self._least = [_least_seconds(job, network, servers) for job in jobs]
+        self._smallest = min((sum(job.sizes) for job in jobs if job.host not in servers), default=0) or 1
+        self._deadlines = _Deadlines(jobs, self._least)
+        dropped = set(self._deadlines.dropped)
+        self._left = [index for index in sorted(range(len(jobs)), key=self._least.__getitem__) if index not in dropped]
+
+    def run(self) -> Order:
+        found = Order(dropped=list(self._deadlines.dropped))
+        pick = self._pick(1)
+        while pick:
+            before = self._network
+            self._network = before.copy()
+            self._place(pick)
+            following = self._pick(len(found.kept) + 2)
+            if pick.due and following and pick.done > following.done:
+                self._network = before
+                self._deadlines.displace()
+                found.dropped.append(pick.index)
+                pick = self._pick(len(found.kept) + 1)
+            else:
+                found.kept.append(pick.index)
+                found.schedules.append(pick.schedules)
+                pick = following
+        return found
+
+    def _place(self, pick: _Pick) -> None:
+        self._left.remove(pick.index)
+        self._deadlines.place(pick.index)
+        for server, schedule in zip(self._servers, pick.schedules, strict=True):
+            self._network.reserve(self._jobs[pick.index].host, server, schedule)
+
+    def _pick(self, position: int) -> _Pick | None:
+        """The shortest transfer, of those that are due if any is."""
+        due = self._deadlines.due(position)
+        best: _Pick | None = None
+        bounds, enough = self._bounds(), math.inf
+        for index in sorted(due, key=self._least.__getitem__) if due else self._left:
+            if self._least[index] >= enough:
+                break
+            schedules = self._schedules(self._jobs[index])
+            done = max(end(schedule, self._now) for schedule in schedules)
+            if not best or done < best.done:
+                best = _Pick(index, done, schedules, bool(due))
+                soonest = done - _ROUNDING * (done - self._now)
+                enough = min(
+                    (soonest - since) / part if part else math.inf if since < soonest else -math.inf
+                    for since, part in bounds
+                )
+        return best
+
+    def _bounds(self) -> list[tuple[float, float]]:
+        """``since`` and ``part``: no job is complete before ``since + part * least``, least being what its sender's link takes.
+
+        What a server can still take until a moment, no transfer exceeds, and the rest has to pass the sender's link.
+        """
+        if len(self._servers) > 1:
+            return [(max(self._now, min(self._network.links[2 * server + 1][0][0] for server in self._servers)), 1.0)]
+        bounds: list[tuple[float, float]] = []
+        taken = 0.0
+        for begin, stop, rate in self._network.links[2 * self._servers[0] + 1]:
+            begin = max(begin, self._now)
+            if begin < stop:
+                bounds.append((begin, 1 - taken / self._smallest))
+                if taken + rate * (stop - begin) >= self._smallest:
+                    bounds.append((begin + (self._smallest - taken) / rate, 0.0))
+                    break
+                taken += rate * (stop - begin)
+        return bounds
+
+    def _schedules(self, job: Job) -> tuple[Spans, ...]:
+        if len(self._servers) == 1:
+            return (self._network.fill(job.host, self._servers[0], job.sizes[0], self._now),)
+        network = self._network.copy()
+        found = []
+        for server, size in zip(self._servers, job.sizes, strict=True):
+            found.append(network.fill(job.host, server, size, self._now))
+            network.reserve(job.host, server, found[-1])
+        return tuple(found)
+
+
+def _least_seconds(job: Job, network: Residual, servers: Sequence[int]) -> float:
+    """What the job would take over its sender's link at its fastest. Components within a host, or of 0 bytes, take nothing."""
+    sent = sum(size for size, server in zip(job.sizes, servers, strict=True) if server != job.host)
+    return sent / max(rate for _, _, rate in network.links[2 * job.host])
