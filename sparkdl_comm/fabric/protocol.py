@@ -1,0 +1,235 @@
+"""What daemons and the scheduler say to each other over the control NIC: JSON frames, each the fields of one of these
+classes.
+
+A daemon registers, then tells what it has (:class:`Ready`), what it wants (:class:`Wanted`), what came of transfers
+(:class:`Ended`, :class:`Broken`) and how fast its links are (:class:`Rates`). The scheduler orders: :class:`Expect` at the
+receiver of a transfer, then :class:`Send` at its sender. No message has a time in it, only seconds from when it comes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from sparkdl_comm.errors import ProtocolError
+
+#: Service of rank 0 that daemons dial.
+CONTROL = "fabric control"
+#: Service of daemons, for updates and models.
+DATA = "fabric data"
+#: Address and port, one for each rail; the port as JSON has it.
+RailAddresses: TypeAlias = list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Register:
+    """``role``: of the core's nodes, or ``scheduler`` for a rank 0 that is nothing else. ``rails``: where data come in.
+    ``aggregators``: how many the rank has started. ``elements``: of the model's part that a server has. ``shard``: which part
+    a server or a replica has. ``limits``: what all must agree on."""
+
+    role: str
+    rank: int
+    host: str
+    rails: RailAddresses
+    limits: dict[str, Any]
+    aggregators: int = 0
+    elements: int = 0
+    shard: int = 0
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker has an update. ``update``: its number among the worker's own. ``norm``: L2, NaN if an element is not
+    finite."""
+
+    update: int
+    version: int
+    norm: float
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A worker wants the model."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A transfer has arrived, and was applied if this is a server or a replica, whose ``version`` that made."""
+
+    transfer: int
+    version: int = -1
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A transfer could not be sent; ``why`` is for people."""
+
+    transfer: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A transfer that the daemon sends. Since the last report: for how many ``seconds`` it was under way, how many bytes were
+    ``sent``, and in which share of the time they were ``held`` up by the network. ``total``: bytes since it began."""
+
+    transfer: int
+    seconds: float
+    sent: int
+    held: float
+    total: int
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Since the last report, ``seconds`` before. ``up``, ``down``: bytes that left and reached the host over the rails,
+    whosever. ``speed``: bytes per second of the rails' links, 0 if unknown."""
+
+    seconds: float
+    up: int
+    down: int
+    speed: float
+    flows: list[Flow]
+
+
+@dataclass(frozen=True)
+class Leave:
+    """The daemon ends on purpose."""
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """All are there. ``elements``: of each server's part of the model."""
+
+    elements: list[int]
+
+
+@dataclass(frozen=True)
+class Expect:
+    """To the receiver of a transfer. ``elements``: float32 numbers. ``uses``: how many transfers it will send of it.
+    ``turn``: when a server applies it, -1 elsewhere. ``staleness``: the least of (base version - place in the sum) of the
+    updates. ``model``: it is the model, from element ``offset`` on, and so many numbers come in all transfers of the
+    ``batch``."""
+
+    transfer: int
+    elements: int
+    uses: int = 0
+    turn: int = -1
+    count: int = 0
+    staleness: int = 0
+    model: bool = False
+    offset: int = 0
+    batch: int = 0
+
+
+@dataclass(frozen=True)
+class Send:
+    """To the sender of a transfer: as soon as it has what it is made of, to the ``rails``, paced by ``slices`` (start, stop,
+    bytes per second), which count from now; empty: as fast as it goes. It is made of the transfers ``of``, at an aggregator;
+    of the worker's own ``update``; or of the server's model, one snapshot for each ``batch``. Sent are the ``elements`` from
+    ``offset`` on, multiplied by ``scale`` if it is an own update."""
+
+    transfer: int
+    elements: int
+    rails: RailAddresses
+    slices: list[tuple[float, float, float]]
+    next_hop: int
+    of: list[int] = field(default_factory=list)
+    update: int = -1
+    offset: int = 0
+    scale: float = 1.0
+    count: int = 0
+    staleness: int = 0
+    norm: float = 0.0
+    model: bool = False
+    batch: int = 0
+
+
+@dataclass(frozen=True)
+class Repace:
+    """To the sender of a transfer: other slices, from now on, for what is left of it."""
+
+    transfer: int
+    slices: list[tuple[float, float, float]]
+
+
+@dataclass(frozen=True)
+class Regroup:
+    """To both ends of a transfer: fewer updates are in it."""
+
+    transfer: int
+    count: int
+    staleness: int
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """To both ends: the transfer does not take place."""
+
+    transfer: int
+
+
+@dataclass(frozen=True)
+class Skip:
+    """To a server or replica: this turn is nobody's."""
+
+    turn: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """To a worker: its update is in the model of this ``version``; or, if that is -1, it was dropped, ``why`` says."""
+
+    update: int
+    version: int = -1
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Release:
+    """To a worker: nobody needs the update any more."""
+
+    update: int
+
+
+@dataclass(frozen=True)
+class End:
+    """The daemon's work is done; or, if there is a reason, it is not taken in."""
+
+    why: str = ""
+
+
+Message: TypeAlias = (
+    Register | Ready | Wanted | Ended | Broken | Rates | Leave
+    | Welcome | Expect | Send | Repace | Regroup | Cancel | Skip | Outcome | Release | End
+)  # fmt: skip
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        *(Register, Ready, Wanted, Ended, Broken, Rates, Leave),
+        *(Welcome, Expect, Send, Repace, Regroup, Cancel, Skip, Outcome, Release, End),
+    )
+}
+
+
+def encode(message: Message) -> dict[str, Any]:
+    return {"kind": type(message).__name__, **dataclasses.asdict(message)}
+
+
+def decode(value: dict[str, Any]) -> Message:
+    """The message that :func:`encode` made ``value`` of.
+
+    :raises ProtocolError: it did not.
+    """
+    fields = dict(value)
+    kind = _KINDS.get(str(fields.pop("kind", None)))
+    if kind is None:
+        raise ProtocolError(f"the fabric has no message {value.get('kind')!r:.40}")
+    try:
+        if kind is Rates:
+            fields["flows"] = [Flow(**flow) for flow in fields["flows"]]
+        message: Message = kind(**fields)
+    except (TypeError, ValueError, KeyError) as exc:
+        raise ProtocolError(f"not a {kind.__name__} of the fabric: {exc}") from exc
+    return message
