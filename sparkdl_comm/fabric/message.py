@@ -25,6 +25,7 @@ NOWHERE = -1
 class Kind(enum.IntEnum):
     UPDATE = 1
     MODEL = 2
+    STATE = 3  # of a server: parameters, then the last step if there is momentum
 
 
 @dataclass(frozen=True)

@@ -28,25 +28,27 @@ class Pacing:
     :raises InputError: slices that are out of order, or no numbers.
     """
 
-    def __init__(self, slices: Sequence[Slice], begin: float) -> None:
-        """``begin``: the time, by the caller's clock, from which the slices count."""
+    def __init__(self, slices: Sequence[Slice], begin: float, gone: float = 0.0) -> None:
+        """``begin``: the time, by the caller's clock, from which the slices count. ``gone``: bytes that have left before."""
         end = 0.0
         for piece in slices:
             if not (end <= piece.start <= piece.stop < math.inf and 0 <= piece.rate < math.inf):
                 raise InputError(f"a transfer cannot be paced by {piece} after {end:g} s")
             end = piece.stop
-        self._slices, self._begin, self._end = slices, begin, begin + end
+        self._slices, self._begin, self._end, self._gone = slices, begin, begin + end, gone
 
     def allowed(self, now: float) -> float:
         """Bytes that may have left by ``now``; infinity after the end."""
         if now >= self._end:
             return math.inf
         past = now - self._begin
-        return sum(piece.rate * max(0.0, min(past, piece.stop) - piece.start) for piece in self._slices)
+        return self._gone + sum(p.rate * max(0.0, min(past, p.stop) - p.start) for p in self._slices)
 
     def when(self, count: float) -> float:
         """The earliest time at which ``count`` bytes may have left."""
-        sent = 0.0
+        sent = self._gone
+        if count <= sent:
+            return self._begin
         for piece in self._slices:
             room = piece.rate * (piece.stop - piece.start)
             if sent + room >= count and piece.rate:

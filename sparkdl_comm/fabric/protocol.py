@@ -2,8 +2,9 @@
 classes.
 
 A daemon registers, then tells what it has (:class:`Ready`), what it wants (:class:`Wanted`), what came of transfers
-(:class:`Ended`, :class:`Broken`) and how fast its links are (:class:`Rates`). The scheduler orders: :class:`Expect` at the
-receiver of a transfer, then :class:`Send` at its sender. No message has a time in it, only seconds from when it comes.
+(:class:`Ended`, :class:`Broken`), that it cannot go on (:class:`Failed`), and how fast its links are (:class:`Rates`). The
+scheduler orders: :class:`Expect` at the receiver of a transfer, then :class:`Send` at its sender. No message has a time in
+it, only seconds from when it comes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from sparkdl_comm.errors import ProtocolError
+from sparkdl_comm.fabric.message import Kind
 
 #: Service of rank 0 that daemons dial.
 CONTROL = "fabric control"
@@ -25,8 +27,8 @@ RailAddresses: TypeAlias = list[tuple[str, int]]
 @dataclass(frozen=True)
 class Register:
     """``role``: of the core's nodes, or ``scheduler`` for a rank 0 that is nothing else. ``rails``: where data come in.
-    ``aggregators``: how many the rank has started. ``elements``: of the model's part that a server has. ``shard``: which part
-    a server or a replica has. ``limits``: what all must agree on."""
+    ``limits``: what all must agree on. ``aggregators``: how many the rank has started. By a server or replica: ``elements``
+    and ``crc`` of its part of the model, and which part that is, ``shard``."""
 
     role: str
     rank: int
@@ -35,6 +37,7 @@ class Register:
     limits: dict[str, Any]
     aggregators: int = 0
     elements: int = 0
+    crc: int = 0
     shard: int = 0
 
 
@@ -66,6 +69,13 @@ class Broken:
     """A transfer could not be sent; ``why`` is for people."""
 
     transfer: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The daemon cannot go on; ``why`` is for people."""
+
     why: str
 
 
@@ -107,10 +117,11 @@ class Welcome:
 
 @dataclass(frozen=True)
 class Expect:
-    """To the receiver of a transfer. ``elements``: float32 numbers. ``uses``: how many transfers it will send of it.
-    ``turn``: when a server applies it, -1 elsewhere. ``staleness``: the least of (base version - place in the sum) of the
-    updates. ``model``: it is the model, from element ``offset`` on, and so many numbers come in all transfers of the
-    ``batch``."""
+    """To the receiver of a transfer. ``elements``: float32 numbers. ``content``: a :class:`~sparkdl_comm.fabric.message.Kind`.
+    ``uses``: how many transfers it will send of it. Of updates: ``count``; ``turn``, when a server applies them, -1 elsewhere;
+    ``staleness``, the least of (base version - place in the sum). Of a model: from element ``offset`` on; all transfers of a
+    ``batch`` make one model. Of a server's state: the ``turn`` with which its replica goes on.
+    """
 
     transfer: int
     elements: int
@@ -118,7 +129,7 @@ class Expect:
     turn: int = -1
     count: int = 0
     staleness: int = 0
-    model: bool = False
+    content: int = Kind.UPDATE
     offset: int = 0
     batch: int = 0
 
@@ -126,9 +137,10 @@ class Expect:
 @dataclass(frozen=True)
 class Send:
     """To the sender of a transfer: as soon as it has what it is made of, to the ``rails``, paced by ``slices`` (start, stop,
-    bytes per second), which count from now; empty: as fast as it goes. It is made of the transfers ``of``, at an aggregator;
-    of the worker's own ``update``; or of the server's model, one snapshot for each ``batch``. Sent are the ``elements`` from
-    ``offset`` on, multiplied by ``scale`` if it is an own update."""
+    bytes per second), which count from now; none: as fast as it goes. Sent are ``elements`` from ``offset`` on of the sum of
+    the transfers ``of``, at an aggregator; of the worker's own ``update``, multiplied by ``scale``; of the server's model,
+    one snapshot for each ``batch``; or a server's state before its ``turn``. The rest as in :class:`Expect`.
+    """
 
     transfer: int
     elements: int
@@ -142,8 +154,9 @@ class Send:
     count: int = 0
     staleness: int = 0
     norm: float = 0.0
-    model: bool = False
+    content: int = Kind.UPDATE
     batch: int = 0
+    turn: int = -1
 
 
 @dataclass(frozen=True)
@@ -201,20 +214,30 @@ class End:
 
 
 Message: TypeAlias = (
-    Register | Ready | Wanted | Ended | Broken | Rates | Leave
+    Register | Ready | Wanted | Ended | Broken | Failed | Rates | Leave
     | Welcome | Expect | Send | Repace | Regroup | Cancel | Skip | Outcome | Release | End
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        *(Register, Ready, Wanted, Ended, Broken, Rates, Leave),
+        *(Register, Ready, Wanted, Ended, Broken, Failed, Rates, Leave),
         *(Welcome, Expect, Send, Repace, Regroup, Cancel, Skip, Outcome, Release, End),
     )
 }
 
 
+#: How JSON has what fields are.
+_JSON: dict[str, type | tuple[type, ...]] = {
+    "int": int,
+    "float": (int, float),
+    "str": str,
+    "dict[str, Any]": dict,
+    **dict.fromkeys(("RailAddresses", "list[int]", "list[Flow]", "list[tuple[float, float, float]]"), list),
+}
+
+
 def encode(message: Message) -> dict[str, Any]:
-    return {"kind": type(message).__name__, **dataclasses.asdict(message)}
+    return {"message": type(message).__name__, **dataclasses.asdict(message)}
 
 
 def decode(value: dict[str, Any]) -> Message:
@@ -223,13 +246,18 @@ def decode(value: dict[str, Any]) -> Message:
     :raises ProtocolError: it did not.
     """
     fields = dict(value)
-    kind = _KINDS.get(str(fields.pop("kind", None)))
+    kind = _KINDS.get(str(fields.pop("message", None)))
     if kind is None:
-        raise ProtocolError(f"the fabric has no message {value.get('kind')!r:.40}")
+        raise ProtocolError(f"the fabric has no message {value.get('message')!r:.40}")
     try:
-        if kind is Rates:
+        for field_ in dataclasses.fields(kind):
+            if field_.name in fields and not isinstance(fields[field_.name], _JSON[str(field_.type)]):
+                raise TypeError(f"{field_.name} is {fields[field_.name]!r:.40}, not {field_.type}")
+        if "rails" in fields:
+            fields["rails"] = [(str(address), int(port)) for address, port in fields["rails"]]
+        if "flows" in fields:
             fields["flows"] = [Flow(**flow) for flow in fields["flows"]]
         message: Message = kind(**fields)
-    except (TypeError, ValueError, KeyError) as exc:
+    except (TypeError, ValueError) as exc:
         raise ProtocolError(f"not a {kind.__name__} of the fabric: {exc}") from exc
     return message

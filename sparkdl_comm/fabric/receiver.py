@@ -127,7 +127,7 @@ class Receiver:
         if incoming is None:
             raise ProtocolError(f"transfer {header.id} came, which the scheduler has not announced")
         expected = incoming.expected
-        kind = Kind.MODEL if expected.model else Kind.UPDATE
+        kind = Kind(expected.content)
         if header.kind is not kind or header.length > incoming.missing or header.offset % 4:
             raise ProtocolError(f"transfer {header.id} is no {kind.name} of {expected.elements} elements: {header}")
         if header.offset + header.length > 4 * expected.elements:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from sparkdl_comm.errors import DeadlineError, GangError, SparkdlCommError
 from sparkdl_comm.fabric.message import Header
-from sparkdl_comm.fabric.pacing import Pacing
+from sparkdl_comm.fabric.pacing import Pacing, Slice
 from sparkdl_comm.gang.frames import Clock, await_ready, hang_up, send_all
 from sparkdl_comm.gang.handshake import Address
 
@@ -45,7 +45,7 @@ class Progress(NamedTuple):
 
 @dataclass
 class Outgoing:
-    """A transfer on its way. ``pacing`` may be replaced meanwhile."""
+    """A transfer on its way."""
 
     header: Header
     data: memoryview
@@ -54,6 +54,10 @@ class Outgoing:
     cancelled: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _progress: Progress = Progress()
+
+    def repace(self, slices: Sequence[Slice], now: float) -> None:
+        """What is left of it goes by these slices, which count from ``now``."""
+        self.pacing = Pacing(slices, now, self.progress.sent)
 
     def add(self, sent: int, begin: float, end: float) -> None:
         """The kernel took ``sent`` bytes at ``end``; they were due at ``begin``."""

@@ -51,7 +51,7 @@ class Gang:
         self.host = ""
         self.credentials = Credentials(rank, attempt, secret)
         self._clock = clock
-        self._bind_ip: str | None = None
+        self.bind_ip: str | None = None
         self._present = {rank}
         self._handlers: dict[str, Callable[[socket.socket, int], None]] = {}
         self._gathers = 0
@@ -96,7 +96,7 @@ class Gang:
         deadline = clock() + timeout
         gang = cls(rank, world, secret, attempt, clock)
         gang.host = listen.choose_address(host, nic)
-        gang._bind_ip = gang.host if nic is not None else None
+        gang.bind_ip = gang.host if nic is not None else None
         addresses = [listen.choose_address(host, rail, RAILS_KEY) for rail in rails] or [gang.host]
         acceptors = {ip: Acceptor(ip, ports, secret, gang._on_peer, clock) for ip in {gang.host, *addresses}}
         gang._control = Control(rank, world, list(acceptors.values()), clock)
@@ -170,7 +170,7 @@ class Gang:
         member = self.members[rank]
         where = f"{kind} connection of rank {self.rank} to rank {rank}"
         try:
-            address, bind_ip = (member.host, member.port), self._bind_ip
+            address, bind_ip = (member.host, member.port), self.bind_ip
             if rail is not None:
                 address, bind_ip = (member.rails[rail].address, member.rails[rail].port), self.rails[rail].address
             return self.credentials.dial(address, kind, deadline, bind_ip, self._clock)

@@ -1,0 +1,165 @@
+"""The API of the MLfabric paper (section 4, table 1): what a rank registers as, and what it can do then."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sparkdl_comm.errors import ConfError, GangError, InputError
+from sparkdl_comm.fabric.aggregator_process import AggregatorProcess
+from sparkdl_comm.fabric.daemon import Daemon
+from sparkdl_comm.fabric.directory import SCHEDULER
+from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.fabric.part import Part
+from sparkdl_comm.fabric.protocol import Register
+from sparkdl_comm.fabric.server import RequestCallback, ServerPart, UpdateCallback
+from sparkdl_comm.fabric.service import Options, SchedulerService
+from sparkdl_comm.fabric.wires import Wires
+from sparkdl_comm.fabric.worker import Push, WorkerPart
+from sparkdl_comm.gang.gang import Gang
+
+
+class Fabric:
+    """One rank's, in a gang of which every rank registers as one of the roles. Rank 0 is the scheduler beside its role; it
+    may be nothing else, and its loss is the gang's end. To be closed, by all ranks."""
+
+    def __init__(self, gang: Gang, options: Options, ports: tuple[int, int] = (0, 0)) -> None:
+        """``ports``: as ``spark.sparkdl.comm.ports``; for aggregators."""
+        self._gang, self._options, self._ports = gang, options, ports
+        self._wires = Wires.of(gang, options.timeout)
+        self._closing: list[Callable[[], None]] = []
+        self._daemon: Daemon | None = None
+        self.service: SchedulerService | None = None
+        gang.close_in_children(self._sockets)
+
+    def register_as_worker(self, params: FabricParams, aggregators: int = 1) -> Worker:
+        """A rank that computes updates. Returns when all ranks have registered.
+
+        :param aggregators: how many aggregators it starts beside itself, each a process.
+        :raises ConfError: roles do not fit together, as without a server.
+        :raises DeadlineError: not all ranks have registered in time.
+        :raises GangError: the scheduler does not take this rank in; why.
+        """
+        part = WorkerPart(self._options.timeout)
+        daemon = self._join(params, part, "worker", aggregators=aggregators)
+        return Worker(daemon, part)
+
+    def register_as_server(self, params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
+        """A rank that has the model, float32 ``[n]``, and changes it in place; or one part of it, number ``shard``.
+        Otherwise as
+        :meth:`register_as_worker`."""
+        return self._serve("server", params, model, shard)
+
+    def register_as_replica(self, server: int, params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
+        """A rank that takes over when the server, rank ``server``, is lost. ``model``: the same as the server begins with.
+        Otherwise as :meth:`register_as_server`."""
+        if not 0 <= server < self._gang.world or server == self._gang.rank:
+            raise InputError(f"server={server}: must be another rank, of the {self._gang.world} there are")
+        if params.sync == "bsp":
+            raise ConfError("sync=bsp has no use for a replica: every worker has the model of the last iteration")
+        return self._serve("replica", params, model, shard)
+
+    def register_as_scheduler(self, params: FabricParams) -> Scheduling:
+        """Rank 0, if it is to be nothing else. Otherwise as :meth:`register_as_worker`."""
+        if self._gang.rank != 0:
+            raise InputError(f"rank {self._gang.rank} cannot be the scheduler: rank 0 is")
+        part = Part()
+        self._join(params, part, SCHEDULER)
+        return Scheduling(part)
+
+    def close(self) -> None:
+        """Leaves. May be repeated."""
+        while self._closing:
+            self._closing.pop()()
+
+    def _serve(self, role: str, params: FabricParams, model: np.ndarray, shard: int) -> Server:
+        part = ServerPart(model, params.momentum, params.delay_bound)
+        part.tell = lambda message: daemon.tell(message)
+        daemon = self._join(params, part, role, elements=len(model), crc=zlib.crc32(model.data), shard=shard)
+        return Server(part)
+
+    def _join(self, params: FabricParams, part: Part, role: str, aggregators: int = 0, **more: Any) -> Daemon:
+        if self._daemon is not None:
+            raise GangError(f"rank {self._gang.rank} has registered already, as {self._daemon.register.role}")
+        if self._gang.rank == 0:
+            self.service = SchedulerService(self._gang, params.rules(), self._options)
+            self._closing.append(self.service.close)
+        limits = params.to_json()
+        for _ in range(aggregators):
+            self._closing.append(AggregatorProcess(self._wires, limits, self._ports).close)
+        register = Register(role, self._gang.rank, self._wires.host, self._wires.rails, limits, aggregators, **more)
+        self._daemon = Daemon(self._wires, self._gang.serve, part, register)
+        self._closing.append(self._daemon.close)
+        self._daemon.await_all()
+        return self._daemon
+
+    def _sockets(self) -> list[Any]:
+        mine = [] if self._daemon is None else self._daemon.sockets()
+        return [*mine, *([] if self.service is None else self.service.sockets())]
+
+
+class Worker:
+    """A rank that computes updates. ``elements``: of the model."""
+
+    def __init__(self, daemon: Daemon, part: WorkerPart) -> None:
+        """Not to be called directly."""
+        self._daemon, self._part = daemon, part
+        self.elements = sum(daemon.elements)
+
+    def push(self, server: int, update: np.ndarray, update_norm: float | None = None) -> Push:
+        """Hands over an update for the model; it is copied, and sent when the scheduler says so.
+
+        :param server: the rank that the model was registered by; of several that have a part of it each, any.
+        :param update: float32 ``[n]``, all of the model; computed from what the last :meth:`get` brought.
+        :param update_norm: its L2 norm; None: it is computed.
+        :raises InputError: another shape or dtype.
+        :raises GangError: the job has ended; why.
+        """
+        push, ready = self._part.add(update, update_norm)
+        self._daemon.tell(ready)
+        return push
+
+    def get(self, server: int, model: np.ndarray) -> int:
+        """Puts the model into ``model``, float32 ``[n]``; returns its version, the number of updates that are in it.
+
+        Waits until the scheduler lets the worker go on: with ``bsp`` and ``ssp``, for others. Arguments and errors
+        otherwise as
+        :meth:`push`.
+
+        :raises DeadlineError: it does not come within ``spark.sparkdl.comm.timeout``.
+        """
+        self._daemon.tell(self._part.check_model(model))
+        return self._part.await_model(model)
+
+
+class Server:
+    """A rank that has the model, or its replica."""
+
+    def __init__(self, part: ServerPart) -> None:
+        """Not to be called directly."""
+        self._part = part
+        self.register_update_callback: Callable[[UpdateCallback], None] = part.register_update_callback
+        self.register_request_callback: Callable[[RequestCallback], None] = part.register_request_callback
+        self.snapshot, self.serve = part.snapshot, part.serve
+
+    @property
+    def version(self) -> int:
+        """How many updates are in the model."""
+        return self._part.version
+
+    @property
+    def largest_delay(self) -> int:
+        """Of all updates that were applied here: how many the model had had since the version that one was computed from,
+        itself included."""
+        return self._part.largest_delay
+
+
+class Scheduling:
+    """Rank 0, if it is nothing but the scheduler."""
+
+    def __init__(self, part: Part) -> None:
+        """Not to be called directly."""
+        self.await_end = part.await_end
