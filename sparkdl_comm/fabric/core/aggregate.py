@@ -1,10 +1,10 @@
 """Which updates go straight to the servers, and which are summed by an aggregator first.
 
-Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.2, algorithm 3:
-the first n updates, in their order, go straight to the servers. The following ones are sent to the first aggregator as long as
-each is there before the servers run out of what comes earlier, then to the second, and so on; an aggregator's sum is sent on
-when its group is complete. The last aggregator takes all that are left. Of all n the one with the earliest end is taken, of
-those with the same end the one with the earliest mean end of updates.
+Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.2,
+algorithm 3: the first n updates, in their order, go straight to the servers. The following ones are sent to the first
+aggregator as long as each is there before the servers run out of what comes earlier, then to the second, and so on; an
+aggregator's sum is sent on when its group is complete. The last aggregator takes all that are left. Of all n the one with
+the earliest end is taken, of those with the same end the one with the earliest mean end of updates.
 
 An aggregator always takes the first update of its group, which the paper leaves open: with none it would have nothing to send.
 """
@@ -27,10 +27,10 @@ _ROUNDING = 1e-9
 class Group:
     """Updates that arrive at the servers as one.
 
-    ``members``: indices of jobs, in their order. ``aggregator``: its number, or None if the only member goes straight to the
-    servers. ``arrivals``: each member's schedule to the aggregator, empty if there is none. ``deliveries``: the schedules to the
-    servers, one for each. ``ready``: when the deliveries may begin, seconds; ``done``: when they are complete, and those of all
-    groups before.
+    ``members``: indices of jobs, in their order. ``aggregator``: its number, or None if the only member goes straight to
+    the servers. ``arrivals``: each member's schedule to the aggregator, empty if there is none. ``deliveries``: the
+    schedules to the servers, one for each. ``ready``: when the deliveries may begin, seconds; ``done``: when they are
+    complete, and those of all groups before.
     """
 
     members: list[int]
@@ -48,25 +48,73 @@ def aggregate(
     servers: Sequence[int],
     aggregators: Sequence[int],
     now: float,
+    busy: float = -math.inf,
 ) -> list[Group]:
     """Groups of ``placed``, indices of jobs in their order, which it keeps.
 
     :param servers: the host of each; ``aggregators``: likewise, in the order in which they are to be used.
+    :param busy: until when the servers are busy with earlier groups.
     :returns: with bandwidth for all of them reserved in ``network``.
     """
-    search = _Search(jobs, placed, servers, aggregators, now)
+    search = _Search(jobs, placed, servers, aggregators, now, max(now, busy))
     network.links = search.best(network)
     return search.groups
+
+
+def reserve(
+    group: Group,
+    jobs: Sequence[Job],
+    network: Residual,
+    servers: Sequence[int],
+    aggregators: Sequence[int],
+    *,
+    deliveries: bool = True,
+) -> None:
+    """Takes what a group uses, or its arrivals alone, out of a network in which nothing was reserved for it."""
+    sender = jobs[group.members[0]].host
+    if group.aggregator is not None:
+        sender = aggregators[group.aggregator]
+        for index, schedule in zip(group.members, group.arrivals, strict=True):
+            network.reserve(jobs[index].host, sender, schedule)
+    if deliveries:
+        for server, schedule in zip(servers, group.deliveries, strict=True):
+            network.reserve(sender, server, schedule)
+
+
+def deliver(
+    group: Group,
+    jobs: Sequence[Job],
+    network: Residual,
+    servers: Sequence[int],
+    aggregators: Sequence[int],
+    after: float,
+) -> None:
+    """Sets a group's deliveries, all components together, and reserves them. Its end is not before ``after``, seconds."""
+    sender = jobs[group.members[0]].host if group.aggregator is None else aggregators[group.aggregator]
+    group.deliveries, group.done = [], max(group.ready, after)
+    for number, server in enumerate(servers):
+        # Sums of dense updates are as large as one of them.
+        size = max(jobs[index].sizes[number] for index in group.members)
+        schedule = network.fill(sender, server, size, group.ready)
+        network.reserve(sender, server, schedule)
+        group.deliveries.append(schedule)
+        group.done = max(group.done, end(schedule, group.ready))
 
 
 class _Search:
     """Tries numbers of updates that go straight. First a likely one, as its end spares most of the others."""
 
     def __init__(
-        self, jobs: Sequence[Job], placed: Sequence[int], servers: Sequence[int], aggregators: Sequence[int], now: float
+        self,
+        jobs: Sequence[Job],
+        placed: Sequence[int],
+        servers: Sequence[int],
+        aggregators: Sequence[int],
+        now: float,
+        busy: float,
     ) -> None:
         self._jobs, self._placed, self._servers, self._aggregators = jobs, placed, servers, aggregators
-        self._now = now
+        self._now, self._busy = now, busy
         self._direct: list[Group] = []
         self._value = (math.inf, math.inf)
         self._links: list[Spans] = []
@@ -103,11 +151,12 @@ class _Search:
         return [sum(sizes) - near - before for before in accumulate(sizes, initial=0)]
 
     def _until(self, number: int, after: list[Residual]) -> float:
-        """When the first ``number`` updates are at the servers if they go straight. ``after``: the networks that they leave."""
+        """When the first ``number`` updates are at the servers if they go straight. ``after``: the networks that they
+        leave."""
         for index in self._placed[len(self._direct) : number]:
             after.append(after[-1].copy())
             self._direct.append(self._straight(index, after[-1], self._direct))
-        return self._direct[number - 1].done if number else self._now
+        return self._direct[number - 1].done if number else self._busy
 
     def _try(self, number: int, after: list[Residual]) -> None:
         self._until(number, after)
@@ -115,23 +164,18 @@ class _Search:
         groups = self._summed(self._direct[:number], trial)
         if groups is None:
             return
-        value = (groups[-1].done if groups else self._now, sum(group.done * len(group.members) for group in groups))
+        value = (groups[-1].done if groups else self._busy, sum(group.done * len(group.members) for group in groups))
         if value < self._value:
             self._value, self.groups, self._links = value, groups, trial.links
 
     def _straight(self, index: int, network: Residual, earlier: list[Group]) -> Group:
         group = Group([index], ready=self._now)
-        self._deliver(group, self._jobs[index].host, network, earlier)
+        self._deliver(group, network, earlier)
         return group
 
-    def _deliver(self, group: Group, host: int, network: Residual, earlier: list[Group]) -> None:
-        group.done = max(group.ready, earlier[-1].done if earlier else self._now)
-        for number, server in enumerate(self._servers):
-            size = max(self._jobs[index].sizes[number] for index in group.members)
-            schedule = network.fill(host, server, size, group.ready)
-            network.reserve(host, server, schedule)
-            group.deliveries.append(schedule)
-            group.done = max(group.done, end(schedule, group.ready))
+    def _deliver(self, group: Group, network: Residual, earlier: list[Group]) -> None:
+        after = earlier[-1].done if earlier else self._busy
+        deliver(group, self._jobs, network, self._servers, self._aggregators, after)
 
     def _summed(self, straight: list[Group], network: Residual) -> list[Group] | None:
         """All groups if these go straight. None if they would end after the best end so far."""
@@ -140,7 +184,7 @@ class _Search:
             if first == len(self._placed):
                 break
             last = aggregator == len(self._aggregators) - 1
-            latest = math.inf if last else (groups[-1].done if groups else self._now) + _ROUNDING
+            latest = math.inf if last else (groups[-1].done if groups else self._busy) + _ROUNDING
             group = Group([], aggregator, ready=self._now)
             for index in self._placed[first:]:
                 job = self._jobs[index]
@@ -155,7 +199,7 @@ class _Search:
                 group.arrivals.append(schedule)
                 group.ready = max(group.ready, arrival)
             first += len(group.members)
-            self._deliver(group, host, network, groups)
+            self._deliver(group, network, groups)
             if group.done > limit:
                 return None
             groups.append(group)

@@ -9,7 +9,8 @@ from sparkdl_comm.fabric.core.roles import Node
 
 
 class Piece(NamedTuple):
-    """A part of a transfer's schedule: ``rate`` bytes per second from ``start`` to ``end``, seconds on the scheduler's clock."""
+    """A part of a transfer's schedule: ``rate`` bytes per second from ``start`` to ``end``, seconds on the scheduler's
+    clock."""
 
     start: float
     end: float
@@ -17,6 +18,10 @@ class Piece(NamedTuple):
 
 
 Schedule = tuple[Piece, ...]
+
+#: Why an update is dropped: its deadline has passed, or cannot be kept without leaving the server idle; its norm is not a
+#: finite number that is at least 0; alone it would exceed the divergence bound; the servers were lost.
+Reason = Literal["deadline", "norm", "divergence", "lost"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +52,10 @@ class Push(Transfer):
     """One update, or an aggregator's sum of several, on its way to a server or replica.
 
     ``updates``: their ids, in their order. ``scales``: the step size of each, by which whoever sends the update *itself*
-    multiplies it; an aggregator adds what it gets. ``shard``: the server's number whose component it is; None: all components,
-    to an aggregator. ``turn``: servers and replicas apply transfers in the order of their turns, from 0 without gaps but for
-    those that a :class:`Skip` names; each of them is one step of the optimizer, and raises the version by ``len(updates)``. None:
-    to an aggregator.
+    multiplies it; an aggregator adds what it gets. ``shard``: the server's number whose component it is; None: all
+    components, to an aggregator. ``turn``: servers and replicas apply transfers in the order of their turns, from 0 without
+    gaps but for those that a :class:`Skip` names; each of them is one step of the optimizer, and raises the version by
+    ``len(updates)``. None: to an aggregator.
     """
 
     updates: tuple[int, ...]
@@ -61,13 +66,24 @@ class Push(Transfer):
 
 @dataclass(frozen=True, kw_only=True)
 class Model(Transfer):
-    """The model, or the component of server ``shard``, for ``workers``: the target, or whom it passes the model on to by further
-    transfers. ``shard`` is None if all components are sent. ``batch``: all transfers of one batch bring one version, which is
-    that of each server when it starts to send."""
+    """The model, or the component of server ``shard``, for ``workers``: the target, or whom it passes the model on to by
+    further transfers. ``shard`` is None if all components are sent. ``batch``: all transfers of one batch bring one
+    version, which is that of each server when it starts to send."""
 
     workers: tuple[int, ...]
     shard: int | None
     batch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy(Transfer):
+    """Server ``shard`` sends its whole state, parameters and momentum, to its replica, after a lost node has left the two
+    with different updates. It is the state after all turns before ``turn``; ``bytes`` is an estimate. The replica applies
+    nothing before it has it, and goes on with turn ``resume`` of its own."""
+
+    shard: int
+    turn: int
+    resume: int
 
 
 @dataclass(frozen=True)
@@ -103,12 +119,11 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Dropped:
-    """The worker throws its update away. ``reason``: its deadline has passed or cannot be kept without leaving the server idle;
-    its norm is not a finite number that is at least 0; alone it would exceed the divergence bound; the servers were lost."""
+    """The worker throws its update away."""
 
     update: int
     worker: int
-    reason: Literal["deadline", "norm", "divergence", "lost"]
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -119,4 +134,4 @@ class Released:
     worker: int
 
 
-Decision = Push | Model | Repaced | Regrouped | Cancelled | Skipped | Dropped | Released
+Decision = Push | Model | Copy | Repaced | Regrouped | Cancelled | Skipped | Dropped | Released

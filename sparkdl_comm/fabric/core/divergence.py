@@ -2,10 +2,10 @@
 
 With momentum m a step is w' = w + u + m (w - w_before), u being an update or an aggregator's sum of several. After k steps,
 its own included, u has moved the parameters by c(k) u with c(k) = 1 + m + ... + m^(k-1). So server and replica, which began
-with the same parameters, differ by the sum over all updates of (c(k_server) - c(k_replica)) u, where k is 0 on the side that has
-not applied it yet. Its norm is at most the sum of abs(c(k_server) - c(k_replica)) norm(u). That is the bound of Raajay
-Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.3: squared, and
-multiplied out, it has a Cauchy-Schwarz term for each pair of updates.
+with the same parameters, differ by the sum over all updates of (c(k_server) - c(k_replica)) u, where k is 0 on the side
+that has not applied it yet. Its norm is at most the sum of abs(c(k_server) - c(k_replica)) norm(u). That is the bound of
+Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.3:
+squared, and multiplied out, it has a Cauchy-Schwarz term for each pair of updates.
 
 Server and replica may sum updates in different groups, hence take different numbers of steps. The bound counts the difference
 that this makes as well; it fades as steps follow.
@@ -18,7 +18,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-#: Steps after which an update is forgotten once both sides have it: what its part still changes by is this of its norm at most.
+#: Steps after which an update is forgotten once both sides have it: what its part still changes by is this of its norm at
+#: most.
 _FADED = 1e-12
 
 

@@ -1,4 +1,5 @@
-"""What the scheduler is told. Times are seconds on the caller's clock, passed with the event, so that hosts' clocks do not matter."""
+"""What the scheduler is told. Times are seconds on the caller's clock, passed with the event, so that hosts' clocks do not
+matter."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ class BandwidthReported:
 
 @dataclass(frozen=True)
 class TransferProgressed:
-    """How many bytes of a transfer have been sent. Optional: until one comes, transfers are taken to keep to their schedule."""
+    """How many bytes of a transfer have been sent. Optional: until one comes, transfers are taken to keep to their
+    schedule."""
 
     transfer: int
     sent: int

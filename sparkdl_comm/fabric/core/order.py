@@ -1,16 +1,16 @@
 """In which order updates go to the servers, and which are not sent at all.
 
-Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.1, algorithms 1
-and 2: the shortest transfer goes first, unless an update's deadline is due. Where that one would end after the next, it is
-dropped: the server would have to idle until it is there.
+Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.1,
+algorithms 1 and 2: the shortest transfer goes first, unless an update's deadline is due. Where that one would end after the
+next, it is dropped: the server would have to idle until it is there.
 
-A deadline is the last position in the batch at which an update may be applied. The paper takes an update at position i if its
-deadline is i, which is too late for a second one of the same deadline. Here deadlines are due as soon as as many updates as
-there are positions up to a deadline have to be at one of these; of those, too, the shortest transfer goes first. Where more have
-to, the slowest are dropped before anything is ordered.
+A deadline is the last position in the batch at which an update may be applied. The paper takes an update at position i if
+its deadline is i, which is too late for a second one of the same deadline. Here deadlines are due as soon as as many
+updates as there are positions up to a deadline have to be at one of these; of those, too, the shortest transfer goes first.
+Where more have to, the slowest are dropped before anything is ordered.
 
-The updates of a model that is sharded over several servers are placed as one: their components' bandwidth is reserved together,
-and an update is complete with the last of them (section 10.2).
+The updates of a model that is sharded over several servers are placed as one: their components' bandwidth is reserved
+together, and an update is complete with the last of them (section 10.2).
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sparkdl_comm.fabric.core.bandwidth import Residual, Spans, end
-
 
 #: Of two ends that differ by less than this part, neither is the sooner.
 _ROUNDING = 1e-12
@@ -41,8 +40,8 @@ class Job:
 
 @dataclass
 class Order:
-    """``kept``: indices of jobs in the order of their transfers, with those ``schedules``, one for each server. ``dropped``: the
-    other indices."""
+    """``kept``: indices of jobs in the order of their transfers, with those ``schedules``, one for each server.
+    ``dropped``: the other indices."""
 
     kept: list[int] = field(default_factory=list)
     schedules: list[tuple[Spans, ...]] = field(default_factory=list)
@@ -162,7 +161,8 @@ class _Ordering:
         return best
 
     def _bounds(self) -> list[tuple[float, float]]:
-        """``since`` and ``part``: no job is complete before ``since + part * least``, least being what its sender's link takes.
+        """``since`` and ``part``: no job is complete before ``since + part * least``, least being what its sender's link
+        takes.
 
         What a server can still take until a moment, no transfer exceeds, and the rest has to pass the sender's link.
         """

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from sparkdl_comm.errors import ConfError
 
 Role = Literal["worker", "server", "aggregator", "replica"]
 
 
-class Node(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Node:
     """One process of a job: its role, and its number among those of that role."""
 
     role: Role
@@ -45,9 +46,7 @@ class Roles:
     @property
     def hosts(self) -> int:
         """How many hosts there are, if the highest number is the last."""
-        return 1 + max(
-            *self.workers, *self.servers, *self.aggregators, *self.replicas, *self.replica_aggregators
-        )
+        return 1 + max(*self.workers, *self.servers, *self.aggregators, *self.replicas, *self.replica_aggregators)
 
     def host(self, node: Node) -> int:
         """The host of ``node``."""

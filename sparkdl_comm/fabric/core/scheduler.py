@@ -2,52 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from itertools import count
 
-from sparkdl_comm.fabric.core.decisions import Decision
-from sparkdl_comm.fabric.core.events import Event
-from sparkdl_comm.fabric.core.roles import Roles
-from sparkdl_comm.fabric.core.synchrony import Synchrony
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What does not change during a job.
-
-    ``step_size(version, delay)``: what an update is multiplied by that is applied to this version (see ``step_size.py``).
-    ``momentum``: that of the servers, from 0 to below 1. ``divergence``: the most that the L2 norm of the difference between
-    the server's and the replica's parameters may be; not used without replicas.
-    """
-
-    synchrony: Synchrony
-    step_size: Callable[[int, int], float]
-    momentum: float = 0.0
-    divergence: float = float("inf")
+from sparkdl_comm.errors import InputError
+from sparkdl_comm.fabric.core.batch import plan
+from sparkdl_comm.fabric.core.decisions import Decision, Push
+from sparkdl_comm.fabric.core.events import (
+    BandwidthReported,
+    Event,
+    ModelRequested,
+    NodeLost,
+    TransferEnded,
+    TransferProgressed,
+    UpdateReady,
+)
+from sparkdl_comm.fabric.core.ledger import Ledger
+from sparkdl_comm.fabric.core.losses import copies, lose
+from sparkdl_comm.fabric.core.roles import Node, Roles
+from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.transfers import models, pushes
 
 
 class Scheduler:
     """Events in, decisions out::
 
         scheduler = Scheduler(roles, rules)
-        scheduler.observe(BandwidthReported(...), now)    # for every host, before the first decide
-        scheduler.observe(UpdateReady(...), now)          # at any time; nothing is decided yet
+        scheduler.observe(BandwidthReported(...), now)    # of every host, before the first decide
+        scheduler.observe(UpdateReady(...), now)          # at any time; what it says is to be done is done at once
         decisions = scheduler.decide(now)                 # every batch interval, 100 ms in the paper
 
     Times are seconds and never go back. It is not thread-safe.
     """
 
     def __init__(self, roles: Roles, rules: Rules) -> None:
-        self.roles = roles
-        self.rules = rules
+        self._ledger = Ledger(roles, rules)
+        self._batches = count()
+        self._now = -math.inf
+
+    @property
+    def version(self) -> int:
+        """That of the servers, in updates, when all that was decided on has been applied."""
+        return self._ledger.versions[self._ledger.serving]
 
     def observe(self, event: Event, now: float) -> list[Decision]:
-        """Notes what happened at ``now``. What cannot wait for the next batch is decided at once: what follows from a lost node.
+        """Notes what happened at ``now``. Returns what cannot wait for the next batch: what follows from a lost node, a
+        refused update, or an update that everybody has.
 
-        :raises InputError: about a worker, host or transfer that there is not.
+        :raises InputError: about a worker, host or update that there is not or was there before; a clock that goes back.
+        :raises RankLostError: a server is lost that has no replica.
         """
-        raise NotImplementedError
+        self._advance(now)
+        ledger = self._ledger
+        match event:
+            case UpdateReady(update):
+                self._check(update.worker, update.sizes)
+                if update.id in ledger.held.by_id:
+                    raise InputError(f"update {update.id} of worker {update.worker} was there before")
+                ledger.held.add(update)
+                if not 0 <= update.norm < math.inf:
+                    return [ledger.held.drop(update.id, "norm")]
+            case ModelRequested(worker, sizes):
+                self._check(worker, sizes)
+                ledger.ask(event)
+            case BandwidthReported(host, up, down):
+                ledger.report(host, up, down)
+            case TransferProgressed(transfer, sent):
+                if transfer in ledger.flight:
+                    ledger.flight.progress(transfer, sent, now)
+            case TransferEnded(transfer):
+                if transfer in ledger.flight:
+                    ended = ledger.flight.end(transfer)
+                    if isinstance(ended, Push) and ended.turn is not None:
+                        return list(ledger.held.arrived(transfer, ended.updates))
+            case NodeLost(node):
+                return lose(ledger, node)
+        return []
 
     def decide(self, now: float) -> list[Decision]:
-        """Decides on everything that is waiting, as one batch."""
-        raise NotImplementedError
+        """Decides on everything that is waiting, as one batch.
+
+        :raises InputError: a host whose bandwidth was never reported; a clock that goes back.
+        """
+        self._advance(now)
+        ledger = self._ledger
+        rates = ledger.rates()
+        decisions: list[Decision] = list(ledger.flight.repace(rates, now))
+        network = ledger.flight.residual(rates, now)
+        if ledger.apart and ledger.replicas:
+            decisions += copies(ledger, network, now)
+        if ledger.held.pending or ledger.held.punted:
+            sides = ledger.sides()
+            batch = plan(ledger.held, ledger.roles.workers, network, sides, ledger.rules, ledger.state, now)
+            decisions += pushes(ledger, batch)
+            network = batch.bounded.left
+        if ledger.requests:
+            decisions += models(ledger, network, next(self._batches), now)
+        return decisions
+
+    def _advance(self, now: float) -> None:
+        if now < self._now:
+            raise InputError(f"the scheduler's clock went back from {self._now} to {now} seconds")
+        self._now = now
+
+    def _check(self, worker: int, sizes: Sequence[int]) -> None:
+        roles = self._ledger.roles
+        if not 0 <= worker < len(roles.workers) or Node("worker", worker) in self._ledger.lost:
+            raise InputError(f"worker {worker} is not one of the {len(roles.workers)}, or was lost")
+        if len(sizes) != len(roles.servers) or min(sizes) < 0:
+            raise InputError(
+                f"worker {worker}: sizes {tuple(sizes)} are not one of each of the {len(roles.servers)} servers"
+            )

@@ -13,9 +13,9 @@ _FORM = re.compile(r"(bsp)|(ssp|async):(\d+)")
 
 @dataclass(frozen=True)
 class Synchrony:
-    """``bsp``: everybody's update of an iteration before the next one begins. ``ssp``: nobody begins an iteration that is more
-    than ``bound`` ahead of the slowest worker's. ``async``: nobody waits, and no update is applied to a model that has moved on
-    by more than ``bound`` updates, itself included, since the version it was computed from.
+    """``bsp``: everybody's update of an iteration before the next one begins. ``ssp``: nobody begins an iteration that is
+    more than ``bound`` ahead of the slowest worker's. ``async``: nobody waits, and no update is applied to a model that has
+    moved on by more than ``bound`` updates, itself included, since the version it was computed from.
     """
 
     kind: Literal["bsp", "ssp", "async"]

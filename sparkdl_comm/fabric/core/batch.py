@@ -1,0 +1,84 @@
+"""One batch of updates: those that are ready are ordered, grouped and replicated, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparkdl_comm.fabric.core.aggregate import Group, aggregate, deliver
+from sparkdl_comm.fabric.core.bandwidth import Residual
+from sparkdl_comm.fabric.core.divergence import Divergence
+from sparkdl_comm.fabric.core.held import Held
+from sparkdl_comm.fabric.core.order import Job, order
+from sparkdl_comm.fabric.core.replicate import Bounded, Sides, bounded
+from sparkdl_comm.fabric.core.rules import Rules
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What was decided on.
+
+    ``updates``: ids, of those punted from earlier batches and then of new ones; members of groups are their indices.
+    ``late``: ids of those that cannot keep their deadlines, ``apart``: of those that the divergence bound lets nobody have.
+    What is new and in neither, nor served, waits for the next batch. ``scales``: step sizes by id.
+    """
+
+    updates: Sequence[int]
+    bounded: Bounded
+    late: Sequence[int]
+    apart: Sequence[int]
+    scales: dict[int, float]
+
+
+@dataclass(frozen=True)
+class State:
+    """What earlier batches have led to: ``version``, of the servers when all that was decided on is applied, and the bound
+    then; until when servers and replicas are busy, seconds."""
+
+    version: int
+    divergence: Divergence
+    servers_busy: float
+    replicas_busy: float
+
+
+def plan(
+    held: Held, hosts: Sequence[int], network: Residual, sides: Sides, rules: Rules, state: State, now: float
+) -> Batch:
+    """Plans everything that is pending or punted.
+
+    :param hosts: of the workers. ``network``: what is left; it is not changed.
+    """
+    ids = [*held.punted, *held.pending]
+    first = len(held.punted)
+    jobs = []
+    for number in ids:
+        update = held.by_id[number].update
+        jobs.append(Job(hosts[update.worker], update.sizes, rules.deadline(update.base, state.version)))
+    ordered = order(jobs[first:], network, sides.servers, now)
+    placed = [first + index for index in ordered.kept]
+    scales = {
+        ids[index]: rules.step_size(version, version - held.by_id[ids[index]].update.base)
+        for version, index in enumerate(placed, state.version + 1)
+    }
+    left = network.copy()
+    groups = aggregate(jobs, placed, left, sides.servers, sides.aggregators, now, state.servers_busy)
+    late = [ids[first + index] for index in ordered.dropped]
+    if not sides.replicas:
+        return Batch(ids, Bounded(groups, [], 0, left), late, [], scales)
+    norms = [(number, held.by_id[number].update.norm * scales.get(number, held.by_id[number].scale)) for number in ids]
+
+    def kept_near(planned: list[Group]) -> Bounded:
+        punted = range(first)
+        return bounded(
+            jobs, norms, punted, planned, network, sides, state.divergence, rules.divergence, now, state.replicas_busy
+        )
+
+    found = kept_near(groups)
+    apart: list[int] = []
+    if groups and not found.served:
+        alone = Group([placed[0]], ready=now)
+        deliver(alone, jobs, network.copy(), sides.servers, sides.aggregators, max(now, state.servers_busy))
+        found = kept_near([alone])
+        if not found.served:
+            apart.append(ids[placed[0]])
+    return Batch(ids, found, late, apart, scales)

@@ -1,0 +1,122 @@
+"""Everything that the scheduler knows of a job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import count
+
+from sparkdl_comm.errors import InputError
+from sparkdl_comm.fabric.core.batch import State
+from sparkdl_comm.fabric.core.decisions import Transfer
+from sparkdl_comm.fabric.core.divergence import Divergence
+from sparkdl_comm.fabric.core.events import ModelRequested
+from sparkdl_comm.fabric.core.flight import Flight
+from sparkdl_comm.fabric.core.held import Held
+from sparkdl_comm.fabric.core.replicate import Sides
+from sparkdl_comm.fabric.core.roles import Node, Role, Roles
+from sparkdl_comm.fabric.core.rules import Rules
+
+
+class Ledger:
+    """Which nodes are left, what they hold, what is under way, and to what the decisions so far lead.
+
+    ``serving``: the role of those that are the servers, ``"replica"`` once replicas had to take over.
+    """
+
+    def __init__(self, roles: Roles, rules: Rules) -> None:
+        self.roles, self.rules = roles, rules
+        self.lost: set[Node] = set()
+        self.serving: Role = "server"
+        self.held = Held(len(roles.workers), replicated=bool(roles.replicas))
+        self.flight = Flight()
+        self.requests: list[ModelRequested] = []
+        #: Of servers and replicas, when all that was decided on has been applied: the version, the next turn, the time.
+        self.versions: dict[Role, int] = {"server": 0, "replica": 0}
+        self.turns: dict[Role, int] = {"server": 0, "replica": 0}
+        self.busy: dict[Role, float] = {"server": -math.inf, "replica": -math.inf}
+        self.divergence = Divergence(rules.momentum)
+        self.ids = count()
+        #: Bytes of the model at each server, once a worker has asked for it.
+        self.sizes: tuple[int, ...] = (0,) * len(roles.servers)
+        #: Whether a lost node has left servers and replicas with different updates.
+        self.apart = False
+        self._rates: list[tuple[float, float] | None] = [None] * roles.hosts
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """The host of each."""
+        return self.roles.servers if self.serving == "server" else self.roles.replicas
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """The host of each; none if they are lost or have taken over."""
+        return self.roles.replicas if self.held.replicated else ()
+
+    @property
+    def state(self) -> State:
+        return State(self.versions[self.serving], self.divergence, self.busy[self.serving], self.busy["replica"])
+
+    def report(self, host: int, up: float, down: float) -> None:
+        """What is to be had of a host's links, bytes per second.
+
+        :raises InputError: a host that there is not, rates that are not finite numbers from 0.
+        """
+        if not 0 <= host < len(self._rates):
+            raise InputError(f"bandwidth of host {host}: there are hosts 0 to {len(self._rates) - 1}")
+        if not (0 <= up < math.inf and 0 <= down < math.inf):
+            raise InputError(f"bandwidth of host {host}, {up} and {down} bytes/s: must be finite numbers from 0")
+        if self._rates[host] != (up, down):
+            self._rates[host] = (up, down)
+            self.flight.outdate()
+
+    def rates(self) -> list[tuple[float, float]]:
+        """Of every host, bytes per second out and in.
+
+        :raises InputError: a host whose bandwidth was never reported.
+        """
+        known = [pair for pair in self._rates if pair is not None]
+        if len(known) < len(self._rates):
+            raise InputError(f"the bandwidth of host {self._rates.index(None)} was not reported yet")
+        return known
+
+    def relays(self, role: Role) -> list[int]:
+        """The numbers of the aggregators of this role that are left, those first that pass an update on the soonest."""
+        mine = len(self.roles.aggregators)
+        theirs = mine + len(self.roles.replica_aggregators)
+        numbers = range(mine, theirs) if role == "replica" else range(mine)
+        if self.serving == "replica":
+            numbers = range(theirs)
+        rates = self.rates()
+
+        def seconds_per_byte(number: int) -> float:
+            up, down = rates[self.roles.host(Node("aggregator", number))]
+            return 1 / up + 1 / down if up and down else math.inf
+
+        return sorted(
+            (number for number in numbers if Node("aggregator", number) not in self.lost), key=seconds_per_byte
+        )
+
+    def sides(self) -> Sides:
+        """The hosts, with aggregators in the order of :meth:`relays`."""
+
+        def hosts(role: Role) -> list[int]:
+            return [self.roles.host(Node("aggregator", number)) for number in self.relays(role)]
+
+        return Sides(self.servers, hosts(self.serving), self.replicas, hosts("replica") if self.replicas else [])
+
+    def ask(self, request: ModelRequested) -> None:
+        """A worker wants the model. One that has asked already is not counted twice."""
+        self.sizes = request.sizes
+        if all(other.worker != request.worker for other in self.requests):
+            self.requests.append(request)
+
+    def ask_again(self, workers: Iterable[int]) -> None:
+        """What these workers were to get did not reach them."""
+        for worker in workers:
+            if Node("worker", worker) not in self.lost:
+                self.ask(ModelRequested(worker, self.sizes))
+
+    def launch(self, transfer: Transfer) -> None:
+        """A transfer was decided on."""
+        self.flight.add(transfer, self.roles.host(transfer.source), self.roles.host(transfer.target))

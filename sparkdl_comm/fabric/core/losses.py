@@ -1,0 +1,152 @@
+"""What follows when a node is lost: transfers that do not take place, updates that have to be sent again or are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sparkdl_comm.errors import RankLostError
+from sparkdl_comm.fabric.core.bandwidth import Residual, end
+from sparkdl_comm.fabric.core.decisions import Cancelled, Copy, Decision, Model, Push, Regrouped, Skipped, Transfer
+from sparkdl_comm.fabric.core.divergence import Divergence
+from sparkdl_comm.fabric.core.flight import pieces
+from sparkdl_comm.fabric.core.ledger import Ledger
+from sparkdl_comm.fabric.core.roles import Node, Role
+
+
+def lose(ledger: Ledger, node: Node) -> list[Decision]:
+    """Takes the node out of the ledger.
+
+    :raises RankLostError: a server is lost that has no replica.
+    """
+    if node in ledger.lost:
+        return []
+    ledger.lost.add(node)
+    if node.role == "worker":
+        return _lose_worker(ledger, node)
+    if node.role == "aggregator":
+        return _lose_aggregator(ledger, node)
+    if node.role == ledger.serving:
+        return _lose_servers(ledger, node)
+    return _lose_replicas(ledger) if node.role == "replica" and ledger.replicas else []
+
+
+def copies(ledger: Ledger, network: Residual, now: float) -> list[Decision]:
+    """The replicas become what the servers will be: what is under way to them is cancelled, as it is in the copy."""
+    decisions = _cancel_all(ledger, "replica")
+    for shard, (server, replica) in enumerate(zip(ledger.servers, ledger.replicas, strict=True)):
+        target = Node(ledger.serving, shard)
+        after = tuple(transfer.id for transfer in ledger.flight.transfers() if transfer.target == target)
+        ready = max(now, ledger.busy[ledger.serving])
+        parts = 2 if ledger.rules.momentum else 1
+        schedule = network.fill(server, replica, parts * ledger.sizes[shard], ready)
+        network.reserve(server, replica, schedule)
+        copy = Copy(
+            id=next(ledger.ids),
+            source=target,
+            target=Node("replica", shard),
+            bytes=parts * ledger.sizes[shard],
+            after=after,
+            schedule=pieces(schedule),
+            shard=shard,
+            turn=ledger.turns[ledger.serving],
+            resume=ledger.turns["replica"],
+        )
+        ledger.launch(copy)
+        ledger.busy["replica"] = max(ledger.busy["replica"], end(schedule, ready))
+        decisions.append(copy)
+    decisions += ledger.held.copied()
+    ledger.versions["replica"] = ledger.versions[ledger.serving]
+    ledger.divergence = Divergence(ledger.rules.momentum)
+    ledger.apart = False
+    return decisions
+
+
+def _lose_worker(ledger: Ledger, worker: Node) -> list[Decision]:
+    ledger.requests = [request for request in ledger.requests if request.worker != worker.index]
+    decisions: list[Decision] = []
+    for transfer in ledger.flight.transfers():
+        if worker in (transfer.source, transfer.target) and transfer.id in ledger.flight:
+            decisions += _cancel(ledger, transfer)
+            if isinstance(transfer, Push) and transfer.turn is None:
+                decisions += _leave_out(ledger, transfer)
+    ledger.apart |= ledger.held.lose(worker.index) or bool(decisions)
+    return decisions
+
+
+def _leave_out(ledger: Ledger, arrival: Push) -> list[Decision]:
+    """The sums of which this would have been a part go without it."""
+    decisions: list[Decision] = []
+    for transfer in ledger.flight.transfers():
+        if not isinstance(transfer, Push) or arrival.id not in transfer.after or arrival.target != transfer.source:
+            continue
+        rest = tuple(number for number in transfer.updates if number not in arrival.updates)
+        if rest:
+            scale = dict(zip(transfer.updates, transfer.scales, strict=True))
+            scales = tuple(scale[number] for number in rest)
+            after = tuple(other for other in transfer.after if other != arrival.id)
+            ledger.flight.replace(replace(transfer, updates=rest, scales=scales, after=after))
+            _uncount(ledger, transfer, arrival.updates)
+            decisions.append(Regrouped(transfer.id, rest))
+        else:
+            decisions += _cancel(ledger, transfer)
+    return decisions
+
+
+def _lose_aggregator(ledger: Ledger, aggregator: Node) -> list[Decision]:
+    decisions: list[Decision] = []
+    for transfer in ledger.flight.transfers():
+        if aggregator in (transfer.source, transfer.target):
+            decisions += _cancel(ledger, transfer)
+            if isinstance(transfer, Model):
+                ledger.ask_again(transfer.workers)
+            elif isinstance(transfer, Push):
+                ledger.apart = True
+                if transfer.turn is not None and transfer.target.role == ledger.serving:
+                    ledger.held.unserve(transfer.id, transfer.updates, len(ledger.servers))
+    return decisions
+
+
+def _lose_servers(ledger: Ledger, server: Node) -> list[Decision]:
+    if not ledger.replicas:
+        raise RankLostError(f"{server.role} {server.index} is lost, and there is no replica that could take over")
+    decisions = _cancel_all(ledger, ledger.serving)
+    ledger.divergence = Divergence(ledger.rules.momentum)
+    decisions += ledger.held.take_over()
+    ledger.serving = "replica"
+    return decisions
+
+
+def _lose_replicas(ledger: Ledger) -> list[Decision]:
+    decisions = _cancel_all(ledger, "replica")
+    ledger.held.replicated = False
+    return [*decisions, *ledger.held.copied()]
+
+
+def _cancel_all(ledger: Ledger, role: Role) -> list[Decision]:
+    """Everything to or from the nodes of a role, what it is summed of included."""
+    decisions: list[Decision] = []
+    parts: set[int] = set()
+    for transfer in reversed(ledger.flight.transfers()):
+        if role in (transfer.source.role, transfer.target.role) or transfer.id in parts:
+            decisions += _cancel(ledger, transfer)
+            if transfer.source.role == "aggregator":
+                parts |= {other for other in transfer.after if ledger.flight.reaches(other, transfer.source)}
+            if isinstance(transfer, Model):
+                ledger.ask_again(transfer.workers)
+    return decisions
+
+
+def _cancel(ledger: Ledger, transfer: Transfer) -> list[Decision]:
+    ledger.flight.end(transfer.id)
+    decisions: list[Decision] = [Cancelled(transfer.id)]
+    if isinstance(transfer, Push) and transfer.turn is not None:
+        decisions.append(Skipped(transfer.target, transfer.turn))
+        _uncount(ledger, transfer, transfer.updates)
+    return decisions
+
+
+def _uncount(ledger: Ledger, transfer: Push, updates: Sequence[int]) -> None:
+    """The version does not rise by these; said once, by the first server's component."""
+    if transfer.shard == 0:
+        ledger.versions[transfer.target.role] -= len(updates)

@@ -1,0 +1,151 @@
+"""Plans as decisions: the transfers that they consist of, with their ids, and what the ledger has to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparkdl_comm.fabric.core.aggregate import Group
+from sparkdl_comm.fabric.core.bandwidth import Residual
+from sparkdl_comm.fabric.core.batch import Batch
+from sparkdl_comm.fabric.core.decisions import Decision, Model, Push
+from sparkdl_comm.fabric.core.distribute import distribute
+from sparkdl_comm.fabric.core.flight import pieces
+from sparkdl_comm.fabric.core.ledger import Ledger
+from sparkdl_comm.fabric.core.order import Job
+from sparkdl_comm.fabric.core.roles import Node, Role
+
+
+def pushes(ledger: Ledger, batch: Batch) -> list[Decision]:
+    """What becomes of a batch of updates."""
+    held, served, replicated = ledger.held, batch.bounded.served, batch.bounded.replicated
+    decisions: list[Decision] = [held.drop(number, "deadline") for number in batch.late]
+    decisions += [held.drop(number, "divergence") for number in batch.apart]
+    for number, scale in batch.scales.items():
+        if number in held.by_id:
+            held.by_id[number].scale = scale
+    awaited = batch.bounded.awaited
+    relays = ledger.relays(ledger.serving)
+    for group in served[:-1] if awaited else served:
+        decisions += _group(ledger, batch, group, ledger.serving, relays, ())
+    copied: list[int] = []
+    for number, group in enumerate(replicated):
+        made = _group(ledger, batch, group, "replica", ledger.relays("replica"), ())
+        decisions += made
+        if number < awaited:
+            copied += [push.id for push in made if push.turn is not None]
+    if awaited:
+        decisions += _group(ledger, batch, served[-1], ledger.serving, relays, copied)
+    ledger.divergence.prune()
+    return decisions
+
+
+def models(ledger: Ledger, network: Residual, batch: int, now: float) -> list[Decision]:
+    """Answers to the requests that may be answered. Takes what they use out of ``network``."""
+    held, sizes = ledger.held, ledger.sizes
+    slowest = held.slowest()
+    asking = [r.worker for r in ledger.requests if ledger.rules.may_begin(held.pushed[r.worker], slowest)]
+    if not asking:
+        return []
+    ledger.requests = [request for request in ledger.requests if request.worker not in asking]
+    relays = ledger.relays(ledger.serving)
+    jobs = [Job(ledger.roles.workers[worker], sizes) for worker in asking]
+    branches = distribute(
+        jobs, network, ledger.servers, [ledger.roles.host(Node("aggregator", a)) for a in relays], now
+    )
+    decisions: list[Decision] = []
+    for branch in branches:
+        workers = tuple(asking[index] for index in branch.members)
+        receiver = Node("worker", workers[0])
+        if branch.distributor is not None:
+            receiver = Node("aggregator", relays[branch.distributor])
+        made = [
+            Model(
+                id=next(ledger.ids),
+                source=Node(ledger.serving, shard),
+                target=receiver,
+                bytes=sizes[shard],
+                after=(),
+                schedule=pieces(schedule),
+                workers=workers,
+                shard=shard,
+                batch=batch,
+            )
+            for shard, schedule in enumerate(branch.arrivals)
+        ]
+        after = tuple(model.id for model in made)
+        made += [
+            Model(
+                id=next(ledger.ids),
+                source=receiver,
+                target=Node("worker", worker),
+                bytes=sum(sizes),
+                after=after,
+                schedule=pieces(schedule),
+                workers=(worker,),
+                shard=None,
+                batch=batch,
+            )
+            for worker, schedule in zip(workers, branch.onward, strict=False)
+        ]
+        for model in made:
+            ledger.launch(model)
+        decisions += made
+    return decisions
+
+
+def _group(
+    ledger: Ledger, batch: Batch, group: Group, role: Role, relays: Sequence[int], awaited: Sequence[int]
+) -> list[Push]:
+    """The transfers of one group to the nodes of ``role``, and what the ledger knows of it then."""
+    held = [ledger.held.by_id[batch.updates[index]] for index in group.members]
+    numbers = [holding.update.id for holding in held]
+    scales = tuple(holding.scale for holding in held)
+    source = Node("worker", held[0].update.worker)
+    made: list[Push] = []
+    if group.aggregator is not None:
+        source = Node("aggregator", relays[group.aggregator])
+        made = [
+            Push(
+                id=next(ledger.ids),
+                source=Node("worker", holding.update.worker),
+                target=source,
+                bytes=holding.update.bytes,
+                after=(),
+                schedule=pieces(schedule),
+                updates=(holding.update.id,),
+                scales=(holding.scale,),
+                shard=None,
+                turn=None,
+            )
+            for holding, schedule in zip(held, group.arrivals, strict=True)
+        ]
+    after = (*(push.id for push in made), *awaited)
+    deliveries = [
+        Push(
+            id=next(ledger.ids),
+            source=source,
+            target=Node(role, shard),
+            bytes=max(holding.update.sizes[shard] for holding in held),
+            after=after,
+            schedule=pieces(schedule),
+            updates=tuple(numbers),
+            scales=scales,
+            shard=shard,
+            turn=ledger.turns[role],
+        )
+        for shard, schedule in enumerate(group.deliveries)
+    ]
+    ids = [push.id for push in deliveries]
+    if role == ledger.serving:
+        ledger.held.serve(numbers, ids)
+        if ledger.replicas:
+            ledger.divergence.serve(numbers, [holding.norm for holding in held])
+    else:
+        ledger.held.replicate(numbers, ids)
+        ledger.divergence.replicate(numbers)
+    ledger.turns[role] += 1
+    ledger.versions[role] += len(numbers)
+    ledger.busy[role] = group.done
+    for push in [*made, *deliveries]:
+        ledger.launch(push)
+    return [*made, *deliveries]
