@@ -11,8 +11,8 @@ import numpy as np
 
 from sparkdl_comm.errors import SparkdlCommError
 from sparkdl_comm.fabric.message import Kind
-from sparkdl_comm.fabric.part import Part
-from sparkdl_comm.fabric.protocol import Cancel, Message, Send
+from sparkdl_comm.fabric.part import Part, Values
+from sparkdl_comm.fabric.protocol import Cancel, Ended, Message, Regroup, Send
 from sparkdl_comm.fabric.receiver import Arrival
 
 
@@ -29,28 +29,36 @@ class AggregatorPart(Part):
         super().__init__()
         self._held: dict[int, _Held] = {}
         self._cancelled: set[int] = set()
+        self._regrouped: dict[int, Regroup | Send] = {}
 
-    def arrived(self, arrival: Arrival) -> int:
+    def arrived(self, arrival: Arrival) -> None:
+        transfer = arrival.expected.transfer
         with self._changed:
-            self._held[arrival.expected.transfer] = _Held(arrival, arrival.expected.uses)
+            if transfer in self._cancelled:
+                return
+            self.tell(Ended(transfer))
+            self._held[transfer] = _Held(arrival, arrival.expected.uses)
             self._changed.notify_all()
-        return arrival.version
 
-    def values(self, order: Send) -> tuple[np.ndarray, int] | None:
+    def values(self, order: Send) -> Values | None:
         return self._model(order) if order.content == Kind.MODEL else self._sum(order)
 
     def hear(self, message: Message) -> None:
         if isinstance(message, Cancel):
             with self._changed:
                 self._cancelled.add(message.transfer)
+                self._held.pop(message.transfer, None)
                 self._changed.notify_all()
+        elif isinstance(message, Regroup):
+            with self._changed:
+                self._regrouped[message.transfer] = message
 
     def end(self, error: SparkdlCommError | None) -> None:
         with self._changed:
             self._held.clear()
         super().end(error)
 
-    def _sum(self, order: Send) -> tuple[np.ndarray, int] | None:
+    def _sum(self, order: Send) -> Values | None:
         total: np.ndarray | None = None
         for transfer in order.of:
             arrival, last = self._await(transfer, order.transfer)
@@ -61,9 +69,11 @@ class AggregatorPart(Part):
                 total = part if last else part.copy()  # nobody else needs the last one's memory
             else:
                 np.add(total, part, out=total)
-        return None if total is None else (total, order.staleness)
+        with self._changed:
+            kept = self._regrouped.pop(order.transfer, order)
+        return None if total is None else Values(total, kept.staleness, kept.count)
 
-    def _model(self, order: Send) -> tuple[np.ndarray, int] | None:
+    def _model(self, order: Send) -> Values | None:
         model, version = np.empty(order.elements, np.float32), 0
         for transfer in order.of:
             arrival, _ = self._await(transfer, order.transfer)
@@ -71,8 +81,8 @@ class AggregatorPart(Part):
                 return None
             start = arrival.expected.offset - order.offset
             model[start : start + len(arrival.values)] = arrival.values
-            version = arrival.version
-        return model, version
+            version = arrival.header.base_version
+        return Values(model, version)
 
     def _await(self, transfer: int, mine: int) -> tuple[Arrival | None, bool]:
         """What came by ``transfer``, for ``mine``, and whether that was its last use; None if it does not take place."""

@@ -52,14 +52,18 @@ class AggregatorProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def close(self) -> None:
-        """Ends it, if it has not ended."""
-        self._sock.close()
+    def close(self, patience: float) -> None:
+        """Waits until it has ended, which it does when the job has, for ``patience`` seconds; then ends it."""
         try:
-            self._process.wait(_START_SECONDS)
+            self._process.wait(patience)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._sock.close()
+
+    def kill(self) -> None:
+        """Ends it now."""
+        self._process.kill()
 
 
 class _Listener:

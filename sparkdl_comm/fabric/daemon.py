@@ -23,9 +23,10 @@ from sparkdl_comm.fabric.protocol import (
     Broken,
     Cancel,
     End,
-    Ended,
     Expect,
     Failed,
+    Fence,
+    Fenced,
     Leave,
     Message,
     Register,
@@ -48,11 +49,11 @@ class Daemon:
 
     def __init__(self, wires: Wires, serve: Serve, part: Part, register: Register) -> None:
         self._wires, self._part, self.register = wires, part, register
+        part.tell = self.tell
         self._closed = self._over = False
         self._ready = threading.Event()
         self._orders: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
-        self.elements: list[int] = []
         self.error: SparkdlCommError | None = None
         self._receiver = Receiver(self._arrived, wires.timeout)
         self._sender = Sender(wires.dial, wires.timeout)
@@ -135,7 +136,6 @@ class Daemon:
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Welcome):
-            self.elements = message.elements
             self._part.hear(message)
             self._monitor.start()
             self._ready.set()
@@ -149,6 +149,10 @@ class Daemon:
             transfer = self._sender.find(message.transfer)
             if transfer is not None:
                 transfer.repace([Slice(*each) for each in message.slices], time.monotonic())
+        elif isinstance(message, Fence):
+            self._receiver.fence(message.transfers)
+            self._part.hear(message)
+            self.tell(Fenced(message.number))
         else:
             if isinstance(message, Cancel):
                 self._receiver.cancel(message.transfer)
@@ -173,14 +177,12 @@ class Daemon:
             made = self._part.values(order)
             if made is None or cancelled.is_set():
                 return
-            values, version = made
             slices = [Slice(*each) for each in order.slices]
             # What it is made of may have come later than planned: then the rates are kept, not the times.
             late = max(0.0, time.monotonic() - begin - (slices[0].start if slices else 0.0))
-            header = Header(
-                Kind(order.content), order.transfer, version, order.norm, order.count, next_hop=order.next_hop
-            )
-            data = values.view(np.uint8).data
+            kind, number = Kind(order.content), order.transfer
+            header = Header(kind, number, made.version, order.norm, made.count, next_hop=order.next_hop)
+            data = made.values.view(np.uint8).data
             self._deliver(Outgoing(header, data, order.rails, Pacing(slices, begin + late), cancelled))
         except Exception as exc:  # noqa: BLE001 - a thread that ended silently would leave its peers waiting
             self._fail(exc)
@@ -197,12 +199,9 @@ class Daemon:
 
     def _arrived(self, arrival: Arrival) -> None:
         try:
-            version = self._part.arrived(arrival)
+            self._part.arrived(arrival)
         except Exception as exc:  # noqa: BLE001 - as above
             self._fail(exc)
-            return
-        if version is not None:
-            self.tell(Ended(arrival.expected.transfer, version))
 
     def _fail(self, exc: Exception) -> None:
         """What the node itself does raised: neither can it go on, nor can the others."""

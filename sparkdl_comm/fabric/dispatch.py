@@ -6,6 +6,7 @@ aggregator's, is ordered at once; if it waits for what happens elsewhere, when t
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -45,8 +46,9 @@ class _Delivery:
 
 
 class Dispatch:
-    """``delays``: of the updates that were applied, in their order: how many updates the model had had since the version
-    that each was computed from, itself included."""
+    """``delays``: of the updates that were applied, in their order: how many updates the model had had since the version that
+    each was computed from, itself included. ``dropped``: how many were not applied, by reason. ``lost_updates``: how many were
+    in the servers' model, when these were lost, and not in the replicas'."""
 
     def __init__(self, directory: Directory, has_momentum: bool) -> None:
         self._directory, self._has_momentum = directory, has_momentum
@@ -54,8 +56,10 @@ class Dispatch:
         self._transfers: dict[int, Ordered] = {}
         self._held: dict[int, set[int]] = {}
         self._serving = "server"
+        self._versions = {"server": 0, "replica": 0}
         self.delays: list[int] = []
         self.dropped: dict[str, int] = {}
+        self.lost_updates = 0
 
     def ready(self, update: Update, number: int) -> None:
         """The worker has told of it; ``number``: among its own."""
@@ -70,9 +74,17 @@ class Dispatch:
                 for number in push.updates:
                     self._updates[number].missing.add(push.id)
         orders: Orders = [(d.target, self._expect(d, made)) for d in made]
-        for decision in decisions:
+        for decision in sorted(decisions, key=lambda d: not isinstance(d, core.Regrouped)):
             orders += self._order(decision, now)
         return orders
+
+    def unfinished(self, source: Node) -> dict[Node, list[int]]:
+        """The transfers of ``source`` that were ordered and have not ended, by their targets."""
+        found: dict[Node, list[int]] = {}
+        for transfer in self._transfers.values():
+            if transfer.source == source and transfer.id not in self._held:
+                found.setdefault(transfer.target, []).append(transfer.id)
+        return found
 
     def ended(self, transfer: int, version: int, now: float) -> Orders:
         """The transfer has arrived, and was applied if the target applies; ``version``: of the model then."""
@@ -85,6 +97,7 @@ class Dispatch:
     def take_over(self) -> None:
         """The servers are lost: their replicas serve from now on. To be called before what the core decides on that."""
         self._serving = "replica"
+        self.lost_updates = max(0, self._versions["server"] - self._versions["replica"])
         for delivery in self._updates.values():
             delivery.missing.clear()
 
@@ -148,6 +161,7 @@ class Dispatch:
         return orders
 
     def _applied(self, push: core.Push, version: int) -> Orders:
+        self._versions[push.target.role] = version
         orders: Orders = []
         first = version - len(push.updates)
         for place, number in enumerate(push.updates):
@@ -228,8 +242,8 @@ class Dispatch:
         if not isinstance(transfer, core.Push):
             return []
         kept = Regroup(decision.transfer, len(decision.updates), self._staleness(decision.updates))
-        self._transfers[decision.transfer] = core.Push(**{**vars(transfer), "updates": decision.updates})
-        return [(transfer.target, kept), (transfer.source, kept)]
+        self._transfers[decision.transfer] = dataclasses.replace(transfer, updates=decision.updates)
+        return [(transfer.source, kept)]
 
 
 def relative(schedule: core.Schedule, now: float) -> list[tuple[float, float, float]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,21 +13,32 @@ from sparkdl_comm.fabric.protocol import Message, Send
 from sparkdl_comm.fabric.receiver import Arrival
 
 
+@dataclass(frozen=True)
+class Values:
+    """What is to be sent: float32 ``values``; for the header, ``version`` (``Header.base_version``) and ``count``."""
+
+    values: np.ndarray
+    version: int
+    count: int = 0
+
+
 class Part:
-    """Of one node; by itself it only waits for the end. The daemon's threads call its methods."""
+    """Of one node; by itself it only waits for the end. The daemon's threads call its methods. ``tell`` says something to the
+    scheduler; the daemon puts it there, before anything else happens."""
+
+    tell: Callable[[Message], None]
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._over = False
         self._error: SparkdlCommError | None = None
 
-    def arrived(self, arrival: Arrival) -> int | None:
-        """A transfer has come. The version in it, or -1; None: the part tells the scheduler itself, later."""
+    def arrived(self, arrival: Arrival) -> None:
+        """A transfer has come. Once it has been put to its use, the part tells the scheduler :class:`Ended`."""
         raise ProtocolError(f"transfer {arrival.expected.transfer} came to a rank that takes no data")
 
-    def values(self, order: Send) -> tuple[np.ndarray, int] | None:
-        """What is to be sent, float32 ``[order.elements]``, and the version for its header; waits until all of it is there.
-        None: there is nothing to send any more."""
+    def values(self, order: Send) -> Values | None:
+        """What is to be sent; waits until all of it is there. None: there is nothing to send any more."""
         raise ProtocolError(f"transfer {order.transfer} was ordered from a rank that has no data")
 
     def hear(self, message: Message) -> None:

@@ -73,6 +73,11 @@ class Broken:
 
 
 @dataclass(frozen=True)
+class Fenced:
+    number: int
+
+
+@dataclass(frozen=True)
 class Failed:
     """The daemon cannot go on; ``why`` is for people."""
 
@@ -110,8 +115,9 @@ class Leave:
 
 @dataclass(frozen=True)
 class Welcome:
-    """All are there. ``elements``: of each server's part of the model."""
+    """All are there. Of each server: its rank, and how many ``elements`` its part of the model has."""
 
+    servers: list[int]
     elements: list[int]
 
 
@@ -169,7 +175,7 @@ class Repace:
 
 @dataclass(frozen=True)
 class Regroup:
-    """To both ends of a transfer: fewer updates are in it."""
+    """To the aggregator that sends it: fewer updates are in the transfer. Comes before the others are cancelled."""
 
     transfer: int
     count: int
@@ -181,6 +187,15 @@ class Cancel:
     """To both ends: the transfer does not take place."""
 
     transfer: int
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Whoever sends these transfers is lost: of those that have not ended, none is to end any more. The answer is
+    :class:`Fenced`, which comes after :class:`Ended` of those that have."""
+
+    number: int
+    transfers: list[int]
 
 
 @dataclass(frozen=True)
@@ -214,14 +229,14 @@ class End:
 
 
 Message: TypeAlias = (
-    Register | Ready | Wanted | Ended | Broken | Failed | Rates | Leave
-    | Welcome | Expect | Send | Repace | Regroup | Cancel | Skip | Outcome | Release | End
+    Register | Ready | Wanted | Ended | Broken | Fenced | Failed | Rates | Leave
+    | Welcome | Expect | Send | Repace | Regroup | Cancel | Fence | Skip | Outcome | Release | End
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        *(Register, Ready, Wanted, Ended, Broken, Failed, Rates, Leave),
-        *(Welcome, Expect, Send, Repace, Regroup, Cancel, Skip, Outcome, Release, End),
+        *(Register, Ready, Wanted, Ended, Broken, Fenced, Failed, Rates, Leave),
+        *(Welcome, Expect, Send, Repace, Regroup, Cancel, Fence, Skip, Outcome, Release, End),
     )
 }
 

@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,11 +25,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Arrival:
-    """A transfer that has come: float32 ``values``, and the version in its header."""
+    """A transfer that has come: float32 ``values``; of its last message the ``header``."""
 
     expected: Expect
     values: np.ndarray
-    version: int
+    header: Header
 
 
 class _Incoming:
@@ -61,6 +61,7 @@ class Receiver:
         self._on_arrival, self._patience, self._clock = on_arrival, patience, clock
         self._changed = threading.Condition()
         self._incoming: dict[int, _Incoming] = {}
+        self._delivering: set[int] = set()
         self._sockets: set[socket.socket] = set()
         self._closed = False
 
@@ -73,6 +74,13 @@ class Receiver:
         """It is not expected any more; what has come of it is forgotten."""
         with self._changed:
             self._incoming.pop(transfer, None)
+
+    def fence(self, transfers: Collection[int]) -> None:
+        """As :meth:`cancel`; and ``on_arrival`` has returned for those that have come."""
+        with self._changed:
+            for transfer in transfers:
+                self._incoming.pop(transfer, None)
+            self._changed.wait_for(lambda: self._delivering.isdisjoint(transfers), self._patience)
 
     def serve(self, sock: socket.socket, rank: int) -> None:
         """Receives from an authenticated connection of ``rank`` until it ends; owns it."""
@@ -117,7 +125,13 @@ class Receiver:
             incoming.missing -= header.length
             if incoming.missing or self._incoming.pop(header.id, None) is not incoming:
                 return
-        self._on_arrival(Arrival(incoming.expected, incoming.values, header.base_version))
+            self._delivering.add(header.id)
+        try:
+            self._on_arrival(Arrival(incoming.expected, incoming.values, header))
+        finally:
+            with self._changed:
+                self._delivering.discard(header.id)
+                self._changed.notify_all()
 
     def _await_expected(self, header: Header) -> _Incoming:
         """What the scheduler said of the transfer: that may come a little later than the transfer itself."""

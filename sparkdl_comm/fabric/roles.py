@@ -24,16 +24,20 @@ from sparkdl_comm.gang.gang import Gang
 
 class Fabric:
     """One rank's, in a gang of which every rank registers as one of the roles. Rank 0 is the scheduler beside its role; it
-    may be nothing else, and its loss is the gang's end. To be closed, by all ranks."""
+    may be nothing else, and its loss is the gang's end.
+
+    To be closed by all ranks. As a context manager it closes itself, and breaks off if an exception ends the context.
+    """
 
     def __init__(self, gang: Gang, options: Options, ports: tuple[int, int] = (0, 0)) -> None:
         """``ports``: as ``spark.sparkdl.comm.ports``; for aggregators."""
         self._gang, self._options, self._ports = gang, options, ports
         self._wires = Wires.of(gang, options.timeout)
-        self._closing: list[Callable[[], None]] = []
+        self._aggregators: list[AggregatorProcess] = []
         self._daemon: Daemon | None = None
         self.service: SchedulerService | None = None
         gang.close_in_children(self._sockets)
+        gang.on_failure(lambda _: self.abort())
 
     def register_as_worker(self, params: FabricParams, aggregators: int = 1) -> Worker:
         """A rank that computes updates. Returns when all ranks have registered.
@@ -71,14 +75,35 @@ class Fabric:
         return Scheduling(part)
 
     def close(self) -> None:
-        """Leaves. May be repeated."""
-        while self._closing:
-            self._closing.pop()()
+        """Leaves. Aggregators serve other ranks too, and so does the scheduler: with them, it waits until all workers have
+        left. May be repeated."""
+        if self._daemon is None or self._daemon.error is not None:
+            self.abort()
+        if self._daemon is not None:
+            self._daemon.close()
+        for aggregator in self._aggregators:
+            aggregator.close(self._options.timeout)
+        if self.service is not None:
+            self.service.close()
+
+    def abort(self) -> None:
+        """From any thread: whatever this rank waits for ends, and so do its aggregators."""
+        for aggregator in self._aggregators:
+            aggregator.kill()
+        if self.service is not None:
+            self.service.stop()
+
+    def __enter__(self) -> Fabric:
+        return self
+
+    def __exit__(self, kind: object, exc: BaseException | None, where: object) -> None:
+        if exc is not None:
+            self.abort()
+        self.close()
 
     def _serve(self, role: str, params: FabricParams, model: np.ndarray, shard: int) -> Server:
         part = ServerPart(model, params.momentum, params.delay_bound)
-        part.tell = lambda message: daemon.tell(message)
-        daemon = self._join(params, part, role, elements=len(model), crc=zlib.crc32(model.data), shard=shard)
+        self._join(params, part, role, elements=len(model), crc=zlib.crc32(model.data), shard=shard)
         return Server(part)
 
     def _join(self, params: FabricParams, part: Part, role: str, aggregators: int = 0, **more: Any) -> Daemon:
@@ -86,13 +111,11 @@ class Fabric:
             raise GangError(f"rank {self._gang.rank} has registered already, as {self._daemon.register.role}")
         if self._gang.rank == 0:
             self.service = SchedulerService(self._gang, params.rules(), self._options)
-            self._closing.append(self.service.close)
         limits = params.to_json()
         for _ in range(aggregators):
-            self._closing.append(AggregatorProcess(self._wires, limits, self._ports).close)
+            self._aggregators.append(AggregatorProcess(self._wires, limits, self._ports))
         register = Register(role, self._gang.rank, self._wires.host, self._wires.rails, limits, aggregators, **more)
         self._daemon = Daemon(self._wires, self._gang.serve, part, register)
-        self._closing.append(self._daemon.close)
         self._daemon.await_all()
         return self._daemon
 
@@ -107,7 +130,7 @@ class Worker:
     def __init__(self, daemon: Daemon, part: WorkerPart) -> None:
         """Not to be called directly."""
         self._daemon, self._part = daemon, part
-        self.elements = sum(daemon.elements)
+        self.elements = part.elements
 
     def push(self, server: int, update: np.ndarray, update_norm: float | None = None) -> Push:
         """Hands over an update for the model; it is copied, and sent when the scheduler says so.
@@ -118,7 +141,7 @@ class Worker:
         :raises InputError: another shape or dtype.
         :raises GangError: the job has ended; why.
         """
-        push, ready = self._part.add(update, update_norm)
+        push, ready = self._part.add(server, update, update_norm)
         self._daemon.tell(ready)
         return push
 
@@ -131,7 +154,7 @@ class Worker:
 
         :raises DeadlineError: it does not come within ``spark.sparkdl.comm.timeout``.
         """
-        self._daemon.tell(self._part.check_model(model))
+        self._daemon.tell(self._part.check_model(server, model))
         return self._part.await_model(model)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from sparkdl_comm.errors import GangError, InputError
 from sparkdl_comm.fabric.message import Kind
 from sparkdl_comm.fabric.momentum import MomentumModel
-from sparkdl_comm.fabric.part import Part
-from sparkdl_comm.fabric.protocol import Ended, Expect, Message, Regroup, Send, Skip
+from sparkdl_comm.fabric.part import Part, Values
+from sparkdl_comm.fabric.protocol import Ended, Expect, Fence, Message, Send, Skip
 from sparkdl_comm.fabric.receiver import Arrival
 
 #: ``update_callback(model, update, count)`` puts the sum of ``count`` updates into ``model``, in place; float32 ``[n]`` both.
@@ -37,19 +37,17 @@ class ServerPart(Part):
         if model.dtype != np.float32 or model.ndim != 1 or not model.flags.c_contiguous:
             raise InputError(f"a server's model must be flat and float32, not {model.dtype} of shape {model.shape}")
         super().__init__()
-        self.tell: Callable[[Message], None]
         self._model = MomentumModel(model, momentum)
         self._bound = delay_bound
         self._update_callback: UpdateCallback | None = None
         self._request_callback: RequestCallback | None = None
         self._serving = False
         self._waiting: dict[int, Arrival] = {}
-        self._regrouped: dict[int, Regroup] = {}
         self._skipped: set[int] = set()
         self._turn = 0
-        self._snapshots: dict[int, tuple[np.ndarray, int]] = {}
+        self._snapshots: dict[int, Values] = {}
         #: Turns before which the state is to be copied -> the state and its version, once it is.
-        self._states: dict[int, tuple[np.ndarray, int] | None] = {}
+        self._states: dict[int, Values | None] = {}
         self._resume: int | None = None  # a replica that waits for its server's state: its next turn then
         self.largest_delay = 0
 
@@ -81,16 +79,15 @@ class ServerPart(Part):
 
     # ---- the daemon's part
 
-    def arrived(self, arrival: Arrival) -> int | None:
+    def arrived(self, arrival: Arrival) -> None:
         if arrival.expected.content == Kind.STATE:
             self._load(arrival)
-            return arrival.version
+            return
         with self._changed:
             self._waiting[arrival.expected.turn] = arrival
         self._apply_due()
-        return None
 
-    def values(self, order: Send) -> tuple[np.ndarray, int] | None:
+    def values(self, order: Send) -> Values | None:
         with self._changed:
             self._changed.wait_for(lambda: self._serving or self._over)
             if order.content == Kind.STATE:
@@ -101,7 +98,7 @@ class ServerPart(Part):
             if order.batch not in self._snapshots:
                 model = self._model.values
                 sent = model.copy() if self._request_callback is None else self._request_callback(model)
-                self._snapshots[order.batch] = sent, self._model.version
+                self._snapshots[order.batch] = Values(sent, self._model.version)
                 for old in sorted(self._snapshots)[:-_SNAPSHOTS]:
                     del self._snapshots[old]
             return self._snapshots[order.batch]
@@ -111,9 +108,10 @@ class ServerPart(Part):
             with self._changed:
                 self._skipped.add(message.turn)
             self._apply_due()
-        elif isinstance(message, Regroup):
+        elif isinstance(message, Fence):
             with self._changed:
-                self._regrouped[message.transfer] = message
+                waiting = self._waiting.items()
+                self._waiting = {turn: a for turn, a in waiting if a.expected.transfer not in message.transfers}
         elif isinstance(message, Send) and message.content == Kind.STATE:
             with self._changed:
                 self._states[message.turn] = None
@@ -129,7 +127,7 @@ class ServerPart(Part):
         with self._changed:
             while self._serving and self._resume is None:
                 if self._turn in self._states and self._states[self._turn] is None:
-                    self._states[self._turn] = self._model.state(), self._model.version
+                    self._states[self._turn] = Values(self._model.state(), self._model.version)
                     self._changed.notify_all()
                 arrival = self._waiting.pop(self._turn, None)
                 if arrival is None and self._turn not in self._skipped:
@@ -142,17 +140,16 @@ class ServerPart(Part):
     def _load(self, arrival: Arrival) -> None:
         """The server's state has come, and takes the place of this one's."""
         with self._changed:
-            self._model.load(arrival.values, arrival.version)
+            self._model.load(arrival.values, arrival.header.base_version)
+            self.tell(Ended(arrival.expected.transfer, self._model.version))
             self._turn, self._resume = arrival.expected.turn, None
             self._waiting = {turn: waiting for turn, waiting in self._waiting.items() if turn >= self._turn}
         self._apply_due()
 
     def _apply(self, arrival: Arrival) -> None:
         expected, model = arrival.expected, self._model
-        regrouped = self._regrouped.pop(expected.transfer, None)
-        count = expected.count if regrouped is None else regrouped.count
-        staleness = expected.staleness if regrouped is None else regrouped.staleness
-        delay = model.version + 1 - staleness
+        count = arrival.header.count
+        delay = model.version + 1 - arrival.header.base_version
         if self._bound is not None and delay > self._bound:
             why = f"transfer {expected.transfer} would have a delay of {delay} updates: more than {self._bound}"
             raise GangError(why)

@@ -30,6 +30,8 @@ from sparkdl_comm.fabric.protocol import (
     End,
     Ended,
     Failed,
+    Fence,
+    Fenced,
     Leave,
     Message,
     Rates,
@@ -72,6 +74,14 @@ class _Peer:
     gone: bool = False
 
 
+@dataclass
+class _Fence:
+    """Who may have got something of a lost node, and has not said yet what."""
+
+    lost: Node
+    awaited: dict[Node, list[int]]
+
+
 class SchedulerService:
     """Takes registrations at once; begins when all ranks of the gang, and all their aggregators, are there."""
 
@@ -84,6 +94,7 @@ class SchedulerService:
         self._bandwidths: Bandwidths
         self._told: dict[int, tuple[float, float]] = {}
         self._ids = 0
+        self._fences: list[_Fence] = []
         self._begun = self._stopped = False
         self.dispatch: Dispatch
         self._directory: Directory
@@ -93,9 +104,14 @@ class SchedulerService:
         self._thread.start()
 
     def close(self) -> None:
-        """All daemons' work ends."""
-        self._stopped = True
+        """Returns when all workers have left, or after the timeout; then all daemons' work ends."""
         self._thread.join(self._options.timeout)
+        self.stop()
+        self._thread.join(self._options.interval + 1.0)
+
+    def stop(self) -> None:
+        """From any thread: all daemons' work is to end now."""
+        self._stopped = True
 
     def sockets(self) -> list[socket.socket]:
         return [peer.link.sock for peer in self._peers]
@@ -184,8 +200,9 @@ class SchedulerService:
         self._bandwidths = Bandwidths(directory.roles.hosts, self._options.link)
         self.dispatch = Dispatch(directory, self._rules.momentum > 0)
         self._report_bandwidths(self._clock())
+        servers = [directory.nodes[Node("server", shard)].rank for shard in range(len(directory.elements))]
         for peer in self._peers:
-            self._tell(peer, Welcome(list(directory.elements)))
+            self._tell(peer, Welcome(servers, list(directory.elements)))
         self._begun = True
 
     def _decide(self) -> None:
@@ -210,6 +227,11 @@ class SchedulerService:
             self._rates(node, message, now)
         elif isinstance(message, Broken) and message.transfer >= 0:
             self._broken(message, now)
+        elif isinstance(message, Fenced):
+            for fence in self._fences:
+                if id(fence) == message.number:
+                    fence.awaited.pop(node, None)
+            self._pass_fences(now)
         elif isinstance(message, Failed):
             raise GangError(message.why, rank=peer.register.rank)
         elif isinstance(message, (Leave, Broken)):
@@ -253,6 +275,26 @@ class SchedulerService:
             return
         if not on_purpose:
             _log.warning("the fabric goes on without %s %d, which was lost", node.role, node.index)
+        fence = _Fence(node, {})
+        if node.role in ("worker", "aggregator"):
+            # What it sent may have arrived, and even be in the model, without our knowing it yet.
+            sent = self.dispatch.unfinished(node)
+            fence.awaited = {target: sent[target] for target in sent if target in self._by_node}
+        self._fences.append(fence)
+        for target, transfers in fence.awaited.items():
+            self._tell(self._by_node[target], Fence(id(fence), transfers))
+        for other in self._fences:
+            other.awaited.pop(node, None)
+        self._pass_fences(now)
+
+    def _pass_fences(self, now: float) -> None:
+        """The core hears of those lost nodes of which all is known that they have done."""
+        passed = [fence for fence in self._fences if not fence.awaited]
+        self._fences = [fence for fence in self._fences if fence.awaited]
+        for fence in passed:
+            self._conclude(fence.lost, now)
+
+    def _conclude(self, node: Node, now: float) -> None:
         left = {other.role for other in self._by_node}
         if node.role == self.dispatch.serving == "server" and "replica" in left:
             self.dispatch.take_over()

@@ -6,13 +6,15 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkdl_comm.fabric.control_link import ControlLink
 from sparkdl_comm.fabric.protocol import CONTROL, DATA, RailAddresses
 from sparkdl_comm.gang.credentials import Credentials
-from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.handshake import Address
+
+if TYPE_CHECKING:  # an aggregator's process does without torch
+    from sparkdl_comm.gang.gang import Gang
 
 
 class Serve(Protocol):

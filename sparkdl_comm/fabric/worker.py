@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, SparkdlCommError
-from sparkdl_comm.fabric.part import Part
-from sparkdl_comm.fabric.protocol import Message, Outcome, Ready, Release, Send, Wanted, Welcome
+from sparkdl_comm.fabric.part import Part, Values
+from sparkdl_comm.fabric.protocol import Ended, Message, Outcome, Ready, Release, Send, Wanted, Welcome
 from sparkdl_comm.fabric.receiver import Arrival
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
+from sparkdl_comm.gang.members import listed
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class WorkerPart(Part):
         super().__init__()
         self._timeout = timeout
         self._elements = 0
+        self._servers: list[int] = []
         self._version = 0
         self._updates: dict[int, np.ndarray] = {}
         self._pushes: dict[int, Push] = {}
@@ -68,9 +70,15 @@ class WorkerPart(Part):
         self._missing = 0
         self._models: list[tuple[np.ndarray, int]] = []
 
-    def add(self, update: np.ndarray, norm: float | None) -> tuple[Push, Ready]:
+    @property
+    def elements(self) -> int:
+        """Of the whole model."""
+        return self._elements
+
+    def add(self, server: int, update: np.ndarray, norm: float | None) -> tuple[Push, Ready]:
         """Takes a copy of ``update``, and says what to tell the scheduler. Arguments and errors are those of
         ``Worker.push``."""
+        self._check_server(server)
         if update.shape != (self._elements,) or update.dtype != np.float32:
             raise InputError(
                 f"an update must be float32 [{self._elements}], as the model, not {update.dtype} {list(update.shape)}"
@@ -98,11 +106,9 @@ class WorkerPart(Part):
         np.copyto(model, values)
         return self._version
 
-    def check_model(self, model: np.ndarray) -> Wanted:
-        """What to tell the scheduler for the model.
-
-        :raises InputError: ``model`` is not as large.
-        """
+    def check_model(self, server: int, model: np.ndarray) -> Wanted:
+        """What to tell the scheduler for the model. Arguments and errors are those of ``Worker.get``."""
+        self._check_server(server)
         if model.shape != (self._elements,) or model.dtype != np.float32:
             raise InputError(
                 f"the model is float32 [{self._elements}]; it cannot be put into {model.dtype} {list(model.shape)}"
@@ -111,9 +117,13 @@ class WorkerPart(Part):
             self._check()
         return Wanted()
 
+    def _check_server(self, server: int) -> None:
+        if server not in self._servers:
+            raise InputError(f"rank {server} is no server; there are {listed(self._servers)}")
+
     # ---- the daemon's part
 
-    def arrived(self, arrival: Arrival) -> int:
+    def arrived(self, arrival: Arrival) -> None:
         expected = arrival.expected
         with self._changed:
             if expected.batch != self._batch or self._model is None:
@@ -122,22 +132,23 @@ class WorkerPart(Part):
             self._model[expected.offset : expected.offset + expected.elements] = arrival.values
             self._missing -= expected.elements
             if not self._missing:
-                self._models.append((self._model, arrival.version))
+                self._models.append((self._model, arrival.header.base_version))
                 self._model = None
                 self._changed.notify_all()
-        return arrival.version
+        self.tell(Ended(expected.transfer))
 
-    def values(self, order: Send) -> tuple[np.ndarray, int] | None:
+    def values(self, order: Send) -> Values | None:
         with self._changed:
             update = self._updates.get(order.update)
         if update is None:
             return None
         part = update[order.offset : order.offset + order.elements]
-        return (part if order.scale == 1.0 else part * np.float32(order.scale)), order.staleness
+        scaled = part if order.scale == 1.0 else part * np.float32(order.scale)
+        return Values(scaled, order.staleness, order.count)
 
     def hear(self, message: Message) -> None:
         if isinstance(message, Welcome):
-            self._elements = sum(message.elements)
+            self._elements, self._servers = sum(message.elements), message.servers
         elif isinstance(message, Outcome):
             with self._changed:
                 push = self._pushes.pop(message.update, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,15 @@ def options(**changes: Any) -> Options:
     return Options(**{"interval": INTERVAL, "link": LINK, "replica_aggregators": 0, "timeout": SECONDS, **changes})
 
 
+@dataclass
+class Ranked:
+    rank: int
+    fabric: Fabric
+
+    def run(self, parts: list[Callable[[Fabric], Any]]) -> Any:
+        return parts[self.rank](self.fabric)
+
+
 @contextmanager
 def fabrics_of(world: int, rails: int = 1, **changes: Any):
     with gang_of(world, rails=("lo",) * rails) as gangs:
@@ -34,22 +44,11 @@ def fabrics_of(world: int, rails: int = 1, **changes: Any):
                 fabric.close()
 
 
-def run(
-    parts: list[Callable[[Fabric], Any]], rails: int = 1, **changes: Any
-) -> tuple[list[Any], list[Fabric]]:
+def run(parts: list[Callable[[Fabric], Any]], rails: int = 1, **changes: Any) -> tuple[list[Any], list[Fabric]]:
     """What each part, that of the rank with its number, returned or raised."""
     with fabrics_of(len(parts), rails, **changes) as fabrics:
-        results = on_all(fabrics_by_rank(fabrics), lambda each: parts[each.rank](each.fabric))
+        results = on_all([Ranked(rank, fabric) for rank, fabric in enumerate(fabrics)], lambda each: each.run(parts))
     return results, fabrics
-
-
-class Ranked:
-    def __init__(self, rank: int, fabric: Fabric) -> None:
-        self.rank, self.fabric = rank, fabric
-
-
-def fabrics_by_rank(fabrics: list[Fabric]) -> list[Ranked]:
-    return [Ranked(rank, fabric) for rank, fabric in enumerate(fabrics)]
 
 
 def raised(results: list[Any]) -> None:
@@ -80,14 +79,9 @@ def replica(of: int, params: FabricParams, elements: int = ELEMENTS) -> Callable
     return serve
 
 
-def worker(
-    params: FabricParams, work: Callable[[Worker], Any], aggregators: int = 0
-) -> Callable[[Fabric], Any]:
+def worker(params: FabricParams, work: Callable[[Worker], Any], aggregators: int = 0) -> Callable[[Fabric], Any]:
     def compute(fabric: Fabric) -> Any:
-        made = fabric.register_as_worker(params, aggregators)
-        try:
-            return work(made)
-        finally:
-            fabric.close()
+        with fabric:
+            return work(fabric.register_as_worker(params, aggregators))
 
     return compute
