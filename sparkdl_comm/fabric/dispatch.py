@@ -94,12 +94,17 @@ class Dispatch:
             orders += self._applied(done, version)
         return orders + self._freed(transfer, now)
 
-    def take_over(self) -> None:
-        """The servers are lost: their replicas serve from now on. To be called before what the core decides on that."""
+    def take_over(self) -> Orders:
+        """The servers are lost: their replicas serve from now on, and what they have is applied. To be called before what the
+        core decides on that."""
         self._serving = "replica"
         self.lost_updates = max(0, self._versions["server"] - self._versions["replica"])
+        orders: Orders = []
         for delivery in self._updates.values():
             delivery.missing.clear()
+            if delivery.replicated >= 0 and not delivery.told:
+                orders.append(self._tell(delivery, delivery.replicated))
+        return orders
 
     @property
     def serving(self) -> str:
@@ -133,6 +138,8 @@ class Dispatch:
             if gone is None:
                 return []
             self._held.pop(decision.transfer, None)
+            for delivery in self._updates.values():
+                delivery.missing.discard(decision.transfer)
             cancel = Cancel(decision.transfer)
             return [(gone.target, cancel), (gone.source, cancel), *self._freed(decision.transfer, now)]
         if isinstance(decision, core.Skipped):

@@ -71,7 +71,6 @@ class _Peer:
     register: Register
     link: ControlLink
     node: Node | None = None
-    gone: bool = False
 
 
 @dataclass
@@ -87,7 +86,7 @@ class SchedulerService:
 
     def __init__(self, gang: Gang, rules: Rules, options: Options, clock: Clock = time.monotonic) -> None:
         self._gang, self._rules, self._options, self._clock = gang, rules, options, clock
-        self._heard: queue.SimpleQueue[tuple[_Peer, Message]] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[tuple[_Peer, Message | None]] = queue.SimpleQueue()
         self._peers: list[_Peer] = []
         self._by_node: dict[Node, _Peer] = {}
         self._core: Scheduler
@@ -131,18 +130,18 @@ class SchedulerService:
             sock.close()
 
     def _listen(self, peer: _Peer) -> None:
-        message: Message
-        while not peer.gone:
+        while True:
             try:
                 message = peer.link.receive(_IDLE)
             except DeadlineError:
                 continue
             except (OSError, SparkdlCommError) as exc:
-                message = Broken(-1, str(exc))
-                peer.gone = True
+                _log.info("the connection of rank %d, %s, ended: %s", peer.register.rank, peer.register.role, exc)
+                self._heard.put((peer, None))
+                return
             self._heard.put((peer, message))
             if isinstance(message, Leave):
-                peer.gone = True
+                return
 
     # ---- the scheduler's thread
 
@@ -150,20 +149,23 @@ class SchedulerService:
         try:
             tick = self._clock()
             while not self._stopped:
-                try:
-                    peer, message = self._heard.get(timeout=max(0.0, tick - self._clock()))
-                    self._hear(peer, message)
-                except queue.Empty:
-                    tick = self._clock() + self._options.interval
+                left = tick - self._clock()
+                if left <= 0:
+                    tick += self._options.interval - left
                     if self._begun:
                         self._decide()
+                    continue
+                try:
+                    self._hear(*self._heard.get(timeout=left))
+                except queue.Empty:
+                    continue
         except SparkdlCommError as exc:
-            self._end(exc.message)
             self._gang.announce_failure(Failure.of(exc, exc.rank or 0, phase="fabric"))
+            self._end(exc.message)
         except Exception as exc:
             _log.exception("the fabric's scheduler failed")
-            self._end(f"the fabric's scheduler failed: {exc!r}")
             self._gang.announce_failure(Failure.of(exc, 0, phase="fabric"))
+            self._end(f"the fabric's scheduler failed: {exc!r}")
             raise
         else:
             self._end("")
@@ -173,15 +175,16 @@ class SchedulerService:
         for peer in self._peers:
             self._tell(peer, End(why))
 
-    def _hear(self, peer: _Peer, message: Message) -> None:
+    def _hear(self, peer: _Peer, message: Message | None) -> None:
+        """``message``: None if its connection has ended."""
         if isinstance(message, Register):
             self._peers.append(peer)
             self._begin_if_complete()
-        elif isinstance(message, (Leave, Broken)) and peer.node is None:
+        elif not self._begun:
             raise RankLostError(
                 f"rank {peer.register.rank} left the fabric before all were there", rank=peer.register.rank
             )
-        elif peer.node is not None:
+        elif peer.node in self._by_node:
             self._take(peer.node, peer, message)
 
     def _begin_if_complete(self) -> None:
@@ -210,7 +213,7 @@ class SchedulerService:
         self._report_bandwidths(now)
         self._carry_out(self._core.decide(now), now)
 
-    def _take(self, node: Node, peer: _Peer, message: Message) -> None:
+    def _take(self, node: Node, peer: _Peer, message: Message | None) -> None:
         now = self._clock()
         if isinstance(message, Ready):
             update = events.Update(self._ids, node.index, self._directory.sizes, message.version, message.norm)
@@ -225,7 +228,7 @@ class SchedulerService:
                 self._observe(events.TransferEnded(message.transfer), now)
         elif isinstance(message, Rates):
             self._rates(node, message, now)
-        elif isinstance(message, Broken) and message.transfer >= 0:
+        elif isinstance(message, Broken):
             self._broken(message, now)
         elif isinstance(message, Fenced):
             for fence in self._fences:
@@ -234,8 +237,8 @@ class SchedulerService:
             self._pass_fences(now)
         elif isinstance(message, Failed):
             raise GangError(message.why, rank=peer.register.rank)
-        elif isinstance(message, (Leave, Broken)):
-            self._lost(node, isinstance(message, Leave), now)
+        elif message is None or isinstance(message, Leave):
+            self._lost(node, message is not None, now)
         else:
             raise ProtocolError(f"rank {peer.register.rank} said {type(message).__name__} to the fabric's scheduler")
 
@@ -263,12 +266,10 @@ class SchedulerService:
     def _broken(self, message: Broken, now: float) -> None:
         """A transfer could not be sent: its target cannot be reached any more."""
         target = self.dispatch.target(message.transfer)
-        if target is not None:
-            peer = self._by_node[target]
-            if not peer.gone:
-                peer.gone = True
-                self._tell(peer, End(f"it could not be reached: {message.why}"))
-                self._lost(target, False, now)
+        peer = None if target is None else self._by_node.get(target)
+        if target is not None and peer is not None:
+            self._tell(peer, End(f"it could not be reached: {message.why}"))
+            self._lost(target, False, now)
 
     def _lost(self, node: Node, on_purpose: bool, now: float) -> None:
         if self._by_node.pop(node, None) is None:
@@ -297,7 +298,7 @@ class SchedulerService:
     def _conclude(self, node: Node, now: float) -> None:
         left = {other.role for other in self._by_node}
         if node.role == self.dispatch.serving == "server" and "replica" in left:
-            self.dispatch.take_over()
+            self._send(self.dispatch.take_over())
         self._observe(events.NodeLost(node), now)
         if "worker" not in left:
             self._stopped = True
