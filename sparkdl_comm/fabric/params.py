@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.step_size import step_size
@@ -41,6 +42,12 @@ class FabricParams:
             raise InputError(f"momentum={self.momentum}: must be from 0 to below 1")
         if self.step_scale is not None and not 0 < self.step_scale < math.inf:
             raise InputError(f"step_scale={self.step_scale}: must be a number above 0, or None")
+
+    @classmethod
+    def of(cls, conf: CommConf) -> FabricParams:
+        """As the settings say."""
+        scale = conf.fabric_step_scale or None
+        return cls(conf.fabric_sync, conf.fabric_divergence, conf.fabric_momentum, scale)
 
     @property
     def delay_bound(self) -> int | None:

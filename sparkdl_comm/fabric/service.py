@@ -14,6 +14,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, RankLostError, SparkdlCommError
 from sparkdl_comm.fabric.bandwidth import Bandwidths, Sample
 from sparkdl_comm.fabric.control_link import ControlLink
@@ -43,6 +44,7 @@ from sparkdl_comm.fabric.protocol import (
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import Clock
 from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.units import parse_rate
 
 #: Seconds for which a daemon may have nothing to say before its connection is looked at again.
 _IDLE = 3600.0
@@ -62,6 +64,12 @@ class Options:
     link: float
     replica_aggregators: int
     timeout: float
+
+    @classmethod
+    def of(cls, conf: CommConf) -> Options:
+        """As the settings say."""
+        link = parse_rate(conf.fabric_link_rate) / 8
+        return cls(conf.fabric_batch_interval, link, conf.fabric_replica_aggregators, conf.timeout)
 
 
 @dataclass
