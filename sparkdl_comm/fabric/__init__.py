@@ -21,8 +21,9 @@ Between the two, a ``daemon.py`` at each node does what the scheduler orders (``
 (``wires.py``). What a node makes of them is its ``part.py``: ``worker.py``, ``server.py`` with the model of
 ``momentum.py``, or ``aggregator.py``, in an ``aggregator_process.py``. ``monitor.py`` reads ``counters.py`` and reports.
 
-At rank 0, ``service.py`` hears all daemons; the core decides; ``directory.py`` knows who is which node, ``dispatch.py`` makes
-orders of decisions, and ``bandwidth.py`` works out of all reports what links can carry.
+At rank 0, ``service.py`` hears all daemons (``reception.py``). For the servers' model, and for each all-reduce, there is a
+``course.py``: the core decides, and ``dispatch.py`` makes orders of it. ``directory.py`` knows who is which node, and
+``bandwidth.py`` works out of all reports what links can carry.
 
 A rank that is lost is not the gang's end, unless it is rank 0, or a server without replica. Its daemon's connection breaks;
 what it sent may have arrived without the scheduler's knowing, so receivers are asked (``Fence``) before the core decides how

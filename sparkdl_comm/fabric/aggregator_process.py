@@ -117,7 +117,7 @@ def main(fd: int) -> None:
     register = Register("aggregator", wires.credentials.rank, wires.host, wires.rails, told["limits"])
     daemon = Daemon(wires, listener.serve, part, register)
     part.await_end()
-    daemon.close()
+    daemon.close(0.0)
 
 
 if __name__ == "__main__":

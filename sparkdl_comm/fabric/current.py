@@ -8,9 +8,9 @@ import torch
 from sparkdl_comm.collectives.communicator import Communicator
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.conf import CommConf
+from sparkdl_comm.fabric.options import Options
 from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.roles import Fabric, Scheduling, Server, Worker
-from sparkdl_comm.fabric.service import Options
 
 
 def register_as_worker(params: FabricParams, aggregators: int = 1) -> Worker:

@@ -88,10 +88,12 @@ class Daemon:
         """Everything with a file descriptor, for a forked child to close."""
         return [self._link.sock, *self._sender.sockets(), *self._receiver.sockets()]
 
-    def close(self) -> None:
-        """Leaves on purpose. May be repeated."""
+    def close(self, patience: float) -> None:
+        """Leaves on purpose, when nobody needs what the node has begun any more, or after ``patience`` seconds. May be
+        repeated."""
         if self._closed:
             return
+        self._part.finish(patience)
         self.tell(Leave())
         self._closed = True
         self._monitor.close()

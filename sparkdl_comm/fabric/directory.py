@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 from sparkdl_comm.errors import ConfError, InputError
-from sparkdl_comm.fabric.core.roles import Node, Roles
+from sparkdl_comm.fabric.core.roles import Node, Role, Roles
 from sparkdl_comm.fabric.protocol import RailAddresses, Register
 
 #: Role of a rank 0 that only schedules.
 SCHEDULER = "scheduler"
+_ROLES: tuple[Role, ...] = ("worker", "server", "replica", "aggregator")
 
 
 @dataclass(frozen=True)
 class Directory:
-    """``nodes``: of each daemon's registration. ``elements``: of each server's part of the model."""
+    """``nodes``: of each daemon's registration. ``hosts``: number of each host. ``spared``: how many aggregators, the last
+    ones, work for replicas. ``elements``: of each server's part of the model; none if there are no servers."""
 
-    roles: Roles
     nodes: dict[Node, Register]
+    hosts: dict[str, int]
+    spared: int
     elements: tuple[int, ...]
 
     @classmethod
@@ -27,8 +31,7 @@ class Directory:
         """All daemons have registered.
 
         :param replica_aggregators: how many aggregators work for the replicas, if there are replicas.
-        :raises ConfError: no worker or no server; not as many replicas as servers, or as aggregators that are to work for
-            them.
+        :raises ConfError: servers' parts do not make a model, or too few aggregators for those that are to work for replicas.
         :raises InputError: daemons do not agree on what must be the same.
         """
         for other in registered:
@@ -40,43 +43,49 @@ class Directory:
         hosts: dict[str, int] = {}
         for register in registered:
             hosts.setdefault(register.host, len(hosts))
-        by_role = {
-            role: sorted((r for r in registered if r.role == role), key=lambda r: (r.shard, r.rank))
-            for role in ("worker", "server", "replica", "aggregator")
-        }
-        servers, replicas = by_role["server"], by_role["replica"]
-        for kind in (servers, replicas):
-            if [each.shard for each in kind] != list(range(len(kind))):
+        nodes: dict[Node, Register] = {}
+        for role in _ROLES:
+            found = sorted((r for r in registered if r.role == role), key=lambda r: (r.shard, r.rank))
+            nodes |= {Node(role, index): register for index, register in enumerate(found)}
+            if role in ("server", "replica") and [each.shard for each in found] != list(range(len(found))):
                 raise ConfError(
-                    f"the parts of the model are {[each.shard for each in kind]}: each server needs another"
+                    f"the parts of the model are {[each.shard for each in found]}: each {role} needs another"
                 )
-        for server, replica in zip(servers, replicas, strict=False):
-            if (server.elements, server.crc) != (replica.elements, replica.crc):
-                raise InputError(
-                    f"rank {replica.rank}, a replica, begins with another model than its server, rank {server.rank}"
-                )
-        aggregators = by_role["aggregator"]
-        spared = replica_aggregators if replicas else 0
-        if spared > len(aggregators):
-            raise ConfError(
-                f"{spared} aggregators are to work for replicas, and there are {len(aggregators)}: none is free"
-            )
-        here = {role: tuple(hosts[each.host] for each in found) for role, found in by_role.items()}
-        kept = len(aggregators) - spared
-        roles = Roles(
+        for node, replica in nodes.items():
+            server = nodes.get(Node("server", node.index))
+            if node.role == "replica" and (
+                server is None or (server.elements, server.crc) != (replica.elements, replica.crc)
+            ):
+                raise InputError(f"rank {replica.rank}, a replica, begins with another model than its server")
+        aggregators = _count(nodes, "aggregator")
+        spared = replica_aggregators if _count(nodes, "replica") else 0
+        if spared > aggregators:
+            raise ConfError(f"{spared} aggregators are to work for replicas, and there are {aggregators}: none is free")
+        elements = tuple(nodes[Node("server", shard)].elements for shard in range(_count(nodes, "server")))
+        return cls(nodes, hosts, spared, elements)
+
+    @cached_property
+    def roles(self) -> Roles:
+        """:raises ConfError: no worker, or no server."""
+        here: dict[str, tuple[int, ...]] = {
+            role: tuple(self.host(Node(role, index)) for index in range(_count(self.nodes, role))) for role in _ROLES
+        }
+        kept = len(here["aggregator"]) - self.spared
+        return Roles(
             workers=here["worker"],
             servers=here["server"],
             aggregators=here["aggregator"][:kept],
             replicas=here["replica"],
             replica_aggregators=here["aggregator"][kept:],
         )
-        nodes: dict[Node, Register] = {}
-        for found in (by_role["worker"], servers, replicas, aggregators):
-            nodes |= {Node(register.role, index): register for index, register in enumerate(found)}  # type: ignore[arg-type]
-        return cls(roles, nodes, tuple(each.elements for each in servers))
+
+    def for_reduction(self, root: Node, elements: int) -> Directory:
+        """The same workers and aggregators, of which the worker ``root`` is the server of a model of so many elements."""
+        nodes = {node: register for node, register in self.nodes.items() if node.role in ("worker", "aggregator")}
+        return Directory({**nodes, Node("server", 0): nodes[root]}, self.hosts, 0, (elements,))
 
     def host(self, node: Node) -> int:
-        return self.roles.host(node)
+        return self.hosts[self.nodes[node].host]
 
     def rails(self, node: Node) -> RailAddresses:
         """Where the node takes data."""
@@ -92,3 +101,7 @@ class Directory:
     def sizes(self) -> tuple[int, ...]:
         """Bytes of each server's part."""
         return tuple(4 * count for count in self.elements)
+
+
+def _count(nodes: dict[Node, Register], role: Role) -> int:
+    return sum(1 for node in nodes if node.role == role)

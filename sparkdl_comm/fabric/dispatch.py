@@ -6,9 +6,8 @@ aggregator's, is ordered at once; if it waits for what happens elsewhere, when t
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sparkdl_comm.fabric.bandwidth import PROBE
 from sparkdl_comm.fabric.core import decisions as core
@@ -29,6 +28,8 @@ from sparkdl_comm.fabric.protocol import (
 )
 
 Orders = list[tuple[Node, Message]]
+#: A transfer's number, as daemons know it, is that of its course, and in so many bits the core's own.
+_COURSE_BITS = 40
 Ordered = core.Push | core.Model | core.Copy
 
 
@@ -50,8 +51,9 @@ class Dispatch:
     each was computed from, itself included. ``dropped``: how many were not applied, by reason. ``lost_updates``: how many were
     in the servers' model, when these were lost, and not in the replicas'."""
 
-    def __init__(self, directory: Directory, has_momentum: bool) -> None:
-        self._directory, self._has_momentum = directory, has_momentum
+    def __init__(self, directory: Directory, has_momentum: bool, course: int = 0) -> None:
+        """``course``: 0 for the servers' model, else the number of an all-reduce."""
+        self._directory, self._has_momentum, self._course = directory, has_momentum, course
         self._updates: dict[int, _Delivery] = {}
         self._transfers: dict[int, Ordered] = {}
         self._held: dict[int, set[int]] = {}
@@ -83,11 +85,12 @@ class Dispatch:
         found: dict[Node, list[int]] = {}
         for transfer in self._transfers.values():
             if transfer.source == source and transfer.id not in self._held:
-                found.setdefault(transfer.target, []).append(transfer.id)
+                found.setdefault(transfer.target, []).append(self._outside(transfer.id))
         return found
 
     def ended(self, transfer: int, version: int, now: float) -> Orders:
-        """The transfer has arrived, and was applied if the target applies; ``version``: of the model then."""
+        """The transfer, one of the core's, has arrived, and was applied if the target applies; ``version``: of the model
+        then."""
         done = self._transfers.pop(transfer, None)
         orders: Orders = []
         if isinstance(done, core.Push) and done.target.role in ("server", "replica"):
@@ -112,11 +115,20 @@ class Dispatch:
         return self._serving
 
     def target(self, transfer: int) -> Node | None:
-        """Where a transfer that has not ended goes."""
+        """Where a transfer, one of the core's, goes, if it has not ended."""
         found = self._transfers.get(transfer)
         return None if found is None else found.target
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is under way, and no update waits."""
+        return not self._transfers and not self._updates
+
     # ---- inside
+
+    def _outside(self, transfer: int) -> int:
+        """The number by which daemons know a transfer of the core's."""
+        return self._course << _COURSE_BITS | transfer
 
     def _order(self, decision: core.Decision, now: float) -> Orders:
         if isinstance(decision, Ordered):
@@ -140,7 +152,7 @@ class Dispatch:
             self._held.pop(decision.transfer, None)
             for delivery in self._updates.values():
                 delivery.missing.discard(decision.transfer)
-            cancel = Cancel(decision.transfer)
+            cancel = Cancel(self._outside(decision.transfer))
             return [(gone.target, cancel), (gone.source, cancel), *self._freed(decision.transfer, now)]
         if isinstance(decision, core.Skipped):
             return [(decision.target, Skip(decision.turn))]
@@ -154,7 +166,7 @@ class Dispatch:
             orders.append(self._tell(delivery, -1, decision.reason))
         elif not delivery.told:  # the server was lost before it said so; the replica has the update
             orders.append(self._tell(delivery, delivery.replicated, "" if delivery.replicated >= 0 else "lost"))
-        return [*orders, (Node("worker", decision.worker), Release(delivery.number))]
+        return [*orders, (Node("worker", decision.worker), Release(delivery.number, self._course))]
 
     def _freed(self, transfer: int, now: float) -> Orders:
         """Orders of the transfers that waited for this one alone."""
@@ -184,42 +196,49 @@ class Dispatch:
                     orders.append(self._tell(delivery, version))
         return orders
 
-    @staticmethod
-    def _tell(delivery: _Delivery, version: int, why: str = "") -> tuple[Node, Message]:
+    def _tell(self, delivery: _Delivery, version: int, why: str = "") -> tuple[Node, Message]:
         delivery.told = True
-        return Node("worker", delivery.update.worker), Outcome(delivery.number, version, why)
+        return Node("worker", delivery.update.worker), Outcome(delivery.number, version, why, self._course)
 
     def _expect(self, transfer: Ordered, made: Iterable[core.Transfer]) -> Expect:
         uses = sum(1 for other in made if transfer.id in other.after and other.source == transfer.target)
         offset, elements = self._directory.part(transfer.shard)
+        expect = Expect(self._outside(transfer.id), elements, uses, course=self._course)
         if isinstance(transfer, core.Model):
-            return Expect(transfer.id, elements, uses, content=Kind.MODEL, offset=offset, batch=transfer.batch)
+            return replace(expect, content=Kind.MODEL, offset=offset, batch=transfer.batch)
         if isinstance(transfer, core.Copy):
-            return Expect(transfer.id, self._state_elements(elements), turn=transfer.resume, content=Kind.STATE)
+            return replace(expect, elements=self._state_elements(elements), content=Kind.STATE, turn=transfer.resume)
         turn = -1 if transfer.turn is None else transfer.turn
-        return Expect(transfer.id, elements, uses, turn, len(transfer.updates), self._staleness(transfer.updates))
+        return replace(expect, turn=turn, count=len(transfer.updates), staleness=self._staleness(transfer.updates))
 
     def _send(self, transfer: Ordered, now: float) -> Send:
         offset, elements = self._directory.part(transfer.shard)
-        rails = self._directory.rails(transfer.target)
-        slices = relative(transfer.schedule, now)
-        of = [other for other in transfer.after if self._comes_to(other, transfer.source)]
+        of = [self._outside(other) for other in transfer.after if self._comes_to(other, transfer.source)]
+        send = Send(
+            self._outside(transfer.id),
+            elements,
+            self._directory.rails(transfer.target),
+            relative(transfer.schedule, now),
+            of,
+            course=self._course,
+        )
         if isinstance(transfer, core.Model):
             own = 0 if transfer.source.role != "aggregator" else offset  # a server has its own part only
-            return Send(
-                transfer.id, elements, rails, slices, -1, of, offset=own, content=Kind.MODEL, batch=transfer.batch
-            )
+            return replace(send, content=Kind.MODEL, offset=own, batch=transfer.batch)
         if isinstance(transfer, core.Copy):
-            elements = self._state_elements(elements)
-            return Send(transfer.id, elements, rails, slices, -1, content=Kind.STATE, turn=transfer.turn)
+            return replace(send, elements=self._state_elements(elements), content=Kind.STATE, turn=transfer.turn)
         updates = [self._updates[number] for number in transfer.updates]
-        norm = sum(each.update.norm * scale for each, scale in zip(updates, transfer.scales, strict=False))
-        own_update = updates[0].number if transfer.source.role == "worker" else -1
-        scale = transfer.scales[0] if transfer.source.role == "worker" else 1.0
-        return Send(
-            transfer.id, elements, rails, slices, self._next_hop(transfer), of, own_update, offset, scale,
-            len(updates), self._staleness(transfer.updates), norm,
-        )  # fmt: skip
+        send = replace(
+            send,
+            offset=offset,
+            next_hop=self._next_hop(transfer),
+            count=len(updates),
+            staleness=self._staleness(transfer.updates),
+            norm=sum(each.update.norm * scale for each, scale in zip(updates, transfer.scales, strict=True)),
+        )
+        if transfer.source.role == "worker":
+            send = replace(send, update=updates[0].number, scale=transfer.scales[0])
+        return send
 
     def _state_elements(self, elements: int) -> int:
         """Of a server's state: its part of the model, and the last step if there is momentum."""
@@ -242,15 +261,20 @@ class Dispatch:
         transfer = self._transfers.get(decision.transfer)
         if transfer is None or decision.transfer in self._held:
             return []
-        return [(transfer.source, Repace(decision.transfer, relative(decision.schedule, now)))]
+        return [(transfer.source, Repace(self._outside(decision.transfer), relative(decision.schedule, now)))]
 
     def _regroup(self, decision: core.Regrouped) -> Orders:
         transfer = self._transfers.get(decision.transfer)
         if not isinstance(transfer, core.Push):
             return []
-        kept = Regroup(decision.transfer, len(decision.updates), self._staleness(decision.updates))
-        self._transfers[decision.transfer] = dataclasses.replace(transfer, updates=decision.updates)
+        kept = Regroup(self._outside(decision.transfer), len(decision.updates), self._staleness(decision.updates))
+        self._transfers[decision.transfer] = replace(transfer, updates=decision.updates)
         return [(transfer.source, kept)]
+
+
+def course_of(transfer: int) -> tuple[int, int]:
+    """The course of a transfer that a daemon names, and its number there."""
+    return transfer >> _COURSE_BITS, transfer & ((1 << _COURSE_BITS) - 1)
 
 
 def relative(schedule: core.Schedule, now: float) -> list[tuple[float, float, float]]:

@@ -44,6 +44,9 @@ class Part:
     def hear(self, message: Message) -> None:
         """What else the scheduler says."""
 
+    def finish(self, timeout: float) -> None:
+        """Returns when nobody needs this node any more for what it has begun, or after ``timeout`` seconds."""
+
     def end(self, error: SparkdlCommError | None) -> None:
         """The work is done; or why it cannot go on. The first call counts."""
         with self._changed:

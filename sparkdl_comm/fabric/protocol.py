@@ -57,6 +57,16 @@ class Wanted:
 
 
 @dataclass(frozen=True)
+class Reduce:
+    """A worker has its part of the all-reduce with this ``number``, from 1; ``elements``: of the vector. All workers have
+    the same numbers."""
+
+    number: int
+    elements: int
+    norm: float
+
+
+@dataclass(frozen=True)
 class Ended:
     """A transfer has arrived, and was applied if this is a server or a replica, whose ``version`` that made."""
 
@@ -126,7 +136,8 @@ class Expect:
     """To the receiver of a transfer. ``elements``: float32 numbers. ``content``: a :class:`~sparkdl_comm.fabric.message.Kind`.
     ``uses``: how many transfers it will send of it. Of updates: ``count``; ``turn``, when a server applies them, -1 elsewhere;
     ``staleness``, the least of (base version - place in the sum). Of a model: from element ``offset`` on; all transfers of a
-    ``batch`` make one model. Of a server's state: the ``turn`` with which its replica goes on.
+    ``batch`` make one model. Of a server's state: the ``turn`` with which its replica goes on. ``course``: 0 for the servers'
+    model, else the number of the all-reduce.
     """
 
     transfer: int
@@ -138,6 +149,7 @@ class Expect:
     content: int = Kind.UPDATE
     offset: int = 0
     batch: int = 0
+    course: int = 0
 
 
 @dataclass(frozen=True)
@@ -152,8 +164,8 @@ class Send:
     elements: int
     rails: RailAddresses
     slices: list[tuple[float, float, float]]
-    next_hop: int
     of: list[int] = field(default_factory=list)
+    next_hop: int = -1
     update: int = -1
     offset: int = 0
     scale: float = 1.0
@@ -163,6 +175,7 @@ class Send:
     content: int = Kind.UPDATE
     batch: int = 0
     turn: int = -1
+    course: int = 0
 
 
 @dataclass(frozen=True)
@@ -212,6 +225,7 @@ class Outcome:
     update: int
     version: int = -1
     why: str = ""
+    course: int = 0
 
 
 @dataclass(frozen=True)
@@ -219,6 +233,14 @@ class Release:
     """To a worker: nobody needs the update any more."""
 
     update: int
+    course: int = 0
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """To the worker that was the root: all have what they wanted of the all-reduce with this ``number``."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -229,14 +251,14 @@ class End:
 
 
 Message: TypeAlias = (
-    Register | Ready | Wanted | Ended | Broken | Fenced | Failed | Rates | Leave
-    | Welcome | Expect | Send | Repace | Regroup | Cancel | Fence | Skip | Outcome | Release | End
+    Register | Ready | Wanted | Reduce | Ended | Broken | Fenced | Failed | Rates | Leave
+    | Welcome | Expect | Send | Repace | Regroup | Cancel | Fence | Skip | Outcome | Release | Reduced | End
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        *(Register, Ready, Wanted, Ended, Broken, Fenced, Failed, Rates, Leave),
-        *(Welcome, Expect, Send, Repace, Regroup, Cancel, Fence, Skip, Outcome, Release, End),
+        *(Register, Ready, Wanted, Reduce, Ended, Broken, Fenced, Failed, Rates, Leave),
+        *(Welcome, Expect, Send, Repace, Regroup, Cancel, Fence, Skip, Outcome, Release, Reduced, End),
     )
 }
 

@@ -12,11 +12,12 @@ from sparkdl_comm.errors import ConfError, GangError, InputError
 from sparkdl_comm.fabric.aggregator_process import AggregatorProcess
 from sparkdl_comm.fabric.daemon import Daemon
 from sparkdl_comm.fabric.directory import SCHEDULER
+from sparkdl_comm.fabric.options import Options
 from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.part import Part
 from sparkdl_comm.fabric.protocol import Register
 from sparkdl_comm.fabric.server import RequestCallback, ServerPart, UpdateCallback
-from sparkdl_comm.fabric.service import Options, SchedulerService
+from sparkdl_comm.fabric.service import SchedulerService
 from sparkdl_comm.fabric.wires import Wires
 from sparkdl_comm.fabric.worker import Push, WorkerPart
 from sparkdl_comm.gang.gang import Gang
@@ -33,8 +34,9 @@ class Fabric:
         """``ports``: as ``spark.sparkdl.comm.ports``; for aggregators."""
         self._gang, self._options, self._ports = gang, options, ports
         self._wires = Wires.of(gang, options.timeout)
-        self._aggregators: list[AggregatorProcess] = []
+        self.aggregators: list[AggregatorProcess] = []
         self._daemon: Daemon | None = None
+        self._aborted = False
         self.service: SchedulerService | None = None
         gang.close_in_children(self._sockets)
         gang.on_failure(lambda _: self.abort())
@@ -80,15 +82,16 @@ class Fabric:
         if self._daemon is None or self._daemon.error is not None:
             self.abort()
         if self._daemon is not None:
-            self._daemon.close()
-        for aggregator in self._aggregators:
+            self._daemon.close(0.0 if self._aborted else self._options.timeout)
+        for aggregator in self.aggregators:
             aggregator.close(self._options.timeout)
         if self.service is not None:
             self.service.close()
 
     def abort(self) -> None:
         """From any thread: whatever this rank waits for ends, and so do its aggregators."""
-        for aggregator in self._aggregators:
+        self._aborted = True
+        for aggregator in self.aggregators:
             aggregator.kill()
         if self.service is not None:
             self.service.stop()
@@ -113,7 +116,7 @@ class Fabric:
             self.service = SchedulerService(self._gang, params.rules(), self._options)
         limits = params.to_json()
         for _ in range(aggregators):
-            self._aggregators.append(AggregatorProcess(self._wires, limits, self._ports))
+            self.aggregators.append(AggregatorProcess(self._wires, limits, self._ports))
         register = Register(role, self._gang.rank, self._wires.host, self._wires.rails, limits, aggregators, **more)
         self._daemon = Daemon(self._wires, self._gang.serve, part, register)
         self._daemon.await_all()
@@ -156,6 +159,21 @@ class Worker:
         """
         self._daemon.tell(self._part.check_model(server, model))
         return self._part.await_model(model)
+
+    def all_reduce(self, update: np.ndarray) -> np.ndarray:
+        """``update``, overwritten with the sum of all workers'. All workers that are left call it, in the same order.
+
+        It is summed at a worker that is drawn anew each time, by a tree that is made for what the network can carry.
+
+        :param update: float32 ``[n]``, of the same length at all workers.
+        :raises InputError: another dtype or shape.
+        :raises DeadlineError: it is not complete within ``spark.sparkdl.comm.timeout``.
+        :raises GangError: the job has ended; why. It ends if parts have different lengths, or one is not finite.
+        """
+        part = self._part.add_part(update)
+        self._daemon.tell(part)
+        self._part.await_sum(part.number)
+        return update
 
 
 class Server:

@@ -71,11 +71,15 @@ class ServerPart(Part):
 
     def serve(self, timeout: float | None = None) -> None:
         """Applies updates and sends the model until the job has ended. Arguments and errors are those of :meth:`await_end`."""
+        self.begin()
+        self.await_end(timeout)
+
+    def begin(self) -> None:
+        """From now on it applies updates and sends the model."""
         with self._changed:
             self._serving = True
             self._changed.notify_all()
         self._apply_due()
-        self.await_end(timeout)
 
     # ---- the daemon's part
 

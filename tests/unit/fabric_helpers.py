@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl_comm.fabric.options import Options
 from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.roles import Fabric, Server, Worker
-from sparkdl_comm.fabric.service import Options
 from tests.unit.collective_helpers import on_all
 from tests.unit.gang_helpers import SECONDS, gang_of
 

@@ -224,7 +224,6 @@ def test_replica_stays_within_the_bound(bound, aggregators):
 @pytest.mark.parametrize(
     ("parts", "error", "words"),
     [
-        ([scheduler(PARAMS), worker(PARAMS, pushing(1))], GangError, "a worker and a server at least, not 1 and 0"),
         ([scheduler(PARAMS), server(PARAMS)], GangError, "a worker and a server at least, not 0 and 1"),
         (
             [scheduler(PARAMS), server(PARAMS), worker(FabricParams("async:2"), pushing(1))],
@@ -248,6 +247,66 @@ def test_roles_that_do_not_fit_together(parts, error, words):
     for result in results:
         assert isinstance(result, error)
         assert words in str(result)
+
+
+@pytest.mark.parametrize("rails", [1, 2])
+@pytest.mark.parametrize(("aggregators", "elements"), [(0, 1), (0, 1000), (1, 999)])
+def test_all_reduce(aggregators, elements, rails):
+    def reducing(mine):
+        def work(made):
+            sums = []
+            for turn in range(4):
+                vector = np.arange(elements, dtype=np.float32) + mine + turn
+                assert made.all_reduce(vector) is vector
+                sums.append(vector)
+            return sums
+
+        return work
+
+    results, _ = run([worker(PARAMS, reducing(rank), aggregators) for rank in range(3)], rails)
+    raised(results)
+    for sums in results:
+        for turn, total in enumerate(sums):
+            np.testing.assert_array_equal(total, 3 * np.arange(elements, dtype=np.float32) + 3 + 3 * turn)
+
+
+def test_all_reduce_beside_a_server():
+    def work(made):
+        outcome = made.push(SERVER, np.ones(made.elements, np.float32))
+        vector = made.all_reduce(np.full(10, 2.0, np.float32))
+        return outcome.wait().version is not None, vector
+
+    results, _ = run([scheduler(PARAMS), server(PARAMS), worker(PARAMS, work, 1), worker(PARAMS, work)])
+    raised(results)
+    for _, total in results[2:]:
+        np.testing.assert_array_equal(total, 4.0)
+    np.testing.assert_array_equal(results[SERVER].snapshot()[0], float(sum(applied for applied, _ in results[2:])))
+
+
+def test_all_reduce_that_does_not_fit():
+    def reducing(elements):
+        return worker(PARAMS, lambda made: made.all_reduce(np.ones(elements, np.float32)))
+
+    results, _ = run([reducing(10), reducing(11)])
+    assert all("all workers must call the same ones in the same order" in str(result) for result in results)
+
+    good = worker(PARAMS, lambda made: made.all_reduce(np.ones(10, np.float32)))
+    results, _ = run([good, worker(PARAMS, lambda made: made.all_reduce(np.full(10, np.nan, np.float32)))])
+    assert all("rank 1's part of all-reduce number 1 has no finite norm" in str(result) for result in results)
+
+    def bad(made):
+        with pytest.raises(InputError, match="all_reduce takes flat float32 vectors"):
+            made.all_reduce(np.ones(10))
+
+    raised(run([worker(PARAMS, bad)])[0])
+
+
+def test_no_server():
+    def work(made):
+        with pytest.raises(InputError, match="rank 1 is no server; there are none"):
+            made.get(SERVER, np.ones(3, np.float32))
+
+    raised(run([scheduler(PARAMS), worker(PARAMS, work)])[0])
 
 
 def test_no_aggregator_is_free():
