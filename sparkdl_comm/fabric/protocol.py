@@ -27,15 +27,16 @@ RailAddresses: TypeAlias = list[tuple[str, int]]
 @dataclass(frozen=True)
 class Register:
     """``role``: of the core's nodes, or ``scheduler`` for a rank 0 that is nothing else. ``rails``: where data come in.
-    ``limits``: what all must agree on. ``aggregators``: how many the rank has started. By a server or replica: ``elements``
-    and ``crc`` of its part of the model, and which part that is, ``shard``."""
+    ``limits``: what all must agree on. ``helpers``: how many nodes the rank has started beside itself; ``helps``: this is one
+    of them. By a server or replica: ``elements`` and ``crc`` of its part of the model, and which part that is, ``shard``."""
 
     role: str
     rank: int
     host: str
     rails: RailAddresses
     limits: dict[str, Any]
-    aggregators: int = 0
+    helpers: int = 0
+    helps: bool = False
     elements: int = 0
     crc: int = 0
     shard: int = 0
@@ -266,6 +267,7 @@ _KINDS: dict[str, type[Any]] = {
 #: How JSON has what fields are.
 _JSON: dict[str, type | tuple[type, ...]] = {
     "int": int,
+    "bool": bool,
     "float": (int, float),
     "str": str,
     "dict[str, Any]": dict,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from sparkdl_comm.errors import ConfError, GangError, InputError
-from sparkdl_comm.fabric.aggregator_process import AggregatorProcess
 from sparkdl_comm.fabric.daemon import Daemon
 from sparkdl_comm.fabric.directory import SCHEDULER
+from sparkdl_comm.fabric.node_process import NodeProcess
 from sparkdl_comm.fabric.options import Options
 from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.part import Part
@@ -34,7 +34,8 @@ class Fabric:
         """``ports``: as ``spark.sparkdl.comm.ports``; for aggregators."""
         self._gang, self._options, self._ports = gang, options, ports
         self._wires = Wires.of(gang, options.timeout)
-        self.aggregators: list[AggregatorProcess] = []
+        #: The nodes beside this rank.
+        self.processes: list[NodeProcess] = []
         self._daemon: Daemon | None = None
         self._aborted = False
         self.service: SchedulerService | None = None
@@ -68,6 +69,15 @@ class Fabric:
             raise ConfError("sync=bsp has no use for a replica: every worker has the model of the last iteration")
         return self._serve("replica", params, model, shard)
 
+    def start_server(self, params: FabricParams, model: np.ndarray) -> None:
+        """A server in a process beside this rank, which then registers as something else. ``model``: float32 ``[n]``,
+        copied."""
+        self._start(params, "server", model)
+
+    def start_replica(self, params: FabricParams, model: np.ndarray) -> None:
+        """Likewise, a replica of the server."""
+        self._start(params, "replica", model)
+
     def register_as_scheduler(self, params: FabricParams) -> Scheduling:
         """Rank 0, if it is to be nothing else. Otherwise as :meth:`register_as_worker`."""
         if self._gang.rank != 0:
@@ -83,16 +93,16 @@ class Fabric:
             self.abort()
         if self._daemon is not None:
             self._daemon.close(0.0 if self._aborted else self._options.timeout)
-        for aggregator in self.aggregators:
-            aggregator.close(self._options.timeout)
+        for process in self.processes:
+            process.close(self._options.timeout)
         if self.service is not None:
             self.service.close()
 
     def abort(self) -> None:
         """From any thread: whatever this rank waits for ends, and so do its aggregators."""
         self._aborted = True
-        for aggregator in self.aggregators:
-            aggregator.kill()
+        for process in self.processes:
+            process.kill()
         if self.service is not None:
             self.service.stop()
 
@@ -104,6 +114,9 @@ class Fabric:
             self.abort()
         self.close()
 
+    def _start(self, params: FabricParams, role: str, model: np.ndarray | None = None) -> None:
+        self.processes.append(NodeProcess(self._wires, params, self._ports, role, model))
+
     def _serve(self, role: str, params: FabricParams, model: np.ndarray, shard: int) -> Server:
         part = ServerPart(model, params.momentum, params.delay_bound)
         self._join(params, part, role, elements=len(model), crc=zlib.crc32(model.data), shard=shard)
@@ -114,10 +127,10 @@ class Fabric:
             raise GangError(f"rank {self._gang.rank} has registered already, as {self._daemon.register.role}")
         if self._gang.rank == 0:
             self.service = SchedulerService(self._gang, params.rules(), self._options)
-        limits = params.to_json()
         for _ in range(aggregators):
-            self.aggregators.append(AggregatorProcess(self._wires, limits, self._ports))
-        register = Register(role, self._gang.rank, self._wires.host, self._wires.rails, limits, aggregators, **more)
+            self._start(params, "aggregator")
+        mine = len(self.processes)
+        register = Register(role, self._gang.rank, self._wires.host, self._wires.rails, params.to_json(), mine, **more)
         self._daemon = Daemon(self._wires, self._gang.serve, part, register)
         self._daemon.await_all()
         return self._daemon

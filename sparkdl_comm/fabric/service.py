@@ -60,7 +60,7 @@ class _Fence:
 
 
 class SchedulerService:
-    """Takes registrations at once; begins when all ranks of the gang, and all their aggregators, are there."""
+    """Takes registrations at once; begins when all ranks of the gang, and the nodes beside them, are there."""
 
     def __init__(self, gang: Gang, rules: Rules, options: Options, clock: Clock = time.monotonic) -> None:
         self._gang, self._rules, self._options, self._clock = gang, rules, options, clock
@@ -139,9 +139,8 @@ class SchedulerService:
             self._take(peer.node, peer, message)
 
     def _begin_if_complete(self) -> None:
-        ranks = [peer.register for peer in self._peers if peer.register.role != "aggregator"]
-        aggregators = len(self._peers) - len(ranks)
-        if len(ranks) < self._gang.world or aggregators < sum(rank.aggregators for rank in ranks):
+        ranks = [peer.register for peer in self._peers if not peer.register.helps]
+        if len(ranks) < self._gang.world or len(self._peers) < self._gang.world + sum(rank.helpers for rank in ranks):
             return
         registered = [peer.register for peer in self._peers]
         directory = self._directory = Directory.of(registered, self._options.replica_aggregators)

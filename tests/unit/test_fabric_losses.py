@@ -114,7 +114,7 @@ def test_a_killed_aggregator():
         with fabric:
             made = fabric.register_as_worker(PARAMS, 1)
             first, _ = push_ones(made, 3)
-            fabric.aggregators[0].kill()
+            fabric.processes[0].kill()
             return first + push_ones(made, 6)[0]
 
     results, _ = run([scheduler(PARAMS), server(PARAMS), work, worker(PARAMS, lambda made: push_ones(made, 9)[0], 1)])

@@ -109,5 +109,5 @@ def test_counters_of_this_host() -> None:
 
 def test_an_aggregator_needs_no_torch() -> None:
     """It starts with each rank, and torch takes seconds and hundreds of MB."""
-    code = "import sys, sparkdl_comm.fabric.aggregator_process; sys.exit('torch' in sys.modules)"
+    code = "import sys, sparkdl_comm.fabric.node_process; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

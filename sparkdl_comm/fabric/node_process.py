@@ -1,10 +1,14 @@
-"""An aggregator in a process of its own, beside a rank: adding is not to wait for the interpreter of a worker that computes.
+"""A node in a process of its own, beside a rank: an aggregator, a server or a replica.
+
+Neither adding nor applying updates is to wait for the interpreter of a worker that computes; and a server whose process is
+lost is not a lost rank.
 
 The rank starts it and tells it through a socket pair, which nobody else can reach, who it is and where. It ends with its rank.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import selectors
@@ -13,28 +17,48 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from sparkdl_comm.errors import GangError
+import numpy as np
+
+from sparkdl_comm.errors import GangError, SparkdlCommError
 from sparkdl_comm.fabric.aggregator import AggregatorPart
 from sparkdl_comm.fabric.daemon import Daemon
+from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.protocol import Register
+from sparkdl_comm.fabric.server import ServerPart
 from sparkdl_comm.fabric.wires import Wires
 from sparkdl_comm.gang.acceptor import Acceptor
 from sparkdl_comm.gang.credentials import Credentials
-from sparkdl_comm.gang.frames import recv_frame, send_frame
+from sparkdl_comm.gang.frames import recv_frame, recv_into, send_all, send_frame
 
 _MAX_FRAME = 1 << 16
 #: Seconds for the process to start and to hear who it is.
 _START_SECONDS = 60.0
+_PIECE = 8 << 20
+
+_log = logging.getLogger(__name__)
 
 
-class AggregatorProcess:
-    """Starts it, for the rank whose ``wires`` these are. To be closed."""
+class NodeProcess:
+    """Starts it, for the rank whose ``wires`` these are. To be closed.
 
-    def __init__(self, wires: Wires, limits: dict[str, Any], ports: tuple[int, int]) -> None:
+    ``role``: ``aggregator``, ``server`` or ``replica``. ``ports``: as ``spark.sparkdl.comm.ports``. ``model``: that of a
+    server or replica, float32 ``[n]``; ``shard``: which part of the whole one that is.
+    """
+
+    def __init__(
+        self,
+        wires: Wires,
+        params: FabricParams,
+        ports: tuple[int, int],
+        role: str,
+        model: np.ndarray | None = None,
+        shard: int = 0,
+    ) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self._sock, theirs = socket.socketpair()
         with theirs:
@@ -45,8 +69,19 @@ class AggregatorProcess:
                 pass_fds=[theirs.fileno()],
             )
         self._sock.setblocking(False)
-        told = {"wires": wires.to_json(), "limits": limits, "ports": ports}
+        elements = 0 if model is None else len(model)
+        told = {
+            "wires": wires.to_json(),
+            "params": params.to_json(),
+            "ports": ports,
+            "role": role,
+            "elements": elements,
+            "shard": shard,
+        }
         send_frame(self._sock, told, _MAX_FRAME, time.monotonic() + _START_SECONDS)
+        if model is not None:
+            for piece in _pieces(model.view(np.uint8).data):
+                send_all(self._sock, piece, time.monotonic() + _START_SECONDS)
 
     @property
     def pid(self) -> int:
@@ -64,6 +99,11 @@ class AggregatorProcess:
     def kill(self) -> None:
         """Ends it now."""
         self._process.kill()
+
+
+def _pieces(view: memoryview) -> Iterator[memoryview]:
+    """Parts of it, each of which has a deadline of its own."""
+    return (view[start : start + _PIECE] for start in range(0, len(view), _PIECE))
 
 
 class _Listener:
@@ -91,12 +131,12 @@ class _Listener:
         kind, rank = hello.get("kind"), hello.get("rank")
         handler = self._handlers.get(kind) if isinstance(kind, str) else None
         if hello.get("epoch") != self._attempt or handler is None or type(rank) is not int:
-            raise GangError(f"an aggregator has no {kind!r:.40} service for rank {rank!r:.20}")
+            raise GangError(f"this node has no {kind!r:.40} service for rank {rank!r:.20}")
         handler(sock, rank)
 
 
 def _end_with(sock: socket.socket) -> None:
-    """When the rank closes its end, or is gone, so is what the aggregator is for."""
+    """When the rank closes its end, or is gone, so is what the node is for."""
     poll = select.poll()
     poll.register(sock, select.POLLRDHUP)
     poll.poll()
@@ -104,19 +144,35 @@ def _end_with(sock: socket.socket) -> None:
 
 
 def main(fd: int) -> None:
-    """The aggregator, to the end; ``fd``: its socket to the rank."""
+    """The node, to the end; ``fd``: its socket to the rank."""
     sock = socket.socket(fileno=fd)
     sock.setblocking(False)
     told = recv_frame(sock, _MAX_FRAME, time.monotonic() + _START_SECONDS)
-    threading.Thread(target=_end_with, args=(sock,), name="sparkdl-end", daemon=True).start()
     wires = Wires.from_json(told["wires"])
     first, last = told["ports"]
     listener = _Listener(wires.credentials, [ip for ip, _ in wires.rails], range(first, last + 1) if first else None)
     wires = replace(wires, rails=listener.rails)
-    part = AggregatorPart()
-    register = Register("aggregator", wires.credentials.rank, wires.host, wires.rails, told["limits"])
+    params = FabricParams(**told["params"])
+    part: AggregatorPart | ServerPart = AggregatorPart()
+    more: dict[str, int] = {}
+    if told["role"] != "aggregator":
+        model = np.empty(told["elements"], np.float32)
+        for piece in _pieces(model.view(np.uint8).data):
+            recv_into(sock, piece, time.monotonic() + _START_SECONDS)
+        more = {"elements": len(model), "crc": zlib.crc32(model.data), "shard": told["shard"]}
+        part = ServerPart(model, params.momentum, params.delay_bound)
+        part.begin()
+    # Only now: until here, bytes in the socket are not its end.
+    threading.Thread(target=_end_with, args=(sock,), name="sparkdl-end", daemon=True).start()
+    register = Register(
+        told["role"], wires.credentials.rank, wires.host, wires.rails, params.to_json(), helps=True, **more
+    )
     daemon = Daemon(wires, listener.serve, part, register)
-    part.await_end()
+    try:
+        part.await_end()
+    except SparkdlCommError as exc:
+        # Everybody has heard of it, and the rank raises it.
+        _log.warning("%s of rank %d ended: %s", told["role"], wires.credentials.rank, exc.message)
     daemon.close(0.0)
 
 
