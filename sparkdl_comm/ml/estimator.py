@@ -197,6 +197,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         from sparkdl_comm.job.launch import launch
         from sparkdl_comm.optim import elementwise
         from sparkdl_comm.strategies.registry import strategy_class
+        from sparkdl_comm.train.loop import asynchronous_loop
 
         spark = session.session_of(dataset)
         session.use_own_python(spark)
@@ -231,6 +232,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         if strategy.needs_plugin:
             session.check_plugin(spark)
         checkpoints = self.checkpoints(spark)
+        if not strategy.synchronous:
+            asynchronous_loop.check(conf.strategy, optimization, checkpoints)
         world = slots.check_slots(spark, self.getNumWorkers(), conf.slot_timeout)
         strategy.check(conf, world)
         session.check_disk_cache(spark, conf)
