@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,16 +42,20 @@ class Fabric:
         gang.close_in_children(self._sockets)
         gang.on_failure(lambda _: self.abort())
 
-    def register_as_worker(self, params: FabricParams, aggregators: int = 1) -> Worker:
+    def register_as_worker(
+        self, params: FabricParams, aggregators: int = 1, beside: Mapping[str, np.ndarray] | None = None
+    ) -> Worker:
         """A rank that computes updates. Returns when all ranks have registered.
 
         :param aggregators: how many aggregators it starts beside itself, each a process.
+        :param beside: ``server`` or ``replica``, if there is to be one in a process beside this rank, -> the model, float32
+            ``[n]``, which is copied.
         :raises ConfError: roles do not fit together, as without a server.
         :raises DeadlineError: not all ranks have registered in time.
         :raises GangError: the scheduler does not take this rank in; why.
         """
         part = WorkerPart(self._options.timeout)
-        daemon = self._join(params, part, "worker", aggregators=aggregators)
+        daemon = self._join(params, part, "worker", aggregators, beside)
         return Worker(daemon, part)
 
     def register_as_server(self, params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
@@ -68,15 +72,6 @@ class Fabric:
         if params.sync == "bsp":
             raise ConfError("sync=bsp has no use for a replica: every worker has the model of the last iteration")
         return self._serve("replica", params, model, shard)
-
-    def start_server(self, params: FabricParams, model: np.ndarray) -> None:
-        """A server in a process beside this rank, which then registers as something else. ``model``: float32 ``[n]``,
-        copied."""
-        self._start(params, "server", model)
-
-    def start_replica(self, params: FabricParams, model: np.ndarray) -> None:
-        """Likewise, a replica of the server."""
-        self._start(params, "replica", model)
 
     def register_as_scheduler(self, params: FabricParams) -> Scheduling:
         """Rank 0, if it is to be nothing else. Otherwise as :meth:`register_as_worker`."""
@@ -114,24 +109,33 @@ class Fabric:
             self.abort()
         self.close()
 
-    def _start(self, params: FabricParams, role: str, model: np.ndarray | None = None) -> None:
-        self.processes.append(NodeProcess(self._wires, params, self._ports, role, model))
-
     def _serve(self, role: str, params: FabricParams, model: np.ndarray, shard: int) -> Server:
         part = ServerPart(model, params.momentum, params.delay_bound)
         self._join(params, part, role, elements=len(model), crc=zlib.crc32(model.data), shard=shard)
         return Server(part)
 
-    def _join(self, params: FabricParams, part: Part, role: str, aggregators: int = 0, **more: Any) -> Daemon:
+    def _join(
+        self,
+        params: FabricParams,
+        part: Part,
+        role: str,
+        aggregators: int = 0,
+        beside: Mapping[str, np.ndarray] | None = None,
+        **more: Any,
+    ) -> Daemon:
+        gang, wires = self._gang, self._wires
         if self._daemon is not None:
-            raise GangError(f"rank {self._gang.rank} has registered already, as {self._daemon.register.role}")
-        if self._gang.rank == 0:
-            self.service = SchedulerService(self._gang, params.rules(), self._options)
+            raise GangError(f"rank {gang.rank} has registered already, as {self._daemon.register.role}")
+        if gang.rank == 0:
+            self.service = SchedulerService(gang, params.rules(), self._options)
+        gang.all_gather(b"", self._options.timeout)  # rank 0 takes registrations from now on
         for _ in range(aggregators):
-            self._start(params, "aggregator")
+            self.processes.append(NodeProcess(wires, params, self._ports, "aggregator"))
+        for served, model in (beside or {}).items():
+            self.processes.append(NodeProcess(wires, params, self._ports, served, model))
         mine = len(self.processes)
-        register = Register(role, self._gang.rank, self._wires.host, self._wires.rails, params.to_json(), mine, **more)
-        self._daemon = Daemon(self._wires, self._gang.serve, part, register)
+        register = Register(role, gang.rank, wires.host, wires.rails, params.to_json(), mine, **more)
+        self._daemon = Daemon(wires, gang.serve, part, register)
         self._daemon.await_all()
         return self._daemon
 

@@ -72,11 +72,10 @@ class FabricWorker(Asynchronous):
         self._sparse = make_optimizer.wants_sparse(self.optimizer)
         params = FabricParams.of(self.conf)
         fabric = self._fabric = Fabric(gang, Options.of(self.conf), self.conf.ports)
-        if gang.rank == _SERVER:
-            fabric.start_server(params, self._values)
+        beside = {"server": self._values} if gang.rank == _SERVER else {}
         if gang.rank == _REPLICA and self.conf.fabric_replica:
-            fabric.start_replica(params, self._values)
-        self._worker: Worker = fabric.register_as_worker(params, self.conf.fabric_aggregators)
+            beside["replica"] = self._values
+        self._worker: Worker = fabric.register_as_worker(params, self.conf.fabric_aggregators, beside)
 
     def before_forward(self) -> None:
         with self.watch.phase("pull"):
