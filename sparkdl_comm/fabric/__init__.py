@@ -27,8 +27,8 @@ At rank 0, ``service.py`` hears all daemons (``reception.py``). For the servers'
 ``bandwidth.py`` works out of all reports what links can carry.
 
 A rank that is lost is not the gang's end, unless it is rank 0, or a server without replica. Its daemon's connection breaks;
-what it sent may have arrived without the scheduler's knowing, so receivers are asked (``Fence``) before the core decides how
-the others go on.
+what it sent may have arrived without the scheduler's knowing, so receivers are asked (``fences.py``) before the core decides
+how the others go on.
 """
 
 from __future__ import annotations

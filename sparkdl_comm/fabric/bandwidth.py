@@ -92,10 +92,10 @@ class Bandwidths:
             link.others = 0.0 if link.flows or samples else passed / seconds
 
     def limit(self, host: int, speed: float) -> None:
-        """The system says that the host's links have ``speed`` bytes per second: they have no more."""
+        """The system says that the host's links have ``speed`` bytes per second; 0: it does not know."""
         for link in (self._up[host], self._down[host]):
-            if link.fast == -math.inf:
-                link.nominal = link.bandwidth = speed
+            if 0 < speed < link.nominal:
+                link.nominal, link.bandwidth = speed, min(speed, link.bandwidth)
 
     def _judge(self, host: int, sample: Sample, now: float) -> None:
         up, down = self._up[host], self._down[sample.target]

@@ -186,6 +186,8 @@ class Sender:
         while done < len(data):
             piece = data[done : done + CHUNK]
             self._await_turn(transfer, (done + len(piece)) / share)
+            if self._closed:
+                raise GangError("the daemon was closed")
             begin = self._clock()
             # Asked before each piece: send() alone takes what fits into the kernel's buffer, not what leaves.
             await_ready(

@@ -26,8 +26,7 @@ _SNAPSHOTS = 4
 
 
 class ServerPart(Part):
-    """A server's or replica's. ``model``: float32 ``[n]``, which it owns from then
-    on. ``tell`` says something to the scheduler; it is there before anything arrives.
+    """A server's or replica's. ``model``: float32 ``[n]``, which it owns from then on.
 
     :param delay_bound: the most updates, an update itself included, that may have been applied since the version that the
         update was computed from; None: no bound.
@@ -100,9 +99,7 @@ class ServerPart(Part):
             if self._over:
                 return None
             if order.batch not in self._snapshots:
-                model = self._model.values
-                sent = model.copy() if self._request_callback is None else self._request_callback(model)
-                self._snapshots[order.batch] = Values(sent, self._model.version)
+                self._snapshots[order.batch] = Values(self._asked(), self._model.version)
                 for old in sorted(self._snapshots)[:-_SNAPSHOTS]:
                     del self._snapshots[old]
             return self._snapshots[order.batch]
@@ -125,6 +122,16 @@ class ServerPart(Part):
                 self._resume = message.turn
 
     # ---- inside
+
+    def _asked(self) -> np.ndarray:
+        """A copy of what workers get of the model."""
+        model = self._model.values
+        if self._request_callback is None:
+            return model.copy()
+        made = np.array(self._request_callback(model), np.float32)
+        if made.shape != model.shape:
+            raise InputError(f"request_callback returned {list(made.shape)} elements of a model of {list(model.shape)}")
+        return made
 
     def _apply_due(self) -> None:
         """Applies all whose turn it is; one thread at a time."""

@@ -169,6 +169,7 @@ class WorkerPart(Part):
             )
         with self._changed:
             self._check()
+            self._models.clear()  # one that came twice, as its sender was taken for lost
         return Wanted()
 
     def _check_server(self, server: int) -> None:

@@ -71,7 +71,8 @@ class FabricWorker(Asynchronous):
         self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
         self._sparse = make_optimizer.wants_sparse(self.optimizer)
         params = FabricParams.of(self.conf)
-        fabric = self._fabric = Fabric(gang, Options.of(self.conf), self.conf.ports)
+        # An epoch ends for all ranks together, so none of them can be missed.
+        fabric = self._fabric = Fabric(gang, Options.of(self.conf), self.conf.ports, tolerant=False)
         beside = {"server": self._values} if gang.rank == _SERVER else {}
         if gang.rank == _REPLICA and self.conf.fabric_replica:
             beside["replica"] = self._values
