@@ -3,43 +3,11 @@ written down."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 from sparkdl_comm.conf import compression, values
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.conf.fabric import FABRIC_KEYS
+from sparkdl_comm.conf.key import PREFIX, Key
 
-PREFIX = "spark.sparkdl.comm."
-
-
-@dataclass(frozen=True)
-class Key:
-    """One row of the table.
-
-    ``name`` is the key without :data:`PREFIX`, ``field`` the attribute of :class:`CommConf`, ``type`` what a
-    value looks like (for people), ``default`` its text, ``doc`` one or more sentences. ``parse`` turns a text
-    into the value and raises ``ValueError`` saying what is accepted.
-    """
-
-    name: str
-    field: str
-    type: str
-    default: str
-    doc: str
-    parse: Callable[[str], Any]
-
-    @property
-    def full(self) -> str:
-        return PREFIX + self.name
-
-    def read(self, text: str) -> Any:
-        """The value of ``text``; :class:`ConfError` naming key, value and limit if there is none."""
-        try:
-            return self.parse(text.strip())
-        except ValueError as error:
-            raise ConfError(f"{self.full}={text!r}: must be {error}") from None
-
+__all__ = ["KEYS", "PREFIX", "Key"]
 
 #: All keys.
 KEYS: tuple[Key, ...] = (
@@ -285,6 +253,7 @@ KEYS: tuple[Key, ...] = (
         "Plan again when computation, start-up or transfer took that share more or less than planned for.",
         values.share,
     ),
+    *FABRIC_KEYS,
     Key(
         "data.cache",
         "data_cache",

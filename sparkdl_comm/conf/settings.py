@@ -45,6 +45,15 @@ class CommConf:
     ps_push_batching: str
     ps_profile_iterations: int
     ps_replan_drift: float
+    fabric_sync: str
+    fabric_batch_interval: float
+    fabric_momentum: float
+    fabric_step_scale: float
+    fabric_replica: bool
+    fabric_divergence: float
+    fabric_aggregators: int
+    fabric_replica_aggregators: int
+    fabric_link_rate: str
     data_cache: str
     data_cache_limit: int
     data_memory_limit: int

@@ -1,6 +1,7 @@
 """The ranks of one fit: how they meet, talk, and learn that one of them failed.
 
-``gang.py`` is what a rank has of it all. ``members.py``: who the others are. ``listen.py``: on which NIC and port;
+``gang.py`` is what a rank has of it all. ``members.py``: who the others are. ``credentials.py``: what it shows them.
+``listen.py``: on which NIC and port;
 ``acceptor.py`` lets in whoever proves the gang's secret by the ``handshake.py``; ``frames.py``: what is said
 afterwards. ``control.py`` settles which failure was first, ``failure.py`` is how it travels. ``store.py`` is
 torch.distributed's store, on the ``key_value_store.py`` at rank 0; ``exchange.py`` and ``process_group.py`` use it.

@@ -57,6 +57,7 @@ class Control:
         self.changed = threading.Condition()
         self.failure: Failure | None = None
         self.go = False
+        self.on_lost: Callable[[int], None] | None = None  # rank 0: what a lost rank is told to, if it is no failure
         self._acceptors = acceptors
         self._clock = clock
         self._callbacks: list[Callable[[Failure], None]] = []
@@ -273,6 +274,10 @@ class Control:
     def _lost(self, rank: int, why: str) -> None:
         if self.rank != 0 and self._pending is not None and not self._pending.secondary:
             self._record(self._pending)  # it was first; rank 0 went away before it could say so
+            return
+        if rank != 0 and self.on_lost is not None:
+            _log.warning("rank %d was lost (%s); the gang goes on without it", rank, why)
+            self.on_lost(rank)
             return
         text = f"rank {rank} was lost: its process or executor died ({why}, seen by rank {self.rank})"
         self._record(Failure(rank, None, "gang", "RankLostError", text, ""))

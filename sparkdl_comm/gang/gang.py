@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
-from sparkdl_comm.gang import fork, frames, handshake, listen
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError
+from sparkdl_comm.gang import fork, frames, listen
 from sparkdl_comm.gang.acceptor import MAX_HELLO, Acceptor
 from sparkdl_comm.gang.control import VERDICT_SECONDS, Control
+from sparkdl_comm.gang.credentials import Credentials
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 from sparkdl_comm.gang.listen import RAILS_KEY
@@ -48,9 +49,9 @@ class Gang:
         self.attempt = attempt
         self.members: tuple[Member, ...] = ()
         self.host = ""
-        self._secret = secret
+        self.credentials = Credentials(rank, attempt, secret)
         self._clock = clock
-        self._bind_ip: str | None = None
+        self.bind_ip: str | None = None
         self._present = {rank}
         self._handlers: dict[str, Callable[[socket.socket, int], None]] = {}
         self._gathers = 0
@@ -95,7 +96,7 @@ class Gang:
         deadline = clock() + timeout
         gang = cls(rank, world, secret, attempt, clock)
         gang.host = listen.choose_address(host, nic)
-        gang._bind_ip = gang.host if nic is not None else None
+        gang.bind_ip = gang.host if nic is not None else None
         addresses = [listen.choose_address(host, rail, RAILS_KEY) for rail in rails] or [gang.host]
         acceptors = {ip: Acceptor(ip, ports, secret, gang._on_peer, clock) for ip in {gang.host, *addresses}}
         gang._control = Control(rank, world, list(acceptors.values()), clock)
@@ -141,6 +142,11 @@ class Gang:
         if failure is not None:
             raise failure.to_exception()
 
+    def tolerate(self, on_lost: Callable[[int], None]) -> None:
+        """At rank 0: from now on, a rank that vanishes without a word is not the gang's failure. ``on_lost`` is called with
+        its number, in the control thread, so it must be quick. A rank that announces a failure still fails the gang."""
+        self._control.on_lost = on_lost
+
     def on_failure(self, callback: Callable[[Failure], None]) -> None:
         """Have ``callback`` called once when the gang fails: from the control thread, so it must be quick; at
         once and in this thread if it has failed already."""
@@ -164,10 +170,10 @@ class Gang:
         member = self.members[rank]
         where = f"{kind} connection of rank {self.rank} to rank {rank}"
         try:
-            address, bind_ip = (member.host, member.port), self._bind_ip
+            address, bind_ip = (member.host, member.port), self.bind_ip
             if rail is not None:
                 address, bind_ip = (member.rails[rail].address, member.rails[rail].port), self.rails[rail].address
-            sock = handshake.connect(address, self._secret, deadline, bind_ip, self._clock)
+            return self.credentials.dial(address, kind, deadline, bind_ip, self._clock)
         except DeadlineError as exc:
             raise DeadlineError(f"{where}: {exc.message}", rank=rank) from exc
         except GangError as exc:
@@ -175,13 +181,8 @@ class Gang:
             if isinstance(exc.__cause__, ConnectionRefusedError):
                 raise RankLostError(f"{where}: {exc.message}", rank=rank) from exc
             raise type(exc)(f"{where}: {exc.message}") from exc
-        hello = {"kind": kind, "rank": self.rank, "epoch": self.attempt}  # the wire's word for an attempt
-        try:
-            frames.send_frame(sock, hello, MAX_HELLO, deadline, self._clock)
-        except (SparkdlCommError, OSError) as exc:
-            sock.close()
+        except ConnectionError as exc:
             raise RankLostError(f"{where}: {exc}", rank=rank) from exc
-        return sock
 
     def close_in_children(self, sockets: Callable[[], list[socket.socket]]) -> None:
         """Have a forked child (a DataLoader's worker) close these too: else nobody would see an EOF while it lives."""

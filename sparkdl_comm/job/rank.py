@@ -30,6 +30,7 @@ from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.train.checkpoint.restore import Restorer, describe
 from sparkdl_comm.train.checkpoint.saver import Saver
 from sparkdl_comm.train.loop import rng
+from sparkdl_comm.train.loop.asynchronous_loop import loop_for
 from sparkdl_comm.train.loop.training_loop import Progress, TrainingLoop
 from sparkdl_comm.train.spec import TrainSpec
 
@@ -127,9 +128,7 @@ class Rank:
         rng.seed(spec.seed, self._rank)
         device = self._task.device()
         together = synchronize(model.module, device, gang, spec.conf.timeout, stack)
-        loop = TrainingLoop(
-            spec, gang, rows.training, sampler, model, strategy, self._progress, rows.validation, together
-        )
+        loop = loop_for(spec, gang, rows.training, sampler, model, strategy, self._progress, rows.validation, together)
         saver = self._go_on(loop, gang, restorer, stack)
         resumed_at = self._progress.step
         seconds = loop.run(_Teller(driver))

@@ -197,6 +197,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         from sparkdl_comm.job.launch import launch
         from sparkdl_comm.optim import elementwise
         from sparkdl_comm.strategies.registry import strategy_class
+        from sparkdl_comm.train.loop import asynchronous_loop
 
         spark = session.session_of(dataset)
         session.use_own_python(spark)
@@ -231,16 +232,15 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         if strategy.needs_plugin:
             session.check_plugin(spark)
         checkpoints = self.checkpoints(spark)
+        if not strategy.synchronous:
+            asynchronous_loop.check(conf, optimization, checkpoints)
         world = slots.check_slots(spark, self.getNumWorkers(), conf.slot_timeout)
         strategy.check(conf, world)
         session.check_disk_cache(spark, conf)
         slots.tell_threads(spark, world)
-        gradients = "" if strategy.needs_plugin else "gradients, "
-        exchanged = "rows, " if conf.data_shuffle == "global" else ""
-        session.tell_clear(
-            spark,
-            f"{gradients}{exchanged}the trained model, what ranks print, and what they tell each other between steps",
-        )
+        own = {"gradients": not strategy.needs_plugin, "rows": conf.data_shuffle == "global", "the trained model": True}
+        sent = ", ".join(name for name, is_ours in own.items() if is_ours)
+        session.tell_clear(spark, f"{sent}, what ranks print, and what they tell each other between steps")
         if self.getBatchSize() < world:
             warnings.warn(
                 f"batchSize={self.getBatchSize()} is less than num_workers={world}: batchSize is of all ranks together, so in"

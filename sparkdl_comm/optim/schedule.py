@@ -80,12 +80,16 @@ class Schedule:
         """Whether :meth:`after_epoch` needs the value."""
         return isinstance(self._scheduler, ReduceLROnPlateau)
 
+    @property
+    def is_per_step(self) -> bool:
+        return self._scheduler is not None and self._per_step
+
     def rate(self) -> float:
         """Learning rate of the first group."""
         return float(self._optimizer.param_groups[0]["lr"])
 
     def after_step(self) -> None:
-        if self._scheduler is not None and self._per_step:
+        if self.is_per_step:
             self._scheduler.step()
 
     def after_epoch(self, value: float | None = None) -> None:

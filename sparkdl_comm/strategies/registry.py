@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sparkdl_comm.strategies.all_reduce
+import sparkdl_comm.strategies.fabric
 import sparkdl_comm.strategies.hitopk
 import sparkdl_comm.strategies.ps.parameter_server  # noqa: F401 - modules register what they have
 from sparkdl_comm.collectives.algorithms import ALGORITHMS

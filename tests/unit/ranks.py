@@ -22,6 +22,7 @@ from sparkdl_comm.optim.parallel import Alone, GangRanks
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
+from sparkdl_comm.train.loop.asynchronous_loop import loop_for
 from sparkdl_comm.train.loop.training_loop import Progress, TrainingLoop
 from sparkdl_comm.train.spec import Observation, TrainSpec
 
@@ -159,7 +160,7 @@ def train(
             arrive(spec, gang, models[gang.rank])
             joined.join(gang, models[gang.rank], OptimizerMaker(models[gang.rank], spec.optimization))
             own, *seen = (_cache(each[gang.rank]) for each in (parts, validation) if each)
-            loop = TrainingLoop(spec, gang, own, sampler, models[gang.rank], joined, Progress(), *seen)
+            loop = loop_for(spec, gang, own, sampler, models[gang.rank], joined, Progress(), *seen)
             loops[gang.rank] = loop
             prepare(loop)
             loop.run(lambda progress: None)

@@ -175,6 +175,42 @@ def test_a_killed_process_is_seen_by_all(tmp_path, victim):
             assert crew.hear(rank, 5.0) == (victim, "RankLostError")
 
 
+def tolerate_and_report(gang: Gang, pipe) -> None:
+    lost: list[int] = []
+    if gang.rank == 0:
+        gang.tolerate(lost.append)
+    pipe.send("ready")
+    pipe.recv()
+    wait_for(lambda: lost or gang.rank)
+    pipe.send((lost, gang.failure()))
+    pipe.recv()
+
+
+def test_a_loss_that_is_tolerated(tmp_path):
+    """The others go on; what a rank announces fails the gang all the same."""
+    with Crew(3, tmp_path, tolerate_and_report) as crew:
+        assert [crew.hear(rank) for rank in range(3)] == ["ready"] * 3
+        os.kill(crew.processes[1].pid, signal.SIGKILL)
+        crew.pipes[0].send("look")
+        assert crew.hear(0) == ([1], None)
+        crew.pipes[2].send("look")
+        assert crew.hear(2) == ([], None)
+    with gang_of(3) as gangs:
+        gangs[0].tolerate(lambda rank: None)
+        gangs[1].announce_failure(primary(1))
+        assert all(wait_for(gang.failure) == primary(1) for gang in gangs)
+
+
+def test_a_lost_rank_does_not_keep_rank_0():
+    with gang_of(3) as gangs:
+        lost: list[int] = []
+        gangs[0].tolerate(lost.append)
+        gangs[1]._control.stop(leave=False)
+        gangs[2].close()
+        assert gangs[0].outlast(SECONDS)
+        assert wait_for(lambda: lost) == [1]
+
+
 def fork_and_report(gang: Gang, pipe) -> None:
     child = os.fork()
     if child == 0:

@@ -72,6 +72,9 @@ class TrainingLoop:
     ``after_step``, if set, is called after every optimizer step, when :meth:`state` is what the next step begins with.
     """
 
+    #: Whether it is for strategies whose steps are common to all ranks.
+    synchronous = True
+
     def __init__(
         self,
         spec: TrainSpec,
@@ -87,9 +90,9 @@ class TrainingLoop:
         """``strategy`` has joined; ``sampler`` cuts epochs into optimizer steps. ``validation``: this rank's rows; None if no
         rank has any. ``together``: the model has collectives, so ranks without rows run it too.
 
-        :raises ConfError: the strategy has no steps that are common to all ranks.
+        :raises ConfError: the strategy has no steps that are common to all ranks, which this loop needs.
         """
-        if not strategy.synchronous:
+        if strategy.synchronous != self.synchronous:
             raise ConfError(
                 f"strategy {spec.conf.strategy} has no common steps, which fit needs: set another spark.sparkdl.comm.strategy"
             )

@@ -1,0 +1,97 @@
+"""What an aggregator does: adds the updates that come to it, and sends the sum on; a model that comes, it passes on.
+
+It adds them in the order that the scheduler says, each as soon as it is there, so that the same order gives the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparkdl_comm.errors import SparkdlCommError
+from sparkdl_comm.fabric.message import Kind
+from sparkdl_comm.fabric.part import Part, Values
+from sparkdl_comm.fabric.protocol import Cancel, Ended, Message, Regroup, Send
+from sparkdl_comm.fabric.receiver import Arrival
+
+
+@dataclass
+class _Held:
+    arrival: Arrival
+    uses: int
+
+
+class AggregatorPart(Part):
+    """An aggregator's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: dict[int, _Held] = {}
+        self._cancelled: set[int] = set()
+        self._regrouped: dict[int, Regroup | Send] = {}
+
+    def arrived(self, arrival: Arrival) -> None:
+        transfer = arrival.expected.transfer
+        with self._changed:
+            if transfer in self._cancelled:
+                return
+            self.tell(Ended(transfer))
+            self._held[transfer] = _Held(arrival, arrival.expected.uses)
+            self._changed.notify_all()
+
+    def values(self, order: Send) -> Values | None:
+        return self._model(order) if order.content == Kind.MODEL else self._sum(order)
+
+    def hear(self, message: Message) -> None:
+        if isinstance(message, Cancel):
+            with self._changed:
+                self._cancelled.add(message.transfer)
+                self._held.pop(message.transfer, None)
+                self._changed.notify_all()
+        elif isinstance(message, Regroup):
+            with self._changed:
+                self._regrouped[message.transfer] = message
+
+    def end(self, error: SparkdlCommError | None) -> None:
+        with self._changed:
+            self._held.clear()
+        super().end(error)
+
+    def _sum(self, order: Send) -> Values | None:
+        total: np.ndarray | None = None
+        for transfer in order.of:
+            arrival, last = self._await(transfer, order.transfer)
+            if arrival is None:
+                continue
+            part = arrival.values[order.offset : order.offset + order.elements]
+            if total is None:
+                total = part if last else part.copy()  # nobody else needs the last one's memory
+            else:
+                np.add(total, part, out=total)
+        with self._changed:
+            kept = self._regrouped.pop(order.transfer, order)
+        return None if total is None else Values(total, kept.staleness, kept.count)
+
+    def _model(self, order: Send) -> Values | None:
+        model, version = np.empty(order.elements, np.float32), 0
+        for transfer in order.of:
+            arrival, _ = self._await(transfer, order.transfer)
+            if arrival is None:
+                return None
+            start = arrival.expected.offset - order.offset
+            model[start : start + len(arrival.values)] = arrival.values
+            version = arrival.header.base_version
+        return Values(model, version)
+
+    def _await(self, transfer: int, mine: int) -> tuple[Arrival | None, bool]:
+        """What came by ``transfer``, for ``mine``, and whether that was its last use; None if it does not take place."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or transfer in self._held or self._cancelled & {transfer, mine})
+            held = self._held.get(transfer)
+            if held is None or mine in self._cancelled:
+                return None, False
+            held.uses -= 1
+            if held.uses <= 0:
+                del self._held[transfer]
+            return held.arrival, held.uses <= 0

@@ -1,0 +1,47 @@
+"""What the system counts of a host's NICs: bytes that left and came, whosever they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import psutil
+
+#: Where Linux has the counters of each NIC.
+_STATISTICS = Path("/sys/class/net")
+
+
+class Counted(NamedTuple):
+    """Bytes since the system started: ``up`` left, ``down`` came."""
+
+    up: int
+    down: int
+
+
+class Counters(Protocol):
+    def read(self) -> Counted: ...
+
+    @property
+    def speed(self) -> float:
+        """Bytes per second of the links, in each direction; 0 if the system does not know."""
+
+
+class InterfaceCounters:
+    """Those of the NICs with these addresses, summed; a NIC that has several of them counts once."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        found = psutil.net_if_addrs().items()
+        self._nics = sorted({nic for nic, there in found if any(a.address in addresses for a in there)})
+
+    def read(self) -> Counted:
+        return Counted(self._sum("tx_bytes"), self._sum("rx_bytes"))
+
+    @property
+    def speed(self) -> float:
+        stats = psutil.net_if_stats()
+        speeds = [stats[nic].speed for nic in self._nics if nic in stats]
+        return sum(speeds) * 1e6 / 8 if speeds and all(speeds) else 0.0
+
+    def _sum(self, name: str) -> int:
+        return sum(int((_STATISTICS / nic / "statistics" / name).read_text()) for nic in self._nics)

@@ -1,0 +1,41 @@
+"""The paper's API inside of a function that CommDistributor runs: each rank registers as one of the roles."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from sparkdl_comm.collectives.communicator import Communicator
+from sparkdl_comm.collectives.rank_group import RankGroup
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.fabric.options import Options
+from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.fabric.roles import Fabric, Scheduling, Server, Worker
+
+
+def register_as_worker(params: FabricParams, aggregators: int = 1) -> Worker:
+    """See :meth:`Fabric.register_as_worker`."""
+    return _current().register_as_worker(params, aggregators)
+
+
+def register_as_server(params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
+    """See :meth:`Fabric.register_as_server`."""
+    return _current().register_as_server(params, model, shard)
+
+
+def register_as_replica(server: int, params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
+    """See :meth:`Fabric.register_as_replica`."""
+    return _current().register_as_replica(server, params, model, shard)
+
+
+def register_as_scheduler(params: FabricParams) -> Scheduling:
+    """See :meth:`Fabric.register_as_scheduler`."""
+    return _current().register_as_scheduler(params)
+
+
+def _current() -> Fabric:
+    return Communicator.current().once("fabric", _make)
+
+
+def _make(ranks: RankGroup, conf: CommConf, device: torch.device) -> Fabric:
+    return Fabric(ranks.gang, Options.of(conf), conf.ports)

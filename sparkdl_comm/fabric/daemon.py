@@ -1,0 +1,214 @@
+"""The daemon of one node: does what the scheduler orders, and tells it what came of it.
+
+One thread takes the scheduler's messages; each transfer that is to be sent has a thread, and so has each connection over
+which data come. What a node makes of all that is its :class:`Part`: ``worker.py``, ``server.py``, ``aggregator.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import numpy as np
+
+from sparkdl_comm.errors import DeadlineError, GangError, RankLostError, SparkdlCommError
+from sparkdl_comm.fabric.counters import InterfaceCounters
+from sparkdl_comm.fabric.message import Header, Kind
+from sparkdl_comm.fabric.monitor import Monitor
+from sparkdl_comm.fabric.pacing import Pacing, Slice
+from sparkdl_comm.fabric.part import Part
+from sparkdl_comm.fabric.protocol import (
+    DATA,
+    Broken,
+    Cancel,
+    End,
+    Expect,
+    Failed,
+    Fence,
+    Fenced,
+    Leave,
+    Message,
+    Register,
+    Repace,
+    Send,
+    Welcome,
+)
+from sparkdl_comm.fabric.receiver import Arrival, Receiver
+from sparkdl_comm.fabric.sender import Outgoing, Sender
+from sparkdl_comm.fabric.wires import Serve, Wires
+
+#: Seconds after which the thread that listens to the scheduler looks if it is to end.
+_LISTEN = 3600.0
+
+_log = logging.getLogger(__name__)
+
+
+class Daemon:
+    """``register``: who the node is. ``serve``: see :class:`Serve`. Starts at once; to be closed."""
+
+    def __init__(self, wires: Wires, serve: Serve, part: Part, register: Register) -> None:
+        self._wires, self._part, self.register = wires, part, register
+        part.tell = self.tell
+        self._closed = self._over = False
+        self._ready = threading.Event()
+        self._orders: dict[int, threading.Event] = {}
+        self._lock = threading.Lock()
+        self.error: SparkdlCommError | None = None
+        self._receiver = Receiver(self._arrived, wires.timeout)
+        self._sender = Sender(wires.dial, wires.timeout)
+        serve(DATA, self._receiver.serve)
+        self._link = wires.dial_scheduler()
+        counters = InterfaceCounters([address for address, _ in wires.rails])
+        self._monitor = Monitor(counters, self._sender.active, self.tell)
+        self._thread = threading.Thread(target=self._listen, name=f"sparkdl-fabric-{register.role}", daemon=True)
+        self._thread.start()
+        self.tell(register)
+
+    def await_all(self) -> None:
+        """Returns when all nodes are there.
+
+        :raises DeadlineError: they are not in time.
+        :raises GangError: the scheduler has refused this one, or is lost.
+        """
+        met = self._ready.wait(self._wires.timeout)
+        if self.error is not None:
+            raise self.error
+        if not met:
+            raise DeadlineError(f"not all ranks registered with the fabric within {self._wires.timeout:g} s")
+
+    def tell(self, message: Message) -> None:
+        """Says it to the scheduler. If that is lost, :meth:`Part.end` hears of it, not the caller."""
+        try:
+            self._link.send(message)
+        except OSError as exc:
+            self._end(RankLostError(f"the fabric's scheduler is lost: {exc}", rank=0))
+
+    def sockets(self) -> list[object]:
+        """Everything with a file descriptor, for a forked child to close."""
+        return [self._link.sock, *self._sender.sockets(), *self._receiver.sockets()]
+
+    def close(self, patience: float) -> None:
+        """Leaves on purpose, when nobody needs what the node has begun any more, or after ``patience`` seconds. May be
+        repeated."""
+        if self._closed:
+            return
+        self._part.finish(patience)
+        self.tell(Leave())
+        self._closed = True
+        self._monitor.close()
+        self._link.hang_up()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(self._wires.timeout)
+
+    # ---- the thread that listens to the scheduler
+
+    def _listen(self) -> None:
+        why: SparkdlCommError | None = None
+        try:
+            while not self._closed:
+                try:
+                    message = self._link.receive(_LISTEN)
+                except DeadlineError:
+                    continue
+                if isinstance(message, End):
+                    why = GangError(message.why) if message.why else None
+                    break
+                self._take(message)
+        except ConnectionError as exc:
+            if not self._closed:
+                why = RankLostError(f"the fabric's scheduler is lost: {exc}", rank=0)
+        except SparkdlCommError as exc:
+            why = exc
+        finally:
+            self._end(why)
+            self._link.sock.close()
+
+    def _end(self, why: SparkdlCommError | None) -> None:
+        with self._lock:
+            if self._over:
+                return
+            self._over, self.error = True, why
+            for cancelled in self._orders.values():
+                cancelled.set()
+        self._sender.close()
+        self._receiver.close()
+        self._part.end(why)
+        self._ready.set()
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Welcome):
+            self._part.hear(message)
+            self._monitor.start()
+            self._ready.set()
+        elif isinstance(message, Expect):
+            self._part.hear(message)
+            self._receiver.expect(message)
+        elif isinstance(message, Send):
+            self._part.hear(message)
+            self._start(message)
+        elif isinstance(message, Repace):
+            transfer = self._sender.find(message.transfer)
+            if transfer is not None:
+                transfer.repace([Slice(*each) for each in message.slices], time.monotonic())
+        elif isinstance(message, Fence):
+            self._receiver.fence(message.transfers)
+            self._part.hear(message)
+            self.tell(Fenced(message.number))
+        else:
+            if isinstance(message, Cancel):
+                self._receiver.cancel(message.transfer)
+                with self._lock:
+                    cancelled = self._orders.get(message.transfer)
+                if cancelled is not None:
+                    cancelled.set()
+            self._part.hear(message)
+
+    # ---- data
+
+    def _start(self, order: Send) -> None:
+        cancelled = threading.Event()
+        with self._lock:
+            self._orders[order.transfer] = cancelled
+        begin = time.monotonic()
+        name = f"sparkdl-fabric-transfer-{order.transfer}"
+        threading.Thread(target=self._send, args=(order, begin, cancelled), name=name, daemon=True).start()
+
+    def _send(self, order: Send, begin: float, cancelled: threading.Event) -> None:
+        try:
+            made = self._part.values(order)
+            if made is None or cancelled.is_set():
+                return
+            slices = [Slice(*each) for each in order.slices]
+            # What it is made of may have come later than planned: then the rates are kept, not the times.
+            late = max(0.0, time.monotonic() - begin - (slices[0].start if slices else 0.0))
+            kind, number = Kind(order.content), order.transfer
+            header = Header(kind, number, made.version, order.norm, made.count, next_hop=order.next_hop)
+            data = made.values.view(np.uint8).data
+            self._deliver(Outgoing(header, data, order.rails, Pacing(slices, begin + late), cancelled))
+        except Exception as exc:  # noqa: BLE001 - a thread that ended silently would leave its peers waiting
+            self._fail(exc)
+        finally:
+            with self._lock:
+                self._orders.pop(order.transfer, None)
+
+    def _deliver(self, transfer: Outgoing) -> None:
+        try:
+            self._sender.send(transfer)
+        except SparkdlCommError as exc:
+            _log.warning("rank %d, %s: %s", self.register.rank, self.register.role, exc.message)
+            self.tell(Broken(transfer.header.id, exc.message))
+
+    def _arrived(self, arrival: Arrival) -> None:
+        try:
+            self._part.arrived(arrival)
+        except Exception as exc:  # noqa: BLE001 - as above
+            self._fail(exc)
+
+    def _fail(self, exc: Exception) -> None:
+        """What the node itself does raised: neither can it go on, nor can the others."""
+        if self._over:
+            return
+        _log.error("rank %d, %s of the fabric, failed", self.register.rank, self.register.role, exc_info=exc)
+        self.tell(Failed(f"rank {self.register.rank}, {self.register.role} of the fabric, failed: {exc!r}"))
+        self._end(exc if isinstance(exc, SparkdlCommError) else GangError(repr(exc), rank=self.register.rank))

@@ -1,0 +1,295 @@
+"""What the core's decisions mean for daemons: messages, each to a node. Pure but for what it remembers.
+
+Both ends of a transfer are told, the receiver first. A transfer that waits for others at its own node, such as an
+aggregator's, is ordered at once; if it waits for what happens elsewhere, when that has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from sparkdl_comm.fabric.bandwidth import PROBE
+from sparkdl_comm.fabric.core import decisions as core
+from sparkdl_comm.fabric.core.events import Update
+from sparkdl_comm.fabric.core.roles import Node
+from sparkdl_comm.fabric.directory import Directory
+from sparkdl_comm.fabric.message import Kind
+from sparkdl_comm.fabric.protocol import (
+    Cancel,
+    Expect,
+    Message,
+    Outcome,
+    Regroup,
+    Release,
+    Repace,
+    Send,
+    Skip,
+)
+
+Orders = list[tuple[Node, Message]]
+#: A transfer's number, as daemons know it, is that of its course, and in so many bits the core's own.
+_COURSE_BITS = 40
+Ordered = core.Push | core.Model | core.Copy
+
+
+@dataclass
+class _Delivery:
+    """An update's way into the model. ``number``: among its worker's own. ``missing``: transfers to whoever serves the
+    model that have not ended. ``replicated``: the replica's version that has it, or -1. ``told``: its worker knows what
+    became of it."""
+
+    update: Update
+    number: int
+    missing: set[int] = field(default_factory=set)
+    replicated: int = -1
+    told: bool = False
+
+
+@dataclass
+class _Held:
+    """A transfer that is not ordered yet: until which others have ended, elsewhere. ``of``: those at its source that it is
+    made of, which may have ended by then."""
+
+    awaited: set[int]
+    of: list[int]
+
+
+class Dispatch:
+    """``delays``: of the updates that were applied, in their order: how many updates the model had had since the version that
+    each was computed from, itself included. ``dropped``: how many were not applied, by reason. ``lost_updates``: how many were
+    in the servers' model, when these were lost, and not in the replicas'."""
+
+    def __init__(self, directory: Directory, has_momentum: bool, course: int = 0) -> None:
+        """``course``: 0 for the servers' model, else the number of an all-reduce."""
+        self._directory, self._has_momentum, self._course = directory, has_momentum, course
+        self._updates: dict[int, _Delivery] = {}
+        self._transfers: dict[int, Ordered] = {}
+        self._held: dict[int, _Held] = {}
+        self._serving = "server"
+        self._versions = {"server": 0, "replica": 0}
+        self.delays: list[int] = []
+        self.dropped: dict[str, int] = {}
+        self.lost_updates = 0
+
+    def ready(self, update: Update, number: int) -> None:
+        """The worker has told of it; ``number``: among its own."""
+        self._updates[update.id] = _Delivery(update, number)
+
+    def decided(self, decisions: Sequence[core.Decision], now: float) -> Orders:
+        """The messages that carry out what was decided at ``now``, in the order in which they are to be sent."""
+        made = [d for d in decisions if isinstance(d, Ordered)]
+        self._transfers |= {d.id: d for d in made}
+        for push in made:
+            if isinstance(push, core.Push) and push.target.role == self._serving:
+                for number in push.updates:
+                    self._updates[number].missing.add(push.id)
+        orders: Orders = [(d.target, self._expect(d, made)) for d in made]
+        for decision in sorted(decisions, key=lambda d: not isinstance(d, core.Regrouped)):
+            orders += self._order(decision, now)
+        return orders
+
+    def unfinished(self, source: Node) -> dict[Node, list[int]]:
+        """The transfers of ``source`` that were ordered and have not ended, by their targets."""
+        found: dict[Node, list[int]] = {}
+        for transfer in self._transfers.values():
+            if transfer.source == source and transfer.id not in self._held:
+                found.setdefault(transfer.target, []).append(self._outside(transfer.id))
+        return found
+
+    def ended(self, transfer: int, version: int, now: float) -> Orders:
+        """The transfer, one of the core's, has arrived, and was applied if the target applies; ``version``: of the model
+        then."""
+        done = self._transfers.pop(transfer, None)
+        orders: Orders = []
+        if isinstance(done, core.Push) and done.target.role in ("server", "replica"):
+            orders += self._applied(done, version)
+        return orders + self._freed(transfer, now)
+
+    def take_over(self) -> Orders:
+        """The servers are lost: their replicas serve from now on, and what they have is applied. To be called before what the
+        core decides on that."""
+        self._serving = "replica"
+        self.lost_updates = max(0, self._versions["server"] - self._versions["replica"])
+        orders: Orders = []
+        for delivery in self._updates.values():
+            delivery.missing.clear()
+            if delivery.replicated >= 0 and not delivery.told:
+                orders.append(self._tell(delivery, delivery.replicated))
+        return orders
+
+    @property
+    def serving(self) -> str:
+        """The role of those that serve the model."""
+        return self._serving
+
+    def target(self, transfer: int) -> Node | None:
+        """Where a transfer, one of the core's, goes, if it has not ended."""
+        found = self._transfers.get(transfer)
+        return None if found is None else found.target
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is under way, and no update waits."""
+        return not self._transfers and not self._updates
+
+    # ---- inside
+
+    def _outside(self, transfer: int) -> int:
+        """The number by which daemons know a transfer of the core's."""
+        return self._course << _COURSE_BITS | transfer
+
+    def _order(self, decision: core.Decision, now: float) -> Orders:
+        if isinstance(decision, Ordered):
+            elsewhere = {
+                other
+                for other in decision.after
+                if other in self._transfers and self._transfers[other].target != decision.source
+            }
+            of = [other for other in decision.after if self._comes_to(other, decision.source)]
+            if elsewhere:
+                self._held[decision.id] = _Held(elsewhere, of)
+                return []
+            return [(decision.source, self._send(decision, of, now))]
+        if isinstance(decision, core.Repaced):
+            return self._repace(decision, now)
+        if isinstance(decision, core.Regrouped):
+            return self._regroup(decision)
+        if isinstance(decision, core.Cancelled):
+            gone = self._transfers.pop(decision.transfer, None)
+            if gone is None:
+                return []
+            self._held.pop(decision.transfer, None)
+            for delivery in self._updates.values():
+                delivery.missing.discard(decision.transfer)
+            cancel = Cancel(self._outside(decision.transfer))
+            return [(gone.target, cancel), (gone.source, cancel), *self._freed(decision.transfer, now)]
+        if isinstance(decision, core.Skipped):
+            return [(decision.target, Skip(decision.turn))]
+        return self._forget(decision)
+
+    def _forget(self, decision: core.Dropped | core.Released) -> Orders:
+        delivery = self._updates.pop(decision.update)
+        orders: Orders = []
+        if isinstance(decision, core.Dropped):
+            self.dropped[decision.reason] = self.dropped.get(decision.reason, 0) + 1
+            orders.append(self._tell(delivery, -1, decision.reason))
+        elif not delivery.told:  # the server was lost before it said so; the replica has the update
+            orders.append(self._tell(delivery, delivery.replicated, "" if delivery.replicated >= 0 else "lost"))
+        return [*orders, (Node("worker", decision.worker), Release(delivery.number, self._course))]
+
+    def _freed(self, transfer: int, now: float) -> Orders:
+        """Orders of the transfers that waited for this one alone."""
+        orders: Orders = []
+        for waiting, held in list(self._held.items()):
+            held.awaited.discard(transfer)
+            if not held.awaited:
+                del self._held[waiting]
+                freed = self._transfers[waiting]
+                orders.append((freed.source, self._send(freed, held.of, now)))
+        return orders
+
+    def _applied(self, push: core.Push, version: int) -> Orders:
+        self._versions[push.target.role] = version
+        orders: Orders = []
+        first = version - len(push.updates)
+        for place, number in enumerate(push.updates):
+            delivery = self._updates.get(number)
+            if delivery is None:
+                continue
+            if push.target.role != self._serving:
+                delivery.replicated = version
+            elif push.id in delivery.missing:
+                delivery.missing.discard(push.id)
+                if not delivery.missing:
+                    self.delays.append(first + place + 1 - delivery.update.base)
+                    orders.append(self._tell(delivery, version))
+        return orders
+
+    def _tell(self, delivery: _Delivery, version: int, why: str = "") -> tuple[Node, Message]:
+        delivery.told = True
+        return Node("worker", delivery.update.worker), Outcome(delivery.number, version, why, self._course)
+
+    def _expect(self, transfer: Ordered, made: Iterable[core.Transfer]) -> Expect:
+        uses = sum(1 for other in made if transfer.id in other.after and other.source == transfer.target)
+        offset, elements = self._directory.part(transfer.shard)
+        expect = Expect(self._outside(transfer.id), elements, uses, course=self._course)
+        if isinstance(transfer, core.Model):
+            return replace(expect, content=Kind.MODEL, offset=offset, batch=transfer.batch)
+        if isinstance(transfer, core.Copy):
+            return replace(expect, elements=self._state_elements(elements), content=Kind.STATE, turn=transfer.resume)
+        turn = -1 if transfer.turn is None else transfer.turn
+        return replace(expect, turn=turn, count=len(transfer.updates), staleness=self._staleness(transfer.updates))
+
+    def _send(self, transfer: Ordered, of: Sequence[int], now: float) -> Send:
+        offset, elements = self._directory.part(transfer.shard)
+        send = Send(
+            self._outside(transfer.id),
+            elements,
+            self._directory.rails(transfer.target),
+            relative(transfer.schedule, now),
+            list(map(self._outside, of)),
+            course=self._course,
+        )
+        if isinstance(transfer, core.Model):
+            own = 0 if transfer.source.role != "aggregator" else offset  # a server has its own part only
+            return replace(send, content=Kind.MODEL, offset=own, batch=transfer.batch)
+        if isinstance(transfer, core.Copy):
+            return replace(send, elements=self._state_elements(elements), content=Kind.STATE, turn=transfer.turn)
+        updates = [self._updates[number] for number in transfer.updates]
+        send = replace(
+            send,
+            offset=offset,
+            next_hop=self._next_hop(transfer),
+            count=len(updates),
+            staleness=self._staleness(transfer.updates),
+            norm=sum(each.update.norm * scale for each, scale in zip(updates, transfer.scales, strict=True)),
+        )
+        if transfer.source.role == "worker":
+            send = replace(send, update=updates[0].number, scale=transfer.scales[0])
+        return send
+
+    def _state_elements(self, elements: int) -> int:
+        """Of a server's state: its part of the model, and the last step if there is momentum."""
+        return 2 * elements if self._has_momentum else elements
+
+    def _comes_to(self, transfer: int, node: Node) -> bool:
+        found = self._transfers.get(transfer)
+        return found is not None and found.target == node
+
+    def _next_hop(self, push: core.Push) -> int:
+        """The rank of whom an aggregator sends it on to."""
+        onward = (t for t in self._transfers.values() if push.id in t.after and t.source == push.target)
+        first = next(onward, None)
+        return -1 if first is None else self._directory.nodes[first.target].rank
+
+    def _staleness(self, updates: Sequence[int]) -> int:
+        return min(self._updates[number].update.base - place for place, number in enumerate(updates))
+
+    def _repace(self, decision: core.Repaced, now: float) -> Orders:
+        transfer = self._transfers.get(decision.transfer)
+        if transfer is None or decision.transfer in self._held:
+            return []
+        return [(transfer.source, Repace(self._outside(decision.transfer), relative(decision.schedule, now)))]
+
+    def _regroup(self, decision: core.Regrouped) -> Orders:
+        transfer = self._transfers.get(decision.transfer)
+        if not isinstance(transfer, core.Push):
+            return []
+        kept = Regroup(self._outside(decision.transfer), len(decision.updates), self._staleness(decision.updates))
+        scale = dict(zip(transfer.updates, transfer.scales, strict=True))
+        scales = tuple(scale[number] for number in decision.updates)
+        self._transfers[decision.transfer] = replace(transfer, updates=decision.updates, scales=scales)
+        return [(transfer.source, kept)]
+
+
+def course_of(transfer: int) -> tuple[int, int]:
+    """The course of a transfer that a daemon names, and its number there."""
+    return transfer >> _COURSE_BITS, transfer & ((1 << _COURSE_BITS) - 1)
+
+
+def relative(schedule: core.Schedule, now: float) -> list[tuple[float, float, float]]:
+    """The schedule as it travels: seconds from ``now``; if it was to begin before, it begins now. Paced faster than
+    reserved, so that a link that is faster shows."""
+    late = max(0.0, now - schedule[0].start) if schedule else 0.0
+    return [(p.start + late - now, p.end + late - now, PROBE * p.rate) for p in schedule]

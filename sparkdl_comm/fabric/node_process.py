@@ -1,0 +1,180 @@
+"""A node in a process of its own, beside a rank: an aggregator, a server or a replica.
+
+Neither adding nor applying updates is to wait for the interpreter of a worker that computes; and a server whose process is
+lost is not a lost rank.
+
+The rank starts it and tells it through a socket pair, which nobody else can reach, who it is and where. It ends with its rank.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sparkdl_comm.errors import GangError, SparkdlCommError
+from sparkdl_comm.fabric.aggregator import AggregatorPart
+from sparkdl_comm.fabric.daemon import Daemon
+from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.fabric.protocol import Register
+from sparkdl_comm.fabric.server import ServerPart
+from sparkdl_comm.fabric.wires import Wires
+from sparkdl_comm.gang.acceptor import Acceptor
+from sparkdl_comm.gang.credentials import Credentials
+from sparkdl_comm.gang.frames import recv_frame, recv_into, send_all, send_frame
+
+_MAX_FRAME = 1 << 16
+#: Seconds for the process to start and to hear who it is.
+_START_SECONDS = 60.0
+_PIECE = 8 << 20
+
+_log = logging.getLogger(__name__)
+
+
+class NodeProcess:
+    """Starts it, for the rank whose ``wires`` these are. To be closed.
+
+    ``role``: ``aggregator``, ``server`` or ``replica``. ``ports``: as ``spark.sparkdl.comm.ports``. ``model``: that of a
+    server or replica, float32 ``[n]``; ``shard``: which part of the whole one that is.
+    """
+
+    def __init__(
+        self,
+        wires: Wires,
+        params: FabricParams,
+        ports: tuple[int, int],
+        role: str,
+        model: np.ndarray | None = None,
+        shard: int = 0,
+    ) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        self._sock, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        self._sock.setblocking(False)
+        elements = 0 if model is None else len(model)
+        told = {
+            "wires": wires.to_json(),
+            "params": params.to_json(),
+            "ports": ports,
+            "role": role,
+            "elements": elements,
+            "shard": shard,
+        }
+        send_frame(self._sock, told, _MAX_FRAME, time.monotonic() + _START_SECONDS)
+        if model is not None:
+            for piece in _pieces(model.view(np.uint8).data):
+                send_all(self._sock, piece, time.monotonic() + _START_SECONDS)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def close(self, patience: float) -> None:
+        """Waits until it has ended, which it does when the job has, for ``patience`` seconds; then ends it."""
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._sock.close()
+
+    def kill(self) -> None:
+        """Ends it now."""
+        self._process.kill()
+
+
+def _pieces(view: memoryview) -> Iterator[memoryview]:
+    """Parts of it, each of which has a deadline of its own."""
+    return (view[start : start + _PIECE] for start in range(0, len(view), _PIECE))
+
+
+class _Listener:
+    """Takes the connections of peers on the rails, and hands each to the handler of what it comes for."""
+
+    def __init__(self, credentials: Credentials, addresses: list[str], ports: range | None) -> None:
+        self._attempt = credentials.attempt
+        self._handlers: dict[str, Callable[[socket.socket, int], None]] = {}
+        self._acceptors = {ip: Acceptor(ip, ports, credentials.secret, self._on_peer) for ip in set(addresses)}
+        self.rails = [self._acceptors[ip].address for ip in addresses]
+        self._selector = selectors.DefaultSelector()
+        for acceptor in self._acceptors.values():
+            self._selector.register(acceptor.sock, selectors.EVENT_READ, acceptor.accept)
+        threading.Thread(target=self._run, name="sparkdl-fabric-listener", daemon=True).start()
+
+    def serve(self, kind: str, handler: Callable[[socket.socket, int], None]) -> None:
+        self._handlers[kind] = handler
+
+    def _run(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                key.data()
+
+    def _on_peer(self, sock: socket.socket, hello: dict[str, Any]) -> None:
+        kind, rank = hello.get("kind"), hello.get("rank")
+        handler = self._handlers.get(kind) if isinstance(kind, str) else None
+        if hello.get("epoch") != self._attempt or handler is None or type(rank) is not int:
+            raise GangError(f"this node has no {kind!r:.40} service for rank {rank!r:.20}")
+        handler(sock, rank)
+
+
+def _end_with(sock: socket.socket) -> None:
+    """When the rank closes its end, or is gone, so is what the node is for."""
+    poll = select.poll()
+    poll.register(sock, select.POLLRDHUP)
+    poll.poll()
+    os._exit(0)
+
+
+def main(fd: int) -> None:
+    """The node, to the end; ``fd``: its socket to the rank."""
+    sock = socket.socket(fileno=fd)
+    sock.setblocking(False)
+    told = recv_frame(sock, _MAX_FRAME, time.monotonic() + _START_SECONDS)
+    wires = Wires.from_json(told["wires"])
+    first, last = told["ports"]
+    listener = _Listener(wires.credentials, [ip for ip, _ in wires.rails], range(first, last + 1) if first else None)
+    wires = replace(wires, rails=listener.rails)
+    params = FabricParams(**told["params"])
+    part: AggregatorPart | ServerPart = AggregatorPart()
+    more: dict[str, int] = {}
+    if told["role"] != "aggregator":
+        model = np.empty(told["elements"], np.float32)
+        for piece in _pieces(model.view(np.uint8).data):
+            recv_into(sock, piece, time.monotonic() + _START_SECONDS)
+        more = {"elements": len(model), "crc": zlib.crc32(model.data), "shard": told["shard"]}
+        part = ServerPart(model, params.momentum, params.delay_bound)
+        part.begin()
+    # Only now: until here, bytes in the socket are not its end.
+    threading.Thread(target=_end_with, args=(sock,), name="sparkdl-end", daemon=True).start()
+    register = Register(
+        told["role"], wires.credentials.rank, wires.host, wires.rails, params.to_json(), helps=True, **more
+    )
+    daemon = Daemon(wires, listener.serve, part, register)
+    try:
+        part.await_end()
+    except SparkdlCommError as exc:
+        # Everybody has heard of it, and the rank raises it.
+        _log.warning("%s of rank %d ended: %s", told["role"], wires.credentials.rank, exc.message)
+    daemon.close(0.0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,67 @@
+"""What all ranks of a fabric agree on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import InputError
+from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.step_size import step_size
+from sparkdl_comm.fabric.core.synchrony import Synchrony
+
+
+@dataclass(frozen=True)
+class FabricParams:
+    """The same at all ranks.
+
+    :param sync: ``async:TAU``, with the delay bound TAU: no update is applied to a model that has had more than TAU
+        updates, itself included, since the version that it was computed from. ``ssp:K``: no worker is more than K
+        iterations ahead of another. ``bsp``: all in step.
+    :param divergence_bound: the most that the L2 norm of the difference between the models of server and replica may be.
+    :param momentum: of the servers, from 0 to below 1.
+    :param step_scale: C of the step size C / sqrt(version + delay) by which each update is multiplied; None: it is applied
+        as it is.
+    :raises ConfError: another ``sync``, or TAU below 1.
+    :raises InputError: another value is out of its limits.
+    """
+
+    sync: str = "async:30"
+    divergence_bound: float = math.inf
+    momentum: float = 0.0
+    step_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        Synchrony.parse(self.sync)
+        if not self.divergence_bound > 0:
+            raise InputError(f"divergence_bound={self.divergence_bound}: must be more than 0")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"momentum={self.momentum}: must be from 0 to below 1")
+        if self.step_scale is not None and not 0 < self.step_scale < math.inf:
+            raise InputError(f"step_scale={self.step_scale}: must be a number above 0, or None")
+
+    @classmethod
+    def of(cls, conf: CommConf) -> FabricParams:
+        """As the settings say."""
+        scale = conf.fabric_step_scale or None
+        return cls(conf.fabric_sync, conf.fabric_divergence, conf.fabric_momentum, scale)
+
+    @property
+    def delay_bound(self) -> int | None:
+        """TAU; None if ``sync`` is not ``async``."""
+        synchrony = Synchrony.parse(self.sync)
+        return synchrony.bound if synchrony.kind == "async" else None
+
+    def rules(self) -> Rules:
+        scaled = partial(step_size, self.step_scale) if self.step_scale is not None else _as_it_is
+        return Rules(Synchrony.parse(self.sync), scaled, self.momentum, self.divergence_bound)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _as_it_is(version: int, delay: int) -> float:
+    return 1.0

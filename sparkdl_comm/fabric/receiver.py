@@ -1,0 +1,149 @@
+"""What a daemon receives: whole transfers, put together from what came over the rails."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparkdl_comm.errors import DeadlineError, ProtocolError, SparkdlCommError
+from sparkdl_comm.fabric.message import HEADER_BYTES, Header, Kind
+from sparkdl_comm.fabric.protocol import Expect
+from sparkdl_comm.gang.frames import Clock, hang_up, recv_exact, recv_into
+
+_PIECE = 1 << 20
+#: Seconds for which a connection may be idle before it is looked at again.
+_IDLE = 3600.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Arrival:
+    """A transfer that has come: float32 ``values``; of its last message the ``header``."""
+
+    expected: Expect
+    values: np.ndarray
+    header: Header
+
+
+class _Incoming:
+    """A transfer of which something, or nothing yet, has come; ``missing``: bytes that have not."""
+
+    def __init__(self, expected: Expect) -> None:
+        self.expected = expected
+        self.missing = 4 * expected.elements
+        self._values: np.ndarray | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def values(self) -> np.ndarray:
+        """Memory for it, made when the first part comes."""
+        with self._lock:
+            if self._values is None:
+                self._values = np.empty(self.expected.elements, np.float32)
+            return self._values
+
+    def room(self, header: Header) -> memoryview:
+        return self.values.view(np.uint8).data[header.offset : header.offset + header.length]
+
+
+class Receiver:
+    """Of one daemon. ``on_arrival`` is called in the thread of a connection, with each transfer that was expected.
+    ``patience``: seconds that a message may take from one piece to the next, and that it may come before it is expected."""
+
+    def __init__(self, on_arrival: Callable[[Arrival], None], patience: float, clock: Clock = time.monotonic) -> None:
+        self._on_arrival, self._patience, self._clock = on_arrival, patience, clock
+        self._changed = threading.Condition()
+        self._incoming: dict[int, _Incoming] = {}
+        self._delivering: set[int] = set()
+        self._sockets: set[socket.socket] = set()
+        self._closed = False
+
+    def expect(self, expected: Expect) -> None:
+        with self._changed:
+            self._incoming[expected.transfer] = _Incoming(expected)
+            self._changed.notify_all()
+
+    def cancel(self, transfer: int) -> None:
+        """It is not expected any more; what has come of it is forgotten."""
+        with self._changed:
+            self._incoming.pop(transfer, None)
+
+    def fence(self, transfers: Collection[int]) -> None:
+        """As :meth:`cancel`; and ``on_arrival`` has returned for those that have come."""
+        with self._changed:
+            for transfer in transfers:
+                self._incoming.pop(transfer, None)
+            self._changed.wait_for(lambda: self._delivering.isdisjoint(transfers), self._patience)
+
+    def serve(self, sock: socket.socket, rank: int) -> None:
+        """Receives from an authenticated connection of ``rank`` until it ends; owns it."""
+        with self._changed:
+            self._sockets.add(sock)
+        try:
+            while not self._closed:
+                try:
+                    head = recv_exact(sock, HEADER_BYTES, self._clock() + _IDLE, self._clock)
+                except DeadlineError:
+                    continue
+                self._receive(sock, *Header.unpack(head))
+        except ConnectionError as exc:
+            _log.info("a data connection of rank %d ended: %s", rank, exc)
+        except (SparkdlCommError, OSError) as exc:
+            _log.warning("a data connection of rank %d was given up: %s", rank, exc)
+        finally:
+            with self._changed:
+                self._sockets.discard(sock)
+            sock.close()
+
+    def sockets(self) -> list[socket.socket]:
+        with self._changed:
+            return list(self._sockets)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._incoming.clear()
+            self._changed.notify_all()
+            for sock in self._sockets:
+                hang_up(sock)
+
+    def _receive(self, sock: socket.socket, header: Header, crc: int) -> None:
+        incoming = self._await_expected(header)
+        room = incoming.room(header)
+        for start in range(0, len(room), _PIECE):
+            recv_into(sock, room[start : start + _PIECE], self._clock() + self._patience, self._clock)
+        if header.checksum(room) != crc:
+            raise ProtocolError(f"transfer {header.id} came with another checksum than its bytes have")
+        with self._changed:
+            incoming.missing -= header.length
+            if incoming.missing or self._incoming.pop(header.id, None) is not incoming:
+                return
+            self._delivering.add(header.id)
+        try:
+            self._on_arrival(Arrival(incoming.expected, incoming.values, header))
+        finally:
+            with self._changed:
+                self._delivering.discard(header.id)
+                self._changed.notify_all()
+
+    def _await_expected(self, header: Header) -> _Incoming:
+        """What the scheduler said of the transfer: that may come a little later than the transfer itself."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or header.id in self._incoming, self._patience)
+            incoming = self._incoming.get(header.id)
+        if incoming is None:
+            raise ProtocolError(f"transfer {header.id} came, which the scheduler has not announced")
+        expected = incoming.expected
+        kind = Kind(expected.content)
+        if header.kind is not kind or header.length > incoming.missing or header.offset % 4:
+            raise ProtocolError(f"transfer {header.id} is no {kind.name} of {expected.elements} elements: {header}")
+        if header.offset + header.length > 4 * expected.elements:
+            raise ProtocolError(f"transfer {header.id} has {expected.elements} elements; it came with {header}")
+        return incoming

@@ -1,0 +1,220 @@
+"""What a daemon sends: each transfer over all rails at once, paced, an equal part on each rail.
+
+A transfer has a thread for each rail while it lasts; they wait, and the kernel works. A connection to each receiver and rail
+is made when it is first needed, and carries one message at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sparkdl_comm.errors import DeadlineError, GangError, SparkdlCommError
+from sparkdl_comm.fabric.message import Header
+from sparkdl_comm.fabric.pacing import Pacing, Slice
+from sparkdl_comm.gang.frames import Clock, await_ready, hang_up, send_all
+from sparkdl_comm.gang.handshake import Address
+
+#: Bytes that leave at once.
+CHUNK = 64 * 1024
+#: Bytes that the kernel may hold unsent: with more, how fast they leave would show late, and pacing would be the kernel's.
+_UNSENT = 64 * 1024
+#: Seconds after which a thread that waits looks again, as the schedule may have changed.
+_LOOK_AGAIN = 0.05
+
+#: ``dial(address, rail, deadline)``: an authenticated connection to a daemon.
+Dial = Callable[[Address, int, float], socket.socket]
+
+
+class Progress(NamedTuple):
+    """``sent``: bytes that the kernel took. ``held``: seconds, summed over the rails, that bytes were due and not taken.
+    ``begun``, ``last``: when the first bytes were due, and when the last were taken; infinity and 0 before."""
+
+    sent: int = 0
+    held: float = 0.0
+    begun: float = math.inf
+    last: float = 0.0
+
+
+@dataclass
+class Outgoing:
+    """A transfer on its way."""
+
+    header: Header
+    data: memoryview
+    addresses: Sequence[Address]
+    pacing: Pacing
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _progress: Progress = Progress()
+
+    def repace(self, slices: Sequence[Slice], now: float) -> None:
+        """What is left of it goes by these slices, which count from ``now``."""
+        self.pacing = Pacing(slices, now, self.progress.sent)
+
+    def add(self, sent: int, begin: float, end: float) -> None:
+        """The kernel took ``sent`` bytes at ``end``; they were due at ``begin``."""
+        with self._lock:
+            before = self._progress
+            self._progress = Progress(
+                before.sent + sent, before.held + (end - begin), min(before.begun, begin), max(before.last, end)
+            )
+
+    @property
+    def progress(self) -> Progress:
+        with self._lock:
+            return self._progress
+
+
+@dataclass
+class _Connection:
+    """``sock``: None until it is needed, and after a failure. Whoever uses it holds the lock."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    sock: socket.socket | None = None
+
+
+class Sender:
+    """Of one daemon. ``patience``: seconds for which a receiver may take nothing. ``pause(event, seconds)`` waits for the
+    event, or so long."""
+
+    def __init__(
+        self,
+        dial: Dial,
+        patience: float,
+        clock: Clock = time.monotonic,
+        pause: Callable[[threading.Event, float], object] = threading.Event.wait,
+    ) -> None:
+        self._dial, self._patience, self._clock, self._pause = dial, patience, clock, pause
+        self._connections: dict[tuple[Address, int], _Connection] = {}
+        self._lock = threading.Lock()
+        self._under_way: dict[int, Outgoing] = {}
+        self._ended: list[Outgoing] = []  # since somebody looked
+        self._closed = False
+
+    def send(self, transfer: Outgoing) -> None:
+        """Returns when all of it has left, or when it was cancelled before it began.
+
+        :raises GangError: the receiver cannot be reached, is gone, or takes nothing in time; the sender was closed.
+        """
+        parts = self._parts(transfer)
+        with self._lock:
+            if self._closed:
+                raise GangError("the daemon was closed")
+            self._under_way[transfer.header.id] = transfer
+        try:
+            if len(parts) == 1:
+                self._send_part(transfer, 0, *parts[0])
+                return
+            with ThreadPoolExecutor(len(parts)) as pool:
+                futures = [pool.submit(self._send_part, transfer, rail, *part) for rail, part in enumerate(parts)]
+                wait(futures)
+            for future in futures:
+                future.result()
+        finally:
+            with self._lock:
+                self._ended.append(self._under_way.pop(transfer.header.id))
+
+    def active(self) -> list[Outgoing]:
+        """What is under way, and what has ended since the last call."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+            return [*self._under_way.values(), *ended]
+
+    def find(self, transfer: int) -> Outgoing | None:
+        with self._lock:
+            return self._under_way.get(transfer)
+
+    def sockets(self) -> list[socket.socket]:
+        with self._lock:
+            return [c.sock for c in self._connections.values() if c.sock is not None]
+
+    def close(self) -> None:
+        """What is under way ends with an error."""
+        with self._lock:
+            self._closed = True
+            for transfer in self._under_way.values():
+                transfer.cancelled.set()
+            connections = list(self._connections.values())
+        for connection in connections:
+            if connection.lock.acquire(blocking=False):
+                if connection.sock is not None:
+                    connection.sock.close()
+                    connection.sock = None
+                connection.lock.release()
+            elif connection.sock is not None:
+                hang_up(connection.sock)
+
+    # ---- inside
+
+    def _parts(self, transfer: Outgoing) -> list[tuple[int, int]]:
+        """The bytes that each rail takes, from and to; whole float32 numbers."""
+        rails, words = len(transfer.addresses), len(transfer.data) // 4
+        cuts = [4 * (words * rail // rails) for rail in range(rails + 1)]
+        return list(zip(cuts, cuts[1:], strict=False))
+
+    def _send_part(self, transfer: Outgoing, rail: int, start: int, stop: int) -> None:
+        # Before the connection is taken: until then it is for transfers that begin earlier.
+        if not self._await_turn(transfer, 1.0):
+            return
+        connection = self._connection(transfer.addresses[rail], rail)
+        data = transfer.data[start:stop]
+        header = Header(**{**vars(transfer.header), "offset": start, "length": len(data)})
+        with connection.lock:
+            try:
+                sock = self._open(connection, transfer.addresses[rail], rail)
+                send_all(sock, header.pack(data), self._clock() + self._patience, self._clock)
+                self._send_paced(sock, transfer, data, (stop - start) / max(1, len(transfer.data)))
+            except (OSError, SparkdlCommError) as exc:
+                if connection.sock is not None:
+                    connection.sock.close()
+                    connection.sock = None
+                if isinstance(exc, GangError) and not isinstance(exc, DeadlineError):
+                    raise
+                address = ":".join(map(str, transfer.addresses[rail]))
+                raise GangError(f"transfer {header.id} to {address} over rail {rail}: {exc}") from exc
+
+    def _send_paced(self, sock: socket.socket, transfer: Outgoing, data: memoryview, share: float) -> None:
+        done = 0
+        while done < len(data):
+            piece = data[done : done + CHUNK]
+            self._await_turn(transfer, (done + len(piece)) / share)
+            if self._closed:
+                raise GangError("the daemon was closed")
+            begin = self._clock()
+            # Asked before each piece: send() alone takes what fits into the kernel's buffer, not what leaves.
+            await_ready(
+                sock, select.POLLOUT, begin + self._patience, self._clock, f"sending, {done} of {len(data)} bytes"
+            )
+            send_all(sock, piece, begin + self._patience, self._clock)
+            done += len(piece)
+            transfer.add(len(piece), begin, self._clock())
+
+    def _await_turn(self, transfer: Outgoing, count: float) -> bool:
+        """Returns when ``count`` bytes of the transfer may have left; whether it still takes place. What has begun goes on
+        to its end: the bytes that a connection carries would not fit together else."""
+        while not transfer.cancelled.is_set():
+            left = transfer.pacing.when(count) - self._clock()
+            if left <= 0:
+                return True
+            self._pause(transfer.cancelled, min(left, _LOOK_AGAIN))
+        return False
+
+    def _connection(self, address: Address, rail: int) -> _Connection:
+        with self._lock:
+            return self._connections.setdefault((address, rail), _Connection())
+
+    def _open(self, connection: _Connection, address: Address, rail: int) -> socket.socket:
+        if connection.sock is None:
+            if self._closed:
+                raise GangError("the daemon was closed")
+            connection.sock = self._dial(address, rail, self._clock() + self._patience)
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
+        return connection.sock

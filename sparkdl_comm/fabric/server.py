@@ -1,0 +1,173 @@
+"""What a server, and its replica, does: applies updates in the order that the scheduler says, and sends the model.
+
+The replica does the same with the same updates; if the server is lost, the scheduler has what follows sent to the replica,
+and the model sent from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from sparkdl_comm.errors import GangError, InputError
+from sparkdl_comm.fabric.message import Kind
+from sparkdl_comm.fabric.momentum import MomentumModel
+from sparkdl_comm.fabric.part import Part, Values
+from sparkdl_comm.fabric.protocol import Ended, Expect, Fence, Message, Send, Skip
+from sparkdl_comm.fabric.receiver import Arrival
+
+#: ``update_callback(model, update, count)`` puts the sum of ``count`` updates into ``model``, in place; float32 ``[n]`` both.
+UpdateCallback = Callable[[np.ndarray, np.ndarray, int], None]
+#: ``request_callback(model)``: what a worker that asks for the model gets, float32 ``[n]``.
+RequestCallback = Callable[[np.ndarray], np.ndarray]
+#: Batches of gets of which the server keeps the snapshot that it sends.
+_SNAPSHOTS = 4
+
+
+class ServerPart(Part):
+    """A server's or replica's. ``model``: float32 ``[n]``, which it owns from then on.
+
+    :param delay_bound: the most updates, an update itself included, that may have been applied since the version that the
+        update was computed from; None: no bound.
+    """
+
+    def __init__(self, model: np.ndarray, momentum: float, delay_bound: int | None) -> None:
+        if model.dtype != np.float32 or model.ndim != 1 or not model.flags.c_contiguous:
+            raise InputError(f"a server's model must be flat and float32, not {model.dtype} of shape {model.shape}")
+        super().__init__()
+        self._model = MomentumModel(model, momentum)
+        self._bound = delay_bound
+        self._update_callback: UpdateCallback | None = None
+        self._request_callback: RequestCallback | None = None
+        self._serving = False
+        self._waiting: dict[int, Arrival] = {}
+        self._skipped: set[int] = set()
+        self._turn = 0
+        self._snapshots: dict[int, Values] = {}
+        #: Turns before which the state is to be copied -> the state and its version, once it is.
+        self._states: dict[int, Values | None] = {}
+        self._resume: int | None = None  # a replica that waits for its server's state: its next turn then
+        self.largest_delay = 0
+
+    def register_update_callback(self, callback: UpdateCallback) -> None:
+        """Before :meth:`serve`: ``callback`` is what applies updates, in place of SGD with momentum."""
+        self._update_callback = callback
+
+    def register_request_callback(self, callback: RequestCallback) -> None:
+        """Before :meth:`serve`: ``callback`` makes what a worker gets of the model, in place of the model itself."""
+        self._request_callback = callback
+
+    @property
+    def version(self) -> int:
+        """Updates that are in the model."""
+        return self._model.version
+
+    def snapshot(self) -> tuple[np.ndarray, int]:
+        """A copy of the model, float32 ``[n]``, and its version."""
+        with self._changed:
+            return self._model.values.copy(), self._model.version
+
+    def serve(self, timeout: float | None = None) -> None:
+        """Applies updates and sends the model until the job has ended. Arguments and errors are those of :meth:`await_end`."""
+        self.begin()
+        self.await_end(timeout)
+
+    def begin(self) -> None:
+        """From now on it applies updates and sends the model."""
+        with self._changed:
+            self._serving = True
+            self._changed.notify_all()
+        self._apply_due()
+
+    # ---- the daemon's part
+
+    def arrived(self, arrival: Arrival) -> None:
+        if arrival.expected.content == Kind.STATE:
+            self._load(arrival)
+            return
+        with self._changed:
+            self._waiting[arrival.expected.turn] = arrival
+        self._apply_due()
+
+    def values(self, order: Send) -> Values | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._serving or self._over)
+            if order.content == Kind.STATE:
+                self._changed.wait_for(lambda: self._states.get(order.turn) is not None or self._over)
+                return self._states.pop(order.turn, None)
+            if self._over:
+                return None
+            if order.batch not in self._snapshots:
+                self._snapshots[order.batch] = Values(self._asked(), self._model.version)
+                for old in sorted(self._snapshots)[:-_SNAPSHOTS]:
+                    del self._snapshots[old]
+            return self._snapshots[order.batch]
+
+    def hear(self, message: Message) -> None:
+        if isinstance(message, Skip):
+            with self._changed:
+                self._skipped.add(message.turn)
+            self._apply_due()
+        elif isinstance(message, Fence):
+            with self._changed:
+                waiting = self._waiting.items()
+                self._waiting = {turn: a for turn, a in waiting if a.expected.transfer not in message.transfers}
+        elif isinstance(message, Send) and message.content == Kind.STATE:
+            with self._changed:
+                self._states[message.turn] = None
+            self._apply_due()
+        elif isinstance(message, Expect) and message.content == Kind.STATE:
+            with self._changed:
+                self._resume = message.turn
+
+    # ---- inside
+
+    def _asked(self) -> np.ndarray:
+        """A copy of what workers get of the model."""
+        model = self._model.values
+        if self._request_callback is None:
+            return model.copy()
+        made = np.array(self._request_callback(model), np.float32)
+        if made.shape != model.shape:
+            raise InputError(f"request_callback returned {list(made.shape)} elements of a model of {list(model.shape)}")
+        return made
+
+    def _apply_due(self) -> None:
+        """Applies all whose turn it is; one thread at a time."""
+        with self._changed:
+            while self._serving and self._resume is None:
+                if self._turn in self._states and self._states[self._turn] is None:
+                    self._states[self._turn] = Values(self._model.state(), self._model.version)
+                    self._changed.notify_all()
+                arrival = self._waiting.pop(self._turn, None)
+                if arrival is None and self._turn not in self._skipped:
+                    return
+                self._skipped.discard(self._turn)
+                self._turn += 1
+                if arrival is not None:
+                    self._apply(arrival)
+
+    def _load(self, arrival: Arrival) -> None:
+        """The server's state has come, and takes the place of this one's."""
+        with self._changed:
+            self._model.load(arrival.values, arrival.header.base_version)
+            self.tell(Ended(arrival.expected.transfer, self._model.version))
+            self._turn, self._resume = arrival.expected.turn, None
+            self._waiting = {turn: waiting for turn, waiting in self._waiting.items() if turn >= self._turn}
+        self._apply_due()
+
+    def _apply(self, arrival: Arrival) -> None:
+        expected, model = arrival.expected, self._model
+        count = arrival.header.count
+        delay = model.version + 1 - arrival.header.base_version
+        if self._bound is not None and delay > self._bound:
+            why = f"transfer {expected.transfer} would have a delay of {delay} updates: more than {self._bound}"
+            raise GangError(why)
+        self.largest_delay = max(self.largest_delay, delay)
+        if self._update_callback is None:
+            model.apply(arrival.values, count)
+        else:
+            self._update_callback(model.values, arrival.values, count)
+            model.version += count
+        self.tell(Ended(expected.transfer, model.version))

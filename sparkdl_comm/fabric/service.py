@@ -1,0 +1,288 @@
+"""The scheduler at work, a thread of rank 0: it hears all daemons, has the core decide on a batch now and then, and tells
+them.
+
+The core has no clock and no socket; here they are. A daemon whose connection breaks is lost: the core says how the others
+go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import socket
+import threading
+import time
+
+from sparkdl_comm.errors import GangError, InputError, ProtocolError, RankLostError, SparkdlCommError
+from sparkdl_comm.fabric.bandwidth import Bandwidths, Sample
+from sparkdl_comm.fabric.core import events
+from sparkdl_comm.fabric.core.roles import Node
+from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.synchrony import Synchrony
+from sparkdl_comm.fabric.course import Course
+from sparkdl_comm.fabric.directory import Directory
+from sparkdl_comm.fabric.dispatch import Dispatch, course_of
+from sparkdl_comm.fabric.fences import Fences
+from sparkdl_comm.fabric.options import Options
+from sparkdl_comm.fabric.protocol import (
+    CONTROL,
+    Broken,
+    End,
+    Ended,
+    Failed,
+    Fence,
+    Fenced,
+    Leave,
+    Message,
+    Rates,
+    Ready,
+    Reduce,
+    Reduced,
+    Register,
+    Wanted,
+    Welcome,
+)
+from sparkdl_comm.fabric.reception import Peer, Reception
+from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.gang.frames import Clock
+from sparkdl_comm.gang.gang import Gang
+
+#: Share by which a host's bandwidth has to change for the core to hear of it: it makes new schedules then.
+_CHANGED = 0.05
+
+_log = logging.getLogger(__name__)
+
+
+class SchedulerService:
+    """Takes registrations at once; begins when all ranks of the gang, and the nodes beside them, are there."""
+
+    def __init__(
+        self, gang: Gang, rules: Rules, options: Options, tolerant: bool, clock: Clock = time.monotonic
+    ) -> None:
+        """``tolerant``: a rank that is lost is not the gang's failure."""
+        self._gang, self._rules, self._options, self._clock = gang, rules, options, clock
+        self._reception = Reception(options.timeout, clock)
+        self._peers: list[Peer] = []
+        self._by_node: dict[Node, Peer] = {}
+        self._courses: dict[int, Course] = {}
+        self._bandwidths: Bandwidths
+        self._reported: dict[int, tuple[float, float]] = {}
+        self._fences = Fences()
+        self._begun = self._stopped = False
+        self._directory: Directory
+        if tolerant:
+            gang.tolerate(lambda rank: None)  # the daemons' connections tell
+        gang.serve(CONTROL, self._reception.serve)
+        self._thread = threading.Thread(target=self._run, name="sparkdl-fabric-scheduler", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Returns when all workers have left, or after the timeout; then all daemons' work ends."""
+        self._thread.join(self._options.timeout)
+        self.stop()
+        self._thread.join(self._options.interval + 1.0)
+
+    def stop(self) -> None:
+        """From any thread: all daemons' work is to end now."""
+        self._stopped = True
+
+    @property
+    def dispatch(self) -> Dispatch:
+        """Of the servers' model."""
+        return self._courses[0].dispatch
+
+    def sockets(self) -> list[socket.socket]:
+        return [peer.link.sock for peer in self._peers]
+
+    # ---- the scheduler's thread
+
+    def _run(self) -> None:
+        try:
+            tick = self._clock()
+            while not self._stopped:
+                left = tick - self._clock()
+                if left <= 0:
+                    tick += self._options.interval - left
+                    if self._begun:
+                        self._decide()
+                    continue
+                heard = self._reception.hear(left)
+                if heard is not None:
+                    self._hear(*heard)
+        except SparkdlCommError as exc:
+            self._gang.announce_failure(Failure.of(exc, exc.rank or 0, phase="fabric"))
+            self._end(exc.message)
+        except Exception as exc:
+            _log.exception("the fabric's scheduler failed")
+            self._gang.announce_failure(Failure.of(exc, 0, phase="fabric"))
+            self._end(f"the fabric's scheduler failed: {exc!r}")
+            raise
+        else:
+            self._end("")
+
+    def _end(self, why: str) -> None:
+        self._stopped = True
+        for peer in self._peers:
+            self._tell(peer, End(why))
+
+    def _hear(self, peer: Peer, message: Message | None) -> None:
+        """``message``: None if its connection has ended."""
+        if isinstance(message, Register):
+            self._peers.append(peer)
+            self._begin_if_complete()
+        elif not self._begun:
+            raise RankLostError(
+                f"rank {peer.register.rank} left the fabric before all were there", rank=peer.register.rank
+            )
+        elif peer.node in self._by_node:
+            self._take(peer.node, peer, message)
+
+    def _begin_if_complete(self) -> None:
+        ranks = [peer.register for peer in self._peers if not peer.register.helps]
+        if len(ranks) < self._gang.world or len(self._peers) < self._gang.world + sum(rank.helpers for rank in ranks):
+            return
+        registered = [peer.register for peer in self._peers]
+        directory = self._directory = Directory.of(registered, self._options.replica_aggregators)
+        node_of = {id(register): node for node, register in directory.nodes.items()}
+        for peer in self._peers:
+            peer.node = node_of.get(id(peer.register))
+            if peer.node is not None:
+                self._by_node[peer.node] = peer
+        self._bandwidths = Bandwidths(len(directory.hosts), self._options.link)
+        if directory.elements:
+            self._courses[0] = Course(0, directory, self._rules, self._tell_node)
+        servers = [directory.nodes[Node("server", shard)].rank for shard in range(len(directory.elements))]
+        for peer in self._peers:
+            self._tell(peer, Welcome(servers, list(directory.elements)))
+        self._begun = True
+
+    def _decide(self) -> None:
+        now = self._clock()
+        for host in range(len(self._directory.hosts)):
+            found, before = self._bandwidths.of(host), self._reported.get(host, (0.0, 0.0))
+            if any(abs(new - old) > _CHANGED * old for new, old in zip(found, before, strict=True)):
+                self._reported[host] = found
+        for number, course in list(self._courses.items()):
+            for host, rates in self._reported.items():
+                course.observe(events.BandwidthReported(host, *rates), now)
+            course.decide(now)
+            if course.root is not None and course.is_over(self._workers()):
+                self._tell_node(course.root, Reduced(number))
+                del self._courses[number]
+
+    def _take(self, node: Node, peer: Peer, message: Message | None) -> None:
+        now = self._clock()
+        if isinstance(message, Ready):
+            self._courses[0].ready(node, message.update, message.version, message.norm, now)
+        elif isinstance(message, Wanted):
+            self._courses[0].wanted(node, now)
+        elif isinstance(message, Reduce):
+            self._reduce(node, message, now)
+        elif isinstance(message, Ended):
+            number, transfer = course_of(message.transfer)
+            course = self._courses.get(number)
+            if course is not None and course.target(transfer) == node:
+                course.ended(transfer, message.version, now)
+        elif isinstance(message, Rates):
+            self._rates(node, message, now)
+        elif isinstance(message, Broken):
+            self._broken(message, now)
+        elif isinstance(message, Fenced):
+            self._fences.answered(message.number, node)
+            self._conclude(now)
+        elif isinstance(message, Failed):
+            raise GangError(message.why, rank=peer.register.rank)
+        elif message is None or isinstance(message, Leave):
+            self._lost(node, message is not None, now)
+        else:
+            raise ProtocolError(f"rank {peer.register.rank} said {type(message).__name__} to the fabric's scheduler")
+
+    def _reduce(self, node: Node, message: Reduce, now: float) -> None:
+        """A worker has its part of an all-reduce; the first one begins it, with a root drawn by its number."""
+        if not math.isfinite(message.norm):
+            rank = self._rank(node)
+            raise InputError(f"rank {rank}'s part of all-reduce number {message.number} has no finite norm", rank=rank)
+        course = self._courses.get(message.number)
+        if course is None:
+            root = random.Random(message.number).choice(self._workers())
+            directory = self._directory.for_reduction(root, message.elements)
+            rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
+            course = self._courses[message.number] = Course(message.number, directory, rules, self._tell_node, root)
+            for lost in self._directory.nodes.keys() - self._by_node.keys():
+                course.lose(lost, False, now)
+        if course.directory.elements != (message.elements,):
+            raise InputError(
+                f"all-reduce number {message.number} has {message.elements} elements at rank {self._rank(node)}, and"
+                f" {course.directory.elements[0]} at others: all workers must call the same ones in the same order"
+            )
+        course.ready(node, 0, 0, message.norm, now)
+        course.wanted(node, now)
+
+    def _rates(self, node: Node, rates: Rates, now: float) -> None:
+        samples = []
+        for flow in rates.flows:
+            number, transfer = course_of(flow.transfer)
+            course = self._courses.get(number)
+            target = None if course is None else course.target(transfer)
+            if course is not None and target is not None:
+                host = self._directory.host(target)
+                samples.append(Sample(flow.transfer, host, flow.seconds, flow.sent, flow.held))
+                course.observe(events.TransferProgressed(transfer, flow.total), now)
+        host = self._directory.host(node)
+        self._bandwidths.limit(host, rates.speed)
+        self._bandwidths.observe(host, rates.seconds, rates.up, rates.down, samples, now)
+
+    def _broken(self, message: Broken, now: float) -> None:
+        """A transfer could not be sent: its target cannot be reached any more."""
+        number, transfer = course_of(message.transfer)
+        course = self._courses.get(number)
+        target = None if course is None else course.target(transfer)
+        peer = None if target is None else self._by_node.get(target)
+        if target is not None and peer is not None:
+            self._tell(peer, End(f"it could not be reached: {message.why}"))
+            self._lost(target, False, now)
+
+    def _lost(self, node: Node, on_purpose: bool, now: float) -> None:
+        if self._by_node.pop(node, None) is None:
+            return
+        if not on_purpose:
+            _log.warning("the fabric goes on without %s %d, which was lost", node.role, node.index)
+        awaited: dict[Node, list[int]] = {}
+        if node.role in ("worker", "aggregator"):
+            # What it sent may have arrived, and even be in the model, without our knowing it yet.
+            for course in self._courses.values():
+                for target, transfers in course.unfinished(node).items():
+                    if target in self._by_node:
+                        awaited.setdefault(target, []).extend(transfers)
+        number = self._fences.begin(node, awaited)
+        for target, transfers in awaited.items():
+            self._tell(self._by_node[target], Fence(number, transfers))
+        self._conclude(now)
+
+    def _conclude(self, now: float) -> None:
+        """The core hears of those lost nodes of which all is known that they have done."""
+        left = {other.role for other in self._by_node}
+        for lost in self._fences.passed():
+            for course in self._courses.values():
+                course.lose(lost, "replica" in left, now)
+        if "worker" not in left:
+            self._stopped = True
+
+    def _workers(self) -> list[Node]:
+        """Those that are left."""
+        return sorted((node for node in self._by_node if node.role == "worker"), key=lambda node: node.index)
+
+    def _rank(self, node: Node) -> int:
+        return self._directory.nodes[node].rank
+
+    def _tell_node(self, node: Node, message: Message) -> None:
+        peer = self._by_node.get(node)
+        if peer is not None:
+            self._tell(peer, message)
+
+    def _tell(self, peer: Peer, message: Message) -> None:
+        try:
+            peer.link.send(message)
+        except OSError as exc:
+            _log.info("rank %d, %s, hears no more: %s", peer.register.rank, peer.register.role, exc)

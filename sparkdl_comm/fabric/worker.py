@@ -1,0 +1,254 @@
+"""What a worker has of the fabric: ``push``, ``get``, and what became of its updates."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, SparkdlCommError
+from sparkdl_comm.fabric.message import Kind
+from sparkdl_comm.fabric.part import Part, Values
+from sparkdl_comm.fabric.protocol import (
+    Ended,
+    Expect,
+    Fence,
+    Message,
+    Outcome,
+    Ready,
+    Reduce,
+    Reduced,
+    Release,
+    Send,
+    Skip,
+    Wanted,
+    Welcome,
+)
+from sparkdl_comm.fabric.receiver import Arrival
+from sparkdl_comm.fabric.server import ServerPart
+from sparkdl_comm.gang.frames import TIMEOUT_KEY
+from sparkdl_comm.gang.members import listed
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What became of an update. ``version``: of the model that has it; None if it was dropped, ``why`` says: ``deadline``,
+    its delay would have been above the bound; ``norm``, it was no finite number; ``divergence``, it was too large for the
+    replica's bound; ``lost``, who had it was lost."""
+
+    version: int | None
+    why: str = ""
+
+
+class Push:
+    """An update under way. The worker may go on meanwhile."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._done = threading.Event()
+        self._outcome: Pushed | SparkdlCommError | None = None
+
+    def wait(self) -> Pushed:
+        """What became of it.
+
+        :raises DeadlineError: that is not known within ``spark.sparkdl.comm.timeout``.
+        :raises SparkdlCommError: the job has ended meanwhile; why.
+        """
+        if not self._done.wait(self._timeout):
+            raise DeadlineError(
+                f"an update was neither applied nor dropped within {self._timeout:g} s; set {TIMEOUT_KEY}"
+            )
+        if isinstance(self._outcome, Pushed):
+            return self._outcome
+        raise self._outcome or GangError("the fabric's work is done")
+
+    def settle(self, outcome: Pushed | SparkdlCommError | None) -> None:
+        self._outcome = outcome
+        self._done.set()
+
+
+@dataclass
+class _Reduction:
+    """This worker's part of an all-reduce, and then the sum."""
+
+    vector: np.ndarray
+    is_done: bool = False
+
+    def finish(self, total: np.ndarray) -> None:
+        np.copyto(self.vector, total)
+        self.is_done = True
+
+
+class WorkerPart(Part):
+    """A worker's. ``timeout``: seconds that it waits for a model, or for what becomes of an update."""
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__()
+        self._timeout = timeout
+        self._elements = 0
+        self._servers: list[int] = []
+        self._version = 0
+        self._updates: dict[int, np.ndarray] = {}
+        self._pushes: dict[int, Push] = {}
+        self._next = 0
+        self._batch = -1
+        self._model: np.ndarray | None = None
+        self._missing = 0
+        self._models: list[tuple[np.ndarray, int]] = []
+        self._number = 0  # of the last all-reduce
+        self._reductions: dict[int, _Reduction] = {}
+        self._roots: dict[int, ServerPart] = {}  # of all-reduces whose root this worker is
+
+    @property
+    def elements(self) -> int:
+        """Of the whole model."""
+        return self._elements
+
+    def add(self, server: int, update: np.ndarray, norm: float | None) -> tuple[Push, Ready]:
+        """Takes a copy of ``update``, and says what to tell the scheduler. Arguments and errors are those of
+        ``Worker.push``."""
+        self._check_server(server)
+        if update.shape != (self._elements,) or update.dtype != np.float32:
+            raise InputError(
+                f"an update must be float32 [{self._elements}], as the model, not {update.dtype} {list(update.shape)}"
+            )
+        # A sum is finite only if all are, unless they are so large that training has ended anyway.
+        finite = math.isfinite(float(update.sum()))
+        if not finite:
+            norm = math.nan
+        elif norm is None:
+            norm = float(np.linalg.norm(update))
+        with self._changed:
+            self._check()
+            number, self._next = self._next, self._next + 1
+            self._updates[number] = update.copy()
+            push = self._pushes[number] = Push(self._timeout)
+            return push, Ready(number, self._version, norm)
+
+    def await_model(self, model: np.ndarray) -> int:
+        """After :class:`Wanted` was told: puts the model into ``model``; its version."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._models or self._over, self._timeout):
+                raise DeadlineError(f"the model did not come within {self._timeout:g} s; set {TIMEOUT_KEY}")
+            self._check()
+            values, self._version = self._models.pop(0)
+        np.copyto(model, values)
+        return self._version
+
+    def add_part(self, vector: np.ndarray) -> Reduce:
+        """Takes this worker's part of the next all-reduce, and says what to tell the scheduler.
+
+        :raises InputError: it is not flat, contiguous and float32.
+        """
+        if vector.dtype != np.float32 or vector.ndim != 1 or not vector.flags.c_contiguous:
+            raise InputError(f"all_reduce takes flat float32 vectors, not {vector.dtype} {list(vector.shape)}")
+        with self._changed:
+            self._check()
+            self._number += 1
+            self._reductions[self._number] = _Reduction(vector)
+            return Reduce(self._number, len(vector), float(np.linalg.norm(vector)))
+
+    def await_sum(self, number: int) -> None:
+        """Returns when the vector of this all-reduce is the sum. Errors are those of ``Worker.all_reduce``."""
+        with self._changed:
+            reduction = self._reductions[number]
+            if not self._changed.wait_for(lambda: reduction.is_done or self._over, self._timeout):
+                raise DeadlineError(f"an all-reduce was not complete within {self._timeout:g} s; set {TIMEOUT_KEY}")
+            if not reduction.is_done:
+                self._check()
+            del self._reductions[number]
+
+    def check_model(self, server: int, model: np.ndarray) -> Wanted:
+        """What to tell the scheduler for the model. Arguments and errors are those of ``Worker.get``."""
+        self._check_server(server)
+        if model.shape != (self._elements,) or model.dtype != np.float32:
+            raise InputError(
+                f"the model is float32 [{self._elements}]; it cannot be put into {model.dtype} {list(model.shape)}"
+            )
+        with self._changed:
+            self._check()
+            self._models.clear()  # one that came twice, as its sender was taken for lost
+        return Wanted()
+
+    def _check_server(self, server: int) -> None:
+        if server not in self._servers:
+            raise InputError(
+                f"rank {server} is no server; there are {listed(self._servers) if self._servers else 'none'}"
+            )
+
+    # ---- the daemon's part
+
+    def arrived(self, arrival: Arrival) -> None:
+        expected = arrival.expected
+        if expected.content == Kind.UPDATE:
+            self._roots[expected.course].arrived(arrival)
+            return
+        if expected.course:
+            with self._changed:
+                self._reductions[expected.course].finish(arrival.values)
+                self._changed.notify_all()
+            self.tell(Ended(expected.transfer))
+            return
+        with self._changed:
+            if expected.batch != self._batch or self._model is None:
+                self._batch, self._missing = expected.batch, self._elements
+                self._model = np.empty(self._elements, np.float32)
+            self._model[expected.offset : expected.offset + expected.elements] = arrival.values
+            self._missing -= expected.elements
+            if not self._missing:
+                self._models.append((self._model, arrival.header.base_version))
+                self._model = None
+                self._changed.notify_all()
+        self.tell(Ended(expected.transfer))
+
+    def values(self, order: Send) -> Values | None:
+        if order.content == Kind.MODEL:
+            return self._roots[order.course].values(order)
+        with self._changed:
+            if order.course:
+                update: np.ndarray | None = self._reductions[order.course].vector
+            else:
+                update = self._updates.get(order.update)
+        if update is None:
+            return None
+        part = update[order.offset : order.offset + order.elements]
+        scaled = part if order.scale == 1.0 else part * np.float32(order.scale)
+        return Values(scaled, order.staleness, order.count)
+
+    def hear(self, message: Message) -> None:
+        if isinstance(message, Welcome):
+            self._elements, self._servers = sum(message.elements), message.servers
+        elif isinstance(message, Expect) and message.content == Kind.UPDATE and message.course not in self._roots:
+            root = self._roots[message.course] = ServerPart(np.zeros(message.elements, np.float32), 0.0, None)
+            root.tell = self.tell
+            root.begin()
+        elif isinstance(message, (Skip, Fence)):
+            for root in self._roots.values():
+                root.hear(message)
+        elif isinstance(message, Reduced):
+            with self._changed:
+                self._roots.pop(message.number).end(None)
+                self._changed.notify_all()
+        elif isinstance(message, Outcome) and not message.course:
+            with self._changed:
+                push = self._pushes.pop(message.update, None)
+                self._changed.notify_all()
+            if push is not None:
+                push.settle(Pushed(message.version if message.version >= 0 else None, message.why))
+        elif isinstance(message, Release) and not message.course:
+            with self._changed:
+                self._updates.pop(message.update, None)
+
+    def finish(self, timeout: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or not (self._pushes or self._roots), timeout)
+
+    def end(self, error: SparkdlCommError | None) -> None:
+        super().end(error)
+        with self._changed:
+            pushes, self._pushes = list(self._pushes.values()), {}
+            self._updates.clear()
+        for push in pushes:
+            push.settle(error)

@@ -1,0 +1,144 @@
+"""Strategy ``fabric``: asynchronous training whose transfers are scheduled, with a parameter server of its own.
+
+Every rank is a worker, with aggregators beside it; beside rank 0, where the scheduler is, there is the server, and beside
+rank 1 its replica if there is to be one, each in a process of its own. A worker gets the model, computes a gradient, has
+the user's optimizer make a step of it from there, and pushes by how much that changed the parameters: ``-lr * gradient`` of
+plain SGD. The server adds what comes, with momentum. See :mod:`sparkdl_comm.fabric`.
+
+An optimizer that keeps state, such as Adam, has its own at each worker.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.errors import ConfError, ModelError
+from sparkdl_comm.fabric.options import Options
+from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.fabric.roles import Fabric, Worker
+from sparkdl_comm.fabric.worker import Push
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.asynchronous import Asynchronous
+from sparkdl_comm.strategies.base import Strategy, register
+
+#: The ranks beside which the server and its replica are.
+_SERVER, _REPLICA = 0, 1
+
+
+class FabricWorker(Asynchronous):
+    """One rank's part."""
+
+    def __init__(self, conf: CommConf) -> None:
+        super().__init__(conf)
+        self.free_running = conf.fabric_sync.startswith("async")
+        self._push: Push | None = None
+        self._fabric: Fabric | None = None
+
+    @classmethod
+    def check(cls, conf: CommConf, world: int) -> None:
+        if not conf.fabric_replica:
+            return
+        if conf.fabric_sync == "bsp":
+            raise ConfError(
+                f"{PREFIX}fabric.replica=true with {PREFIX}fabric.sync=bsp: every worker has the model of the last iteration,"
+                " so a replica would be of no use; set one of them otherwise"
+            )
+        if world < 2:
+            raise ConfError(
+                f"{PREFIX}fabric.replica=true with {world} worker: it would be beside the server; 2 at least"
+            )
+        if conf.fabric_replica_aggregators > world * conf.fabric_aggregators:
+            raise ConfError(
+                f"{PREFIX}fabric.replicaAggregators={conf.fabric_replica_aggregators}: no more are free than"
+                f" {world * conf.fabric_aggregators}, {PREFIX}fabric.aggregators={conf.fabric_aggregators} beside each worker"
+            )
+
+    def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
+        if next(model.module.parameters()).device.type != "cpu":
+            raise ModelError("strategy fabric trains on CPUs only: set device='cpu'")
+        if any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.module.modules()):
+            raise ModelError("SyncBatchNorm needs steps that are common to all ranks, which strategy fabric has not")
+        model.bind(torch.empty(model.count), torch.zeros(model.count))
+        self._model = model
+        self._values = model.values.numpy()
+        self._before = np.empty_like(self._values)
+        self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
+        self._sparse = make_optimizer.wants_sparse(self.optimizer)
+        params = FabricParams.of(self.conf)
+        # An epoch ends for all ranks together, so none of them can be missed.
+        fabric = self._fabric = Fabric(gang, Options.of(self.conf), self.conf.ports, tolerant=False)
+        beside = {"server": self._values} if gang.rank == _SERVER else {}
+        if gang.rank == _REPLICA and self.conf.fabric_replica:
+            beside["replica"] = self._values
+        self._worker: Worker = fabric.register_as_worker(params, self.conf.fabric_aggregators, beside)
+
+    def before_forward(self) -> None:
+        with self.watch.phase("pull"):
+            self.version = self._worker.get(_SERVER, self._values)
+            self.watch.bytes["pull"] += self._values.nbytes
+
+    def after_backward(self) -> None:
+        """Nothing: gradients do not travel, only what the optimizer makes of them."""
+
+    def gradients(self) -> list[torch.Tensor]:
+        return [self._model.gradients]
+
+    def update(self, apply: bool = True) -> None:
+        self.settle()
+        if not apply:
+            return
+        with self.watch.phase("update"):
+            np.copyto(self._before, self._values)
+            self._model.settle_gradients(self._sparse)
+            self.optimizer.step()
+            np.subtract(self._values, self._before, out=self._before)
+        with self.watch.phase("push"):
+            self._push = self._worker.push(_SERVER, self._before)
+            self.watch.bytes["push"] += self._before.nbytes
+
+    def settle(self) -> None:
+        push, self._push = self._push, None
+        if push is None:
+            return
+        with self.watch.phase("push"):
+            push.wait()
+
+    def owned(self) -> list[tuple[int, torch.Tensor]]:
+        return [(0, self._model.values)]
+
+    def details(self) -> dict[str, Any]:
+        if self._fabric is None or self._fabric.service is None:
+            return {}
+        dispatch = self._fabric.service.dispatch
+        counts = np.bincount(np.maximum(dispatch.delays, 0)) if dispatch.delays else np.zeros(0, int)
+        return {
+            "updates": len(dispatch.delays),
+            "delays": {int(delay): int(counts[delay]) for delay in np.flatnonzero(counts)},
+            "dropped": dict(dispatch.dropped),
+            "lost_updates": dispatch.lost_updates,
+        }
+
+    def finish(self) -> None:
+        """All ranks end with one version: nobody pushes any more when they get it."""
+        self.before_forward()
+        if self._fabric is not None:
+            self._fabric.close()
+
+    def abort(self) -> None:
+        if self._fabric is not None:
+            self._fabric.abort()
+
+    def close(self) -> None:
+        if self._fabric is not None:
+            self._fabric.close()
+
+
+@register("fabric")
+def _fabric(conf: CommConf) -> type[Strategy]:
+    return FabricWorker

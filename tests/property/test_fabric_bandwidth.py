@@ -1,0 +1,125 @@
+"""What hosts' links can carry is found out of drawn traces: transfers through links whose rates change, as fluids."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkdl_comm.fabric.bandwidth import PROBE, Bandwidths, Sample
+
+HOSTS = 4
+NOMINAL = 100e6
+SHARES = (0.1, 0.25, 0.33, 0.5, 1.0)
+INTERVAL = 0.1
+
+
+class Fluid:
+    """Transfers share links by max-min fairness; each is paced at ``PROBE`` times what its links are taken to carry."""
+
+    def __init__(self) -> None:
+        self.up, self.down = [NOMINAL] * HOSTS, [NOMINAL] * HOSTS
+        self.estimates = Bandwidths(HOSTS, NOMINAL)
+        self.now = 0.0
+
+    def rates(self, flows: list[tuple[int, int]]) -> list[tuple[float, bool]]:
+        """Bytes per second of each, and whether the network holds it up."""
+        wanted = [PROBE * min(self.estimates.of(a)[0], self.estimates.of(b)[1]) for a, b in flows]
+        rates = [0.0] * len(flows)
+        links = [(self.up, 0), (self.down, 1)]
+        open_flows = set(range(len(flows)))
+        while open_flows:
+            shares = {
+                i: min(
+                    (link[flows[i][end]] - sum(rates[j] for j in range(len(flows)) if flows[j][end] == flows[i][end]
+                     and j not in open_flows))
+                    / sum(1 for j in open_flows if flows[j][end] == flows[i][end])
+                    for link, end in links
+                )
+                for i in open_flows
+            }  # fmt: skip
+            paced = {i for i in open_flows if wanted[i] <= min(shares.values())}
+            chosen = paced or {min(open_flows, key=shares.__getitem__)}
+            for i in chosen:
+                rates[i] = wanted[i] if paced else shares[i]
+            open_flows -= chosen
+        return [(rate, rate < want * 0.999) for rate, want in zip(rates, wanted, strict=True)]
+
+    def run(self, seconds: float, flows: list[tuple[int, int]]) -> None:
+        for _ in range(round(seconds / INTERVAL)):
+            self.now += INTERVAL
+            moved = self.rates(flows)
+            for host in {a for a, _ in flows}:
+                samples = [
+                    Sample(number, b, INTERVAL, round(rate * INTERVAL), 1.0 if held else 0.0)
+                    for number, ((a, b), (rate, held)) in enumerate(zip(flows, moved, strict=True))
+                    if a == host
+                ]
+                up = sum(s.sent for s in samples)
+                down = sum(round(r * INTERVAL) for (_, b), (r, _) in zip(flows, moved, strict=True) if b == host)
+                self.estimates.observe(host, INTERVAL, up, down, samples, self.now)
+
+
+def near(found: float, true: float) -> bool:
+    return abs(found - true) <= 0.25 * true
+
+
+@given(st.lists(st.tuples(st.sampled_from(SHARES), st.sampled_from(SHARES)), min_size=1, max_size=6))
+def test_path(changes: list[tuple[float, float]]) -> None:
+    """Half a second after any change, the path of a transfer under way is known."""
+    fluid = Fluid()
+    for up, down in changes:
+        fluid.up[0], fluid.down[1] = up * NOMINAL, down * NOMINAL
+        fluid.run(0.5, [(0, 1)])
+        assert near(min(fluid.estimates.of(0)[0], fluid.estimates.of(1)[1]), min(up, down) * NOMINAL)
+
+
+@given(st.lists(st.sampled_from(SHARES), min_size=2, max_size=5), st.permutations(range(1, HOSTS)))
+def test_server(shares: list[float], workers: list[int]) -> None:
+    """A slow server is told from slow workers once two of them have sent to it, one after the other."""
+    fluid = Fluid()
+    for share in shares:
+        fluid.down[0] = share * NOMINAL
+        for worker in workers:
+            fluid.run(0.5, [(worker, 0)])
+        assert near(fluid.estimates.of(0)[1], share * NOMINAL)
+    if shares[-1] == 1.0:
+        assert all(near(fluid.estimates.of(worker)[0], NOMINAL) for worker in workers)
+
+
+@given(st.sampled_from(SHARES[:-1]), st.integers(1, HOSTS - 1))
+def test_worker(share: float, slow: int) -> None:
+    """A worker whose link has become slow is told from its server, to which others send as before."""
+    fluid = Fluid()
+    workers = [worker for worker in range(1, HOSTS) if worker != slow] + [slow]
+    for worker in workers:
+        fluid.run(0.5, [(worker, 0)])
+    fluid.up[slow] = share * NOMINAL
+    for worker in workers:
+        fluid.run(0.5, [(worker, 0)])
+    assert near(fluid.estimates.of(slow)[0], share * NOMINAL)
+    assert near(fluid.estimates.of(0)[1], NOMINAL)
+
+
+@given(st.lists(st.sampled_from(SHARES), min_size=1, max_size=4))
+def test_together(shares: list[float]) -> None:
+    """Several at once share the server's link: it has what they have together."""
+    fluid = Fluid()
+    for share in shares:
+        fluid.down[0] = share * NOMINAL
+        fluid.run(0.5, [(worker, 0) for worker in range(1, HOSTS)])
+        assert near(fluid.estimates.of(0)[1], share * NOMINAL)
+
+
+@given(st.integers(0, 9))
+def test_what_others_send_is_not_there(tenths: int) -> None:
+    estimates = Bandwidths(HOSTS, NOMINAL)
+    passed = round(tenths / 10 * NOMINAL * INTERVAL)
+    estimates.observe(2, INTERVAL, passed, 0, [], INTERVAL)
+    assert near(estimates.of(2)[0], (10 - tenths) / 10 * NOMINAL)
+    assert estimates.of(2)[1] == NOMINAL
+
+
+def test_nothing_is_known_of_short_transfers() -> None:
+    estimates = Bandwidths(HOSTS, NOMINAL)
+    estimates.observe(0, INTERVAL, 1000, 0, [Sample(0, 1, INTERVAL, 1000, 1.0)], INTERVAL)
+    assert estimates.of(0) == estimates.of(1) == (NOMINAL, NOMINAL)

@@ -1,0 +1,194 @@
+"""Pacing, and what a sender and a receiver make of a transfer, by a clock that tests move."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkdl_comm.errors import GangError, InputError, ProtocolError
+from sparkdl_comm.fabric.message import HEADER_BYTES, Header, Kind
+from sparkdl_comm.fabric.pacing import Pacing, Slice
+from sparkdl_comm.fabric.protocol import Expect
+from sparkdl_comm.fabric.receiver import Arrival, Receiver
+from sparkdl_comm.fabric.sender import CHUNK, Outgoing, Sender
+
+SECONDS = 20.0
+counts = st.integers(0, 2**32 - 1)
+signed = st.integers(-(2**63), 2**63 - 1)
+words = st.integers(0, 2**64 - 1)
+
+
+@st.composite
+def schedules(draw: Any) -> list[Slice]:
+    end, slices = 0.0, []
+    for _ in range(draw(st.integers(0, 5))):
+        start = end + draw(st.floats(0, 2))
+        end = start + draw(st.floats(0.01, 2))
+        slices.append(Slice(start, end, draw(st.floats(0, 1e6))))
+    return slices
+
+
+@given(schedules(), st.floats(0, 100), st.floats(0, 15), st.floats(0, 5e6))
+def test_pacing(slices: list[Slice], begin: float, after: float, count: float) -> None:
+    pacing = Pacing(slices, begin)
+    end = begin + (slices[-1].stop if slices else 0.0)
+    when = pacing.when(count)
+    assert begin <= when <= end
+    if when < end:
+        assert pacing.allowed(when) == pytest.approx(count, rel=1e-6, abs=1e-3)
+    assert pacing.allowed(end) == math.inf
+    assert pacing.allowed(begin + after) <= pacing.allowed(begin + after + 0.1)
+
+
+@pytest.mark.parametrize("slices", [[(1, 0, 5)], [(0, 2, 5), (1, 3, 5)], [(0, 1, -1)], [(0, math.nan, 1)]])
+def test_refuses_slices_that_are_none(slices: list[Any]) -> None:
+    with pytest.raises(InputError, match="cannot be paced"):
+        Pacing([Slice(*each) for each in slices], 0.0)
+
+
+@given(st.sampled_from(Kind), words, signed, st.floats(allow_nan=False), counts, words, words, st.binary(max_size=99))
+def test_header(
+    kind: Kind, number: int, base: int, norm: float, count: int, offset: int, size: int, data: bytes
+) -> None:
+    header = Header(kind, number, base, norm, count, offset, size, 7)
+    packed = header.pack(memoryview(data))
+    assert len(packed) == HEADER_BYTES
+    assert Header.unpack(packed) == (header, header.checksum(memoryview(data)))
+
+
+def test_refuses_a_kind_that_there_is_not() -> None:
+    with pytest.raises(ProtocolError, match="kind 77"):
+        Header.unpack(b"\x4d" + bytes(HEADER_BYTES - 1))
+
+
+class Wires:
+    """A sender and a receiver, connected by socket pairs, and the sender's virtual clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.arrived: list[Arrival] = []
+        self.event = threading.Event()
+        self.receiver = Receiver(self._take, SECONDS)
+        self.sender = Sender(self._dial, 1e9, lambda: self.now, self._pause)
+        self.left: list[tuple[float, float]] = []
+
+    def _take(self, arrival: Arrival) -> None:
+        self.arrived.append(arrival)
+        self.event.set()
+
+    def _dial(self, address: Any, rail: int, deadline: float) -> socket.socket:
+        if address[0] == "gone":
+            raise ConnectionRefusedError("nobody there")
+        ours, theirs = _tcp_pair()
+        threading.Thread(target=self.receiver.serve, args=(theirs, 1), daemon=True).start()
+        return ours
+
+    def _pause(self, event: threading.Event, seconds: float) -> None:
+        for transfer in self.sender.active():
+            self.left.append((self.now, transfer.progress.sent))
+        self.now += seconds
+
+    def close(self) -> None:
+        self.sender.close()
+        self.receiver.close()
+
+
+def _tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    return ours, theirs
+
+
+def outgoing(values: np.ndarray, pacing: Pacing, rails: int = 1, host: str = "there") -> Outgoing:
+    header = Header(Kind.UPDATE, 5, 3, 1.0, 1)
+    return Outgoing(header, values.view(np.uint8).data, [(host, rail) for rail in range(rails)], pacing)
+
+
+def test_leaves_as_scheduled() -> None:
+    wires = Wires()
+    values = np.arange(1_000_000, dtype=np.float32)
+    pacing = Pacing([Slice(1.0, 2.0, 1e6), Slice(3.0, 4.5, 2e6)], 0.0)
+    wires.receiver.expect(Expect(5, len(values)))
+    wires.sender.send(outgoing(values, pacing))
+    assert wires.event.wait(SECONDS)
+    np.testing.assert_array_equal(wires.arrived[0].values, values)
+    assert wires.arrived[0].version == 3
+    assert 4.5 - 3 * CHUNK / 2e6 < wires.now <= 4.5 + 0.05
+    for when, sent in wires.left:
+        assert pacing.allowed(when) - 2 * CHUNK <= sent <= pacing.allowed(when) + CHUNK
+    wires.close()
+
+
+@pytest.mark.parametrize("rails", [1, 2, 3])
+@pytest.mark.parametrize("elements", [0, 1, 7, 100_000])
+def test_all_rails(rails: int, elements: int) -> None:
+    wires = Wires()
+    values = np.random.default_rng(0).normal(size=elements).astype(np.float32)
+    wires.receiver.expect(Expect(5, elements))
+    wires.sender.send(outgoing(values, Pacing([], 0.0), rails))
+    assert wires.event.wait(SECONDS)
+    np.testing.assert_array_equal(wires.arrived[0].values, values)
+    wires.close()
+
+
+def test_may_come_before_it_is_expected() -> None:
+    wires = Wires()
+    values = np.ones(10, np.float32)
+    wires.sender.send(outgoing(values, Pacing([], 0.0)))
+    wires.receiver.expect(Expect(5, 10))
+    assert wires.event.wait(SECONDS)
+    wires.close()
+
+
+def test_cancelled_before_it_began() -> None:
+    wires = Wires()
+    transfer = outgoing(np.ones(10, np.float32), Pacing([Slice(5.0, 6.0, 1e6)], 0.0))
+    transfer.cancelled.set()
+    wires.sender.send(transfer)
+    assert wires.now == 0.0
+    assert not wires.left
+    wires.close()
+
+
+@pytest.mark.parametrize(
+    ("header", "expect"),
+    [
+        (Header(Kind.UPDATE, 5, length=44), Expect(5, 10)),
+        (Header(Kind.UPDATE, 5, offset=4, length=40), Expect(5, 10)),
+        (Header(Kind.UPDATE, 5, offset=2, length=4), Expect(5, 10)),
+        (Header(Kind.MODEL, 5, length=40), Expect(5, 10)),
+        (Header(Kind.UPDATE, 5, length=2**62), Expect(5, 10)),
+        (Header(Kind.UPDATE, 5, length=40), Expect(5, 10)),  # the checksum is of other bytes
+    ],
+)
+def test_refuses_what_is_not_as_announced(header: Header, expect: Expect) -> None:
+    wires = Wires()
+    wires.receiver.expect(expect)
+    ours, theirs = _tcp_pair()
+    thread = threading.Thread(target=wires.receiver.serve, args=(theirs, 1), daemon=True)
+    thread.start()
+    ours.send(header.pack(memoryview(b"")) + bytes(40))
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    assert not wires.arrived
+    ours.close()
+    wires.close()
+
+
+def test_a_receiver_that_is_gone() -> None:
+    wires = Wires()
+    with pytest.raises(GangError, match="transfer 5 to gone:0 over rail 0: nobody there"):
+        wires.sender.send(outgoing(np.ones(10, np.float32), Pacing([], 0.0), host="gone"))
+    wires.close()
+    with pytest.raises(GangError, match="closed"):
+        wires.sender.send(outgoing(np.ones(10, np.float32), Pacing([], 0.0)))

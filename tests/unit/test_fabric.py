@@ -1,0 +1,355 @@
+"""What ranks do together over the fabric: real sockets and schedulers, aggregators in processes of their own."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from sparkdl_comm.errors import ConfError, GangError, InputError
+from sparkdl_comm.fabric.params import FabricParams
+from tests.unit.fabric_helpers import ELEMENTS, raised, replica, run, scheduler, server, worker
+from tests.unit.gang_helpers import SECONDS
+
+PARAMS = FabricParams("async:30")
+SERVER = 1
+
+
+def pushing(count, value=1.0):
+    """Gets the model and pushes so many updates, all ``value``, one after the other; the outcomes."""
+
+    def work(made):
+        model, outcomes = np.empty(made.elements, np.float32), []
+        for _ in range(count):
+            made.get(SERVER, model)
+            outcomes.append(made.push(SERVER, np.full(made.elements, value, np.float32)).wait())
+        return outcomes
+
+    return work
+
+
+def applied(outcomes):
+    return sum(outcome.version is not None for outcome in outcomes)
+
+
+@pytest.mark.parametrize("rails", [1, 2])
+@pytest.mark.parametrize("aggregators", [0, 1])
+def test_sums_and_versions(aggregators, rails):
+    workers = [worker(PARAMS, pushing(5, 2.0**k), aggregators) for k in range(3)]
+    results, _ = run([scheduler(PARAMS), server(PARAMS), *workers], rails)
+    raised(results)
+    values, version = results[SERVER].snapshot()
+    counts = [applied(outcomes) for outcomes in results[2:]]
+    assert version == sum(counts)
+    np.testing.assert_array_equal(values, sum(count * 2.0**k for k, count in enumerate(counts)))
+    outcomes = [outcome for mine in results[2:] for outcome in mine]
+    assert {outcome.why for outcome in outcomes if outcome.version is None} <= {"deadline"}
+    assert max(outcome.version for outcome in outcomes if outcome.version is not None) == version
+    assert 1 <= results[SERVER].largest_delay <= 30
+
+
+def test_rank_0_may_be_a_worker_too():
+    results, _ = run([worker(PARAMS, pushing(3)), server(PARAMS)])
+    raised(results)
+    assert applied(results[0]) == 3
+    np.testing.assert_array_equal(results[SERVER].snapshot()[0], np.full(ELEMENTS, 3.0))
+
+
+def test_momentum():
+    """One worker, so that each update is a step: as the paper's equation 2 says."""
+    params = FabricParams("async:5", momentum=0.5)
+    results, _ = run([scheduler(params), server(params), worker(params, pushing(4))])
+    raised(results)
+    before, now = 0.0, 0.0
+    for _ in range(4):
+        before, now = now, now + 1.0 + 0.5 * (now - before)
+    np.testing.assert_allclose(results[SERVER].snapshot()[0], now)
+
+
+def test_step_size():
+    """Updates are multiplied by C / sqrt(version + delay) on their way."""
+    params = FabricParams("async:5", step_scale=2.0)
+    results, _ = run([scheduler(params), server(params), worker(params, pushing(3))])
+    raised(results)
+    np.testing.assert_allclose(results[SERVER].snapshot()[0], sum(2.0 / np.sqrt(t + 1) for t in (1, 2, 3)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("bound", [1, 3])
+def test_no_delay_above_the_bound(bound):
+    """A worker that does not ask for the model again pushes what is too old: it is dropped, and not sent."""
+    params = FabricParams(f"async:{bound}")
+
+    def stale(made):
+        made.get(SERVER, np.empty(made.elements, np.float32))
+        return [made.push(SERVER, np.ones(made.elements, np.float32)).wait() for _ in range(bound + 3)]
+
+    results, fabrics = run([scheduler(params), server(params), worker(params, stale), worker(params, pushing(6), 1)])
+    raised(results)
+    outcomes = [*results[2], *results[3]]
+    assert sum(outcome.why == "deadline" for outcome in results[2]) >= 3
+    assert results[SERVER].largest_delay <= bound
+    assert results[SERVER].version == applied(outcomes)
+    dispatch = fabrics[0].service.dispatch
+    assert len(dispatch.delays) == applied(outcomes)
+    assert max(dispatch.delays) == results[SERVER].largest_delay
+    assert dispatch.dropped == {"deadline": len(outcomes) - applied(outcomes)}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_update_that_is_not_finite_is_refused(bad, caplog):
+    def work(made):
+        update = np.ones(made.elements, np.float32)
+        made.get(SERVER, update.copy())
+        update[7] = bad
+        with caplog.at_level(logging.WARNING):
+            # Whatever norm the worker claims.
+            first = made.push(SERVER, update, 1.0).wait()
+        return [first, made.push(SERVER, np.ones(made.elements, np.float32)).wait()]
+
+    results, _ = run([scheduler(PARAMS), server(PARAMS), worker(PARAMS, work)])
+    raised(results)
+    assert [(outcome.version, outcome.why) for outcome in results[2]] == [(None, "norm"), (1, "")]
+    np.testing.assert_array_equal(results[SERVER].snapshot()[0], np.ones(ELEMENTS))
+    assert "an update of rank 2 was refused: its norm is no finite number" in caplog.text
+
+
+@pytest.mark.parametrize("aggregators", [0, 1])
+def test_bsp_keeps_all_in_step(aggregators):
+    params = FabricParams("bsp")
+
+    def work(made):
+        model, versions = np.empty(made.elements, np.float32), []
+        for _ in range(4):
+            versions.append(made.get(SERVER, model))
+            np.testing.assert_array_equal(model, float(versions[-1]))
+            made.push(SERVER, np.ones(made.elements, np.float32))
+        return versions
+
+    results, _ = run([scheduler(params), server(params), *[worker(params, work, aggregators)] * 3])
+    raised(results)
+    assert results[2:] == [[0, 3, 6, 9]] * 3
+
+
+def test_ssp_lets_nobody_run_ahead():
+    params = FabricParams("ssp:1")
+    begun = [0, 0]
+
+    def counting(mine):
+        def work(made):
+            model = np.empty(made.elements, np.float32)
+            for _ in range(6):
+                made.get(SERVER, model)
+                begun[mine] += 1
+                ahead = begun[mine] - begun[1 - mine]
+                made.push(SERVER, model).wait()
+                assert ahead <= 2  # one iteration, and the other may be about to begin its own
+            return made
+
+        return work
+
+    results, _ = run([scheduler(params), server(params), worker(params, counting(0)), worker(params, counting(1))])
+    raised(results)
+
+
+def test_the_model_in_two_parts():
+    params = FabricParams("async:9")
+
+    def work(made):
+        outcomes, model = [], np.empty(made.elements, np.float32)
+        for _ in range(3):
+            made.get(SERVER, model)
+            outcomes.append(made.push(SERVER, np.arange(made.elements, dtype=np.float32)).wait())
+        return outcomes, model
+
+    parts = [scheduler(params), server(params, 300, 0), server(params, 700, 1)]
+    results, _ = run([*parts, worker(params, work, 1), worker(params, work, 1)])
+    raised(results)
+    count = applied(results[3][0]) + applied(results[4][0])
+    model = np.concatenate([results[1].snapshot()[0], results[2].snapshot()[0]])
+    np.testing.assert_array_equal(model, count * np.arange(1000, dtype=np.float32))
+    assert results[1].version == results[2].version == count
+
+
+def test_callbacks():
+    """An application of its own: what comes is put into the largest so far, and what goes is its negative."""
+    params = FabricParams("async:5")
+
+    def serve(fabric):
+        made = fabric.register_as_server(params, np.zeros(ELEMENTS, np.float32))
+        made.register_update_callback(lambda model, update, count: np.maximum(model, update, out=model))
+        made.register_request_callback(np.negative)
+        made.serve(SECONDS)
+        return made
+
+    def work(made):
+        model = np.empty(made.elements, np.float32)
+        made.get(SERVER, model)
+        for value in (3.0, 1.0, 2.0):
+            made.push(SERVER, np.full(made.elements, value, np.float32)).wait()
+        return made.get(SERVER, model), model
+
+    results, _ = run([scheduler(params), serve, worker(params, work)])
+    raised(results)
+    assert results[2][0] == 3
+    np.testing.assert_array_equal(results[2][1], -3.0)
+
+
+def test_a_callback_that_raises_ends_the_job():
+    def serve(fabric):
+        made = fabric.register_as_server(PARAMS, np.zeros(ELEMENTS, np.float32))
+        made.register_update_callback(lambda model, update, count: 1 / 0)
+        made.serve(SECONDS)
+
+    results, _ = run([scheduler(PARAMS), serve, worker(PARAMS, pushing(1))])
+    for result in results:
+        assert isinstance(result, GangError)
+        assert "division by zero" in str(result)
+
+
+@pytest.mark.parametrize("aggregators", [0, 2])
+@pytest.mark.parametrize("bound", [0.5, 100.0, 1e9])
+def test_replica_stays_within_the_bound(bound, aggregators):
+    params = FabricParams("async:30", divergence_bound=bound * np.sqrt(ELEMENTS), momentum=0.25)
+    workers = [worker(params, pushing(6, 0.1), aggregators)] * 2
+    results, _ = run([scheduler(params), server(params), replica(SERVER, params), *workers])
+    raised(results)
+    served, copied = results[1].snapshot()[0], results[2].snapshot()[0]
+    assert np.linalg.norm(served - copied) <= params.divergence_bound
+    assert results[1].version > 0
+    if bound == 0.5:
+        assert results[2].version > 0
+
+
+@pytest.mark.parametrize(
+    ("parts", "error", "words"),
+    [
+        ([scheduler(PARAMS), server(PARAMS)], GangError, "a worker and a server at least, not 0 and 1"),
+        (
+            [scheduler(PARAMS), server(PARAMS), worker(FabricParams("async:2"), pushing(1))],
+            GangError,
+            "all ranks must give the same",
+        ),
+        (
+            [scheduler(PARAMS), server(PARAMS), replica(1, PARAMS, 7), worker(PARAMS, pushing(1))],
+            GangError,
+            "begins with another model than its server",
+        ),
+        (
+            [scheduler(PARAMS), server(PARAMS), server(PARAMS), worker(PARAMS, pushing(1))],
+            GangError,
+            "each server needs another",
+        ),
+    ],
+)
+def test_roles_that_do_not_fit_together(parts, error, words):
+    results, _ = run(parts)
+    for result in results:
+        assert isinstance(result, error)
+        assert words in str(result)
+
+
+@pytest.mark.parametrize("rails", [1, 2])
+@pytest.mark.parametrize(("aggregators", "elements"), [(0, 1), (0, 1000), (1, 999)])
+def test_all_reduce(aggregators, elements, rails):
+    def reducing(mine):
+        def work(made):
+            sums = []
+            for turn in range(4):
+                vector = np.arange(elements, dtype=np.float32) + mine + turn
+                assert made.all_reduce(vector) is vector
+                sums.append(vector)
+            return sums
+
+        return work
+
+    results, _ = run([worker(PARAMS, reducing(rank), aggregators) for rank in range(3)], rails)
+    raised(results)
+    for sums in results:
+        for turn, total in enumerate(sums):
+            np.testing.assert_array_equal(total, 3 * np.arange(elements, dtype=np.float32) + 3 + 3 * turn)
+
+
+def test_all_reduce_beside_a_server():
+    def work(made):
+        outcome = made.push(SERVER, np.ones(made.elements, np.float32))
+        vector = made.all_reduce(np.full(10, 2.0, np.float32))
+        return outcome.wait().version is not None, vector
+
+    results, _ = run([scheduler(PARAMS), server(PARAMS), worker(PARAMS, work, 1), worker(PARAMS, work)])
+    raised(results)
+    for _, total in results[2:]:
+        np.testing.assert_array_equal(total, 4.0)
+    np.testing.assert_array_equal(results[SERVER].snapshot()[0], float(sum(applied for applied, _ in results[2:])))
+
+
+def test_all_reduce_that_does_not_fit():
+    def reducing(elements):
+        return worker(PARAMS, lambda made: made.all_reduce(np.ones(elements, np.float32)))
+
+    results, _ = run([reducing(10), reducing(11)])
+    assert all("all workers must call the same ones in the same order" in str(result) for result in results)
+
+    good = worker(PARAMS, lambda made: made.all_reduce(np.ones(10, np.float32)))
+    results, _ = run([good, worker(PARAMS, lambda made: made.all_reduce(np.full(10, np.nan, np.float32)))])
+    assert all("rank 1's part of all-reduce number 1 has no finite norm" in str(result) for result in results)
+
+    def bad(made):
+        with pytest.raises(InputError, match="all_reduce takes flat float32 vectors"):
+            made.all_reduce(np.ones(10))
+
+    raised(run([worker(PARAMS, bad)])[0])
+
+
+def test_no_server():
+    def work(made):
+        with pytest.raises(InputError, match="rank 1 is no server; there are none"):
+            made.get(SERVER, np.ones(3, np.float32))
+
+    raised(run([scheduler(PARAMS), worker(PARAMS, work)])[0])
+
+
+def test_no_aggregator_is_free():
+    parts = [scheduler(PARAMS), server(PARAMS), replica(SERVER, PARAMS), worker(PARAMS, pushing(1))]
+    results, _ = run(parts, replica_aggregators=1)
+    assert all("1 aggregators are to work for replicas, and there are 0: none is free" in str(each) for each in results)
+
+
+def test_what_a_rank_cannot_ask_for():
+    def work(made):
+        with pytest.raises(InputError, match=r"an update must be float32 \[1000\], as the model, not float64 \[1000\]"):
+            made.push(SERVER, np.ones(ELEMENTS))
+        with pytest.raises(InputError, match=r"the model is float32 \[1000\]; it cannot be put into float32 \[3\]"):
+            made.get(SERVER, np.ones(3, np.float32))
+        with pytest.raises(InputError, match="rank 2 is no server"):
+            made.push(2, np.ones(ELEMENTS, np.float32))
+
+    def late(fabric):
+        work(fabric.register_as_worker(PARAMS))
+        with pytest.raises(GangError, match="rank 2 has registered already, as worker"):
+            fabric.register_as_worker(PARAMS)
+        with pytest.raises(InputError, match="rank 2 cannot be the scheduler"):
+            fabric.register_as_scheduler(PARAMS)
+        with pytest.raises(InputError, match="server=2: must be another rank"):
+            fabric.register_as_replica(2, PARAMS, np.ones(3, np.float32))
+        with pytest.raises(ConfError, match="bsp has no use for a replica"):
+            fabric.register_as_replica(1, FabricParams("bsp"), np.ones(3, np.float32))
+        fabric.close()
+
+    results, _ = run([scheduler(PARAMS), server(PARAMS), late])
+    raised(results)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"sync": "async:0"}, ConfError, "TAU at least 1"),
+        ({"sync": "sometimes"}, ConfError, "must be bsp, ssp:K"),
+        ({"divergence_bound": 0.0}, InputError, "divergence_bound=0.0: must be more than 0"),
+        ({"momentum": 1.0}, InputError, "momentum=1.0: must be from 0 to below 1"),
+        ({"step_scale": -1.0}, InputError, "step_scale=-1.0: must be a number above 0"),
+    ],
+)
+def test_params_that_are_none(changes, error, words):
+    with pytest.raises(error, match=words.replace("(", r"\(")):
+        FabricParams(**changes)

@@ -1,0 +1,170 @@
+"""A rank of the fabric is killed, or an aggregator: the others go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from sparkdl_comm.errors import GangError, RankLostError
+from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.fabric.roles import Fabric
+from tests.unit.fabric_helpers import ELEMENTS, options, raised, run, scheduler, server, worker
+from tests.unit.gang_helpers import Crew
+
+SERVER, REPLICA = 1, 2
+#: Updates that the server has applied when it is killed; those that the replica may lack.
+KILLED_AT, LEAD = 9, 3
+REPLICATED = FabricParams("async:30", divergence_bound=LEAD * float(np.sqrt(ELEMENTS)))
+PARAMS = FabricParams("async:30")
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def push_ones(made, count):
+    """Gets and pushes; how many were applied, and the versions of the models."""
+    applied, versions, model = 0, [], np.empty(ELEMENTS, np.float32)
+    for _ in range(count):
+        versions.append(made.get(SERVER, model))
+        np.testing.assert_array_equal(model, float(versions[-1]))
+        applied += made.push(SERVER, np.ones(ELEMENTS, np.float32)).wait().version is not None
+    return applied, versions
+
+
+def killed_server(gang, pipe):
+    with Fabric(gang, options(replica_aggregators=1)) as fabric:
+        if gang.rank == 0:
+            fabric.register_as_scheduler(REPLICATED).await_end(60.0)
+            pipe.send((fabric.service.dispatch.lost_updates, gang.failure()))
+        elif gang.rank == SERVER:
+            made = fabric.register_as_server(REPLICATED, np.zeros(ELEMENTS, np.float32))
+
+            def apply(model, update, count):
+                model += update
+                if made.version + count >= KILLED_AT:
+                    kill()
+
+            made.register_update_callback(apply)
+            made.serve(60.0)
+        elif gang.rank == REPLICA:
+            made = fabric.register_as_replica(SERVER, REPLICATED, np.zeros(ELEMENTS, np.float32))
+            made.serve(60.0)
+            pipe.send((made.snapshot(), made.largest_delay))
+        else:
+            pipe.send(push_ones(fabric.register_as_worker(REPLICATED, 1), 15))
+    pipe.recv()
+
+
+def test_replica_takes_over(tmp_path):
+    with Crew(5, tmp_path, killed_server) as crew:
+        workers = [crew.hear(rank, 60.0) for rank in (3, 4)]
+        (values, version), largest_delay = crew.hear(REPLICA, 60.0)
+        lost, failure = crew.hear(0, 60.0)
+        crew.processes[SERVER].join(60.0)
+        assert crew.processes[SERVER].exitcode == -signal.SIGKILL
+    assert failure is None
+    # What the server had not told of yet counts too.
+    assert lost + 1 <= LEAD
+    np.testing.assert_array_equal(values, float(version))
+    applied = sum(count for count, _ in workers)
+    assert applied - lost - 1 <= version <= applied + 1
+    assert applied > KILLED_AT
+    assert 0 < largest_delay <= 30
+    for _, versions in workers:
+        falls = [before - after for before, after in zip(versions, versions[1:], strict=False) if after < before]
+        assert len(falls) <= 1  # only when the replica took over
+
+
+def killed_worker(gang, pipe):
+    with Fabric(gang, options()) as fabric:
+        if gang.rank == 0:
+            fabric.register_as_scheduler(PARAMS).await_end(60.0)
+            pipe.send(gang.failure())
+        elif gang.rank == SERVER:
+            made = fabric.register_as_server(PARAMS, np.zeros(ELEMENTS, np.float32))
+            made.serve(60.0)
+            pipe.send(made.snapshot())
+        else:
+            made = fabric.register_as_worker(PARAMS, 1)
+            if gang.rank == 2:
+                push_ones(made, 3)
+                made.push(SERVER, np.ones(ELEMENTS, np.float32))  # perhaps it gets through
+                kill()
+            pipe.send(push_ones(made, 12))
+    pipe.recv()
+
+
+def test_a_killed_worker(tmp_path):
+    with Crew(5, tmp_path, killed_worker) as crew:
+        applied = sum(crew.hear(rank, 60.0)[0] for rank in (3, 4))
+        values, version = crew.hear(SERVER, 60.0)
+        assert crew.hear(0, 60.0) is None
+        crew.processes[2].join(60.0)
+        assert crew.processes[2].exitcode == -signal.SIGKILL
+    np.testing.assert_array_equal(values, float(version))
+    assert applied <= version <= applied + 4
+
+
+def test_a_killed_aggregator():
+    def work(fabric):
+        with fabric:
+            made = fabric.register_as_worker(PARAMS, 1)
+            first, _ = push_ones(made, 3)
+            fabric.processes[0].kill()
+            return first + push_ones(made, 6)[0]
+
+    results, _ = run([scheduler(PARAMS), server(PARAMS), work, worker(PARAMS, lambda made: push_ones(made, 9)[0], 1)])
+    raised(results)
+    values, version = results[SERVER].snapshot()
+    np.testing.assert_array_equal(values, float(version))
+    assert version == results[2] + results[3]
+
+
+def killed_alone(gang, pipe):
+    try:
+        with Fabric(gang, options()) as fabric:
+            if gang.rank == 0:
+                fabric.register_as_scheduler(PARAMS).await_end(60.0)
+            elif gang.rank == SERVER:
+                made = fabric.register_as_server(PARAMS, np.zeros(ELEMENTS, np.float32))
+                made.register_update_callback(lambda model, update, count: kill())
+                made.serve(60.0)
+            else:
+                push_ones(fabric.register_as_worker(PARAMS), 3)
+    except GangError as exc:
+        pipe.send((str(exc), gang.failure()))
+    pipe.recv()
+
+
+def test_a_killed_server_without_replica(tmp_path):
+    with Crew(3, tmp_path, killed_alone) as crew:
+        for rank in (0, 2):
+            words, failure = crew.hear(rank, 60.0)
+            assert "server 0 is lost, and there is no replica" in words
+            assert isinstance(failure.to_exception(), RankLostError)
+
+
+@pytest.mark.parametrize("rank", [0])
+def test_the_scheduler_is_lost(tmp_path, rank):
+    with Crew(3, tmp_path, killed_scheduler) as crew:
+        for other in (1, 2):
+            assert isinstance(crew.hear(other, 60.0), RankLostError)
+
+
+def killed_scheduler(gang, pipe):
+    try:
+        with Fabric(gang, options()) as fabric:
+            if gang.rank == 0:
+                fabric.register_as_scheduler(PARAMS)
+                kill()
+            elif gang.rank == SERVER:
+                fabric.register_as_server(PARAMS, np.zeros(ELEMENTS, np.float32)).serve(60.0)
+            else:
+                push_ones(fabric.register_as_worker(PARAMS), 10**6)
+    except GangError as exc:
+        pipe.send(exc)
+    pipe.recv()

@@ -1,0 +1,113 @@
+"""The network monitor, by counters and a clock that tests set; and those of this host."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkdl_comm.fabric.counters import Counted, InterfaceCounters
+from sparkdl_comm.fabric.message import Header, Kind
+from sparkdl_comm.fabric.monitor import Monitor
+from sparkdl_comm.fabric.pacing import Pacing
+from sparkdl_comm.fabric.protocol import Flow, Rates
+from sparkdl_comm.fabric.sender import Outgoing
+from tests.unit.gang_helpers import SECONDS
+
+
+class Counters:
+    speed = 125e6
+
+    def __init__(self) -> None:
+        self.counted = Counted(1000, 2000)
+
+    def read(self) -> Counted:
+        return self.counted
+
+
+def outgoing(number: int) -> Outgoing:
+    return Outgoing(Header(Kind.UPDATE, number), memoryview(bytes(8)), [("a", 1), ("b", 1)], Pacing([], 0.0))
+
+
+steps = st.tuples(st.floats(0.01, 1.0), st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**6))
+
+
+@given(st.lists(steps, min_size=1, max_size=8))
+def test_says_what_has_changed(trace: list[tuple[float, int, int, int]]) -> None:
+    now, counters, transfer = [5.0], Counters(), outgoing(7)
+    monitor = Monitor(counters, lambda: [transfer], lambda rates: None, lambda: now[0])
+    total = 0
+    for seconds, up, down, sent in trace:
+        begin = now[0]
+        now[0] += seconds
+        counters.counted = Counted(counters.counted.up + up, counters.counted.down + down)
+        total += sent
+        if sent:
+            # Both rails had bytes that were due for half of the time.
+            transfer.add(sent, begin + seconds / 2, now[0])
+            transfer.add(0, begin + seconds / 2, now[0])
+        rates = monitor.look()
+        assert abs(rates.seconds - seconds) < 1e-9
+        assert (rates.up, rates.down, rates.speed) == (up, down, 125e6)
+        if not sent:
+            assert rates.flows == []
+            continue
+        [flow] = rates.flows
+        assert (flow.transfer, flow.sent, flow.total) == (7, sent, total)
+        assert 0 < flow.seconds <= now[0] - 5.0 + 1e-9
+        assert abs(flow.held * flow.seconds - seconds / 2) < 1e-6
+
+
+def test_a_transfer_that_is_over_before_anybody_looks() -> None:
+    now, transfer = [0.0], outgoing(1)
+    ended = [transfer]
+    monitor = Monitor(Counters(), lambda: [ended.pop()] if ended else [], lambda rates: None, lambda: now[0])
+    transfer.add(600, 0.02, 0.05)
+    now[0] = 0.1
+    assert monitor.look().flows == [Flow(1, 0.05 - 0.02, 600, 0.5, 600)]
+    now[0] = 0.2
+    assert monitor.look().flows == []
+
+
+def test_reports_by_itself_and_is_quiet_when_nothing_moves() -> None:
+    heard: list[Rates] = []
+    came, counters = threading.Event(), Counters()
+
+    def hear(rates: Rates) -> None:
+        heard.append(rates)
+        came.set()
+
+    monitor = Monitor(counters, list, hear)
+    counters.counted = Counted(1500, 2000)
+    monitor.start()
+    assert came.wait(SECONDS)
+    monitor.close()
+    assert heard[0].up == 500
+    assert all(rates.up == 0 for rates in heard[1:])
+    assert len(heard) <= 2
+
+
+def test_counters_of_this_host() -> None:
+    counters = InterfaceCounters(["127.0.0.1"])
+    before = counters.read()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+        with ours, theirs:
+            ours.sendall(bytes(5000))
+            assert len(theirs.recv(5000, socket.MSG_WAITALL)) == 5000
+    after = counters.read()
+    assert after.up - before.up >= 5000
+    assert after.down - before.down >= 5000
+    assert InterfaceCounters(["127.0.0.1", "127.0.0.1"]).read().up >= after.up
+    assert InterfaceCounters(["192.0.2.1"]).read() == Counted(0, 0)
+
+
+def test_an_aggregator_needs_no_torch() -> None:
+    """It starts with each rank, and torch takes seconds and hundreds of MB."""
+    code = "import sys, sparkdl_comm.fabric.node_process; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
