@@ -115,10 +115,13 @@ def without(link: Spans, schedule: Spans) -> Spans:
     left: list[Span] = []
     pieces = iter(schedule)
     since, until, taken = next(pieces)
-    for begin, stop, rate in link:
+    for number, (begin, stop, rate) in enumerate(link):
         while begin < stop:
             while until <= begin:
-                since, until, taken = next(pieces, (math.inf, math.inf, 0.0))
+                piece = next(pieces, None)
+                if piece is None:
+                    return (*left, (begin, stop, rate), *link[number + 1 :])
+                since, until, taken = piece
             if since > begin:
                 part = since if since < stop else stop
                 left.append((begin, part, rate))
