@@ -68,10 +68,10 @@ def end(schedule: Spans, ready: float) -> float:
     return schedule[-1][1] if schedule else ready
 
 
-def queueing(link: Spans, size: float, now: float) -> float:
-    """By how many seconds what is reserved on a link holds up ``size`` bytes."""
-    rate = link[-1][2]
-    return fill(constant(rate), link, size, now)[-1][1] - now - size / rate if size > 0 else 0.0
+def taken_until(link: Spans) -> float:
+    """Until when more than half of the link is reserved."""
+    whole = link[-1][2]
+    return next(begin for begin, _, rate in link if 2 * rate >= whole)
 
 
 def fill(out: Spans, into: Spans, size: float, ready: float) -> Spans:
@@ -115,10 +115,13 @@ def without(link: Spans, schedule: Spans) -> Spans:
     left: list[Span] = []
     pieces = iter(schedule)
     since, until, taken = next(pieces)
-    for begin, stop, rate in link:
+    for number, (begin, stop, rate) in enumerate(link):
         while begin < stop:
             while until <= begin:
-                since, until, taken = next(pieces, (math.inf, math.inf, 0.0))
+                piece = next(pieces, None)
+                if piece is None:
+                    return (*left, (begin, stop, rate), *link[number + 1 :])
+                since, until, taken = piece
             if since > begin:
                 part = since if since < stop else stop
                 left.append((begin, part, rate))

@@ -54,7 +54,7 @@ class Push(Transfer):
     ``updates``: their ids, in their order. ``scales``: the step size of each, by which whoever sends the update *itself*
     multiplies it; an aggregator adds what it gets. ``shard``: the server's number whose component it is; None: all
     components, to an aggregator. ``turn``: servers and replicas apply transfers in the order of their turns, from 0 without
-    gaps but for those that a :class:`Skip` names; each of them is one step of the optimizer, and raises the version by
+    gaps but for those that a :class:`Skipped` names; each of them is one step of the optimizer, and raises the version by
     ``len(updates)``. None: to an aggregator.
     """
 
@@ -79,7 +79,7 @@ class Model(Transfer):
 class Copy(Transfer):
     """Server ``shard`` sends its whole state, parameters and momentum, to its replica, after a lost node has left the two
     with different updates. It is the state after all turns before ``turn``; ``bytes`` is an estimate. The replica applies
-    nothing before it has it, and goes on with turn ``resume`` of its own."""
+    nothing before it has it, and goes on with turn ``resume`` of its own; at once, if the copy is cancelled."""
 
     shard: int
     turn: int

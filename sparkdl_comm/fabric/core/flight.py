@@ -50,9 +50,6 @@ class Flight:
     def transfers(self) -> list[Transfer]:
         return [flying.transfer for flying in self._underway.values()]
 
-    def __getitem__(self, transfer: int) -> Transfer:
-        return self._underway[transfer].transfer
-
     def reaches(self, transfer: int, target: Node) -> bool:
         """Whether this transfer is under way, or waiting, to this node."""
         return transfer in self._underway and self._underway[transfer].transfer.target == target

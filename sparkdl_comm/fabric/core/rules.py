@@ -13,11 +13,15 @@ from sparkdl_comm.fabric.core.synchrony import Synchrony
 @dataclass(frozen=True)
 class Rules:
     """``step_size(version, delay)``: what an update is multiplied by with which the model has had ``version`` updates, of
-    which ``delay`` are not in the version that it was computed from, itself included (see ``step_size.py``). ``momentum``:
-    that of the servers, from 0 to below 1. ``divergence``: the most that the L2 norm of the difference between the servers'
-    and the replicas' parameters may be; not used without replicas.
+    which ``delay`` are not in the version that it was computed from, itself included (see ``step_size.py``).
+    ``momentum``: that of the servers, from 0 to below 1. ``divergence``: the most that the L2 norm of the difference between
+    the servers' and the replicas' parameters may be; not used without replicas.
+    ``lead``: while more than half of a server's link is taken for longer than this, seconds, updates and requests wait: those
+    that come meanwhile are grouped with them, and none is decided on long before its transfer can begin.
+    ``overtaking``: without replicas, what arrives sooner may be applied before what is under way already, if no delay bound
+    is missed thereby.
 
-    :raises ConfError: a momentum or a divergence outside of these.
+    :raises ConfError: a momentum, a divergence or a lead outside of these.
     """
 
     synchrony: Synchrony

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.fabric.core.bandwidth import Spans, queueing
+from sparkdl_comm.fabric.core.bandwidth import taken_until
 from sparkdl_comm.fabric.core.batch import Batch, State, plan
 from sparkdl_comm.fabric.core.decisions import Decision, Push
 from sparkdl_comm.fabric.core.events import (
@@ -95,8 +95,8 @@ class Scheduler:
         network = ledger.flight.residual(rates, now)
         if ledger.apart and ledger.replicas:
             decisions += copies(ledger, network, now)
-        into = [network.links[2 * server + 1] for server in ledger.servers]
-        if (ledger.held.pending or ledger.held.punted) and self._taken(into, now) <= ledger.rules.lead:
+        soon = now + ledger.rules.lead
+        if ledger.held.pending and all(taken_until(network.links[2 * server + 1]) <= soon for server in ledger.servers):
             sides = ledger.sides()
 
             def planned(state: State) -> Batch:
@@ -107,8 +107,7 @@ class Scheduler:
             decisions += pushes(ledger, batch)
             decisions += move_behind(ledger, late)
             network = batch.bounded.left
-        out = [network.links[2 * server] for server in ledger.servers]
-        if ledger.requests and self._taken(out, now) <= ledger.rules.lead:
+        if ledger.requests and all(taken_until(network.links[2 * server]) <= soon for server in ledger.servers):
             decisions += models(ledger, network, next(self._batches), now)
         return decisions
 
@@ -116,11 +115,6 @@ class Scheduler:
         if now < self._now:
             raise InputError(f"the scheduler's clock went back from {self._now} to {now} seconds")
         self._now = now
-
-    def _taken(self, links: Sequence[Spans], now: float) -> float:
-        """How long what is decided next would wait for what was decided before, seconds, at the server where that is
-        longest."""
-        return max(queueing(link, size, now) for link, size in zip(links, self._ledger.sizes, strict=True))
 
     def _check(self, worker: int, sizes: Sequence[int]) -> None:
         roles = self._ledger.roles

@@ -1,0 +1,194 @@
+"""The fabric's scheduler: what it refuses, and single decisions of it."""
+
+import math
+
+import pytest
+
+from sparkdl_comm.errors import ConfError, InputError, RankLostError
+from sparkdl_comm.fabric.core.decisions import Copy, Decision, Dropped, Model, Push, Reordered, Repaced, Skipped
+from sparkdl_comm.fabric.core.events import (
+    BandwidthReported,
+    ModelRequested,
+    NodeLost,
+    TransferEnded,
+    TransferProgressed,
+    Update,
+    UpdateReady,
+)
+from sparkdl_comm.fabric.core.roles import Node, Roles
+from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.scheduler import Scheduler
+from sparkdl_comm.fabric.core.step_size import step_size
+from sparkdl_comm.fabric.core.synchrony import Synchrony
+
+SERVER = Node("server", 0)
+
+
+def constant(_version: int, _delay: int) -> float:
+    return 1.0
+
+
+def scheduler(rates: list[float], bound: int = 10, **rules) -> Scheduler:
+    """Workers on hosts of these rates, bytes/s both ways; the server is on the last."""
+    roles = Roles(workers=tuple(range(len(rates) - 1)), servers=(len(rates) - 1,))
+    made = Scheduler(roles, Rules(Synchrony("async", bound), constant, **rules))
+    for host, rate in enumerate(rates):
+        made.observe(BandwidthReported(host, rate, rate), 0.0)
+    return made
+
+
+def ready(
+    made: Scheduler, number: int, now: float, *, worker: int | None = None, base: int = 0, norm: float = 1.0
+) -> list[Decision]:
+    return made.observe(UpdateReady(Update(number, number if worker is None else worker, (100,), base, norm)), now)
+
+
+def of(kind: type, decisions: list[Decision]) -> list[Decision]:
+    return [decision for decision in decisions if isinstance(decision, kind)]
+
+
+@pytest.mark.parametrize("norm", [math.nan, math.inf, -1.0])
+def test_an_update_without_a_proper_norm_is_refused_and_its_worker_named(norm):
+    made = scheduler([10.0, 10.0])
+    assert ready(made, 0, 0.0, norm=norm) == [Dropped(0, 0, "norm")]
+    assert not of(Push, made.decide(0.1))
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (UpdateReady(Update(1, 7, (100,), 0, 1.0)), "worker 7"),
+        (UpdateReady(Update(1, 0, (100, 5), 0, 1.0)), r"sizes \(100, 5\)"),
+        (ModelRequested(0, (-1,)), r"sizes \(-1,\)"),
+        (BandwidthReported(9, 1.0, 1.0), "host 9"),
+        (BandwidthReported(0, math.nan, 1.0), "host 0"),
+    ],
+)
+def test_events_about_what_there_is_not_are_refused(event, said):
+    with pytest.raises(InputError, match=said):
+        scheduler([10.0, 10.0]).observe(event, 0.0)
+
+
+def test_a_host_that_no_monitor_has_reported_is_named():
+    made = Scheduler(Roles(workers=(0,), servers=(1,)), Rules(Synchrony("bsp"), constant))
+    made.observe(BandwidthReported(0, 1.0, 1.0), 0.0)
+    with pytest.raises(InputError, match="host 1"):
+        made.decide(0.0)
+
+
+def test_an_id_is_used_once_and_the_clock_goes_on():
+    made = scheduler([10.0, 10.0])
+    ready(made, 0, 1.0)
+    with pytest.raises(InputError, match="update 0 of worker 0"):
+        ready(made, 0, 1.0)
+    with pytest.raises(InputError, match=r"from 1\.0 to 0\.5"):
+        made.decide(0.5)
+
+
+def test_settings_that_make_no_sense_are_refused():
+    for text in ("async:0", "async", "ssp:-1", "bsp:1", "often"):
+        with pytest.raises(ConfError, match=f"fabric.sync='{text}'"):
+            Synchrony.parse(text, "fabric.sync")
+    assert Synchrony.parse("ssp:2") == Synchrony("ssp", 2)
+    with pytest.raises(ConfError, match="momentum=1"):
+        Rules(Synchrony("bsp"), constant, momentum=1.0)
+    with pytest.raises(ConfError, match="divergence=0"):
+        Rules(Synchrony("bsp"), constant, divergence=0.0)
+    with pytest.raises(ConfError, match="lead=-1"):
+        Rules(Synchrony("bsp"), constant, lead=-1.0)
+    with pytest.raises(ConfError, match="0 and 1"):
+        Roles(workers=(), servers=(0,))
+    with pytest.raises(ConfError, match="1 replicas of 2 servers"):
+        Roles(workers=(0,), servers=(1, 2), replicas=(3,))
+
+
+def test_the_step_is_smaller_the_older_the_update():
+    assert step_size(2.0, 4, 0) == 1.0
+    assert step_size(2.0, 4, 12) == 0.5
+    assert step_size(2.0, 4, -3) == 1.0
+
+
+def test_updates_are_multiplied_by_the_step_size_of_their_place():
+    roles = Roles(workers=(0, 1), servers=(2,))
+    made = Scheduler(roles, Rules(Synchrony("async", 10), lambda version, delay: 100 * version + delay))
+    for host, rate in enumerate([10.0, 5.0, 10.0]):
+        made.observe(BandwidthReported(host, rate, rate), 0.0)
+    ready(made, 0, 0.0, base=-3)
+    ready(made, 1, 0.0)
+    assert [push.scales for push in of(Push, made.decide(0.0))] == [(104,), (202,)]
+
+
+def test_a_lost_server_without_a_replica_is_the_end():
+    with pytest.raises(RankLostError, match="server 0"):
+        scheduler([10.0, 10.0]).observe(NodeLost(SERVER), 0.0)
+
+
+def test_a_transfer_under_way_is_paced_anew_when_its_link_changes():
+    made = scheduler([10.0, 10.0])
+    ready(made, 0, 0.0)
+    [push] = of(Push, made.decide(0.0))
+    assert push.end == pytest.approx(10)
+    made.observe(BandwidthReported(0, 5.0, 5.0), 4.0)
+    [repaced] = of(Repaced, made.decide(4.0))
+    assert repaced.transfer == push.id
+    assert repaced.schedule[-1].end == pytest.approx(4 + 60 / 5)
+    made.observe(TransferProgressed(push.id, 80), 6.0)
+    [repaced] = of(Repaced, made.decide(6.0))
+    assert repaced.schedule[-1].end == pytest.approx(6 + 20 / 5)
+
+
+def test_a_batch_waits_while_the_server_is_busy_and_is_then_decided_on_as_one():
+    made = scheduler([10.0] * 5, lead=2.0)
+    ready(made, 0, 0.0)
+    assert len(of(Push, made.decide(0.0))) == 1
+    ready(made, 1, 1.0)
+    assert not made.decide(1.0), "the server's link is taken until 10"
+    ready(made, 2, 5.0)
+    assert len(of(Push, made.decide(8.0))) == 2
+
+
+def test_models_wait_too_and_go_out_together():
+    made = scheduler([10.0] * 5, lead=2.0)
+    for worker, now in enumerate([0.0, 1.0, 5.0]):
+        made.observe(ModelRequested(worker, (100,)), now)
+        found = of(Model, made.decide(now))
+        assert [model.batch for model in found] == ([0] if worker == 0 else [])
+    made.observe(TransferEnded(0), 10.0)
+    found = of(Model, made.decide(10.0))
+    assert sorted(model.workers[0] for model in found) == [1, 2]
+    assert len({model.batch for model in found}) == 1
+
+
+@pytest.mark.parametrize(("bound", "overtaken"), [(10, True), (2, False)])
+def test_a_slow_update_is_overtaken_if_its_delay_bound_allows_it(bound, overtaken):
+    made = scheduler([1.0, 10.0, 10.0, 10.0], bound, overtaking=True)
+    ready(made, 0, 0.0)
+    [slow] = of(Push, made.decide(0.0))
+    assert (slow.turn, slow.end) == (0, pytest.approx(100))
+    ready(made, 1, 1.0, base=1)
+    ready(made, 2, 1.0, base=1)
+    decisions = made.decide(1.0)
+    turns = [push.turn for push in of(Push, decisions)]
+    assert turns == [1, 2]
+    if overtaken:
+        assert of(Reordered, decisions) == [Reordered(slow.id, 3)]
+        assert of(Skipped, decisions) == [Skipped(SERVER, 0)]
+    else:
+        assert not of(Reordered, decisions), "it would be the third, and may be the second at most"
+    assert made.version == 3
+
+
+def test_after_a_loss_the_replica_gets_a_copy_of_the_server():
+    roles = Roles(workers=(0, 1), servers=(2,), replicas=(3,))
+    made = Scheduler(roles, Rules(Synchrony("async", 10), constant, momentum=0.9))
+    for host in range(4):
+        made.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
+    ready(made, 0, 0.0)
+    pushes = of(Push, made.decide(0.0))
+    assert [push.target.role for push in pushes] == ["server"], "the copy for the replica is punted"
+    made.observe(TransferEnded(pushes[0].id), 10.0)
+    made.observe(NodeLost(Node("worker", 0)), 10.0)
+    [copy] = of(Copy, made.decide(10.0))
+    assert (copy.source, copy.target, copy.turn, copy.resume) == (SERVER, Node("replica", 0), 1, 0)
+    assert copy.bytes == 200, "parameters and momentum"
+    assert not of(Copy, made.decide(20.0))
