@@ -85,8 +85,8 @@ private object SparkdlChunks {
       case _ => Unpooled.wrappedBuffer(read())
     }
 
-    /** Spark 4's, for TLS. */
-    def convertToNettyForSsl(): AnyRef = Unpooled.wrappedBuffer(read())
+    /** Spark 4's, for TLS. It releases this buffer with a stream of it, and never with a ByteBuf. */
+    def convertToNettyForSsl(): AnyRef = createInputStream()
 
     override def nioByteBuffer(): ByteBuffer = ByteBuffer.wrap(read())
     override def createInputStream(): InputStream = new ByteArrayInputStream(read())
