@@ -22,6 +22,7 @@ from sparkdl_comm.fabric.protocol import (
     Outcome,
     Regroup,
     Release,
+    Reorder,
     Repace,
     Send,
     Skip,
@@ -155,6 +156,8 @@ class Dispatch:
             return self._repace(decision, now)
         if isinstance(decision, core.Regrouped):
             return self._regroup(decision)
+        if isinstance(decision, core.Reordered):
+            return self._reorder(decision)
         if isinstance(decision, core.Cancelled):
             gone = self._transfers.pop(decision.transfer, None)
             if gone is None:
@@ -165,7 +168,7 @@ class Dispatch:
             cancel = Cancel(self._outside(decision.transfer))
             return [(gone.target, cancel), (gone.source, cancel), *self._freed(decision.transfer, now)]
         if isinstance(decision, core.Skipped):
-            return [(decision.target, Skip(decision.turn))]
+            return [(decision.target, Skip(decision.turn, self._course))]
         return self._forget(decision)
 
     def _forget(self, decision: core.Dropped | core.Released) -> Orders:
@@ -271,6 +274,13 @@ class Dispatch:
         if transfer is None or decision.transfer in self._held:
             return []
         return [(transfer.source, Repace(self._outside(decision.transfer), relative(decision.schedule, now)))]
+
+    def _reorder(self, decision: core.Reordered) -> Orders:
+        transfer = self._transfers.get(decision.transfer)
+        if not isinstance(transfer, core.Push):
+            return []
+        self._transfers[decision.transfer] = replace(transfer, turn=decision.turn)
+        return [(transfer.target, Reorder(self._outside(decision.transfer), decision.turn))]
 
     def _regroup(self, decision: core.Regrouped) -> Orders:
         transfer = self._transfers.get(decision.transfer)

@@ -188,6 +188,14 @@ class Repace:
 
 
 @dataclass(frozen=True)
+class Reorder:
+    """To a server: it applies the transfer at this turn instead; if it has applied it already, this turn is nobody's."""
+
+    transfer: int
+    turn: int
+
+
+@dataclass(frozen=True)
 class Regroup:
     """To the aggregator that sends it: fewer updates are in the transfer. Comes before the others are cancelled."""
 
@@ -214,9 +222,10 @@ class Fence:
 
 @dataclass(frozen=True)
 class Skip:
-    """To a server or replica: this turn is nobody's."""
+    """To a server or replica: this turn is nobody's. ``course``: as in :class:`Expect`."""
 
     turn: int
+    course: int = 0
 
 
 @dataclass(frozen=True)
@@ -253,13 +262,13 @@ class End:
 
 Message: TypeAlias = (
     Register | Ready | Wanted | Reduce | Ended | Broken | Fenced | Failed | Rates | Leave
-    | Welcome | Expect | Send | Repace | Regroup | Cancel | Fence | Skip | Outcome | Release | Reduced | End
+    | Welcome | Expect | Send | Repace | Reorder | Regroup | Cancel | Fence | Skip | Outcome | Release | Reduced | End
 )  # fmt: skip
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *(Register, Ready, Wanted, Reduce, Ended, Broken, Fenced, Failed, Rates, Leave),
-        *(Welcome, Expect, Send, Repace, Regroup, Cancel, Fence, Skip, Outcome, Release, Reduced, End),
+        *(Welcome, Expect, Send, Repace, Reorder, Regroup, Cancel, Fence, Skip, Outcome, Release, Reduced, End),
     )
 }
 

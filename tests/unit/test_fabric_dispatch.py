@@ -5,13 +5,34 @@ from __future__ import annotations
 import pytest
 
 from sparkdl_comm.fabric.bandwidth import PROBE
-from sparkdl_comm.fabric.core.decisions import Cancelled, Dropped, Piece, Push, Regrouped, Released, Repaced, Skipped
+from sparkdl_comm.fabric.core.decisions import (
+    Cancelled,
+    Dropped,
+    Piece,
+    Push,
+    Regrouped,
+    Released,
+    Reordered,
+    Repaced,
+    Skipped,
+)
 from sparkdl_comm.fabric.core.events import Update
 from sparkdl_comm.fabric.core.roles import Node
 from sparkdl_comm.fabric.directory import Directory
 from sparkdl_comm.fabric.dispatch import Dispatch, course_of, relative
 from sparkdl_comm.fabric.fences import Fences
-from sparkdl_comm.fabric.protocol import Cancel, Expect, Outcome, Register, Regroup, Release, Repace, Send, Skip
+from sparkdl_comm.fabric.protocol import (
+    Cancel,
+    Expect,
+    Outcome,
+    Register,
+    Regroup,
+    Release,
+    Reorder,
+    Repace,
+    Send,
+    Skip,
+)
 
 SERVER, REPLICA, ADDING = Node("server", 0), Node("replica", 0), Node("aggregator", 0)
 WORKERS = [Node("worker", index) for index in range(3)]
@@ -114,6 +135,7 @@ def test_the_rest() -> None:
     pieces = (Piece(2.0, 3.0, 10.0),)
     assert made.decided([Repaced(1, pieces)], 1.5) == [(WORKERS[1], Repace(1, [(0.5, 1.5, PROBE * 10.0)]))]
     assert made.decided([Skipped(SERVER, 4)], 2.0) == [(SERVER, Skip(4))]
+    assert made.decided([Reordered(2, 8), Skipped(SERVER, 3)], 2.0) == [(SERVER, Reorder(2, 8)), (SERVER, Skip(3))]
     told = made.decided([Dropped(2, 2, "deadline")], 2.0)
     assert told == [(WORKERS[2], Outcome(72, -1, "deadline")), (WORKERS[2], Release(72))]
     assert made.dropped == {"deadline": 1}
