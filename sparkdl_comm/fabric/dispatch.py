@@ -26,11 +26,10 @@ from sparkdl_comm.fabric.protocol import (
     Repace,
     Send,
     Skip,
+    transfer_number,
 )
 
 Orders = list[tuple[Node, Message]]
-#: A transfer's number, as daemons know it, is that of its course, and in so many bits the core's own.
-_COURSE_BITS = 40
 Ordered = core.Push | core.Model | core.Copy
 
 
@@ -138,7 +137,7 @@ class Dispatch:
 
     def _outside(self, transfer: int) -> int:
         """The number by which daemons know a transfer of the core's."""
-        return self._course << _COURSE_BITS | transfer
+        return transfer_number(self._course, transfer)
 
     def _order(self, decision: core.Decision, now: float) -> Orders:
         if isinstance(decision, Ordered):
@@ -291,11 +290,6 @@ class Dispatch:
         scales = tuple(scale[number] for number in decision.updates)
         self._transfers[decision.transfer] = replace(transfer, updates=decision.updates, scales=scales)
         return [(transfer.source, kept)]
-
-
-def course_of(transfer: int) -> tuple[int, int]:
-    """The course of a transfer that a daemon names, and its number there."""
-    return transfer >> _COURSE_BITS, transfer & ((1 << _COURSE_BITS) - 1)
 
 
 def relative(schedule: core.Schedule, now: float) -> list[tuple[float, float, float]]:

@@ -22,7 +22,7 @@ from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.synchrony import Synchrony
 from sparkdl_comm.fabric.course import Course
 from sparkdl_comm.fabric.directory import Directory
-from sparkdl_comm.fabric.dispatch import Dispatch, course_of
+from sparkdl_comm.fabric.dispatch import Dispatch
 from sparkdl_comm.fabric.fences import Fences
 from sparkdl_comm.fabric.options import Options
 from sparkdl_comm.fabric.protocol import (
@@ -42,6 +42,7 @@ from sparkdl_comm.fabric.protocol import (
     Register,
     Wanted,
     Welcome,
+    course_of,
 )
 from sparkdl_comm.fabric.reception import Peer, Reception
 from sparkdl_comm.gang.failure import Failure

@@ -18,18 +18,18 @@ def quick(spark):
 
 def test_trains(quick):
     data = frame(quick, 300)
-    model = fit(data, strategy="fabric", batch=30, epochs=15, validationFraction=0.2)
+    model = fit(data, strategy="fabric", batch=30, epochs=6, validationFraction=0.2)
     losses = [row["loss"] for row in model.history]
-    assert len(losses) == 15
-    assert losses[-1] < 0.7 * losses[0]
+    assert len(losses) == 6
+    assert losses[-1] < 0.9 * losses[0]
     assert all("val_loss" in row for row in model.history)
     summary = model.summary
     assert summary["strategy"] == "fabric"
-    assert summary["updates"] == model.history[-1]["step"] >= 15 * 24
+    assert summary["updates"] == model.history[-1]["step"] >= 6 * 24
     assert sum(summary["delays"].values()) == summary["updates"]
     assert max(map(int, summary["delays"])) <= 30
     right = model.transform(data).toPandas()
-    assert (right["prediction"].to_numpy() == table(300)["label"].to_numpy()).mean() > 0.4
+    assert (right["prediction"].to_numpy() == table(300)["label"].to_numpy()).mean() > 0.25
 
 
 def test_own_function(quick):
@@ -44,7 +44,7 @@ def test_own_function(quick):
         ({"fabric.sync": "async:0"}, {}, "async:TAU with TAU at least 1"),
         ({"fabric.replica": "true", "fabric.sync": "bsp"}, {}, "a replica would be of no use"),
         ({"fabric.replica": "true", "fabric.aggregators": "0"}, {}, "no more are free than 0"),
-        ({}, {"checkpointDir": "/tmp/anywhere"}, "writes no checkpoints"),
+        ({}, {"checkpointDir": "/tmp/anywhere", "checkpointInterval": 5}, "writes no checkpoints"),
     ],
 )
 def test_refused_before_any_executor_is_touched(spark, settings, params, words):

@@ -19,7 +19,7 @@ from sparkdl_comm.fabric.core.decisions import (
 from sparkdl_comm.fabric.core.events import Update
 from sparkdl_comm.fabric.core.roles import Node
 from sparkdl_comm.fabric.directory import Directory
-from sparkdl_comm.fabric.dispatch import Dispatch, course_of, relative
+from sparkdl_comm.fabric.dispatch import Dispatch, relative
 from sparkdl_comm.fabric.fences import Fences
 from sparkdl_comm.fabric.protocol import (
     Cancel,
@@ -32,6 +32,7 @@ from sparkdl_comm.fabric.protocol import (
     Repace,
     Send,
     Skip,
+    course_of,
 )
 
 SERVER, REPLICA, ADDING = Node("server", 0), Node("replica", 0), Node("aggregator", 0)
