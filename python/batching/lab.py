@@ -214,16 +214,18 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: 
 
 def _predicted(found: list[dict[str, Any]]) -> dict[str, float]:
     """Seconds of an iteration by way, of the batches in use. Those that were cut without a profile are judged by the one that
-    another way measured; nobody is, if there is none."""
+    another way measured, of several batches at once if there is one; nobody is, if there is none."""
     plans = {result["way"]: result["batching"] for result in found if result.get("batching")}
-    measured = next((each for each in plans.values() if all("profile" in plan for plan in each.values())), None)
-    if measured is None:
+    complete = [each for each in plans.values() if all("profile" in plan for plan in each.values())]
+    if not complete:
         return {}
+    measured = max(complete, key=lambda each: sum("gap" in plan["profile"] for plan in each.values()))
+    known = {
+        name: {field: value for field, value in plan["profile"].items() if field != "in_turn"}
+        for name, plan in measured.items()
+    }
     requests = [
-        {
-            name: {**measured[name]["profile"], **plan.get("profile", {}), "batches": plan["batches"]}
-            for name, plan in each.items()
-        }
+        {name: {**known[name], **plan.get("profile", {}), "batches": plan["batches"]} for name, plan in each.items()}
         for each in plans.values()
     ]
     return dict(zip(plans, iteration_seconds(requests), strict=True))

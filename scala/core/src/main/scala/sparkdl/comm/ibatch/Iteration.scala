@@ -8,10 +8,10 @@ import scala.collection.mutable
  * before, as soon as their layers are updated.
  *
  * All ranks do the same at the same time. So there is one link, both of whose directions are equally busy. Start-ups cost the
- * link nothing; their gaps follow one another, the rest of them overlaps. Of the fetched blocks the most urgent one has the link, as
- * sparkdl.comm.ps.Incoming says, and overtakes one that is half here; inline blocks, which come inside of their
- * notices, wait for none but share the bandwidth. What came is summed beside all that; it is updated when backward is done with
- * a layer, which then goes on later, or at once after its end; with one batch for all pulls or all pushes, only then.
+ * link nothing; their gaps follow one another, the rest of them overlaps. Of the fetched blocks the most urgent one has the
+ * link, as sparkdl.comm.ps.Incoming says, and overtakes one that is half here; inline blocks, which come inside of their
+ * notices, wait for none but share the bandwidth. What came is summed beside all that. It is updated when backward is done
+ * with a layer, which then goes on later, or at once after its end; with one batch for all pulls or all pushes, only then.
  *
  * @param push with the times of backward as `compute`
  */
