@@ -78,8 +78,8 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "fabric_replica",
         "true|false",
         "false",
-        "Whether rank 0 keeps a replica of the fabric's server, which is rank 1 then, and takes over if it is lost. Not with\n"
-        "fabric.sync=bsp.",
+        "Whether the fabric's server, which is beside rank 0, has a replica beside rank 1, which takes over if the server's\n"
+        "process is lost. Not with fabric.sync=bsp.",
         values.flag,
     ),
     Key(
