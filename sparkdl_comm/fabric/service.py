@@ -165,8 +165,7 @@ class SchedulerService:
             if any(abs(new - old) > _CHANGED * old for new, old in zip(found, before, strict=True)):
                 self._reported[host] = found
         for number, course in list(self._courses.items()):
-            for host, rates in self._reported.items():
-                course.observe(events.BandwidthReported(host, *rates), now)
+            course.report(self._reported, now)
             course.decide(now)
             if course.root is not None and course.is_over(self._workers()):
                 self._tell_node(course.root, Reduced(number))

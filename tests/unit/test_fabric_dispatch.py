@@ -18,6 +18,9 @@ from sparkdl_comm.fabric.core.decisions import (
 )
 from sparkdl_comm.fabric.core.events import Update
 from sparkdl_comm.fabric.core.roles import Node
+from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.synchrony import Synchrony
+from sparkdl_comm.fabric.course import Course
 from sparkdl_comm.fabric.directory import Directory
 from sparkdl_comm.fabric.dispatch import Dispatch, relative
 from sparkdl_comm.fabric.fences import Fences
@@ -170,6 +173,25 @@ def test_schedules_travel_without_a_clock() -> None:
     assert relative(pieces, 98.0) == expected
     assert relative(pieces, 105.0) == [(0.0, 1.0, PROBE * 5.0), (3.0, 4.0, PROBE * 6.0)]
     assert relative((), 98.0) == []
+
+
+def test_hosts_are_those_of_nodes() -> None:
+    """The scheduler's own is none of them; an all-reduce has only those up to its last one."""
+    registered = [
+        Register(role, rank, f"host {rank}", [("127.0.0.1", 1000 + rank)], {}, elements=10 * (role == "server"))
+        for rank, role in enumerate(("scheduler", "worker", "worker", "server"))
+    ]
+    directory = Directory.of(registered, 0)
+    assert directory.hosts == {"host 1": 0, "host 2": 1, "host 3": 2}
+    assert directory.roles.hosts == 3
+    told: list = []
+    rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
+    course = Course(1, directory.for_reduction(WORKERS[1], 5), rules, lambda *what: told.append(what), WORKERS[1])
+    course.report(dict.fromkeys(range(3), (1e6, 1e6)), 0.0)
+    for worker in WORKERS[:2]:
+        course.ready(worker, 0, 0, 1.0, 0.0)
+    course.decide(0.0)
+    assert {node for node, _ in told} == set(WORKERS[:2])
 
 
 def test_fences() -> None:
