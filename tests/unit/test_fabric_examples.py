@@ -32,7 +32,8 @@ def test_fig_1_an_old_update_is_sent_among_the_first_that_keep_its_delay_bound()
     assert version + workers - oldest == bound + (workers - early), "Fig. 1a: the delay bound is violated by N' - u"
 
     jobs = [
-        Job(host, (size,), rules.deadline(base, version)) for host, (size, base) in enumerate(zip(sizes, bases, strict=True))
+        Job(host, (size,), rules.deadline(base, version))
+        for host, (size, base) in enumerate(zip(sizes, bases, strict=True))
     ]
     found = order(jobs, network, [server], 0.0)
     assert found.kept == [0, 4, 1, 2, 3], "Fig. 1c: as the last that it may be, the others in the order of their ends"
@@ -94,8 +95,12 @@ def test_fig_3_the_last_transfer_waits_for_the_replica() -> None:
 
     near = bounded(jobs, updates, [], groups, network, sides, _lagging(), limit + 1e-9, 0.0)
     assert [group.members for group in near.replicated] == [[0]]
-    assert (near.awaited, near.replicated[0].done) == (1, pytest.approx(5.6)), "40 bytes from 1 s to 5 s, 60 at full rate"
-    assert [group.done for group in near.served] == pytest.approx([1, 6.6]), "Fig. 3b: u2 starts when u1 is at the replica"
+    assert (near.awaited, near.replicated[0].done) == (1, pytest.approx(5.6)), (
+        "40 bytes from 1 s to 5 s, 60 at full rate"
+    )
+    assert [group.done for group in near.served] == pytest.approx([1, 6.6]), (
+        "Fig. 3b: u2 starts when u1 is at the replica"
+    )
 
 
 def test_fig_4_an_update_takes_all_that_is_left_at_every_time() -> None:

@@ -68,6 +68,12 @@ def end(schedule: Spans, ready: float) -> float:
     return schedule[-1][1] if schedule else ready
 
 
+def queueing(link: Spans, size: float, now: float) -> float:
+    """By how many seconds what is reserved on a link holds up ``size`` bytes."""
+    rate = link[-1][2]
+    return fill(constant(rate), link, size, now)[-1][1] - now - size / rate if size > 0 else 0.0
+
+
 def fill(out: Spans, into: Spans, size: float, ready: float) -> Spans:
     """The most of both links, from ``ready`` until ``size`` bytes have passed."""
     found: list[Span] = []

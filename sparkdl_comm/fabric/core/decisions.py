@@ -95,6 +95,15 @@ class Repaced:
 
 
 @dataclass(frozen=True)
+class Reordered:
+    """A transfer to a server gets a later turn, as it would hold up what comes after it. Its old turn is skipped, which a
+    :class:`Skipped` says too; the new one is, if the transfer was applied meanwhile."""
+
+    transfer: int
+    turn: int
+
+
+@dataclass(frozen=True)
 class Regrouped:
     """A transfer carries only ``updates`` any more, as the others' worker was lost: its aggregator leaves them out."""
 
@@ -104,7 +113,8 @@ class Regrouped:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """A transfer does not take place, or is broken off, as one of its nodes was lost."""
+    """A transfer does not take place, or is broken off, as one of its nodes was lost. What has arrived of it and was not
+    applied yet is thrown away."""
 
     transfer: int
 
@@ -134,4 +144,4 @@ class Released:
     worker: int
 
 
-Decision = Push | Model | Copy | Repaced | Regrouped | Cancelled | Skipped | Dropped | Released
+Decision = Push | Model | Copy | Repaced | Reordered | Regrouped | Cancelled | Skipped | Dropped | Released

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -55,6 +56,10 @@ class Flight:
     def reaches(self, transfer: int, target: Node) -> bool:
         """Whether this transfer is under way, or waiting, to this node."""
         return transfer in self._underway and self._underway[transfer].transfer.target == target
+
+    def planned(self, transfer: int) -> float:
+        """When it is to end, seconds; minus infinity within a host."""
+        return end(self._underway[transfer].schedule, -math.inf)
 
     def add(self, transfer: Transfer, source: int, target: int) -> None:
         """``source`` and ``target`` are the hosts."""

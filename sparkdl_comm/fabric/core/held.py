@@ -96,18 +96,21 @@ class Held:
         del self.by_id[number]
         return [Released(number, holding.update.worker)]
 
-    def unserve(self, delivery: int, numbers: Iterable[int], servers: int) -> None:
-        """A transfer to a server was cancelled. If no server has had the updates, they wait for the next batch again."""
-        for number in [number for number in numbers if number in self.by_id]:
-            holding = self.by_id[number]
-            if holding.serving is None:
+    def unserve(self, delivery: int, numbers: Iterable[int], servers: int) -> list[Released]:
+        """A transfer to a server was cancelled. If no server has had the updates, they wait for the next batch again; else
+        that server has to do without."""
+        released = []
+        for number in numbers:
+            holding = self.by_id.get(number)
+            if holding is None or holding.serving is None:
                 continue
             if len(holding.serving) < servers:
-                holding.serving.discard(delivery)
+                released += self.arrived(delivery, [number])
                 continue
             holding.serving = holding.replicating = None
             self.punted = [other for other in self.punted if other != number]
             self.pending.append(number)
+        return released
 
     def copied(self) -> list[Released]:
         """The replicas get, as a copy, all that the servers have or will have; or there are none any more."""

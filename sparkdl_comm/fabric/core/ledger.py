@@ -37,7 +37,7 @@ class Ledger:
         self.busy: dict[Role, float] = {"server": -math.inf, "replica": -math.inf}
         self.divergence = Divergence(rules.momentum)
         self.ids = count()
-        #: Bytes of the model at each server, once a worker has asked for it.
+        #: Bytes of an update, or of the model, at each server: those that were seen last.
         self.sizes: tuple[int, ...] = (0,) * len(roles.servers)
         #: Whether a lost node has left servers and replicas with different updates.
         self.apart = False

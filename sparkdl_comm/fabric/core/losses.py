@@ -103,7 +103,7 @@ def _lose_aggregator(ledger: Ledger, aggregator: Node) -> list[Decision]:
             elif isinstance(transfer, Push):
                 ledger.apart = True
                 if transfer.turn is not None and transfer.target.role == ledger.serving:
-                    ledger.held.unserve(transfer.id, transfer.updates, len(ledger.servers))
+                    decisions += ledger.held.unserve(transfer.id, transfer.updates, len(ledger.servers))
     return decisions
 
 

@@ -24,12 +24,16 @@ class Rules:
     step_size: Callable[[int, int], float]
     momentum: float = 0.0
     divergence: float = math.inf
+    lead: float = 0.1
+    overtaking: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
             raise ConfError(f"momentum={self.momentum}: must be from 0 to below 1")
         if not self.divergence > 0:
             raise ConfError(f"divergence={self.divergence}: must be above 0")
+        if not self.lead >= 0:
+            raise ConfError(f"lead={self.lead}: must be at least 0")
 
     def deadline(self, base: int, version: int) -> int | None:
         """The last position, counted from 1, at which an update that was computed from version ``base`` may be applied to a

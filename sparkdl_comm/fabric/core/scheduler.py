@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from itertools import count
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.fabric.core.batch import plan
+from sparkdl_comm.fabric.core.bandwidth import Spans, queueing
+from sparkdl_comm.fabric.core.batch import Batch, State, plan
 from sparkdl_comm.fabric.core.decisions import Decision, Push
 from sparkdl_comm.fabric.core.events import (
     BandwidthReported,
@@ -20,6 +21,7 @@ from sparkdl_comm.fabric.core.events import (
 )
 from sparkdl_comm.fabric.core.ledger import Ledger
 from sparkdl_comm.fabric.core.losses import copies, lose
+from sparkdl_comm.fabric.core.overtake import move_behind, overtake
 from sparkdl_comm.fabric.core.roles import Node, Roles
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.transfers import models, pushes
@@ -58,6 +60,7 @@ class Scheduler:
         match event:
             case UpdateReady(update):
                 self._check(update.worker, update.sizes)
+                ledger.sizes = update.sizes
                 if update.id in ledger.held.by_id:
                     raise InputError(f"update {update.id} of worker {update.worker} was there before")
                 ledger.held.add(update)
@@ -92,12 +95,20 @@ class Scheduler:
         network = ledger.flight.residual(rates, now)
         if ledger.apart and ledger.replicas:
             decisions += copies(ledger, network, now)
-        if ledger.held.pending or ledger.held.punted:
+        into = [network.links[2 * server + 1] for server in ledger.servers]
+        if (ledger.held.pending or ledger.held.punted) and self._taken(into, now) <= ledger.rules.lead:
             sides = ledger.sides()
-            batch = plan(ledger.held, ledger.roles.workers, network, sides, ledger.rules, ledger.state, now)
+
+            def planned(state: State) -> Batch:
+                return plan(ledger.held, ledger.roles.workers, network, sides, ledger.rules, state, now)
+
+            batch, late = overtake(ledger, planned, now)
+            ledger.versions[ledger.serving] -= sum(len(group.updates) for group in late)
             decisions += pushes(ledger, batch)
+            decisions += move_behind(ledger, late)
             network = batch.bounded.left
-        if ledger.requests:
+        out = [network.links[2 * server] for server in ledger.servers]
+        if ledger.requests and self._taken(out, now) <= ledger.rules.lead:
             decisions += models(ledger, network, next(self._batches), now)
         return decisions
 
@@ -105,6 +116,11 @@ class Scheduler:
         if now < self._now:
             raise InputError(f"the scheduler's clock went back from {self._now} to {now} seconds")
         self._now = now
+
+    def _taken(self, links: Sequence[Spans], now: float) -> float:
+        """How long what is decided next would wait for what was decided before, seconds, at the server where that is
+        longest."""
+        return max(queueing(link, size, now) for link, size in zip(links, self._ledger.sizes, strict=True))
 
     def _check(self, worker: int, sizes: Sequence[int]) -> None:
         roles = self._ledger.roles

@@ -1,0 +1,167 @@
+"""The paper's table of settings, in virtual time: the fabric, a ring, and plain asynchronous training.
+
+Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 7:
+stragglers C1 to C3, rates of NICs N1 to N3 that change every 5 s, a monitor that reports them 0.2 s later, decisions every
+100 ms, updates and models of 100 MB. The host of the server always has 10 Gbit/s. What is learned is small (see
+``sparkdl_comm/sim/task.py``), but learned it is, by SGD with the delay-adaptive step size: ``SCALES`` has its constant for
+each system.
+
+``ring`` goes over each NIC once. ``ring-2`` goes over it twice: then 100 MB take 320 ms at 10 Gbit/s, as the paper reckons
+in section 2, where two workers share a NIC.
+
+Seconds are virtual, those until the accuracy was reached, a sample for each seed. Verified: it was reached in all of them,
+and no update was applied with a delay above the bound.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.fabric.core.synchrony import Synchrony
+from sparkdl_comm.lab.bench import Row, positive, versions
+from sparkdl_comm.sim.async_run import AsyncRun
+from sparkdl_comm.sim.conditions import LIKELY, STRAGGLERS, Conditions
+from sparkdl_comm.sim.fabric_run import Control, FabricRun
+from sparkdl_comm.sim.ring_run import RingRun
+from sparkdl_comm.sim.run import Job, Outcome, Run
+from sparkdl_comm.sim.task import Task
+
+#: The paper's speed-up over the ring, in Table 2.
+PAPER = {
+    "C1-N1": 1.74,
+    "C1-N2": 1.23,
+    "C1-N3": 1.42,
+    "C2-N1": 2.96,
+    "C2-N2": 2.0,
+    "C2-N3": 2.32,
+    "C3-N1": 1.90,
+    "C3-N2": 1.33,
+    "C3-N3": 1.42,
+}
+#: C of the step size: of 0.25, 0.5, 1 and 2 the one with which fewest updates lead to the accuracy, if the network took no
+#: time.
+SCALES = {"ring": 0.5, "fabric": 1.0, "async": 1.0}
+#: Bytes of an update and of the model, those of ResNet-50; virtual seconds after which a run is given up.
+BYTES, LIMIT = 100_000_000, 3600.0
+_SYSTEM = re.compile(r"(ring)(?:-(\d+))?|(async)|(fabric)-(bsp|\d+)")
+
+
+class System(NamedTuple):
+    """``begin`` makes a run of a job with a seed; ``bound``: on delays, None if there is none."""
+
+    name: str
+    scale: float
+    bound: int | None
+    begin: Callable[[Job, int], Run]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--simulate", action="store_true", help="the table of settings in virtual time")
+    parser.add_argument("--workers", type=positive, default=30, help="simulated, each on a host of its own")
+    parser.add_argument("--settings", default=",".join(PAPER), help="such as C1-N1,C2-N3; C0 and N0 are undisturbed")
+    parser.add_argument(
+        "--systems", default="fabric-30,ring,ring-2,async", help="fabric-TAU, fabric-bsp, ring, ring-PASSES, async"
+    )
+    parser.add_argument("--computing", type=float, default=0.1, help="seconds of an iteration that is not slowed down")
+    parser.add_argument("--accuracy", type=float, default=0.83, help="to be reached")
+    parser.add_argument("--interval", type=float, default=0.1, help="seconds between batches of decisions")
+    parser.add_argument("--lag", type=float, default=0.2, help="seconds after which a change of rate is reported")
+
+
+def check(parser: ArgumentParser, options: Namespace) -> None:
+    """Makes lists of the options that are lists, and ends the program if one makes no sense."""
+    options.settings = options.settings.split(",")
+    for setting in options.settings:
+        compute, _, network = setting.partition("-")
+        if compute not in STRAGGLERS or network not in LIKELY:
+            parser.error(f"--settings {setting}: there are {', '.join(STRAGGLERS)} with {', '.join(LIKELY)}")
+    try:
+        options.systems = [system(name, Control(options.interval, options.lag)) for name in options.systems.split(",")]
+    except ConfError as error:
+        parser.error(f"--systems: {error}")
+    if options.quick:
+        options.settings, options.repeats = options.settings[:1], 1
+
+
+def system(name: str, control: Control) -> System:
+    """Makes one of its name.
+
+    :raises ConfError: there is none.
+    """
+    found = _SYSTEM.fullmatch(name)
+    if not found:
+        raise ConfError(f"{name}: there are fabric-TAU, fabric-bsp, ring, ring-PASSES and async")
+    if found[1]:
+        passes = int(found[2] or 1)
+        return System(name, SCALES["ring"], None, lambda job, seed: RingRun(job, seed, passes))
+    if found[3]:
+        return System(name, SCALES["async"], None, AsyncRun)
+    synchrony = Synchrony.parse("bsp" if found[5] == "bsp" else f"async:{found[5]}", "fabric-TAU")
+    scale = SCALES["ring" if synchrony.kind == "bsp" else "fabric"]
+    return System(name, scale, synchrony.bound or None, lambda job, seed: FabricRun(job, seed, synchrony, control))
+
+
+def rows(options: Namespace) -> Iterator[Row]:
+    """A row for each setting and system."""
+    for setting in options.settings:
+        made = {
+            one.name: [_run(one, setting, options.seed + n, options) for n in range(options.repeats)]
+            for one in options.systems
+        }
+        for one in options.systems:
+            yield _row(one, setting, made, options)
+
+
+def _row(one: System, setting: str, made: dict[str, list[Outcome]], options: Namespace) -> Row:
+    outcomes = made[one.name]
+    speedups = {
+        f"speedup_over_{ring.replace('-', '_')}": _seconds(made[ring]) / _seconds(outcomes)
+        for ring in made
+        if ring.startswith("ring") and ring != one.name
+    }
+    return Row(
+        suite="fabric",
+        case=setting,
+        algorithm=one.name,
+        topology=f"star:{options.workers + 1}",
+        rate_mbit=10_000,
+        world=options.workers,
+        bytes=BYTES,
+        samples=[min(outcome.seconds, LIMIT) for outcome in outcomes],
+        verified=all(
+            outcome.seconds < LIMIT and (one.bound is None or max(outcome.delays) <= one.bound) for outcome in outcomes
+        ),
+        compute="emulated",
+        versions=versions("numpy"),
+        extra={
+            "setting": setting,
+            "system": one.name,
+            "seconds_to_accuracy": _seconds(outcomes),
+            "accuracy": min(outcome.accuracy for outcome in outcomes),
+            "max_delay": max(max(outcome.delays) for outcome in outcomes),
+            "mean_delay": statistics.mean(itertools.chain.from_iterable(outcome.delays for outcome in outcomes)),
+            "updates": statistics.median(outcome.updates for outcome in outcomes),
+            "dropped": statistics.median(outcome.dropped for outcome in outcomes),
+            **speedups,
+            "paper_speedup": PAPER.get(setting) if one.name.startswith("fabric-") else None,
+            "computing": options.computing,
+            "seed": options.seed,
+        },
+    )
+
+
+def _run(one: System, setting: str, seed: int, options: Namespace) -> Outcome:
+    compute, _, network = setting.partition("-")
+    conditions = Conditions(compute, network, options.workers, 1, seed, computing=options.computing)
+    job = Job(Task.points(seed), conditions, options.workers, BYTES, options.accuracy, one.scale, limit=LIMIT)
+    return one.begin(job, seed).run()
+
+
+def _seconds(outcomes: list[Outcome]) -> float:
+    return statistics.median(min(outcome.seconds, LIMIT) for outcome in outcomes)

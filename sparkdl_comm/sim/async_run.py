@@ -1,0 +1,41 @@
+"""Plain asynchronous training: every worker sends its update to the server when it has one, over links that all share
+alike, and gets the model as soon as its update was applied."""
+
+from __future__ import annotations
+
+from sparkdl_comm.sim.run import Run
+from sparkdl_comm.sim.task import Floats
+
+
+class AsyncRun(Run):
+    """The server is on the last host."""
+
+    def _begin(self) -> None:
+        for worker in range(self.job.workers):
+            self._compute(worker)
+
+    def _compute(self, worker: int) -> None:
+        parameters, base = self.parameters, self.version
+        self.engine.after(
+            self.computing_seconds(worker), lambda: self._push(worker, self.computed(worker, parameters), base)
+        )
+
+    def _push(self, worker: int, update: Floats, base: int) -> None:
+        self.flows.start(
+            self.job.host(worker), self._server, self.job.bytes, lambda: self._arrived(worker, update, base)
+        )
+
+    def _arrived(self, worker: int, update: Floats, base: int) -> None:
+        version = self.version + 1
+        self.apply([(update, self.scaled(version, version - base), base)])
+        parameters, base = self.parameters, self.version
+
+        def begin() -> None:
+            seconds = self.computing_seconds(worker)
+            self.engine.after(seconds, lambda: self._push(worker, self.computed(worker, parameters), base))
+
+        self.flows.start(self._server, self.job.host(worker), self.job.bytes, begin)
+
+    @property
+    def _server(self) -> int:
+        return self.job.conditions.hosts + self.job.conditions.steady - 1

@@ -1,0 +1,179 @@
+"""Training whose transfers the fabric's scheduler decides on: its core as it is, in virtual time.
+
+Control messages take no time. Transfers keep to the schedules that were decided; where a link has less than the monitor has
+reported, they take longer. A worker asks for the model when its update was applied or dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from sparkdl_comm.fabric.core.decisions import Decision, Dropped, Model, Push, Reordered, Repaced, Skipped, Transfer
+from sparkdl_comm.fabric.core.events import (
+    BandwidthReported,
+    Event,
+    ModelRequested,
+    TransferEnded,
+    TransferProgressed,
+    Update,
+    UpdateReady,
+)
+from sparkdl_comm.fabric.core.roles import Roles
+from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.scheduler import Scheduler
+from sparkdl_comm.fabric.core.synchrony import Synchrony
+from sparkdl_comm.sim.paced import Paced
+from sparkdl_comm.sim.run import Job, Run
+from sparkdl_comm.sim.task import Floats
+
+
+@dataclass(frozen=True)
+class Control:
+    """``interval``: seconds between batches of decisions. ``lag``: seconds after which the monitor reports that a rate has
+    changed."""
+
+    interval: float = 0.1
+    lag: float = 0.2
+    overtaking: bool = True
+
+
+class FabricRun(Run):
+    """The server is on the first host after those of the workers; each of these has an aggregator."""
+
+    def __init__(self, job: Job, seed: int, synchrony: Synchrony, control: Control = Control()) -> None:
+        super().__init__(job, seed)
+        hosts = job.conditions.hosts
+        self._control = control
+        self._roles = Roles(
+            workers=tuple(job.host(worker) for worker in range(job.workers)),
+            servers=(hosts,),
+            aggregators=tuple(range(hosts)),
+        )
+        self._scheduler = Scheduler(
+            self._roles, Rules(synchrony, self.scaled, job.momentum, overtaking=control.overtaking)
+        )
+        self._updates: list[tuple[int, Floats, int]] = []
+        self._transfers: dict[int, Transfer] = {}
+        self._waits: dict[int, set[int]] = {}
+        self._paced: dict[int, Paced] = {}
+        self._arrived: dict[int, Push] = {}
+        self._turn = 0
+        self._skipped: set[int] = set()
+        self._models: dict[int, tuple[Floats, int]] = {}
+
+    def _begin(self) -> None:
+        self._report(self.job.conditions.rates(0))
+        for worker in range(self.job.workers):
+            self._compute(worker, self.parameters, 0)
+        self._decide()
+
+    def _compute(self, worker: int, parameters: Floats, base: int) -> None:
+        def ready() -> None:
+            update = self.computed(worker, parameters)
+            number = len(self._updates)
+            self._updates.append((worker, update, base))
+            norm = float(np.linalg.norm(update))
+            self._observe(UpdateReady(Update(number, worker, (self.job.bytes,), base, norm)))
+
+        self.engine.after(self.computing_seconds(worker), ready)
+
+    def _decide(self) -> None:
+        self._carry_out(self._scheduler.decide(self.engine.now))
+        self.engine.after(self._control.interval, self._decide)
+
+    def _observe(self, event: Event) -> None:
+        self._carry_out(self._scheduler.observe(event, self.engine.now))
+
+    def _carry_out(self, decisions: Sequence[Decision]) -> None:
+        for decision in decisions:
+            match decision:
+                case Transfer(id=number, after=after):
+                    self._transfers[number] = decision
+                    self._waits[number] = {other for other in after if other in self._transfers}
+                    if not self._waits[number]:
+                        self._start(number)
+                case Repaced(transfer, schedule):
+                    if transfer in self._paced:
+                        self._paced[transfer].repace(schedule)
+                    elif transfer in self._waits:
+                        self._transfers[transfer] = replace(self._transfers[transfer], schedule=schedule)
+                case Reordered(transfer, turn):
+                    self._reorder(transfer, turn)
+                case Skipped(turn=turn):
+                    self._skipped.add(turn)
+                    self._apply_due()
+                case Dropped(worker=worker):
+                    self.outcome.dropped += 1
+                    self._ask(worker)
+
+    def _start(self, number: int) -> None:
+        transfer = self._transfers[number]
+        del self._waits[number]
+        if isinstance(transfer, Model) and transfer.batch not in self._models:
+            self._models[transfer.batch] = self.parameters, self.version
+        ends = self._roles.host(transfer.source), self._roles.host(transfer.target)
+        done = partial(self._ended, number)
+        self._paced[number] = Paced(self.engine, self.flows, ends, transfer.bytes, transfer.schedule, done)
+
+    def _ended(self, number: int) -> None:
+        transfer = self._transfers[number]
+        del self._paced[number]
+        if isinstance(transfer, Push) and transfer.turn is not None:
+            self._arrived[transfer.turn] = transfer
+            self._apply_due()
+            return
+        self._finish(number)
+        if isinstance(transfer, Model) and transfer.target.role == "worker":
+            self._compute(transfer.target.index, *self._models[transfer.batch])
+
+    def _apply_due(self) -> None:
+        """Applies all whose turn it is. What follows from one may make it another's."""
+        while self._turn in self._arrived or self._turn in self._skipped:
+            self._turn += 1
+            if push := self._arrived.pop(self._turn - 1, None):
+                self._apply(push)
+
+    def _reorder(self, number: int, turn: int) -> None:
+        push = self._transfers.get(number)
+        if not isinstance(push, Push) or push.turn is None:
+            self._skipped.add(turn)  # it was applied
+            return
+        moved = replace(push, turn=turn)
+        self._transfers[number] = moved
+        if self._arrived.pop(push.turn, None):
+            self._arrived[turn] = moved
+
+    def _apply(self, push: Push) -> None:
+        parts = []
+        for number, scale in zip(push.updates, push.scales, strict=True):
+            _, update, base = self._updates[number]
+            parts.append((update, scale, base))
+        self.apply(parts)
+        self._finish(push.id)
+        for number in push.updates:
+            self._ask(self._updates[number][0])
+
+    def _finish(self, number: int) -> None:
+        """Tells the scheduler, and begins what has waited for this transfer."""
+        del self._transfers[number]
+        self._observe(TransferEnded(number))
+        for other, waits in list(self._waits.items()):
+            waits.discard(number)
+            if not waits:
+                self._start(other)
+
+    def _ask(self, worker: int) -> None:
+        self._observe(ModelRequested(worker, (self.job.bytes,)))
+
+    def _rates_changed(self, rates: Sequence[tuple[float, float]]) -> None:
+        self.engine.after(self._control.lag, partial(self._report, rates))
+
+    def _report(self, rates: Sequence[tuple[float, float]]) -> None:
+        for host, (up, down) in enumerate(rates):
+            self._observe(BandwidthReported(host, up, down))
+        for number, paced in self._paced.items():
+            self._observe(TransferProgressed(number, paced.sent))

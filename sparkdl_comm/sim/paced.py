@@ -1,0 +1,69 @@
+"""A transfer that keeps to a schedule: piece after piece, none before its time, none faster than its rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sparkdl_comm.fabric.core.decisions import Piece
+from sparkdl_comm.sim.engine import Action, Engine
+from sparkdl_comm.sim.flows import ROUNDING, Flows
+
+
+class Paced:
+    """From host to host. Begins at once; ``done`` is called when all bytes have arrived."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        flows: Flows,
+        ends: tuple[int, int],
+        size: int,
+        schedule: Sequence[Piece],
+        done: Action,
+    ) -> None:
+        self._engine, self._flows, self._ends, self._size, self._done = engine, flows, ends, size, done
+        #: Bytes that no flow carries yet.
+        self._rest = float(size)
+        self._flow: int | None = None
+        self._generation = 0
+        self.repace(schedule)
+
+    @property
+    def sent(self) -> int:
+        """Bytes so far."""
+        under_way = 0.0 if self._flow is None else self._flows.left(self._flow)
+        return round(self._size - self._rest - under_way)
+
+    def repace(self, schedule: Sequence[Piece]) -> None:
+        """The rest has another schedule. If that is too short for it, the last rate is kept until the end."""
+        if self._flow is not None:
+            self._rest += self._flows.stop(self._flow)
+            self._flow = None
+        self._generation += 1
+        self._await(list(schedule), self._generation)
+
+    def _await(self, pieces: list[Piece], generation: int) -> None:
+        if pieces and pieces[0].start > self._engine.now:
+            self._engine.at(pieces[0].start, lambda: self._send(pieces, generation))
+        else:
+            self._send(pieces, generation)
+
+    def _send(self, pieces: list[Piece], generation: int) -> None:
+        if generation != self._generation:
+            return
+        size, limit = self._rest, math.inf
+        if pieces:
+            start, end, limit = pieces.pop(0)
+            size = min(size, limit * (end - start)) if pieces else size
+        self._rest -= size
+        self._flow = self._flows.start(*self._ends, size, lambda: self._sent(pieces, generation), limit)
+
+    def _sent(self, pieces: list[Piece], generation: int) -> None:
+        if generation != self._generation:
+            return
+        self._flow = None
+        if self._rest > ROUNDING:
+            self._await(pieces, generation)
+        else:
+            self._done()

@@ -1,0 +1,117 @@
+"""What all runs have in common: one model at a server, workers that compute updates of it, and a goal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sparkdl_comm.fabric.core.step_size import step_size
+from sparkdl_comm.sim.conditions import Conditions
+from sparkdl_comm.sim.engine import Engine
+from sparkdl_comm.sim.flows import Flows
+from sparkdl_comm.sim.task import Floats, Task
+
+
+@dataclass(frozen=True)
+class Job:
+    """``workers``, dealt out over ``hosts`` in turn, as ranks are by slots; ``bytes``: of an update and of the model, as
+    the network sees them. ``goal``: the accuracy to be reached. ``scale``: C of the delay-adaptive step size. ``momentum``:
+    the server's. ``evaluated``: updates after which the accuracy is looked at. ``limit``: virtual seconds after which a run
+    is given up.
+    """
+
+    task: Task
+    conditions: Conditions
+    workers: int
+    bytes: int
+    goal: float
+    scale: float
+    momentum: float = 0.0
+    evaluated: int = 30
+    limit: float = 3600.0
+
+    def host(self, worker: int) -> int:
+        """Neighbours in the ring are on one host where there are more workers than hosts."""
+        return worker * self.conditions.hosts // self.workers
+
+
+@dataclass
+class Outcome:
+    """``seconds``: virtual time at which the goal was reached, infinity if it was not. ``updates``: how many were applied
+    until then, with ``delays`` in updates, each counted itself; ``dropped``: how many were thrown away. ``accuracy``: the
+    last one seen."""
+
+    seconds: float = math.inf
+    updates: int = 0
+    dropped: int = 0
+    accuracy: float = 0.0
+    delays: list[int] = field(default_factory=list)
+
+
+class Run:
+    """One training in virtual time. Subclasses say what is sent when: they begin in ``_begin``."""
+
+    def __init__(self, job: Job, seed: int) -> None:
+        self.job, self.outcome = job, Outcome()
+        self.engine = Engine()
+        self.flows = Flows(self.engine, job.conditions.rates(0))
+        self.parameters = job.task.start(seed)
+        self.version = 0
+        self._step = np.zeros_like(self.parameters)
+        self._draws = [np.random.default_rng((seed, 5, worker)) for worker in range(job.workers)]
+        self._iterations = [0] * job.workers
+        self._looked = 0
+
+    def run(self) -> Outcome:
+        self._next_rates(1)
+        self._begin()
+        self.engine.run(self.job.limit)
+        return self.outcome
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def computing_seconds(self, worker: int) -> float:
+        """What the worker's next iteration takes."""
+        self._iterations[worker] += 1
+        return self.job.conditions.seconds(worker, self._iterations[worker])
+
+    def computed(self, worker: int, parameters: Floats) -> Floats:
+        """The worker's update of these parameters, not multiplied by a step size yet."""
+        return self.job.task.update(parameters, self._draws[worker])
+
+    def apply(self, updates: Sequence[tuple[Floats, float, int]]) -> None:
+        """The server takes one step with the sum of updates; each comes with its step size and the version it was computed
+        from."""
+        self._step *= self.job.momentum
+        for update, scale, base in updates:
+            self._step += scale * update
+            self.version += 1
+            self.outcome.delays.append(self.version - base)
+        self.parameters = self.parameters + self._step
+        self.outcome.updates = self.version
+        if self.version // self.job.evaluated > self._looked:
+            self._looked = self.version // self.job.evaluated
+            self.outcome.accuracy = self.job.task.accuracy(self.parameters)
+            if self.outcome.accuracy >= self.job.goal:
+                self.outcome.seconds = self.engine.now
+                self.engine.stop()
+
+    def scaled(self, version: int, delay: int) -> float:
+        """The step size of an update with which the model has ``version`` updates."""
+        return step_size(self.job.scale, version, delay)
+
+    def _next_rates(self, period: int) -> None:
+        def change() -> None:
+            rates = self.job.conditions.rates(period)
+            self.flows.change(rates)
+            self._rates_changed(rates)
+            self._next_rates(period + 1)
+
+        self.engine.at(period * self.job.conditions.interval, change)
+
+    def _rates_changed(self, rates: Sequence[tuple[float, float]]) -> None:
+        """What a system does when links have other rates."""

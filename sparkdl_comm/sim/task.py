@@ -1,0 +1,76 @@
+"""What is learned: the handwritten digits of scikit-learn, or classes of points, by a network with one hidden layer, in
+numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Rows to learn from and rows to test with; ``features`` are [rows, columns], ``labels`` class numbers. ``hidden``: units.
+    ``batch``: rows of one update."""
+
+    features: Floats
+    labels: NDArray[np.int64]
+    test_features: Floats
+    test_labels: NDArray[np.int64]
+    hidden: int = 32
+    batch: int = 32
+
+    @classmethod
+    def points(cls, seed: int, rows: int = 6000, columns: int = 40, classes: int = 10, spread: float = 1.8) -> Task:
+        """Clouds of points, two for each class, that overlap the more the larger ``spread`` is."""
+        draw = np.random.default_rng((seed, 3))
+        centres = draw.normal(size=(2 * classes, columns))
+        cloud = draw.integers(2 * classes, size=rows + rows // 4)
+        features = centres[cloud] + spread * draw.normal(size=(len(cloud), columns))
+        labels = cloud % classes
+        return cls(features[:rows], labels[:rows], features[rows:], labels[rows:])
+
+    @property
+    def classes(self) -> int:
+        return int(self.labels.max()) + 1
+
+    def start(self, seed: int) -> Floats:
+        """Parameters to begin with, flat."""
+        draw = np.random.default_rng((seed, 4))
+        columns = self.features.shape[1]
+        first = draw.normal(scale=columns**-0.5, size=(columns, self.hidden))
+        second = draw.normal(scale=self.hidden**-0.5, size=(self.hidden, self.classes))
+        return np.concatenate([first.ravel(), np.zeros(self.hidden), second.ravel(), np.zeros(self.classes)])
+
+    def update(self, parameters: Floats, draw: np.random.Generator) -> Floats:
+        """Minus the gradient of the mean cross-entropy of a batch that ``draw`` chooses, flat."""
+        rows = draw.integers(len(self.labels), size=self.batch)
+        inputs, labels = self.features[rows], self.labels[rows]
+        first, bias, second, other = self._parts(parameters)
+        between = np.maximum(inputs @ first + bias, 0.0)
+        error = _softmax(between @ second + other)
+        error[np.arange(self.batch), labels] -= 1.0
+        error /= self.batch
+        back = (error @ second.T) * (between > 0)
+        gradients = (inputs.T @ back, back.sum(axis=0), between.T @ error, error.sum(axis=0))
+        return -np.concatenate([gradient.ravel() for gradient in gradients])
+
+    def accuracy(self, parameters: Floats) -> float:
+        """The part of the test rows whose class is found."""
+        first, bias, second, other = self._parts(parameters)
+        scores = np.maximum(self.test_features @ first + bias, 0.0) @ second + other
+        return float((scores.argmax(axis=1) == self.test_labels).mean())
+
+    def _parts(self, parameters: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        columns, hidden, classes = self.features.shape[1], self.hidden, self.classes
+        cuts = np.cumsum([columns * hidden, hidden, hidden * classes])
+        first, bias, second, other = np.split(parameters, cuts)
+        return first.reshape(columns, hidden), bias, second.reshape(hidden, classes), other
+
+
+def _softmax(scores: Floats) -> Floats:
+    raised: Floats = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return raised / raised.sum(axis=1, keepdims=True)

@@ -1,0 +1,72 @@
+"""python/bench_fabric.py verifies what it times."""
+
+from dataclasses import replace
+
+import bench_fabric
+import numpy as np
+import pytest
+from scheduled import batches
+
+from sparkdl_comm.fabric.core.decisions import Dropped, Push
+from sparkdl_comm.lab.results import FIELDS
+
+
+def test_a_row_for_each_size_and_kind_of_rates(rows_of):
+    rows = rows_of(bench_fabric, "--scheduler", "10,40")
+    assert [(row["updates"], row["case"]) for row in rows] == [
+        (updates, case) for updates in (10, 40) for case in ("schedule-even", "schedule-drawn")
+    ]
+    for row in rows:
+        assert list(row)[: len(FIELDS)] == list(FIELDS)
+        assert row["verified"]
+        assert row["seconds"] > 0
+    assert [row["paper_seconds"] for row in rows] == [0.005, 0.005, None, None]
+
+
+def test_a_row_for_each_setting_and_system(rows_of):
+    arguments = ["--workers", "4", "--settings", "C2-N1", "--systems", "fabric-8,ring,async", "--accuracy", "0.5"]
+    rows = rows_of(bench_fabric, "--simulate", *arguments)
+    assert [(row["setting"], row["system"]) for row in rows] == [
+        ("C2-N1", system) for system in ("fabric-8", "ring", "async")
+    ]
+    for row in rows:
+        assert row["verified"]
+        assert row["accuracy"] >= 0.5
+        assert row["seconds_to_accuracy"] == row["seconds"]
+    assert rows[0]["max_delay"] <= 8
+    assert rows[0]["paper_speedup"] == 2.96
+    assert rows[0]["speedup_over_ring"] == pytest.approx(rows[1]["seconds"] / rows[0]["seconds"])
+
+
+@pytest.mark.parametrize("case", ["even", "drawn"])
+def test_a_schedule_that_was_tampered_with_is_not_verified(case):
+    batch = batches.drawn(30, case, np.random.default_rng(5))
+    decisions = batches.decided(batch).decisions
+    assert batches.right(batch, decisions)
+    first = next(decision for decision in decisions if isinstance(decision, Push) and decision.schedule)
+    rest = [decision for decision in decisions if decision is not first]
+    piece = first.schedule[0]
+    faster = piece._replace(rate=piece.rate * 1.1, end=piece.start + (piece.end - piece.start) / 1.1)
+    assert not batches.right(batch, rest), "an update that nobody decided on"
+    assert not batches.right(batch, [*decisions, Dropped(0, 0, "deadline")]), "one that is both sent and dropped"
+    assert not batches.right(batch, [replace(first, schedule=()), *rest]), "bytes that are not sent"
+    assert not batches.right(batch, [replace(first, schedule=(faster, *first.schedule[1:])), *rest]), (
+        "too fast for a link"
+    )
+    late = batch._replace(deadlines=[0] * 30)
+    assert not batches.right(late, decisions), "deadlines that were missed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "either --scheduler or --simulate"),
+        (["--scheduler", "10", "--simulate"], "either --scheduler or --simulate"),
+        (["--scheduler", "0"], "--scheduler: must be whole numbers, at least 1"),
+        (["--simulate", "--settings", "C7-N1"], "--settings C7-N1"),
+        (["--simulate", "--systems", "gloo"], "gloo: there are"),
+        (["--simulate", "--systems", "fabric-0"], "fabric-TAU='async:0'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(refused, arguments, said):
+    assert said in refused(bench_fabric.main, *arguments)

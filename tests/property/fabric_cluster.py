@@ -1,0 +1,142 @@
+"""A cluster that does what the fabric's scheduler says, each transfer as fast as it is scheduled, and remembers all of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from sparkdl_comm.fabric.core.decisions import (
+    Cancelled,
+    Copy,
+    Decision,
+    Dropped,
+    Model,
+    Push,
+    Regrouped,
+    Released,
+    Reordered,
+    Repaced,
+    Schedule,
+    Skipped,
+    Transfer,
+)
+from sparkdl_comm.fabric.core.events import BandwidthReported, Event, TransferEnded, Update, UpdateReady
+from sparkdl_comm.fabric.core.roles import Node, Roles
+from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.scheduler import Scheduler
+
+
+@dataclass
+class Cluster:
+    """``applied``: the pushes that each server or replica has applied, in their order, with the time."""
+
+    roles: Roles
+    rules: Rules
+    rates: list[tuple[float, float]]
+    now: float = 0.0
+    decisions: list[Decision] = field(default_factory=list)
+    applied: dict[Node, list[tuple[float, Push]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.scheduler = Scheduler(self.roles, self.rules)
+        self._underway: dict[int, tuple[Transfer, Schedule, float]] = {}
+        self._ended: dict[int, float] = {}
+        self._arrived: dict[Node, dict[int, Push]] = {}
+        self._turns: dict[Node, int] = {}
+        self._skipped: set[tuple[Node, int]] = set()
+        for host, pair in enumerate(self.rates[: self.roles.hosts]):
+            self.observe(BandwidthReported(host, *pair))
+
+    def observe(self, event: Event) -> list[Decision]:
+        return self._obey(self.scheduler.observe(event, self.now))
+
+    def ready(self, update: Update) -> list[Decision]:
+        return self.observe(UpdateReady(update))
+
+    def decide(self) -> list[Decision]:
+        return self._obey(self.scheduler.decide(self.now))
+
+    def advance(self, until: float = math.inf) -> None:
+        """Lets all transfers end that do before ``until``."""
+        while self._underway:
+            time, number = min((self._end(number), number) for number in self._underway)
+            if time > until:
+                break
+            self.now = max(self.now, time)
+            transfer, _, _ = self._underway.pop(number)
+            self._ended[number] = self.now
+            if isinstance(transfer, Push) and transfer.turn is not None:
+                self._arrived.setdefault(transfer.target, {})[transfer.turn] = transfer
+                self._apply(transfer.target)
+            else:
+                self.observe(TransferEnded(number))
+        if until < math.inf:
+            self.now = max(self.now, until)
+
+    def version(self) -> int:
+        """How many updates the first server has applied."""
+        return sum(len(push.updates) for _, push in self.applied.get(Node("server", 0), []))
+
+    def order(self, node: Node) -> list[int]:
+        """The updates that a node has applied."""
+        return [number for _, push in self.applied.get(node, []) for number in push.updates]
+
+    def made(self, kind: type) -> list[Decision]:
+        return [decision for decision in self.decisions if isinstance(decision, kind)]
+
+    def _end(self, number: int) -> float:
+        transfer, schedule, since = self._underway[number]
+        before = [math.inf if other in self._underway else self._ended.get(other, since) for other in transfer.after]
+        planned = schedule[-1].end if schedule else since
+        return max([planned, *before])
+
+    def _apply(self, node: Node) -> None:
+        turn = self._turns.get(node, 0)
+        while turn in self._arrived.get(node, {}) or (node, turn) in self._skipped:
+            if push := self._arrived.get(node, {}).pop(turn, None):
+                self.applied.setdefault(node, []).append((self.now, push))
+                self.observe(TransferEnded(push.id))
+            turn += 1
+            self._turns[node] = turn
+
+    def _reorder(self, number: int, turn: int) -> None:
+        if number in self._underway:
+            transfer, schedule, since = self._underway[number]
+            assert isinstance(transfer, Push)
+            self._underway[number] = replace(transfer, turn=turn), schedule, since
+            return
+        [(node, old)] = [
+            (node, old) for node, pushes in self._arrived.items() for old, push in pushes.items() if push.id == number
+        ]
+        self._arrived[node][turn] = self._arrived[node].pop(old)
+
+    def _obey(self, decisions: list[Decision]) -> list[Decision]:
+        self.decisions += decisions
+        for decision in decisions:
+            match decision:
+                case Transfer(id=number):
+                    assert all(other in self._underway or other in self._ended for other in decision.after)
+                    self._underway[number] = decision, decision.schedule, self.now
+                case Repaced(number, schedule) if number in self._underway:
+                    transfer, _, _ = self._underway[number]
+                    self._underway[number] = transfer, schedule, self.now
+                case Regrouped(number, updates) if number in self._underway:
+                    transfer, schedule, since = self._underway[number]
+                    assert isinstance(transfer, Push)
+                    kept = tuple(
+                        scale for one, scale in zip(transfer.updates, transfer.scales, strict=True) if one in updates
+                    )
+                    self._underway[number] = replace(transfer, updates=updates, scales=kept), schedule, since
+                case Cancelled(number):
+                    self._underway.pop(number, None)
+                    self._ended[number] = self.now
+                    for node, pushes in self._arrived.items():
+                        self._arrived[node] = {turn: push for turn, push in pushes.items() if push.id != number}
+                case Reordered(number, turn):
+                    self._reorder(number, turn)
+                case Skipped(target, turn):
+                    self._skipped.add((target, turn))
+                    self._apply(target)
+                case Model() | Copy() | Dropped() | Released():
+                    pass
+        return decisions

@@ -1,0 +1,247 @@
+"""The fabric's scheduler over many batches: delays, order, links and divergence, whatever is ready when."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkdl_comm.fabric.core.bandwidth import Residual
+from sparkdl_comm.fabric.core.decisions import Dropped, Model, Push, Released, Transfer
+from sparkdl_comm.fabric.core.divergence import Divergence
+from sparkdl_comm.fabric.core.events import BandwidthReported, ModelRequested, NodeLost, Update
+from sparkdl_comm.fabric.core.roles import Node, Roles
+from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.step_size import step_size
+from sparkdl_comm.fabric.core.synchrony import Synchrony
+
+from .fabric_checks import RATES, check_flows
+from .fabric_cluster import Cluster
+
+WORKERS, HOSTS = 5, 8
+PLAIN = Roles(workers=tuple(range(WORKERS)), servers=(5, 6), aggregators=(0, 2, 4))
+REPLICATED = Roles(
+    workers=tuple(range(WORKERS)), servers=(5,), aggregators=(0, 1), replicas=(6,), replica_aggregators=(3, 7)
+)
+
+
+def constant(_version: int, _delay: int) -> float:
+    return 1.0
+
+
+def decaying(version: int, delay: int) -> float:
+    return step_size(2.0, version, delay)
+
+
+@st.composite
+def rates(draw: st.DrawFn) -> list[tuple[float, float]]:
+    return [(draw(RATES), draw(RATES)) for _ in range(HOSTS)]
+
+
+def pushes(decisions: list, role: str) -> list[Push]:
+    return [d for d in decisions if isinstance(d, Push) and d.target.role == role]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data(), st.integers(1, 12))
+def test_no_update_is_older_than_the_bound(data: st.DataObject, bound: int) -> None:
+    cluster = Cluster(
+        PLAIN,
+        Rules(
+            Synchrony("async", bound),
+            constant,
+            lead=data.draw(st.sampled_from([0.1, 1e9])),
+            overtaking=data.draw(st.booleans()),
+        ),
+        data.draw(rates()),
+    )
+    bases: dict[int, int] = {}
+    for _ in range(data.draw(st.integers(1, 6))):
+        for worker in data.draw(st.lists(st.integers(0, WORKERS - 1), max_size=6)):
+            number, version = len(bases), cluster.version()
+            bases[number] = data.draw(st.integers(max(0, version - bound - 2), version))
+            cluster.ready(Update(number, worker, (data.draw(st.integers(1, 30)), 10), bases[number], 1.0))
+        if data.draw(st.booleans()):
+            cluster.observe(BandwidthReported(data.draw(st.integers(0, 6)), data.draw(RATES), data.draw(RATES)))
+        cluster.decide()
+        cluster.advance(cluster.now + data.draw(st.floats(0.1, 20)))
+    while set(bases) - set(cluster.order(Node("server", 0))) - {d.update for d in cluster.made(Dropped)}:
+        cluster.advance()
+        cluster.decide()
+    cluster.advance()
+    first, second = cluster.order(Node("server", 0)), cluster.order(Node("server", 1))
+    assert first == second, "both shards have had the same updates in the same order"
+    assert len(set(first)) == len(first)
+    for position, number in enumerate(first, 1):
+        assert position - bases[number] <= bound
+    dropped = [decision.update for decision in cluster.made(Dropped)]
+    assert sorted(first + dropped) == list(bases)
+    assert sorted(decision.update for decision in cluster.made(Released)) == sorted(first)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.data())
+def test_no_link_carries_more_than_it_can(data: st.DataObject) -> None:
+    """Of all batches together, also while earlier transfers are under way."""
+    roles = data.draw(st.sampled_from([PLAIN, REPLICATED]))
+    cluster = Cluster(roles, Rules(Synchrony("async", 50), constant, divergence=50.0, lead=1e9), data.draw(rates()))
+    sizes = (20,) * len(roles.servers)
+    for batch in range(data.draw(st.integers(1, 4))):
+        for worker in data.draw(st.lists(st.integers(0, WORKERS - 1), unique=True)):
+            cluster.ready(Update(batch * WORKERS + worker, worker, sizes, cluster.version(), 1.0))
+            cluster.observe(ModelRequested(worker, sizes))
+        cluster.decide()
+        cluster.advance(cluster.now + data.draw(st.floats(0.1, 20)))
+    transfers = cluster.made(Transfer)
+    by_id = {transfer.id: transfer for transfer in transfers}
+    flows = []
+    for transfer in transfers:
+        ready = max([0.0, *(by_id[other].end for other in transfer.after)])
+        ends = roles.host(transfer.source), roles.host(transfer.target)
+        flows.append((*ends, transfer.bytes, ready, tuple(map(tuple, transfer.schedule))))
+    check_flows(Residual.of(cluster.rates), flows)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data(), st.sampled_from([0.0, 0.5, 0.9]), st.floats(1.0, 20.0))
+def test_server_and_replica_never_differ_by_more_than_they_may(
+    data: st.DataObject, momentum: float, limit: float
+) -> None:
+    """With real vectors: the norm of what they differ by <= the bound of norms <= the limit, after every step of either."""
+    rules = Rules(Synchrony("async", 100), decaying, momentum, limit)
+    cluster = Cluster(REPLICATED, rules, data.draw(rates()))
+    draw = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    vectors: list[np.ndarray] = []
+    for _ in range(data.draw(st.integers(1, 6))):
+        for worker in data.draw(st.lists(st.integers(0, WORKERS - 1), max_size=5)):
+            # Some point the same way, for which the bound is exact.
+            vectors.append(draw.normal(size=3) + data.draw(st.sampled_from([0.0, 3.0])))
+            norm = float(np.linalg.norm(vectors[-1]))
+            cluster.ready(Update(len(vectors) - 1, worker, (data.draw(st.integers(5, 30)),), cluster.version(), norm))
+        cluster.decide()
+        cluster.advance(cluster.now + data.draw(st.floats(0.1, 30)))
+    cluster.advance()
+    server, replica = Node("server", 0), Node("replica", 0)
+    assert cluster.order(replica) == cluster.order(server)[: len(cluster.order(replica))]
+    steps = _steps(cluster, server, replica)
+    models = {node: (np.zeros(3), np.zeros(3)) for node in (server, replica)}
+    bound = Divergence(momentum)
+    for node, push in steps:
+        scaled = [scale * vectors[number] for number, scale in zip(push.updates, push.scales, strict=True)]
+        parameters, step = models[node]
+        step = momentum * step + sum(scaled)
+        models[node] = parameters + step, step
+        if node == server:
+            bound.serve(push.updates, [float(np.linalg.norm(vector)) for vector in scaled])
+        else:
+            bound.replicate(push.updates)
+        apart = float(np.linalg.norm(models[server][0] - models[replica][0]))
+        assert apart <= bound.bound() * (1 + 1e-9) + 1e-9
+        assert bound.bound() <= limit * (1 + 1e-9)
+
+
+def _steps(cluster: Cluster, server: Node, replica: Node) -> list[tuple[Node, Push]]:
+    """What both have applied, by time; the replica applies nothing before the server has it."""
+    found: list[tuple[Node, Push]] = []
+    waiting = list(cluster.applied.get(replica, []))
+    at_server: set[int] = set()
+    for time, push in [*cluster.applied.get(server, []), (float("inf"), None)]:
+        while waiting and waiting[0][0] <= time and at_server.issuperset(waiting[0][1].updates):
+            found.append((replica, waiting.pop(0)[1]))
+        if push is not None:
+            found.append((server, push))
+            at_server.update(push.updates)
+    assert not waiting
+    return found
+
+
+@pytest.mark.parametrize(("text", "ahead"), [("bsp", 0), ("ssp:0", 0), ("ssp:2", 2)])
+@settings(deadline=None, max_examples=20)
+@given(data=st.data())
+def test_no_worker_is_further_ahead_than_it_may(text: str, ahead: int, data: st.DataObject) -> None:
+    cluster = Cluster(PLAIN, Rules(Synchrony.parse(text), constant), data.draw(rates()))
+    pushed = [0] * WORKERS
+    computing = set(range(WORKERS))
+    for _ in range(25):
+        cluster.advance(cluster.now + data.draw(st.floats(0.1, 5)))
+        settled = [0] * WORKERS
+        for number in cluster.order(Node("server", 0)):
+            settled[number % WORKERS] += 1
+        for decision in cluster.decide():
+            if isinstance(decision, Model) and decision.target.role == "worker":
+                for worker in decision.workers:
+                    assert min(settled) >= pushed[worker] - ahead, (
+                        "it begins an iteration that the others are not near yet"
+                    )
+                    computing.add(worker)
+        for worker in data.draw(st.sets(st.sampled_from(sorted(computing)))) if computing else ():
+            computing.discard(worker)
+            cluster.ready(Update(pushed[worker] * WORKERS + worker, worker, (10, 10), 0, 1.0))
+            pushed[worker] += 1
+            cluster.observe(ModelRequested(worker, (10, 10)))
+    assert not cluster.made(Dropped)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_training_goes_on_when_nodes_are_lost(data: st.DataObject) -> None:
+    """No turn stays open, no update is applied twice, and the replica ends with the server's updates or a copy."""
+    roles = data.draw(st.sampled_from([PLAIN, REPLICATED]))
+    cluster = Cluster(
+        roles, Rules(Synchrony("async", 20), constant, overtaking=data.draw(st.booleans())), data.draw(rates())
+    )
+    lost: set[Node] = set()
+    update_worker: list[int] = []
+    sizes = (10,) * len(roles.servers)
+    number = 0
+    for _ in range(5):
+        for worker in range(WORKERS):
+            if Node("worker", worker) not in lost:
+                update_worker.append(worker)
+                cluster.ready(Update(number, worker, sizes, cluster.scheduler.version, 1.0))
+                cluster.observe(ModelRequested(worker, sizes))
+                number += 1
+        cluster.decide()
+        cluster.advance(cluster.now + data.draw(st.floats(0.0, 8)))
+        node = data.draw(
+            st.sampled_from([Node("worker", 1), Node("worker", 2), *(Node("aggregator", a) for a in range(3))])
+        )
+        if data.draw(st.booleans()):
+            lost.add(node)
+            cluster.observe(NodeLost(node))
+    for _ in range(30):
+        cluster.advance()
+        cluster.decide()
+    order = cluster.order(Node("server", 0))
+    assert len(set(order)) == len(order)
+    assert len(order) == cluster.scheduler.version, "nothing that was decided is still open"
+    settled = {decision.update for decision in [*cluster.made(Dropped), *cluster.made(Released)]}
+    for update in set(range(number)) - set(order) - settled:
+        assert Node("worker", update_worker[update]) in lost
+
+
+def test_the_replica_takes_over() -> None:
+    cluster = Cluster(REPLICATED, Rules(Synchrony("async", 20), constant, divergence=3.0), [(10.0, 10.0)] * HOSTS)
+    for number in range(10):
+        cluster.ready(Update(number, number % WORKERS, (10,), cluster.version(), 1.0))
+        if number % WORKERS == WORKERS - 1:
+            cluster.decide()
+            cluster.advance(cluster.now + 2)
+    decisions = cluster.observe(NodeLost(Node("server", 0)))
+    cluster.advance()
+    assert not pushes(decisions, "server")
+    replica = Node("replica", 0)
+    before = len(cluster.order(replica))
+    assert cluster.scheduler.version == before, "it has all that was on its way to it"
+    lost = {decision.update for decision in cluster.made(Dropped) if decision.reason == "lost"}
+    assert lost.isdisjoint(cluster.order(replica))
+    assert len(lost) <= 3, "by norms of 1, no more than the bound of 3"
+    for number in range(10, 15):
+        cluster.ready(Update(number, number % WORKERS, (10,), before, 1.0))
+        cluster.observe(ModelRequested(number % WORKERS, (10,)))
+    for _ in range(5):
+        cluster.decide()
+        cluster.advance()
+    assert set(range(10, 15)) <= set(cluster.order(replica))
+    assert {d.source.role for d in cluster.made(Model)} == {"replica"} | {
+        d.source.role for d in cluster.made(Model) if d.source.role == "aggregator"
+    }
