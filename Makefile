@@ -184,6 +184,7 @@ bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench
 	$(BENCH) python/bench_collectives.py --topology bcube:2,2 --quick
 	$(BENCH) python/bench_transform.py --quick
 	$(BENCH) python/bench_compress.py --quick
+	$(BENCH) python/bench_record.py --quick
 	$(BENCH) python/bench_pto.py --topology star:2 --loopback --quick
 
 PAGE ?= ps peers lab collectives jobs ibatch fetch transform compression

@@ -1,12 +1,14 @@
 """Fits on encoded images, on an emulated network: rows that ranks keep in memory, or on their executors' disks, where the next
-fit on the same files finds them.
+fit on the same files finds them; half of these in memory too; and rows that are dealt anew over the ranks in each epoch, which
+cross the links while steps are computed.
 
     python python/bench_cache.py --json
 
 Rows are PNGs of digits at 96 x 96, in Parquet files that every executor can open; on their way to their ranks they cross the
 links, and ranks decode them once. For each way the whole fit is timed, with `reading`, the seconds until the slowest rank had
-its rows decoded, and `epochs`. `memory` is that of the largest rank's process, without files that it has mapped. Verified: all
-ways have the same losses in all epochs, to the last bit, and the second fit with disks has read nothing.
+its rows decoded, and `epochs`. `memory` is that of the largest rank's process, without files that it has mapped; `held`, of
+all ranks' rows on disks, the bytes that are in memory too. Verified: ways that deal rows alike have the same losses in all
+epochs, to the last bit, the others have others, and fits that are to find their rows on disks have read nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from cached.fits_job import Fits
+from cached.fits_job import WAYS, Fits
 from peers.applications import submit
 from peers.arena import python_path
 
@@ -50,36 +52,42 @@ def bench(options: Namespace, report: Report) -> None:
 
 
 def _rows(found: list[dict[str, Any]], topology: Topology, rate: float, repeats: int) -> list[Row]:
-    ways = list(dict.fromkeys(each["way"] for each in found))
-    of_way = {way: [each for each in found if each["way"] == way] for way in ways}
+    of_way = {name: [each for each in found if each["way"] == name] for name in WAYS}
     return [
         Row(
             suite="cache",
             case="encoded images",
-            algorithm=way,
+            algorithm=name,
             topology=topology.text,
             rate_mbit=rate,
             world=topology.world,
             bytes=fits[0]["bytes"],
             samples=[fit["seconds"] for fit in fits],
             theory_seconds=None,
-            verified=all(
-                fit["losses"] == of_way[ways[0]][repeat]["losses"]
-                and fit["cache"] == way.partition(",")[0]
-                and fit["reused"] == (way == "disk, second fit")
-                for repeat, fit in enumerate(fits)
-            )
-            and len(fits) == repeats,
+            verified=len(fits) == repeats and all(_right(name, turn) for turn in _turns(of_way)),
             versions=versions("torch", "numpy", "pyspark", "pillow"),
             extra={
                 "reading": statistics.median(fit["reading"] for fit in fits),
                 "epochs": [statistics.median(times) for times in zip(*(fit["epochs"] for fit in fits), strict=True)],
                 "memory": max(fit["memory"] for fit in fits),
                 "disk": fits[0]["disk"],
+                "held": fits[0]["held"],
             },
         )
-        for way, fits in of_way.items()
+        for name, fits in of_way.items()
     ]
+
+
+def _turns(of_way: dict[str, list[dict[str, Any]]]) -> list[dict[str, dict[str, Any]]]:
+    """The fits of each repetition, by way."""
+    return [dict(zip(of_way, fits, strict=True)) for fits in zip(*of_way.values(), strict=True)]
+
+
+def _right(name: str, turn: dict[str, dict[str, Any]]) -> bool:
+    """Whether a way's fit was what it was to be, beside the others on the same files."""
+    way, fit = WAYS[name], turn[name]
+    alike = all((fit["losses"] == turn[other]["losses"]) == (WAYS[other].shuffle == way.shuffle) for other in WAYS)
+    return alike and (fit["cache"], fit["reused"], fit["held"] > 0) == (way.cache, way.reused, way.half)
 
 
 def main() -> int:

@@ -14,7 +14,8 @@ compute slower, so that computing and sending are in proportion. With `--shrink`
 and of its computing time, which keeps the proportion.
 
 Theory of an iteration: forward, and then backward, or what the hosts' links allow for the all-reduce, whichever is longer;
-with compressed gradients computing alone.
+with compressed gradients computing alone. `parts` are where the time of an iteration goes, the mean of all ranks, for all
+but `ddp`: see peers/breakdown.py.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
             extra={
                 "rows": rows,
                 "computing": forward + backward,
+                "parts": result["parts"],
                 "teraflops": options.teraflops,
                 "shrink": options.shrink,
             },

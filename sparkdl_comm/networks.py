@@ -71,10 +71,16 @@ def parameter_count(module: nn.Module) -> int:
 
 
 def digits_28x28() -> tuple[torch.Tensor, torch.Tensor]:
-    """The 1,797 handwritten digits that scikit-learn ships, scaled to 28 x 28: float32 [1797, 784] in [0, 1], int64 [1797]."""
+    """:func:`digits` as large as those of MNIST."""
+    return digits(28)
+
+
+def digits(side: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The 1,797 handwritten digits that scikit-learn ships, scaled to ``side`` pixels each way: float32 [1797, side * side] in
+    [0, 1], int64 [1797]."""
     from sklearn.datasets import load_digits
 
-    digits = load_digits()
-    images = torch.from_numpy(digits.images).float().div(16).unsqueeze(1)
-    scaled = nn.functional.interpolate(images, size=(28, 28), mode="bilinear", align_corners=False)
-    return scaled.flatten(1), torch.from_numpy(digits.target).long()
+    found = load_digits()
+    images = torch.from_numpy(found.images).float().div(16).unsqueeze(1)
+    scaled = nn.functional.interpolate(images, size=(side, side), mode="bilinear", align_corners=False)
+    return scaled.flatten(1), torch.from_numpy(found.target).long()

@@ -28,9 +28,33 @@ from sparkdl_comm import Callback, TorchEstimator
 from sparkdl_comm.conf import PREFIX
 
 PIXELS = 96
+DIGITS = 1797
 #: Seconds after which Spark's files count as those that they will be.
 _SETTLED = 5
 _NOISE = 8
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a fit has its rows. ``reused``: it finds them on disks. ``half``: of what a rank has on its disk, half is in memory
+    too. ``shuffle``: see the conf's ``data.shuffle``."""
+
+    cache: str
+    reused: bool = False
+    half: bool = False
+    shuffle: str = "local"
+
+
+#: By their names, in the order in which they are tried, on the same files.
+WAYS = {
+    "memory, first fit": Way("memory"),
+    "memory, second fit": Way("memory"),
+    "disk, first fit": Way("disk"),
+    "disk, second fit": Way("disk", reused=True),
+    "disk, half in memory": Way("disk", reused=True, half=True),
+    "memory, dealt anew": Way("memory", shuffle="global"),
+    "disk, half in memory, dealt anew": Way("disk", reused=True, half=True, shuffle="global"),
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +74,11 @@ class Fits:
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
+
+    @property
+    def half(self) -> int:
+        """Half the bytes that a rank has on its disk, about: images and labels."""
+        return self.copies * DIGITS * (PIXELS**2 + 8) // self.ranks // 2
 
     @property
     def output(self) -> Path:
@@ -115,11 +144,13 @@ def files(job: Fits, seed: int) -> Path:
     return path
 
 
-def fit(data: DataFrame, job: Fits, cache: str) -> dict[str, Any]:
+def fit(data: DataFrame, job: Fits, way: Way) -> dict[str, Any]:
     spark = data.sparkSession
     folder = Path(job.folder, f"memory{time.monotonic_ns()}")
     folder.mkdir()
-    spark.conf.set(f"{PREFIX}data.cache", cache)
+    spark.conf.set(f"{PREFIX}data.cache", way.cache)
+    spark.conf.set(f"{PREFIX}data.memoryLimit", f"{job.half}B" if way.half else "0")
+    spark.conf.set(f"{PREFIX}data.shuffle", way.shuffle)
     begin = time.perf_counter()
     model = TorchEstimator(
         model=Network,
@@ -142,6 +173,7 @@ def fit(data: DataFrame, job: Fits, cache: str) -> dict[str, Any]:
         "losses": [row["loss"] for row in model.history],
         "memory": max(int(each.read_text()) for each in folder.iterdir()),
         "disk": told["bytes"],
+        "held": told["held"],
         "cache": told["cache"],
         "reused": told["reused"],
     }
@@ -152,12 +184,11 @@ def results(spark: SparkSession, job: Fits) -> Iterator[dict[str, Any]]:
     paths = [files(job, repeat) for repeat in range(job.repeats + 1)]
     time.sleep(_SETTLED)
     for repeat, path in enumerate(paths):  # the first one starts Python and compiles: it is not told
-        for cache in ("memory", "disk"):
-            for number in ("first", "second"):
-                found = fit(spark.read.parquet(str(path)), job, cache)
-                if repeat:
-                    size = sum(file.stat().st_size for file in path.iterdir())
-                    yield {"way": f"{cache}, {number} fit", "bytes": size, **found}
+        for name, way in WAYS.items():
+            found = fit(spark.read.parquet(str(path)), job, way)
+            if repeat:
+                size = sum(file.stat().st_size for file in path.iterdir())
+                yield {"way": name, "bytes": size, **found}
 
 
 def main() -> None:

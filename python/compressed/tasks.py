@@ -17,19 +17,22 @@ import torch
 from examples.text_classifier import LIBRARIES, PER_LIBRARY, WORDS, docstrings
 from torch import nn
 
-from sparkdl_comm.networks import LeNet5, digits_28x28
+from sparkdl_comm.networks import LeNet5, digits
 
 _VOCABULARY = 2000
 _SPLIT_SEED = 1998
-_TEST_ROWS = 360
+#: Of the digits.
+FOLDS = 5
 
 
 class Task(NamedTuple):
-    """``table``: columns features, label and held (bool: to test with). ``types``: of these, as Spark has them."""
+    """``table``: columns features, label and fold, in Spark of ``types``. The rows of one of the first ``folds``, from 0 on,
+    are held out, to test with."""
 
     network: Callable[[], nn.Module]
     table: pd.DataFrame
     types: str
+    folds: int
     batch: int
     epochs: int
     learning_rate: float
@@ -87,34 +90,35 @@ class SmallTransformer(nn.Module):
         return self.head((encoded * there).sum(1) / there.sum(1).clamp(min=1))
 
 
-def _digits() -> pd.DataFrame:
-    pixels, labels = digits_28x28()
-    held = np.zeros(len(labels), bool)
-    held[np.random.default_rng(_SPLIT_SEED).permutation(len(labels))[:_TEST_ROWS]] = True
-    return pd.DataFrame({"features": list(pixels.numpy()), "label": labels.numpy(), "held": held})
+def digits_table(side: int) -> pd.DataFrame:
+    """Digits of side x side pixels, dealt to folds."""
+    pixels, labels = digits(side)
+    fold = np.random.default_rng(_SPLIT_SEED).permutation(len(labels)) % FOLDS
+    return pd.DataFrame({"features": list(pixels.numpy()), "label": labels.numpy(), "fold": fold})
 
 
 def _docstrings() -> pd.DataFrame:
+    """Fold 0 has those of files of its own; words that are not in others are not known."""
     rows = [
-        (words, label, held)
+        (words, label, int(not testing))
         for label, (library, part) in enumerate(LIBRARIES.items())
-        for words, held in islice(docstrings(library, part), PER_LIBRARY)
+        for words, testing in islice(docstrings(library, part), PER_LIBRARY)
     ]
-    table = pd.DataFrame(rows, columns=["words", "label", "held"])
-    counts = Counter(word for words in table.words[~table.held] for word in words)
+    table = pd.DataFrame(rows, columns=["words", "label", "fold"])
+    counts = Counter(word for words in table.words[table.fold > 0] for word in words)
     known = {word: index for index, (word, _) in enumerate(counts.most_common(_VOCABULARY), start=1)}
     numbers = ([known[word] for word in words if word in known] for words in table.words)
     table["features"] = [np.array(found + [0] * (WORDS - len(found)), np.int64) for found in numbers]
-    return table[["features", "label", "held"]]
+    return table[["features", "label", "fold"]]
 
 
-_PIXELS = "features array<float>, label long, held boolean"
-_TEXT = "features array<long>, label long, held boolean"
+DIGITS_TYPES = "features array<float>, label long, fold long"
+_TEXT = "features array<long>, label long, fold long"
 
 TASKS: dict[str, Callable[[], Task]] = {
-    "lenet5": lambda: Task(LeNet5, _digits(), _PIXELS, 96, 12, 0.02),
-    "resnet": lambda: Task(SmallResNet, _digits(), _PIXELS, 96, 20, 0.1),
-    "transformer": lambda: Task(SmallTransformer, _docstrings(), _TEXT, 64, 10, 0.1),
+    "lenet5": lambda: Task(LeNet5, digits_table(28), DIGITS_TYPES, FOLDS, 96, 12, 0.02),
+    "resnet": lambda: Task(SmallResNet, digits_table(28), DIGITS_TYPES, FOLDS, 32, 20, 0.05),
+    "transformer": lambda: Task(SmallTransformer, _docstrings(), _TEXT, 1, 64, 10, 0.1),
 }
 
 task = functools.cache(lambda name: TASKS[name]())

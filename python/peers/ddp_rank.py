@@ -2,8 +2,8 @@
 
     python ddp_rank.py RENDEZVOUS_FOLDER JOB
 
-JOB and what rank 0 prints are those of job_rank.py. RANK and WORLD_SIZE are in the environment, and GLOO_SOCKET_IFNAME names
-the network interface.
+JOB and what rank 0 prints are those of job_rank.py, but that it does not know the parts of an iteration. RANK and WORLD_SIZE
+are in the environment, and GLOO_SOCKET_IFNAME names the network interface.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def main() -> None:
     module = network(profile, job.scale)
     samples, verified = trained(module, profile, ROWS, steps=job.steps, warmup=job.warmup, repeats=job.repeats)
     if dist.get_rank() == 0:
-        print(json.dumps({"bytes": nbytes(profile), "samples": samples, "verified": verified}), flush=True)
+        told = {"bytes": nbytes(profile), "samples": samples, "parts": {}, "verified": verified}
+        print(json.dumps(told), flush=True)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -3,19 +3,22 @@
     python job_rank.py RENDEZVOUS_FOLDER JOB
 
 JOB: JSON of a RankJob. Rank 0 prints a JSON line: bytes of the parameters, seconds per iteration in each run (the
-slowest rank's), and whether the weights are at last those that one process finds; of compressed gradients, whether they are
-finite and the same bits on all ranks.
+slowest rank's), the mean of what the parts of an iteration take, and whether the weights are at last those that one process
+finds; of compressed gradients, whether they are finite and the same bits on all ranks.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import breakdown
 import torch
 from rendezvous import join_gang
 from workload import LEARNING_RATE, ROWS, RankJob, loss, right, rows
@@ -43,6 +46,7 @@ def main() -> None:
         topology=str(place.topology),
         rails=place.addresses,
         timeout=f"{job.timeout}s",
+        timeline=job.steps * job.repeats,
     )
     gang = join_gang(folder, place, job.timeout, place.addresses[0])
     with gang:
@@ -51,31 +55,38 @@ def main() -> None:
         strategy = strategy_class(conf)(conf)
         optimizer = functools.partial(torch.optim.SGD, lr=LEARNING_RATE)
         strategy.join(gang, model, OptimizerMaker(model, Optimization(optimizer=optimizer)))
-        samples = [run(gang, model, strategy, job) for _ in range(job.warmup + job.repeats)][job.warmup :]
+        numbers = itertools.count(1)
+        samples = [run(gang, model, strategy, job, numbers) for _ in range(job.warmup + job.repeats)][job.warmup :]
         strategy.finish()
+        mine = breakdown.mean(
+            breakdown.of_iteration(each["spans"]) for each in strategy.trace.report(gang, job.timeout)["iterations"]
+        )
+        parts = breakdown.mean(map(json.loads, gang.all_gather(json.dumps(mine).encode(), job.timeout)))
         bits = hashlib.sha256(model.values.numpy().data).digest()
         verified = len(set(gang.all_gather(bits, job.timeout))) == 1 and bool(model.values.isfinite().all())
         if gang.rank == 0:
             if job.compression == "none":
                 iterations = job.steps * (job.warmup + job.repeats)
                 verified &= right(model.module, profile, ROWS * gang.world, iterations)
-            print(json.dumps({"bytes": 4 * model.count, "samples": samples, "verified": verified}), flush=True)
+            told = {"bytes": 4 * model.count, "samples": samples, "parts": parts, "verified": verified}
+            print(json.dumps(told), flush=True)
         strategy.close()
         gang.outlast(job.timeout)
 
 
-def run(gang: Gang, model: FlatModel, strategy: Strategy, job: RankJob) -> float:
-    """Seconds per iteration, of the slowest rank."""
+def run(gang: Gang, model: FlatModel, strategy: Strategy, job: RankJob, numbers: Iterator[int]) -> float:
+    """Seconds per iteration, of the slowest rank. ``numbers``: of the iterations to come."""
     mine = slice(gang.rank * ROWS, (gang.rank + 1) * ROWS)
     inputs, targets = (torch.from_numpy(part[mine]) for part in rows(ROWS * gang.world))
     gang.all_gather(b"", job.timeout)
     begun = time.perf_counter()
     for _ in range(job.steps):
+        strategy.trace.iteration(next(numbers))
         strategy.begin_step()
         model.clear_gradients()
-        with strategy.forward():
+        with strategy.watch.phase("forward"), strategy.forward():
             value = loss(model.module(inputs), targets)
-        with strategy.backward(True):
+        with strategy.watch.phase("backward"), strategy.backward(True):
             (value / gang.world).backward()
         model.complete_gradients()
         strategy.after_backward()

@@ -5,9 +5,9 @@ Without momentum, for a part of the gradient g in each step::
     a = left + g;  the k largest of a travel;  left = a where they do not, else what rounding took of them
 
 With momentum m (Deep Gradient Compression, Lin et al. 2018, sections 3.1 and 3.2) it is the velocity that is gathered, and
-both are cleared where elements travel, so that an optimizer without momentum does what one with it does::
+it is cleared where elements travel, so that an optimizer without momentum does what one with it does::
 
-    u = m u + g;  a = left + u;  the k largest of a travel;  left = a, u = u where they do not, else left = 0, u = 0
+    u = m u + g;  a = left + u;  the k largest of a travel;  left as above, u = u where they do not, else u = 0
 
 Parameters that this rank did not use in a step, whose gradient is -0.0, keep what was left and send -0.0.
 
@@ -84,12 +84,11 @@ class Feedback:
         :param sent: float32 ``[k]``, as they arrive elsewhere, with the loss scale.
         """
         part = self._parts[start]
-        if not self._keeps:
-            part.next_left.zero_()
-        elif part.next_velocity is None:
+        if self._keeps:
             part.next_left[indices] -= sent / scale
         else:
-            part.next_left[indices] = 0.0
+            part.next_left.zero_()
+        if part.next_velocity is not None:
             part.next_velocity[indices] = 0.0
         for stretch in unused:
             part.next_left[stretch] = part.left[stretch]

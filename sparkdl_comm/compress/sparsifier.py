@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -18,6 +19,9 @@ _OPERATORS = {"mstopk": "exact"}
 #: Indices of the k largest magnitudes: int64 ``[k]``, ascending.
 Select = Callable[[torch.Tensor, int], torch.Tensor]
 
+#: What is put around selecting, and around adding up, such as a watch.
+Span = Callable[[], AbstractContextManager[object]]
+
 
 class Sparsifier:
     """Of one rank.
@@ -26,12 +30,12 @@ class Sparsifier:
     :param feedback: keeps what is left out.
     """
 
-    def __init__(self, select: Select, dtype: torch.dtype, feedback: Feedback) -> None:
-        self._select, self._dtype = select, dtype
+    def __init__(self, select: Select, dtype: torch.dtype, feedback: Feedback, span: Span = nullcontext) -> None:
+        self._select, self._dtype, self._span = select, dtype, span
         self.feedback = feedback
 
     @classmethod
-    def of(cls, compression: Compression, conf: CommConf, rank: int) -> Sparsifier:
+    def of(cls, compression: Compression, conf: CommConf, rank: int, span: Span = nullcontext) -> Sparsifier:
         """As the settings say. Where selection is random, each rank has another seed: they are not to leave out the same."""
         select = operator(_OPERATORS.get(compression.operator, compression.operator))
         random = torch.Generator().manual_seed(rank)
@@ -40,6 +44,7 @@ class Sparsifier:
             lambda values, k: select(values, k, random),
             dtype,
             Feedback(conf.compression_momentum, conf.compression_feedback),
+            span,
         )
 
     def format(self, part: Part, density: float) -> SparseFormat:
@@ -51,8 +56,9 @@ class Sparsifier:
 
         :param gradient: float32, of the part, with the loss scale; is only read. A parameter that was not used is -0.0.
         """
-        chosen, values, used = self._choose(part, gradient, density, scale)
-        return self.format(part, density).encode(chosen, values, used)
+        with self._span():
+            chosen, values, used = self._choose(part, gradient, density, scale)
+            return self.format(part, density).encode(chosen, values, used)
 
     def thin(self, part: Part, gradient: torch.Tensor, density: float, scale: float) -> None:
         """Selects, and keeps what is left out: in place, the gradient is 0 where elements do not travel. A parameter that was
@@ -87,11 +93,12 @@ class Sparsifier:
         :raises ProtocolError: one of them is no such part.
         """
         wanted = self.format(part, density)
-        result.zero_()
-        used = torch.zeros(len(part.pieces), dtype=torch.bool, device=result.device)
-        for one in packed:
-            indices, values, flags = wanted.decode(one[: wanted.nbytes])
-            result.index_add_(0, indices, values)  # indices are different, so the order is that of the ranks
-            used |= flags
-        for piece in part.that(~used):
-            result[piece] = -0.0
+        with self._span():
+            result.zero_()
+            used = torch.zeros(len(part.pieces), dtype=torch.bool, device=result.device)
+            for one in packed:
+                indices, values, flags = wanted.decode(one[: wanted.nbytes])
+                result.index_add_(0, indices, values)  # indices are different, so the order is that of the ranks
+                used |= flags
+            for piece in part.that(~used):
+                result[piece] = -0.0

@@ -272,6 +272,24 @@ KEYS: tuple[Key, ...] = (
         values.size,
     ),
     Key(
+        "data.memoryLimit",
+        "data_memory_limit",
+        "bytes",
+        "0",
+        "With data.cache=disk: how much of its rows each rank keeps in memory too, all through a fit; only the others are\n"
+        "read from the disk. 0: none. The system keeps in memory what it has room for, so this is of use where rows are more.",
+        values.size_or_0,
+    ),
+    Key(
+        "data.shuffle",
+        "data_shuffle",
+        "local|global",
+        "local",
+        "What is new in each epoch: the order in which each rank uses its rows (local), or which rows these are, too: global\n"
+        "deals them out anew over all ranks, which send each other those of the next step while they compute one.",
+        values.one_of("local", "global"),
+    ),
+    Key(
         "timeline",
         "timeline",
         "count",

@@ -56,6 +56,8 @@ class CommConf:
     fabric_link_rate: str
     data_cache: str
     data_cache_limit: int
+    data_memory_limit: int
+    data_shuffle: str
     timeline: int
     progress: bool
     logs: bool

@@ -144,8 +144,20 @@ class MappedFile:
         mapped: else it would seem to take as much memory as the file, and be killed where that is limited."""
         self._used += rows * self._row_bytes
         if self._used > _HELD and self.size > _HELD:
-            self._used = 0
-            self._map.madvise(mmap.MADV_DONTNEED)
+            self._let_go()
+
+    def copy(self, array: np.ndarray) -> np.ndarray:
+        """Rows of one of :attr:`arrays` in memory of their own. Meanwhile the process holds no more of the file than usual."""
+        found = np.empty_like(array)
+        size = max(1, _HELD * len(array) // max(1, array.nbytes))
+        for start in range(0, len(array), size):
+            found[start : start + size] = array[start : start + size]
+            self._let_go()
+        return found
+
+    def _let_go(self) -> None:
+        self._used = 0
+        self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def tensor(array: np.ndarray) -> torch.Tensor:

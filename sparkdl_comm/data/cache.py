@@ -14,10 +14,10 @@ need fit into memory; :mod:`sparkdl_comm.data.received` is the same for both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -50,34 +50,79 @@ class Batch:
         return len(self.targets[0])
 
 
+#: All rows of a column, on the CPU.
+Column: TypeAlias = torch.Tensor | Ragged
+
+
 @dataclass(frozen=True)
 class RowCache:
-    """Rows of one rank, sorted by id, on the CPU; like a :class:`Batch` of all of them.
+    """Rows, on the CPU; like a :class:`Batch` of all of them. Those of a rank are sorted by id.
 
-    ``weights`` have mean 1 over all ranks. ``file``: where the rows are; None: in memory.
+    ``weights`` have mean 1 over all ranks. ``file``: where the rows are; None: in memory. ``held``: the first of the rows once
+    more, in memory; see :mod:`sparkdl_comm.data.held`.
     """
 
-    inputs: tuple[torch.Tensor | Ragged, ...]
+    inputs: tuple[Column, ...]
     targets: tuple[torch.Tensor, ...]
     weights: torch.Tensor | None = None
     file: MappedFile | None = None
+    held: RowCache | None = None
 
     @property
     def rows(self) -> int:
         return len(self.inputs[0])
 
-    def take(self, index: torch.Tensor, device: torch.device) -> Batch:
-        """The rows at ``index`` (int64 ``[n]``), in its order."""
+    @property
+    def slow(self) -> bool:
+        """Whether :meth:`pick` may have to wait, for the disk."""
+        return self.file is not None and (self.held is None or self.held.rows < self.rows)
+
+    @property
+    def columns(self) -> list[Column]:
+        """Inputs, targets, and weights if there are any."""
+        return [*self.inputs, *self.targets, *([] if self.weights is None else [self.weights])]
+
+    def with_columns(self, columns: Sequence[Column]) -> RowCache:
+        """Other rows, in memory. ``columns``: theirs, in the order of :attr:`columns`."""
+        found: Iterator[Any] = iter(columns)
+        return RowCache(
+            tuple(next(found) for _ in self.inputs), tuple(next(found) for _ in self.targets), next(found, None)
+        )
+
+    def pick(self, index: torch.Tensor) -> RowCache:
+        """The rows at ``index`` (int64 ``[n]``), in its order, in memory. Thread-safe."""
+        if self.held is not None:
+            here = index < self.held.rows
+            if here.all():
+                return self.held.pick(index)
+            found = joined([self.held.pick(index[here]), replace(self, held=None).pick(index[~here])])
+            return found.pick(torch.cat([here.nonzero(), (~here).nonzero()]).flatten().argsort())
         if self.file is not None:
             self.file.used(len(index))
-        return Batch(
-            tuple(
-                column.take(index, device) if isinstance(column, Ragged) else column[index].to(device)
-                for column in self.inputs
-            ),
-            tuple(column[index].to(device) for column in self.targets),
-            None if self.weights is None else self.weights[index].to(device),
+        return self.with_columns(
+            [column.pick(index) if isinstance(column, Ragged) else column[index] for column in self.columns]
         )
+
+    def to(self, device: torch.device) -> RowCache:
+        """The same, in memory of ``device``, but for where rows of different lengths begin."""
+        return self.with_columns([column.to(device) for column in self.columns])
+
+    def batch(self) -> Batch:
+        """All rows, as model and loss take them. Calls the user's ``collate_fn``."""
+        inputs = (column.collated() if isinstance(column, Ragged) else column for column in self.inputs)
+        return Batch(tuple(inputs), self.targets, self.weights)
+
+    def take(self, index: torch.Tensor, device: torch.device) -> Batch:
+        """The rows at ``index`` (int64 ``[n]``), in its order."""
+        return self.pick(index).to(device).batch()
+
+
+def joined(parts: Sequence[RowCache]) -> RowCache:
+    """The rows of all ``parts``, at least one, whose columns are alike; one part after the other."""
+    columns = []
+    for each in zip(*(part.columns for part in parts), strict=True):
+        columns.append(Ragged.joined(each) if isinstance(each[0], Ragged) else torch.cat(each))
+    return parts[0].with_columns(columns)
 
 
 @dataclass(frozen=True)

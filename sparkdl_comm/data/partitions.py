@@ -82,6 +82,17 @@ def permutation(rows: int, seed: int, epoch: int, rank: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(sequence)).permutation(rows)
 
 
+def dealt(counts: Sequence[int], seed: int, epoch: int, rank: int) -> np.ndarray:
+    """The rows that a rank uses in an epoch in which all ranks' rows are dealt anew, in the order in which it uses them: int64
+    ``[counts[rank]]``, a function of the arguments alone.
+
+    A row's number is its place among the rows of all ranks, those of rank 0 first. Each number is one rank's, and each rank
+    gets as many rows as it has. All are drawn on the way, which takes 8 bytes for each row of all ranks.
+    """
+    start = sum(counts[:rank])
+    return permutation(sum(counts), seed, epoch, 0)[start : start + counts[rank]].copy()
+
+
 def lopsided(counts: Sequence[int]) -> str | None:
     """What to tell of ranks with ``counts`` rows each: one of them has so many that the others wait for it; or None."""
     total, most = sum(counts), max(counts)

@@ -113,7 +113,7 @@ class Rank:
         stack.callback(strategy.close)
         gang = self._join_gang(read.account, model, strategy)
         accounts = [member.payload["data"] for member in gang.members]
-        rows = read.reading.rows(accounts)
+        rows = read.rows(accounts)
         gang.on_failure(lambda _: strategy.abort())
         step_rows = spec.batch_size * spec.optimization.accumulation_steps
         sampler = BatchSampler.of([account["training"]["rows"] for account in accounts], step_rows)

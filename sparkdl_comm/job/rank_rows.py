@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from sparkdl_comm.data import kept
-from sparkdl_comm.data.cache import Reading
+from sparkdl_comm.data.cache import RankRows, Reading
 from sparkdl_comm.data.fields import RowFormat
+from sparkdl_comm.data.held import held_bytes, hold
 from sparkdl_comm.data.local_disk import LocalDisk
 from sparkdl_comm.gang.members import listed
 from sparkdl_comm.job.task import RankTask
@@ -28,8 +29,12 @@ class RowsOfRank:
         begin = time.perf_counter()
         self._set = spec.row_set
         self._task = task
+        self._limit = spec.conf.data_memory_limit
+        self._held = 0
         disk = LocalDisk.of_executor(spec.conf.data_cache_limit) if spec.conf.data_cache == "disk" else None
         if self._set is not None and self._set.there and disk is not None:
+            for _ in batches:  # else Spark would end this Python worker, and the next fit start another one
+                pass
             self.reading = self._claim(disk, self._set.name, spec.attempt_id, rows)
         else:
             self.reading = Reading(batches, rows, disk)
@@ -49,10 +54,20 @@ class RowsOfRank:
         self._task.choose_rank(rank)
         return reading
 
+    def rows(self, accounts: Sequence[dict[str, Any]]) -> RankRows:
+        """The rows to use, until they are closed, some of those on the disk in memory too. ``accounts``: of all ranks.
+
+        Raises what :meth:`Reading.rows` does.
+        """
+        found = hold(self.reading.rows(accounts), self._limit)
+        self._held = sum(held_bytes(part) for part in (found.training, found.validation) if part is not None)
+        return found
+
     def finish(self, accounts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """At the end of a run: leaves the rows to later ones, if all ranks can. ``accounts``: of all ranks.
 
-        :return: for the summary: ``cache`` (memory or disk), ``bytes`` on the disk, ``seconds`` until the rows were read,
+        :return: for the summary: ``cache`` (memory or disk), ``bytes`` on the disk, ``held`` bytes of them in
+            memory, too, ``seconds`` until the rows were read,
             ``reused`` (they were on the disk before), ``kept`` (for later runs), ``place`` (partition of Spark's).
         """
         reused = self._set is not None and self._set.there
@@ -67,6 +82,7 @@ class RowsOfRank:
         return {
             "cache": "memory" if folder is None else "disk",
             "bytes": self.reading.bytes,
+            "held": self._held,
             "seconds": self._seconds,
             "reused": reused,
             "kept": left,

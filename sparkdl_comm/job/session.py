@@ -190,8 +190,15 @@ def shared_directory(spark: SparkSession, path: str, param: str) -> str:
 
 
 def check_disk_cache(spark: SparkSession, conf: CommConf) -> None:
-    """ConfError if rows are to be on executors' disks, which Spark is to encrypt."""
-    if conf.data_cache == "disk" and application_conf(spark).get("spark.io.encryption.enabled", "").lower() == "true":
+    """ConfError if rows are to be on executors' disks, which Spark is to encrypt; or if their memory is bounded, and they are
+    nowhere else."""
+    if conf.data_cache != "disk":
+        if conf.data_memory_limit:
+            raise ConfError(
+                f"{PREFIX}data.memoryLimit={conf.data_memory_limit} is of rows on disks: with"
+                f" {PREFIX}data.cache={conf.data_cache} all are in memory. Set disk, or no limit"
+            )
+    elif application_conf(spark).get("spark.io.encryption.enabled", "").lower() == "true":
         raise ConfError(
             f"{PREFIX}data.cache=disk writes rows to executors' disks in clear, and spark.io.encryption.enabled=true is to"
             " keep disks encrypted: use memory"

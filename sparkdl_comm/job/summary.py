@@ -70,7 +70,8 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
         ``iterations_per_second``, ``phases`` (seconds per iteration, mean over ranks), ``bytes`` (``pull``
         and ``push``, all ranks, whole run), ``rows`` (trained on, all ranks), ``history`` (see :func:`merged_history`),
         ``data`` (where the ranks had their rows: ``cache`` is disk if one of them had them there, ``bytes`` of all ranks on
-        disks, ``seconds`` until the slowest had read its rows, ``reused``: they were there before),
+        disks, ``held`` of them in memory, too, ``seconds`` until the slowest had read its rows, ``reused``: they were there
+        before),
         under fp16 ``skipped_steps`` (by the optimizer), the ``details`` of rank 0, and if iterations were traced
         ``timeline``, of all ranks (see :class:`sparkdl_comm.report.timeline.Timeline`).
     :raises GangError: see :func:`check`.
@@ -108,6 +109,7 @@ def _data(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "cache": "disk" if any(report["cache"] == "disk" for report in reports) else "memory",
         "bytes": sum(report["bytes"] for report in reports),
+        "held": sum(report["held"] for report in reports),
         "seconds": max(report["seconds"] for report in reports),
         "reused": any(report["reused"] for report in reports),
     }

@@ -239,8 +239,10 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         session.check_disk_cache(spark, conf)
         slots.tell_threads(spark, world)
         gradients = "" if strategy.needs_plugin else "gradients, "
+        exchanged = "rows, " if conf.data_shuffle == "global" else ""
         session.tell_clear(
-            spark, f"{gradients}the trained model, what ranks print, and what they tell each other between steps"
+            spark,
+            f"{gradients}{exchanged}the trained model, what ranks print, and what they tell each other between steps",
         )
         if self.getBatchSize() < world:
             warnings.warn(

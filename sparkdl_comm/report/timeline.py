@@ -3,6 +3,7 @@
 A rank's spans, by ``name``:
 
 - ``forward``, ``backward``, ``update``: what the worker did; ``wait for pull``, ``wait for push``: that it waited in them;
+- ``compress``: selecting elements of gradients, or adding up all ranks', beside this (strategies that all-reduce);
 - of each batch of layers (strategy ps): ``pull batch``, from the first byte to the last; ``forward batch`` and ``backward
   batch``, computing its layers, waits for their parameters excluded; ``push batch``, gradients of the others coming to this
   rank, which is their server; ``aggregate batch``, adding them up; ``update batch``, the optimizer.
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _ROWS = {
     "pull": ("pull batch",),
     "worker": ("forward", "backward", "update", "wait for pull", "wait for push"),
+    "compression": ("compress",),
     "batches": ("forward batch", "backward batch", "update batch"),
     "push": ("push batch",),
     "sums": ("aggregate batch",),
@@ -108,7 +110,7 @@ class Timeline:
         chosen = [span for span in self.spans if span["iteration"] == number and span["rank"] in ranks]
         begin = min(span["begin"] for span in chosen)
         for span in chosen:
-            colour = f"C{span['batch'] % 10}" if "batch" in span else _WORKER_COLOURS[span["name"]]
+            colour = f"C{span['batch'] % 10}" if "batch" in span else _COLOURS[span["name"]]
             axes.broken_barh(
                 [(span["begin"] - begin, span["end"] - span["begin"])],
                 (rows.index((span["rank"], _ROW_OF[span["name"]])) - 0.4, 0.8),
@@ -119,9 +121,9 @@ class Timeline:
         axes.set_yticks(range(len(rows)), [f"{rank}: {row}" if row == "pull" else row for rank, row in rows])
         axes.invert_yaxis()
         axes.set_xlabel(f"seconds of iteration {number}")
-        for name, colour in _WORKER_COLOURS.items():
+        for name, colour in _COLOURS.items():
             axes.broken_barh([(0, 0)], (0, 0), facecolors=colour, label=name)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.15), ncols=len(_WORKER_COLOURS), frameon=False)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.15), ncols=len(_COLOURS), frameon=False)
         return figure
 
     def _events(self) -> Iterator[dict[str, Any]]:
@@ -143,12 +145,13 @@ class Timeline:
                 yield {"ph": "X", "ts": begin, "dur": end - begin, "args": about, **where}
 
 
-_WORKER_COLOURS = {
+_COLOURS = {
     "forward": "tab:green",
     "backward": "tab:olive",
     "update": "tab:purple",
     "wait for pull": "lightgrey",
     "wait for push": "darkgrey",
+    "compress": "tab:red",
 }
 
 

@@ -176,5 +176,8 @@ class CollectiveAllReduce(CollectiveStrategy, Replicated):
         if compression.rank:
             shapes = {entry.start: entry.shape for entry in self._model.entries}
             return LowRankSum(compression.rank, shapes, part_of, self._group, self._gang.world)
-        sparsifier = Sparsifier.of(compression, self.conf, self._gang.rank)
-        return NaiveAllGather(sparsifier, part_of, self._group, self._gang.world)
+        return NaiveAllGather(self._sparsifier(compression), part_of, self._group, self._gang.world)
+
+    def _sparsifier(self, compression: Compression) -> Sparsifier:
+        span = contextlib.nullcontext if self.trace is None else functools.partial(self.trace.span, "compress")
+        return Sparsifier.of(compression, self.conf, self._gang.rank, span)

@@ -7,7 +7,6 @@ from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.compress.compressed_sum import CompressedSum
 from sparkdl_comm.compress.hitopk import HiTopK, check_rails
 from sparkdl_comm.compress.part import PartOf
-from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import DEFAULT_COMPRESSION, PREFIX, CommConf, Compression
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.strategies.base import register
@@ -34,8 +33,8 @@ class HierarchicalTopK(CollectiveAllReduce):
         return self.conf.compression or DEFAULT_COMPRESSION
 
     def _compressed_sum(self, compression: Compression, part_of: PartOf) -> CompressedSum:
-        sparsifier = Sparsifier.of(compression, self.conf, self._gang.rank)
-        return HiTopK(sparsifier, part_of, RankGroup.of_all(self._gang), self.conf, self._model.gradients.device)
+        ranks, device = RankGroup.of_all(self._gang), self._model.gradients.device
+        return HiTopK(self._sparsifier(compression), part_of, ranks, self.conf, device)
 
 
 register("hitopk")(lambda conf: HierarchicalTopK)

@@ -41,6 +41,13 @@ class Trace:
         spans = self._spans.setdefault(self.current if iteration is None else iteration, [])
         spans.append({"name": name, "begin": begin, "end": end, **about})
 
+    @contextlib.contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Around something that is done in the current iteration, on whatever thread."""
+        begin = self.clock()
+        yield
+        self.add(name, begin, self.clock())
+
     def report(self, gang: Gang, timeout: float) -> dict[str, Any]:
         """For :class:`sparkdl_comm.report.timeline.Timeline`; JSON-able. All ranks call it."""
         begun = [number for number in sorted(self._spans) if 0 < number <= self.current]

@@ -2,6 +2,7 @@
 
 import bench_cache
 import pytest
+from cached.fits_job import WAYS
 
 from sparkdl_comm.lab.results import FIELDS
 
@@ -10,16 +11,14 @@ from sparkdl_comm.lab.results import FIELDS
 @pytest.mark.usefixtures("networks")
 def test_every_way_gives_a_row_that_is_right(rows_of) -> None:
     rows = rows_of(bench_cache, "--topology", "star:2")
-    assert [row["algorithm"] for row in rows] == [
-        f"{cache}, {number} fit" for cache in ("memory", "disk") for number in ("first", "second")
-    ]
+    assert [row["algorithm"] for row in rows] == list(WAYS)
     for row in rows:
         assert list(row)[: len(FIELDS)] == list(FIELDS)
         assert row["verified"]
         assert len(row["epochs"]) == 2
         assert (row["disk"] > 0) == row["algorithm"].startswith("disk")
-    first, second = rows[2:]
-    assert second["reading"] < first["reading"]
+        assert (row["held"] > 0) == ("half" in row["algorithm"])
+        assert row["held"] <= row["disk"] / 2
 
 
 @pytest.mark.parametrize(("words", "said"), [(["--topology", "ring:3"], "ring:3"), (["--copies", "0"], "0")])

@@ -2,6 +2,7 @@
 
 import bench_jobs
 import pytest
+from peers.breakdown import PARTS
 
 from sparkdl_comm.lab.results import FIELDS
 
@@ -20,6 +21,10 @@ def test_job_completion_times(networks, rows_of):
         assert row["theory_seconds"] >= row["computing"]
     assert bml["theory_seconds"] <= ddp["theory_seconds"]
     assert bml["bytes"] == ddp["bytes"]
+    assert list(bml["parts"]) == list(PARTS)
+    assert bml["parts"]["compression"] == 0 < bml["parts"]["communication"]
+    assert bml["parts"]["computing"] >= bml["computing"]
+    assert ddp["parts"] == {}
 
 
 @pytest.mark.slow
@@ -31,6 +36,7 @@ def test_hosts_with_several_ranks_and_compressed_gradients(networks, rows_of):
     assert sparse["verified"]
     assert dense["theory_seconds"] > sparse["theory_seconds"] == pytest.approx(sparse["computing"])
     assert sparse["seconds"] < dense["seconds"]
+    assert sparse["parts"]["compression"] > 0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparkdl_comm.data.partitions import BatchSampler, lopsided, permutation
+from sparkdl_comm.data.partitions import BatchSampler, dealt, lopsided, permutation
 from sparkdl_comm.errors import InputError
 
 COUNTS = st.lists(st.integers(0, 60), min_size=1, max_size=9).filter(any)
@@ -50,6 +50,20 @@ def test_permutation(rows: int, seed: int, epoch: int, rank: int) -> None:
 def test_permutation_depends_on_everything() -> None:
     orders = {permutation(50, *key).tobytes() for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (-1, 0, 0)]}
     assert len(orders) == 5
+
+
+@given(COUNTS, st.integers(-(2**63), 2**63 - 1), st.integers(0, 50))
+def test_rows_dealt_anew(counts: list[int], seed: int, epoch: int) -> None:
+    ranks = [dealt(counts, seed, epoch, rank) for rank in range(len(counts))]
+    assert [len(rows) for rows in ranks] == counts
+    assert np.array_equal(np.sort(np.concatenate(ranks)), np.arange(sum(counts))), "each row is one rank's"
+    assert all(np.array_equal(rows, dealt(counts, seed, epoch, rank)) for rank, rows in enumerate(ranks))
+    assert np.array_equal(dealt([sum(counts)], seed, epoch, 0), permutation(sum(counts), seed, epoch, 0))
+
+
+def test_other_epochs_and_seeds_deal_otherwise() -> None:
+    hands = {tuple(sorted(dealt([20, 30], *key, 0))) for key in [(0, 0), (0, 1), (0, 2), (1, 0)]}
+    assert len(hands) == 4
 
 
 @pytest.mark.parametrize(("counts", "batch_size"), [([0, 0], 8), ([], 8), ([3], 0), ([3, -1], 2)])

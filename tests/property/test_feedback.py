@@ -66,11 +66,13 @@ def test_momentum_of_what_is_left_is_that_of_an_optimizer(seeds, momentum):
         torch.testing.assert_close(gathered, -parameter.detach())
         feedback.take(0, torch.empty(0, dtype=torch.int64), torch.empty(0), 1.0)
         feedback.settle(True)
-    feedback.add(0, gradient, 1.0)
-    feedback.take(0, torch.tensor([3]), torch.tensor([0.0]), 1.0)
+    gathered = feedback.add(0, gradient, 2.0).clone()
+    sent = (2 * gathered[3:4]).bfloat16().float()
+    feedback.take(0, torch.tensor([3]), sent, 2.0)
     feedback.settle(True)
     state = feedback.state()
-    assert state["left"]["0"][3] == state["velocity"]["0"][3] == 0.0
+    assert state["left"]["0"][3] == gathered[3] - sent[0] / 2, "what rounding took"
+    assert state["velocity"]["0"][3] == 0.0
     assert state["velocity"]["0"][4] != 0.0
 
 

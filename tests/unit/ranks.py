@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.data.cache import Batch, RowCache
+from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.gang.failure import Failure
@@ -31,20 +31,19 @@ from .gang_helpers import SECONDS, gang_of
 
 @dataclass
 class Rows:
-    """A rank's rows, as the loop reads them."""
+    """A rank's rows, with one column of features and one of targets."""
 
     features: torch.Tensor
     targets: torch.Tensor
     weights: torch.Tensor | None = None
-    file: None = None
 
     @property
     def rows(self) -> int:
         return len(self.features)
 
-    def take(self, index: torch.Tensor, device: torch.device) -> Batch:
-        weights = None if self.weights is None else self.weights[index]
-        return Batch((self.features[index],), (self.targets[index],), weights)
+    @property
+    def cache(self) -> RowCache:
+        return RowCache((self.features,), (self.targets,), self.weights)
 
     def cut(self, *counts: int) -> list[Rows]:
         """Parts of so many rows, one for each rank."""
@@ -52,6 +51,10 @@ class Rows:
         return [
             Rows(*part) for part in zip(self.features.split(counts), self.targets.split(counts), weights, strict=True)
         ]
+
+
+def _cache(rows: Rows | RowCache) -> RowCache:
+    return rows.cache if isinstance(rows, Rows) else rows
 
 
 class Gathered(Strategy):
@@ -156,8 +159,8 @@ def train(
         try:
             arrive(spec, gang, models[gang.rank])
             joined.join(gang, models[gang.rank], OptimizerMaker(models[gang.rank], spec.optimization))
-            seen = validation[gang.rank] if validation else None
-            loop = loop_for(spec, gang, parts[gang.rank], sampler, models[gang.rank], joined, Progress(), seen)
+            own, *seen = (_cache(each[gang.rank]) for each in (parts, validation) if each)
+            loop = loop_for(spec, gang, own, sampler, models[gang.rank], joined, Progress(), *seen)
             loops[gang.rank] = loop
             prepare(loop)
             loop.run(lambda progress: None)

@@ -97,19 +97,19 @@ def test_rows_of_the_next_step_are_read_by_a_thread(tmp_path: Path, monkeypatch:
     reading = Reading([batch(list(range(6)))], PLAIN, disk(tmp_path))
     rows = reading.rows([reading.account]).training
     readers: list[str] = []
-    take = RowCache.take
+    pick = RowCache.pick
 
-    def told(self: RowCache, index: torch.Tensor, device: torch.device) -> Batch:
+    def told(self: RowCache, index: torch.Tensor) -> RowCache:
         readers.append(threading.current_thread().name.rpartition("_")[0])
-        return take(self, index, device)
+        return pick(self, index)
 
-    monkeypatch.setattr(RowCache, "take", told)
+    monkeypatch.setattr(RowCache, "pick", told)
     steps = StepRows(rows, BatchSampler.of([6], 2), 0, 2, CPU)
     for order in (torch.tensor([5, 1, 0, 4, 3, 2]), torch.arange(6)):
         steps.begin_epoch(order)
         labels = [steps.take(step, number).targets[0].item() for step in range(3) for number in range(2)]
         assert labels == order.tolist()
-    assert readers == 2 * [*2 * [""], *4 * ["sparkdl-read-ahead"]]
+    assert readers == 12 * ["sparkdl-read-ahead"]
     assert steps.take(0, 0).targets[0].item() == 0, "as after a checkpoint, without the step before"
     steps.close()
     assert not any(each.name.startswith("sparkdl-read-ahead") for each in threading.enumerate())

@@ -68,13 +68,14 @@ def assert_same(loops: list[TrainingLoop], module: nn.Module) -> None:
     nn.functional.cross_entropy,
     functools.partial(nn.functional.cross_entropy, weight=WEIGHT, ignore_index=2),
 ])  # fmt: skip
-def test_the_mean_of_one_process(loss: Any, accumulation: int) -> None:
+@pytest.mark.parametrize("shuffle", ["local", "global"])
+def test_the_mean_of_one_process(loss: Any, accumulation: int, shuffle: str) -> None:
     mean = ClassMean.of(loss, CLASSES)
     assert mean is not None
     data = table(ignored=mean.ignored)
     batch = -(-24 // accumulation)
     settings: dict[str, Any] = {"batch": batch, "accumulation_steps": accumulation, "epochs": 6, "rows": CLASSES}
-    loops = train(Net, cut(*data), loss=loss, **settings)
+    loops = train(Net, cut(*data), loss=loss, conf={"data_shuffle": shuffle}, **settings)
     assert loops[0].progress.step == 6
     module = in_one_process(Net, loss, data, 6)
     assert_same(loops, module)

@@ -144,6 +144,27 @@ def test_without_feedback_what_is_left_out_is_lost(strategy: str) -> None:
         assert any(bool(one.any()) for one in left) == some
 
 
+@pytest.mark.parametrize("strategy", ["ring", "hitopk"])
+def test_a_timeline_has_selecting_and_adding_up(strategy: str) -> None:
+    told: list[dict[str, Any]] = []
+
+    def report(loop: Any) -> None:
+        assert loop.strategy.trace is not None
+        told.append(loop.strategy.trace.report(loop.strategy._gang, 20.0))
+
+    settings = {"strategy": strategy, "topology": "hosts:2x2", "compression": "topk:0.2", "timeline": 1}
+    trained(net, settings, 2, finish=report)
+    assert len(told) == 4
+    for rank in told:
+        [iteration] = rank["iterations"]
+        compressing = [span for span in iteration["spans"] if span["name"] == "compress"]
+        [forward] = [span for span in iteration["spans"] if span["name"] == "forward"]
+        [waited] = [span for span in iteration["spans"] if span["name"] == "wait for push"]
+        assert len(compressing) == (2 if strategy == "ring" else 3), "once it selects, and adds up each slot's part"
+        for span in compressing:
+            assert forward["end"] <= span["begin"] <= span["end"] <= waited["end"]
+
+
 def test_momentum_of_what_is_lost_is_refused() -> None:
     conf = CommConf.from_mapping({}, strategy="ring", compression_momentum=0.9, compression_feedback=False)
     with pytest.raises(ConfError, match=r"momentum=0\.9 .*feedback=false"):

@@ -19,7 +19,7 @@ from sparkdl_comm.train.spec import Observation, Stopping
 
 from ..nets import Counting, Fresh, Tied
 from .ranks import Rows, train
-from .test_estimator import spec
+from .test_trained_module import spec
 
 
 class Holder(nn.Module):

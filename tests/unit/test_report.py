@@ -17,10 +17,11 @@ ONE = RankReport(1, 10, 4.0, {"forward": 4.0, "pull": 1.0}, {"pull": 200, "push"
 
 
 def test_where_the_rows_were() -> None:
-    data = {"cache": "memory", "bytes": 0, "seconds": 1.5, "reused": False, "kept": False, "place": 0}
-    there = {**data, "cache": "disk", "bytes": 7, "seconds": 0.5}
+    data = {"cache": "memory", "bytes": 0, "held": 0, "seconds": 1.5, "reused": False, "kept": False, "place": 0}
+    there = {**data, "cache": "disk", "bytes": 7, "held": 3, "seconds": 0.5}
     reports = [dataclasses.replace(report, data=each) for report, each in ((ZERO, data), (ONE, there))]
-    assert summarize(reports, "ps", 2)["data"] == {"cache": "disk", "bytes": 7, "seconds": 1.5, "reused": False}
+    told = summarize(reports, "ps", 2)["data"]
+    assert told == {"cache": "disk", "bytes": 7, "held": 3, "seconds": 1.5, "reused": False}
 
 
 def test_time_per_iteration_is_of_those_since_the_checkpoint() -> None:

@@ -137,13 +137,15 @@ class Fit:
 
 
 @BOTH
-def test_the_same_bits(tmp_path: Path, strategy: type[Gathered]) -> None:
+@pytest.mark.parametrize("shuffle", ["local", "global"])
+def test_the_same_bits(tmp_path: Path, strategy: type[Gathered], shuffle: str) -> None:
     """Interrupted at step 4, in the middle of the second epoch."""
-    whole = Fit(tmp_path / "whole", strategy, epochs=4)
-    first = Fit(tmp_path / "cut", strategy, epochs=2)
+    conf = {"data_shuffle": shuffle}
+    whole = Fit(tmp_path / "whole", strategy, epochs=4, conf=conf)
+    first = Fit(tmp_path / "cut", strategy, epochs=2, conf=conf)
     assert first.loops[0].progress.step == 6
     (tmp_path / "cut" / "step-00000006" / "manifest.json").unlink()  # as if it had been killed before
-    second = Fit(tmp_path / "cut", strategy, epochs=4, resume=True)
+    second = Fit(tmp_path / "cut", strategy, epochs=4, conf=conf, resume=True)
     assert {restorer.step for restorer in second.restorers.values()} == {4}
     assert second.warnings == [
         f"checkpointDir={tmp_path / 'cut'}: a checkpoint is skipped: step-00000006/manifest.json is not there"
@@ -205,6 +207,7 @@ def test_none_is_whole(tmp_path: Path) -> None:
         ({"rows": ["a", "b", "other"]}, InputError, r"ranks \[2\] of 3 have other rows .*rand\(\).* write the"),
         ({"optimizer": torch.optim.SGD}, ConfError, "optimizer='SGD': .* was made with '.*lambda>'"),
         ({"lr_scheduler": None}, ConfError, "lr_scheduler=None: "),
+        ({"conf": {"data_shuffle": "global"}}, ConfError, r"data\.shuffle='global': .* was made with 'local'"),
         ({"batch": 6}, ConfError, "batchSize x accumulationSteps=6: .* was made with 8"),
         ({"parts": table()[::2], "validation": None, "observation": None}, ConfError, "num_workers=2: .* with 3"),
     ],
@@ -216,7 +219,17 @@ def test_another_run_is_refused(tmp_path: Path, changes: dict[str, Any], error: 
 
 
 def test_tensors_that_differ_are_named() -> None:
-    settings = ("world", "strategy", "compression", "device", "rows_per_step", "seed", "optimizer", "lr_scheduler")
+    settings = (
+        "world",
+        "strategy",
+        "compression",
+        "device",
+        "rows_per_step",
+        "seed",
+        "shuffle",
+        "optimizer",
+        "lr_scheduler",
+    )
     run = dict.fromkeys((*settings, "frozen"))
     run["rows"] = []
     here, there = {"both": "float32 [2]", "new": "int64 []"}, {"both": "float32 [3]", "old": "float32 []"}

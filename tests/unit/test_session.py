@@ -172,6 +172,15 @@ def test_rows_are_not_written_in_clear_where_spark_encrypts_disks() -> None:
         session.check_disk_cache(encrypted, disk)  # type: ignore[arg-type]
 
 
+def test_memory_is_bounded_only_where_rows_are_on_disks_too() -> None:
+    disk, memory = (
+        CommConf.from_mapping({}, data_cache=where, data_memory_limit="1MiB") for where in ("disk", "memory")
+    )
+    session.check_disk_cache(FakeSpark([1]), disk)  # type: ignore[arg-type]
+    with pytest.raises(ConfError, match=r"data\.memoryLimit=1048576 .*data\.cache=memory .*Set disk"):
+        session.check_disk_cache(FakeSpark([1]), memory)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("key", ["network_crypto_enabled", "ssl_rpc_enabled"])
 def test_what_travels_in_clear_is_told_where_spark_encrypts(caplog: pytest.LogCaptureFixture, key: str) -> None:
     session.tell_clear(FakeSpark([1]), "gradients")  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from typing import Any
 
 import make_tables
 import pytest
+from peers.breakdown import PARTS
 from tables.data import Data, at_most, beside, seconds, spread
 from tables.pages import TABLES
 
@@ -135,6 +136,23 @@ def test_spreads_and_verdicts() -> None:
     assert (at_most(1.084, 1.08), at_most(1.09, 1.08)) == ("reached: 1.08", "**missed**: 1.09")
 
 
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ([0.97, 0.98, 0.99], "within 0.5 points: 0.0 ± 0.0 points more"),
+        ([0.98, 0.99, 1.0], "within 0.5 points: 1.0 ± 0.0 points more"),
+        ([0.95, 0.965, 0.97], "1.8 ± 0.3 points less"),
+        ([0.967, 0.977, 0.977], "not decided: 0.6 ± 0.7 points less"),
+        ([0.968, 0.978, 0.98], "not decided: 0.5 ± 0.5 points less"),
+    ],
+)
+def test_a_verdict_on_accuracy_knows_how_seeds_differ(tmp_path: Path, shares: list[float], said: str) -> None:
+    rows = {"dense": [0.97, 0.98, 0.99], "hitopk": shares}
+    save(tmp_path, "compress-accuracy", *(row(way, 1.0, extra={"accuracies": each}) for way, each in rows.items()))
+    [line] = TABLES["accuracy"].lines(Data(tmp_path))
+    assert line[-1] == said
+
+
 def test_every_table_has_its_lines(tmp_path: Path) -> None:
     """Of rows as the benchmarks make them, as far as tables look at them."""
     links = {"topology": "star:9", "rate_mbit": 200.0, "world": 9, "bytes": 16 << 20, "theory_seconds": 1.0}
@@ -161,14 +179,22 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "transform": [row(name, 1.0, extra={"rows": 9}) for name in ("pandas_udf", "transform")],
         "compress-operators": [row(name, 1.0, theory_seconds=0.5, extra={"count": 9}) for name in ("exact", "topk")],
         "compress-accuracy": [
-            row(name, 1.0, extra={"accuracy": share, "accuracies": [share]})
-            for name, share in (("dense", 0.9), ("hitopk", 0.896), ("mstopk-lost", 0.5))
+            row(name, 1.0, extra={"accuracies": shares})
+            for name, shares in (("dense", [0.9, 0.9]), ("hitopk", [0.896, 0.9]), ("mstopk-lost", [0.5, 0.5]))
+        ],
+        "compress-record": [
+            row(way, 1.0, case=case, extra={"strategy": "ring", "epochs": 2, "rows": 32, "accuracies": [0.9], **more})
+            for way in ("dense", "record")
+            for case, more in (("16 x 16", {}), ("training", {"target": 0.9, "reached": 1}))
         ],
         "compress-auto": [
             row(name, 1.0, rate_mbit=50.0, extra={"tried": [[{"steps": "dense"}]]}) for name in ("dense", "auto")
         ],
         "compress-ps": [row(name, 1.0, rate_mbit=50.0) for name in ("whole", "whole-sparse", "ring")],
-        "compress-vgg19": [row(name, 1.0, extra={"computing": 0.5}) for name in ("tree", "hitopk+mstopk:0.001")],
+        "compress-vgg19": [
+            row(name, 1.0, extra={"computing": 0.5, "parts": parts})
+            for name, parts in (("tree", dict.fromkeys(PARTS, 0.1)), ("hitopk+mstopk:0.001", {}))
+        ],
         "pto-8": [row(name, 1.0, case="norms") for name in ("local", "pto-gang")],
         "cache": [
             row(name, 1.0, extra={"epochs": [1.0, 0.5], "reading": 2.0, "memory": 1e9})
@@ -186,10 +212,12 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
     expected = {"ps": 1, "peers": 2, "lab": 2, "collectives": 4, "pipeline": 1, "fig5": 3, "loopback": 1, "jobs": 2}
     assert counts == expected | {"ibatch": 2, "fetch": 2, "transform": 1, "selection": 1, "sparse_sums": 1} | {
         "accuracy": 2,
+        "record": 4,
         "schedule_auto": 1,
         "sparse_pushes": 2,
         "pto": 1,
         "throughput": 2,
+        "breakdown": 1,
         "cache": 1,
     }
 

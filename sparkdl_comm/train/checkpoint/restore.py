@@ -33,6 +33,7 @@ _SETTINGS = {
     "device": "device",
     "rows_per_step": "batchSize x accumulationSteps",
     "seed": "seed",
+    "shuffle": "spark.sparkdl.comm.data.shuffle",
     "optimizer": "optimizer",
     "lr_scheduler": "lr_scheduler",
 }
@@ -146,6 +147,7 @@ def describe(name: str, spec: TrainSpec, model: FlatModel, rows: list[str]) -> d
         "device": spec.device,
         "rows_per_step": spec.batch_size * spec.optimization.accumulation_steps,
         "seed": spec.seed,
+        "shuffle": spec.conf.data_shuffle,
         "optimizer": _name(spec.optimization.optimizer),
         "lr_scheduler": _name(spec.optimization.lr_scheduler),
         "model": {name: f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for name, tensor in named},

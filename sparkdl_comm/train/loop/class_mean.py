@@ -26,6 +26,7 @@ from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.gang.exchange import gather_json, gather_tensors
 from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.train.loop.dealing import Dealing
 from sparkdl_comm.train.spec import Loss
 
 _FUNCTIONS = {F.cross_entropy: -100, F.nll_loss: -100}  # with the label that they ignore by default
@@ -98,10 +99,17 @@ class Shares:
     """The share of this rank's rows in each step's mean, which is over all ranks' rows of the step."""
 
     def __init__(
-        self, mean: ClassMean | None, rows: RowCache, sampler: BatchSampler, gang: Gang, timeout: float
+        self,
+        mean: ClassMean | None,
+        rows: RowCache,
+        dealing: Dealing,
+        sampler: BatchSampler,
+        gang: Gang,
+        timeout: float,
     ) -> None:
-        """``mean``: None: all rows count the same."""
-        self._counts = None if mean is None else mean.counts(rows.targets[0])
+        """All ranks make one. ``mean``: None: all rows count the same. ``rows``: those that this rank has."""
+        #: By the number of the row.
+        self._counts = None if mean is None else dealing.numbered(mean.counts(rows.targets[0]))
         self._sampler, self._gang, self._timeout = sampler, gang, timeout
         self._totals: list[float] = []
 
@@ -118,7 +126,8 @@ class Shares:
         self._totals = torch.stack([counts for (counts,) in told]).sum(0).tolist()
 
     def of(self, index: torch.Tensor, step: int) -> float:
-        """The share of the rows at ``index``, some of this rank's in a step of the epoch; 0 if no row of it counts."""
+        """The share of the rows of the numbers ``index``, some of this rank's in a step of the epoch; 0 if no row of it
+        counts."""
         if self._counts is None:
             return len(index) / self._sampler.rows(step)
         total = self._totals[step]

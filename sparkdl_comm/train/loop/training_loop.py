@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from sparkdl_comm.data.cache import RowCache
-from sparkdl_comm.data.partitions import BatchSampler, permutation
+from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.errors import ConfError, ModelError, NonFiniteLossError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.schedule import Schedule
@@ -23,6 +23,7 @@ from sparkdl_comm.strategies.gradients import GradientRule
 from sparkdl_comm.train.loop import rng
 from sparkdl_comm.train.loop.augmentation import Augmentation
 from sparkdl_comm.train.loop.class_mean import ClassMean, Shares
+from sparkdl_comm.train.loop.dealing import Dealing
 from sparkdl_comm.train.loop.objective import Objective, on_device
 from sparkdl_comm.train.loop.observer import Observer
 from sparkdl_comm.train.loop.output_shape import OutputShape, shape_of
@@ -106,8 +107,9 @@ class TrainingLoop:
         mean = ClassMean.of(loss, spec.rows)
         if mean is not None and not mean.needed(parts, gang, timeout):
             mean = None
-        self._shares = Shares(mean, rows, sampler, gang, timeout)
-        self._steps = StepRows(rows, sampler, gang.rank, how.accumulation_steps, self._device, together)
+        self._dealing = Dealing(spec, gang, rows, sampler.counts)
+        self._shares = Shares(mean, rows, self._dealing, sampler, gang, timeout)
+        self._steps = StepRows(self._dealing.source, sampler, gang.rank, how.accumulation_steps, self._device, together)
         self._augment = spec.augment and Augmentation(spec.augment, spec.seed, gang.rank, self._device)
         self._objective = Objective(mean or loss, how.precision, self._device, spec.rows.inputs, self._look_at)
         self._rule = GradientRule(how, gang, strategy, timeout)
@@ -126,11 +128,11 @@ class TrainingLoop:
         at = self.progress
         self.model.module.train()
         self._observer.callbacks.call("on_train_begin", epoch=at.epoch + 1, step=at.step)
-        with closing(self._steps):
+        with closing(self._steps), closing(self._dealing):
             while at.epoch < self._spec.epochs and not at.stopped:
                 self._epoch(tell)
-        at.phase = "finish"
-        self.strategy.finish()
+            at.phase = "finish"
+            self.strategy.finish()  # then all ranks have computed their last step, and need no rows of this one any more
         self._observer.train_end()
         self.check_finite([(0, self.model.values)])
         return time.perf_counter() - begin
@@ -188,7 +190,7 @@ class TrainingLoop:
     def _epoch(self, tell: Tell) -> None:
         """The steps of the current epoch that are left, and its end."""
         at, sampler = self.progress, self._sampler
-        order = torch.from_numpy(permutation(self._rows.rows, self._spec.seed, at.epoch, self._rank))
+        order = self._dealing.order(at.epoch)
         self._shares.begin_epoch(order)
         self._steps.begin_epoch(order)
         self._observer.callbacks.call("on_epoch_begin", epoch=at.epoch + 1)

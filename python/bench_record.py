@@ -1,0 +1,169 @@
+"""A training whose images grow, with compressed gradients while they are small: the shape of the CommLib paper's record run.
+
+    python python/bench_record.py --json python/results/compress-record.json
+
+Fits of this package's estimator on digits, by Spark executors on emulated hosts whose links have the rate: see
+sparkdl_comm.lab for what that needs. A training has a stage for each of --sides, of as many --epochs, see
+compressed/growing_job.py. The ways are those of the paper's section 5.6: `record` sums by hitopk, with momentum correction, in
+the first stage and by the dense 2D torus in later ones; `dense` and `sparse` do the one or the other in all stages.
+
+A row is a way by a stage: seconds of a step, of so many `rows`, but for the stage's first epoch, in which Python and JVMs
+start; and `accuracies`, after the stage, of each seed. One more row of each way is of whole trainings: seconds of all steps up
+to the end of the first epoch with the --target accuracy on rows that were held out, `reached` in so many trainings; of the
+others all their steps. Verified: all losses are finite, and all ranks end with the same bits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from compressed.growing_job import BATCH, AnySize, Trainings
+from peers.applications import submit
+from peers.arena import python_path
+
+from sparkdl_comm.errors import ConfError, LabUnavailableError
+from sparkdl_comm.lab import Lab
+from sparkdl_comm.lab.bench import Report, Row, positive, versions
+from sparkdl_comm.lab.bench import parser as bench_parser
+from sparkdl_comm.networks import parameter_count
+from sparkdl_comm.topology import Topology
+
+_FOLDER = Path(__file__).parent
+#: Epochs at the beginning of a stage whose steps are not told.
+_UNTIMED = 1
+
+
+def ways(density: float, stages: int) -> dict[str, list[dict[str, str]]]:
+    """By name, settings of each stage, without their prefix."""
+    dense = {"strategy": "torus2d"}
+    sparse = {"strategy": "hitopk", "compression": f"mstopk:{density:g}", "compression.momentum": "0.9"}
+    return {
+        "dense": [dense] * stages,
+        "sparse": [sparse] * stages,
+        "record": [sparse, *[dense] * (stages - 1)],
+    }
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--topology", default="hosts:4x2", help="of one NIC per host")
+    parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of each host's link, each way")
+    parser.add_argument("--sides", default="16,24,32", help="pixels of the images' sides in each stage")
+    parser.add_argument("--epochs", default="10,5,3", help="of each stage")
+    parser.add_argument("--density", type=float, default=0.01)
+    parser.add_argument("--target", type=float, default=0.97, help="accuracy")
+    parser.add_argument("--seeds", type=positive, default=3)
+    parser.add_argument("--memory", default="1g", help="of an executor's JVM")
+    parser.add_argument("--timeout", type=float, default=3000.0, help="seconds for all")
+
+
+def _numbers(option: str, text: str, least: int) -> list[int]:
+    try:
+        numbers = [int(number) for number in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < least:
+        raise ConfError(f"--{option} {text}: must be whole numbers of at least {least}, with commas between")
+    return numbers
+
+
+def bench(options: Namespace, report: Report) -> None:
+    """Adds a row for each way and stage, and one for each way."""
+    topology = Topology.parse(options.topology)
+    sides = _numbers("sides", options.sides, 8)
+    epochs = _numbers("epochs", options.epochs, _UNTIMED + 1)
+    if len(sides) != len(epochs):
+        raise ConfError(f"--epochs {options.epochs}: must be as many numbers as --sides {options.sides}")
+    if not 0 < options.density <= 1:
+        raise ConfError(f"--density {options.density:g}: must be above 0 and at most 1")
+    seeds = options.seeds
+    if options.quick:
+        sides, epochs, seeds = sides[:2], [_UNTIMED + 1] * len(sides[:2]), 1
+    with (
+        tempfile.TemporaryDirectory(prefix="sparkdl-record-") as folder,
+        Lab(topology.with_rates(round(options.rate * 1e6))) as lab,
+        lab.spark(memory=options.memory, env={"PYTHONPATH": python_path(_FOLDER)}) as spark,
+    ):
+        of_ways = ways(options.density, len(sides))
+        job = Trainings(of_ways, sides, epochs, seeds, topology.world, f"{folder}/out")
+        submit(spark, _FOLDER / "compressed" / "growing_job.py", job.to_json(), options.timeout)
+        found = [json.loads(line) for line in Path(job.output).read_text().splitlines()]
+        for way in of_ways:
+            for row in _rows(way, [result for result in found if result["way"] == way], job, topology, options):
+                report.add(row)
+
+
+def _rows(
+    way: str, trainings: list[dict[str, Any]], job: Trainings, topology: Topology, options: Namespace
+) -> Iterator[Row]:
+    def row(case: str, samples: Sequence[float], **extra: Any) -> Row:
+        return Row(
+            suite="record",
+            case=case,
+            algorithm=way,
+            topology=topology.text,
+            rate_mbit=options.rate,
+            world=topology.world,
+            bytes=4 * parameter_count(AnySize()),
+            samples=samples,
+            verified=all(training["verified"] for training in trainings),
+            versions=versions("torch", "numpy", "pyspark"),
+            extra=extra,
+        )
+
+    for number, (side, settings) in enumerate(zip(job.sides, job.ways[way], strict=True)):
+        stages = [training["stages"][number] for training in trainings]
+        steps = [seconds / stage["steps"] for stage in stages for seconds in stage["seconds"][_UNTIMED:]]
+        yield row(
+            f"{side} x {side}",
+            steps,
+            strategy=settings["strategy"],
+            density=options.density if "compression" in settings else 1.0,
+            epochs=job.epochs[number],
+            rows=BATCH,
+            accuracies=[stage["accuracy"][-1] for stage in stages],
+        )
+    times = [time_to(options.target, training["stages"]) for training in trainings]
+    yield row(
+        "training",
+        [seconds for seconds, _ in times],
+        target=options.target,
+        reached=sum(is_reached for _, is_reached in times),
+        accuracies=[training["stages"][-1]["accuracy"][-1] for training in trainings],
+        curves=[[share for stage in training["stages"] for share in stage["accuracy"]] for training in trainings],
+    )
+
+
+def time_to(target: float, stages: Sequence[dict[str, list[float]]]) -> tuple[float, bool]:
+    """Seconds of all steps up to the end of the first epoch with that accuracy, and whether there was one."""
+    seconds = itertools.accumulate(each for stage in stages for each in stage["seconds"])
+    total = 0.0
+    for total, share in zip(seconds, (share for stage in stages for share in stage["accuracy"]), strict=True):
+        if share >= target:
+            return total, True
+    return total, False
+
+
+def main() -> int:
+    parser = bench_parser(__doc__)
+    add_arguments(parser)
+    options = parser.parse_args()
+    report = Report(json_to=options.json)
+    try:
+        bench(options, report)
+    except LabUnavailableError as reason:
+        report.note(f"skipped: {reason}")
+        return 0
+    except ConfError as error:
+        parser.error(str(error))
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

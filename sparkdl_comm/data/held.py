@@ -1,0 +1,62 @@
+"""The memory above the disk: of the rows in a rank's file, as many as a bound of bytes allows are in memory too, and stay.
+
+What the system keeps of a file in memory helps little where there is room for a part of it: each epoch reads every row once,
+in another order, and most are thrown out before they are read again. Rows that are never thrown out are not read again,
+whatever part they are of all. It is the MinIO cache of Mohan, Phanishayee, Raniwala and Chidambaram, "Analyzing and Mitigating
+Data Stalls in DNN Training", VLDB 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from sparkdl_comm.data.arrow_file import MappedFile, tensor
+from sparkdl_comm.data.cache import Column, RankRows, RowCache
+from sparkdl_comm.data.ragged import Ragged
+
+
+def hold(rows: RankRows, limit: int) -> RankRows:
+    """``rows`` with as many of the first ones in memory as ``limit`` bytes allow, those for training before those for
+    validation. Rows that are in memory anyway stay as they are."""
+    training = _held(rows.training, limit)
+    if rows.validation is None:
+        return RankRows(training, None)
+    return RankRows(training, _held(rows.validation, limit - held_bytes(training)))
+
+
+def held_bytes(rows: RowCache) -> int:
+    """What the rows of a file that are in memory, too, take there."""
+    return 0 if rows.held is None else int(_ends(rows.held)[-1])
+
+
+def _held(rows: RowCache, limit: int) -> RowCache:
+    if rows.file is None or not limit:
+        return rows
+    count = int(np.searchsorted(_ends(rows), limit, "right")) - 1
+    if not count:
+        return rows
+    return replace(rows, held=rows.with_columns([_copied(column, count, rows.file) for column in rows.columns]))
+
+
+def _ends(rows: RowCache) -> np.ndarray:
+    """Bytes of no row, of the first, of the first two, and so on: int64 ``[rows + 1]``."""
+    counted = np.arange(rows.rows + 1, dtype=np.int64)
+    total = np.zeros_like(counted)
+    for column in rows.columns:
+        if isinstance(column, Ragged):
+            size = column.values[:1].numel() * column.values.element_size()
+            total += size * (column.offsets - column.offsets[0]).numpy() + column.offsets.element_size() * counted
+        else:
+            total += column[:1].numel() * column.element_size() * counted
+    return total
+
+
+def _copied(column: Column, count: int, file: MappedFile) -> Column:
+    if not isinstance(column, Ragged):
+        return tensor(file.copy(column[:count].numpy()))
+    offsets = column.offsets[: count + 1]
+    values = file.copy(column.values[offsets[0] : offsets[-1]].numpy())
+    return Ragged(column.field, torch.from_numpy(values), offsets - offsets[0])

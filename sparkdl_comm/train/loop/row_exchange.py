@@ -1,0 +1,224 @@
+"""Rows of other ranks: each rank serves its own, and fetches those of others that it needs, piece by piece.
+
+A rank that needs rows of another one connects to it, which proves the gang's secret, and sends over the connection a frame
+with how many it asks for, and their places among the other's rows (int64). Back come, column by column, the lengths of rows
+that differ in length (int64), then the elements. Types and shapes are those of the rows that the rank has itself. A piece is a
+few megabytes, and one at a time is on its way from each rank, so a rank that serves others needs little memory for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparkdl_comm.data.cache import Column, RowCache, joined
+from sparkdl_comm.data.ragged import Ragged, offsets_of
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError
+from sparkdl_comm.gang.control import VERDICT_SECONDS
+from sparkdl_comm.gang.exchange import gather_json
+from sparkdl_comm.gang.frames import Clock, hang_up, recv_frame, recv_into, send_all, send_frame
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.gang.tensors import pieces, raw
+
+_KIND = "rows"
+#: Bytes of rows that are asked for at once, about; and rows, at most.
+_PIECE = 4 << 20
+_MOST_ROWS = 1 << 16
+#: Of a request's JSON.
+_MAX_HEADER = 256
+#: How long a connection may be idle before its thread looks again.
+_IDLE_SECONDS = 3600.0
+
+
+class RowExchange:
+    """One rank's end. To be closed when no rank needs rows any more. Thread-safe; picks wait for each other."""
+
+    slow = True
+
+    def __init__(
+        self, gang: Gang, rows: RowCache, counts: Sequence[int], timeout: float, clock: Clock = time.monotonic
+    ) -> None:
+        """Returns when all ranks serve their rows. ``rows``: this rank's own; ``counts``: how many each rank has.
+
+        :raises InputError: the ranks' rows are of different types or shapes.
+        """
+        self._gang, self._rows, self._timeout, self._clock = gang, rows, timeout, clock
+        self._starts = torch.from_numpy(offsets_of(np.array(counts)))
+        self._lock, self._picking = threading.Lock(), threading.Lock()
+        self._over = False
+        self._dialled: dict[int, socket.socket] = {}
+        self._served: set[socket.socket] = set()
+        gang.close_in_children(self._sockets)
+        gang.on_failure(lambda _: self._hang_up())
+        gang.serve(_KIND, self._serve)
+        told = gather_json(gang, [_kinds(rows), _sizes(rows)], timeout)
+        for rank, (kinds, _) in enumerate(told):
+            if kinds != told[0][0]:
+                raise InputError(f"rows of rank {rank} are {kinds}, those of rank 0 {told[0][0]}: not to be exchanged")
+        #: Rows that are asked for at once, of each rank.
+        self._at_once = []
+        #: Elements of the longest row of any rank, of each column.
+        self._longest = [0 for _ in rows.columns]
+        for _, sizes in told:
+            mean = sum(size for size, _ in sizes)
+            self._at_once.append(max(1, min(_MOST_ROWS, int(_PIECE / max(1, mean)))))
+            self._longest = [max(longest, own) for longest, (_, own) in zip(self._longest, sizes, strict=True)]
+
+    def pick(self, index: torch.Tensor) -> RowCache:
+        """The rows at ``index`` (int64 ``[n]``, places among the rows of all ranks), in its order.
+
+        :raises RankLostError: a rank that has some of them is gone.
+        :raises DeadlineError: it does not send them in time.
+        :raises SparkdlCommError: the gang's failure.
+        """
+        with self._picking:
+            self._end_if_over()
+            return self._pick(index)
+
+    def close(self) -> None:
+        """Ends all connections, and with them what another thread still picks. May be repeated."""
+        self._hang_up()
+        with self._picking:
+            for sock in self._dialled.values():
+                sock.close()
+            self._dialled.clear()
+
+    def _pick(self, index: torch.Tensor) -> RowCache:
+        rank, world = self._gang.rank, self._gang.world
+        owners = torch.bucketize(index, self._starts[1:], right=True)
+        mine = (owners == rank).nonzero().flatten()
+        places, parts = [mine], [self._rows.pick(index[mine] - self._starts[rank])]
+        order = [(rank + each) % world for each in range(1, world)]  # so that not all of them ask the same one first
+        wanted = [(owners == peer).nonzero().flatten().split(self._at_once[peer]) for peer in order]
+        for turn in itertools.zip_longest(*wanted, fillvalue=mine[:0]):
+            asked = [(peer, where) for peer, where in zip(order, turn, strict=True) if len(where)]
+            for peer, where in asked:
+                with self._talking_to(peer):
+                    self._ask(peer, index[where] - self._starts[peer])
+            for peer, where in asked:
+                with self._talking_to(peer):
+                    parts.append(self._receive(self._dialled[peer], len(where)))
+                places.append(where)
+        return joined(parts).pick(torch.cat(places).argsort())
+
+    def _ask(self, peer: int, index: torch.Tensor) -> None:
+        if peer not in self._dialled:
+            sock = self._gang.dial(peer, _KIND, self._deadline())
+            with self._lock:
+                self._dialled[peer] = sock
+            self._end_if_over()
+        sock = self._dialled[peer]
+        send_frame(sock, {"rows": len(index)}, _MAX_HEADER, self._deadline(), self._clock)
+        send_all(sock, raw(index), self._deadline(), self._clock)
+
+    def _receive(self, sock: socket.socket, count: int) -> RowCache:
+        columns: list[Column] = []
+        for column, longest in zip(self._rows.columns, self._longest, strict=True):
+            if not isinstance(column, Ragged):
+                columns.append(self._filled(sock, torch.empty(count, *column.shape[1:], dtype=column.dtype)))
+                continue
+            lengths = self._filled(sock, torch.empty(count, dtype=torch.int64))
+            if int(lengths.min()) < 0 or int(lengths.max()) > longest:
+                raise ProtocolError(f"peer announced rows of {lengths.tolist()!s:.60} elements: {longest} at most")
+            values = column.values.new_empty(int(lengths.sum()), *column.values.shape[1:])
+            columns.append(
+                Ragged(column.field, self._filled(sock, values), torch.from_numpy(offsets_of(lengths.numpy())))
+            )
+        return self._rows.with_columns(columns)
+
+    def _filled(self, sock: socket.socket, tensor: torch.Tensor) -> torch.Tensor:
+        for piece in pieces(raw(tensor)):
+            recv_into(sock, piece, self._deadline(), self._clock)
+        return tensor
+
+    def _serve(self, sock: socket.socket, rank: int) -> None:
+        """Gives ``rank`` the rows that it asks for, until it goes away. Runs in the connection's thread."""
+        with self._lock:
+            self._served.add(sock)
+        try:
+            self._end_if_over()
+            while True:
+                try:
+                    request = recv_frame(sock, _MAX_HEADER, self._clock() + _IDLE_SECONDS, self._clock)
+                except DeadlineError:
+                    continue
+                self._answer(sock, request)
+        finally:
+            with self._lock:
+                self._served.discard(sock)
+            sock.close()
+
+    def _answer(self, sock: socket.socket, request: dict[str, Any]) -> None:
+        count = request.get("rows")
+        if type(count) is not int or not 0 < count <= _MOST_ROWS:
+            raise ProtocolError(f"peer asks for {count!r:.40} rows: from 1 to {_MOST_ROWS}")
+        index = self._filled(sock, torch.empty(count, dtype=torch.int64))
+        if int(index.min()) < 0 or int(index.max()) >= self._rows.rows:
+            raise ProtocolError(f"peer asks for others than the {self._rows.rows} rows of rank {self._gang.rank}")
+        for column in self._rows.pick(index).columns:
+            for tensor in [column.lengths, column.values] if isinstance(column, Ragged) else [column]:
+                for piece in pieces(raw(tensor)):
+                    send_all(sock, piece, self._deadline(), self._clock)
+
+    @contextlib.contextmanager
+    def _talking_to(self, peer: int) -> Iterator[None]:
+        """Errors of a connection as they are to be told."""
+        me = self._gang.rank
+        try:
+            yield
+        except DeadlineError as exc:
+            self._gang.check()
+            raise DeadlineError(f"rank {me} waited for rows of rank {peer}: {exc.message}", rank=peer) from exc
+        except GangError:
+            raise
+        except OSError as exc:
+            self._gang.check(VERDICT_SECONDS)
+            raise RankLostError(f"rank {me} lost rank {peer}, which has rows for it: {exc}", rank=peer) from exc
+
+    def _deadline(self) -> float:
+        return self._clock() + self._timeout
+
+    def _end_if_over(self) -> None:
+        if self._over:
+            self._gang.check()
+            raise GangError(f"rank {self._gang.rank} exchanges no rows any more")
+
+    def _hang_up(self) -> None:
+        with self._lock:
+            self._over = True
+            for sock in self._sockets():
+                hang_up(sock)
+
+    def _sockets(self) -> list[socket.socket]:
+        return [*self._dialled.values(), *self._served]
+
+
+def _kinds(rows: RowCache) -> list[Any]:
+    """Of each column: type, shape of a row or of its elements, whether rows differ in length; JSON-able."""
+    return [
+        [str(_values(column).dtype), list(_values(column).shape[1:]), isinstance(column, Ragged)]
+        for column in rows.columns
+    ]
+
+
+def _sizes(rows: RowCache) -> list[tuple[float, int]]:
+    """Of each column: bytes of a row in the mean, and elements of the longest row; JSON-able."""
+    found = []
+    for column in rows.columns:
+        lengths = column.lengths if isinstance(column, Ragged) else torch.ones(len(column), dtype=torch.int64)
+        size = math.prod(_values(column).shape[1:]) * _values(column).element_size()
+        found.append((size * lengths.sum().item() / max(1, len(lengths)), max(lengths.tolist(), default=0)))
+    return found
+
+
+def _values(column: Column) -> torch.Tensor:
+    return column.values if isinstance(column, Ragged) else column
