@@ -17,8 +17,8 @@ _TAG = 0
 
 
 class Serving:
-    """The model, and what becomes of it. ``largest_delay``: how many updates the model has had, at most, since the version that
-    an update was computed from, itself included."""
+    """The model, and what becomes of it. ``largest_delay``: how many updates the model has had, at most, since the version
+    that an update was computed from, itself included."""
 
     def __init__(self, task: Task, updates: int, curve: Curve) -> None:
         self._model, self._updates, self.curve = task.start(), updates, curve

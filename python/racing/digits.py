@@ -59,7 +59,7 @@ class Digits:
 
     seed: int
     batch: int = 16
-    rate: float = 0.02
+    rate: float = 0.05
     elements: int = field(init=False)
 
     def __post_init__(self) -> None:

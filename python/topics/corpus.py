@@ -15,8 +15,8 @@ _EVERYWHERE = 0.2
 
 
 class Corpus(NamedTuple):
-    """``words``: by their number. ``training``, ``held_out``: int32 ``[documents, places]``, the number of the word at a place,
-    -1 for none."""
+    """``words``: by their number. ``training``, ``held_out``: int32 ``[documents, places]``, the number of the word at a
+    place, -1 for none."""
 
     words: list[str]
     training: np.ndarray

@@ -23,6 +23,9 @@ class Priors:
     word: float = 0.05
 
 
+USUAL = Priors()
+
+
 class Sampler:
     """The topics of ``documents``, drawn at random at first; ``count`` of them.
 
@@ -31,7 +34,7 @@ class Sampler:
     """
 
     def __init__(
-        self, documents: np.ndarray, words: int, topics: int, draw: np.random.Generator, priors: Priors = Priors()
+        self, documents: np.ndarray, words: int, topics: int, draw: np.random.Generator, priors: Priors = USUAL
     ) -> None:
         self._documents, self._draw, self._priors = documents, draw, priors
         self._words, self.count = words, topics

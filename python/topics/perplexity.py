@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from topics.gibbs import Priors
+from topics.gibbs import USUAL, Priors
 
 _ROUNDS = 20
 
 
-def perplexity(counts: np.ndarray, documents: np.ndarray, priors: Priors = Priors()) -> float:
+def perplexity(counts: np.ndarray, documents: np.ndarray, priors: Priors = USUAL) -> float:
     """e to the minus mean log-likelihood of a word that is foretold; at most about the number of words.
 
     :param counts: float32 ``[words, topics]``.
