@@ -186,6 +186,8 @@ bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench
 	$(BENCH) python/bench_compress.py --quick
 	$(BENCH) python/bench_record.py --quick
 	$(BENCH) python/bench_pto.py --topology star:2 --loopback --quick
+	$(BENCH) python/bench_fabric.py --scheduler 10,100 --quick
+	$(BENCH) python/bench_fabric.py --simulate --workers 6 --quick
 
 PAGE ?= ps peers lab collectives jobs ibatch fetch transform compression
 

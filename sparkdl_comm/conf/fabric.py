@@ -111,7 +111,7 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "fabric_link_rate",
         "rate",
         "10gbit",
-        "What the fabric takes a host's links to carry in each direction, where the system does not say, until transfers\n"
+        "What the fabric takes a host's links to carry in each direction, unless the system says less, until transfers\n"
         "show.",
         rate,
     ),

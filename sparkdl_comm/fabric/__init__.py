@@ -16,19 +16,19 @@ and can do then; ``current.py`` is the same inside of a function that CommDistri
             version = worker.get(0, model)
             worker.push(0, update).wait()
 
-Between the two, a ``daemon.py`` at each node does what the scheduler orders (``protocol.py``, ``control_link.py``): it
-sends (``sender.py``, paced by ``pacing.py``) and receives (``receiver.py``) messages (``message.py``) over the rails
-(``wires.py``). What a node makes of them is its ``part.py``: ``worker.py``, ``server.py`` with the model of
-``momentum.py``, or ``aggregator.py``; in the process of a rank, or beside it (``node_process.py``). ``monitor.py`` reads
-``counters.py`` and reports.
+Between the two, a ``daemon.py`` at each node does what the scheduler orders (``protocol.py``, ``codec.py``,
+``control_link.py``): it sends (``sender.py``, paced by ``pacing.py``) and receives (``receiver.py``) messages
+(``message.py``) over the rails (``wires.py``). What a node makes of them is its ``part.py``: ``worker.py``, ``server.py`` with
+the model of ``momentum.py``, or ``aggregator.py``; in the process of a rank, or beside it (``node_process.py``).
+``monitor.py`` reads ``counters.py`` and reports.
 
 At rank 0, ``service.py`` hears all daemons (``reception.py``). For the servers' model, and for each all-reduce, there is a
 ``course.py``: the core decides, and ``dispatch.py`` makes orders of it. ``directory.py`` knows who is which node, and
 ``bandwidth.py`` works out of all reports what links can carry.
 
 A rank that is lost is not the gang's end, unless it is rank 0, or a server without replica. Its daemon's connection breaks;
-what it sent may have arrived without the scheduler's knowing, so receivers are asked (``Fence``) before the core decides how
-the others go on.
+what it sent may have arrived without the scheduler's knowing, so receivers are asked (``fences.py``) before the core decides
+how the others go on.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What each host's links can carry, worked out of what all daemons report. Pure.
 
 A transfer that the network holds up is as fast as the slower one of its two links: the sender's up, or the receiver's down.
-If one of them carries what it was taken to carry, that explains it. If neither does, one has become slower: the one that
-several peers find slow, else the one that was longest not seen to be fast. A link that carries more than it was taken to is
-faster; so that this shows, transfers are paced at ``PROBE`` times what was reserved for them. While a job's own transfers
-rest, what others send is subtracted.
+If one of them carries what it was taken to carry, that explains it, unless others over that link are much faster. If neither
+does, one has become slower: the one that several peers find slow, else the one that was longest not seen to be fast. A link
+that carries more than it was taken to is faster; so that this shows, transfers are paced at ``PROBE`` times what was reserved
+for them. While a job's own transfers rest, what others send is subtracted.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ _HELD = 0.5
 _TELLING = 256 * 1024
 #: Share of a link's bandwidth that a transfer may leave unused although the link is what holds it up.
 _SLACK = 0.15
+#: Share of what the fastest transfer on a link gets that each has at least, if the link is what holds it up.
+_FAIR = 0.5
 #: Seconds for which a report counts.
 _RECENT = 0.3
 _MEMORY = 2.0
@@ -60,6 +62,11 @@ class _Link:
         """Bytes per second of the job's transfers."""
         return sum(rate for when, rate in self.flows.values() if now - when <= _RECENT)
 
+    def is_fair(self, rate: float, now: float) -> bool:
+        """Whether a transfer of this rate may be one of those that share the link: TCP gives each about as much."""
+        rates = [rate for when, rate in self.flows.values() if now - when <= _RECENT]
+        return rate >= _FAIR * max(rates, default=0.0)
+
     def see(self, rate: float, now: float) -> None:
         self.bandwidth, self.fast, self.doubt = rate, now, None
 
@@ -92,23 +99,28 @@ class Bandwidths:
             link.others = 0.0 if link.flows or samples else passed / seconds
 
     def limit(self, host: int, speed: float) -> None:
-        """The system says that the host's links have ``speed`` bytes per second: they have no more."""
+        """The system says that the host's links have ``speed`` bytes per second; 0: it does not know."""
         for link in (self._up[host], self._down[host]):
-            if link.fast == -math.inf:
-                link.nominal = link.bandwidth = speed
+            if 0 < speed < link.nominal:
+                link.nominal, link.bandwidth = speed, min(speed, link.bandwidth)
 
     def _judge(self, host: int, sample: Sample, now: float) -> None:
         up, down = self._up[host], self._down[sample.target]
-        explained = False
-        for link in (up, down):
+        rate = sample.sent / sample.seconds
+        full = [link for link in (up, down) if link.through(now) >= (1 - _SLACK) * link.bandwidth]
+        held = sample.held >= _HELD
+        for link in full:
             carried = link.through(now)
-            if carried >= (1 - _SLACK) * link.bandwidth:
-                explained = True
-                link.see(max(carried, link.bandwidth) if sample.held < _HELD else carried, now)
-        if explained or sample.held < _HELD:
+            link.see(carried if held and link.is_fair(rate, now) else max(carried, link.bandwidth), now)
+        if not held or any(link.is_fair(rate, now) for link in full):
             return
         up.suspects[sample.target], down.suspects[host] = now, now
-        slow, other = (up, down) if (up.peers(now), -up.fast) > (down.peers(now), -down.fast) else (down, up)
+        if len(full) == 1:  # others get more of that one
+            slow, other = (down, up) if full[0] is up else (up, down)
+        elif (up.peers(now), -up.fast) > (down.peers(now), -down.fast):
+            slow, other = up, down
+        else:
+            slow, other = down, up
         if slow.peers(now) > 1:
             self._acquit(slow)
         slow.doubt = slow.doubt or (other, slow.bandwidth)

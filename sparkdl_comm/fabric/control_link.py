@@ -6,7 +6,8 @@ import socket
 import threading
 import time
 
-from sparkdl_comm.fabric.protocol import Message, decode, encode
+from sparkdl_comm.fabric.codec import decode, encode
+from sparkdl_comm.fabric.protocol import Message
 from sparkdl_comm.gang.frames import Clock, hang_up, recv_frame, send_frame
 
 #: Bytes of a message.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from itertools import count
 
 from sparkdl_comm.fabric.core import decisions as core
@@ -45,6 +45,12 @@ class Course:
 
     def wanted(self, worker: Node, now: float) -> None:
         self.observe(events.ModelRequested(worker.index, self.directory.sizes), now)
+
+    def report(self, bandwidths: Mapping[int, tuple[float, float]], now: float) -> None:
+        """Of each host, bytes per second that leave and arrive. An all-reduce has not all hosts."""
+        for host, (up, down) in bandwidths.items():
+            if host < self.directory.roles.hosts:
+                self.observe(events.BandwidthReported(host, up, down), now)
 
     def is_over(self, workers: Collection[Node]) -> bool:
         """An all-reduce of which all these workers have the sum."""

@@ -42,7 +42,8 @@ class Directory:
                 )
         hosts: dict[str, int] = {}
         for register in registered:
-            hosts.setdefault(register.host, len(hosts))
+            if register.role != SCHEDULER:  # no data go to it or come from it
+                hosts.setdefault(register.host, len(hosts))
         nodes: dict[Node, Register] = {}
         for role in _ROLES:
             found = sorted((r for r in registered if r.role == role), key=lambda r: (r.shard, r.rank))

@@ -22,14 +22,14 @@ from sparkdl_comm.fabric.protocol import (
     Outcome,
     Regroup,
     Release,
+    Reorder,
     Repace,
     Send,
     Skip,
+    transfer_number,
 )
 
 Orders = list[tuple[Node, Message]]
-#: A transfer's number, as daemons know it, is that of its course, and in so many bits the core's own.
-_COURSE_BITS = 40
 Ordered = core.Push | core.Model | core.Copy
 
 
@@ -46,6 +46,15 @@ class _Delivery:
     told: bool = False
 
 
+@dataclass
+class _Held:
+    """A transfer that is not ordered yet: until which others have ended, elsewhere. ``of``: those at its source that it is
+    made of, which may have ended by then."""
+
+    awaited: set[int]
+    of: list[int]
+
+
 class Dispatch:
     """``delays``: of the updates that were applied, in their order: how many updates the model had had since the version that
     each was computed from, itself included. ``dropped``: how many were not applied, by reason. ``lost_updates``: how many were
@@ -56,7 +65,7 @@ class Dispatch:
         self._directory, self._has_momentum, self._course = directory, has_momentum, course
         self._updates: dict[int, _Delivery] = {}
         self._transfers: dict[int, Ordered] = {}
-        self._held: dict[int, set[int]] = {}
+        self._held: dict[int, _Held] = {}
         self._serving = "server"
         self._versions = {"server": 0, "replica": 0}
         self.delays: list[int] = []
@@ -128,7 +137,7 @@ class Dispatch:
 
     def _outside(self, transfer: int) -> int:
         """The number by which daemons know a transfer of the core's."""
-        return self._course << _COURSE_BITS | transfer
+        return transfer_number(self._course, transfer)
 
     def _order(self, decision: core.Decision, now: float) -> Orders:
         if isinstance(decision, Ordered):
@@ -137,14 +146,17 @@ class Dispatch:
                 for other in decision.after
                 if other in self._transfers and self._transfers[other].target != decision.source
             }
+            of = [other for other in decision.after if self._comes_to(other, decision.source)]
             if elsewhere:
-                self._held[decision.id] = elsewhere
+                self._held[decision.id] = _Held(elsewhere, of)
                 return []
-            return [(decision.source, self._send(decision, now))]
+            return [(decision.source, self._send(decision, of, now))]
         if isinstance(decision, core.Repaced):
             return self._repace(decision, now)
         if isinstance(decision, core.Regrouped):
             return self._regroup(decision)
+        if isinstance(decision, core.Reordered):
+            return self._reorder(decision)
         if isinstance(decision, core.Cancelled):
             gone = self._transfers.pop(decision.transfer, None)
             if gone is None:
@@ -155,7 +167,7 @@ class Dispatch:
             cancel = Cancel(self._outside(decision.transfer))
             return [(gone.target, cancel), (gone.source, cancel), *self._freed(decision.transfer, now)]
         if isinstance(decision, core.Skipped):
-            return [(decision.target, Skip(decision.turn))]
+            return [(decision.target, Skip(decision.turn, self._course))]
         return self._forget(decision)
 
     def _forget(self, decision: core.Dropped | core.Released) -> Orders:
@@ -171,12 +183,12 @@ class Dispatch:
     def _freed(self, transfer: int, now: float) -> Orders:
         """Orders of the transfers that waited for this one alone."""
         orders: Orders = []
-        for waiting, others in list(self._held.items()):
-            others.discard(transfer)
-            if not others:
+        for waiting, held in list(self._held.items()):
+            held.awaited.discard(transfer)
+            if not held.awaited:
                 del self._held[waiting]
-                held = self._transfers[waiting]
-                orders.append((held.source, self._send(held, now)))
+                freed = self._transfers[waiting]
+                orders.append((freed.source, self._send(freed, held.of, now)))
         return orders
 
     def _applied(self, push: core.Push, version: int) -> Orders:
@@ -211,15 +223,14 @@ class Dispatch:
         turn = -1 if transfer.turn is None else transfer.turn
         return replace(expect, turn=turn, count=len(transfer.updates), staleness=self._staleness(transfer.updates))
 
-    def _send(self, transfer: Ordered, now: float) -> Send:
+    def _send(self, transfer: Ordered, of: Sequence[int], now: float) -> Send:
         offset, elements = self._directory.part(transfer.shard)
-        of = [self._outside(other) for other in transfer.after if self._comes_to(other, transfer.source)]
         send = Send(
             self._outside(transfer.id),
             elements,
             self._directory.rails(transfer.target),
             relative(transfer.schedule, now),
-            of,
+            list(map(self._outside, of)),
             course=self._course,
         )
         if isinstance(transfer, core.Model):
@@ -263,20 +274,26 @@ class Dispatch:
             return []
         return [(transfer.source, Repace(self._outside(decision.transfer), relative(decision.schedule, now)))]
 
+    def _reorder(self, decision: core.Reordered) -> Orders:
+        transfer = self._transfers.get(decision.transfer)
+        if not isinstance(transfer, core.Push):
+            return []
+        self._transfers[decision.transfer] = replace(transfer, turn=decision.turn)
+        return [(transfer.target, Reorder(self._outside(decision.transfer), decision.turn))]
+
     def _regroup(self, decision: core.Regrouped) -> Orders:
         transfer = self._transfers.get(decision.transfer)
         if not isinstance(transfer, core.Push):
             return []
         kept = Regroup(self._outside(decision.transfer), len(decision.updates), self._staleness(decision.updates))
-        self._transfers[decision.transfer] = replace(transfer, updates=decision.updates)
+        scale = dict(zip(transfer.updates, transfer.scales, strict=True))
+        scales = tuple(scale[number] for number in decision.updates)
+        self._transfers[decision.transfer] = replace(transfer, updates=decision.updates, scales=scales)
         return [(transfer.source, kept)]
 
 
-def course_of(transfer: int) -> tuple[int, int]:
-    """The course of a transfer that a daemon names, and its number there."""
-    return transfer >> _COURSE_BITS, transfer & ((1 << _COURSE_BITS) - 1)
-
-
 def relative(schedule: core.Schedule, now: float) -> list[tuple[float, float, float]]:
-    """The schedule as it travels: seconds from ``now``; paced faster than reserved, so that a link that is faster shows."""
-    return [(max(0.0, p.start - now), max(0.0, p.end - now), PROBE * p.rate) for p in schedule]
+    """The schedule as it travels: seconds from ``now``; if it was to begin before, it begins now. Paced faster than
+    reserved, so that a link that is faster shows."""
+    late = max(0.0, now - schedule[0].start) if schedule else 0.0
+    return [(p.start + late - now, p.end + late - now, PROBE * p.rate) for p in schedule]

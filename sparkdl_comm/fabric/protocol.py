@@ -9,11 +9,9 @@ it, only seconds from when it comes.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from sparkdl_comm.errors import ProtocolError
 from sparkdl_comm.fabric.message import Kind
 
 #: Service of rank 0 that daemons dial.
@@ -188,6 +186,14 @@ class Repace:
 
 
 @dataclass(frozen=True)
+class Reorder:
+    """To a server: it applies the transfer at this turn instead; if it has applied it already, this turn is nobody's."""
+
+    transfer: int
+    turn: int
+
+
+@dataclass(frozen=True)
 class Regroup:
     """To the aggregator that sends it: fewer updates are in the transfer. Comes before the others are cancelled."""
 
@@ -214,9 +220,10 @@ class Fence:
 
 @dataclass(frozen=True)
 class Skip:
-    """To a server or replica: this turn is nobody's."""
+    """To a server or replica: this turn is nobody's. ``course``: as in :class:`Expect`."""
 
     turn: int
+    course: int = 0
 
 
 @dataclass(frozen=True)
@@ -253,50 +260,18 @@ class End:
 
 Message: TypeAlias = (
     Register | Ready | Wanted | Reduce | Ended | Broken | Fenced | Failed | Rates | Leave
-    | Welcome | Expect | Send | Repace | Regroup | Cancel | Fence | Skip | Outcome | Release | Reduced | End
+    | Welcome | Expect | Send | Repace | Reorder | Regroup | Cancel | Fence | Skip | Outcome | Release | Reduced | End
 )  # fmt: skip
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        *(Register, Ready, Wanted, Reduce, Ended, Broken, Fenced, Failed, Rates, Leave),
-        *(Welcome, Expect, Send, Repace, Regroup, Cancel, Fence, Skip, Outcome, Release, Reduced, End),
-    )
-}
+
+#: A transfer's number, as daemons know it, is that of its course, and in so many bits the core's own.
+_COURSE_BITS = 40
 
 
-#: How JSON has what fields are.
-_JSON: dict[str, type | tuple[type, ...]] = {
-    "int": int,
-    "bool": bool,
-    "float": (int, float),
-    "str": str,
-    "dict[str, Any]": dict,
-    **dict.fromkeys(("RailAddresses", "list[int]", "list[Flow]", "list[tuple[float, float, float]]"), list),
-}
+def transfer_number(course: int, number: int) -> int:
+    """By which daemons know the transfer that has this number in the core of a course."""
+    return course << _COURSE_BITS | number
 
 
-def encode(message: Message) -> dict[str, Any]:
-    return {"message": type(message).__name__, **dataclasses.asdict(message)}
-
-
-def decode(value: dict[str, Any]) -> Message:
-    """The message that :func:`encode` made ``value`` of.
-
-    :raises ProtocolError: it did not.
-    """
-    fields = dict(value)
-    kind = _KINDS.get(str(fields.pop("message", None)))
-    if kind is None:
-        raise ProtocolError(f"the fabric has no message {value.get('message')!r:.40}")
-    try:
-        for field_ in dataclasses.fields(kind):
-            if field_.name in fields and not isinstance(fields[field_.name], _JSON[str(field_.type)]):
-                raise TypeError(f"{field_.name} is {fields[field_.name]!r:.40}, not {field_.type}")
-        if "rails" in fields:
-            fields["rails"] = [(str(address), int(port)) for address, port in fields["rails"]]
-        if "flows" in fields:
-            fields["flows"] = [Flow(**flow) for flow in fields["flows"]]
-        message: Message = kind(**fields)
-    except (TypeError, ValueError) as exc:
-        raise ProtocolError(f"not a {kind.__name__} of the fabric: {exc}") from exc
-    return message
+def course_of(transfer: int) -> tuple[int, int]:
+    """The course of a transfer that a daemon names, and its number there."""
+    return transfer >> _COURSE_BITS, transfer & ((1 << _COURSE_BITS) - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,10 @@ class Fabric:
     To be closed by all ranks. As a context manager it closes itself, and breaks off if an exception ends the context.
     """
 
-    def __init__(self, gang: Gang, options: Options, ports: tuple[int, int] = (0, 0)) -> None:
-        """``ports``: as ``spark.sparkdl.comm.ports``; for aggregators."""
-        self._gang, self._options, self._ports = gang, options, ports
+    def __init__(self, gang: Gang, options: Options, ports: tuple[int, int] = (0, 0), tolerant: bool = True) -> None:
+        """``ports``: as ``spark.sparkdl.comm.ports``; for nodes beside this rank. ``tolerant``: False: a rank that is lost
+        is the gang's failure, but not a process beside one."""
+        self._gang, self._options, self._ports, self._tolerant = gang, options, ports, tolerant
         self._wires = Wires.of(gang, options.timeout)
         #: The nodes beside this rank.
         self.processes: list[NodeProcess] = []
@@ -42,22 +43,26 @@ class Fabric:
         gang.close_in_children(self._sockets)
         gang.on_failure(lambda _: self.abort())
 
-    def register_as_worker(self, params: FabricParams, aggregators: int = 1) -> Worker:
+    def register_as_worker(
+        self, params: FabricParams, aggregators: int = 1, beside: Mapping[str, np.ndarray] | None = None
+    ) -> Worker:
         """A rank that computes updates. Returns when all ranks have registered.
 
         :param aggregators: how many aggregators it starts beside itself, each a process.
-        :raises ConfError: roles do not fit together, as without a server.
+        :param beside: ``server`` or ``replica``, if there is to be one in a process beside this rank, -> the model, float32
+            ``[n]``, which is copied.
         :raises DeadlineError: not all ranks have registered in time.
-        :raises GangError: the scheduler does not take this rank in; why.
+        :raises GangError: the ranks do not fit together, as with different ``params`` or two servers of one part; why.
         """
         part = WorkerPart(self._options.timeout)
-        daemon = self._join(params, part, "worker", aggregators=aggregators)
+        daemon = self._join(params, part, "worker", aggregators, beside)
         return Worker(daemon, part)
 
     def register_as_server(self, params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
         """A rank that has the model, float32 ``[n]``, and changes it in place; or one part of it, number ``shard``.
-        Otherwise as
-        :meth:`register_as_worker`."""
+
+        Otherwise as :meth:`register_as_worker`.
+        """
         return self._serve("server", params, model, shard)
 
     def register_as_replica(self, server: int, params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
@@ -68,15 +73,6 @@ class Fabric:
         if params.sync == "bsp":
             raise ConfError("sync=bsp has no use for a replica: every worker has the model of the last iteration")
         return self._serve("replica", params, model, shard)
-
-    def start_server(self, params: FabricParams, model: np.ndarray) -> None:
-        """A server in a process beside this rank, which then registers as something else. ``model``: float32 ``[n]``,
-        copied."""
-        self._start(params, "server", model)
-
-    def start_replica(self, params: FabricParams, model: np.ndarray) -> None:
-        """Likewise, a replica of the server."""
-        self._start(params, "replica", model)
 
     def register_as_scheduler(self, params: FabricParams) -> Scheduling:
         """Rank 0, if it is to be nothing else. Otherwise as :meth:`register_as_worker`."""
@@ -114,24 +110,33 @@ class Fabric:
             self.abort()
         self.close()
 
-    def _start(self, params: FabricParams, role: str, model: np.ndarray | None = None) -> None:
-        self.processes.append(NodeProcess(self._wires, params, self._ports, role, model))
-
     def _serve(self, role: str, params: FabricParams, model: np.ndarray, shard: int) -> Server:
         part = ServerPart(model, params.momentum, params.delay_bound)
         self._join(params, part, role, elements=len(model), crc=zlib.crc32(model.data), shard=shard)
         return Server(part)
 
-    def _join(self, params: FabricParams, part: Part, role: str, aggregators: int = 0, **more: Any) -> Daemon:
+    def _join(
+        self,
+        params: FabricParams,
+        part: Part,
+        role: str,
+        aggregators: int = 0,
+        beside: Mapping[str, np.ndarray] | None = None,
+        **more: Any,
+    ) -> Daemon:
+        gang, wires = self._gang, self._wires
         if self._daemon is not None:
-            raise GangError(f"rank {self._gang.rank} has registered already, as {self._daemon.register.role}")
-        if self._gang.rank == 0:
-            self.service = SchedulerService(self._gang, params.rules(), self._options)
+            raise GangError(f"rank {gang.rank} has registered already, as {self._daemon.register.role}")
+        if gang.rank == 0:
+            self.service = SchedulerService(gang, params.rules(), self._options, self._tolerant)
+        gang.all_gather(b"", self._options.timeout)  # rank 0 takes registrations from now on
         for _ in range(aggregators):
-            self._start(params, "aggregator")
+            self.processes.append(NodeProcess(wires, params, self._ports, "aggregator"))
+        for served, model in (beside or {}).items():
+            self.processes.append(NodeProcess(wires, params, self._ports, served, model))
         mine = len(self.processes)
-        register = Register(role, self._gang.rank, self._wires.host, self._wires.rails, params.to_json(), mine, **more)
-        self._daemon = Daemon(self._wires, self._gang.serve, part, register)
+        register = Register(role, gang.rank, wires.host, wires.rails, params.to_json(), mine, **more)
+        self._daemon = Daemon(wires, gang.serve, part, register)
         self._daemon.await_all()
         return self._daemon
 
@@ -164,10 +169,11 @@ class Worker:
     def get(self, server: int, model: np.ndarray) -> int:
         """Puts the model into ``model``, float32 ``[n]``; returns its version, the number of updates that are in it.
 
-        Waits until the scheduler lets the worker go on: with ``bsp`` and ``ssp``, for others. Arguments and errors
-        otherwise as
-        :meth:`push`.
+        Waits until the scheduler lets the worker go on: with ``bsp`` and ``ssp``, for others.
 
+        :param server: as for :meth:`push`.
+        :raises InputError: another shape or dtype.
+        :raises GangError: the job has ended; why.
         :raises DeadlineError: it does not come within ``spark.sparkdl.comm.timeout``.
         """
         self._daemon.tell(self._part.check_model(server, model))
@@ -195,9 +201,27 @@ class Server:
     def __init__(self, part: ServerPart) -> None:
         """Not to be called directly."""
         self._part = part
-        self.register_update_callback: Callable[[UpdateCallback], None] = part.register_update_callback
-        self.register_request_callback: Callable[[RequestCallback], None] = part.register_request_callback
-        self.snapshot, self.serve = part.snapshot, part.serve
+
+    def register_update_callback(self, callback: UpdateCallback) -> None:
+        """Before :meth:`serve`: ``callback(model, update, count)`` is what puts the sum of ``count`` updates into the model,
+        in place; float32 ``[n]`` both. Without, SGD with momentum does."""
+        self._part.register_update_callback(callback)
+
+    def register_request_callback(self, callback: RequestCallback) -> None:
+        """Before :meth:`serve`: ``callback(model)`` is what a worker gets, float32 ``[n]``. Without, the model."""
+        self._part.register_request_callback(callback)
+
+    def serve(self, timeout: float | None = None) -> None:
+        """Applies updates and sends the model, until all workers have left.
+
+        :raises DeadlineError: they have not within ``timeout`` seconds.
+        :raises GangError: the job cannot go on; why.
+        """
+        self._part.serve(timeout)
+
+    def snapshot(self) -> tuple[np.ndarray, int]:
+        """A copy of the model, float32 ``[n]``, and its version, the number of updates that are in it."""
+        return self._part.snapshot()
 
     @property
     def version(self) -> int:

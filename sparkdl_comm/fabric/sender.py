@@ -19,7 +19,7 @@ from typing import NamedTuple
 from sparkdl_comm.errors import DeadlineError, GangError, SparkdlCommError
 from sparkdl_comm.fabric.message import Header
 from sparkdl_comm.fabric.pacing import Pacing, Slice
-from sparkdl_comm.gang.frames import Clock, await_ready, hang_up, send_all
+from sparkdl_comm.gang.frames import Clock, await_ready, hang_up, send_all, unacknowledged
 from sparkdl_comm.gang.handshake import Address
 
 #: Bytes that leave at once.
@@ -34,8 +34,9 @@ Dial = Callable[[Address, int, float], socket.socket]
 
 
 class Progress(NamedTuple):
-    """``sent``: bytes that the kernel took. ``held``: seconds, summed over the rails, that bytes were due and not taken.
-    ``begun``, ``last``: when the first bytes were due, and when the last were taken; infinity and 0 before."""
+    """``sent``: bytes that have arrived at the receiver's kernel. ``held``: seconds, summed over the rails, that bytes were
+    due and the kernel did not take them. ``begun``, ``last``: when the first bytes were due, and when it was looked last;
+    infinity and 0 before."""
 
     sent: int = 0
     held: float = 0.0
@@ -60,7 +61,7 @@ class Outgoing:
         self.pacing = Pacing(slices, now, self.progress.sent)
 
     def add(self, sent: int, begin: float, end: float) -> None:
-        """The kernel took ``sent`` bytes at ``end``; they were due at ``begin``."""
+        """Seen at ``end``: ``sent`` more bytes have arrived. Those that the kernel took then were due at ``begin``."""
         with self._lock:
             before = self._progress
             self._progress = Progress(
@@ -182,10 +183,12 @@ class Sender:
                 raise GangError(f"transfer {header.id} to {address} over rail {rail}: {exc}") from exc
 
     def _send_paced(self, sock: socket.socket, transfer: Outgoing, data: memoryview, share: float) -> None:
-        done = 0
+        done = arrived = 0
         while done < len(data):
             piece = data[done : done + CHUNK]
             self._await_turn(transfer, (done + len(piece)) / share)
+            if self._closed:
+                raise GangError("the daemon was closed")
             begin = self._clock()
             # Asked before each piece: send() alone takes what fits into the kernel's buffer, not what leaves.
             await_ready(
@@ -193,7 +196,9 @@ class Sender:
             )
             send_all(sock, piece, begin + self._patience, self._clock)
             done += len(piece)
-            transfer.add(len(piece), begin, self._clock())
+            # Not what the kernel took: it takes the first bytes at once, however slow the link is.
+            before, arrived = arrived, max(arrived, done - unacknowledged(sock))
+            transfer.add(arrived - before, begin, self._clock())
 
     def _await_turn(self, transfer: Outgoing, count: float) -> bool:
         """Returns when ``count`` bytes of the transfer may have left; whether it still takes place. What has begun goes on

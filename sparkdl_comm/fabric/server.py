@@ -6,7 +6,7 @@ and the model sent from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from sparkdl_comm.errors import GangError, InputError
 from sparkdl_comm.fabric.message import Kind
 from sparkdl_comm.fabric.momentum import MomentumModel
 from sparkdl_comm.fabric.part import Part, Values
-from sparkdl_comm.fabric.protocol import Ended, Expect, Fence, Message, Send, Skip
+from sparkdl_comm.fabric.protocol import Cancel, Ended, Expect, Fence, Message, Reorder, Send, Skip
 from sparkdl_comm.fabric.receiver import Arrival
 
 #: ``update_callback(model, update, count)`` puts the sum of ``count`` updates into ``model``, in place; float32 ``[n]`` both.
@@ -26,8 +26,7 @@ _SNAPSHOTS = 4
 
 
 class ServerPart(Part):
-    """A server's or replica's. ``model``: float32 ``[n]``, which it owns from then
-    on. ``tell`` says something to the scheduler; it is there before anything arrives.
+    """A server's or replica's. ``model``: float32 ``[n]``, which it owns from then on.
 
     :param delay_bound: the most updates, an update itself included, that may have been applied since the version that the
         update was computed from; None: no bound.
@@ -42,6 +41,8 @@ class ServerPart(Part):
         self._update_callback: UpdateCallback | None = None
         self._request_callback: RequestCallback | None = None
         self._serving = False
+        #: Of transfers that were announced and not applied: when it is their turn.
+        self._turns: dict[int, int] = {}
         self._waiting: dict[int, Arrival] = {}
         self._skipped: set[int] = set()
         self._turn = 0
@@ -88,7 +89,9 @@ class ServerPart(Part):
             self._load(arrival)
             return
         with self._changed:
-            self._waiting[arrival.expected.turn] = arrival
+            turn = self._turns.get(arrival.expected.transfer)
+            if turn is not None:
+                self._waiting[turn] = arrival
         self._apply_due()
 
     def values(self, order: Send) -> Values | None:
@@ -100,22 +103,23 @@ class ServerPart(Part):
             if self._over:
                 return None
             if order.batch not in self._snapshots:
-                model = self._model.values
-                sent = model.copy() if self._request_callback is None else self._request_callback(model)
-                self._snapshots[order.batch] = Values(sent, self._model.version)
+                self._snapshots[order.batch] = Values(self._asked(), self._model.version)
                 for old in sorted(self._snapshots)[:-_SNAPSHOTS]:
                     del self._snapshots[old]
             return self._snapshots[order.batch]
 
     def hear(self, message: Message) -> None:
         if isinstance(message, Skip):
-            with self._changed:
-                self._skipped.add(message.turn)
-            self._apply_due()
+            self._skip(message.turn)
+        elif isinstance(message, Reorder):
+            self._reorder(message)
+        elif isinstance(message, Cancel):
+            self._forget([message.transfer])
         elif isinstance(message, Fence):
+            self._forget(message.transfers)
+        elif isinstance(message, Expect) and message.content == Kind.UPDATE:
             with self._changed:
-                waiting = self._waiting.items()
-                self._waiting = {turn: a for turn, a in waiting if a.expected.transfer not in message.transfers}
+                self._turns[message.transfer] = message.turn
         elif isinstance(message, Send) and message.content == Kind.STATE:
             with self._changed:
                 self._states[message.turn] = None
@@ -125,6 +129,38 @@ class ServerPart(Part):
                 self._resume = message.turn
 
     # ---- inside
+
+    def _skip(self, turn: int) -> None:
+        with self._changed:
+            if turn >= self._turn:
+                self._skipped.add(turn)
+        self._apply_due()
+
+    def _reorder(self, message: Reorder) -> None:
+        with self._changed:
+            before = self._turns.get(message.transfer)
+            if before is not None:
+                self._turns[message.transfer] = message.turn
+                if before in self._waiting:
+                    self._waiting[message.turn] = self._waiting.pop(before)
+        if before is None:  # it was applied
+            self._skip(message.turn)
+
+    def _forget(self, transfers: Iterable[int]) -> None:
+        """What has not been applied of these is thrown away."""
+        with self._changed:
+            for transfer in transfers:
+                self._waiting.pop(self._turns.pop(transfer, -1), None)
+
+    def _asked(self) -> np.ndarray:
+        """A copy of what workers get of the model."""
+        model = self._model.values
+        if self._request_callback is None:
+            return model.copy()
+        made = np.array(self._request_callback(model), np.float32)
+        if made.shape != model.shape:
+            raise InputError(f"request_callback returned {list(made.shape)} elements of a model of {list(model.shape)}")
+        return made
 
     def _apply_due(self) -> None:
         """Applies all whose turn it is; one thread at a time."""
@@ -139,6 +175,7 @@ class ServerPart(Part):
                 self._skipped.discard(self._turn)
                 self._turn += 1
                 if arrival is not None:
+                    del self._turns[arrival.expected.transfer]
                     self._apply(arrival)
 
     def _load(self, arrival: Arrival) -> None:

@@ -13,7 +13,6 @@ import random
 import socket
 import threading
 import time
-from dataclasses import dataclass
 
 from sparkdl_comm.errors import GangError, InputError, ProtocolError, RankLostError, SparkdlCommError
 from sparkdl_comm.fabric.bandwidth import Bandwidths, Sample
@@ -23,7 +22,8 @@ from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.synchrony import Synchrony
 from sparkdl_comm.fabric.course import Course
 from sparkdl_comm.fabric.directory import Directory
-from sparkdl_comm.fabric.dispatch import Dispatch, course_of
+from sparkdl_comm.fabric.dispatch import Dispatch
+from sparkdl_comm.fabric.fences import Fences
 from sparkdl_comm.fabric.options import Options
 from sparkdl_comm.fabric.protocol import (
     CONTROL,
@@ -42,37 +42,38 @@ from sparkdl_comm.fabric.protocol import (
     Register,
     Wanted,
     Welcome,
+    course_of,
 )
 from sparkdl_comm.fabric.reception import Peer, Reception
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import Clock
 from sparkdl_comm.gang.gang import Gang
 
+#: Share by which a host's bandwidth has to change for the core to hear of it: it makes new schedules then.
+_CHANGED = 0.05
+
 _log = logging.getLogger(__name__)
-
-
-@dataclass
-class _Fence:
-    """Who may have got something of a lost node, and has not said yet what."""
-
-    lost: Node
-    awaited: dict[Node, list[int]]
 
 
 class SchedulerService:
     """Takes registrations at once; begins when all ranks of the gang, and the nodes beside them, are there."""
 
-    def __init__(self, gang: Gang, rules: Rules, options: Options, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self, gang: Gang, rules: Rules, options: Options, tolerant: bool, clock: Clock = time.monotonic
+    ) -> None:
+        """``tolerant``: a rank that is lost is not the gang's failure."""
         self._gang, self._rules, self._options, self._clock = gang, rules, options, clock
         self._reception = Reception(options.timeout, clock)
         self._peers: list[Peer] = []
         self._by_node: dict[Node, Peer] = {}
         self._courses: dict[int, Course] = {}
         self._bandwidths: Bandwidths
-        self._fences: list[_Fence] = []
+        self._reported: dict[int, tuple[float, float]] = {}
+        self._fences = Fences()
         self._begun = self._stopped = False
         self._directory: Directory
-        gang.tolerate(lambda rank: None)  # the daemons' connections tell
+        if tolerant:
+            gang.tolerate(lambda rank: None)  # the daemons' connections tell
         gang.serve(CONTROL, self._reception.serve)
         self._thread = threading.Thread(target=self._run, name="sparkdl-fabric-scheduler", daemon=True)
         self._thread.start()
@@ -159,9 +160,12 @@ class SchedulerService:
 
     def _decide(self) -> None:
         now = self._clock()
+        for host in range(len(self._directory.hosts)):
+            found, before = self._bandwidths.of(host), self._reported.get(host, (0.0, 0.0))
+            if any(abs(new - old) > _CHANGED * old for new, old in zip(found, before, strict=True)):
+                self._reported[host] = found
         for number, course in list(self._courses.items()):
-            for host in range(len(self._directory.hosts)):
-                course.observe(events.BandwidthReported(host, *self._bandwidths.of(host)), now)
+            course.report(self._reported, now)
             course.decide(now)
             if course.root is not None and course.is_over(self._workers()):
                 self._tell_node(course.root, Reduced(number))
@@ -185,10 +189,8 @@ class SchedulerService:
         elif isinstance(message, Broken):
             self._broken(message, now)
         elif isinstance(message, Fenced):
-            for fence in self._fences:
-                if id(fence) == message.number:
-                    fence.awaited.pop(node, None)
-            self._pass_fences(now)
+            self._fences.answered(message.number, node)
+            self._conclude(now)
         elif isinstance(message, Failed):
             raise GangError(message.why, rank=peer.register.rank)
         elif message is None or isinstance(message, Leave):
@@ -228,8 +230,7 @@ class SchedulerService:
                 samples.append(Sample(flow.transfer, host, flow.seconds, flow.sent, flow.held))
                 course.observe(events.TransferProgressed(transfer, flow.total), now)
         host = self._directory.host(node)
-        if rates.speed:
-            self._bandwidths.limit(host, rates.speed)
+        self._bandwidths.limit(host, rates.speed)
         self._bandwidths.observe(host, rates.seconds, rates.up, rates.down, samples, now)
 
     def _broken(self, message: Broken, now: float) -> None:
@@ -247,28 +248,24 @@ class SchedulerService:
             return
         if not on_purpose:
             _log.warning("the fabric goes on without %s %d, which was lost", node.role, node.index)
-        fence = _Fence(node, {})
+        awaited: dict[Node, list[int]] = {}
         if node.role in ("worker", "aggregator"):
             # What it sent may have arrived, and even be in the model, without our knowing it yet.
             for course in self._courses.values():
                 for target, transfers in course.unfinished(node).items():
                     if target in self._by_node:
-                        fence.awaited.setdefault(target, []).extend(transfers)
-        self._fences.append(fence)
-        for target, transfers in fence.awaited.items():
-            self._tell(self._by_node[target], Fence(id(fence), transfers))
-        for other in self._fences:
-            other.awaited.pop(node, None)
-        self._pass_fences(now)
+                        awaited.setdefault(target, []).extend(transfers)
+        number = self._fences.begin(node, awaited)
+        for target, transfers in awaited.items():
+            self._tell(self._by_node[target], Fence(number, transfers))
+        self._conclude(now)
 
-    def _pass_fences(self, now: float) -> None:
+    def _conclude(self, now: float) -> None:
         """The core hears of those lost nodes of which all is known that they have done."""
-        passed = [fence for fence in self._fences if not fence.awaited]
-        self._fences = [fence for fence in self._fences if fence.awaited]
         left = {other.role for other in self._by_node}
-        for fence in passed:
+        for lost in self._fences.passed():
             for course in self._courses.values():
-                course.lose(fence.lost, "replica" in left, now)
+                course.lose(lost, "replica" in left, now)
         if "worker" not in left:
             self._stopped = True
 

@@ -21,6 +21,7 @@ from sparkdl_comm.fabric.protocol import (
     Reduce,
     Reduced,
     Release,
+    Reorder,
     Send,
     Skip,
     Wanted,
@@ -169,6 +170,7 @@ class WorkerPart(Part):
             )
         with self._changed:
             self._check()
+            self._models.clear()  # one that came twice, as its sender was taken for lost
         return Wanted()
 
     def _check_server(self, server: int) -> None:
@@ -219,13 +221,13 @@ class WorkerPart(Part):
     def hear(self, message: Message) -> None:
         if isinstance(message, Welcome):
             self._elements, self._servers = sum(message.elements), message.servers
-        elif isinstance(message, Expect) and message.content == Kind.UPDATE and message.course not in self._roots:
-            root = self._roots[message.course] = ServerPart(np.zeros(message.elements, np.float32), 0.0, None)
-            root.tell = self.tell
-            root.begin()
-        elif isinstance(message, (Skip, Fence)):
+        elif isinstance(message, Expect) and message.content == Kind.UPDATE:
+            self._root(message.course, message.elements).hear(message)
+        elif isinstance(message, (Reorder, Fence)):
             for root in self._roots.values():
                 root.hear(message)
+        elif isinstance(message, Skip):
+            self._roots[message.course].hear(message)
         elif isinstance(message, Reduced):
             with self._changed:
                 self._roots.pop(message.number).end(None)
@@ -239,6 +241,14 @@ class WorkerPart(Part):
         elif isinstance(message, Release) and not message.course:
             with self._changed:
                 self._updates.pop(message.update, None)
+
+    def _root(self, course: int, elements: int) -> ServerPart:
+        """What makes the sum of an all-reduce whose root this worker is."""
+        if course not in self._roots:
+            root = self._roots[course] = ServerPart(np.zeros(elements, np.float32), 0.0, None)
+            root.tell = self.tell
+            root.begin()
+        return self._roots[course]
 
     def finish(self, timeout: float) -> None:
         with self._changed:

@@ -14,11 +14,13 @@ ProtocolError for a frame that is too long, damaged, or no JSON object.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import math
 import select
 import socket
 import struct
+import termios
 import time
 import zlib
 from collections.abc import Callable
@@ -207,3 +209,9 @@ def hang_up(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.shutdown(socket.SHUT_RD)
+
+
+def unacknowledged(sock: socket.socket) -> int:
+    """Bytes that were given to the kernel and that the peer's kernel has not acknowledged."""
+    [held] = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))
+    return int(held)

@@ -1,7 +1,7 @@
 """Training whose transfers the fabric's scheduler decides on: its core as it is, in virtual time.
 
 Control messages take no time. Transfers keep to the schedules that were decided; where a link has less than the monitor has
-reported, they take longer. A worker asks for the model when its update was applied or dropped.
+reported, they take longer.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ from sparkdl_comm.sim.task import Floats
 @dataclass(frozen=True)
 class Control:
     """``interval``: seconds between batches of decisions. ``lag``: seconds after which the monitor reports that a rate has
-    changed."""
+    changed. ``overtaking``: see :class:`~sparkdl_comm.fabric.core.rules.Rules`. ``eager``: workers ask for the model as soon
+    as they have an update, not when it was applied or dropped: they wait less, and their updates have longer delays."""
 
     interval: float = 0.1
     lag: float = 0.2
     overtaking: bool = True
+    eager: bool = False
 
 
 class FabricRun(Run):
@@ -78,6 +80,8 @@ class FabricRun(Run):
             self._updates.append((worker, update, base))
             norm = float(np.linalg.norm(update))
             self._observe(UpdateReady(Update(number, worker, (self.job.bytes,), base, norm)))
+            if self._control.eager:
+                self._ask(worker)
 
         self.engine.after(self.computing_seconds(worker), ready)
 
@@ -108,7 +112,7 @@ class FabricRun(Run):
                     self._apply_due()
                 case Dropped(worker=worker):
                     self.outcome.dropped += 1
-                    self._ask(worker)
+                    self._settled(worker)
 
     def _start(self, number: int) -> None:
         transfer = self._transfers[number]
@@ -155,7 +159,7 @@ class FabricRun(Run):
         self.apply(parts)
         self._finish(push.id)
         for number in push.updates:
-            self._ask(self._updates[number][0])
+            self._settled(self._updates[number][0])
 
     def _finish(self, number: int) -> None:
         """Tells the scheduler, and begins what has waited for this transfer."""
@@ -165,6 +169,11 @@ class FabricRun(Run):
             waits.discard(number)
             if not waits:
                 self._start(other)
+
+    def _settled(self, worker: int) -> None:
+        """The worker's update was applied or dropped."""
+        if not self._control.eager:
+            self._ask(worker)
 
     def _ask(self, worker: int) -> None:
         self._observe(ModelRequested(worker, (self.job.bytes,)))

@@ -21,6 +21,9 @@ class Asynchronous(Strategy):
     #: model. False: every rank makes as many in an epoch.
     free_running = True
 
+    def begin_step(self) -> None:
+        """Nothing: the loop has called :meth:`before_forward`, as it has to know the version before it begins a step."""
+
     @abstractmethod
     def settle(self) -> None:
         """Returns when it is known what became of this rank's updates."""

@@ -71,12 +71,12 @@ class FabricWorker(Asynchronous):
         self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
         self._sparse = make_optimizer.wants_sparse(self.optimizer)
         params = FabricParams.of(self.conf)
-        fabric = self._fabric = Fabric(gang, Options.of(self.conf), self.conf.ports)
-        if gang.rank == _SERVER:
-            fabric.start_server(params, self._values)
+        # An epoch ends for all ranks together, so none of them can be missed.
+        fabric = self._fabric = Fabric(gang, Options.of(self.conf), self.conf.ports, tolerant=False)
+        beside = {"server": self._values} if gang.rank == _SERVER else {}
         if gang.rank == _REPLICA and self.conf.fabric_replica:
-            fabric.start_replica(params, self._values)
-        self._worker: Worker = fabric.register_as_worker(params, self.conf.fabric_aggregators)
+            beside["replica"] = self._values
+        self._worker: Worker = fabric.register_as_worker(params, self.conf.fabric_aggregators, beside)
 
     def before_forward(self) -> None:
         with self.watch.phase("pull"):

@@ -153,3 +153,21 @@ def waits_too_short():
 def waits():
     """Longer than any test, and sees nothing of what becomes of the gang."""
     time.sleep(600)
+
+
+def over_the_fabric(rounds: int) -> tuple[int, float]:
+    """Rank 0 has the model, a vector of zeros, to which the others add ones; what rank 0 has in the end."""
+    from sparkdl_comm import fabric
+
+    params = fabric.FabricParams("async:8")
+    if Communicator.current().rank == 0:
+        server = fabric.register_as_server(params, np.zeros(1000, np.float32))
+        server.serve(60.0)
+        values, version = server.snapshot()
+        return version, float(values.mean())
+    worker = fabric.register_as_worker(params)
+    model = np.empty(worker.elements, np.float32)
+    for _ in range(rounds):
+        worker.get(0, model)
+        worker.push(0, np.ones_like(model)).wait()
+    return 0, 0.0

@@ -110,6 +110,18 @@ def test_together(shares: list[float]) -> None:
         assert near(fluid.estimates.of(0)[1], share * NOMINAL)
 
 
+@given(st.sampled_from(SHARES[:2]), st.permutations(range(1, HOSTS)))
+def test_slow_among_others(share: float, workers: list[int]) -> None:
+    """One of several that send at once is slow: the server's link is full, but not because of it."""
+    fluid = Fluid()
+    flows = [(worker, 0) for worker in workers]
+    fluid.run(1.0, flows)
+    fluid.up[workers[0]] = share * NOMINAL / 3
+    fluid.run(0.5, flows)
+    assert near(fluid.estimates.of(workers[0])[0], share * NOMINAL / 3)
+    assert near(fluid.estimates.of(0)[1], NOMINAL)
+
+
 @given(st.integers(0, 9))
 def test_what_others_send_is_not_there(tenths: int) -> None:
     estimates = Bandwidths(HOSTS, NOMINAL)

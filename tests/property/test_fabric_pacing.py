@@ -122,10 +122,10 @@ def test_leaves_as_scheduled() -> None:
     wires.sender.send(outgoing(values, pacing))
     assert wires.event.wait(SECONDS)
     np.testing.assert_array_equal(wires.arrived[0].values, values)
-    assert wires.arrived[0].version == 3
+    assert wires.arrived[0].header.base_version == 3
     assert 4.5 - 3 * CHUNK / 2e6 < wires.now <= 4.5 + 0.05
-    for when, sent in wires.left:
-        assert pacing.allowed(when) - 2 * CHUNK <= sent <= pacing.allowed(when) + CHUNK
+    # In real time, so that it may be less; the last bytes are sent when all before them have been.
+    assert all(sent <= pacing.allowed(when) + CHUNK for when, sent in wires.left)
     wires.close()
 
 

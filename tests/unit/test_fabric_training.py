@@ -52,7 +52,7 @@ def test_learns(sync: str) -> None:
     assert [row["epoch"] for row in history] == list(range(1, 7))
     steps = np.diff([0, *(row["step"] for row in history)])
     if sync.startswith("async"):
-        # Of each rank, an update that is under way when the last one is applied, and one that it makes before it knows.
+        # Of each rank, one is under way when the last one is applied, and it makes one more before it knows.
         assert all(20 <= step <= 24 for step in steps)
     else:
         assert all(step == 20 for step in steps)
@@ -111,7 +111,7 @@ def test_a_killed_server_does_not_end_training() -> None:
             super().before_forward()
             if self.version >= 60 and not killed and self._fabric.service is not None:
                 killed.append(self.version)
-                self._fabric.processes[0].kill()
+                self._fabric.processes[0].kill()  # the server's: there are no aggregators
 
     loops = train(
         lambda: torch.nn.Linear(3, 1),

@@ -1,6 +1,7 @@
 """Virtual time: events in their order, links that are shared, and trainings that a seed decides."""
 
 import math
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from sparkdl_comm.fabric.core.synchrony import Synchrony
 from sparkdl_comm.sim.async_run import AsyncRun
 from sparkdl_comm.sim.conditions import GBIT, RATES, Conditions
 from sparkdl_comm.sim.engine import Engine
-from sparkdl_comm.sim.fabric_run import FabricRun
+from sparkdl_comm.sim.fabric_run import Control, FabricRun
 from sparkdl_comm.sim.flows import Flows
 from sparkdl_comm.sim.paced import Paced
 from sparkdl_comm.sim.ring_run import RingRun
@@ -145,6 +146,12 @@ def test_the_fabric_learns_and_a_seed_decides_everything(setting, text):
     again = run(1)
     assert again == outcome
     assert run(2) != outcome
+
+
+def test_eager_workers_have_longer_delays():
+    patient = FabricRun(_job("C1", "N1"), 1, Synchrony("async", 50)).run()
+    eager = FabricRun(_job("C1", "N1"), 1, Synchrony("async", 50), Control(eager=True)).run()
+    assert statistics.mean(eager.delays) > statistics.mean(patient.delays)
 
 
 def test_the_fabric_is_synchronous_if_it_is_told_to_be():

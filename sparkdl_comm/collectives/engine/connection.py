@@ -5,16 +5,14 @@ Not thread-safe: the engine's thread only.
 
 from __future__ import annotations
 
-import fcntl
 import socket
-import struct
-import termios
 from collections import deque
 from collections.abc import Iterable
 
 from sparkdl_comm.collectives.engine.job import HEADER, Channel, Job
 from sparkdl_comm.collectives.plan import Kind
 from sparkdl_comm.errors import GangError
+from sparkdl_comm.gang.frames import unacknowledged
 
 #: Bytes that are received before they are combined: few enough to be in the cache still, and that many system calls are
 #: no cost.
@@ -65,7 +63,7 @@ class Connection:
 
     def is_stalled(self, now: float, patience: float) -> bool:
         """Full, and for ``patience`` seconds the peer has taken nothing; to be asked now and then."""
-        held = self._held_by_kernel()
+        held = unacknowledged(self.sock)
         if held != self._held:
             self._held, self._since = held, now
         return now - self._since >= patience
@@ -151,11 +149,6 @@ class Connection:
             raise ConnectionResetError("it closed the connection")
         self.moved += got
         return got
-
-    def _held_by_kernel(self) -> int:
-        """Bytes that were given to it and that the peer's kernel has not acknowledged."""
-        [held] = struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
-        return int(held)
 
     def _check(self, job: Job, index: int) -> None:
         wanted, found = HEADER.unpack(job.header(index)), HEADER.unpack(self._head)

@@ -88,7 +88,7 @@ class AsynchronousLoop(TrainingLoop):
         self._observer.callbacks.call("on_epoch_begin", epoch=at.epoch + 1)
         begin, first = time.perf_counter(), strategy.version
         total, rows, steps = 0.0, 0, 0
-        while not self._is_over(first, steps):
+        while self._goes_on(first, steps):
             if steps % self._sampler.steps == 0:
                 self._begin_pass()
             count = len(self._steps.of(at.batch))
@@ -101,11 +101,15 @@ class AsynchronousLoop(TrainingLoop):
             at.batch, steps = at.batch + 1, steps + 1
         self._end_of_epoch(total, rows, begin)
 
-    def _is_over(self, first: int, steps: int) -> bool:
-        """``first``: the version with which the epoch began; ``steps``: that this rank has made in it."""
-        if self._asynchronous.free_running:
-            return self._asynchronous.version >= first + self._updates
-        return steps >= self._sampler.steps
+    def _goes_on(self, first: int, steps: int) -> bool:
+        """Gets the model, unless the epoch is over for this rank. ``first``: the version with which the epoch began;
+        ``steps``: that this rank has made in it."""
+        strategy = self._asynchronous
+        if not strategy.free_running and steps >= self._sampler.steps:
+            return False
+        self.progress.phase = "pull"
+        strategy.before_forward()
+        return not strategy.free_running or strategy.version < first + self._updates
 
     def _begin_pass(self) -> None:
         order = permutation(self._rows.rows, self._spec.seed, self._pass, self._rank)

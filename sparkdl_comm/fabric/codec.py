@@ -1,0 +1,47 @@
+"""Messages of the fabric as JSON objects, and back: what came is no message before its fields were looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, get_args
+
+from sparkdl_comm.errors import ProtocolError
+from sparkdl_comm.fabric.protocol import Flow, Message
+
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
+#: How JSON has what fields are.
+_JSON: dict[str, type | tuple[type, ...]] = {
+    "int": int,
+    "bool": bool,
+    "float": (int, float),
+    "str": str,
+    "dict[str, Any]": dict,
+    **dict.fromkeys(("RailAddresses", "list[int]", "list[Flow]", "list[tuple[float, float, float]]"), list),
+}
+
+
+def encode(message: Message) -> dict[str, Any]:
+    return {"message": type(message).__name__, **dataclasses.asdict(message)}
+
+
+def decode(value: dict[str, Any]) -> Message:
+    """The message that :func:`encode` made ``value`` of.
+
+    :raises ProtocolError: it did not.
+    """
+    fields = dict(value)
+    kind = _KINDS.get(str(fields.pop("message", None)))
+    if kind is None:
+        raise ProtocolError(f"the fabric has no message {value.get('message')!r:.40}")
+    try:
+        for field_ in dataclasses.fields(kind):
+            if field_.name in fields and not isinstance(fields[field_.name], _JSON[str(field_.type)]):
+                raise TypeError(f"{field_.name} is {fields[field_.name]!r:.40}, not {field_.type}")
+        if "rails" in fields:
+            fields["rails"] = [(str(address), int(port)) for address, port in fields["rails"]]
+        if "flows" in fields:
+            fields["flows"] = [Flow(**flow) for flow in fields["flows"]]
+        message: Message = kind(**fields)
+    except (TypeError, ValueError) as exc:
+        raise ProtocolError(f"not a {kind.__name__} of the fabric: {exc}") from exc
+    return message

@@ -1,0 +1,58 @@
+"""Strategy ``fabric``, and its API, on three executors, each a JVM of its own."""
+
+import pytest
+
+from sparkdl_comm import CommDistributor
+from sparkdl_comm.errors import ConfError
+from tests.integration import training_functions as functions
+from tests.integration.test_training import fit, frame, table
+
+
+@pytest.fixture
+def quick(spark):
+    """A scheduler that decides often, as the rows are few."""
+    spark.conf.set("spark.sparkdl.comm.fabric.batchInterval", "20ms")
+    yield spark
+    spark.conf.unset("spark.sparkdl.comm.fabric.batchInterval")
+
+
+def test_trains(quick):
+    data = frame(quick, 300)
+    model = fit(data, strategy="fabric", batch=30, epochs=6, validationFraction=0.2)
+    losses = [row["loss"] for row in model.history]
+    assert len(losses) == 6
+    assert losses[-1] < 0.9 * losses[0]
+    assert all("val_loss" in row for row in model.history)
+    summary = model.summary
+    assert summary["strategy"] == "fabric"
+    assert summary["updates"] == model.history[-1]["step"] >= 6 * 24
+    assert sum(summary["delays"].values()) == summary["updates"]
+    assert max(map(int, summary["delays"])) <= 30
+    right = model.transform(data).toPandas()
+    assert (right["prediction"].to_numpy() == table(300)["label"].to_numpy()).mean() > 0.25
+
+
+def test_own_function(quick):
+    version, mean = CommDistributor(num_workers=3).run(functions.over_the_fabric, 5)
+    assert version == mean
+    assert 1 <= version <= 10
+
+
+@pytest.mark.parametrize(
+    ("settings", "params", "words"),
+    [
+        ({"fabric.sync": "async:0"}, {}, "async:TAU with TAU at least 1"),
+        ({"fabric.replica": "true", "fabric.sync": "bsp"}, {}, "a replica would be of no use"),
+        ({"fabric.replica": "true", "fabric.aggregators": "0"}, {}, "no more are free than 0"),
+        ({}, {"checkpointDir": "/tmp/anywhere", "checkpointInterval": 5}, "writes no checkpoints"),
+    ],
+)
+def test_refused_before_any_executor_is_touched(spark, settings, params, words):
+    for key, value in settings.items():
+        spark.conf.set(f"spark.sparkdl.comm.{key}", value)
+    try:
+        with pytest.raises(ConfError, match=words):
+            fit(frame(spark), strategy="fabric", **params)
+    finally:
+        for key in settings:
+            spark.conf.unset(f"spark.sparkdl.comm.{key}")

@@ -1,0 +1,211 @@
+"""What daemons are told of the core's decisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkdl_comm.fabric.bandwidth import PROBE
+from sparkdl_comm.fabric.core.decisions import (
+    Cancelled,
+    Dropped,
+    Piece,
+    Push,
+    Regrouped,
+    Released,
+    Reordered,
+    Repaced,
+    Skipped,
+)
+from sparkdl_comm.fabric.core.events import Update
+from sparkdl_comm.fabric.core.roles import Node
+from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.synchrony import Synchrony
+from sparkdl_comm.fabric.course import Course
+from sparkdl_comm.fabric.directory import Directory
+from sparkdl_comm.fabric.dispatch import Dispatch, relative
+from sparkdl_comm.fabric.fences import Fences
+from sparkdl_comm.fabric.protocol import (
+    Cancel,
+    Expect,
+    Outcome,
+    Register,
+    Regroup,
+    Release,
+    Reorder,
+    Repace,
+    Send,
+    Skip,
+    course_of,
+)
+
+SERVER, REPLICA, ADDING = Node("server", 0), Node("replica", 0), Node("aggregator", 0)
+WORKERS = [Node("worker", index) for index in range(3)]
+
+
+def dispatch(course: int = 0) -> Dispatch:
+    """Three workers with an update each, from versions 4, 6 and 5."""
+    registered = [
+        Register(
+            role, rank, f"host {rank}", [("127.0.0.1", 1000 + rank)], {}, elements=10 * (role in ("server", "replica"))
+        )
+        for rank, role in enumerate(("server", "replica", "worker", "worker", "worker", "aggregator"))
+    ]
+    made = Dispatch(Directory.of(registered, 0), False, course)
+    for worker, base in zip(WORKERS, (4, 6, 5), strict=True):
+        made.ready(Update(worker.index, worker.index, (40,), base, 2.0), 70 + worker.index)
+    return made
+
+
+def push(number: int, source: Node, target: Node, updates: tuple[int, ...], after=(), start: float = 1.0) -> Push:
+    turn = None if target == ADDING else 3
+    return Push(
+        id=number, source=source, target=target, bytes=40, after=after, schedule=(Piece(start, start + 1, 40.0),),
+        updates=updates, scales=(0.5,) * len(updates), shard=None if turn is None else 0, turn=turn,
+    )  # fmt: skip
+
+
+SUM = [
+    push(0, WORKERS[0], ADDING, (0,)),
+    push(1, WORKERS[1], ADDING, (1,)),
+    push(2, ADDING, SERVER, (0, 1), after=(0, 1)),
+]
+
+
+def test_an_update_that_goes_straight() -> None:
+    made = dispatch()
+    [(target, expect), (source, send)] = made.decided([push(9, WORKERS[2], SERVER, (2,))], 1.0)
+    assert (target, source) == (SERVER, WORKERS[2])
+    assert expect == Expect(9, 10, turn=3, count=1, staleness=5)
+    assert send == Send(
+        9, 10, [("127.0.0.1", 1000)], [(0.0, 1.0, PROBE * 40.0)], update=72, scale=0.5, count=1, staleness=5, norm=1.0
+    )
+    assert made.ended(9, 8, 2.0) == [(WORKERS[2], Outcome(72, 8))]
+    assert made.delays == [3]
+    assert made.decided([Released(2, 2)], 2.0) == [(WORKERS[2], Release(72))]
+
+
+def test_a_sum() -> None:
+    """The aggregator is told at once what it will send of what; the delay of each counts by its place."""
+    made = dispatch()
+    orders = made.decided(SUM, 0.0)
+    assert [node for node, _ in orders] == [ADDING, ADDING, SERVER, WORKERS[0], WORKERS[1], ADDING]
+    assert [order.uses for _, order in orders[:2]] == [1, 1]
+    send = orders[-1][1]
+    assert (send.of, send.count, send.staleness, send.norm) == ([0, 1], 2, 4, 2.0)
+    assert [order.next_hop for _, order in orders[3:5]] == [0, 0]
+    assert made.unfinished(WORKERS[0]) == {ADDING: [0]}
+    assert made.ended(0, -1, 1.0) == made.ended(1, -1, 1.0) == []
+    assert made.ended(2, 9, 2.0) == [(WORKERS[0], Outcome(70, 9)), (WORKERS[1], Outcome(71, 9))]
+    assert made.delays == [8 - 4, 9 - 6]
+
+
+def test_a_transfer_that_waits_for_what_happens_elsewhere() -> None:
+    """It is ordered then, made of what has come meanwhile, and begins then."""
+    made = dispatch()
+    copy = push(5, WORKERS[2], REPLICA, (2,))
+    last = push(2, ADDING, SERVER, (0, 1), after=(0, 1, 5))
+    orders = made.decided([*SUM[:2], copy, last], 0.0)
+    assert not any(isinstance(order, Send) and order.transfer == 2 for _, order in orders)
+    made.ended(0, -1, 1.0)
+    made.ended(1, -1, 1.0)
+    [(node, send)] = made.ended(5, 1, 3.5)
+    assert node == ADDING
+    assert isinstance(send, Send)
+    assert send.of == [0, 1]
+    assert send.slices == [(0.0, 1.0, PROBE * 40.0)]
+
+
+def test_a_lost_worker_is_left_out() -> None:
+    made = dispatch()
+    made.decided(SUM, 0.0)
+    orders = made.decided([Cancelled(0), Regrouped(2, (1,))], 1.0)
+    assert orders == [(ADDING, Regroup(2, 1, 6)), (ADDING, Cancel(0)), (WORKERS[0], Cancel(0))]
+    assert made.ended(2, 7, 2.0) == [(WORKERS[1], Outcome(71, 7))]
+    assert made.ended(0, -1, 2.0) == []
+
+
+def test_regrouped_while_it_waits() -> None:
+    made = dispatch()
+    made.decided([*SUM[:2], push(5, WORKERS[2], REPLICA, (2,)), push(2, ADDING, SERVER, (0, 1), after=(0, 1, 5))], 0.0)
+    made.decided([Regrouped(2, (1,)), Cancelled(0)], 1.0)
+    [(_, send)] = made.ended(5, 1, 2.0)
+    assert isinstance(send, Send)
+    assert (send.count, send.staleness, send.norm) == (1, 6, 1.0)
+
+
+def test_the_rest() -> None:
+    made = dispatch()
+    made.decided(SUM, 0.0)
+    pieces = (Piece(2.0, 3.0, 10.0),)
+    assert made.decided([Repaced(1, pieces)], 1.5) == [(WORKERS[1], Repace(1, [(0.5, 1.5, PROBE * 10.0)]))]
+    assert made.decided([Skipped(SERVER, 4)], 2.0) == [(SERVER, Skip(4))]
+    assert made.decided([Reordered(2, 8), Skipped(SERVER, 3)], 2.0) == [(SERVER, Reorder(2, 8)), (SERVER, Skip(3))]
+    told = made.decided([Dropped(2, 2, "deadline")], 2.0)
+    assert told == [(WORKERS[2], Outcome(72, -1, "deadline")), (WORKERS[2], Release(72))]
+    assert made.dropped == {"deadline": 1}
+
+
+def test_take_over() -> None:
+    """An update that the replica has is applied, whatever the server had; what comes next counts at the replica."""
+    made = dispatch()
+    made.decided([push(0, WORKERS[0], SERVER, (0,)), push(1, WORKERS[0], REPLICA, (0,))], 0.0)
+    made.decided([push(2, WORKERS[1], SERVER, (1,))], 0.0)
+    made.ended(1, 1, 1.0)
+    made.ended(2, 6, 1.0)
+    assert made.take_over() == [(WORKERS[0], Outcome(70, 1))]
+    assert made.lost_updates == 5
+    assert made.serving == "replica"
+    made.decided([Cancelled(0), push(7, WORKERS[2], REPLICA, (2,))], 2.0)
+    assert made.ended(7, 6, 3.0) == [(WORKERS[2], Outcome(72, 6))]
+
+
+@pytest.mark.parametrize("course", [0, 1, 12345])
+def test_numbers_of_transfers(course: int) -> None:
+    made = dispatch(course)
+    [(_, expect), _] = made.decided([push(9, WORKERS[2], SERVER, (2,))], 0.0)
+    assert isinstance(expect, Expect)
+    assert course_of(expect.transfer) == (course, 9)
+
+
+def test_schedules_travel_without_a_clock() -> None:
+    pieces = (Piece(100.0, 101.0, 5.0), Piece(103.0, 104.0, 6.0))
+    expected = [(2.0, 3.0, PROBE * 5.0), (5.0, 6.0, PROBE * 6.0)]
+    assert relative(pieces, 98.0) == expected
+    assert relative(pieces, 105.0) == [(0.0, 1.0, PROBE * 5.0), (3.0, 4.0, PROBE * 6.0)]
+    assert relative((), 98.0) == []
+
+
+def test_hosts_are_those_of_nodes() -> None:
+    """The scheduler's own is none of them; an all-reduce has only those up to its last one."""
+    registered = [
+        Register(role, rank, f"host {rank}", [("127.0.0.1", 1000 + rank)], {}, elements=10 * (role == "server"))
+        for rank, role in enumerate(("scheduler", "worker", "worker", "server"))
+    ]
+    directory = Directory.of(registered, 0)
+    assert directory.hosts == {"host 1": 0, "host 2": 1, "host 3": 2}
+    assert directory.roles.hosts == 3
+    told: list = []
+    rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
+    course = Course(1, directory.for_reduction(WORKERS[1], 5), rules, lambda *what: told.append(what), WORKERS[1])
+    course.report(dict.fromkeys(range(3), (1e6, 1e6)), 0.0)
+    for worker in WORKERS[:2]:
+        course.ready(worker, 0, 0, 1.0, 0.0)
+    course.decide(0.0)
+    assert {node for node, _ in told} == set(WORKERS[:2])
+
+
+def test_fences() -> None:
+    """The core hears of a lost node when all whom it sent something have answered, or are lost themselves."""
+    fences = Fences()
+    first = fences.begin(WORKERS[0], [SERVER, ADDING])
+    assert fences.passed() == []
+    fences.answered(first, SERVER)
+    assert fences.passed() == []
+    fences.begin(WORKERS[1], [])
+    assert fences.passed() == [WORKERS[1]]
+    second = fences.begin(ADDING, [SERVER])
+    assert fences.passed() == [WORKERS[0]]
+    fences.answered(second, SERVER)
+    fences.answered(second, SERVER)
+    assert fences.passed() == [ADDING]
+    assert fences.passed() == []

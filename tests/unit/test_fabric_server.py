@@ -1,0 +1,165 @@
+"""What a server does with what arrives, whatever the order: turns, skipped and changed ones, copies of its state."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkdl_comm.errors import GangError, InputError
+from sparkdl_comm.fabric.message import Header, Kind
+from sparkdl_comm.fabric.protocol import Cancel, Ended, Expect, Fence, Reorder, Send, Skip
+from sparkdl_comm.fabric.receiver import Arrival
+from sparkdl_comm.fabric.server import ServerPart
+from tests.unit.gang_helpers import SECONDS
+
+
+class Server:
+    """One with momentum, whose update number ``n`` is n + 1 in each element."""
+
+    def __init__(self, bound: int | None = None) -> None:
+        self.told: list[Ended] = []
+        self.part = ServerPart(np.zeros(3, np.float32), 0.5, bound)
+        self.part.tell = self.told.append
+        self.part.begin()
+
+    def expect(self, number: int, turn: int) -> None:
+        self.part.hear(Expect(number, 3, turn=turn, count=1))
+
+    def arrive(self, number: int, base: int = 0) -> None:
+        values = np.full(3, number + 1, np.float32)
+        self.part.arrived(Arrival(Expect(number, 3, count=1), values, Header(Kind.UPDATE, number, base, count=1)))
+
+    @property
+    def applied(self) -> list[int]:
+        return [ended.transfer for ended in self.told]
+
+
+def model_of(order: list[int]) -> float:
+    before = now = 0.0
+    for number in order:
+        before, now = now, now + number + 1 + 0.5 * (now - before)
+    return now
+
+
+@given(st.permutations(range(6)))
+def test_order_is_that_of_turns(arrivals: list[int]) -> None:
+    server = Server()
+    for number in range(6):
+        server.expect(number, number)
+    for number in arrivals:
+        server.arrive(number)
+    assert server.applied == list(range(6))
+    assert [ended.version for ended in server.told] == list(range(1, 7))
+    np.testing.assert_allclose(server.part.snapshot()[0], model_of(list(range(6))), rtol=1e-6)
+
+
+@given(st.permutations(["arrive 0", "arrive 1", "arrive 2", "reorder", "expect 2"]))
+def test_a_transfer_that_is_overtaken(events: list[str]) -> None:
+    """Number 0 gets turn 2 instead of 0, unless it was applied before it is told; then turn 2 is nobody's."""
+    server = Server()
+    server.expect(0, 0)
+    server.expect(1, 1)
+    expected = [1, 0, 2]
+    for event in events:
+        if event == "reorder":
+            if server.applied:
+                expected = [0, 1, 2]
+            server.part.hear(Reorder(0, 2))
+            server.part.hear(Skip(0))
+        elif event == "expect 2":
+            server.expect(2, 3)
+        # Nothing arrives before it is expected: the receiver sees to that.
+        elif event != "arrive 2" or "expect 2" in events[: events.index(event)]:
+            server.arrive(int(event[-1]))
+    if events.index("expect 2") > events.index("arrive 2"):
+        server.arrive(2)
+    assert server.applied == expected
+
+
+@pytest.mark.parametrize("message", [Cancel(0), Fence(7, [0])])
+@pytest.mark.parametrize("arrives_first", [True, False])
+def test_what_is_cancelled_is_not_applied(message: Cancel | Fence, arrives_first: bool) -> None:
+    server = Server()
+    server.expect(9, 0)
+    server.expect(0, 1)
+    if arrives_first:
+        server.arrive(0)
+    server.part.hear(message)
+    if not arrives_first:
+        server.arrive(0)
+    server.arrive(9)
+    assert server.applied == [9]
+    server.part.hear(Skip(1))
+    server.expect(5, 2)
+    server.arrive(5)
+    assert server.applied == [9, 5]
+
+
+def test_a_replica_gets_the_state() -> None:
+    """It is that before a turn of the server's, and the replica goes on with a turn of its own."""
+    server, replica = Server(), Server()
+    for number in range(3):
+        server.expect(number, number)
+    server.part.hear(Send(8, 6, [], [], content=Kind.STATE, turn=2))
+    for number in range(3):
+        server.arrive(number)
+    made = server.part.values(Send(8, 6, [], [], content=Kind.STATE, turn=2))
+    assert made is not None
+    assert made.version == 2
+    replica.expect(70, 0)
+    replica.part.hear(Expect(8, 6, turn=4, content=Kind.STATE))
+    replica.arrive(70)
+    assert replica.applied == []
+    replica.expect(2, 4)
+    replica.arrive(2)
+    header = Header(Kind.STATE, 8, made.version)
+    replica.part.arrived(Arrival(Expect(8, 6, turn=4, content=Kind.STATE), made.values, header))
+    assert replica.applied == [8, 2]
+    for one, other in zip(server.part.snapshot(), replica.part.snapshot(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_delay_above_the_bound_is_refused() -> None:
+    server = Server(bound=2)
+    for number in range(3):
+        server.expect(number, number)
+    server.arrive(0)
+    server.arrive(1)
+    with pytest.raises(GangError, match="transfer 2 would have a delay of 3 updates: more than 2"):
+        server.arrive(2)
+
+
+def test_models_are_snapshots() -> None:
+    """All transfers of a batch bring one version; those who ask before it serves wait."""
+    part = ServerPart(np.zeros(3, np.float32), 0.0, None)
+    part.tell = lambda message: None
+    found: list = []
+    waiting = threading.Thread(
+        target=lambda: found.append(part.values(Send(1, 3, [], [], content=Kind.MODEL, batch=4)))
+    )
+    waiting.start()
+    part.begin()
+    waiting.join(SECONDS)
+    part.hear(Expect(0, 3, turn=0, count=1))
+    part.arrived(Arrival(Expect(0, 3), np.ones(3, np.float32), Header(Kind.UPDATE, 0, count=1)))
+    again = part.values(Send(2, 3, [], [], content=Kind.MODEL, batch=4))
+    later = part.values(Send(3, 3, [], [], content=Kind.MODEL, batch=5))
+    assert again is found[0]
+    assert again is not None
+    assert later is not None
+    assert (again.version, later.version) == (0, 1)
+    np.testing.assert_array_equal(again.values, 0.0)
+
+
+def test_what_a_server_cannot_have() -> None:
+    with pytest.raises(InputError, match="must be flat and float32, not float64"):
+        ServerPart(np.zeros(3), 0.0, None)
+    part = ServerPart(np.zeros(3, np.float32), 0.0, None)
+    part.register_request_callback(lambda model: model[:2])
+    part.begin()
+    with pytest.raises(InputError, match=r"request_callback returned \[2\] elements of a model of \[3\]"):
+        part.values(Send(1, 3, [], [], content=Kind.MODEL, batch=0))
