@@ -188,8 +188,10 @@ bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench
 	$(BENCH) python/bench_pto.py --topology star:2 --loopback --quick
 	$(BENCH) python/bench_fabric.py --scheduler 10,100 --quick
 	$(BENCH) python/bench_fabric.py --simulate --workers 6 --quick
+	$(BENCH) python/bench_fabric.py --train --workers 3 --accuracy 0.5 --quick
+	$(BENCH) python/bench_fabric.py --lda --workers 3 --perplexity 800 --words 2000 --quick
 
-PAGE ?= ps peers lab collectives jobs ibatch fetch transform compression
+PAGE ?= ps peers lab collectives jobs ibatch fetch transform compression fabric
 
 .PHONY: results
 results: env jar bigdl build/spark3-home/.stamp ## measures what PAGE=lab of python/results tells (all pages: hours), and makes its tables

@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 
 from peers.breakdown import PARTS
 from tables.data import COMPARED_FROM, Data, at_most, beside, seconds, with_theory
+from tables.fabric import fabric_lda, fabric_scheduler, fabric_simulated, fabric_trained
 
 from sparkdl_comm.lab.results import Row
 
@@ -344,4 +345,8 @@ TABLES = {
     "cache": Table(("", "`memory`, second fit, in the same run", "ours", "verdict"), cache),
     "record": Table(("", "paper", "ours", "beside `dense`"), record),
     "schedule_auto": Table(("", "in the same run", "`auto`", "verdict"), schedule_auto),
+    "fabric_scheduler": Table(PAPER, fabric_scheduler),
+    "fabric_simulated": Table(PAPER, fabric_simulated),
+    "fabric_trained": Table(PAPER, fabric_trained),
+    "fabric_lda": Table(PAPER, fabric_lda),
 }

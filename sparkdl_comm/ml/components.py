@@ -221,7 +221,7 @@ def check_picklable(**parts: Any) -> None:
 
 class _Nowhere:
     def write(self, data: Any) -> int:
-        return len(data)
+        return memoryview(data).nbytes  # large arrays come as a PickleBuffer, which has no length
 
 
 class _DryPickler(CloudPickler):

@@ -60,8 +60,8 @@ def test_a_schedule_that_was_tampered_with_is_not_verified(case):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "either --scheduler or --simulate"),
-        (["--scheduler", "10", "--simulate"], "either --scheduler or --simulate"),
+        ([], "one of --scheduler, --simulate, --train and --lda"),
+        (["--scheduler", "10", "--simulate"], "one of --scheduler, --simulate, --train and --lda"),
         (["--scheduler", "0"], "--scheduler: must be whole numbers, at least 1"),
         (["--simulate", "--settings", "C7-N1"], "--settings C7-N1"),
         (["--simulate", "--systems", "gloo"], "gloo: there are"),

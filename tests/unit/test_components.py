@@ -3,6 +3,7 @@
 import functools
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -122,6 +123,7 @@ def test_losses_per_row() -> None:
 
 def test_ships() -> None:
     check_picklable(model=TwoClasses(), loss=lambda x, y: (x - y).mean(), optimizer=functools.partial(Sum, factor=1.0))
+    check_picklable(args=(np.zeros((1000, 100)), np.zeros((1000, 100)).T))
 
 
 def test_what_does_not_ship_is_named() -> None:

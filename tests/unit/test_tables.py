@@ -200,6 +200,18 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             row(name, 1.0, extra={"epochs": [1.0, 0.5], "reading": 2.0, "memory": 1e9})
             for name in ("memory, second fit", "disk, second fit")
         ],
+        "fabric-scheduler": [row("scheduler", 0.001, extra={"updates": 100, "paper_seconds": 0.03})],
+        "fabric-simulated": [
+            row(name, 1.0, case="C1-N1", extra={"max_delay": 9, "paper_speedup": 1.74})
+            for name in ("fabric-30", "ring")
+        ],
+        "fabric-trained": [
+            row(name, 1.0, case="train C2-N2", extra={"max_delay": 9, "setting": "C2-N2"})
+            for name in ("fabric", "ring", "ddp", "async")
+        ],
+        "fabric-lda": [
+            row(name, 1.0, case="lda C1-N1", extra={"max_delay": 9}) for name in ("fabric-30", "fabric-bsp", "async")
+        ],
         "compress-0.01": [row(name, 1.0, extra={"count": 9, "density": 0.01}) for name in ("hitopk", "torus2d")],
     }
     for name, rows in files.items():
@@ -219,6 +231,10 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "throughput": 2,
         "breakdown": 1,
         "cache": 1,
+        "fabric_scheduler": 1,
+        "fabric_simulated": 1,
+        "fabric_trained": 3,
+        "fabric_lda": 3,
     }
 
 

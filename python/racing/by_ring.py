@@ -1,0 +1,50 @@
+"""Synchronous training: all workers' updates are summed by a ring all-reduce, and all add the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from racing.curve import Curve
+from racing.tasks import Learner, Task
+
+from sparkdl_comm.collectives.group import CollectiveGroup
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.gang.gang import Gang
+
+
+def train(
+    gang: Gang, conf: CommConf, task: Task, updates: int, step: Callable[[], AbstractContextManager[None]]
+) -> Curve:
+    """Of all ranks of the gang, until the model has had so many updates."""
+    learner: Learner = task.learner(gang.rank, gang.world)
+    group = CollectiveGroup(gang, "ring", conf)
+    try:
+        return _train(gang, group, conf.timeout, task, learner, updates, step)
+    finally:
+        group.close()
+
+
+def _train(
+    gang: Gang,
+    group: CollectiveGroup,
+    timeout: float,
+    task: Task,
+    learner: Learner,
+    updates: int,
+    step: Callable[[], AbstractContextManager[None]],
+) -> Curve:
+    model = task.start()
+    group.prepare("all_reduce", task.elements, torch.float32)
+    gang.all_gather(b"", timeout)
+    curve = Curve(gang.world)
+    for number in range(1, 1 + updates // gang.world):
+        with step():
+            total = torch.from_numpy(learner.update(model))
+        group.start("all_reduce", total).wait(timeout)
+        learner.settle(True)
+        model += total.numpy()
+        if gang.rank == 0:
+            curve.add(number * gang.world, model)
+    return curve

@@ -1,0 +1,65 @@
+"""Tables about MLfabric: its scheduler, its settings in virtual time, and races on emulated hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scheduled.settings import PAPER
+from tables.data import Data, at_most, beside, seconds
+
+from sparkdl_comm.lab.results import Row
+
+Line = tuple[str, ...]
+#: Seconds that the scheduler may take for so many updates.
+SCHEDULER_AIMS = {10: 0.001, 100: 0.01, 500: 0.1, 1000: 0.3}
+#: The paper's distributed LDA, section 7.1, C1-N1: seconds until it converged.
+LDA_PAPER = {"ring": 182, "fabric-30": 139, "fabric-60": 169, "async": 1080}
+_FABRIC = "fabric-"
+
+
+def fabric_scheduler(data: Data) -> Iterator[Line]:
+    for row in data.rows("fabric-scheduler"):
+        updates, paper = row.extra["updates"], row.extra["paper_seconds"]
+        aim = SCHEDULER_AIMS.get(updates)
+        verdict = f"{at_most(row.seconds / aim, 1.0)} of {1e3 * aim:g} ms" if aim else "-"
+        yield f"{updates:,} updates, {row.case}", f"{1e3 * paper:g} ms" if paper else "-", seconds(row), verdict
+
+
+def fabric_simulated(data: Data) -> Iterator[Line]:
+    for ours in data.rows("fabric-simulated"):
+        if not ours.algorithm.startswith(_FABRIC):
+            continue
+        for rival in ("ring", "ring-2", "async"):
+            other = data.row("fabric-simulated", algorithm=rival, case=ours.case)
+            if other:
+                paper = ours.extra["paper_speedup"] if rival.startswith("ring") else None
+                yield _race(ours, other, f"{paper:g} x" if paper else "-")
+
+
+def fabric_trained(data: Data) -> Iterator[Line]:
+    for ours in data.rows("fabric-trained"):
+        if not ours.algorithm.startswith("fabric"):
+            continue
+        for rival in ("ring", "ddp", "async"):
+            other = data.row("fabric-trained", algorithm=rival, case=ours.case)
+            if other:
+                paper = PAPER.get(ours.extra["setting"]) if rival == "ring" else None
+                yield _race(ours, other, f"{paper:g} x" if paper else "-")
+
+
+def fabric_lda(data: Data) -> Iterator[Line]:
+    for ours in data.rows("fabric-lda"):
+        if not ours.algorithm.startswith(_FABRIC):
+            continue
+        for rival in ("ring", "async", "fabric-bsp"):
+            other = data.row("fabric-lda", algorithm=rival, case=ours.case)
+            if other and other.algorithm != ours.algorithm:
+                told = [LDA_PAPER.get(name) for name in (rival, ours.algorithm)]
+                yield _race(ours, other, f"{told[0] / told[1]:.2f} x" if told[0] and told[1] else "-")
+
+
+def _race(ours: Row, other: Row, paper: str) -> Line:
+    about = f"{ours.case}, `{ours.algorithm}` beside `{other.algorithm}`"
+    gained = f"{other.seconds / ours.seconds:.2f} x: {seconds(ours)}; {seconds(other)}"
+    delays = f"delay at most {ours.extra['max_delay']}"
+    return about, paper, f"{gained}; {delays}", beside(ours, other)

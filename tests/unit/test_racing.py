@@ -1,0 +1,170 @@
+"""python/racing: what bench_fabric.py lets learn together, in threads; and what it reckons."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from datetime import timedelta
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+from racing import by_ring, by_server
+from racing.by_fabric import serve, work
+from racing.computing import Computing
+from racing.curve import Curve, Moment, first
+from racing.digits import Digits
+from racing.lab import SteadyServer
+from racing.race import Race, System
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.lab import LinkRate
+from sparkdl_comm.lab.rates import DISTRIBUTIONS, RateSchedule
+from sparkdl_comm.topology import Topology
+from tests.unit.collective_helpers import on_all
+from tests.unit.fabric_helpers import raised, run
+from tests.unit.gang_helpers import SECONDS, gang_of
+
+WORKERS, UPDATES = 3, 120
+RACE = Race(System.parse("fabric"), WORKERS, UPDATES, 0.1, "C2", 10**8, 0.1, 3, SECONDS)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Digits:
+    return Digits(seed=3)
+
+
+def alone(task: Digits) -> np.ndarray:
+    """What one process makes of the updates of all workers, in step."""
+    model, learners = task.start(), [task.learner(worker, WORKERS) for worker in range(WORKERS)]
+    for _ in range(UPDATES // WORKERS):
+        model = model + sum(learner.update(model) for learner in learners)
+    return model
+
+
+def learned(curve: Curve, task: Digits) -> list[Moment]:
+    moments = curve.moments(task.score)
+    assert moments[-1].updates == UPDATES
+    assert moments[0].score < 0.4 < 0.6 < moments[-1].score
+    return moments
+
+
+def test_the_ring_is_what_one_process_does(digits: Digits) -> None:
+    conf = CommConf.from_mapping({}, topology=f"star:{WORKERS}", timeout=f"{SECONDS}s")
+    with gang_of(WORKERS, rails=("lo",)) as gangs:
+        curves = on_all(gangs, lambda gang: by_ring.train(gang, conf, digits, UPDATES, nullcontext))
+    raised(curves)
+    learned(curves[0], digits)
+    assert np.allclose(curves[0].last, alone(digits), atol=1e-4)
+    assert curves[1].last is None
+
+
+def test_plain_asynchronous_training_learns(digits: Digits) -> None:
+    store = dist.HashStore()
+    curve = Curve(WORKERS)
+    serving = by_server.Serving(digits, UPDATES, curve)
+
+    def one(rank: int) -> None:
+        group = dist.ProcessGroupGloo(store, rank, WORKERS + 1, timedelta(seconds=SECONDS))
+        if rank == WORKERS:
+            serving.run(group)
+        else:
+            by_server.work(group, digits, digits.learner(rank, WORKERS), UPDATES, nullcontext)
+
+    raised(on_all(list(range(WORKERS + 1)), one))
+    assert UPDATES <= serving.version < UPDATES + WORKERS
+    assert 1 <= serving.largest_delay <= serving.version
+    assert curve.moments(digits.score)[-1].score > 0.6
+
+
+def test_the_fabric_learns(digits: Digits) -> None:
+    params, curve = FabricParams("bsp"), Curve(WORKERS)
+
+    def rank_of(worker: int):
+        def learn(fabric) -> int:
+            with fabric:
+                made = fabric.register_as_worker(params, 0)
+                return work(made, WORKERS, digits.learner(worker, WORKERS), UPDATES, nullcontext)
+
+        return learn
+
+    def server(fabric) -> None:
+        serve(fabric.register_as_server(params, digits.start()), curve)
+
+    results, _ = run([*map(rank_of, range(WORKERS)), server])
+    raised(results)
+    learned(curve, digits)
+    assert np.allclose(curve.last, alone(digits), atol=1e-4)
+    assert results[:WORKERS] == [0] * WORKERS
+
+
+def test_a_curve_has_copies_of_a_model_that_changes() -> None:
+    curve = Curve(3, iter(range(10, 20)).__next__)
+    model = np.zeros(1, np.float32)
+    for updates in (1, 2, 4, 5, 9):
+        model[0] = updates
+        curve.add(updates, model)
+    moments = curve.moments(lambda copy: float(copy[0]))
+    assert moments == [Moment(1, 1, 1.0), Moment(2, 4, 4.0), Moment(3, 9, 9.0)]
+    assert first(moments, lambda score: score > 3) == moments[1]
+    assert first(moments, lambda score: score > 9) is None
+
+
+def test_stragglers_are_slow_and_drawn_by_the_seed() -> None:
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def steps(seed: int, worker: int) -> list[float]:
+        computing = Computing(0.5, "C2", seed, worker, lambda: now, sleep)
+        taken = []
+        for _ in range(200):
+            begun = now
+            with computing.step():
+                sleep(0.1)
+            taken.append(round(now - begun, 6))
+        return taken
+
+    found = steps(1, 2)
+    assert set(found) == {0.5, 2.0}
+    assert 5 <= found.count(2.0) <= 40
+    assert found == steps(1, 2) != steps(1, 3)
+
+
+def test_workers_have_the_same_rates_with_a_server_and_without() -> None:
+    shares = DISTRIBUTIONS["N3"]
+    alone, beside = (Topology.parse(f"star:{hosts}").with_rates(10**8) for hosts in (3, 4))
+    for step in range(20):
+        rates = SteadyServer(shares, seed=7, workers=3).draw(step, beside)
+        assert rates.pop((3, 0)) == LinkRate(10**8, 10**8)
+        assert rates == RateSchedule(shares, seed=7).draw(step, alone)
+
+
+def test_a_race_comes_through_a_command_line() -> None:
+    assert Race.of_json(RACE.to_json()) == RACE
+    conf = RACE.conf("star:4")
+    assert (conf.fabric_link_rate, conf.fabric_batch_interval, conf.timeout) == ("100mbit", 0.1, SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "sync", "bound"),
+    [("fabric", "async:30", 30), ("fabric-45", "async:45", 45), ("fabric-bsp", "bsp", None), ("ddp", "", None)],
+)
+def test_names_of_systems(name: str, sync: str, bound: int | None) -> None:
+    system = System.parse(name)
+    assert (system.name, system.sync, system.delay_bound) == (name, sync, bound)
+    assert system.has_server == name.startswith("fabric")
+
+
+@pytest.mark.parametrize("name", ["gloo", "fabric-0", "fabric-ssp", "ring-2"])
+def test_systems_that_there_are_not(name: str) -> None:
+    with pytest.raises(ConfError, match=name[-1]):
+        System.parse(name)
+
+
+def test_digits_are_told_apart_by_their_seed(digits: Digits) -> None:
+    assert np.array_equal(Digits(seed=3).start(), digits.start())
+    assert not np.array_equal(Digits(seed=4).start(), digits.start())
