@@ -26,14 +26,15 @@ def fabric_scheduler(data: Data) -> Iterator[Line]:
 
 
 def fabric_simulated(data: Data) -> Iterator[Line]:
-    for ours in data.rows("fabric-simulated"):
-        if not ours.algorithm.startswith(_FABRIC):
-            continue
-        for rival in ("ring", "ring-2", "async"):
-            other = data.row("fabric-simulated", algorithm=rival, case=ours.case)
-            if other:
-                paper = ours.extra["paper_speedup"] if rival.startswith("ring") else None
-                yield _race(ours, other, f"{paper:g} x" if paper else "-")
+    for computing in ("0.1", "0.4"):
+        name = f"fabric-simulated-{computing}"
+        for ours in data.rows(name, algorithm="fabric-30"):
+            for rival in ("ring", "ring-2", "async"):
+                other = data.row(name, algorithm=rival, case=ours.case)
+                if other:
+                    paper = ours.extra["paper_speedup"] if rival == "ring-2" else None
+                    about, *told = _race(ours, other, f"{paper:g} x" if paper else "-")
+                    yield f"{about}, computing {computing} s", *told
 
 
 def fabric_trained(data: Data) -> Iterator[Line]:

@@ -201,7 +201,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             for name in ("memory, second fit", "disk, second fit")
         ],
         "fabric-scheduler": [row("scheduler", 0.001, extra={"updates": 100, "paper_seconds": 0.03})],
-        "fabric-simulated": [
+        "fabric-simulated-0.1": [
             row(name, 1.0, case="C1-N1", extra={"max_delay": 9, "paper_speedup": 1.74})
             for name in ("fabric-30", "ring")
         ],

@@ -1,0 +1,162 @@
+"""Tables about compressed gradients, the parallel tensor operator, and rows that ranks keep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from statistics import fmean, stdev
+
+from peers.breakdown import PARTS
+from tables.data import COMPARED_FROM, Data, beside, seconds, with_theory
+
+from sparkdl_comm.lab.results import Row
+
+Line = tuple[str, ...]
+#: The CommLib paper's table 3: throughput, % of linear scaling, on 16 hosts of 8 GPUs; "dense" stands beside a tree.
+TABLE3_PAPER = {
+    "resnet50": {"tree": 43.5, "torus2d": 91.4, "hitopk": 90.6},
+    "resnet50-96": {"tree": 20.1, "torus2d": 56.7, "hitopk": 70.5},
+    "vgg19": {"tree": 25.0, "torus2d": 66.4, "hitopk": 80.4},
+}
+
+#: Its table 4, throughput, % of linear scaling, and its table 5, seconds to 93 % accuracy; sparse in the first stage.
+RECORD_PAPER = {
+    "16 x 16": "96 x 96: 65 %",
+    "24 x 24": "128 x 128: 70 %",
+    "32 x 32": "224 x 224: 83 %",
+    "training": "151 s",
+}
+
+#: Percentage points of accuracy that compression may cost.
+ACCURACY_LOST = 0.5
+#: Standard errors of a mean difference within which it may be chance.
+CHANCE = 2
+
+
+def selection(data: Data) -> Iterator[Line]:
+    for ours in data.rows("compress-operators"):
+        topk = data.row("compress-operators", algorithm="topk", case=ours.case, bytes=ours.bytes)
+        if topk and ours.algorithm != "topk":
+            about = f"`{ours.algorithm}`, {ours.case}, {ours.extra['count']:,} elements"
+            yield (
+                about,
+                f"torch.topk: {seconds(topk)}",
+                f"{seconds(ours)}, {ours.ratio:.1f} x one pass",
+                beside(ours, topk),
+            )
+
+
+def sparse_sums(data: Data) -> Iterator[Line]:
+    for name in ("compress-0.01", "compress-0.001"):
+        for ours in data.rows(name, algorithm="hitopk"):
+            for other in data.rows(name, bytes=ours.bytes):
+                if other.algorithm != "hitopk":
+                    about = f"{ours.extra['count']:,} elements, density {ours.extra['density']:g}"
+                    yield about, f"`{other.algorithm}`: {with_theory(other)}", with_theory(ours), beside(ours, other)
+
+
+def accuracy(data: Data) -> Iterator[Line]:
+    for dense in data.rows("compress-accuracy", algorithm="dense"):
+        for ours in data.rows("compress-accuracy", case=dense.case):
+            if ours.algorithm != dense.algorithm:
+                yield f"`{ours.algorithm}`, {ours.case}", _percents(dense), _percents(ours), _lost(ours, dense)
+
+
+def _percents(row: Row) -> str:
+    each = ", ".join(f"{100 * accuracy:.1f}" for accuracy in row.extra["accuracies"])
+    return f"{100 * fmean(row.extra['accuracies']):.1f} % ({each})"
+
+
+def _lost(ours: Row, dense: Row) -> str:
+    """A verdict on points of accuracy, the mean difference of fits with the same seed."""
+    pairs = zip(dense.extra["accuracies"], ours.extra["accuracies"], strict=True)
+    lost = [100 * (theirs - mine) for theirs, mine in pairs]
+    told = f"{abs(fmean(lost)):.1f}"
+    if len(lost) < COMPARED_FROM:
+        return f"too few seeds: {told} points {'less' if fmean(lost) > 0 else 'more'}"
+    chance = CHANCE * stdev(lost) / math.sqrt(len(lost))
+    told = f"{told} ± {chance:.1f} points {'less' if fmean(lost) > 0 else 'more'}"
+    if fmean(lost) + chance <= ACCURACY_LOST:
+        return f"within {ACCURACY_LOST:g} points: {told}"
+    return told if fmean(lost) - chance > ACCURACY_LOST else f"not decided: {told}"
+
+
+def record(data: Data) -> Iterator[Line]:
+    for ours in data.rows("compress-record"):
+        dense = data.row("compress-record", algorithm="dense", case=ours.case)
+        verdict = beside(ours, dense) if dense and dense.algorithm != ours.algorithm else ""
+        accuracies = f"{_percents(ours)} after it"
+        paper = RECORD_PAPER.get(ours.case, "-") if ours.algorithm == "record" else "-"
+        if ours.case == "training":
+            reached = f"{ours.extra['reached']} of {len(ours.samples)} reach {100 * ours.extra['target']:g} %"
+            yield f"`{ours.algorithm}`", paper, f"{seconds(ours)}, {reached}; {accuracies}", verdict
+        else:
+            about = f"`{ours.algorithm}`, {ours.case}, {ours.extra['epochs']} epochs by `{ours.extra['strategy']}`"
+            yield about, paper, f"{ours.extra['rows'] / ours.seconds:,.0f} rows/s; {accuracies}", verdict
+
+
+def schedule_auto(data: Data) -> Iterator[Line]:
+    for ours in data.rows("compress-auto", algorithm="auto"):
+        for other in data.rows("compress-auto", case=ours.case, rate_mbit=ours.rate_mbit):
+            if other.algorithm != "auto":
+                [tried] = ours.extra["tried"][0]
+                about = f"{ours.case}, {ours.rate_mbit:g} Mbit/s, {tried['steps']} steps chosen"
+                yield about, f"`{other.algorithm}`: {seconds(other)}", seconds(ours), beside(ours, other)
+
+
+def sparse_pushes(data: Data) -> Iterator[Line]:
+    for ours in data.rows("compress-ps"):
+        dense_way, _, kind = ours.algorithm.partition("-")
+        for rival in (dense_way, "ring", "ddp") if kind == "sparse" else ():
+            other = data.row("compress-ps", algorithm=rival, case=ours.case, rate_mbit=ours.rate_mbit)
+            if other:
+                share = ours.bytes / other.bytes
+                about = f"`{ours.algorithm}`, {ours.case}, {ours.rate_mbit:.0f} Mbit/s, {share:.2f} of the bytes"
+                yield about, f"`{rival}`: {seconds(other)}", seconds(ours), beside(ours, other)
+
+
+def throughput(data: Data) -> Iterator[Line]:
+    for name, paper in TABLE3_PAPER.items():
+        for ours in data.rows(f"compress-{name}"):
+            told = paper.get(ours.algorithm.partition("+")[0])
+            share = 100 * ours.extra["computing"] / ours.seconds
+            dense = data.row(f"compress-{name}", algorithm="tree")
+            verdict = beside(ours, dense) if dense and dense.algorithm != ours.algorithm else ""
+            yield (
+                f"`{ours.algorithm}`, {name}",
+                f"{told} %" if told else "-",
+                f"{share:.1f} %: {seconds(ours)}",
+                verdict,
+            )
+
+
+def breakdown(data: Data) -> Iterator[Line]:
+    for name in TABLE3_PAPER:
+        for row in data.rows(f"compress-{name}"):
+            parts = row.extra["parts"]
+            if parts:
+                yield f"`{row.algorithm}`, {name}", *(f"{parts[part]:.3f} s" for part in PARTS), seconds(row)
+
+
+def pto(data: Data) -> Iterator[Line]:
+    for name in ("pto-2", "pto-8"):
+        for ours in data.rows(name):
+            local = data.row(name, algorithm="local", case=ours.case)
+            if local and ours.algorithm != "local":
+                about = f"{ours.case}, `{ours.algorithm}`, {ours.world} ranks"
+                paper = "11 ms to 7 ms, 128 GPUs" if ours.case == "norms" else "-"
+                yield about, paper, f"{seconds(local)} to {seconds(ours)}", beside(ours, local)
+
+
+def cache(data: Data) -> Iterator[Line]:
+    for ours in data.rows("cache"):
+        other = data.row("cache", algorithm="memory, second fit")
+        if other and other.algorithm != ours.algorithm:
+            yield ours.algorithm, _fit(other), _fit(ours), beside(ours, other)
+
+
+def _fit(row: Row) -> str:
+    epochs = ", ".join(f"{each:.2f}" for each in row.extra["epochs"])
+    return (
+        f"{seconds(row)}; reading {row.extra['reading']:.2f} s, epochs {epochs} s, {row.extra['memory'] / 1e6:.0f} MB"
+    )
