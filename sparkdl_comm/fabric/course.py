@@ -80,7 +80,7 @@ class Course:
         if node == self.root:
             self.observe(events.NodeLost(Node("server", 0)), now)
         if node.role == self.dispatch.serving == "server" and has_replica:
-            self._send(self.dispatch.take_over())
+            self.dispatch.take_over()
         if node in self.directory.nodes:
             self.observe(events.NodeLost(node), now)
 

@@ -106,17 +106,10 @@ class Dispatch:
             orders += self._applied(done, version)
         return orders + self._freed(transfer, now)
 
-    def take_over(self) -> Orders:
-        """The servers are lost: their replicas serve from now on, and what they have is applied. To be called before what the
-        core decides on that."""
+    def take_over(self) -> None:
+        """The servers are lost: their replicas serve from now on. To be called before what the core decides on that."""
         self._serving = "replica"
         self.lost_updates = max(0, self._versions["server"] - self._versions["replica"])
-        orders: Orders = []
-        for delivery in self._updates.values():
-            delivery.missing.clear()
-            if delivery.replicated >= 0 and not delivery.told:
-                orders.append(self._tell(delivery, delivery.replicated))
-        return orders
 
     @property
     def serving(self) -> str:
@@ -199,9 +192,9 @@ class Dispatch:
             delivery = self._updates.get(number)
             if delivery is None:
                 continue
-            if push.target.role != self._serving:
+            if push.target.role == "replica":
                 delivery.replicated = version
-            elif push.id in delivery.missing:
+            if push.id in delivery.missing:
                 delivery.missing.discard(push.id)
                 if not delivery.missing:
                     self.delays.append(first + place + 1 - delivery.update.base)

@@ -6,11 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkdl_comm.fabric.core.bandwidth import Residual
-from sparkdl_comm.fabric.core.decisions import Dropped, Model, Push, Released, Transfer
+from sparkdl_comm.fabric.core.decisions import Cancelled, Decision, Dropped, Model, Push, Released, Transfer
 from sparkdl_comm.fabric.core.divergence import Divergence
-from sparkdl_comm.fabric.core.events import BandwidthReported, ModelRequested, NodeLost, Update
+from sparkdl_comm.fabric.core.events import (
+    BandwidthReported,
+    ModelRequested,
+    NodeLost,
+    TransferEnded,
+    Update,
+    UpdateReady,
+)
 from sparkdl_comm.fabric.core.roles import Node, Roles
 from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.core.step_size import step_size
 from sparkdl_comm.fabric.core.synchrony import Synchrony
 
@@ -245,3 +253,45 @@ def test_the_replica_takes_over() -> None:
     assert {d.source.role for d in cluster.made(Model)} == {"replica"} | {
         d.source.role for d in cluster.made(Model) if d.source.role == "aggregator"
     }
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data(), st.sampled_from([3.0, float("inf")]))
+def test_nobody_waits_after_the_replica_has_taken_over(data: st.DataObject, divergence: float) -> None:
+    """Whatever had ended before, and in whatever order: each update is released or dropped, once, and everybody goes on."""
+    scheduler = Scheduler(REPLICATED, Rules(Synchrony("ssp", 0), constant, divergence=divergence, lead=1e9))
+    underway: dict[int, Transfer] = {}
+    decided: list[Decision] = []
+
+    def obey(decisions: list[Decision]) -> None:
+        decided.extend(decisions)
+        underway.update((d.id, d) for d in decisions if isinstance(d, Transfer))
+        for decision in decisions:
+            if isinstance(decision, Cancelled):
+                del underway[decision.transfer]
+
+    def may_end() -> list[int]:
+        return [number for number, transfer in underway.items() if underway.keys().isdisjoint(transfer.after)]
+
+    def end(number: int, now: float) -> None:
+        del underway[number]
+        obey(scheduler.observe(TransferEnded(number), now))
+
+    for host in range(HOSTS):
+        scheduler.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
+    for worker in range(WORKERS):
+        obey(scheduler.observe(UpdateReady(Update(worker, worker, (10,), 0, 1.0)), worker))
+        obey(scheduler.decide(worker))
+        for _ in range(data.draw(st.integers(0, 3))):
+            if able := may_end():
+                end(data.draw(st.sampled_from(able)), worker)
+    obey(scheduler.observe(NodeLost(Node("server", 0)), WORKERS))
+    for worker in range(WORKERS):
+        obey(scheduler.observe(ModelRequested(worker, (10,)), WORKERS))
+    obey(scheduler.decide(WORKERS))
+    while able := may_end():
+        end(able[0], WORKERS)
+        obey(scheduler.decide(WORKERS))
+    assert sorted(d.update for d in decided if isinstance(d, (Released, Dropped))) == list(range(WORKERS))
+    got = [d.target.index for d in decided if isinstance(d, Model) and d.target.role == "worker"]
+    assert sorted(got) == list(range(WORKERS))

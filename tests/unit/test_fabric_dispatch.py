@@ -152,11 +152,25 @@ def test_take_over() -> None:
     made.decided([push(2, WORKERS[1], SERVER, (1,))], 0.0)
     made.ended(1, 1, 1.0)
     made.ended(2, 6, 1.0)
-    assert made.take_over() == [(WORKERS[0], Outcome(70, 1))]
+    made.take_over()
     assert made.lost_updates == 5
     assert made.serving == "replica"
-    made.decided([Cancelled(0), push(7, WORKERS[2], REPLICA, (2,))], 2.0)
+    cancel = Cancel(0)
+    assert made.decided([Cancelled(0), Released(0, 0)], 2.0) == [
+        (SERVER, cancel), (WORKERS[0], cancel), (WORKERS[0], Outcome(70, 1)), (WORKERS[0], Release(70)),
+    ]  # fmt: skip
+    made.decided([push(7, WORKERS[2], REPLICA, (2,))], 2.0)
     assert made.ended(7, 6, 3.0) == [(WORKERS[2], Outcome(72, 6))]
+    assert made.decided([Released(2, 2)], 3.0) == [(WORKERS[2], Release(72))]
+
+
+def test_what_is_on_its_way_to_the_replica_when_it_takes_over() -> None:
+    made = dispatch()
+    made.decided([push(0, WORKERS[0], SERVER, (0,)), push(1, WORKERS[0], REPLICA, (0,))], 0.0)
+    made.take_over()
+    made.decided([Cancelled(0)], 1.0)
+    assert made.ended(1, 1, 2.0) == []
+    assert made.decided([Released(0, 0)], 2.0) == [(WORKERS[0], Outcome(70, 1)), (WORKERS[0], Release(70))]
 
 
 @pytest.mark.parametrize("course", [0, 1, 12345])

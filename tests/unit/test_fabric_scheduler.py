@@ -5,7 +5,17 @@ import math
 import pytest
 
 from sparkdl_comm.errors import ConfError, InputError, RankLostError
-from sparkdl_comm.fabric.core.decisions import Copy, Decision, Dropped, Model, Push, Reordered, Repaced, Skipped
+from sparkdl_comm.fabric.core.decisions import (
+    Copy,
+    Decision,
+    Dropped,
+    Model,
+    Push,
+    Released,
+    Reordered,
+    Repaced,
+    Skipped,
+)
 from sparkdl_comm.fabric.core.events import (
     BandwidthReported,
     ModelRequested,
@@ -192,3 +202,23 @@ def test_after_a_loss_the_replica_gets_a_copy_of_the_server():
     assert (copy.source, copy.target, copy.turn, copy.resume) == (SERVER, Node("replica", 0), 1, 0)
     assert copy.bytes == 200, "parameters and momentum"
     assert not of(Copy, made.decide(20.0))
+
+
+def test_what_the_replica_has_is_settled_when_it_takes_over():
+    """Update 0 has come to the replica, and nobody knows that it has come to the server; update 1 was not sent there yet."""
+    roles = Roles(workers=(0, 1), servers=(2,), replicas=(3,))
+    made = Scheduler(roles, Rules(Synchrony("ssp", 0), constant))
+    for host in range(4):
+        made.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
+    ready(made, 0, 0.0)
+    made.decide(0.0)
+    ready(made, 1, 10.0)
+    [replicated] = [push for push in of(Push, made.decide(10.0)) if push.target.role == "replica"]
+    assert replicated.updates == (0,)
+    made.observe(TransferEnded(replicated.id), 20.0)
+    decisions = made.observe(NodeLost(SERVER), 20.0)
+    assert of(Released, decisions) == [Released(0, 0)]
+    assert of(Dropped, decisions) == [Dropped(1, 1, "lost")]
+    for worker in range(2):
+        made.observe(ModelRequested(worker, (100,)), 20.0)
+    assert {model.workers for model in of(Model, made.decide(20.0))} == {(0,), (1,)}

@@ -80,9 +80,7 @@ class Held:
                 continue
             if holding.serving and transfer in holding.serving:
                 holding.serving.discard(transfer)
-                if not holding.serving and not holding.applied:
-                    holding.applied = True
-                    self.settled[holding.update.worker] += 1
+                self._settle(holding)
             if holding.replicating:
                 holding.replicating.discard(transfer)
             released += self.release(number)
@@ -122,19 +120,21 @@ class Held:
                 released += self.release(number)
         return released
 
-    def take_over(self) -> list[Dropped]:
-        """The replicas become the servers. What was sent to the servers alone is lost."""
-        dropped = []
+    def take_over(self) -> list[Dropped | Released]:
+        """The replicas become the servers. What was sent to the servers alone is lost; what the replicas have is applied."""
+        decided: list[Dropped | Released] = []
         for number in self.punted:
             holding = self.by_id.pop(number)
             self.settled[holding.update.worker] += not holding.applied
-            dropped.append(Dropped(number, holding.update.worker, "lost"))
+            decided.append(Dropped(number, holding.update.worker, "lost"))
         self.punted = []
         self.replicated = False
-        for holding in self.by_id.values():
+        for number, holding in list(self.by_id.items()):
             if holding.replicating is not None:
                 holding.serving, holding.replicating = holding.replicating, None
-        return dropped
+                self._settle(holding)
+                decided += self.release(number)
+        return decided
 
     def lose(self, worker: int) -> bool:
         """Forgets a worker's updates. Whether servers have or will have any that the replicas will not."""
@@ -150,3 +150,9 @@ class Held:
     def slowest(self) -> int:
         """The fewest updates that one of the workers that are left has had applied or dropped."""
         return min((count for worker, count in enumerate(self.settled) if worker not in self.lost), default=0)
+
+    def _settle(self, holding: Holding) -> None:
+        """Counts the update, once, when all servers have it."""
+        if not holding.serving and not holding.applied:
+            holding.applied = True
+            self.settled[holding.update.worker] += 1
