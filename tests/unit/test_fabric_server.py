@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.errors import GangError, InputError
+from sparkdl_comm.fabric.aggregator import AggregatorPart
 from sparkdl_comm.fabric.message import Header, Kind
 from sparkdl_comm.fabric.protocol import Cancel, Ended, Expect, Fence, Reorder, Send, Skip
 from sparkdl_comm.fabric.receiver import Arrival
@@ -153,6 +154,28 @@ def test_models_are_snapshots() -> None:
     assert later is not None
     assert (again.version, later.version) == (0, 1)
     np.testing.assert_array_equal(again.values, 0.0)
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_what_is_waited_for_ends_with_the_job(serves: bool) -> None:
+    """A model of a server that does not serve yet; the state before a turn that does not come; a part of a sum."""
+    server = ServerPart(np.zeros(3, np.float32), 0.0, None)
+    aggregator = AggregatorPart()
+    orders = [(aggregator, Send(3, 3, [], [], of=[2]))]
+    if serves:
+        server.begin()
+        copy = Send(1, 3, [], [], content=Kind.STATE, turn=9)
+        server.hear(copy)
+        orders.append((server, copy))
+    else:
+        orders.append((server, Send(1, 3, [], [], content=Kind.MODEL, batch=4)))
+    waiting = [threading.Thread(target=part.values, args=(order,), daemon=True) for part, order in orders]
+    for each, (part, _) in zip(waiting, orders, strict=True):
+        each.start()
+        part.end(None)
+    for each in waiting:
+        each.join(SECONDS)
+        assert not each.is_alive()
 
 
 def test_what_a_server_cannot_have() -> None:
