@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import tempfile
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import racing
+import topics
 from pyspark.sql import SparkSession
 from racing.by_fabric import serve, work
 from racing.curve import Curve
@@ -62,14 +63,6 @@ def one_rank(job: Job) -> dict[str, Any]:
     }
 
 
-def ship(spark: SparkSession, *packages: str) -> None:
-    """Packages beside this program, for executors to import."""
-    with tempfile.TemporaryDirectory(prefix="sparkdl-lda-") as folder:
-        for package in packages:
-            archive = shutil.make_archive(f"{folder}/{package}", "zip", Path(__file__).parent, package)
-            spark.sparkContext.addPyFile(archive)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--output", type=Path, required=True, help="directory for summary.json")
@@ -82,8 +75,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
-    spark = SparkSession.builder.config(map=sparkdl_comm.spark_conf(progress=False)).getOrCreate()
-    ship(spark, "topics", "racing", "examples")
+    SparkSession.builder.config(map=sparkdl_comm.spark_conf(progress=False)).getOrCreate()
+    for package in (topics, racing):  # executors have not got them
+        cloudpickle.register_pickle_by_value(package)
     corpus = Corpus.of_docstrings(options.words, options.documents)
     task = Topics(corpus.training, corpus.held_out, len(corpus.words), options.topics, options.seed)
     job = Job(task, options.workers, options.sweeps, FabricParams(options.sync))

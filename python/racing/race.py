@@ -60,8 +60,8 @@ class System:
 class Race:
     """``corpus``: a file of documents, whose topics are looked for; empty: digits are learned. ``updates``: of the model,
     after which it ends. ``computing``: seconds of an update, without stragglers; ``stragglers``: a setting of
-    ``computing.py``. ``rate``: bit/s of a link. ``interval``: seconds between decisions of the fabric. ``timeout``: of a
-    rank."""
+    ``computing.py``. ``rate``: bit/s of a link. ``interval``: seconds between decisions of the fabric. ``timeout``: seconds
+    that a rank waits for others."""
 
     system: System
     workers: int

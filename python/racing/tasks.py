@@ -30,6 +30,3 @@ class Task(Protocol):
 
     def score(self, model: np.ndarray) -> float:
         """How good a model is, on data that it does not learn from: the accuracy, or the perplexity."""
-
-    def reached(self, score: float, goal: float) -> bool:
-        """Whether a score is as good as the goal."""

@@ -53,6 +53,3 @@ class Topics:
 
     def score(self, model: np.ndarray) -> float:
         return perplexity(model.reshape(self.words, self.topics), self.held_out)
-
-    def reached(self, score: float, goal: float) -> bool:
-        return score <= goal
