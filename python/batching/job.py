@@ -195,7 +195,7 @@ def results(spark: SparkSession, job: Job) -> Iterator[dict[str, Any]]:
     count, random = job.ranks * job.rows * job.steps, np.random.default_rng(5)
     features = random.random((count, _INPUTS), np.float32)
     table = pd.DataFrame({"features": list(features), "label": random.integers(0, 10, count)})
-    data = spark.createDataFrame(table, "features array<float>, label long").repartition(job.ranks).cache()
+    data = spark.createDataFrame(table, "features array<float>, label long").coalesce(1).repartition(job.ranks).cache()
     for _ in range(job.warmup):
         train(spark, data, job, "layerwise")
     others: dict[bool, torch.Tensor] = {}

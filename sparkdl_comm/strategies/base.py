@@ -71,9 +71,10 @@ class Strategy(ABC):
         load_state                      likewise
         for each optimizer step:
             begin_step
-            for each part of the batch: k parts if gradients are accumulated over k; none on a rank without rows in the step
+            for each part of the batch: k parts if gradients are accumulated over k
                 forward                 a context around the model and its loss
                 backward                a context around the backward pass; its ``last``: of the step's parts
+            before_forward              instead, on a rank without rows in the step; its gradients are filled in then
             after_backward
             gradients                   only if gradients are clipped, or scaled for fp16
             update

@@ -61,10 +61,6 @@ class CollectiveAtRoot(CollectiveStrategy):
             yield
         self.before_forward()
 
-    def after_backward(self) -> None:
-        self.before_forward()  # a rank without rows in this step had no forward
-        super().after_backward()
-
     def gradients(self) -> list[torch.Tensor]:
         return [self._model.gradients] if self._is_root else []
 

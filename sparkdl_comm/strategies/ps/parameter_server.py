@@ -156,7 +156,6 @@ class ParameterServer(Strategy):
             self._profiler.backward.end()
 
     def after_backward(self) -> None:
-        self._pulls.wait()  # a rank without rows in this step had no forward
         if self._on_gpu:
             with self.watch.phase("push"):
                 self._shared.gradients.copy_(self._model.gradients)

@@ -252,6 +252,8 @@ class TrainingLoop:
         if not strategy.global_mean:
             weight = 1 / (self._shares.of(self._steps.of(at.batch), at.batch) or math.inf)
         parts = self._steps.parts(at.batch)
+        if not parts:
+            strategy.before_forward()  # the last step's gradients may still be read, until this step's parameters are here
         for number, part in enumerate(parts):
             value += self._compute(number, self._shares.of(part, at.batch), weight, last=number == len(parts) - 1)
         self.model.complete_gradients()
