@@ -95,17 +95,17 @@ class Held:
         return [Released(number, holding.update.worker)]
 
     def unserve(self, delivery: int, numbers: Iterable[int], servers: int) -> list[Released]:
-        """A transfer to a server was cancelled. If no server has had the updates, they wait for the next batch again; else
-        that server has to do without."""
+        """A transfer to a server was cancelled. The updates wait for the next batch again, unless another server has them, or
+        their replicas have or may get them: then that server has to do without, so that nobody applies them twice."""
         released = []
         for number in numbers:
             holding = self.by_id.get(number)
             if holding is None or holding.serving is None:
                 continue
-            if len(holding.serving) < servers:
+            if len(holding.serving) < servers or holding.replicating is not None:
                 released += self.arrived(delivery, [number])
                 continue
-            holding.serving = holding.replicating = None
+            holding.serving = None
             self.punted = [other for other in self.punted if other != number]
             self.pending.append(number)
         return released
