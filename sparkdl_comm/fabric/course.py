@@ -72,8 +72,8 @@ class Course:
         """As that of :class:`Dispatch`, but as the daemons are called."""
         return {self.actual(target): found for target, found in self.dispatch.unfinished(source).items()}
 
-    def lose(self, node: Node, has_replica: bool, now: float) -> None:
-        """A node is lost. ``has_replica``: somebody is left to take over from a server.
+    def lose(self, node: Node, version: int, has_replica: bool, now: float) -> None:
+        """A node is lost. ``has_replica``: somebody is left to take over from a server, who has updates up to ``version``.
 
         :raises RankLostError: nobody is.
         """
@@ -82,7 +82,7 @@ class Course:
         if node.role == self.dispatch.serving == "server" and has_replica:
             self.dispatch.take_over()
         if node in self.directory.nodes:
-            self.observe(events.NodeLost(node), now)
+            self.observe(events.NodeLost(node, version), now)
 
     def observe(self, event: events.Event, now: float) -> None:
         self._carry_out(self._core.observe(event, now), now)

@@ -26,7 +26,6 @@ from sparkdl_comm.fabric.protocol import (
     Expect,
     Failed,
     Fence,
-    Fenced,
     Leave,
     Message,
     Register,
@@ -153,8 +152,7 @@ class Daemon:
                 transfer.repace([Slice(*each) for each in message.slices], time.monotonic())
         elif isinstance(message, Fence):
             self._receiver.fence(message.transfers)
-            self._part.hear(message)
-            self.tell(Fenced(message.number))
+            self._part.fence(message)
         else:
             if isinstance(message, Cancel):
                 self._receiver.cancel(message.transfer)

@@ -12,6 +12,7 @@ from sparkdl_comm.fabric.core.roles import Node
 class _Fence:
     lost: Node
     awaited: set[Node]
+    version: int = 0
 
 
 class Fences:
@@ -29,11 +30,14 @@ class Fences:
         self._fences[number] = _Fence(lost, set(awaited))
         return number
 
-    def answered(self, number: int, node: Node) -> None:
+    def answered(self, number: int, node: Node, version: int) -> None:
+        """``version``: of the model that the node has."""
         if number in self._fences:
-            self._fences[number].awaited.discard(node)
+            fence = self._fences[number]
+            fence.awaited.discard(node)
+            fence.version = max(fence.version, version)
 
-    def passed(self) -> list[Node]:
-        """The lost nodes of which all is known, each once."""
+    def passed(self) -> list[tuple[Node, int]]:
+        """The lost nodes of which all is known, each once, with the highest version that those who answered have."""
         done = [number for number, fence in self._fences.items() if not fence.awaited]
-        return [self._fences.pop(number).lost for number in done]
+        return [(fence.lost, fence.version) for fence in map(self._fences.pop, done)]

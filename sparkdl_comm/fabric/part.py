@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, SparkdlCommError
-from sparkdl_comm.fabric.protocol import Message, Send
+from sparkdl_comm.fabric.protocol import Fence, Fenced, Message, Send
 from sparkdl_comm.fabric.receiver import Arrival
 
 
@@ -43,6 +43,10 @@ class Part:
 
     def hear(self, message: Message) -> None:
         """What else the scheduler says."""
+
+    def fence(self, message: Fence) -> None:
+        """Nothing more comes of the transfers that are fenced off; answers so."""
+        self.tell(Fenced(message.number))
 
     def finish(self, timeout: float) -> None:
         """Returns when nobody needs this node any more for what it has begun, or after ``timeout`` seconds."""

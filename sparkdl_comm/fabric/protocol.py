@@ -83,7 +83,11 @@ class Broken:
 
 @dataclass(frozen=True)
 class Fenced:
+    """The answer to the :class:`Fence` of this ``number``. ``version``: of the model at a server or replica, with all that it
+    has told :class:`Ended` of, and nothing else."""
+
     number: int
+    version: int = 0
 
 
 @dataclass(frozen=True)

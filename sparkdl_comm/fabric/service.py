@@ -189,7 +189,7 @@ class SchedulerService:
         elif isinstance(message, Broken):
             self._broken(message, now)
         elif isinstance(message, Fenced):
-            self._fences.answered(message.number, node)
+            self._fences.answered(message.number, node, message.version)
             self._conclude(now)
         elif isinstance(message, Failed):
             raise GangError(message.why, rank=peer.register.rank)
@@ -210,7 +210,7 @@ class SchedulerService:
             rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
             course = self._courses[message.number] = Course(message.number, directory, rules, self._tell_node, root)
             for lost in self._directory.nodes.keys() - self._by_node.keys():
-                course.lose(lost, False, now)
+                course.lose(lost, 0, False, now)
         if course.directory.elements != (message.elements,):
             raise InputError(
                 f"all-reduce number {message.number} has {message.elements} elements at rank {self._rank(node)}, and"
@@ -248,13 +248,14 @@ class SchedulerService:
             return
         if not on_purpose:
             _log.warning("the fabric goes on without %s %d, which was lost", node.role, node.index)
-        awaited: dict[Node, list[int]] = {}
-        if node.role in ("worker", "aggregator"):
-            # What it sent may have arrived, and even be in the model, without our knowing it yet.
-            for course in self._courses.values():
-                for target, transfers in course.unfinished(node).items():
-                    if target in self._by_node:
-                        awaited.setdefault(target, []).extend(transfers)
+        # What it sent may have arrived, and even be in the model, without our knowing it yet. And who takes over from a
+        # server is to say with which version.
+        replicas = (other for other in self._by_node if node.role == "server" and other.role == "replica")
+        awaited: dict[Node, list[int]] = {replica: [] for replica in replicas}
+        for course in self._courses.values():
+            for target, transfers in course.unfinished(node).items():
+                if target in self._by_node:
+                    awaited.setdefault(target, []).extend(transfers)
         number = self._fences.begin(node, awaited)
         for target, transfers in awaited.items():
             self._tell(self._by_node[target], Fence(number, transfers))
@@ -263,9 +264,9 @@ class SchedulerService:
     def _conclude(self, now: float) -> None:
         """The core hears of those lost nodes of which all is known that they have done."""
         left = {other.role for other in self._by_node}
-        for lost in self._fences.passed():
+        for lost, version in self._fences.passed():
             for course in self._courses.values():
-                course.lose(lost, "replica" in left, now)
+                course.lose(lost, version, "replica" in left, now)
         if "worker" not in left:
             self._stopped = True
 

@@ -213,13 +213,13 @@ def test_fences() -> None:
     fences = Fences()
     first = fences.begin(WORKERS[0], [SERVER, ADDING])
     assert fences.passed() == []
-    fences.answered(first, SERVER)
+    fences.answered(first, SERVER, 5)
     assert fences.passed() == []
     fences.begin(WORKERS[1], [])
-    assert fences.passed() == [WORKERS[1]]
+    assert fences.passed() == [(WORKERS[1], 0)]
     second = fences.begin(ADDING, [SERVER])
-    assert fences.passed() == [WORKERS[0]]
-    fences.answered(second, SERVER)
-    fences.answered(second, SERVER)
-    assert fences.passed() == [ADDING]
+    assert fences.passed() == [(WORKERS[0], 5)]
+    fences.answered(second, SERVER, 6)
+    fences.answered(second, SERVER, 6)
+    assert fences.passed() == [(ADDING, 6)]
     assert fences.passed() == []

@@ -72,9 +72,9 @@ class Held:
             self.punted.remove(number)
 
     def arrived(self, transfer: int, numbers: Iterable[int]) -> list[Released]:
-        """A transfer to a server or a replica that carried these updates has ended."""
+        """A transfer to a server or a replica that carried these updates, or some of them, has ended."""
         released = []
-        for number in numbers:
+        for number in list(numbers):
             holding = self.by_id.get(number)
             if holding is None:
                 continue
@@ -110,15 +110,25 @@ class Held:
             self.pending.append(number)
         return released
 
-    def copied(self) -> list[Released]:
-        """The replicas get, as a copy, all that the servers have or will have; or there are none any more."""
+    def copy(self, copies: Iterable[int]) -> None:
+        """These transfers bring the replicas all that the servers have or will have."""
+        brought = set(copies)
         self.punted = []
-        released = []
-        for number, holding in list(self.by_id.items()):
-            if holding.serving is not None:
-                holding.replicating = set()
-                released += self.release(number)
-        return released
+        for holding in self.by_id.values():
+            if holding.serving is not None and holding.replicating != set():
+                holding.replicating = set(brought)
+
+    def uncopy(self, copy: int) -> None:
+        """The replicas do not get what this transfer was to bring."""
+        for number, holding in self.by_id.items():
+            if holding.replicating and copy in holding.replicating:
+                holding.replicating = None
+                self.punted.append(number)
+
+    def lose_replicas(self) -> list[Released]:
+        """The servers have no replicas any more."""
+        self.replicated, self.punted = False, []
+        return [released for number in list(self.by_id) for released in self.release(number)]
 
     def take_over(self) -> list[Dropped | Released]:
         """The replicas become the servers. What was sent to the servers alone is lost; what the replicas have is applied."""

@@ -67,7 +67,7 @@ def move_behind(ledger: Ledger, late: Sequence[Waiting]) -> list[Decision]:
     for group in late:
         turn = ledger.turns[ledger.serving]
         ledger.turns[ledger.serving] += 1
-        ledger.versions[ledger.serving] += len(group.updates)
+        ledger.version += len(group.updates)
         for push in group.pushes:
             if push.turn is not None:
                 decisions += [Reordered(push.id, turn), Skipped(push.target, push.turn)]
@@ -88,7 +88,7 @@ def _movable(ledger: Ledger, queue: Sequence[Waiting], late: Sequence[Waiting], 
 
 def _stuck(ledger: Ledger, queue: Sequence[Waiting], moved: Sequence[Waiting], count: int) -> Waiting | None:
     """The first that could not be applied so late."""
-    applied = ledger.versions[ledger.serving] - sum(len(group.updates) for group in moved)
+    applied = ledger.version - sum(len(group.updates) for group in moved)
     for group in moved:
         applied += count
         count = 0
