@@ -14,7 +14,7 @@ import numpy as np
 from sparkdl_comm.errors import DeadlineError, ProtocolError, SparkdlCommError
 from sparkdl_comm.fabric.message import HEADER_BYTES, Header, Kind
 from sparkdl_comm.fabric.protocol import Expect
-from sparkdl_comm.gang.frames import Clock, hang_up, recv_exact, recv_into
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, hang_up, recv_exact, recv_into
 
 _PIECE = 1 << 20
 #: Seconds for which a connection may be idle before it is looked at again.
@@ -75,12 +75,19 @@ class Receiver:
         with self._changed:
             self._incoming.pop(transfer, None)
 
-    def fence(self, transfers: Collection[int]) -> None:
-        """As :meth:`cancel`; and ``on_arrival`` has returned for those that have come."""
+    def fence(self, transfers: Collection[int], sender: str) -> None:
+        """As :meth:`cancel`; and ``on_arrival`` has returned for those that have come.
+
+        :param sender: who sent them, for people.
+        :raises DeadlineError: it has not returned in time.
+        """
         with self._changed:
             for transfer in transfers:
                 self._incoming.pop(transfer, None)
-            self._changed.wait_for(lambda: self._delivering.isdisjoint(transfers), self._patience)
+            if not self._changed.wait_for(lambda: self._delivering.isdisjoint(transfers), self._patience):
+                raise DeadlineError(
+                    f"what {sender} had sent was not put to its use within {self._patience:g} s; set {TIMEOUT_KEY}"
+                )
 
     def serve(self, sock: socket.socket, rank: int) -> None:
         """Receives from an authenticated connection of ``rank`` until it ends; owns it."""

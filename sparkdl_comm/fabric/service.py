@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 
-from sparkdl_comm.errors import GangError, InputError, ProtocolError, RankLostError, SparkdlCommError
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError, SparkdlCommError
 from sparkdl_comm.fabric.bandwidth import Bandwidths, Sample
 from sparkdl_comm.fabric.core import events
 from sparkdl_comm.fabric.core.roles import Node
@@ -46,7 +46,7 @@ from sparkdl_comm.fabric.protocol import (
 )
 from sparkdl_comm.fabric.reception import Peer, Reception
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.frames import Clock
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 from sparkdl_comm.gang.gang import Gang
 
 #: Share by which a host's bandwidth has to change for the core to hear of it: it makes new schedules then.
@@ -160,6 +160,7 @@ class SchedulerService:
 
     def _decide(self) -> None:
         now = self._clock()
+        self._check_fences(now)
         for host in range(len(self._directory.hosts)):
             found, before = self._bandwidths.of(host), self._reported.get(host, (0.0, 0.0))
             if any(abs(new - old) > _CHANGED * old for new, old in zip(found, before, strict=True)):
@@ -256,10 +257,25 @@ class SchedulerService:
             for target, transfers in course.unfinished(node).items():
                 if target in self._by_node:
                     awaited.setdefault(target, []).extend(transfers)
-        number = self._fences.begin(node, awaited)
+        number = self._fences.begin(node, awaited, now + self._answer_seconds)
         for target, transfers in awaited.items():
-            self._tell(self._by_node[target], Fence(number, transfers))
+            self._tell(self._by_node[target], Fence(number, transfers, self._named(node)))
         self._conclude(now)
+
+    @property
+    def _answer_seconds(self) -> float:
+        """That a daemon may take until :class:`Fenced`: the timeout for what it does before, and again for the answer."""
+        return 2 * self._options.timeout
+
+    def _check_fences(self, now: float) -> None:
+        overdue = self._fences.overdue(now)
+        if overdue is not None:
+            lost, silent = map(self._named, overdue)
+            raise DeadlineError(
+                f"{silent} did not say within {self._answer_seconds:g} s what it has got of {lost}, which was lost; set"
+                f" {TIMEOUT_KEY}",
+                rank=self._rank(overdue[1]),
+            )
 
     def _conclude(self, now: float) -> None:
         """The core hears of those lost nodes of which all is known that they have done."""
@@ -276,6 +292,9 @@ class SchedulerService:
 
     def _rank(self, node: Node) -> int:
         return self._directory.nodes[node].rank
+
+    def _named(self, node: Node) -> str:
+        return f"the {node.role} of rank {self._rank(node)}"
 
     def _tell_node(self, node: Node, message: Message) -> None:
         peer = self._by_node.get(node)

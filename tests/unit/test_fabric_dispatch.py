@@ -211,14 +211,16 @@ def test_hosts_are_those_of_nodes() -> None:
 def test_fences() -> None:
     """The core hears of a lost node when all whom it sent something have answered, or are lost themselves."""
     fences = Fences()
-    first = fences.begin(WORKERS[0], [SERVER, ADDING])
+    first = fences.begin(WORKERS[0], [SERVER, ADDING], 10.0)
     assert fences.passed() == []
     fences.answered(first, SERVER, 5)
     assert fences.passed() == []
-    fences.begin(WORKERS[1], [])
+    fences.begin(WORKERS[1], [], 10.0)
     assert fences.passed() == [(WORKERS[1], 0)]
-    second = fences.begin(ADDING, [SERVER])
+    second = fences.begin(ADDING, [SERVER], 12.0)
     assert fences.passed() == [(WORKERS[0], 5)]
+    assert fences.overdue(12.0) is None
+    assert fences.overdue(12.5) == (ADDING, SERVER)
     fences.answered(second, SERVER, 6)
     fences.answered(second, SERVER, 6)
     assert fences.passed() == [(ADDING, 6)]

@@ -81,7 +81,7 @@ def test_a_transfer_that_is_overtaken(events: list[str]) -> None:
     assert server.applied == expected
 
 
-@pytest.mark.parametrize("message", [Cancel(0), Fence(7, [0])])
+@pytest.mark.parametrize("message", [Cancel(0), Fence(7, [0], "a worker")])
 @pytest.mark.parametrize("arrives_first", [True, False])
 def test_what_is_cancelled_is_not_applied(message: Cancel | Fence, arrives_first: bool) -> None:
     server = Server()
@@ -139,7 +139,7 @@ def test_a_replica_goes_on_without_a_copy_that_is_cancelled(fenced: bool) -> Non
     replica.expect(1, 2)
     replica.arrive(1)
     if fenced:
-        replica.part.fence(Fence(5, [8]))
+        replica.part.fence(Fence(5, [8], "a server"))
         assert replica.told[-1] == Fenced(5, 1)
     else:
         replica.part.hear(Cancel(8))
