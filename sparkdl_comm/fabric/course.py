@@ -31,7 +31,7 @@ class Course:
         root: Node | None = None,
     ) -> None:
         self.root, self.directory = root, directory
-        self.dispatch = Dispatch(directory, rules.momentum > 0, number)
+        self.dispatch = Dispatch(directory, rules.momentum > 0, number, rules.version)
         self._core = Scheduler(directory.roles, rules)
         self._tell = tell
         self._ids = count()

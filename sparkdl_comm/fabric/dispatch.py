@@ -60,14 +60,14 @@ class Dispatch:
     each was computed from, itself included. ``dropped``: how many were not applied, by reason. ``lost_updates``: how many were
     in the servers' model, when these were lost, and not in the replicas'."""
 
-    def __init__(self, directory: Directory, has_momentum: bool, course: int = 0) -> None:
-        """``course``: 0 for the servers' model, else the number of an all-reduce."""
+    def __init__(self, directory: Directory, has_momentum: bool, course: int = 0, version: int = 0) -> None:
+        """``course``: 0 for the servers' model, else the number of an all-reduce. ``version``: that the model begins with."""
         self._directory, self._has_momentum, self._course = directory, has_momentum, course
         self._updates: dict[int, _Delivery] = {}
         self._transfers: dict[int, Ordered] = {}
         self._held: dict[int, _Held] = {}
         self._serving = "server"
-        self._versions = {"server": 0, "replica": 0}
+        self._versions = {"server": version, "replica": version}
         self.delays: list[int] = []
         self.dropped: dict[str, int] = {}
         self.lost_updates = 0

@@ -160,7 +160,7 @@ def main(fd: int) -> None:
         for piece in _pieces(model.view(np.uint8).data):
             recv_into(sock, piece, time.monotonic() + _START_SECONDS)
         more = {"elements": len(model), "crc": zlib.crc32(model.data), "shard": told["shard"]}
-        part = ServerPart(model, params.momentum, params.delay_bound)
+        part = ServerPart(model, params.momentum, params.delay_bound, params.version)
         part.begin()
     # Only now: until here, bytes in the socket are not its end.
     threading.Thread(target=_end_with, args=(sock,), name="sparkdl-end", daemon=True).start()

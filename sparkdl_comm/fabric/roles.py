@@ -111,7 +111,7 @@ class Fabric:
         self.close()
 
     def _serve(self, role: str, params: FabricParams, model: np.ndarray, shard: int) -> Server:
-        part = ServerPart(model, params.momentum, params.delay_bound)
+        part = ServerPart(model, params.momentum, params.delay_bound, params.version)
         self._join(params, part, role, elements=len(model), crc=zlib.crc32(model.data), shard=shard)
         return Server(part)
 

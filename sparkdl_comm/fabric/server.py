@@ -30,13 +30,14 @@ class ServerPart(Part):
 
     :param delay_bound: the most updates, an update itself included, that may have been applied since the version that the
         update was computed from; None: no bound.
+    :param version: how many updates the model has had.
     """
 
-    def __init__(self, model: np.ndarray, momentum: float, delay_bound: int | None) -> None:
+    def __init__(self, model: np.ndarray, momentum: float, delay_bound: int | None, version: int = 0) -> None:
         if model.dtype != np.float32 or model.ndim != 1 or not model.flags.c_contiguous:
             raise InputError(f"a server's model must be flat and float32, not {model.dtype} of shape {model.shape}")
         super().__init__()
-        self._model = MomentumModel(model, momentum)
+        self._model = MomentumModel(model, momentum, version)
         self._bound = delay_bound
         self._update_callback: UpdateCallback | None = None
         self._request_callback: RequestCallback | None = None

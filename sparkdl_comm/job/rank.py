@@ -180,7 +180,7 @@ class Rank:
             return None
         if restorer.step:
             restorer.load_state(loop)
-        saver = Saver(spec.checkpoints, restorer.run, gang, spec.conf.timeout)
+        saver = Saver(spec.checkpoints, restorer.run, gang, spec.conf.timeout, restorer.step)
         stack.callback(saver.close)
         loop.after_step = saver
         return saver

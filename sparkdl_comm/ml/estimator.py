@@ -233,7 +233,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             session.check_plugin(spark)
         checkpoints = self.checkpoints(spark)
         if not strategy.synchronous:
-            asynchronous_loop.check(conf, optimization, checkpoints)
+            asynchronous_loop.check(conf, optimization)
         world = slots.check_slots(spark, self.getNumWorkers(), conf.slot_timeout)
         strategy.check(conf, world)
         session.check_disk_cache(spark, conf)

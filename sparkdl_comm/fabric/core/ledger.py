@@ -32,7 +32,7 @@ class Ledger:
         self.flight = Flight()
         self.requests: list[ModelRequested] = []
         #: That of the servers, in updates, when all that was decided on has been applied.
-        self.version = 0
+        self.version = rules.version
         #: Of servers and replicas, when all that was decided on has been applied: the next turn, the time.
         self.turns: dict[Role, int] = {"server": 0, "replica": 0}
         self.busy: dict[Role, float] = {"server": -math.inf, "replica": -math.inf}

@@ -69,7 +69,8 @@ class TrainingLoop:
     without a row in the step takes part with gradient zero. With ``accumulation_steps`` k the slice is computed in k
     parts, whose gradients add up to those of the whole.
 
-    ``after_step``, if set, is called after every optimizer step, when :meth:`state` is what the next step begins with.
+    ``after_step``, if set, is called after every optimizer step that all ranks have in common, when :meth:`state` is what the
+    next step begins with.
     """
 
     #: Whether it is for strategies whose steps are common to all ranks.
@@ -152,6 +153,11 @@ class TrainingLoop:
                     rank=self._rank,
                     step=self.progress.step,
                 )
+
+    @property
+    def version(self) -> int:
+        """How many updates the model has had, the same on all ranks."""
+        return self.progress.step
 
     def state(self) -> dict[str, dict[str, Any]]:
         """Everything, but for parameters and optimizer, that decides how training goes on: numbers, strings, lists and dicts
