@@ -61,6 +61,8 @@ class Receiver:
         self._on_arrival, self._patience, self._clock = on_arrival, patience, clock
         self._changed = threading.Condition()
         self._incoming: dict[int, _Incoming] = {}
+        #: Transfers that were cancelled: they may be on their way, and what a connection brings has to be read.
+        self._cancelled: dict[int, Expect] = {}
         self._delivering: set[int] = set()
         self._sockets: set[socket.socket] = set()
         self._closed = False
@@ -73,7 +75,10 @@ class Receiver:
     def cancel(self, transfer: int) -> None:
         """It is not expected any more; what has come of it is forgotten."""
         with self._changed:
-            self._incoming.pop(transfer, None)
+            incoming = self._incoming.pop(transfer, None)
+            if incoming is not None:
+                self._cancelled[transfer] = incoming.expected
+                self._changed.notify_all()
 
     def fence(self, transfers: Collection[int], sender: str) -> None:
         """As :meth:`cancel`; and ``on_arrival`` has returned for those that have come.
@@ -83,7 +88,7 @@ class Receiver:
         """
         with self._changed:
             for transfer in transfers:
-                self._incoming.pop(transfer, None)
+                self.cancel(transfer)
             if not self._changed.wait_for(lambda: self._delivering.isdisjoint(transfers), self._patience):
                 raise DeadlineError(
                     f"what {sender} had sent was not put to its use within {self._patience:g} s; set {TIMEOUT_KEY}"
@@ -143,8 +148,12 @@ class Receiver:
     def _await_expected(self, header: Header) -> _Incoming:
         """What the scheduler said of the transfer: that may come a little later than the transfer itself."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or header.id in self._incoming, self._patience)
+            self._changed.wait_for(
+                lambda: self._closed or header.id in self._incoming or header.id in self._cancelled, self._patience
+            )
             incoming = self._incoming.get(header.id)
+            if header.id in self._cancelled:
+                incoming = _Incoming(self._cancelled[header.id])
         if incoming is None:
             raise ProtocolError(f"transfer {header.id} came, which the scheduler has not announced")
         expected = incoming.expected
