@@ -123,8 +123,8 @@ class Dispatch:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is under way, and no update waits."""
-        return not self._transfers and not self._updates
+        """Nothing is under way."""
+        return not self._transfers
 
     # ---- inside
 

@@ -125,7 +125,7 @@ class SchedulerService:
     def _end(self, why: str) -> None:
         self._stopped = True
         for peer in self._peers:
-            self._tell(peer, End(why))
+            peer.tell(End(why))
 
     def _hear(self, peer: Peer, message: Message | None) -> None:
         """``message``: None if its connection has ended."""
@@ -155,7 +155,7 @@ class SchedulerService:
             self._courses[0] = Course(0, directory, self._rules, self._tell_node)
         servers = [directory.nodes[Node("server", shard)].rank for shard in range(len(directory.elements))]
         for peer in self._peers:
-            self._tell(peer, Welcome(servers, list(directory.elements)))
+            peer.tell(Welcome(servers, list(directory.elements)))
         self._begun = True
 
     def _decide(self) -> None:
@@ -241,7 +241,7 @@ class SchedulerService:
         target = None if course is None else course.target(transfer)
         peer = None if target is None else self._by_node.get(target)
         if target is not None and peer is not None:
-            self._tell(peer, End(f"it could not be reached: {message.why}"))
+            peer.tell(End(f"it could not be reached: {message.why}"))
             self._lost(target, False, now)
 
     def _lost(self, node: Node, on_purpose: bool, now: float) -> None:
@@ -259,7 +259,7 @@ class SchedulerService:
                     awaited.setdefault(target, []).extend(transfers)
         number = self._fences.begin(node, awaited, now + self._answer_seconds)
         for target, transfers in awaited.items():
-            self._tell(self._by_node[target], Fence(number, transfers, self._named(node)))
+            self._by_node[target].tell(Fence(number, transfers, self._named(node)))
         self._conclude(now)
 
     @property
@@ -299,10 +299,4 @@ class SchedulerService:
     def _tell_node(self, node: Node, message: Message) -> None:
         peer = self._by_node.get(node)
         if peer is not None:
-            self._tell(peer, message)
-
-    def _tell(self, peer: Peer, message: Message) -> None:
-        try:
-            peer.link.send(message)
-        except OSError as exc:
-            _log.info("rank %d, %s, hears no more: %s", peer.register.rank, peer.register.role, exc)
+            peer.tell(message)

@@ -26,6 +26,7 @@ from sparkdl_comm.fabric.protocol import (
     Skip,
     Wanted,
     Welcome,
+    course_of,
 )
 from sparkdl_comm.fabric.receiver import Arrival
 from sparkdl_comm.fabric.server import ServerPart
@@ -224,8 +225,7 @@ class WorkerPart(Part):
         elif isinstance(message, Expect) and message.content == Kind.UPDATE:
             self._root(message.course, message.elements).hear(message)
         elif isinstance(message, Reorder):
-            for root in self._roots.values():
-                root.hear(message)
+            self._roots[course_of(message.transfer)[0]].hear(message)
         elif isinstance(message, Skip):
             self._roots[message.course].hear(message)
         elif isinstance(message, Reduced):
