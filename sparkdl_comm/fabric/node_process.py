@@ -19,6 +19,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +49,9 @@ class NodeProcess:
 
     ``role``: ``aggregator``, ``server`` or ``replica``. ``ports``: as ``spark.sparkdl.comm.ports``. ``model``: that of a
     server or replica, float32 ``[n]``; ``shard``: which part of the whole one that is.
+
+    :raises ConnectionError: it ended before it had heard who it is.
+    :raises DeadlineError: it did not hear it in time.
     """
 
     def __init__(
@@ -78,10 +82,13 @@ class NodeProcess:
             "elements": elements,
             "shard": shard,
         }
-        send_frame(self._sock, told, _MAX_FRAME, time.monotonic() + _START_SECONDS)
-        if model is not None:
-            for piece in _pieces(model.view(np.uint8).data):
-                send_all(self._sock, piece, time.monotonic() + _START_SECONDS)
+        with ExitStack() as failing:
+            failing.callback(self.close, 0.0)
+            send_frame(self._sock, told, _MAX_FRAME, time.monotonic() + _START_SECONDS)
+            if model is not None:
+                for piece in _pieces(model.view(np.uint8).data):
+                    send_all(self._sock, piece, time.monotonic() + _START_SECONDS)
+            failing.pop_all()
 
     @property
     def pid(self) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -217,3 +219,19 @@ def killed_scheduler(gang, pipe):
     except GangError as exc:
         pipe.send(exc)
     pipe.recv()
+
+
+def test_a_process_that_ends_at_once_is_not_left_behind(monkeypatch):
+    started = []
+
+    class Remembered(subprocess.Popen):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Remembered)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    model = np.zeros(10**6, np.float32)
+    results, _ = run([lambda fabric: fabric.register_as_worker(PARAMS, 0, {"server": model})])
+    assert isinstance(results[0], ConnectionError)
+    assert [process.returncode for process in started] == [1]
