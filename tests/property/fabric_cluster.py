@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sparkdl_comm.fabric.core.decisions import (
@@ -28,12 +29,14 @@ from sparkdl_comm.fabric.core.scheduler import Scheduler
 
 @dataclass
 class Cluster:
-    """``applied``: the pushes that are in the model of each server or replica, in their order, with the time."""
+    """``applied``: the pushes that are in the model of each server or replica, in their order, with the time. ``too_late``:
+    whether a transfer that gets another turn, and could have been applied, was so before the server heard of that."""
 
     roles: Roles
     rules: Rules
     rates: list[tuple[float, float]]
     now: float = 0.0
+    too_late: Callable[[], bool] = lambda: False
     decisions: list[Decision] = field(default_factory=list)
     applied: dict[Node, list[tuple[float, Push]]] = field(default_factory=dict)
 
@@ -119,6 +122,13 @@ class Cluster:
         if number in self._underway:
             transfer, schedule, since = self._underway[number]
             assert isinstance(transfer, Push)
+            if transfer.turn == self._turns.get(transfer.target, 0) and self.too_late():
+                del self._underway[number]
+                self._ended[number] = self.now
+                self._arrived.setdefault(transfer.target, {})[transfer.turn] = transfer
+                self._skipped.add((transfer.target, turn))
+                self._apply(transfer.target)
+                return
             self._underway[number] = replace(transfer, turn=turn), schedule, since
             return
         [(node, old)] = [

@@ -58,9 +58,9 @@ def test_no_update_is_older_than_the_bound(data: st.DataObject, bound: int) -> N
             Synchrony("async", bound),
             constant,
             lead=data.draw(st.sampled_from([0.1, 1e9])),
-            overtaking=data.draw(st.booleans()),
         ),
         data.draw(rates()),
+        too_late=lambda: data.draw(st.booleans()),
     )
     bases: dict[int, int] = {}
     for _ in range(data.draw(st.integers(1, 6))):
@@ -194,9 +194,7 @@ def test_no_worker_is_further_ahead_than_it_may(text: str, ahead: int, data: st.
 def test_training_goes_on_when_nodes_are_lost(data: st.DataObject) -> None:
     """No turn stays open, no update is applied twice, and the replica ends with the server's updates or a copy."""
     roles = data.draw(st.sampled_from([PLAIN, REPLICATED]))
-    cluster = Cluster(
-        roles, Rules(Synchrony("async", 20), constant, overtaking=data.draw(st.booleans())), data.draw(rates())
-    )
+    cluster = Cluster(roles, Rules(Synchrony("async", 20), constant), data.draw(rates()))
     lost: set[Node] = set()
     update_worker: list[int] = []
     sizes = (10,) * len(roles.servers)

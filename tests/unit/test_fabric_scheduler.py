@@ -172,7 +172,7 @@ def test_models_wait_too_and_go_out_together():
 
 @pytest.mark.parametrize(("bound", "overtaken"), [(10, True), (2, False)])
 def test_a_slow_update_is_overtaken_if_its_delay_bound_allows_it(bound, overtaken):
-    made = scheduler([1.0, 10.0, 10.0, 10.0], bound, overtaking=True)
+    made = scheduler([1.0, 10.0, 10.0, 10.0], bound)
     ready(made, 0, 0.0)
     [slow] = of(Push, made.decide(0.0))
     assert (slow.turn, slow.end) == (0, pytest.approx(100))
@@ -187,6 +187,18 @@ def test_a_slow_update_is_overtaken_if_its_delay_bound_allows_it(bound, overtake
     else:
         assert not of(Reordered, decisions), "it would be the third, and may be the second at most"
     assert made.version == 3
+
+
+@pytest.mark.parametrize(("base", "kept"), [(-1, True), (-2, False)])
+def test_what_overtakes_keeps_its_delay_bound_if_the_other_one_was_applied_before(base, kept):
+    """The server may apply it until it hears that it has another turn."""
+    made = scheduler([1.0, 10.0, 10.0], 3)
+    ready(made, 0, 0.0)
+    made.decide(0.0)
+    ready(made, 1, 1.0, base=base)
+    decisions = made.decide(1.0)
+    assert bool(of(Reordered, decisions)) == bool(of(Push, decisions)) == kept
+    assert of(Dropped, decisions) == ([] if kept else [Dropped(1, 1, "deadline")])
 
 
 def test_after_a_loss_the_replica_gets_a_copy_of_the_server():

@@ -12,9 +12,21 @@ from hypothesis import strategies as st
 from sparkdl_comm.errors import GangError, InputError
 from sparkdl_comm.fabric.aggregator import AggregatorPart
 from sparkdl_comm.fabric.message import Header, Kind
-from sparkdl_comm.fabric.protocol import Cancel, Ended, Expect, Fence, Fenced, Message, Reorder, Send, Skip
+from sparkdl_comm.fabric.protocol import (
+    Cancel,
+    Ended,
+    Expect,
+    Fence,
+    Fenced,
+    Message,
+    Reorder,
+    Send,
+    Skip,
+    transfer_number,
+)
 from sparkdl_comm.fabric.receiver import Arrival
 from sparkdl_comm.fabric.server import ServerPart
+from sparkdl_comm.fabric.worker import WorkerPart
 from tests.unit.gang_helpers import SECONDS
 
 
@@ -79,6 +91,26 @@ def test_a_transfer_that_is_overtaken(events: list[str]) -> None:
     if events.index("expect 2") > events.index("arrive 2"):
         server.arrive(2)
     assert server.applied == expected
+
+
+def test_a_turn_is_that_of_one_all_reduce() -> None:
+    """A worker is the root of two of them."""
+    worker = WorkerPart(SECONDS)
+    told: list[Message] = []
+    worker.tell = told.append
+
+    def expect(course: int, number: int, turn: int) -> Expect:
+        expected = Expect(transfer_number(course, number), 3, turn=turn, count=1, course=course)
+        worker.hear(expected)
+        return expected
+
+    expect(1, 0, 0)
+    arrivals = [expect(2, number, number) for number in range(2)]
+    worker.hear(Reorder(transfer_number(1, 0), 1))
+    worker.hear(Skip(0, 1))
+    for number, expected in enumerate(arrivals):
+        worker.arrived(Arrival(expected, np.ones(3, np.float32), Header(Kind.UPDATE, number, count=1)))
+    assert told == [Ended(expected.transfer, version) for version, expected in enumerate(arrivals, 1)]
 
 
 @pytest.mark.parametrize("message", [Cancel(0), Fence(7, [0], "a worker")])

@@ -106,7 +106,6 @@ class Scheduler:
                 return plan(ledger.held, ledger.roles.workers, network, sides, ledger.rules, state, now)
 
             batch, late = overtake(ledger, planned, now)
-            ledger.version -= sum(len(group.updates) for group in late)
             decisions += pushes(ledger, batch)
             decisions += move_behind(ledger, late)
             network = batch.bounded.left
