@@ -13,7 +13,6 @@ class _Fence:
     lost: Node
     awaited: set[Node]
     deadline: float
-    version: int = 0
 
 
 class Fences:
@@ -32,12 +31,9 @@ class Fences:
         self._fences[number] = _Fence(lost, set(awaited), deadline)
         return number
 
-    def answered(self, number: int, node: Node, version: int) -> None:
-        """``version``: of the model that the node has."""
+    def answered(self, number: int, node: Node) -> None:
         if number in self._fences:
-            fence = self._fences[number]
-            fence.awaited.discard(node)
-            fence.version = max(fence.version, version)
+            self._fences[number].awaited.discard(node)
 
     def overdue(self, now: float) -> tuple[Node, Node] | None:
         """A lost node, and one that should have answered about it before ``now``, if there is one."""
@@ -46,7 +42,7 @@ class Fences:
                 return fence.lost, min(fence.awaited, key=str)
         return None
 
-    def passed(self) -> list[tuple[Node, int]]:
-        """The lost nodes of which all is known, each once, with the highest version that those who answered have."""
+    def passed(self) -> list[Node]:
+        """The lost nodes of which all is known, each once."""
         done = [number for number, fence in self._fences.items() if not fence.awaited]
-        return [(fence.lost, fence.version) for fence in map(self._fences.pop, done)]
+        return [self._fences.pop(number).lost for number in done]

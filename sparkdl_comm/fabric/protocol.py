@@ -83,11 +83,9 @@ class Broken:
 
 @dataclass(frozen=True)
 class Fenced:
-    """The answer to the :class:`Fence` of this ``number``. ``version``: of the model at a server or replica, with all that it
-    has told :class:`Ended` of, and nothing else."""
+    """The answer to the :class:`Fence` of this ``number``."""
 
     number: int
-    version: int = 0
 
 
 @dataclass(frozen=True)

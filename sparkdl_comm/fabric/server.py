@@ -14,7 +14,7 @@ from sparkdl_comm.errors import GangError, InputError
 from sparkdl_comm.fabric.message import Kind
 from sparkdl_comm.fabric.momentum import MomentumModel
 from sparkdl_comm.fabric.part import Part, Values
-from sparkdl_comm.fabric.protocol import Cancel, Ended, Expect, Fence, Fenced, Message, Reorder, Send, Skip
+from sparkdl_comm.fabric.protocol import Cancel, Ended, Expect, Fence, Message, Reorder, Send, Skip
 from sparkdl_comm.fabric.receiver import Arrival
 
 #: ``update_callback(model, update, count)`` puts the sum of ``count`` updates into ``model``, in place; float32 ``[n]`` both.
@@ -129,9 +129,8 @@ class ServerPart(Part):
                 self._copy = message
 
     def fence(self, message: Fence) -> None:
-        with self._changed:  # so that nothing is applied between the version and its being told
-            self.forget(message.transfers)
-            self.tell(Fenced(message.number, self.version))
+        self.forget(message.transfers)
+        super().fence(message)
 
     def forget(self, transfers: Collection[int]) -> None:
         """What has not been applied of these is thrown away, and a copy of the state among them is not waited for."""

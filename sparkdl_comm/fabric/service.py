@@ -70,6 +70,8 @@ class SchedulerService:
         self._bandwidths: Bandwidths
         self._reported: dict[int, tuple[float, float]] = {}
         self._fences = Fences()
+        #: Of each replica that has told of updates: the version of its model.
+        self._replicated: dict[Node, int] = {}
         self._begun = self._stopped = False
         self._directory: Directory
         if tolerant:
@@ -183,6 +185,8 @@ class SchedulerService:
         elif isinstance(message, Ended):
             number, transfer = course_of(message.transfer)
             course = self._courses.get(number)
+            if node.role == "replica":
+                self._replicated[node] = message.version
             if course is not None and course.target(transfer) == node:
                 course.ended(transfer, message.version, now)
         elif isinstance(message, Rates):
@@ -190,7 +194,7 @@ class SchedulerService:
         elif isinstance(message, Broken):
             self._broken(message, now)
         elif isinstance(message, Fenced):
-            self._fences.answered(message.number, node, message.version)
+            self._fences.answered(message.number, node)
             self._conclude(now)
         elif isinstance(message, Failed):
             raise GangError(message.why, rank=peer.register.rank)
@@ -250,7 +254,7 @@ class SchedulerService:
         if not on_purpose:
             _log.warning("the fabric goes on without %s %d, which was lost", node.role, node.index)
         # What it sent may have arrived, and even be in the model, without our knowing it yet. And who takes over from a
-        # server is to say with which version.
+        # server is to have told of all that it has.
         replicas = (other for other in self._by_node if node.role == "server" and other.role == "replica")
         awaited: dict[Node, list[int]] = {replica: [] for replica in replicas}
         for course in self._courses.values():
@@ -280,7 +284,8 @@ class SchedulerService:
     def _conclude(self, now: float) -> None:
         """The core hears of those lost nodes of which all is known that they have done."""
         left = {other.role for other in self._by_node}
-        for lost, version in self._fences.passed():
+        for lost in self._fences.passed():
+            version = max([self._rules.version, *self._replicated.values()])
             for course in self._courses.values():
                 course.lose(lost, version, "replica" in left, now)
         if "worker" not in left:

@@ -240,15 +240,15 @@ def test_fences() -> None:
     fences = Fences()
     first = fences.begin(WORKERS[0], [SERVER, ADDING], 10.0)
     assert fences.passed() == []
-    fences.answered(first, SERVER, 5)
+    fences.answered(first, SERVER)
     assert fences.passed() == []
     fences.begin(WORKERS[1], [], 10.0)
-    assert fences.passed() == [(WORKERS[1], 0)]
+    assert fences.passed() == [WORKERS[1]]
     second = fences.begin(ADDING, [SERVER], 12.0)
-    assert fences.passed() == [(WORKERS[0], 5)]
+    assert fences.passed() == [WORKERS[0]]
     assert fences.overdue(12.0) is None
     assert fences.overdue(12.5) == (ADDING, SERVER)
-    fences.answered(second, SERVER, 6)
-    fences.answered(second, SERVER, 6)
-    assert fences.passed() == [(ADDING, 6)]
+    fences.answered(second, SERVER)
+    fences.answered(second, SERVER)
+    assert fences.passed() == [ADDING]
     assert fences.passed() == []
