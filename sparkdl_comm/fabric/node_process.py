@@ -90,10 +90,6 @@ class NodeProcess:
                     send_all(self._sock, piece, time.monotonic() + _START_SECONDS)
             failing.pop_all()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def close(self, patience: float) -> None:
         """Waits until it has ended, which it does when the job has, for ``patience`` seconds; then ends it."""
         try:
