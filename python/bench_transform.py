@@ -32,8 +32,9 @@ from pyspark.sql.functions import pandas_udf
 from sklearn.datasets import load_breast_cancer
 
 from sparkdl_comm import TorchModel
+from sparkdl_comm.lab.arguments import names_of
+from sparkdl_comm.lab.arguments import parser as bench_parser
 from sparkdl_comm.lab.bench import Report, Row, measure, versions
-from sparkdl_comm.lab.bench import parser as bench_parser
 from sparkdl_comm.networks import SmallLeNet, digits_28x28, parameter_count
 
 #: What each way of ours is compared with: the fastest of these.
@@ -209,13 +210,13 @@ def main() -> int:
     parser.add_argument("--executors", type=int, default=2)
     parser.add_argument("--rows", type=int, default=20_000, help="images to score; ten times as many tabular rows")
     parser.add_argument("--chunk", type=int, default=256, help="rows per forward pass of transform")
-    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--cases", type=names_of(CASES), default=",".join(CASES))
     options = parser.parse_args()
     if options.quick:
         options.rows, options.repeats = 4000, 1
     report = Report(json_to=options.json)
     spark = session(options.executors)
-    for case in options.cases.split(","):
+    for case in options.cases:
         for row in bench(spark, case, options):
             report.add(row)
     spark.stop()
