@@ -21,8 +21,8 @@ from unittest import mock
 
 from pyspark.sql import SparkSession
 
-import sparkdl_comm.job.launch
 import sparkdl_comm.job.slots
+import sparkdl_comm.ml.fit
 from sparkdl_comm import Callback, TorchEstimator
 from sparkdl_comm.errors import CallbackError
 from sparkdl_comm.job.launch import run_gang
@@ -164,7 +164,7 @@ class Fitter:
             return tensors, [RankReport.from_json(report) for report in reports], 0
 
         with (
-            mock.patch.object(sparkdl_comm.job.launch, "launch", launch),
+            mock.patch.object(sparkdl_comm.ml.fit, "launch", launch),
             mock.patch.object(sparkdl_comm.job.slots, "check_slots", return_value=recipe.world),
             mock.patch.object(sparkdl_comm.job.slots, "slots_now", return_value=None),
         ):
