@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fetching.job import Job, measured
-from peers.applications import submit
+from peers.applications import local_cluster, submit
 from peers.arena import PROGRAMS, python_path
 from pyspark.sql import SparkSession
 
@@ -41,20 +41,6 @@ from sparkdl_comm.lab.rates import LinkRate
 
 #: The JVM's arrays are no larger.
 MAX_BYTES = 2**31 - 1
-
-
-def session(executors: int, settings: list[str]) -> SparkSession:
-    conf = {
-        **spark_conf(progress=False),
-        "spark.master": f"local-cluster[{executors},1,1536]",
-        "spark.executor.memory": "1536m",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        **dict(setting.split("=", 1) for setting in settings),
-    }
-    spark = SparkSession.builder.appName("bench_fetch").config(map=conf).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def rows(
@@ -136,7 +122,8 @@ def main() -> int:
             parser.error(str(error))
         return report.finish()
     for servers in options.servers:
-        spark = session(servers + 1, options.conf)
+        conf = spark_conf(progress=False) | dict(setting.split("=", 1) for setting in options.conf)
+        spark = local_cluster("bench_fetch", servers + 1, 1536, conf)
         for row in rows(spark, servers + 1, options.bytes, options.repeats, options.windows):
             report.add(row)
         spark.stop()

@@ -32,6 +32,7 @@ import pandas as pd
 import torch
 from batching.job import DDP, REAL, SPARSE_WAYS, WAYS
 from batching.lab import bench as bench_batching
+from peers.applications import local_cluster
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import TorchEstimator, TorchModel, spark_conf
@@ -44,19 +45,6 @@ from sparkdl_comm.networks import LeNet5, SmallLeNet, WidePerceptron, parameter_
 #: Network, rows per step over all ranks, and how many times `--steps` a timed fit does.
 NETWORKS = {"small": (SmallLeNet, 128, 5.0), "lenet5": (LeNet5, 96, 1.0), "wide": (WidePerceptron, 96, 1 / 3)}
 BATCHES = 10
-
-
-def session(executors: int, memory: int) -> SparkSession:
-    conf = {
-        **spark_conf(progress=False),
-        "spark.master": f"local-cluster[{executors},1,{memory}]",
-        "spark.executor.memory": f"{memory}m",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    spark = SparkSession.builder.appName("bench_ps").config(map=conf).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def rows(spark: SparkSession, count: int) -> DataFrame:
@@ -194,7 +182,7 @@ def bench_beside_gloo(options: Namespace, report: Report) -> None:
     if options.quick:
         options.executors, options.steps, options.repeats = [2], BATCHES, 1
     for executors in options.executors:
-        spark = session(executors, options.memory or 2048)
+        spark = local_cluster("bench_ps", executors, options.memory or 2048, spark_conf(progress=False))
         for network in options.networks:
             data = rows(spark, NETWORKS[network][1] * BATCHES)
             for row in bench(data, network, executors, options.strategies.split(","), options):

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pandas as pd
 import torch
+from peers.applications import local_cluster
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -39,19 +40,6 @@ from sparkdl_comm.networks import SmallLeNet, digits_28x28, parameter_count
 
 #: What each way of ours is compared with: the fastest of these.
 HAND_WRITTEN = {"transform": ("pandas_udf", "pandas_udf chunks"), "transform all": ("pandas_udf all",)}
-
-
-def session(executors: int) -> SparkSession:
-    conf = {
-        "spark.master": f"local-cluster[{executors},1,2048]",
-        "spark.executor.memory": "2048m",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-    }
-    spark = SparkSession.builder.appName("bench_transform").config(map=conf).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def repeated(spark: SparkSession, features: np.ndarray, rows: int, executors: int) -> DataFrame:
@@ -215,7 +203,8 @@ def main() -> int:
     if options.quick:
         options.rows, options.repeats = 4000, 1
     report = Report(json_to=options.json)
-    spark = session(options.executors)
+    arrow = {"spark.sql.execution.arrow.pyspark.enabled": "true"}
+    spark = local_cluster("bench_transform", options.executors, 2048, arrow)
     for case in options.cases:
         for row in bench(spark, case, options):
             report.add(row)

@@ -24,9 +24,9 @@ from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
 from sparkdl_comm import TorchEstimator, TorchModel
-from sparkdl_comm.conf import PREFIX
 from sparkdl_comm.lab.emulated import EmulatedNetwork
 from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.networks import LeNet5
 from sparkdl_comm.report.timeline import Timeline
 
@@ -108,9 +108,7 @@ def train(spark: SparkSession, data: DataFrame, job: Job, way: str) -> TorchMode
         "ps.profileIterations": job.profile_iterations(),
         "timeline": job.epochs * job.steps,
     }
-    for name, value in settings.items():
-        spark.conf.set(PREFIX + name, value)
-    try:
+    with applied(spark, settings):
         return TorchEstimator(
             model=job.make_network(),
             loss="CrossEntropyLoss",
@@ -119,9 +117,6 @@ def train(spark: SparkSession, data: DataFrame, job: Job, way: str) -> TorchMode
             maxIter=_WARM_UP_EPOCHS + job.epochs,
             num_workers=job.ranks,
         ).fit(data)
-    finally:
-        for name in settings:
-            spark.conf.unset(PREFIX + name)
 
 
 def train_with_ddp(job: Job) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from peers.applications import answer
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from sparkdl_comm import TorchEstimator
-from sparkdl_comm.conf import PREFIX
+from sparkdl_comm.lab.settings import applied
 
 _MOMENTUM = 0.9
 
@@ -42,18 +41,6 @@ def right_share(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def falling(optimizer: torch.optim.Optimizer, total_steps: int) -> torch.optim.lr_scheduler.LRScheduler:
     """To 0 at the end: at a constant rate accuracies of one fit differ by points from epoch to epoch."""
     return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
-
-
-@contextmanager
-def applied(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """The session has these settings, without their prefix, inside."""
-    for name, value in settings.items():
-        spark.conf.set(PREFIX + name, value)
-    try:
-        yield
-    finally:
-        for name in settings:
-            spark.conf.unset(PREFIX + name)
 
 
 def sgd(learning_rate: float, settings: Mapping[str, str]) -> functools.partial[torch.optim.SGD]:

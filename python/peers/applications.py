@@ -1,6 +1,6 @@
-"""Spark applications that benchmarks submit to a cluster of the lab.
+"""Spark applications of benchmarks: programs that are submitted to a cluster of the lab, and sessions on this machine.
 
-An application is a program with a job, a dataclass that JSON can hold. The benchmark calls :func:`submit` with both; the
+A program that is submitted has a job, a dataclass that JSON can hold. The benchmark calls :func:`submit` with both; the
 program ends with :func:`answer`, whose results ``submit`` returns.
 """
 
@@ -82,3 +82,19 @@ def answer(name: str, kind: type[J], results: Callable[[SparkSession, J], Iterab
         for result in results(spark, job):
             print(json.dumps(result), file=file, flush=True)
     spark.stop()
+
+
+def local_cluster(name: str, executors: int, memory: int, conf: Mapping[str, str]) -> SparkSession:
+    """A session on so many executors of one core, JVMs on this machine with ``memory`` MiB each."""
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.master": f"local-cluster[{executors},1,{memory}]",
+        "spark.executor.memory": f"{memory}m",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **conf,
+    }
+    spark = SparkSession.builder.appName(name).config(map=settings).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
