@@ -1,6 +1,6 @@
 """A Spark application of bench_cache.py: fits of one network on encoded images, whose rows ranks keep in memory or on disks.
 
-It has a result for each of its :class:`Fits`.
+Its job is of class :class:`Fits`; it has a result for each fit.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A Spark application of bench_convergence.py: fits of tasks, one after the other, each with settings of its own.
 
-It has a result for each of its :class:`Fits`.
+Its job is of class :class:`Fits`; it has a result for each fit.
 """
 
 from __future__ import annotations

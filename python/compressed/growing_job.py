@@ -1,6 +1,6 @@
 """A Spark application of bench_record.py: a network is trained on images that grow from stage to stage.
 
-It has a result for each of its :class:`Trainings`.
+Its job is of class :class:`Trainings`; it has a result for each training.
 
 A stage is a fit of the model that the stage before has trained, on larger images and with settings of its own. Its optimizer
 and what compression leaves out begin anew; learning rates go on falling from stage to stage.
