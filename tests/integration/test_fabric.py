@@ -4,6 +4,7 @@ import pytest
 
 from sparkdl_comm import CommDistributor
 from sparkdl_comm.errors import ConfError
+from sparkdl_comm.lab.settings import applied
 from tests.integration import training_functions as functions
 from tests.integration.test_training import fit, frame, same_bits, table
 
@@ -11,9 +12,8 @@ from tests.integration.test_training import fit, frame, same_bits, table
 @pytest.fixture
 def quick(spark):
     """A scheduler that decides often, as the rows are few."""
-    spark.conf.set("spark.sparkdl.comm.fabric.batchInterval", "20ms")
-    yield spark
-    spark.conf.unset("spark.sparkdl.comm.fabric.batchInterval")
+    with applied(spark, {"fabric.batchInterval": "20ms"}):
+        yield spark
 
 
 def test_trains(quick):
@@ -60,11 +60,5 @@ def test_own_function(quick):
     ],
 )
 def test_refused_before_any_executor_is_touched(spark, settings, params, words):
-    for key, value in settings.items():
-        spark.conf.set(f"spark.sparkdl.comm.{key}", value)
-    try:
-        with pytest.raises(ConfError, match=words):
-            fit(frame(spark), strategy="fabric", **params)
-    finally:
-        for key in settings:
-            spark.conf.unset(f"spark.sparkdl.comm.{key}")
+    with applied(spark, settings), pytest.raises(ConfError, match=words):
+        fit(frame(spark), strategy="fabric", **params)

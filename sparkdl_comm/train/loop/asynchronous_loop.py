@@ -31,7 +31,8 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.asynchronous import Asynchronous
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.train.loop.class_mean import Shares
-from sparkdl_comm.train.loop.training_loop import Progress, Tell, TrainingLoop
+from sparkdl_comm.train.loop.progress import Progress
+from sparkdl_comm.train.loop.training_loop import Tell, TrainingLoop
 from sparkdl_comm.train.spec import TrainSpec
 
 
