@@ -22,7 +22,7 @@ import sys
 from racing import lab
 from scheduled import batches, settings
 
-from sparkdl_comm.errors import LabUnavailableError
+from sparkdl_comm.errors import DeadlineError, LabUnavailableError, RankFailedError
 from sparkdl_comm.lab.bench import Report
 from sparkdl_comm.lab.bench import parser as bench_parser
 
@@ -48,6 +48,10 @@ def main() -> int:
     except LabUnavailableError as reason:
         report.note(f"skipped: {reason}")
         return 0
+    except (DeadlineError, RankFailedError) as reason:
+        report.note(f"given up, but what was measured before counts: {reason}")
+        report.finish()
+        return 1
     return report.finish()
 
 

@@ -59,7 +59,9 @@ class Monitor:
             active = end - max(progress.begun, before.last)
             if progress.sent > before.sent and active > 0:
                 held = (progress.held - before.held) / active / len(transfer.addresses)
-                flows.append(Flow(number, active, progress.sent - before.sent, min(1.0, held), progress.sent, now - end))
+                flows.append(
+                    Flow(number, active, progress.sent - before.sent, min(1.0, held), progress.sent, now - end)
+                )
         up, down = counted.up - self._counted.up, counted.down - self._counted.down
         self._last, self._counted, self._before = now, counted, seen
         return Rates(seconds, up, down, self._counters.speed, flows)

@@ -25,6 +25,8 @@ class FabricParams:
     :param momentum: of the servers, from 0 to below 1.
     :param step_scale: C of the step size C / sqrt(version + delay) by which each update is multiplied; None: it is applied
         as it is.
+    :param overtaking: whether updates that arrive sooner may be applied before what is under way already, if that keeps its
+        delay bound; not with replicas.
     :raises ConfError: another ``sync``, or TAU below 1.
     :raises InputError: another value is out of its limits.
     """
@@ -33,6 +35,7 @@ class FabricParams:
     divergence_bound: float = math.inf
     momentum: float = 0.0
     step_scale: float | None = None
+    overtaking: bool = False
 
     def __post_init__(self) -> None:
         Synchrony.parse(self.sync)
@@ -57,7 +60,9 @@ class FabricParams:
 
     def rules(self) -> Rules:
         scaled = partial(step_size, self.step_scale) if self.step_scale is not None else _as_it_is
-        return Rules(Synchrony.parse(self.sync), scaled, self.momentum, self.divergence_bound)
+        return Rules(
+            Synchrony.parse(self.sync), scaled, self.momentum, self.divergence_bound, overtaking=self.overtaking
+        )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
