@@ -18,7 +18,8 @@ def train(
 ) -> Curve | None:
     """Of all ranks of the process group that is there. The mean of all gradients is multiplied as their sum is elsewhere.
 
-    ``begin``: called by rank 0, when all are ready; the others have no curve.
+    The backward pass, in which DDP sends, is not in ``step``. ``begin``: called by rank 0, when all are ready; the others have
+    no curve.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     rows = task.rows(rank, world)

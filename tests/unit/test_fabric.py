@@ -353,3 +353,10 @@ def test_what_a_rank_cannot_ask_for():
 def test_params_that_are_none(changes, error, words):
     with pytest.raises(error, match=words.replace("(", r"\(")):
         FabricParams(**changes)
+
+
+def test_params_are_rules_of_the_scheduler():
+    rules = FabricParams("ssp:2", momentum=0.5, step_scale=3.0, overtaking=True).rules()
+    assert (rules.synchrony.kind, rules.synchrony.bound, rules.momentum, rules.overtaking) == ("ssp", 2, 0.5, True)
+    assert rules.step_size(7, 2) == 1.0
+    assert not FabricParams().rules().overtaking
