@@ -15,13 +15,21 @@ from sparkdl_comm.gang.gang import Gang
 
 
 def train(
-    gang: Gang, conf: CommConf, task: Task, updates: int, step: Callable[[], AbstractContextManager[None]]
-) -> Curve:
-    """Of all ranks of the gang, until the model has had so many updates."""
+    gang: Gang,
+    conf: CommConf,
+    task: Task,
+    updates: int,
+    step: Callable[[], AbstractContextManager[None]],
+    begin: Callable[[], Curve],
+) -> Curve | None:
+    """Of all ranks of the gang, until the model has had so many updates.
+
+    ``begin``: called by rank 0, when all are ready; the others have no curve.
+    """
     learner: Learner = task.learner(gang.rank, gang.world)
     group = CollectiveGroup(gang, "ring", conf)
     try:
-        return _train(gang, group, conf.timeout, task, learner, updates, step)
+        return _train(gang, group, conf.timeout, task, learner, updates, step, begin)
     finally:
         group.close()
 
@@ -34,17 +42,18 @@ def _train(
     learner: Learner,
     updates: int,
     step: Callable[[], AbstractContextManager[None]],
-) -> Curve:
+    begin: Callable[[], Curve],
+) -> Curve | None:
     model = task.start()
     group.prepare("all_reduce", task.elements, torch.float32)
     gang.all_gather(b"", timeout)
-    curve = Curve(gang.world)
+    curve = begin() if gang.rank == 0 else None
     for number in range(1, 1 + updates // gang.world):
         with step():
             total = torch.from_numpy(learner.update(model))
         group.start("all_reduce", total).wait(timeout)
         learner.settle(True)
         model += total.numpy()
-        if gang.rank == 0:
+        if curve is not None:
             curve.add(number * gang.world, model)
     return curve

@@ -54,20 +54,26 @@ class DigitsLearner:
 
 @dataclass
 class Digits:
-    """``rate``: by which each gradient is multiplied, of ``batch`` rows. Each worker has its share of the rows. Scores are
-    accuracies."""
+    """``pixels`` [rows, 784] in [0, 1], and ``labels`` [rows]. ``rate``: by which each gradient is multiplied, of ``batch``
+    rows. Each worker has its share of the rows. Scores are accuracies."""
 
+    pixels: torch.Tensor
+    labels: torch.Tensor
     seed: int
-    batch: int = 16
-    rate: float = 0.05
+    batch: int = 64
+    rate: float = 0.04
     elements: int = field(init=False)
 
-    def __post_init__(self) -> None:
+    @classmethod
+    def of_sklearn(cls, seed: int) -> Digits:
         pixels, labels = digits_28x28()
-        order = torch.from_numpy(np.random.default_rng(_SPLIT_SEED).permutation(len(labels)))
+        return cls(pixels, labels, seed)
+
+    def __post_init__(self) -> None:
+        order = torch.from_numpy(np.random.default_rng(_SPLIT_SEED).permutation(len(self.labels)))
         testing, training = order[:_TEST_ROWS], order[_TEST_ROWS:]
-        self._training = pixels[training], labels[training]
-        self._testing = pixels[testing], labels[testing]
+        self._training = self.pixels[training], self.labels[training]
+        self._testing = self.pixels[testing], self.labels[testing]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             self._start = parameters_to_vector(perceptron().parameters()).detach()

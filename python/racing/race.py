@@ -7,6 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 
 import numpy as np
+import torch
 from racing.computing import Computing
 from racing.digits import Digits
 from racing.tasks import Task
@@ -58,10 +59,9 @@ class System:
 
 @dataclass(frozen=True)
 class Race:
-    """``corpus``: a file of documents, whose topics are looked for; empty: digits are learned. ``updates``: of the model,
-    after which it ends. ``computing``: seconds of an update, without stragglers; ``stragglers``: a setting of
-    ``computing.py``. ``rate``: bit/s of a link. ``interval``: seconds between decisions of the fabric. ``timeout``: seconds
-    that a rank waits for others."""
+    """``data``: a file of what is learned; ``topics``: how many are looked for, in documents; 0: digits are learned.
+    ``updates``: of the model, after which it ends. ``computing``: seconds of an update, without stragglers; ``stragglers``: a
+    setting of ``computing.py``. ``rate``: bit/s of a link. ``interval``: seconds between decisions of the fabric. ``timeout``: seconds that a rank waits for others."""
 
     system: System
     workers: int
@@ -72,7 +72,7 @@ class Race:
     interval: float
     seed: int
     timeout: float
-    corpus: str = ""
+    data: str
     topics: int = 0
 
     def to_json(self) -> str:
@@ -84,9 +84,9 @@ class Race:
         return cls(**{**told, "system": System(**told["system"])})
 
     def task(self) -> Task:
-        if not self.corpus:
-            return Digits(self.seed)
-        with np.load(self.corpus, allow_pickle=False) as found:
+        with np.load(self.data, allow_pickle=False) as found:
+            if not self.topics:
+                return Digits(torch.from_numpy(found["pixels"]), torch.from_numpy(found["labels"]), self.seed)
             return Topics(found["training"], found["held_out"], int(found["words"]), self.topics, self.seed)
 
     def step(self, worker: int) -> Computing:

@@ -14,6 +14,8 @@ Line = tuple[str, ...]
 SCHEDULER_AIMS = {10: 0.001, 100: 0.01, 500: 0.1, 1000: 0.3}
 #: The paper's distributed LDA, section 7.1, C1-N1: seconds until it converged.
 LDA_PAPER = {"ring": 182, "fabric-30": 139, "fabric-60": 169, "async": 1080}
+#: Settings whose races on emulated hosts are kept.
+RACED = ("C1-N1", "C2-N2", "C3-N3")
 _FABRIC = "fabric-"
 
 
@@ -38,14 +40,15 @@ def fabric_simulated(data: Data) -> Iterator[Line]:
 
 
 def fabric_trained(data: Data) -> Iterator[Line]:
-    for ours in data.rows("fabric-trained"):
-        if not ours.algorithm.startswith("fabric"):
-            continue
+    for setting in RACED:
+        raced = [row for kind in ("server", "all-reduce") for row in data.rows(f"fabric-trained-{setting}-{kind}")]
+        by_system = {row.algorithm: row for row in raced}
         for rival in ("ring", "ddp", "async"):
-            other = data.row("fabric-trained", algorithm=rival, case=ours.case)
-            if other:
-                paper = PAPER.get(ours.extra["setting"]) if rival == "ring" else None
-                yield _race(ours, other, f"{paper:g} x" if paper else "-")
+            if rival in by_system and "fabric" in by_system:
+                ours, other = by_system["fabric"], by_system[rival]
+                about, paper, gained, verdict = _race(ours, other, f"{PAPER[setting]:g} x" if rival == "ring" else "-")
+                cores = f"cores busy: {ours.extra['busy_cores']:.1f}; {other.extra['busy_cores']:.1f}"
+                yield about, paper, f"{gained}; {cores}", verdict
 
 
 def fabric_lda(data: Data) -> Iterator[Line]:

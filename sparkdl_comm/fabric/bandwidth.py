@@ -1,10 +1,11 @@
 """What each host's links can carry, worked out of what all daemons report. Pure.
 
 A transfer that the network holds up is as fast as the slower one of its two links: the sender's up, or the receiver's down.
-If one of them carries what it was taken to carry, that explains it, unless others over that link are much faster. If neither
-does, one has become slower: the one that several peers find slow, else the one that was longest not seen to be fast. A link
-that carries more than it was taken to is faster; so that this shows, transfers are paced at ``PROBE`` times what was reserved
-for them. While a job's own transfers rest, what others send is subtracted.
+If one of them carried what it was taken to carry, that explains it, unless others over that link were much faster. If neither
+did, one has become slower: the one that several peers find slow, else the one that was longest not seen to be fast. What
+others did at the same time is known only when all daemons have reported on it, so that is judged a little later. A link
+that carries more than it was taken to is faster, at once; so that this shows, transfers are paced at ``PROBE`` times what was
+reserved for them. While a job's own transfers rest, what others send is subtracted.
 """
 
 from __future__ import annotations
@@ -18,60 +19,112 @@ from typing import NamedTuple
 PROBE = 2.0
 #: Share of the time from which on a transfer counts as held up by the network.
 _HELD = 0.5
-#: Bytes of a transfer that say how fast it is; fewer are gone before the link is felt.
+#: Bytes of a transfer from which on it says how fast it is; fewer are gone before the link is felt.
 _TELLING = 256 * 1024
+#: Seconds for which a part of such a transfer has to last, unless it has as many bytes itself.
+_LASTING = 0.03
 #: Share of a link's bandwidth that a transfer may leave unused although the link is what holds it up.
 _SLACK = 0.15
 #: Share of what the fastest transfer on a link gets that each has at least, if the link is what holds it up.
 _FAIR = 0.5
-#: Seconds for which a report counts.
-_RECENT = 0.3
+#: Seconds after which all daemons have reported on a moment.
+_COMPLETE = 0.15
+#: Seconds for which bytes must have passed that are no transfer's, as transfers may be reported later than their bytes.
+_STRANGE = 0.3
+#: Seconds for which it is remembered what a link has carried.
+_RECENT = 1.0
+#: Seconds for which a suspicion counts.
 _MEMORY = 2.0
 #: Share of the nominal rate below which nothing is believed.
 _LEAST = 0.001
 
 
 class Sample(NamedTuple):
-    """What one transfer did: bytes ``sent`` in ``seconds`` to the host ``target``; ``held``: share of the time that the
-    network held it up. ``transfer``: its number."""
+    """What one transfer did since the last report: bytes ``sent`` in ``seconds`` to the host ``target``, until ``ago`` seconds
+    before the report; ``held``: share of the time that the network held it up; ``total``: bytes since it began."""
 
-    transfer: int
     target: int
     seconds: float
     sent: int
     held: float
+    total: int
+    ago: float
+
+    @property
+    def is_telling(self) -> bool:
+        return self.total >= _TELLING and (self.sent >= _TELLING or self.seconds >= _LASTING)
+
+
+class _Use(NamedTuple):
+    """A transfer's bytes per second through a link, between two moments."""
+
+    begin: float
+    end: float
+    rate: float
+
+    def share(self, begin: float, end: float) -> float:
+        """Of the time between these, the part in which it was used."""
+        return max(0.0, min(self.end, end) - max(self.begin, begin)) / (end - begin)
 
 
 @dataclass
 class _Link:
     """One direction of a host. ``bandwidth``: bytes per second that the job can use. ``fast``: when it was last seen to be
-    so."""
+    so. ``others``: bytes per second that are not the job's. ``used``: when the job last used it; ``strange``: since when bytes
+    have passed that are no known transfer's."""
 
     nominal: float
     bandwidth: float
     fast: float = -math.inf
     others: float = 0.0
-    #: The job's transfers through it: number -> (time, bytes per second).
-    flows: dict[int, tuple[float, float]] = field(default_factory=dict)
+    used: float = -math.inf
+    strange: float = math.inf
+    uses: list[_Use] = field(default_factory=list)
     #: Other ends of transfers that were held up and not explained -> when.
     suspects: dict[int, float] = field(default_factory=dict)
     #: The bandwidth before it was blamed, and the link that may have been the slow one instead.
     doubt: tuple[_Link, float] | None = None
 
-    def through(self, now: float) -> float:
+    def use(self, use: _Use, now: float) -> None:
+        self.uses = [other for other in self.uses if now - other.end <= _RECENT] + [use]
+        self.used = now
+
+    def passed(self, rate: float, now: float) -> None:
+        """The system has counted this, whosever it was."""
+        known = not rate or now - self.used <= _STRANGE
+        self.strange = math.inf if known else min(self.strange, now)
+        self.others = rate if now - self.strange >= _STRANGE else 0.0
+
+    def carried(self, during: _Use) -> float:
         """Bytes per second of the job's transfers."""
-        return sum(rate for when, rate in self.flows.values() if now - when <= _RECENT)
+        return sum(use.rate * use.share(during.begin, during.end) for use in self.uses)
 
-    def is_fair(self, rate: float, now: float) -> bool:
-        """Whether a transfer of this rate may be one of those that share the link: TCP gives each about as much."""
-        rates = [rate for when, rate in self.flows.values() if now - when <= _RECENT]
-        return rate >= _FAIR * max(rates, default=0.0)
+    def faster(self, during: _Use) -> float:
+        """When, of late, it last carried much more than during this; minus infinity if it did not."""
+        enough = self.carried(during) / (1 - _SLACK)
+        return max((use.end for use in self.uses if self.carried(use) > enough), default=-math.inf)
 
-    def see(self, rate: float, now: float) -> None:
-        self.bandwidth, self.fast, self.doubt = rate, now, None
+    def is_fair(self, during: _Use) -> bool:
+        """Whether this may be one of those that share the link: TCP gives each about as much."""
+        rates = [use.rate for use in self.uses if use.share(during.begin, during.end) >= _FAIR]
+        return during.rate >= _FAIR * max(rates, default=0.0)
+
+    def see(self, rate: float, when: float) -> None:
+        self.bandwidth, self.fast, self.doubt = rate, max(self.fast, when), None
 
     def peers(self, now: float) -> int:
         return sum(1 for when in self.suspects.values() if now - when <= _MEMORY)
+
+
+class _Case(NamedTuple):
+    """A transfer's use of two links, ``up`` of one host and ``down`` of another, to be judged; ``taken``: what they were taken
+    to carry."""
+
+    hosts: tuple[int, int]
+    links: tuple[_Link, _Link]
+    taken: tuple[float, float]
+    use: _Use
+    is_held: bool
 
 
 class Bandwidths:
@@ -80,6 +133,7 @@ class Bandwidths:
     def __init__(self, hosts: int, nominal: float) -> None:
         self._up = [_Link(nominal, nominal) for _ in range(hosts)]
         self._down = [_Link(nominal, nominal) for _ in range(hosts)]
+        self._cases: list[_Case] = []
 
     def of(self, host: int) -> tuple[float, float]:
         """Bytes per second that the job can send from and to the host now."""
@@ -88,15 +142,25 @@ class Bandwidths:
     def observe(self, host: int, seconds: float, up: int, down: int, samples: Sequence[Sample], now: float) -> None:
         """A daemon of ``host`` reports: in the last ``seconds``, ``up`` and ``down`` bytes passed its NICs, and its
         transfers did ``samples``."""
-        telling = [s for s in samples if s.target != host and s.sent >= _TELLING]
-        for sample in telling:
-            rate = sample.sent / sample.seconds
-            self._up[host].flows[sample.transfer] = self._down[sample.target].flows[sample.transfer] = now, rate
-        for sample in telling:
-            self._judge(host, sample, now)
+        over_links = [sample for sample in samples if sample.target != host]
+        for sample in over_links:
+            end = now - sample.ago
+            use = _Use(end - sample.seconds, end, sample.sent / sample.seconds)
+            links = self._up[host], self._down[sample.target]
+            for link in links:
+                link.use(use, now)
+            if sample.is_telling:
+                taken = links[0].bandwidth, links[1].bandwidth
+                self._cases.append(_Case((host, sample.target), links, taken, use, sample.held >= _HELD))
+                for link in links:
+                    if (carried := link.carried(use)) > link.bandwidth:
+                        link.see(carried, use.end)
         for link, passed in ((self._up[host], up), (self._down[host], down)):
-            link.flows = {n: flow for n, flow in link.flows.items() if now - flow[0] <= _RECENT}
-            link.others = 0.0 if link.flows or samples else passed / seconds
+            link.passed(passed / seconds, now)
+        known = [case for case in self._cases if now - case.use.end >= _COMPLETE]
+        self._cases = [case for case in self._cases if now - case.use.end < _COMPLETE]
+        for case in known:
+            self._judge(case)
 
     def limit(self, host: int, speed: float) -> None:
         """The system says that the host's links have ``speed`` bytes per second; 0: it does not know."""
@@ -104,27 +168,31 @@ class Bandwidths:
             if 0 < speed < link.nominal:
                 link.nominal, link.bandwidth = speed, min(speed, link.bandwidth)
 
-    def _judge(self, host: int, sample: Sample, now: float) -> None:
-        up, down = self._up[host], self._down[sample.target]
-        rate = sample.sent / sample.seconds
-        full = [link for link in (up, down) if link.through(now) >= (1 - _SLACK) * link.bandwidth]
-        held = sample.held >= _HELD
-        for link in full:
-            carried = link.through(now)
-            link.see(carried if held and link.is_fair(rate, now) else max(carried, link.bandwidth), now)
-        if not held or any(link.is_fair(rate, now) for link in full):
+    def _judge(self, case: _Case) -> None:
+        use, (up, down) = case.use, case.links
+        full = []
+        for link, taken in zip(case.links, case.taken, strict=True):
+            carried = link.carried(use)
+            if carried >= (1 - _SLACK) * min(taken, link.bandwidth):
+                full.append(link)
+                if link.fast <= use.end:  # nothing newer is known
+                    lower = case.is_held and link.is_fair(use)
+                    link.see(carried if lower else max(carried, link.bandwidth), use.end)
+        if not case.is_held or any(link.is_fair(use) for link in full):
             return
-        up.suspects[sample.target], down.suspects[host] = now, now
-        if len(full) == 1:  # others get more of that one
-            slow, other = (down, up) if full[0] is up else (up, down)
-        elif (up.peers(now), -up.fast) > (down.peers(now), -down.fast):
-            slow, other = up, down
-        else:
-            slow, other = down, up
-        if slow.peers(now) > 1:
+        sender, receiver = case.hosts
+        up.suspects[receiver], down.suspects[sender] = use.end, use.end
+
+        def innocence(link: _Link) -> tuple[float, int, float]:
+            return math.inf if link in full else link.faster(use), -link.peers(use.end), link.fast
+
+        slow, other = (up, down) if innocence(up) < innocence(down) else (down, up)
+        if slow.fast > use.end:
+            return
+        if slow.peers(use.end) > 1:
             self._acquit(slow)
         slow.doubt = slow.doubt or (other, slow.bandwidth)
-        slow.bandwidth = max(slow.through(now), _LEAST * slow.nominal)
+        slow.bandwidth = max(slow.carried(use), _LEAST * slow.nominal)
 
     def _acquit(self, slow: _Link) -> None:
         """Links that were blamed for what ``slow`` did get back what they had."""

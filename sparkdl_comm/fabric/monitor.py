@@ -55,10 +55,13 @@ class Monitor:
             number, progress = transfer.header.id, transfer.progress
             seen[number] = progress
             before = self._before.get(number, Progress())
-            active = min(progress.last, now) - max(progress.begun, before.last)
+            end = min(progress.last, now)
+            active = end - max(progress.begun, before.last)
             if progress.sent > before.sent and active > 0:
                 held = (progress.held - before.held) / active / len(transfer.addresses)
-                flows.append(Flow(number, active, progress.sent - before.sent, min(1.0, held), progress.sent))
+                flows.append(
+                    Flow(number, active, progress.sent - before.sent, min(1.0, held), progress.sent, now - end)
+                )
         up, down = counted.up - self._counted.up, counted.down - self._counted.down
         self._last, self._counted, self._before = now, counted, seen
         return Rates(seconds, up, down, self._counters.speed, flows)

@@ -98,13 +98,15 @@ class Failed:
 @dataclass(frozen=True)
 class Flow:
     """A transfer that the daemon sends. Since the last report: for how many ``seconds`` it was under way, how many bytes were
-    ``sent``, and in which share of the time they were ``held`` up by the network. ``total``: bytes since it began."""
+    ``sent``, and in which share of the time they were ``held`` up by the network. ``total``: bytes since it began. ``ago``:
+    how many seconds before the report that was."""
 
     transfer: int
     seconds: float
     sent: int
     held: float
     total: int
+    ago: float
 
 
 @dataclass(frozen=True)

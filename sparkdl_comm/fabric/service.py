@@ -51,6 +51,8 @@ from sparkdl_comm.gang.gang import Gang
 
 #: Share by which a host's bandwidth has to change for the core to hear of it: it makes new schedules then.
 _CHANGED = 0.05
+#: Seconds after its end within which a transfer is in its sender's report.
+_REPORTED = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class SchedulerService:
         self._courses: dict[int, Course] = {}
         self._bandwidths: Bandwidths
         self._reported: dict[int, tuple[float, float]] = {}
+        self._ended: dict[int, tuple[int, float]] = {}  # transfers of late: the host they went to, and when they ended
         self._fences = Fences()
         #: Of each replica that has told of updates: the version of its model.
         self._replicated: dict[Node, int] = {}
@@ -167,6 +170,7 @@ class SchedulerService:
             found, before = self._bandwidths.of(host), self._reported.get(host, (0.0, 0.0))
             if any(abs(new - old) > _CHANGED * old for new, old in zip(found, before, strict=True)):
                 self._reported[host] = found
+        self._ended = {number: end for number, end in self._ended.items() if now - end[1] <= _REPORTED}
         for number, course in list(self._courses.items()):
             course.report(self._reported, now)
             course.decide(now)
@@ -188,6 +192,7 @@ class SchedulerService:
             if node.role == "replica":
                 self._replicated[node] = message.version
             if course is not None and course.target(transfer) == node:
+                self._ended[message.transfer] = self._directory.host(node), now
                 course.ended(transfer, message.version, now)
         elif isinstance(message, Rates):
             self._rates(node, message, now)
@@ -231,9 +236,13 @@ class SchedulerService:
             course = self._courses.get(number)
             target = None if course is None else course.target(transfer)
             if course is not None and target is not None:
-                host = self._directory.host(target)
-                samples.append(Sample(flow.transfer, host, flow.seconds, flow.sent, flow.held))
+                receiving = self._directory.host(target)
                 course.observe(events.TransferProgressed(transfer, flow.total), now)
+            elif flow.transfer in self._ended:
+                receiving, _ = self._ended[flow.transfer]
+            else:
+                continue
+            samples.append(Sample(receiving, flow.seconds, flow.sent, flow.held, flow.total, flow.ago))
         host = self._directory.host(node)
         self._bandwidths.limit(host, rates.speed)
         self._bandwidths.observe(host, rates.seconds, rates.up, rates.down, samples, now)

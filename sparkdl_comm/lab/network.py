@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -203,9 +203,13 @@ class Lab(Cluster):
         return found
 
     @contextlib.contextmanager
-    def schedule(self, schedule: RateSchedule) -> Iterator[None]:
-        """Redraws the hosts' rates while the block runs, beginning at once; then sets the nominal ones again.
+    def schedule(
+        self, schedule: RateSchedule, begins: Callable[[threading.Event], object] | None = None
+    ) -> Iterator[None]:
+        """Redraws the hosts' rates while the block runs; then sets the nominal ones again. The first ones are set at once.
 
+        :param begins: returns when the first period begins, or when the event that it is given is set; called in a thread.
+            None: the first period begins at once.
         :raises ConfError: (at once) a share of the nominal rate that links cannot be shaped to.
         """
         for share in schedule.shares:
@@ -216,6 +220,8 @@ class Lab(Cluster):
         failures: list[Exception] = []
 
         def redraw() -> None:
+            if begins is not None:
+                begins(over)
             begun, step = time.monotonic(), 1
             while not over.wait(max(0.0, begun + step * schedule.period - time.monotonic())):
                 try:

@@ -10,9 +10,9 @@ from sparkdl_comm.lab.results import FIELDS
 @pytest.mark.parametrize(
     ("arguments", "case", "measure"),
     [
-        (["--train", "--systems", "fabric-8,ring,ddp,async", "--accuracy", "0.5"], "train C2-N2", "accuracy"),
+        (["--train", "--systems", "fabric-20,ring,ddp,async", "--accuracy", "0.5"], "train C2-N2", "accuracy"),
         (
-            ["--lda", "--systems", "fabric-8,fabric-bsp,ring,async", "--perplexity", "760", "--words", "2000"],
+            ["--lda", "--systems", "fabric-20,fabric-bsp,ring,async", "--perplexity", "760", "--words", "2000"],
             "lda C1-N1",
             "perplexity",
         ),
@@ -23,12 +23,14 @@ def test_a_row_for_each_system(networks, rows_of, arguments: list[str], case: st
     assert [row["system"] for row in rows] == arguments[2].split(",")
     for row in rows:
         assert list(row)[: len(FIELDS)] == list(FIELDS)
-        assert (row["verified"], row["case"], row["topology"], row["world"]) == (True, case, "star:4", 3)
+        hosts = 4 if row["system"].startswith(("fabric", "async")) else 3
+        assert (row["verified"], row["case"], row["topology"], row["world"]) == (True, case, f"star:{hosts}", 3)
+        assert row["busy_cores"] > 0
         assert row[f"seconds_to_{measure}"] == row["seconds"]
         [curve] = row["curves"]
         assert curve[-1][1] >= 60
         assert sorted(curve) == curve
-    assert rows[0]["max_delay"] <= 8
+    assert rows[0]["max_delay"] <= 20
 
 
 @pytest.mark.parametrize(

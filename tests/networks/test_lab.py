@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -154,6 +155,24 @@ def test_a_schedule_redraws_all_rates_and_ends_with_the_nominal_ones(networks):
         assert seen[0] == drawn[0]
         assert len({str(rates) for rates in seen}) == 3
         assert {lab.rates()[link] for link in links} == {LinkRate(200 * MBIT, 200 * MBIT)}
+
+
+def test_the_first_rates_of_a_schedule_hold_until_it_begins(networks):
+    schedule, begun = RateSchedule.named("N3", period=0.1, seed=5), threading.Event()
+    with Lab("star:2,200mbit") as lab:
+        first = schedule.draw(0, lab.topology)
+
+        def rates():
+            now = lab.rates()
+            return {link: now[link] for link in first}
+
+        with lab.schedule(schedule, lambda over: begun.wait(20)):
+            time.sleep(3 * schedule.period)
+            assert rates() == first
+            begun.set()
+            deadline = time.monotonic() + 20
+            while rates() == first:
+                assert time.monotonic() < deadline
 
 
 def test_the_control_network_reaches_the_launching_namespace(networks):

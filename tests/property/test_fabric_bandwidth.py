@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,9 +17,9 @@ INTERVAL = 0.1
 class Fluid:
     """Transfers share links by max-min fairness; each is paced at ``PROBE`` times what its links are taken to carry."""
 
-    def __init__(self) -> None:
-        self.up, self.down = [NOMINAL] * HOSTS, [NOMINAL] * HOSTS
-        self.estimates = Bandwidths(HOSTS, NOMINAL)
+    def __init__(self, nominal: float = NOMINAL) -> None:
+        self.up, self.down = [nominal] * HOSTS, [nominal] * HOSTS
+        self.estimates = Bandwidths(HOSTS, nominal)
         self.now = 0.0
 
     def rates(self, flows: list[tuple[int, int]]) -> list[tuple[float, bool]]:
@@ -45,13 +46,16 @@ class Fluid:
         return [(rate, rate < want * 0.999) for rate, want in zip(rates, wanted, strict=True)]
 
     def run(self, seconds: float, flows: list[tuple[int, int]]) -> None:
+        """New transfers; each sends all the time."""
+        totals = [0] * len(flows)
         for _ in range(round(seconds / INTERVAL)):
             self.now += INTERVAL
             moved = self.rates(flows)
+            totals = [total + round(rate * INTERVAL) for total, (rate, _) in zip(totals, moved, strict=True)]
             for host in {a for a, _ in flows}:
                 samples = [
-                    Sample(number, b, INTERVAL, round(rate * INTERVAL), 1.0 if held else 0.0)
-                    for number, ((a, b), (rate, held)) in enumerate(zip(flows, moved, strict=True))
+                    Sample(b, INTERVAL, round(rate * INTERVAL), 1.0 if held else 0.0, total, 0.0)
+                    for (a, b), (rate, held), total in zip(flows, moved, totals, strict=True)
                     if a == host
                 ]
                 up = sum(s.sent for s in samples)
@@ -63,14 +67,15 @@ def near(found: float, true: float) -> bool:
     return abs(found - true) <= 0.25 * true
 
 
-@given(st.lists(st.tuples(st.sampled_from(SHARES), st.sampled_from(SHARES)), min_size=1, max_size=6))
-def test_path(changes: list[tuple[float, float]]) -> None:
+@pytest.mark.parametrize("nominal", [12.5e6, NOMINAL])
+@given(changes=st.lists(st.tuples(st.sampled_from(SHARES), st.sampled_from(SHARES)), min_size=1, max_size=6))
+def test_path(nominal: float, changes: list[tuple[float, float]]) -> None:
     """Half a second after any change, the path of a transfer under way is known."""
-    fluid = Fluid()
+    fluid = Fluid(nominal)
     for up, down in changes:
-        fluid.up[0], fluid.down[1] = up * NOMINAL, down * NOMINAL
+        fluid.up[0], fluid.down[1] = up * nominal, down * nominal
         fluid.run(0.5, [(0, 1)])
-        assert near(min(fluid.estimates.of(0)[0], fluid.estimates.of(1)[1]), min(up, down) * NOMINAL)
+        assert near(min(fluid.estimates.of(0)[0], fluid.estimates.of(1)[1]), min(up, down) * nominal)
 
 
 @given(st.lists(st.sampled_from(SHARES), min_size=2, max_size=5), st.permutations(range(1, HOSTS)))
@@ -110,6 +115,20 @@ def test_together(shares: list[float]) -> None:
         assert near(fluid.estimates.of(0)[1], share * NOMINAL)
 
 
+@given(st.sampled_from(SHARES), st.floats(0.02, 0.09), st.integers(0, 9))
+def test_in_turn(share: float, lasting: float, phase: int) -> None:
+    """Transfers that are shorter than the time between two reports, one after the other, are not added up."""
+    estimates, rate = Bandwidths(HOSTS, NOMINAL), share * NOMINAL
+    begun = 0.0
+    for number in range(30):
+        begun, end = begun + lasting, begun + 2 * lasting
+        report = (int(10 * end) + 1 + phase / 10) * INTERVAL
+        sent = round(rate * lasting)
+        sample = Sample(0, lasting, sent, 1.0, sent, report - end)
+        estimates.observe(1 + number % 3, INTERVAL, sent, 0, [sample], report)
+    assert estimates.of(0)[1] <= 1.25 * NOMINAL
+
+
 @given(st.sampled_from(SHARES[:2]), st.permutations(range(1, HOSTS)))
 def test_slow_among_others(share: float, workers: list[int]) -> None:
     """One of several that send at once is slow: the server's link is full, but not because of it."""
@@ -124,14 +143,18 @@ def test_slow_among_others(share: float, workers: list[int]) -> None:
 
 @given(st.integers(0, 9))
 def test_what_others_send_is_not_there(tenths: int) -> None:
+    """But only once it has lasted: the first bytes may be those of a transfer that its sender has not reported yet."""
     estimates = Bandwidths(HOSTS, NOMINAL)
     passed = round(tenths / 10 * NOMINAL * INTERVAL)
     estimates.observe(2, INTERVAL, passed, 0, [], INTERVAL)
+    assert estimates.of(2) == (NOMINAL, NOMINAL)
+    for report in range(2, 6):
+        estimates.observe(2, INTERVAL, passed, 0, [], report * INTERVAL)
     assert near(estimates.of(2)[0], (10 - tenths) / 10 * NOMINAL)
     assert estimates.of(2)[1] == NOMINAL
 
 
 def test_nothing_is_known_of_short_transfers() -> None:
     estimates = Bandwidths(HOSTS, NOMINAL)
-    estimates.observe(0, INTERVAL, 1000, 0, [Sample(0, 1, INTERVAL, 1000, 1.0)], INTERVAL)
+    estimates.observe(0, INTERVAL, 1000, 0, [Sample(1, INTERVAL, 1000, 1.0, 1000, 0.0)], INTERVAL)
     assert estimates.of(0) == estimates.of(1) == (NOMINAL, NOMINAL)

@@ -68,7 +68,7 @@ def test_a_transfer_that_is_over_before_anybody_looks() -> None:
     monitor = Monitor(Counters(), lambda: [ended.pop()] if ended else [], lambda rates: None, lambda: now[0])
     transfer.add(600, 0.02, 0.05)
     now[0] = 0.1
-    assert monitor.look().flows == [Flow(1, 0.05 - 0.02, 600, 0.5, 600)]
+    assert monitor.look().flows == [Flow(1, 0.05 - 0.02, 600, 0.5, 600, 0.1 - 0.05)]
     now[0] = 0.2
     assert monitor.look().flows == []
 

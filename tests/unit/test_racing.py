@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
+import torch
 import torch.distributed as dist
 from racing import by_ring, by_server
 from racing.by_fabric import serve, work
@@ -15,6 +20,8 @@ from racing.curve import Curve, Moment, first
 from racing.digits import Digits
 from racing.lab import SteadyServer
 from racing.race import Race, System
+from racing.start import Start
+from topics.task import Topics
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
@@ -27,12 +34,12 @@ from tests.unit.fabric_helpers import raised, run
 from tests.unit.gang_helpers import SECONDS, gang_of
 
 WORKERS, UPDATES = 3, 120
-RACE = Race(System.parse("fabric"), WORKERS, UPDATES, 0.1, "C2", 10**8, 0.1, 3, SECONDS)
+RACE = Race(System.parse("fabric"), WORKERS, UPDATES, 0.1, "C2", 10**8, 0.1, True, 3, SECONDS, "data.npz")
 
 
 @pytest.fixture(scope="module")
 def digits() -> Digits:
-    return Digits(seed=3)
+    return Digits.of_sklearn(seed=3)
 
 
 def alone(task: Digits) -> np.ndarray:
@@ -52,12 +59,18 @@ def learned(curve: Curve, task: Digits) -> list[Moment]:
 
 def test_the_ring_is_what_one_process_does(digits: Digits) -> None:
     conf = CommConf.from_mapping({}, topology=f"star:{WORKERS}", timeout=f"{SECONDS}s")
+    begun: list[Curve] = []
+
+    def begin() -> Curve:
+        begun.append(Curve(WORKERS))
+        return begun[0]
+
     with gang_of(WORKERS, rails=("lo",)) as gangs:
-        curves = on_all(gangs, lambda gang: by_ring.train(gang, conf, digits, UPDATES, nullcontext))
+        curves = on_all(gangs, lambda gang: by_ring.train(gang, conf, digits, UPDATES, nullcontext, begin))
     raised(curves)
     learned(curves[0], digits)
     assert np.allclose(curves[0].last, alone(digits), atol=1e-4)
-    assert curves[1].last is None
+    assert curves == [*begun, None, None], "the clock of one rank counts"
 
 
 def test_plain_asynchronous_training_learns(digits: Digits) -> None:
@@ -166,5 +179,34 @@ def test_systems_that_there_are_not(name: str) -> None:
 
 
 def test_digits_are_told_apart_by_their_seed(digits: Digits) -> None:
-    assert np.array_equal(Digits(seed=3).start(), digits.start())
-    assert not np.array_equal(Digits(seed=4).start(), digits.start())
+    same, other = (Digits(digits.pixels, digits.labels, seed) for seed in (3, 4))
+    assert np.array_equal(same.start(), digits.start())
+    assert not np.array_equal(other.start(), digits.start())
+
+
+def test_ranks_read_what_is_learned_from_a_file(digits: Digits, tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, pixels=digits.pixels.numpy(), labels=digits.labels.numpy())
+    read = replace(RACE, data=str(path)).task()
+    assert isinstance(read, Digits)
+    assert torch.equal(read.pixels, digits.pixels)
+    assert read.score(read.start()) == digits.score(digits.start())
+    documents = np.array([[0, 1, 1, 2], [2, -1, -1, -1]], np.int32)
+    np.savez(path, training=documents, held_out=documents[:1], words=3)
+    topics = replace(RACE, data=str(path), topics=2).task()
+    assert isinstance(topics, Topics)
+    assert (topics.elements, topics.training.tolist()) == (6, documents.tolist())
+
+
+def test_a_race_begins_when_the_rank_with_the_clock_says_so(tmp_path: Path) -> None:
+    over, seen = threading.Event(), []
+    here, there = Start(tmp_path, WORKERS), Start(tmp_path, WORKERS)
+    waiting = threading.Thread(target=lambda: seen.append(here.wait(over)))
+    waiting.start()
+    assert not seen
+    there.begin()
+    waiting.join(SECONDS)
+    assert seen == [None]
+    assert 0.0 <= there.busy_cores() <= psutil.cpu_count() + 0.5
+    over.set()
+    Start(tmp_path / "never", WORKERS).wait(over)

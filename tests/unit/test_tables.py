@@ -205,9 +205,11 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             row(name, 1.0, case="C1-N1", extra={"max_delay": 9, "paper_speedup": 1.74})
             for name in ("fabric-30", "ring")
         ],
-        "fabric-trained": [
-            row(name, 1.0, case="train C2-N2", extra={"max_delay": 9, "setting": "C2-N2"})
-            for name in ("fabric", "ring", "ddp", "async")
+        "fabric-trained-C2-N2-server": [
+            row(name, 1.0, extra={"max_delay": 9, "busy_cores": 1.5}) for name in ("fabric", "async")
+        ],
+        "fabric-trained-C2-N2-all-reduce": [
+            row(name, 1.0, extra={"max_delay": 6, "busy_cores": 1.5}) for name in ("ring", "ddp")
         ],
         "fabric-lda": [
             row(name, 1.0, case="lda C1-N1", extra={"max_delay": 9}) for name in ("fabric-30", "fabric-bsp", "async")

@@ -1,0 +1,144 @@
+"""The fabric in virtual time, with a scheduler that knows of links only what ``bandwidth.py`` makes of daemons' reports."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from sparkdl_comm.fabric.bandwidth import PROBE, Bandwidths, Sample
+from sparkdl_comm.fabric.core.decisions import Decision, Piece, Repaced, Schedule
+from sparkdl_comm.fabric.core.events import BandwidthReported, TransferProgressed
+from sparkdl_comm.fabric.core.roles import Node
+from sparkdl_comm.fabric.core.synchrony import Synchrony
+from sparkdl_comm.fabric.monitor import INTERVAL
+from sparkdl_comm.sim.conditions import GBIT, Conditions
+from sparkdl_comm.sim.fabric_run import Control, FabricRun
+from sparkdl_comm.sim.run import Job
+from sparkdl_comm.sim.task import Task
+
+WORKERS = 6
+#: A share of the paper's rates and bytes, that of emulated links of 100 Mbit/s.
+SCALE = 0.01
+
+
+@dataclass
+class Watched:
+    """A transfer, from when it may begin. ``pace``: bytes per second until ``paced``, seconds."""
+
+    source: Node
+    hosts: tuple[int, int]
+    size: int
+    begun: float
+    pace: float = 0.0
+    paced: float = 0.0
+    ended: float | None = None
+    told: int = 0
+    looked: float = 0.0
+    #: By daemon: bytes that it has seen on its NIC.
+    seen: dict[Node, int] = field(default_factory=dict)
+
+
+class MonitoredRun(FabricRun):
+    """Daemons report when it suits each of them, also on transfers that have ended."""
+
+    def _begin(self) -> None:
+        self._links = Bandwidths(WORKERS + 1, 10 * GBIT * SCALE)
+        self._watched: dict[int, Watched] = {}
+        self._phases = random.Random(7)
+        self.ratios: list[float] = []
+        nodes = [Node(role, index) for role in ("worker", "aggregator") for index in range(WORKERS)]
+        for node in [*nodes, Node("server", 0)]:
+            self._look_later(node)
+        super()._begin()
+
+    def _decide(self) -> None:
+        for host, true in enumerate(self.job.conditions.rates(int(self.engine.now / self.job.conditions.interval))):
+            found = self._links.of(host)
+            self._observe(BandwidthReported(host, *found))
+            self.ratios += [mine / theirs for mine, theirs in zip(found, true, strict=True)]
+        super()._decide()
+
+    def _rates_changed(self, rates: Sequence[tuple[float, float]]) -> None:
+        """Nobody tells."""
+
+    def _carry_out(self, decisions: Sequence[Decision]) -> None:
+        for decision in decisions:
+            if isinstance(decision, Repaced) and decision.transfer in self._watched:
+                self._pace(self._watched[decision.transfer], decision.schedule)
+        super()._carry_out(
+            [replace(d, schedule=probing(d.schedule)) if isinstance(d, Repaced) else d for d in decisions]
+        )
+
+    def _pace(self, watched: Watched, schedule: Schedule) -> None:
+        watched.pace = PROBE * max((piece.rate for piece in schedule), default=0.0)
+        watched.paced = schedule[-1].end if schedule else self.engine.now
+
+    def _start(self, number: int) -> None:
+        transfer = self._transfers[number]
+        late = max(0.0, self.engine.now - transfer.schedule[0].start) if transfer.schedule else 0.0
+        schedule = tuple(Piece(start + late, end + late, rate) for start, end, rate in transfer.schedule)
+        hosts = self._roles.host(transfer.source), self._roles.host(transfer.target)
+        begun = schedule[0].start if schedule else self.engine.now
+        watched = self._watched[number] = Watched(transfer.source, hosts, transfer.bytes, begun)
+        self._pace(watched, schedule)
+        self._transfers[number] = replace(transfer, schedule=probing(schedule))
+        super()._start(number)
+
+    def _ended(self, number: int) -> None:
+        self._watched[number].ended = self.engine.now
+        super()._ended(number)
+
+    def _look_later(self, node: Node) -> None:
+        begun = self.engine.now
+        self.engine.after(INTERVAL * self._phases.uniform(0.9, 1.1), lambda: self._look(node, begun))
+
+    def _look(self, node: Node, last: float) -> None:
+        """What the monitor of this node's daemon does."""
+        now, host = self.engine.now, self._roles.host(node)
+        passed, samples = [0, 0], []
+        for number, watched in list(self._watched.items()):
+            sent = watched.size if watched.ended is not None else self._paced[number].sent
+            if host in watched.hosts and watched.hosts[0] != watched.hosts[1]:
+                passed[watched.hosts.index(host)] += sent - watched.seen.get(node, 0)
+                watched.seen[node] = sent
+            if watched.source == node and sent > watched.told:
+                end = now if watched.ended is None else watched.ended
+                samples.append(self._sample(watched, sent, end - max(watched.begun, watched.looked), now - end))
+                watched.told, watched.looked = sent, now
+                self._observe(TransferProgressed(number, sent))
+            if watched.ended is not None and now - watched.ended > 2 * INTERVAL:
+                del self._watched[number]
+        if samples or any(passed):
+            self._links.observe(host, now - last, passed[0], passed[1], samples, now)
+        self._look_later(node)
+
+    def _sample(self, watched: Watched, sent: int, seconds: float, ago: float) -> Sample:
+        seconds = max(seconds, 1e-9)
+        new = sent - watched.told
+        is_held = watched.paced <= watched.looked or new / seconds < 0.95 * watched.pace
+        return Sample(watched.hosts[1], seconds, new, float(is_held), sent, ago)
+
+
+@dataclass(frozen=True)
+class ScaledConditions(Conditions):
+    def rates(self, period: int) -> list[tuple[float, float]]:
+        return [(out * SCALE, into * SCALE) for out, into in super().rates(period)]
+
+
+def probing(schedule: Schedule) -> Schedule:
+    return tuple(Piece(start, end, PROBE * rate) for start, end, rate in schedule)
+
+
+@pytest.mark.parametrize(("network", "slower"), [("N1", 1.15), ("N2", 1.2), ("N3", 1.5)])
+def test_links_are_known_well_enough(network: str, slower: float) -> None:
+    conditions = ScaledConditions("C1", network, WORKERS, 1, 3)
+    job = Job(Task.points(3), conditions, WORKERS, round(1e8 * SCALE), 1.0, 0.5, limit=30.0)
+    synchrony, control = Synchrony.parse("async:30"), Control()
+    told, monitored = FabricRun(job, 3, synchrony, control), MonitoredRun(job, 3, synchrony, control)
+    assert told.run().updates <= slower * monitored.run().updates
+    deciles = statistics.quantiles(monitored.ratios, n=10)
+    assert all(0.8 <= ratio <= 1.25 for ratio in deciles[3:7])
