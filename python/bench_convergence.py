@@ -1,6 +1,6 @@
 """Whether training with compressed gradients converges as dense training does, and whether it is faster: whole fits.
 
-    python python/bench_convergence.py --json python/results/compress-accuracy.json
+    python python/bench_convergence.py --tasks lenet5 --json python/results/compress-accuracy-lenet5.json
     python python/bench_convergence.py --tasks transformer --ways dense,mstopk,auto --rates 100,1000 --seeds 1
 
 Fits of this package's estimator on real data, by Spark executors on emulated hosts whose links have the rate: see
