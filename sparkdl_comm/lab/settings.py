@@ -13,14 +13,14 @@ from sparkdl_comm.conf import PREFIX
 @contextmanager
 def applied(spark: SparkSession, settings: Mapping[str, str | int], prefix: str = PREFIX) -> Iterator[None]:
     """The session has these settings, whose keys are without ``prefix``, inside; afterwards what it had before."""
-    before = {prefix + name: spark.conf.get(prefix + name, None) for name in settings}
+    before: dict[str, str | None] = {prefix + name: spark.conf.get(prefix + name, None) for name in settings}
     try:
         for name, value in settings.items():
             spark.conf.set(prefix + name, value)
         yield
     finally:
-        for key, value in before.items():
-            if value is None:
+        for key, earlier in before.items():
+            if earlier is None:
                 spark.conf.unset(key)
             else:
-                spark.conf.set(key, value)
+                spark.conf.set(key, earlier)
