@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import numpy as np
 import pytest
@@ -115,6 +116,32 @@ def test_bsp_keeps_all_in_step(aggregators):
     results, _ = run([scheduler(params), server(params), *[worker(params, work, aggregators)] * 3])
     raised(results)
     assert results[2:] == [[0, 3, 6, 9]] * 3
+
+
+def test_bsp_gives_everybody_the_same_model():
+    """Also one that asks when another one's next update is applied."""
+    params = FabricParams("bsp")
+    gone_on = threading.Event()
+
+    def work(asks_late):
+        def of(made):
+            model, versions = np.empty(made.elements, np.float32), []
+            for turn in range(3):
+                if asks_late and turn == 1:
+                    assert gone_on.wait(SECONDS)
+                versions.append(made.get(SERVER, model))
+                np.testing.assert_array_equal(model, float(versions[-1]))
+                push = made.push(SERVER, np.ones(made.elements, np.float32))
+                if not asks_late and turn == 1:
+                    push.wait()
+                    gone_on.set()
+            return versions
+
+        return of
+
+    results, _ = run([scheduler(params), server(params), worker(params, work(False)), worker(params, work(True))])
+    raised(results)
+    assert results[2:] == [[0, 2, 4]] * 2
 
 
 def test_ssp_lets_nobody_run_ahead():

@@ -110,8 +110,13 @@ class Scheduler:
             decisions += move_behind(ledger, late)
             network = batch.bounded.left
         if ledger.requests and all(taken_until(network.links[2 * server]) <= soon for server in ledger.servers):
-            decisions += models(ledger, network, next(self._batches), now)
+            decisions += models(ledger, network, self._batch(), now)
         return decisions
+
+    def _batch(self) -> int:
+        """The number of the models that are asked for now. With ``bsp`` that of the iteration, so that who asks late gets what
+        the others got, though they may have gone on."""
+        return self._ledger.held.slowest() if self._ledger.rules.synchrony.kind == "bsp" else next(self._batches)
 
     def _advance(self, now: float) -> None:
         if now < self._now:
