@@ -148,7 +148,9 @@ def test_spreads_and_verdicts() -> None:
 )
 def test_a_verdict_on_accuracy_knows_how_seeds_differ(tmp_path: Path, shares: list[float], said: str) -> None:
     rows = {"dense": [0.97, 0.98, 0.99], "hitopk": shares}
-    save(tmp_path, "compress-accuracy-lenet5", *(row(way, 1.0, extra={"accuracies": each}) for way, each in rows.items()))
+    save(
+        tmp_path, "compress-accuracy-lenet5", *(row(way, 1.0, extra={"accuracies": each}) for way, each in rows.items())
+    )
     [line] = TABLES["accuracy"].lines(Data(tmp_path))
     assert line[-1] == said
 
