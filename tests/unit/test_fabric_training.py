@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +107,19 @@ def test_validation_and_early_stopping() -> None:
     assert [row["val_loss"] for row in history] == [row["val_loss"] for row in loops[1].progress.history]
 
 
-def resumable(directory: Path, sync: str, epochs: int, resume: bool = False, world: int = 2, **conf: Any) -> Fit:
+def resumable(
+    directory: Path,
+    sync: str,
+    epochs: int,
+    resume: bool = False,
+    world: int = 2,
+    strategy: type[FabricWorker] = FabricWorker,
+    **conf: Any,
+) -> Fit:
     """Ranks with an Adam each; a checkpoint at the end of each epoch, if it has two updates."""
     return Fit(
         directory,
-        FabricWorker,
+        strategy,
         epochs,
         make=lambda: torch.nn.Linear(3, 1),
         parts=line().cut(*[120 // world] * world),
@@ -153,6 +162,26 @@ def test_goes_on_asynchronously(tmp_path: Path) -> None:
     assert max(details["delays"]) <= 8
     done = resumable(tmp_path, "async:8", 4, resume=True)
     assert torch.equal(done.loops[0].model.values, rest.loops[0].model.values), "no update was left to make"
+
+
+def test_nobody_pushes_while_another_rank_copies_the_servers_state(tmp_path: Path) -> None:
+    copying, pushed = threading.Event(), threading.Event()
+    early: list[bool] = []
+
+    class Watched(FabricWorker):
+        def optimizer_state(self) -> dict[str, Any]:
+            copying.set()
+            early.append(pushed.wait(0.5))
+            copying.clear()
+            return super().optimizer_state()
+
+        def update(self, apply: bool = True) -> None:
+            super().update(apply)
+            if copying.is_set():
+                pushed.set()
+
+    resumable(tmp_path, "async:8", 3, strategy=Watched, fabric_momentum=0.5)
+    assert early == [False] * 3
 
 
 def test_a_killed_server_does_not_end_training() -> None:
