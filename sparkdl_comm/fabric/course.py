@@ -97,7 +97,7 @@ class Course:
     def _carry_out(self, decisions: list[core.Decision], now: float) -> None:
         for decision in decisions:
             if isinstance(decision, core.Dropped) and decision.reason == "norm":
-                rank = self.directory.nodes[Node("worker", decision.worker)].rank
+                rank = self.directory.rank(Node("worker", decision.worker))
                 _log.warning("an update of rank %d was refused: its norm is no finite number", rank)
         self._send(self.dispatch.decided(decisions, now))
 

@@ -256,7 +256,7 @@ class Dispatch:
         """The rank of whom an aggregator sends it on to."""
         onward = (t for t in self._transfers.values() if push.id in t.after and t.source == push.target)
         first = next(onward, None)
-        return -1 if first is None else self._directory.nodes[first.target].rank
+        return -1 if first is None else self._directory.rank(first.target)
 
     def _staleness(self, updates: Sequence[int]) -> int:
         return min(self._updates[number].update.base - place for place, number in enumerate(updates))

@@ -38,7 +38,11 @@ class Part:
         raise ProtocolError(f"transfer {arrival.expected.transfer} came to a rank that takes no data")
 
     def values(self, order: Send) -> Values | None:
-        """What is to be sent; waits until all of it is there. None: there is nothing to send any more."""
+        """What is to be sent; waits until all of it is there. None: there is nothing to send any more.
+
+        The wait ends with what is waited for, with its being cancelled, or with the job: a node that sends nothing for the
+        timeout is lost.
+        """
         raise ProtocolError(f"transfer {order.transfer} was ordered from a rank that has no data")
 
     def hear(self, message: Message) -> None:

@@ -71,6 +71,15 @@ class ServerPart(Part):
         with self._changed:
             return self._model.values.copy(), self._model.version
 
+    def state(self) -> np.ndarray:
+        """A copy of the model, float32 ``[n]``; with momentum ``[2 n]``, its last step behind it."""
+        with self._changed:
+            return self._model.state()
+
+    def load(self, state: np.ndarray) -> None:
+        """Before :meth:`begin`: the model goes on from what :meth:`state` returned of another one."""
+        self._model.load(state, self.version)
+
     def serve(self, timeout: float | None = None) -> None:
         """Applies updates and sends the model until the job has ended. Arguments and errors are those of :meth:`await_end`."""
         self.begin()

@@ -73,6 +73,8 @@ class SchedulerService:
         self._reported: dict[int, tuple[float, float]] = {}
         self._ended: dict[int, tuple[int, float]] = {}  # transfers of late: the host they went to, and when they ended
         self._fences = Fences()
+        #: Until :class:`Fenced`: a daemon may wait the timeout itself before it answers.
+        self._answer_seconds = 2 * options.timeout
         #: Of each replica that has told of updates: the version of its model.
         self._replicated: dict[Node, int] = {}
         self._begun = self._stopped = False
@@ -210,8 +212,8 @@ class SchedulerService:
 
     def _reduce(self, node: Node, message: Reduce, now: float) -> None:
         """A worker has its part of an all-reduce; the first one begins it, with a root drawn by its number."""
+        rank = self._directory.rank(node)
         if not math.isfinite(message.norm):
-            rank = self._rank(node)
             raise InputError(f"rank {rank}'s part of all-reduce number {message.number} has no finite norm", rank=rank)
         course = self._courses.get(message.number)
         if course is None:
@@ -223,7 +225,7 @@ class SchedulerService:
                 course.lose(lost, 0, False, now)
         if course.directory.elements != (message.elements,):
             raise InputError(
-                f"all-reduce number {message.number} has {message.elements} elements at rank {self._rank(node)}, and"
+                f"all-reduce number {message.number} has {message.elements} elements at rank {rank}, and"
                 f" {course.directory.elements[0]} at others: all workers must call the same ones in the same order"
             )
         course.ready(node, 0, 0, message.norm, now)
@@ -272,22 +274,17 @@ class SchedulerService:
                     awaited.setdefault(target, []).extend(transfers)
         number = self._fences.begin(node, awaited, now + self._answer_seconds)
         for target, transfers in awaited.items():
-            self._by_node[target].tell(Fence(number, transfers, self._named(node)))
+            self._by_node[target].tell(Fence(number, transfers, self._directory.named(node)))
         self._conclude(now)
-
-    @property
-    def _answer_seconds(self) -> float:
-        """That a daemon may take until :class:`Fenced`: the timeout for what it does before, and again for the answer."""
-        return 2 * self._options.timeout
 
     def _check_fences(self, now: float) -> None:
         overdue = self._fences.overdue(now)
         if overdue is not None:
-            lost, silent = map(self._named, overdue)
+            lost, silent = map(self._directory.named, overdue)
             raise DeadlineError(
-                f"{silent} did not say within {self._answer_seconds:g} s what it has got of {lost}, which was lost; set"
-                f" {TIMEOUT_KEY}",
-                rank=self._rank(overdue[1]),
+                f"{silent} did not say within {self._answer_seconds:g} s what it has got of {lost}, which was lost;"
+                f" set {TIMEOUT_KEY}",
+                rank=self._directory.rank(overdue[1]),
             )
 
     def _conclude(self, now: float) -> None:
@@ -303,12 +300,6 @@ class SchedulerService:
     def _workers(self) -> list[Node]:
         """Those that are left."""
         return sorted((node for node in self._by_node if node.role == "worker"), key=lambda node: node.index)
-
-    def _rank(self, node: Node) -> int:
-        return self._directory.nodes[node].rank
-
-    def _named(self, node: Node) -> str:
-        return f"the {node.role} of rank {self._rank(node)}"
 
     def _tell_node(self, node: Node, message: Message) -> None:
         peer = self._by_node.get(node)

@@ -5,8 +5,8 @@ rank 1 its replica if there is to be one, each in a process of its own. A worker
 the user's optimizer make a step of it from there, and pushes by how much that changed the parameters: ``-lr * gradient`` of
 plain SGD. The server adds what comes, with momentum. See :mod:`sparkdl_comm.fabric`.
 
-An optimizer that keeps state, such as Adam, has its own at each worker. All of them are in checkpoints; momentum at the server
-is not, it begins anew.
+An optimizer that keeps state, such as Adam, has its own at each worker. All of them are in checkpoints, and so is the server's
+last step, for its momentum; if the replica has taken over, momentum begins anew from a checkpoint.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class FabricWorker(Asynchronous):
         self._push: Push | None = None
         self._fabric: Fabric | None = None
         self._worker: Worker | None = None
+        self._last_step: np.ndarray | None = None
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
@@ -82,12 +83,19 @@ class FabricWorker(Asynchronous):
         if self._worker is None:
             if self._fabric is None:
                 raise GangError("strategy fabric has not joined its gang")
-            beside = {"server": self._values} if self._gang.rank == _SERVER else {}
+            beside = {"server": self._state()} if self._gang.rank == _SERVER else {}
             if self._gang.rank == _REPLICA and self.conf.fabric_replica:
-                beside["replica"] = self._values
+                beside["replica"] = self._state()
             params = replace(FabricParams.of(self.conf), version=self.version)
             self._worker = self._fabric.register_as_worker(params, self.conf.fabric_aggregators, beside)
         return self._worker
+
+    def _state(self) -> np.ndarray:
+        """What the server begins with."""
+        if not self.conf.fabric_momentum:
+            return self._values
+        step = np.zeros_like(self._values) if self._last_step is None else self._last_step
+        return np.concatenate([self._values, step])
 
     def before_forward(self) -> None:
         worker = self._in_fabric()
@@ -125,11 +133,15 @@ class FabricWorker(Asynchronous):
         return [(0, self._model.values)]
 
     def optimizer_state(self) -> dict[str, Any]:
-        """Nothing that is of all ranks: each has its own, which is in :meth:`state`."""
-        return {}
+        """The server's, on the rank that it is beside. The ranks' own are in :meth:`state`."""
+        server = None if self._fabric is None else self._fabric.beside("server")
+        if server is None or not self.conf.fabric_momentum:
+            return {}
+        return {"last_step": torch.from_numpy(server.state(self.conf.timeout)[self._model.count :])}
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """As :meth:`optimizer_state`."""
+        if "last_step" in state:
+            self._last_step = state["last_step"].numpy()
 
     def state(self) -> dict[str, Any]:
         return {"version": self.version, "optimizer": self.optimizer.state_dict()}

@@ -87,6 +87,7 @@ def test_what_a_rank_cannot_ask_for():
         ({"divergence_bound": 0.0}, InputError, "divergence_bound=0.0: must be more than 0"),
         ({"momentum": 1.0}, InputError, "momentum=1.0: must be from 0 to below 1"),
         ({"step_scale": -1.0}, InputError, "step_scale=-1.0: must be a number above 0"),
+        ({"version": -1}, InputError, "version=-1: must be at least 0"),
     ],
 )
 def test_params_that_are_none(changes, error, words):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,34 +107,45 @@ def test_validation_and_early_stopping() -> None:
     assert [row["val_loss"] for row in history] == [row["val_loss"] for row in loops[1].progress.history]
 
 
-def resumable(directory: Path, sync: str, epochs: int, resume: bool = False) -> Fit:
-    """Two ranks with an Adam each; a checkpoint at the end of each epoch, if it has two updates."""
+def resumable(
+    directory: Path,
+    sync: str,
+    epochs: int,
+    resume: bool = False,
+    world: int = 2,
+    strategy: type[FabricWorker] = FabricWorker,
+    **conf: Any,
+) -> Fit:
+    """Ranks with an Adam each; a checkpoint at the end of each epoch, if it has two updates."""
     return Fit(
         directory,
-        FabricWorker,
+        strategy,
         epochs,
         make=lambda: torch.nn.Linear(3, 1),
-        parts=line().cut(60, 60),
-        validation=line(40).cut(20, 20),
-        batch=12,
-        conf={**SETTINGS, "fabric_sync": sync},
+        parts=line().cut(*[120 // world] * world),
+        validation=line(40).cut(*[40 // world] * world),
+        batch=6 * world,
+        conf={**SETTINGS, "fabric_sync": sync, **conf},
         resume=resume,
     )
 
 
-def test_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
-    """In step, so that what they do does not depend on who is faster."""
-    whole = resumable(tmp_path / "whole", "bsp", 5)
-    resumable(tmp_path / "cut", "bsp", 2)
-    assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == ["step-00000020", "step-00000040"]
-    rest = resumable(tmp_path / "cut", "bsp", 5, resume=True)
-    assert {restorer.step for restorer in rest.restorers.values()} == {40}
+@pytest.mark.parametrize(("world", "momentum"), [(2, 0.0), (1, 0.8)])
+def test_goes_on_from_a_checkpoint(tmp_path: Path, world: int, momentum: float) -> None:
+    """In step, so that what they do does not depend on who is faster; alone with momentum, which depends on the order."""
+    settings: dict[str, Any] = {"world": world, "fabric_momentum": momentum}
+    whole = resumable(tmp_path / "whole", "bsp", 5, **settings)
+    resumable(tmp_path / "cut", "bsp", 2, **settings)
+    epoch = whole.loops[0].progress.history[0]["step"]
+    assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == [f"step-{n * epoch:08d}" for n in (1, 2)]
+    rest = resumable(tmp_path / "cut", "bsp", 5, resume=True, **settings)
+    assert {restorer.step for restorer in rest.restorers.values()} == {2 * epoch}
     for mine, other in zip(rest.loops, whole.loops, strict=True):
-        assert [row["step"] for row in mine.progress.history] == [20, 40, 60, 80, 100]
+        assert [row["step"] for row in mine.progress.history] == [epoch * n for n in range(1, 6)]
         losses, expected = ([row["val_loss"] for row in loop.progress.history] for loop in (mine, other))
         assert losses == pytest.approx(expected, rel=1e-4)
         assert torch.allclose(mine.model.values, other.model.values, atol=1e-5)
-        assert mine.strategy.version == 100
+        assert mine.strategy.version == 5 * epoch
         assert mine.state()["own"]["callbacks"] == other.state()["own"]["callbacks"]
 
 
@@ -149,6 +162,26 @@ def test_goes_on_asynchronously(tmp_path: Path) -> None:
     assert max(details["delays"]) <= 8
     done = resumable(tmp_path, "async:8", 4, resume=True)
     assert torch.equal(done.loops[0].model.values, rest.loops[0].model.values), "no update was left to make"
+
+
+def test_nobody_pushes_while_another_rank_copies_the_servers_state(tmp_path: Path) -> None:
+    copying, pushed = threading.Event(), threading.Event()
+    early: list[bool] = []
+
+    class Watched(FabricWorker):
+        def optimizer_state(self) -> dict[str, Any]:
+            copying.set()
+            early.append(pushed.wait(0.5))
+            copying.clear()
+            return super().optimizer_state()
+
+        def update(self, apply: bool = True) -> None:
+            super().update(apply)
+            if copying.is_set():
+                pushed.set()
+
+    resumable(tmp_path, "async:8", 3, strategy=Watched, fabric_momentum=0.5)
+    assert early == [False] * 3
 
 
 def test_a_killed_server_does_not_end_training() -> None:

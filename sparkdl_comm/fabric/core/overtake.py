@@ -2,8 +2,8 @@
 
 Servers apply updates in the order in which they were decided on, or else nobody could say what delay an update will have.
 So one that is sent over a slow link would hold up all later batches. Where the delay bound allows it, it is given a place
-behind the new batch instead. Until the server hears of that, it may have applied the slow one: so the new ones keep their
-delay bounds behind it, too.
+behind the new batch instead. Until a server hears of that, it may have applied the slow one, and another server not: so the
+new ones keep their delay bounds behind it, too.
 
 With replicas nothing is overtaken: they have been promised the old order.
 """

@@ -172,6 +172,7 @@ class AsynchronousLoop(TrainingLoop):
         if self.after_step is not None:
             at.phase = "after step"
             self.after_step(self)
+            gather_json(self._gang, None, timeout)  # until all have copied what they write, nobody makes an update
 
 
 def loop_for(
