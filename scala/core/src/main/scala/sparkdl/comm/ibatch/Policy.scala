@@ -2,16 +2,20 @@ package sparkdl.comm.ibatch
 
 import scala.util.Try
 
-/** How a network is cut into batches. */
-private[ibatch] sealed abstract class Policy(val name: String)
+/**
+ * How a network is cut into batches.
+ *
+ * @param needsProfile whether that depends on how long anything takes
+ */
+private[comm] sealed abstract class Policy(val name: String, val needsProfile: Boolean = true)
 
-private[ibatch] object Policy {
+private[comm] object Policy {
 
   /** One communication for everything. */
-  case object Whole extends Policy("whole")
+  case object Whole extends Policy("whole", needsProfile = false)
 
   /** One for each layer. */
-  case object Layerwise extends Policy("layerwise")
+  case object Layerwise extends Policy("layerwise", needsProfile = false)
 
   /** The paper's Algorithm 1. */
   case object Greedy1 extends Policy("greedy1")
@@ -29,7 +33,7 @@ private[ibatch] object Policy {
   case object Optimal extends Policy("optimal")
 
   /** As many layers as fit into `bytes`, at least one. */
-  final case class Fixed(bytes: Long) extends Policy(s"fixed:$bytes")
+  final case class Fixed(bytes: Long) extends Policy(s"fixed:$bytes", needsProfile = false)
 
   private val named: Seq[Policy] = Seq(Whole, Layerwise, Greedy1, Greedy2, IBatch, Paper, Optimal)
   private val FixedPrefix = "fixed:"

@@ -21,6 +21,9 @@ private[comm] trait BlockEncoding {
    */
   def maxBytes(shape: BlockShape): Long
 
+  /** About the bytes of a block of so many elements, if the share `density` of them is not zero. */
+  def expectedBytes(elements: Long, density: Double): Long
+
   /** Bytes of memory that [[encode]] needs for what cannot be served from where it lies; likewise. */
   def stagingBytes(shape: BlockShape): Long
 
@@ -57,8 +60,12 @@ private[comm] object BlockEncoding {
     ))
 }
 
-/** Those of the two kinds of blocks. */
-private[comm] final case class Encodings(parameters: DenseEncoding, gradients: BlockEncoding)
+/**
+ * Those of the two kinds of blocks.
+ *
+ * @param density the share of gradients that are not zero, about
+ */
+private[comm] final case class Encodings(parameters: DenseEncoding, gradients: BlockEncoding, density: Double = 1)
 
 private[comm] object Encodings {
   def apply(both: DenseEncoding): Encodings = Encodings(both, both)
