@@ -43,7 +43,7 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
    * After the step that was [[due]].
    *
    * @param reports of all ranks, in any order
-   * @return pulls and pushes; None if they stay as they are
+   * @return pulls and pushes, if they were planned anew; None if they stay as they are
    * @throws IllegalArgumentException if a report makes no sense
    */
   def replan(reports: Seq[RankReport]): Option[(IndexedSeq[Batch], IndexedSeq[Batch])] = {
