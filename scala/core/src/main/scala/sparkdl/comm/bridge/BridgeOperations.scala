@@ -85,14 +85,14 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
           rank
         )
     }
-    val encodings =
-      request.density.fold(Encodings(request.wire))(Encodings(request.wire, BlockEncoding.Sparse, _))
+    val encodings = Encodings(request.wire, if (request.density.isDefined) BlockEncoding.Sparse else request.wire)
     val batching = request.batching
     val ahead = request.canPullAhead && batching.overlap
     val settings = SessionSettings(encodings, ahead, request.shared, batching.inTurn, request.timeoutSeconds)
     val map = current.open(request.peers, request.layers, settings)
     describe(map, reply)
-    val adaptive = new AdaptiveBuckets(batching, map.traffic(node.blocks.inlineThreshold), node.clock)
+    val traffic = map.traffic(node.blocks.inlineThreshold, request.density.getOrElse(1.0))
+    val adaptive = new AdaptiveBuckets(batching, traffic, node.clock)
     buckets = Some(adaptive)
     reply.put("ahead", ahead).put("cuts_pushes", batching.push != Policy.Whole)
     describe(adaptive, reply)

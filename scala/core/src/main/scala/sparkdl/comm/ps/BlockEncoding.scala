@@ -60,12 +60,8 @@ private[comm] object BlockEncoding {
     ))
 }
 
-/**
- * Those of the two kinds of blocks.
- *
- * @param density the share of gradients that are not zero, about
- */
-private[comm] final case class Encodings(parameters: DenseEncoding, gradients: BlockEncoding, density: Double = 1)
+/** Those of the two kinds of blocks. */
+private[comm] final case class Encodings(parameters: DenseEncoding, gradients: BlockEncoding)
 
 private[comm] object Encodings {
   def apply(both: DenseEncoding): Encodings = Encodings(both, both)

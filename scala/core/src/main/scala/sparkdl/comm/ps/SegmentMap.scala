@@ -83,9 +83,10 @@ private[comm] final class SegmentMap(
    * What the ranks send each other, for who decides about buckets.
    *
    * @param inlineThreshold a block of up to so many bytes travels inside of its notice
+   * @param density the share of gradients that are not zero, about
    */
-  def traffic(inlineThreshold: Long): Traffic = {
-    def bytes(as: BlockEncoding) = layout.layers.map(as.expectedBytes(_, encodings.density))
+  def traffic(inlineThreshold: Long, density: Double): Traffic = {
+    def bytes(as: BlockEncoding) = layout.layers.map(as.expectedBytes(_, density))
     Traffic(layout.world, bytes(encodings.parameters), bytes(encodings.gradients), inlineThreshold * layout.world, ahead)
   }
 
