@@ -2,20 +2,23 @@ package sparkdl.comm.ibatch
 
 import scala.util.Try
 
-/**
- * How a network is cut into batches.
- *
- * @param needsProfile whether that depends on how long anything takes
- */
-private[comm] sealed abstract class Policy(val name: String, val needsProfile: Boolean = true)
+/** How a network is cut into batches. */
+private[comm] sealed abstract class Policy(val name: String) {
+
+  /** Whether that depends on how long anything takes. */
+  def needsProfile: Boolean = this match {
+    case Policy.Whole | Policy.Layerwise | Policy.Fixed(_) => false
+    case _ => true
+  }
+}
 
 private[comm] object Policy {
 
   /** One communication for everything. */
-  case object Whole extends Policy("whole", needsProfile = false)
+  case object Whole extends Policy("whole")
 
   /** One for each layer. */
-  case object Layerwise extends Policy("layerwise", needsProfile = false)
+  case object Layerwise extends Policy("layerwise")
 
   /** The paper's Algorithm 1. */
   case object Greedy1 extends Policy("greedy1")
@@ -33,7 +36,7 @@ private[comm] object Policy {
   case object Optimal extends Policy("optimal")
 
   /** As many layers as fit into `bytes`, at least one. */
-  final case class Fixed(bytes: Long) extends Policy(s"fixed:$bytes", needsProfile = false)
+  final case class Fixed(bytes: Long) extends Policy(s"fixed:$bytes")
 
   private val named: Seq[Policy] = Seq(Whole, Layerwise, Greedy1, Greedy2, IBatch, Paper, Optimal)
   private val FixedPrefix = "fixed:"
