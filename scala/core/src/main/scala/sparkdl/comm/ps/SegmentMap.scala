@@ -87,7 +87,13 @@ private[comm] final class SegmentMap(
    */
   def traffic(inlineThreshold: Long, density: Double): Traffic = {
     def bytes(as: BlockEncoding) = layout.layers.map(as.expectedBytes(_, density))
-    Traffic(layout.world, bytes(encodings.parameters), bytes(encodings.gradients), inlineThreshold * layout.world, ahead)
+    Traffic(
+      layout.world,
+      bytes(encodings.parameters),
+      bytes(encodings.gradients),
+      inlineThreshold * layout.world,
+      ahead
+    )
   }
 
   /** Says in the memory that it is that of this rank, of the fit `job`. */

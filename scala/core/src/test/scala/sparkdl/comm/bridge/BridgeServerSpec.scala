@@ -75,13 +75,15 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     client.close()
   }
 
-  private val hello = s"""{"op": "hello", "protocol": ${BridgeConnection.Protocol}, "job": 7, "rank": 0}"""
+  /** Of rank 0. */
+  private def hello(job: Int): String =
+    s"""{"op": "hello", "protocol": ${BridgeConnection.Protocol}, "job": $job, "rank": 0}"""
 
   test("nothing listens for other executors until the first rank is here") {
     val (files, rank) = (new Client, new Client)
     assert(files.ask(s"""{"op": "fs.exists", "remote": "file:$directory"}""").get("ok").asBoolean)
     assert(transport.opened.get === 0)
-    assert(rank.ask(hello).get("port").asInt === 1)
+    assert(rank.ask(hello(job = 7)).get("port").asInt === 1)
     assert(transport.opened.get === 1)
     assert(rank.ask("""{"op": "close"}""").get("ok").asBoolean)
     Seq(files, rank).foreach(_.close())
@@ -99,7 +101,7 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
 
   test("executors with different jars are refused, both named") {
     val rank = new Client
-    val here = rank.ask(hello)
+    val here = rank.ask(hello(job = 8))
     def open(otherBuild: String): JsonNode =
       rank.ask(openRequest(here, here.deepCopy[ObjectNode]().put("build", otherBuild)))
     val refused = open("0.0.9 (jar 123456789abc)")
@@ -111,9 +113,11 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     rank.close()
   }
 
-  test("rank 0 asks in which buckets the next layers travel, and what has become of the plan when its session is over") {
+  test(
+    "rank 0 asks in which buckets the next layers travel, and what has become of the plan when its session is over"
+  ) {
     val rank = new Client
-    val here = rank.ask(hello)
+    val here = rank.ask(hello(job = 9))
     assert(rank.ask("""{"op": "replan", "reports": []}""").get("message").asText.contains("open has to come first"))
     val first = rank.ask(openRequest(here, here))
     assert(Seq("ahead", "cuts_pushes").forall(first.get(_).asBoolean))
