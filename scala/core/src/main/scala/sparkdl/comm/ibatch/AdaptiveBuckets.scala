@@ -26,21 +26,18 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
   private var trial = Option.empty[Autotuner]
   private var looks = 1
 
-  /** In which parameters are pulled from the next step on; likewise `pushes`, of gradients. Both in the order in which they travel. */
+  /** Of parameters from the next step on, in the order in which they travel; likewise `pushes`, of gradients. */
   def pulls: IndexedSeq[Batch] = pull.batches
   def pushes: IndexedSeq[Batch] = push.batches
 
-  /** Whether any policy needs measurements that can be made. */
+  /** Whether a policy needs measurements, and there is another rank to measure with. */
   val profiles: Boolean = settings.needsProfile && traffic.world > 1
 
   /** The step, counted from 1, after which all ranks look at what they measured. The first step is not measured. */
   def nextLook: Option[Int] = if (profiles) Some(looks * settings.profileIterations + 1) else None
 
-  /** Whether that is this step. */
-  def due(step: Int): Boolean = nextLook.contains(step)
-
   /**
-   * After the step that was [[due]].
+   * After that step.
    *
    * @param reports of all ranks, in any order
    * @return pulls and pushes, if they were planned anew; None if they stay as they are

@@ -55,15 +55,15 @@ private[ibatch] final class DirectionBatches(
   /** Plans as if this direction had the network for itself; one batch while a policy has not the profile that it needs. */
   def planAlone(): Unit = last = alone
 
-  private def alone: Last = {
+  private def alone: LastPlan = {
     val used = if (policy.needsProfile && !isMeasured) Policy.Whole else policy
     val known = profile
-    Last(used, Planner.plan(known, used), if (isMeasured) Some(known) else None)
+    LastPlan(used, Planner.plan(known, used), if (isMeasured) Some(known) else None)
   }
 
   /** @param iterationSeconds predicted, with `plan` and that of the other direction */
   def take(plan: Plan, from: Profile, iterationSeconds: Double): Unit =
-    last = Last(policy, plan, Some(from), Some(iterationSeconds))
+    last = LastPlan(policy, plan, Some(from), Some(iterationSeconds))
 
   /** @param seconds of an iteration, by what was tried in both directions */
   def tried(seconds: ListMap[Policy, Double]): Unit = last = last.copy(tried = Some(seconds))
@@ -90,7 +90,7 @@ private[ibatch] final class DirectionBatches(
 private[ibatch] object DirectionBatches {
 
   /** @param profile that the plan was made from, if it was */
-  private final case class Last(
+  private final case class LastPlan(
       policy: Policy,
       plan: Plan,
       profile: Option[Profile],
