@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,6 +21,18 @@ def gather_json(gang: Gang, value: Any, timeout: float) -> list[Any]:
     :raises DeadlineError: as ``Gang.all_gather`` does.
     """
     return [json.loads(given) for given in gang.all_gather(json.dumps(value).encode(), timeout)]
+
+
+def decide_json(gang: Gang, value: Any, decide: Callable[[list[Any]], Any], timeout: float) -> Any:
+    """What ``decide``, which rank 0 alone calls, makes of what each rank gave, by rank; one trip to rank 0.
+
+    :raises DeadlineError: as ``Gang.all_gather`` does.
+    """
+
+    def decided(others: list[bytes]) -> bytes:
+        return json.dumps(decide([value, *map(json.loads, others)])).encode()
+
+    return json.loads(gang.all_gather(decided if gang.rank == 0 else json.dumps(value).encode(), timeout)[0])
 
 
 def gather_tensors(gang: Gang, tensors: list[torch.Tensor], timeout: float) -> list[list[torch.Tensor]]:

@@ -192,10 +192,9 @@ class Gang:
         """A torch.distributed store, kept at rank 0; equal prefixes see equal keys."""
         return self._store.open(prefix)
 
-    def all_gather(self, value: bytes, timeout: float) -> list[bytes]:
-        """What each rank gave, by rank; one trip to rank 0. For up to 4 MiB per rank.
-
-        All ranks call it in the same order, from one thread.
+    def all_gather(self, value: bytes | Callable[[list[bytes]], bytes], timeout: float) -> list[bytes]:
+        """What each rank gave, by rank; one trip to rank 0. For up to 4 MiB per rank. All ranks call it in the same order,
+        from one thread. Rank 0 may give what it makes of what all others gave.
 
         :raises DeadlineError: a rank does not call it within ``timeout`` seconds.
 

@@ -4,7 +4,7 @@ keys."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +23,8 @@ Request = dict[str, Any]
 
 @dataclass
 class _Gathering:
-    """What the ranks have given so far, by rank; ``complete`` is notified when all have; ``taken``: how many got the
-    answer."""
+    """What the ranks have given so far, by rank; ``complete`` is notified when all have, or all but one; ``taken``: how many
+    got the answer."""
 
     complete: threading.Condition
     given: dict[int, bytes] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class KeyValueStore:
 
     def _gather(self, keys: list[str], values: list[bytes], request: Request) -> Request:
         """Every rank gives a value, once, and gets those of all, by rank. Nothing is left when all have got them."""
-        (key,), (value,), rank, seconds = keys, values, int(request["rank"]), _seconds(request)
+        (key,), (value,), rank = keys, values, int(request["rank"])
         gathering = self._gatherings.get(key) or _Gathering(threading.Condition(self._lock))
         given = gathering.given
         if not 0 <= rank < self._world or rank in given:
@@ -148,22 +148,36 @@ class KeyValueStore:
         self._count_in(key, value, b"")
         self._gatherings[key] = gathering
         given[rank] = value
-        if len(given) == self._world:
+        if len(given) >= self._world - 1:  # all, or all but one that waits for the others' first
             gathering.complete.notify_all()
-        gathering.complete.wait_for(lambda: bool(self._over) or len(given) == self._world, seconds)
-        if len(given) < self._world:
-            if self._over:
-                raise GangError(self._over)
-            missing = [str(other) for other in range(self._world) if other not in given]
-            raise DeadlineError(
-                f"rank{'s' if len(missing) > 1 else ''} {', '.join(missing)[:200]} of {self._world} gave nothing within"
-                f" {seconds:g} s: late, or set {TIMEOUT_KEY}"
-            )
+        self._wait_for_ranks(gathering, range(self._world), _seconds(request))
         gathering.taken += 1
         if gathering.taken == self._world:
             del self._gatherings[key]
             self._total -= sum(map(len, given.values()))
         return {"values": [given[other] for other in range(self._world)]}
+
+    def _given_by_others(self, keys: list[str], values: list[bytes], request: Request) -> Request:
+        """What each other rank gives to be gathered, by rank. They get nothing before this one has given, too."""
+        (key,), rank = keys, int(request["rank"])
+        gathering = self._gatherings.setdefault(key, _Gathering(threading.Condition(self._lock)))
+        others = [other for other in range(self._world) if other != rank]
+        self._wait_for_ranks(gathering, others, _seconds(request))
+        return {"values": [gathering.given[other] for other in others]}
+
+    def _wait_for_ranks(self, gathering: _Gathering, ranks: Iterable[int], seconds: float) -> None:
+        def missing() -> list[str]:
+            return [str(rank) for rank in ranks if rank not in gathering.given]
+
+        gathering.complete.wait_for(lambda: bool(self._over) or not missing(), seconds)
+        absent = missing()
+        if absent and self._over:
+            raise GangError(self._over)
+        if absent:
+            raise DeadlineError(
+                f"rank{'s' if len(absent) > 1 else ''} {', '.join(absent)[:200]} of {self._world} gave nothing within"
+                f" {seconds:g} s: late, or set {TIMEOUT_KEY}"
+            )
 
     _operations: dict[str, Callable[[KeyValueStore, list[str], list[bytes], Request], Request]] = {
         "set": _set,
@@ -176,6 +190,7 @@ class KeyValueStore:
         "delete": _delete,
         "count": _count,
         "gather": _gather,
+        "given by others": _given_by_others,
     }
 
 

@@ -100,10 +100,12 @@ class StoreService:
             raise kind(f"store {request['op']}: {reply.get('message')}", rank=self._rank)
         return reply
 
-    def gather(self, key: str, value: bytes, seconds: float) -> list[bytes]:
+    def gather(self, key: str, value: bytes | Callable[[list[bytes]], bytes], seconds: float) -> list[bytes]:
         """What each rank gave for ``key``, by rank, when all have; one trip to rank 0, and nothing stays there."""
-        request = {"op": "gather", "keys": [key], "values": [value], "seconds": seconds, "rank": self._rank}
-        return self.ask(request, seconds)["values"]
+        request = {"keys": [key], "seconds": seconds, "rank": self._rank}
+        if callable(value):
+            value = value(self.ask({**request, "op": "given by others"}, seconds)["values"])
+        return self.ask({**request, "op": "gather", "values": [value]}, seconds)["values"]
 
     def fail(self, failure: Failure) -> None:
         """The gang failed: end all waits. Quick, as it runs in the control thread."""

@@ -24,6 +24,7 @@ REQUEST = {"op": "pull", "version": 4611686018427387904, "layers": [800, 32], "p
 REPLY = {"ok": False, "op": "push", "error": "PeerLost", "message": "rank 2 \u2192 gone", "peer": 2, "seconds": 0.25}
 PEER = {"build": "0.1.0 (jar 0123456789ab)", "host": "a.example", "port": 40000, "executor": "3"}
 BATCHES = {"pull": [[1, 2], [3, 3]], "push": [[3, 3], [1, 2]]}
+PROFILE = {"compute": [0.5, 0.25, 0], "startup": 0.001, "per_byte": 1e-9, "gap": None, "sum": 0.125, "update": 0.0}
 OPERATIONS = [
     {"op": "hello", "protocol": PROTOCOL, "job": 2305843009213693953, "rank": 1},
     {
@@ -31,14 +32,18 @@ OPERATIONS = [
         "peers": [PEER],
         "layers": [800, 32, 7],
         "wire": "bf16",
-        "sparse": True,
-        "ahead": True,
+        "density": 0.01,
+        "can_pull_ahead": True,
         "shared": True,
-        "in_turn": True,
+        "batching": "paper",
+        "push_batching": "fixed:4096",
+        "profile_iterations": 10,
+        "replan_drift": 0.25,
         "timeout": 60.5,
     },
-    {"op": "attach", "path": "/proc/1/fd/3", **BATCHES},
-    {"op": "plan", "startup": 0.1, "transfer": [0.5], "compute": [0.25], "policy": "whole", "direction": "pull"},
+    {"op": "attach", "path": "/proc/1/fd/3"},
+    {"op": "replan", "reports": [{"pull": PROFILE, "push": None, "seconds": 0.5}]},
+    {"op": "batching"},
     {"op": "cut", **BATCHES},
     {"op": "publish", "version": 8, "batch": 2},
     {"op": "prefetch", "version": 8},

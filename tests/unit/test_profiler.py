@@ -1,12 +1,6 @@
-"""What ranks measure for the planner, and how they agree on it."""
+"""What ranks measure for the planner."""
 
-from sparkdl_comm.strategies.ps.profiler import (
-    DirectionProfile,
-    LayerTimes,
-    NetworkTimes,
-    agree,
-    drift,
-)
+from sparkdl_comm.strategies.ps.profiler import LayerTimes, NetworkTimes, Profiler
 
 
 class Clock:
@@ -98,22 +92,33 @@ def test_the_gap_is_the_least_time_between_first_bytes_of_one_server():
     assert found["gap"] == found["startup"] == 3.5, "no more than a start-up"
 
 
-def report(startup: float, per_byte: float, compute: list[float]) -> dict:
-    return {"pull": {"startup": startup, "per_byte": per_byte, "compute": compute}}
+def test_sums_and_updates_are_of_a_step():
+    clock = Clock()
+    profiler = Profiler(1, 9, clock)
+    assert profiler.report() == {"pull": None, "push": None, "seconds": None}
+    for updated in (1.0, 1.5, 2.5):
+        profiler.iteration(updated)
+        profiler.backward.begin()
+        clock.now += 2
+        profiler.backward.was(0)
+        profiler.backward.end()
+        profiler.pushes.add([[[1, 0.0, 1.0, 4.0, 300]]])
+        profiler.pushes.summed(4.0, 4.25)
+        profiler.pushes.summed(5.0, 5.5)
+        profiler.pushes.end()
+    pushes = {"compute": [2], "startup": 1.0, "per_byte": 0.01, "gap": None, "sum": 0.75, "update": 0.75}
+    assert profiler.report() == {"pull": None, "push": pushes, "seconds": 2}
 
 
-def test_ranks_agree_on_the_slowest():
-    reports = [report(1, 5, [1, 8]), report(2, 4, [2, 9]), {}, report(9, 1, [3, 1])]
-    reports[0]["pull"]["gap"] = 0.5
-    assert agree(reports, "pull") == DirectionProfile([2, 9], 9, 5, 0.5)
-    assert agree(reports, "push") is None
-
-
-def test_drift_is_the_largest_change():
-    before = DirectionProfile([1.0, 3.0], 0.5, 2.0)
-    assert drift(before, before) == 0
-    assert drift(before, DirectionProfile([3.0, 1.0], 0.5, 2.0)) == 0, "sums count, single layers scatter"
-    assert drift(before, DirectionProfile([2.0, 3.0], 0.5, 1.8)) == 0.25
-    assert drift(before, DirectionProfile([1.0, 3.0], 0.2, 2.0)) == 0.6
-    assert drift(before, DirectionProfile([1.0, 3.0], 0.5, 2.0, gap=0.0)) == 0.5, "a gap that was not known"
-    assert drift(before, DirectionProfile([1.0, 3.0], 0.5, 2.0, sum=1.0, update=1.0)) == 0.5
+def test_iterations_are_timed_without_those_that_change_batches():
+    clock = Clock()
+    profiler = Profiler(2, 5, clock)
+    assert profiler.report()["seconds"] is None
+    for taken in [0, 9, 9, 1, 2, 3]:
+        clock.now += taken
+        profiler.iteration(0.0)
+    assert profiler.report()["seconds"] == 2
+    hasty = Profiler(2, 2, clock)
+    for _ in range(9):
+        hasty.iteration(0.0)
+    assert hasty.report()["seconds"] is None, "all of its iterations have batches that change"

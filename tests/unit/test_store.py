@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankFailedError, RankLostError
-from sparkdl_comm.gang.exchange import gather_tensors
+from sparkdl_comm.gang.exchange import decide_json, gather_tensors
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import send_frame
 from sparkdl_comm.gang.gang import Gang
@@ -220,6 +220,31 @@ def test_all_gather_takes_one_trip_and_leaves_nothing(gangs, monkeypatch):
             assert result == [3 * [b"8 bytes."]]
     assert len(trips) == 5 * 3
     assert [gang._store._stores for gang in gangs] == [[], [], []]
+
+
+def test_rank_0_decides_in_one_trip(gangs, monkeypatch):
+    trips = []
+    ask = StoreService.ask
+    monkeypatch.setattr(StoreService, "ask", lambda self, *request: trips.append(self._rank) or ask(self, *request))
+    given = [[gang.rank, None] for gang in gangs]
+
+    def decide(reports: list) -> dict:
+        assert reports == given
+        return {"sum": sum(rank for rank, _ in reports)}
+
+    for turn in range(1, 4):
+        threads = [later(functools.partial(decide_json, gang, given[gang.rank], decide, SECONDS)) for gang in gangs]
+        for thread, result in threads:
+            thread.join(SECONDS)
+            assert result == [{"sum": 3}]
+        assert [trips.count(rank) for rank in (1, 2)] == [turn, turn]
+    store = gangs[0]._store._key_values
+    assert (store._gatherings, store._total) == ({}, 0), "turns that are over are forgotten"
+
+
+def test_who_waits_for_a_decision_names_who_is_late(gangs):
+    with pytest.raises(DeadlineError, match=r"ranks 1, 2 of 3 .*spark\.sparkdl\.comm\.timeout"):
+        decide_json(gangs[0], 1, sum, 0.2)
 
 
 def test_24_ranks_gather_a_mebibyte_each():

@@ -2,7 +2,7 @@
 
 ``parameter_server.py`` is the strategy, ``pulls.py`` its first half: parameters come, and forward waits for them.
 ``memory.py`` is what a rank shares with its executor's JVM, in a ``segment.py``; ``session.py`` what it asks that JVM
-for, over the ``bridge.py``. Which layers travel together, as a bucket: ``profiler.py`` measures, the
-planner in the JVM plans, ``adaptive_buckets.py`` decides when, ``autotuner.py`` keeps a plan only if it is faster;
-``planner.py`` asks the same planner without a session. ``files.py``: Hadoop's files through the executor.
+for, over the ``bridge.py``. Which layers travel together, as a bucket, is decided in the JVM of rank 0 (``ibatch`` in Scala):
+``profiler.py`` measures for it, ``adaptive_buckets.py`` asks when it is due, and ``planner.py`` asks its planner without a
+session. ``files.py``: Hadoop's files through the executor.
 """

@@ -39,7 +39,7 @@ from sparkdl_comm.optim.parallel import GangRanks
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.layer_buckets import Countdown
 from sparkdl_comm.strategies.base import Strategy, register
-from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets, policies
+from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets
 from sparkdl_comm.strategies.ps.memory import ParameterMemory
 from sparkdl_comm.strategies.ps.pulls import ParameterPulls
 from sparkdl_comm.strategies.ps.pushes import SparsePushes, WholePushes
@@ -71,30 +71,28 @@ class ParameterServer(Strategy):
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         self._gang, self._model = gang, model
         self._on_gpu = next(model.module.parameters()).device.type == "cuda"
-        policy = policies(self.conf)
-        self._cuts_pushes = policy["push"] != "whole"
-        self._ahead = "whole" not in policy.values() and not self._on_gpu and not make_optimizer.judges_gradients
+        compression = self.conf.compression
         layout = self._jvm.open(
             [member.payload["strategy"] for member in gang.members],
             [layer.count for layer in model.layers],
             wire=self.conf.ps_wire,
-            sparse=self.conf.compression is not None,
-            ahead=self._ahead,
+            density=None if compression is None else compression.density,
+            can_pull_ahead=not self._on_gpu and not make_optimizer.judges_gradients,
             shared=self.conf.ps_shared_memory,
-            in_turn=policy["pull"] == "paper",
+            batching=self.conf.ps_batching,
+            push_batching=self.conf.ps_push_batching,
+            profile_iterations=self.conf.ps_profile_iterations,
+            replan_drift=self.conf.ps_replan_drift,
             timeout=self.conf.timeout,
         )
+        self._ahead, self._cuts_pushes = layout["ahead"], layout["cuts_pushes"]
         self._memory = memory = ParameterMemory(layout, model)
-        self._buckets = AdaptiveBuckets(
-            self.conf, model, gang, self._jvm.plan, ahead=self._ahead, inline_threshold=layout["fetch_above"]
-        )
+        self._buckets = AdaptiveBuckets(self._jvm, gang, layout, self.conf.ps_profile_iterations, self.conf.timeout)
         self._pushes = self._next_pushes = self._buckets.pushes
-        self._jvm.attach(memory.path, self._buckets.pulls, self._pushes)
+        self._jvm.attach(memory.path)
         memory.bind()
         self._outgoing = (
-            WholePushes()
-            if self.conf.compression is None
-            else SparsePushes(self.conf, gang.rank, model, memory.gradients)
+            WholePushes() if compression is None else SparsePushes(self.conf, gang.rank, model, memory.gradients)
         )
         self._shard = memory.shard(make_optimizer, GangRanks(gang, self.conf.timeout))
         self.optimizer = self._shard.optimizer
@@ -192,7 +190,7 @@ class ParameterServer(Strategy):
         return self._shard.owned
 
     def details(self) -> dict[str, Any]:
-        return {"batching": self._buckets.report()}
+        return {"batching": self._buckets.report()} if self._gang.rank == 0 else {}
 
     def state(self) -> dict[str, Any]:
         return self._outgoing.state()
@@ -242,8 +240,8 @@ class ParameterServer(Strategy):
         """The next step's buckets may be others; this step's gradients still travel in those they have."""
         with self.watch.phase("push"):
             planned = self._buckets.replan()
-        if planned is not None:
-            self._pulls.buckets, self._next_pushes = planned
+        if planned:
+            self._pulls.buckets, self._next_pushes = self._buckets.pulls, self._buckets.pushes
             self._jvm.change_buckets(self._pulls.buckets, self._next_pushes)
 
     def _on_gradient(self, number: int) -> None:

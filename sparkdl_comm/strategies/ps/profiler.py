@@ -7,7 +7,6 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 Clock = Callable[[], float]
@@ -15,24 +14,6 @@ Clock = Callable[[], float]
 #: New buckets take effect after one iteration for pulls, after two for pushes. Windows that are no longer than this cannot
 #: time them.
 _SETTLING = 2
-
-
-@dataclass(frozen=True)
-class DirectionProfile:
-    """What was measured of pulls and forward, or of pushes and backward.
-
-    ``compute``: seconds of each layer; ``startup``: seconds from the request of a bucket to its first byte;
-    ``per_byte``: seconds of transfer for each byte that this rank receives. ``gap``: how much of a start-up follows those of
-    others, the rest overlaps with them; None where there were no two buckets. Of pushes, ``sum``: seconds of a step in which
-    gradients are added up; ``update``: in which the optimizer has this rank's thread.
-    """
-
-    compute: list[float]
-    startup: float
-    per_byte: float
-    gap: float | None = None
-    sum: float = 0.0
-    update: float = 0.0
 
 
 class LayerTimes:
@@ -127,7 +108,7 @@ class NetworkTimes:
         self._buckets = []
 
     def medians(self) -> dict[str, float] | None:
-        """The fields of a :class:`DirectionProfile` that are of the network, and ``sum``; None if nothing came."""
+        """What DirectionProfile.scala has of the network, and ``sum``; None if nothing came."""
         if not self._per_byte:
             return None
         startup = statistics.median(self._startups)
@@ -182,58 +163,17 @@ class Profiler:
         self._began, self._updated = now, updated
 
     def report(self) -> dict[str, Any]:
-        """What :func:`agree` and :func:`agreed_seconds` take; JSON-able."""
-        found: dict[str, Any] = {}
-        if self._iterations:
-            found["seconds"] = statistics.median(self._iterations)
-        for name, layers, network in (("pull", self.forward, self.pulls), ("push", self.backward, self.pushes)):
-            compute, times = layers.medians(), network.medians()
-            if compute is not None and times is not None:
-                found[name] = asdict(DirectionProfile(compute, **times))
-        if "push" in found and self._updates:
-            found["push"]["update"] = statistics.median(self._updates)
-        return found
+        """What RankReport.scala says, JSON-able; None: not measured."""
+        pull, push = _profile(self.forward, self.pulls), _profile(self.backward, self.pushes)
+        if push is not None and self._updates:
+            push["update"] = statistics.median(self._updates)
+        seconds = statistics.median(self._iterations) if self._iterations else None
+        return {"pull": pull, "push": push, "seconds": seconds}
 
 
-def agree(reports: Sequence[dict[str, Any]], name: str) -> DirectionProfile | None:
-    """Of what the ranks measured of ``name``, ``pull`` or ``push``, that of the slowest one, for which all others wait: the
-    layers of the rank that computes longest, and each of the other times of the rank where that is longest. None if no rank
-    measured it.
-
-    Every rank gets the same from the same reports, to the bit.
-    """
-    found = [DirectionProfile(**report[name]) for report in reports if name in report]
-    if not found:
+def _profile(layers: LayerTimes, network: NetworkTimes) -> dict[str, Any] | None:
+    """As DirectionProfile.scala has it."""
+    compute, times = layers.medians(), network.medians()
+    if compute is None or times is None:
         return None
-    return DirectionProfile(
-        max((direction.compute for direction in found), key=sum),
-        max(direction.startup for direction in found),
-        max(direction.per_byte for direction in found),
-        max((direction.gap for direction in found if direction.gap is not None), default=None),
-        max(direction.sum for direction in found),
-        max(direction.update for direction in found),
-    )
-
-
-def agreed_seconds(reports: Sequence[dict[str, Any]]) -> float | None:
-    """Seconds of an iteration: the median over the ranks that measured some; likewise the same on every rank."""
-    found = [report["seconds"] for report in reports if "seconds" in report]
-    return statistics.median(found) if found else None
-
-
-def drift(before: DirectionProfile, now: DirectionProfile) -> float:
-    """The largest relative change of what decides about buckets: all computation, a start-up and its gap, a transfer."""
-    pairs = (
-        (_computing(before), _computing(now)),
-        (_starting(before), _starting(now)),
-        (before.per_byte, now.per_byte),
-    )
-    return max(abs(new - old) / old if old else float(new > 0) for old, new in pairs)
-
-
-def _computing(profile: DirectionProfile) -> float:
-    return sum(profile.compute) + profile.sum + profile.update
-
-
-def _starting(profile: DirectionProfile) -> float:
-    return profile.startup + (profile.startup if profile.gap is None else profile.gap)
+    return {"compute": compute, "gap": None, "update": 0.0, **times}

@@ -16,11 +16,6 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import StepInfo
 
 
-def sparse_bytes(elements: int, density: float) -> int:
-    """About what a layer's block takes: see SparseEncoding.scala."""
-    return 1 + round(elements * min(6 * density, 4))
-
-
 class WholePushes:
     """Gradients are pushed as they are."""
 

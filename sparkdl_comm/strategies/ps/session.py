@@ -36,35 +36,53 @@ class Session:
         layers: Sequence[int],
         *,
         wire: str,
-        sparse: bool,
-        ahead: bool,
+        density: float | None,
+        can_pull_ahead: bool,
         shared: bool,
-        in_turn: bool,
+        batching: str,
+        push_batching: str,
+        profile_iterations: int,
+        replan_drift: float,
         timeout: float,
     ) -> dict[str, Any]:
         """All ranks are known: ``peers`` is what :meth:`hello` returned to each. ``layers``: elements of each layer;
-        ``sparse``: most elements of the gradients are zero, and do not travel; ``shared``: ranks on one host read each
-        other's memory; ``in_turn``: a bucket of parameters is asked for when the one before is here. Returns the layout of a
-        rank's memory, see SegmentMap.scala."""
+        ``density``: the share of gradients that are not zero, about, where most are zero and do not travel, or None;
+        ``can_pull_ahead``: parameters of the next version may arrive while this one is computed with; ``shared``: ranks on one
+        host read each other's memory. Returns the layout of a rank's memory, see SegmentMap.scala; ``ahead``: whether
+        parameters are pulled while gradients are still pushed; ``cuts_pushes``: whether gradients may travel in several
+        buckets; and the first buckets, as :meth:`replan` has them."""
         return self._bridge.request(
             "open",
             peers=list(peers),
             layers=list(layers),
             wire=wire,
-            sparse=sparse,
-            ahead=ahead,
+            density=density,
+            can_pull_ahead=can_pull_ahead,
             shared=shared,
-            in_turn=in_turn,
+            batching=batching,
+            push_batching=push_batching,
+            profile_iterations=profile_iterations,
+            replan_drift=replan_drift,
             timeout=timeout,
         )
 
-    def plan(self, **request: Any) -> dict[str, Any]:
-        """Asks the planner, see PlanRequest.scala."""
-        return self._bridge.request("plan", **request)
+    def attach(self, path: str) -> None:
+        """The JVM maps the shared memory at ``path``."""
+        self._bridge.request("attach", path=path)
 
-    def attach(self, path: str, pulls: LayerBuckets, pushes: LayerBuckets) -> None:
-        """The JVM maps the shared memory at ``path``; these are the first buckets."""
-        self._bridge.request("attach", path=path, pull=pulls.pairs, push=pushes.pairs)
+    def replan(self, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """At rank 0: what the executor decides from all ranks' ``reports``, see RankReport.scala. ``pull``, ``push``: first
+        and last layer of each bucket, counted from 1; ``planned``: whether they were planned anew; ``next_look``: the step,
+        counted from 1, after which to ask next, or None if there is nothing to measure."""
+        answer = self._bridge.request("replan", reports=list(reports))
+        del answer["ok"]
+        return answer
+
+    def batching(self) -> dict[str, Any]:
+        """At rank 0: the last plan of ``pull`` and ``push``, even after :meth:`end`."""
+        answer = self._bridge.request("batching")
+        del answer["ok"]
+        return answer
 
     def change_buckets(self, pulls: LayerBuckets, pushes: LayerBuckets) -> None:
         """Posts the next step's buckets."""

@@ -5,7 +5,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.FileStatus
 
 import sparkdl.comm.{Build, CommException}
-import sparkdl.comm.ibatch.PlanRequest
+import sparkdl.comm.ibatch.{AdaptiveBuckets, Policy, RankReport}
 import sparkdl.comm.ps.{BlockEncoding, Encodings, PsNode, PsSession, SegmentMap, SessionSettings, Transfer}
 import sparkdl.comm.transport.ChunkPeer
 
@@ -14,6 +14,7 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
   import BridgeRequest._
 
   @volatile private var session: Option[PsSession] = None
+  private var buckets: Option[AdaptiveBuckets] = None
   @volatile private var workerGone = false
   private val files = new HadoopFiles(hadoopConf, () => workerGone)
 
@@ -35,8 +36,9 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
     request match {
       case request: Hello => hello(request, reply)
       case request: Open => open(request, reply)
-      case Attach(path, pull, push) => current.attach(path, pull, push)
-      case Plan(profiles) => PlanRequest.answer(profiles, reply, node.clock)
+      case Attach(path) => current.attach(path, decided.pulls, decided.pushes)
+      case Replan(reports) => replan(reports, reply)
+      case ReportBatching => decided.report(reply)
       case Cut(pull, push) => current.cut(pull, push)
       case Publish(version, batch) => current.publish(version, batch)
       case Prefetch(version) => current.prefetch(version)
@@ -56,6 +58,9 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
 
   private def current: PsSession =
     session.getOrElse(throw new CommException(CommException.Protocol, "hello has to come first"))
+
+  private def decided: AdaptiveBuckets =
+    buckets.getOrElse(throw new CommException(CommException.Protocol, "open has to come first"))
 
   private def hello(request: Hello, reply: ObjectNode): Unit = {
     if (session.isDefined) throw new CommException(CommException.Protocol, "hello came twice")
@@ -80,15 +85,37 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
           rank
         )
     }
-    val encodings = Encodings(request.wire, if (request.sparse) BlockEncoding.Sparse else request.wire)
-    val settings =
-      SessionSettings(encodings, request.ahead, request.shared, request.inTurn, request.timeoutSeconds)
+    val encodings = Encodings(request.wire, if (request.density.isDefined) BlockEncoding.Sparse else request.wire)
+    val batching = request.batching
+    val ahead = request.canPullAhead && batching.overlap
+    val settings = SessionSettings(encodings, ahead, request.shared, batching.inTurn, request.timeoutSeconds)
     val map = current.open(request.peers, request.layers, settings)
     describe(map, reply)
+    val traffic = map.traffic(node.blocks.inlineThreshold, request.density.getOrElse(1.0))
+    val adaptive = new AdaptiveBuckets(batching, traffic, node.clock)
+    buckets = Some(adaptive)
+    reply.put("ahead", ahead).put("cuts_pushes", batching.push != Policy.Whole)
+    describe(adaptive, reply)
+  }
+
+  private def replan(reports: IndexedSeq[RankReport], reply: ObjectNode): Unit = {
+    reply.put("planned", decided.replan(reports).isDefined)
+    describe(decided, reply)
+  }
+
+  private def describe(buckets: AdaptiveBuckets, reply: ObjectNode): Unit = {
+    Seq("pull" -> buckets.pulls, "push" -> buckets.pushes).foreach { case (direction, batches) =>
+      val pairs = reply.putArray(direction)
+      batches.foreach(batch => pairs.addArray().add(batch.first).add(batch.last))
+    }
+    buckets.nextLook match {
+      case Some(step) => reply.put("next_look", step)
+      case None => reply.putNull("next_look")
+    }
   }
 
   private def describe(map: SegmentMap, reply: ObjectNode): Unit = {
-    reply.put("segment_bytes", map.bytes).put("fetch_above", node.blocks.inlineThreshold)
+    reply.put("segment_bytes", map.bytes)
     val parameters = reply.putArray("parameters_offsets")
     map.parameterBuffers.foreach(offset => parameters.add(offset))
     reply.put("gradients_offset", map.gradients)

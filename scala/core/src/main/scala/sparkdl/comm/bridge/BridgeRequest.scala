@@ -5,7 +5,7 @@ import scala.reflect.{classTag, ClassTag}
 import com.fasterxml.jackson.databind.JsonNode
 
 import sparkdl.comm.CommException
-import sparkdl.comm.ibatch.Batch
+import sparkdl.comm.ibatch.{Batch, BatchingSettings, DirectionProfile, RankReport}
 import sparkdl.comm.ps.{BlockEncoding, DenseEncoding, Peer}
 import sparkdl.comm.transport.ChunkPeer
 
@@ -26,23 +26,25 @@ private[bridge] object BridgeRequest {
 
   /**
    * @param builds of the executors' jars, by rank
-   * @param sparse most elements of the gradients are zero
+   * @param density the share of gradients that are not zero, about, if most are
+   * @param canPullAhead the worker computes with the parameters of one version while those of the next arrive
    */
   final case class Open(
       peers: IndexedSeq[Peer],
       builds: IndexedSeq[String],
       layers: IndexedSeq[Long],
       wire: DenseEncoding,
-      sparse: Boolean,
-      ahead: Boolean,
+      density: Option[Double],
+      canPullAhead: Boolean,
       shared: Boolean,
-      inTurn: Boolean,
+      batching: BatchingSettings,
       timeoutSeconds: Double
   ) extends BridgeRequest
-  final case class Attach(path: String, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]) extends BridgeRequest
+  final case class Attach(path: String) extends BridgeRequest
 
-  /** @param request see [[sparkdl.comm.ibatch.PlanRequest]] */
-  final case class Plan(request: JsonNode) extends BridgeRequest
+  /** @param reports of all ranks, in the order of the ranks */
+  final case class Replan(reports: IndexedSeq[RankReport]) extends BridgeRequest
+  case object ReportBatching extends BridgeRequest
   final case class Cut(pull: IndexedSeq[Batch], push: IndexedSeq[Batch]) extends PostedRequest
   final case class Publish(version: Long, batch: Int) extends PostedRequest
   final case class Prefetch(version: Long) extends PostedRequest
@@ -74,8 +76,9 @@ private[bridge] object BridgeRequest {
   private val operations: Map[String, Operation] = Map(
     operation("hello")(fields => Hello(fields.number("protocol"), fields.number("job"), fields.int("rank"))),
     operation("open")(open),
-    operation("attach")(fields => Attach(fields.text("path"), batches(fields, "pull"), batches(fields, "push"))),
-    operation("plan")(fields => Plan(fields.message)),
+    operation("attach")(fields => Attach(fields.text("path"))),
+    operation("replan")(fields => Replan(fields.objects("reports").map(report))),
+    operation("batching")(_ => ReportBatching),
     operation("cut")(fields => Cut(batches(fields, "pull"), batches(fields, "push"))),
     operation("publish")(fields => Publish(version(fields), fields.int("batch"))),
     operation("prefetch")(fields => Prefetch(version(fields))),
@@ -118,13 +121,36 @@ private[bridge] object BridgeRequest {
       peers.map(_.text("build")),
       fields.numbers("layers", least = 1, MostElements),
       BlockEncoding(fields.text("wire")),
-      fields.flag("sparse"),
-      fields.flag("ahead"),
+      fields.nullable("density")(fields.amount),
+      fields.flag("can_pull_ahead"),
       fields.flag("shared"),
-      fields.flag("in_turn"),
+      BatchingSettings(
+        fields.text("batching"),
+        fields.text("push_batching"),
+        fields.int("profile_iterations", least = 1),
+        fields.amount("replan_drift")
+      ),
       fields.seconds("timeout", MostSeconds)
     )
   }
+
+  private def report(fields: Fields): RankReport = {
+    def direction(field: String): DirectionProfile = profile(fields.child(field))
+    RankReport(
+      fields.nullable("pull")(direction),
+      fields.nullable("push")(direction),
+      fields.nullable("seconds")(fields.amount)
+    )
+  }
+
+  private def profile(fields: Fields): DirectionProfile = DirectionProfile(
+    fields.amounts("compute"),
+    fields.amount("startup"),
+    fields.amount("per_byte"),
+    fields.nullable("gap")(fields.amount),
+    fields.amount("sum"),
+    fields.amount("update")
+  )
 
   private def version(fields: Fields): Long = fields.number("version", 0, MostVersions)
 

@@ -26,6 +26,17 @@ private[bridge] final class Fields(val message: JsonNode) {
     value
   }
 
+  /** A finite number of at least 0. */
+  def amount(field: String): Double = notNegative(field, present(field, _.isNumber))
+
+  def amounts(field: String): IndexedSeq[Double] = elements(field).map(notNegative(field, _))
+
+  /** None if the field is there and holds null. */
+  def nullable[T](field: String)(read: String => T): Option[T] =
+    if (message.path(field).isNull) None else Some(read(field))
+
+  def child(field: String): Fields = new Fields(present(field, _.isObject))
+
   def objects(field: String): IndexedSeq[Fields] = elements(field).map { element =>
     if (!element.isObject) refuse(s"field $field holds $element, expected objects")
     new Fields(element)
@@ -42,6 +53,12 @@ private[bridge] final class Fields(val message: JsonNode) {
   }
 
   private def elements(field: String): IndexedSeq[JsonNode] = present(field, _.isArray).elements.asScala.toIndexedSeq
+
+  private def notNegative(field: String, value: JsonNode): Double = {
+    if (!value.isNumber || !(value.asDouble >= 0 && value.asDouble < Double.PositiveInfinity))
+      refuse(s"field $field holds $value, no number of at least 0")
+    value.asDouble
+  }
 
   private def whole(field: String, value: JsonNode): Long = {
     if (!value.isIntegralNumber || !value.canConvertToLong)

@@ -27,7 +27,7 @@ private[comm] object PlanRequest {
       describe(
         profile,
         Planner.plan(profile, Policy(request.path("policy").asText)),
-        request.path("direction").asText,
+        Direction(request.path("direction").asText),
         reply
       )
     }
@@ -39,8 +39,8 @@ private[comm] object PlanRequest {
         val (pulled, pushed) = (fixed(pulling, pull), fixed(pushing, push))
         (pulled, pushed, new Iteration(pulling, pushing).seconds(pulled.batches, pushed.batches))
       } else Planner.together(pulling, pushing, clock)
-    describe(pulling, pulled, "pull", reply.putObject("pull"))
-    describe(pushing, pushed, "push", reply.putObject("push"))
+    describe(pulling, pulled, Direction.Pull, reply.putObject("pull"))
+    describe(pushing, pushed, Direction.Push, reply.putObject("push"))
     reply.put("iteration_seconds", seconds)
   }
 
@@ -65,17 +65,32 @@ private[comm] object PlanRequest {
     if (request.has("update")) elements(request, "update").map(number(_, "update")) else IndexedSeq.empty
   )
 
-  private def describe(profile: Profile, plan: Plan, direction: String, reply: ObjectNode): Unit = {
+  /** Writes the numbers of a profile, as a request has them. */
+  def write(profile: Profile, request: ObjectNode): Unit = {
+    def array(field: String, layers: IndexedSeq[Double]): Unit =
+      layers.foldLeft(request.putArray(field))(_.add(_))
+    if (profile.inTurn) request.put("in_turn", true)
+    profile.gap.foreach(request.put("gap", _))
+    Seq("sum" -> profile.sum, "update" -> profile.update).filter(_._2.nonEmpty).foreach { case (field, layers) =>
+      array(field, layers)
+    }
+    request.put("startup", profile.startup)
+    array("transfer", profile.transfer)
+    array("compute", profile.compute)
+    profile.bytes.foldLeft(request.putArray("bytes"))(_.add(_))
+    request.put("notice_bytes", profile.noticeBytes)
+  }
+
+  private def describe(profile: Profile, plan: Plan, direction: Direction, reply: ObjectNode): Unit = {
     val pulled = plan.batches.zip(new Pipeline(profile).schedule(plan))
     val travelling = direction match {
-      case "pull" => pulled
-      case "push" => pulled.reverse.map { case (batch, step) => (batch, step.mirrored(plan.seconds)) }
-      case other => throw new IllegalArgumentException(s"direction $other: pull or push")
+      case Direction.Pull => pulled
+      case Direction.Push => pulled.map { case (batch, step) => (batch, step.mirrored(plan.seconds)) }
     }
     reply.put("predicted_seconds", plan.seconds)
     reply.put("optimal_ratio", Planner.ratioToOptimal(profile, plan))
     val (batches, schedule) = (reply.putArray("batches"), reply.putArray("schedule"))
-    travelling.foreach { case (batch, step) =>
+    direction.travelling(travelling).foreach { case (batch, step) =>
       batches.addArray().add(batch.first).add(batch.last)
       val times = Seq(step.transferBegin, step.transferEnd, step.computeBegin, step.computeEnd)
       times.foldLeft(schedule.addArray())(_.add(_))

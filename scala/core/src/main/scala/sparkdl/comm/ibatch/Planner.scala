@@ -37,6 +37,12 @@ private[ibatch] object Planner {
     (search.best.pull, search.best.push, search.best.seconds)
   }
 
+  /** Likewise, where both directions have the same plain policy. */
+  def alike(pull: Profile, push: Profile, policy: Policy): (Plan, Plan, Double) = {
+    val (pulls, pushes) = (plan(pull, policy), plan(push, policy))
+    (pulls, pushes, new Iteration(pull, push).seconds(pulls.batches, pushes.batches))
+  }
+
   private final case class Pair(pull: Plan, push: Plan, seconds: Double)
 
   /** Which pair of plans is the best one so far. */

@@ -3,9 +3,16 @@ package sparkdl.comm.ibatch
 import scala.util.Try
 
 /** How a network is cut into batches. */
-private[ibatch] sealed abstract class Policy(val name: String)
+private[comm] sealed abstract class Policy(val name: String) {
 
-private[ibatch] object Policy {
+  /** Whether that depends on how long anything takes. */
+  def needsProfile: Boolean = this match {
+    case Policy.Whole | Policy.Layerwise | Policy.Fixed(_) => false
+    case _ => true
+  }
+}
+
+private[comm] object Policy {
 
   /** One communication for everything. */
   case object Whole extends Policy("whole")

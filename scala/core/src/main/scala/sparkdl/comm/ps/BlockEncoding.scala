@@ -21,6 +21,9 @@ private[comm] trait BlockEncoding {
    */
   def maxBytes(shape: BlockShape): Long
 
+  /** About the bytes of a block of so many elements, if the share `density` of them is not zero. */
+  def expectedBytes(elements: Long, density: Double): Long
+
   /** Bytes of memory that [[encode]] needs for what cannot be served from where it lies; likewise. */
   def stagingBytes(shape: BlockShape): Long
 

@@ -16,6 +16,7 @@ private[comm] abstract class DenseEncoding(override val name: String, val elemen
   def inPlace: Boolean
 
   override def maxBytes(shape: BlockShape): Long = shape.count * elementBytes
+  override def expectedBytes(elements: Long, density: Double): Long = elements * elementBytes
   override def canHave(shape: BlockShape, bytes: Long): Boolean = bytes == maxBytes(shape)
 
   /** Reads `count` encoded elements at `offset` into `scratch.term`. */

@@ -2,7 +2,7 @@ package sparkdl.comm.ps
 
 import java.nio.ByteOrder
 
-import sparkdl.comm.ibatch.Batch
+import sparkdl.comm.ibatch.{Batch, Traffic}
 
 /**
  * One server's part of consecutive layers, sent as one block.
@@ -78,6 +78,23 @@ private[comm] final class SegmentMap(
   val summed: Long = reserve(8)
   private val owner: Long = reserve(16)
   val bytes: Long = used
+
+  /**
+   * What the ranks send each other, for who decides about buckets.
+   *
+   * @param inlineThreshold a block of up to so many bytes travels inside of its notice
+   * @param density the share of gradients that are not zero, about
+   */
+  def traffic(inlineThreshold: Long, density: Double): Traffic = {
+    def bytes(as: BlockEncoding) = layout.layers.map(as.expectedBytes(_, density))
+    Traffic(
+      layout.world,
+      bytes(encodings.parameters),
+      bytes(encodings.gradients),
+      inlineThreshold * layout.world,
+      ahead
+    )
+  }
 
   /** Says in the memory that it is that of this rank, of the fit `job`. */
   def own(segment: Segment, job: Long): Unit = segment.access {

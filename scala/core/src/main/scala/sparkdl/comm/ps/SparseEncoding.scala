@@ -24,6 +24,9 @@ private[comm] object SparseEncoding extends BlockEncoding {
   override def maxBytes(shape: BlockShape): Long = if (shape.count == 0) 0 else 4 + shape.count * 4
   override def stagingBytes(shape: BlockShape): Long = maxBytes(shape)
 
+  override def expectedBytes(elements: Long, density: Double): Long =
+    1 + math.rint(elements * math.min(Entry * density, 4)).toLong
+
   override def canHave(shape: BlockShape, bytes: Long): Boolean =
     bytes == maxBytes(shape) || (bytes >= 8 + 4 * stretches(shape) && bytes <= maxBytes(shape))
 

@@ -8,7 +8,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import sparkdl.comm.{CommException, Golden}
 import sparkdl.comm.bridge.BridgeRequest._
-import sparkdl.comm.ibatch.Batch
+import sparkdl.comm.ibatch.{Batch, BatchingSettings, DirectionProfile, Policy, RankReport}
 import sparkdl.comm.ps.{Bf16, Peer}
 import sparkdl.comm.transport.ChunkPeer
 
@@ -22,21 +22,23 @@ class BridgeRequestSpec extends AnyFunSuite {
 
   private val (pull, push) = (IndexedSeq(Batch(1, 2), Batch(3, 3)), IndexedSeq(Batch(3, 3), Batch(1, 2)))
   private val peer = Peer(ChunkPeer("a.example", 40000), "3")
+  private val profile = DirectionProfile(IndexedSeq(0.5, 0.25, 0), 0.001, 1e-9, None, 0.125, 0)
   private val expected: Map[String, BridgeRequest] = Map(
-    "hello" -> Hello(10, 2305843009213693953L, 1),
+    "hello" -> Hello(11, 2305843009213693953L, 1),
     "open" -> Open(
       IndexedSeq(peer),
       IndexedSeq("0.1.0 (jar 0123456789ab)"),
       IndexedSeq(800, 32, 7),
       Bf16,
-      sparse = true,
-      ahead = true,
+      density = Some(0.01),
+      canPullAhead = true,
       shared = true,
-      inTurn = true,
+      BatchingSettings(Policy.Paper, Policy.Fixed(4096), profileIterations = 10, replanDrift = 0.25),
       timeoutSeconds = 60.5
     ),
-    "attach" -> Attach("/proc/1/fd/3", pull, push),
-    "plan" -> Plan(request("plan")),
+    "attach" -> Attach("/proc/1/fd/3"),
+    "replan" -> Replan(IndexedSeq(RankReport(Some(profile), None, Some(0.5)))),
+    "batching" -> ReportBatching,
     "cut" -> Cut(pull, push),
     "publish" -> Publish(8, 2),
     "prefetch" -> Prefetch(8),
@@ -62,7 +64,7 @@ class BridgeRequestSpec extends AnyFunSuite {
   }
 
   test("no field may be missing") {
-    for ((name, row) <- golden if name != "plan"; field <- row.get("request").fieldNames.asScala if field != "op") {
+    for ((name, row) <- golden; field <- row.get("request").fieldNames.asScala if field != "op") {
       val without = row.get("request").deepCopy[ObjectNode]()
       without.remove(field)
       val error = intercept[CommException](BridgeRequest.parse(without))
@@ -79,6 +81,9 @@ class BridgeRequestSpec extends AnyFunSuite {
     ("hello", "rank", "-1"),
     ("open", "layers", "[5, 0]"),
     ("open", "layers", """["5"]"""),
+    ("open", "density", "-0.5"),
+    ("open", "profile_iterations", "0"),
+    ("replan", "reports", "7"),
     ("open", "timeout", "0"),
     ("open", "timeout", "1e300"),
     ("open", "peers", "[7]"),
@@ -91,6 +96,23 @@ class BridgeRequestSpec extends AnyFunSuite {
     test(s"$field $value of $name is refused") {
       val changed = request(name).deepCopy[ObjectNode]()
       changed.set[JsonNode](field, mapper.readTree(value))
+      val error = intercept[CommException](BridgeRequest.parse(changed))
+      assert(error.kind === CommException.Protocol && error.getMessage.contains(s"field $field"))
+    }
+  }
+
+  private val untrue = Seq(
+    "compute" -> "[0.5, -1]",
+    "compute" -> """["0.5"]""",
+    "startup" -> "1e999",
+    "gap" -> "-1",
+    "sum" -> "null"
+  )
+
+  untrue.foreach { case (field, value) =>
+    test(s"$field $value of a rank's report is refused") {
+      val changed = request("replan").deepCopy[ObjectNode]()
+      changed.at("/reports/0/pull").asInstanceOf[ObjectNode].set[JsonNode](field, mapper.readTree(value))
       val error = intercept[CommException](BridgeRequest.parse(changed))
       assert(error.kind === CommException.Protocol && error.getMessage.contains(s"field $field"))
     }

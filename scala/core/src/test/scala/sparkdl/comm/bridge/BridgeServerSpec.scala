@@ -75,38 +75,65 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     client.close()
   }
 
-  private val hello = s"""{"op": "hello", "protocol": ${BridgeConnection.Protocol}, "job": 7, "rank": 0}"""
+  /** Of rank 0. */
+  private def hello(job: Int): String =
+    s"""{"op": "hello", "protocol": ${BridgeConnection.Protocol}, "job": $job, "rank": 0}"""
 
   test("nothing listens for other executors until the first rank is here") {
     val (files, rank) = (new Client, new Client)
     assert(files.ask(s"""{"op": "fs.exists", "remote": "file:$directory"}""").get("ok").asBoolean)
     assert(transport.opened.get === 0)
-    assert(rank.ask(hello).get("port").asInt === 1)
+    assert(rank.ask(hello(job = 7)).get("port").asInt === 1)
     assert(transport.opened.get === 1)
     assert(rank.ask("""{"op": "close"}""").get("ok").asBoolean)
     Seq(files, rank).foreach(_.close())
   }
 
+  /** Of two layers that both ranks have. */
+  private def openRequest(peers: JsonNode*): String = {
+    val request = Frames.newObject().put("op", "open").put("wire", "fp32").put("timeout", 5.0)
+    request.putNull("density").put("can_pull_ahead", true).put("shared", true)
+    request.put("batching", "ibatch").put("push_batching", "").put("profile_iterations", 5).put("replan_drift", 0.25)
+    peers.foldLeft(request.putArray("peers"))(_.add(_))
+    request.putArray("layers").add(100000).add(1000)
+    request.toString
+  }
+
   test("executors with different jars are refused, both named") {
     val rank = new Client
-    val here = rank.ask(hello)
-    def open(otherBuild: String): JsonNode = {
-      val request = Frames.newObject().put("op", "open").put("wire", "fp32").put("timeout", 5.0)
-      Seq("sparse" -> false, "ahead" -> false, "shared" -> true, "in_turn" -> false).foreach { case (name, value) =>
-        request.put(name, value)
-      }
-      val peers = request.putArray("peers")
-      peers.add(here)
-      peers.add(here.deepCopy[ObjectNode]().put("build", otherBuild))
-      request.putArray("layers").add(1000)
-      rank.ask(request.toString)
-    }
+    val here = rank.ask(hello(job = 8))
+    def open(otherBuild: String): JsonNode =
+      rank.ask(openRequest(here, here.deepCopy[ObjectNode]().put("build", otherBuild)))
     val refused = open("0.0.9 (jar 123456789abc)")
     assert(refused.get("error").asText === "Plugin")
     assert(refused.get("peer").asInt === 1)
     Seq("rank 1", "0.0.9 (jar 123456789abc)", here.get("build").asText, "spark.jars")
       .foreach(part => assert(refused.get("message").asText.contains(part)))
     assert(open(here.get("build").asText).get("ok").asBoolean)
+    rank.close()
+  }
+
+  test(
+    "rank 0 asks in which buckets the next layers travel, and what has become of the plan when its session is over"
+  ) {
+    val rank = new Client
+    val here = rank.ask(hello(job = 9))
+    assert(rank.ask("""{"op": "replan", "reports": []}""").get("message").asText.contains("open has to come first"))
+    val first = rank.ask(openRequest(here, here))
+    assert(Seq("ahead", "cuts_pushes").forall(first.get(_).asBoolean))
+    assert(Seq("pull", "push", "next_look").map(first.get(_).toString) === Seq("[[1,2]]", "[[1,2]]", "6"))
+    val direction =
+      """{"compute": [0.5, 0.25], "startup": 0.001, "per_byte": 1e-6, "gap": null, "sum": 0, "update": 0}"""
+    val report = s"""{"pull": $direction, "push": $direction, "seconds": 2}"""
+    def replan(): Seq[String] = {
+      val reply = rank.ask(s"""{"op": "replan", "reports": [$report, $report]}""")
+      Seq("planned", "pull", "push", "next_look").map(reply.get(_).toString)
+    }
+    assert(replan() === Seq("true", "[[1,1],[2,2]]", "[[2,2],[1,1]]", "11"))
+    assert(replan() === Seq("false", "[[1,1],[2,2]]", "[[2,2],[1,1]]", "56"))
+    assert(rank.ask("""{"op": "close"}""").get("ok").asBoolean)
+    val summary = rank.ask("""{"op": "batching"}""")
+    assert(Seq("pull", "push").map(summary.get(_).get("outcome").asText).toSet === Set("tried, and used"))
     rank.close()
   }
 

@@ -232,6 +232,12 @@ class BlockEncodingSpec extends AnyFunSuite {
     refused(_.putShort(positions + 2 * 99, -1.toShort)) // after the last element
   }
 
+  test("about how long a block will be follows from how many of its elements are not zero") {
+    assert(Seq(Fp32, Bf16, Fp16).map(_.expectedBytes(1000, 0.01)) === Seq(4000, 2000, 2000))
+    assert(Seq(0.01, 0.6, 0.7, 1).map(SparseEncoding.expectedBytes(1000, _)) === Seq(61, 3601, 4001, 4001))
+    assert(SparseEncoding.expectedBytes(3, 0.25) === 1 + 4, "4.5 is rounded to the even number")
+  }
+
   test("an unknown encoding is refused with the key and what there is") {
     val message = intercept[IllegalArgumentException](BlockEncoding("fp8")).getMessage
     assert(message.contains("spark.sparkdl.comm.ps.wire=fp8") && message.contains("bf16"))

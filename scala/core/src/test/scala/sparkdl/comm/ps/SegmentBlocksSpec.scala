@@ -4,7 +4,7 @@ import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import sparkdl.comm.ibatch.Batch
+import sparkdl.comm.ibatch.{Batch, Traffic}
 
 class SegmentBlocksSpec extends AnyFunSuite {
   private val layers = IndexedSeq(5000L, 17L, 200000L, 3L)
@@ -94,5 +94,12 @@ class SegmentBlocksSpec extends AnyFunSuite {
       sorted.zip(sorted.tail).foreach { case ((begin, bytes), (next, _)) => assert(begin + bytes <= next) }
       assert(sorted.last._1 + sorted.last._2 <= map.bytes)
     }
+  }
+
+  test("what travels: what compression leaves of the layers, and what all servers send with their notices") {
+    val layout = new ShardLayout(IndexedSeq(1000L, 40L), 3)
+    val map = new SegmentMap(layout, 0, Encodings(Bf16, SparseEncoding), ahead = true)
+    val expected = Traffic(3, IndexedSeq(2000, 80), IndexedSeq(61, 3), noticeBytes = 300, ahead = true)
+    assert(map.traffic(inlineThreshold = 100, density = 0.01) === expected)
   }
 }

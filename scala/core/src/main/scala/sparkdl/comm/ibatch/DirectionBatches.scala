@@ -1,0 +1,100 @@
+package sparkdl.comm.ibatch
+
+import scala.collection.immutable.ListMap
+
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+/**
+ * The batches of one direction: the last plan, and what was measured for it.
+ *
+ * @param policy that was asked for
+ * @param bytes of each layer on the network
+ */
+private[ibatch] final class DirectionBatches(
+    direction: Direction,
+    val policy: Policy,
+    bytes: IndexedSeq[Long],
+    traffic: Traffic
+) {
+  import DirectionBatches._
+
+  private var measured = Option.empty[DirectionProfile]
+  private var last = alone
+
+  /** In the order in which they travel. */
+  def batches: IndexedSeq[Batch] = direction.travelling(last.plan.batches)
+
+  def isMeasured: Boolean = measured.isDefined
+
+  /** Whether `now`, what the ranks agreed on, is further than `drift` from what plans were made from so far. */
+  def learn(now: DirectionProfile, drift: Double): Boolean = {
+    val changed = measured.forall(ProfileAgreement.drift(_, now) > drift)
+    if (changed) measured = Some(now)
+    changed
+  }
+
+  /** As the planner takes it; zeros if nothing was measured. */
+  def profile: Profile = {
+    val received = (traffic.world - 1).toDouble / traffic.world
+    val perByte = measured.fold(0.0)(_.perByte)
+    def byBytes(seconds: DirectionProfile => Double): IndexedSeq[Double] =
+      measured.map(seconds).filter(_ > 0).fold(IndexedSeq.empty[Double])(all => bytes.map(all * _ / bytes.sum))
+    Profile(
+      startup = measured.fold(0.0)(_.startup),
+      transfer = bytes.map(_ * received * perByte),
+      compute = measured.fold(bytes.map(_ => 0.0))(_.compute),
+      bytes = bytes,
+      noticeBytes = traffic.noticeBytes,
+      inTurn = policy == Policy.Paper,
+      gap = measured.flatMap(_.gap),
+      sum = byBytes(_.sum),
+      update = byBytes(_.update)
+    )
+  }
+
+  /** Plans as if this direction had the network for itself; one batch while a policy has not the profile that it needs. */
+  def planAlone(): Unit = last = alone
+
+  private def alone: LastPlan = {
+    val used = if (policy.needsProfile && !isMeasured) Policy.Whole else policy
+    val known = profile
+    LastPlan(used, Planner.plan(known, used), if (isMeasured) Some(known) else None)
+  }
+
+  /** @param iterationSeconds predicted, with `plan` and that of the other direction */
+  def take(plan: Plan, from: Profile, iterationSeconds: Double): Unit =
+    last = LastPlan(policy, plan, Some(from), Some(iterationSeconds))
+
+  /** @param seconds of an iteration, by what was tried in both directions */
+  def tried(seconds: ListMap[Policy, Double]): Unit = last = last.copy(tried = Some(seconds))
+
+  /** For the run's summary: see [[AdaptiveBuckets.report]]. */
+  def report(reply: ObjectNode): ObjectNode = {
+    reply.put("policy", last.policy.name)
+    val pairs = reply.putArray("batches")
+    batches.foreach(batch => pairs.addArray().add(batch.first).add(batch.last))
+    last.profile.foreach { profile =>
+      reply.put("predicted_seconds", last.plan.seconds)
+      reply.put("optimal_ratio", Planner.ratioToOptimal(profile, last.plan))
+      last.iterationSeconds.foreach(reply.put("iteration_seconds", _))
+      PlanRequest.write(profile, reply.putObject("profile"))
+    }
+    last.tried.foreach { seconds =>
+      val tried = reply.putObject("tried")
+      seconds.foreach { case (policy, each) => tried.put(policy.name, each) }
+    }
+    reply.put("asked", policy.name)
+  }
+}
+
+private[ibatch] object DirectionBatches {
+
+  /** @param profile that the plan was made from, if it was */
+  private final case class LastPlan(
+      policy: Policy,
+      plan: Plan,
+      profile: Option[Profile],
+      iterationSeconds: Option[Double] = None,
+      tried: Option[ListMap[Policy, Double]] = None
+  )
+}

@@ -1,0 +1,177 @@
+package sparkdl.comm.ibatch
+
+import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
+import com.fasterxml.jackson.databind.node.ObjectNode
+import org.scalatest.funsuite.AnyFunSuite
+
+import sparkdl.comm.ManualClock
+
+class AdaptiveBucketsSpec extends AnyFunSuite {
+  private val mapper = new ObjectMapper
+  private val clock = new ManualClock
+  private val traffic =
+    Traffic(world = 2, pull = IndexedSeq(64, 20), push = IndexedSeq(64, 20), noticeBytes = 0, ahead = true)
+  private val whole = IndexedSeq(Batch(1, 2))
+  private val layerwise = IndexedSeq(Batch(1, 1), Batch(2, 2))
+
+  private val direction = DirectionProfile(IndexedSeq(0.5, 0.25), startup = 0.001, perByte = 2e-9)
+  private val pulls = RankReport(Some(direction), None, None)
+
+  /** With it, layers are best pulled one by one, and pushed at once. */
+  private val both = RankReport(Some(direction), Some(direction.copy(startup = 5)), None)
+
+  private def adaptive(
+      batching: String,
+      push: String = "",
+      drift: Double = 0.25,
+      traffic: Traffic = traffic
+  ): AdaptiveBuckets =
+    new AdaptiveBuckets(BatchingSettings(batching, push, profileIterations = 5, drift), traffic, clock)
+
+  private def report(buckets: AdaptiveBuckets): JsonNode = {
+    val reply = mapper.createObjectNode()
+    buckets.report(reply)
+    reply
+  }
+
+  private def outcomes(buckets: AdaptiveBuckets): Set[String] =
+    Set("pull", "push").map(direction => report(buckets).get(direction).get("outcome").asText)
+
+  private def tried(buckets: AdaptiveBuckets): Set[String] =
+    Set("pull", "push").map(direction => String.valueOf(report(buckets).get(direction).get("tried")))
+
+  test("policies that need no profile measure nothing") {
+    val blind = adaptive("layerwise", "fixed:10")
+    assert(!blind.profiles && blind.nextLook.isEmpty)
+    assert((blind.pulls, blind.pushes) === ((layerwise, layerwise.reverse)))
+    assert(outcomes(blind) === Set("used"))
+    assert(report(blind).get("pull").toString ===
+      """{"policy":"layerwise","batches":[[1,1],[2,2]],"asked":"layerwise","outcome":"used"}""")
+    assert(adaptive("ibatch", traffic = traffic.copy(world = 1)).nextLook.isEmpty, "there is nobody to pull from")
+  }
+
+  test("a profile comes first, and a new plan when it drifts") {
+    val buckets = adaptive("ibatch", traffic = traffic.copy(ahead = false, noticeBytes = 20))
+    assert((buckets.pulls, buckets.pushes) === ((whole, whole)))
+    assert(buckets.nextLook === Some(6))
+    assert(buckets.replan(Seq(RankReport(None, None, None))) === None, "nothing was measured")
+    assert(buckets.nextLook === Some(56))
+    assert(buckets.replan(Seq(pulls)) === Some((layerwise, whole)), "pushes were not measured")
+    val expected = mapper.readTree(
+      """{"policy": "ibatch", "batches": [[1, 1], [2, 2]], "predicted_seconds": 0.751000064, "optimal_ratio": 1.0,
+        | "profile": {"startup": 0.001, "transfer": [6.4e-8, 2e-8], "compute": [0.5, 0.25], "bytes": [64, 20],
+        | "notice_bytes": 20}, "asked": "ibatch", "outcome": "used"}""".stripMargin
+    )
+    assert(report(buckets).get("pull").toString === expected.toString, "one of two ranks has half of each layer")
+    assert(report(buckets).get("push").get("batches").toString === "[[1,2]]")
+    def slower(startup: Double) = Seq(RankReport(Some(direction.copy(startup = startup)), None, None))
+    assert(buckets.replan(slower(0.0012)) === None)
+    assert(buckets.replan(slower(0.0013)) === Some((layerwise, whole)))
+    assert(buckets.nextLook === Some(206))
+  }
+
+  test("a reported profile is a request for the same plan") {
+    val buckets = adaptive("optimal")
+    val measured = direction.copy(gap = Some(0.0005), sum = 0.75, update = 0.75)
+    buckets.replan(Seq(RankReport(Some(measured), Some(measured), None)))
+    Seq("pull", "push").foreach { direction =>
+      val reported = report(buckets).get(direction)
+      val request = reported.get("profile").deepCopy[ObjectNode]().put("direction", direction).put("policy", "optimal")
+      val reply = mapper.createObjectNode()
+      PlanRequest.answer(request, reply, clock)
+      Seq("predicted_seconds", "optimal_ratio", "batches").foreach(field =>
+        assert(reply.get(field) === reported.get(field))
+      )
+    }
+  }
+
+  test("sums and updates of a step are of its layers, by their bytes") {
+    val buckets = adaptive("whole", "ibatch")
+    val measured = direction.copy(sum = 0.75, update = 1.5)
+    assert(buckets.replan(Seq(RankReport(None, Some(measured), None))).isDefined)
+    val profile = report(buckets).get("push").get("profile")
+    assert(profile.get("sum").toString === s"[${0.75 * 64 / 84},${0.75 * 20 / 84}]")
+    assert(profile.get("update").toString === s"[${1.5 * 64 / 84},${1.5 * 20 / 84}]")
+    assert(!profile.has("gap"))
+  }
+
+  test("the paper's policy is of pulls") {
+    val buckets = adaptive("paper")
+    assert(buckets.replan(Seq(both)).map(_._2) === Some(whole))
+    val Seq(pull, push) = Seq("pull", "push").map(report(buckets).get(_))
+    assert(pull.get("policy").asText === "paper" && pull.get("profile").get("in_turn").asBoolean)
+    assert(push.get("policy").asText === "whole" && !push.get("profile").has("in_turn"))
+    val settings = BatchingSettings("paper", "ibatch", 5, 0.25)
+    assert((settings.pull, settings.push, settings.inTurn) === ((Policy.Paper, Policy.IBatch, true)))
+  }
+
+  test("directions overlap where neither is whole") {
+    assert(BatchingSettings("ibatch", "", 5, 0.25).overlap)
+    Seq(("whole", "ibatch"), ("ibatch", "whole"), ("paper", "")).foreach { case (pull, push) =>
+      assert(!BatchingSettings(pull, push, 5, 0.25).overlap)
+    }
+  }
+
+  test("what shares the network is planned together") {
+    val buckets = adaptive("ibatch")
+    assert(buckets.replan(Seq(both)) === Some((layerwise, whole)))
+    val seconds = Set("pull", "push").map(report(buckets).get(_).get("iteration_seconds").asDouble)
+    assert(seconds.size === 1 && seconds.head > 5)
+    assert(report(buckets).get("push").get("profile").get("compute").toString === "[0.5,0.25]")
+    assert(outcomes(buckets) === Set("used"), "nothing is tried where iterations are not timed")
+  }
+
+  /** Asked for another plan whenever an iteration took so long. */
+  private def replanned(buckets: AdaptiveBuckets, seconds: Double*) =
+    seconds.map(each => buckets.replan(Seq.fill(2)(both.copy(seconds = Some(each)))))
+
+  test("a plan stays if nothing plainer is faster") {
+    val buckets = adaptive("ibatch")
+    val looks = Seq(3.0, 1.0, 0.99, 5.0).map { seconds =>
+      (replanned(buckets, seconds).head, buckets.nextLook)
+    }
+    assert(looks === Seq(
+      (Some((layerwise, whole)), Some(11)),
+      (Some((layerwise, layerwise.reverse)), Some(16)),
+      (Some((layerwise, whole)), Some(56)),
+      (None, Some(106))
+    ))
+    assert(tried(buckets) === Set("""{"whole":3.0,"ibatch":1.0,"layerwise":0.99}"""))
+    assert(outcomes(buckets) === Set("tried, and used"))
+  }
+
+  test("what is faster than the plan is taken") {
+    val buckets = adaptive("ibatch")
+    assert(replanned(buckets, 3.0, 1.0, 0.9).last === None, "it is in use")
+    assert(buckets.pushes === layerwise.reverse)
+    assert(outcomes(buckets) === Set("tried, and rejected: layerwise was faster"))
+    assert(report(buckets).get("pull").get("policy").asText === "ibatch")
+    val other = adaptive("ibatch")
+    assert(replanned(other, 0.8, 1.0, 0.9).last === Some((whole, whole)))
+    assert(outcomes(other) === Set("tried, and rejected: whole was faster"))
+  }
+
+  test("a summary tells what was rejected from what was never tried") {
+    val untried = outcomes(adaptive("ibatch"))
+    assert(untried.size === 1)
+    assert(untried.head.startsWith(
+      "not tried: nothing was measured in 5 iterations (spark.sparkdl.comm.ps.profileIterations)"
+    ))
+    val stopped = adaptive("ibatch")
+    replanned(stopped, 3.0, 1.0)
+    assert(outcomes(stopped) === Set("used: on trial when the run ended, layerwise in use"))
+  }
+
+  test("a new plan is tried if it has other batches") {
+    val buckets = adaptive("ibatch")
+    replanned(buckets, 3.0, 1.0, 0.9) // it stays with layerwise
+    def slower(startup: Double) =
+      buckets.replan(Seq(both.copy(pull = Some(direction.copy(startup = startup)), seconds = Some(2.0))))
+    assert(slower(0.002) === Some((layerwise, whole)))
+    assert(slower(0.009) === None, "what was known of layerwise is known: the trial is of the plan alone")
+    assert(tried(buckets) === Set("""{"layerwise":2.0,"ibatch":2.0}"""))
+    assert(slower(0.009) === Some((layerwise, whole)))
+    assert(tried(buckets) === Set("null"))
+    assert(outcomes(buckets) === Set("tried, and used"), "the same batches as before need no trial")
+  }
+}
