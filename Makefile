@@ -57,6 +57,21 @@ build/bigdl/.stamp: | .venv/.stamp
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps --upgrade --target $(@D) bigdl-dllib-spark3==2.4.0 bigdl-core==2.3.0 six==1.17.0
 	@touch $@
 
+# No repository has BigDL's jars: Maven gets them from one that is made here of what is in the Python packages.
+BIGDL_REPOSITORY := build/bigdl/repository
+BIGDL_INSTALL = $(MAVEN) org.apache.maven.plugins:maven-install-plugin:3.1.4:install-file \
+	-DlocalRepositoryPath=$(CURDIR)/$(BIGDL_REPOSITORY)
+
+$(BIGDL_REPOSITORY)/.stamp: build/bigdl/.stamp $(wildcard scala/bigdl/wheel/*.pom)
+	$(BIGDL_INSTALL) -DpomFile=scala/bigdl/wheel/bigdl-dllib-spark3.pom \
+	  -Dfile=build/bigdl/bigdl/share/dllib/lib/bigdl-dllib-spark_3.1.3-2.4.0-jar-with-dependencies.jar
+	$(BIGDL_INSTALL) -DpomFile=scala/bigdl/wheel/bigdl-core.pom -Dfile=build/bigdl/bigdl/share/core/lib/all-2.3.0.jar
+	@touch $@
+
+.PHONY: bigdl-jar
+bigdl-jar: $(BIGDL_REPOSITORY)/.stamp ## scala/bigdl: IBatchOptimizer for models written in BigDL, Spark 3.5 only
+	$(MAVEN) -Pspark-3.5,bigdl -Dmaven.test.skip=true -DskipTests package
+
 # --- Scala --------------------------------------------------------------------------------------
 
 .PHONY: jar jar-3 jar-4

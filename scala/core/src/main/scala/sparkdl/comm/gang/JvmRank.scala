@@ -4,7 +4,7 @@ import scala.util.control.NonFatal
 
 import org.apache.spark.BarrierTaskContext
 
-import sparkdl.comm.{Build, CommException, CommExecutorPlugin}
+import sparkdl.comm.{Build, Clock, CommException, CommExecutorPlugin}
 import sparkdl.comm.ps.{Peer, PsSession}
 import sparkdl.comm.transport.ChunkPeer
 
@@ -13,8 +13,14 @@ import sparkdl.comm.transport.ChunkPeer
  * partition.
  *
  * @param peers by rank
+ * @param inlineThreshold a block of up to so many bytes travels inside of its notice
  */
-private[comm] final class JvmRank private (val session: PsSession, val peers: IndexedSeq[Peer]) {
+private[comm] final class JvmRank private (
+    val session: PsSession,
+    val peers: IndexedSeq[Peer],
+    val inlineThreshold: Long,
+    val clock: Clock
+) {
   def number: Int = session.rank
   def world: Int = peers.size
 }
@@ -33,7 +39,8 @@ private[comm] object JvmRank {
     try {
       val members = allGather(context, Member(node.address, node.blocks.executorId, Build.id))
       Build.checkSame(members.map(_.build), session.rank)
-      val rank = new JvmRank(session, members.map(member => Peer(member.address, member.executor)))
+      val peers = members.map(member => Peer(member.address, member.executor))
+      val rank = new JvmRank(session, peers, node.blocks.inlineThreshold, node.clock)
       val result = body(rank)
       session.gathering.begin(Array.emptyByteArray).parts() // others may still fetch this rank's last blocks
       result
