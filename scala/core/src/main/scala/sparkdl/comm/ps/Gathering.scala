@@ -26,27 +26,24 @@ private[comm] final class Gathering private[ps] (
     rounds += 1
     incoming.contributed(Contribution(job, rank, rank, rounds, part))
     outgoing.contribute(rounds, part)
-    new Round(rounds)
+    val number = rounds
+    new Round(() => parts(number))
   }
 
-  final class Round private[Gathering] (number: Long) {
-
-    /** Waits for the parts of all ranks, by rank. Called once. */
-    def parts(): IndexedSeq[Array[Byte]] = {
-      val arriving = (0 until world).map(incoming.contribution(number, _))
-      val deadline = clock.nanoTime + (timeoutSeconds * 1e9).toLong
-      incoming.await(CompletableFuture.allOf(arriving: _*), deadline) {
-        val missing = arriving.indexWhere(!_.isDone)
-        new CommException(
-          CommException.Deadline,
-          s"rank $rank waited $timeoutSeconds s to hear of rank $missing; a rank that needs longer than that for a step" +
-            " needs a larger spark.sparkdl.comm.timeout",
-          missing
-        )
-      }
-      incoming.forgetRound(number)
-      arriving.map(_.join())
+  private def parts(round: Long): IndexedSeq[Array[Byte]] = {
+    val arriving = (0 until world).map(incoming.contribution(round, _))
+    val deadline = clock.nanoTime + (timeoutSeconds * 1e9).toLong
+    incoming.await(CompletableFuture.allOf(arriving: _*), deadline) {
+      val missing = arriving.indexWhere(!_.isDone)
+      new CommException(
+        CommException.Deadline,
+        s"rank $rank waited $timeoutSeconds s to hear of rank $missing; a rank that needs longer than that for a step" +
+          " needs a larger spark.sparkdl.comm.timeout",
+        missing
+      )
     }
+    incoming.forgetRound(round)
+    arriving.map(_.join())
   }
 }
 
@@ -54,4 +51,11 @@ private[comm] object Gathering {
 
   /** Of a rank's part: a message has a little more. */
   val MostBytes: Int = PeerMessages.MaxBytes - 1024
+
+  /** What one round gathers. */
+  final class Round private[Gathering] (wait: () => IndexedSeq[Array[Byte]]) {
+
+    /** Waits for the parts of all ranks, by rank. Called once. */
+    def parts(): IndexedSeq[Array[Byte]] = wait()
+  }
 }
