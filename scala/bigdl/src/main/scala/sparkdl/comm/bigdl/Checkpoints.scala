@@ -1,5 +1,8 @@
 package sparkdl.comm.bigdl
 
+import java.time.LocalDateTime
+import java.time.format.DateTimeFormatter
+
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
@@ -32,6 +35,11 @@ private[bigdl] final class Checkpoints(folder: String) {
   }
 }
 
-private object Checkpoints {
+private[bigdl] object Checkpoints {
+
+  /** A folder for one training, named by the time, as BigDL's optimizers make it. */
+  def newFolder(parent: String): String =
+    s"$parent/${DateTimeFormatter.ofPattern("yyyyMMdd_HHmmss").format(LocalDateTime.now())}"
+
   private val Model = """model\.(\d+)""".r
 }

@@ -2,7 +2,6 @@ package sparkdl.comm.bigdl
 
 import org.apache.spark.SparkContext
 import org.apache.spark.rdd.RDD
-import org.slf4j.LoggerFactory
 
 import com.intel.analytics.bigdl.{Criterion, Module, SparkdlBigDL}
 import com.intel.analytics.bigdl.dllib.feature.dataset.{
@@ -12,7 +11,7 @@ import com.intel.analytics.bigdl.dllib.feature.dataset.{
   Sample,
   SampleToMiniBatch
 }
-import com.intel.analytics.bigdl.dllib.optim.{OptimMethod, Optimizer}
+import com.intel.analytics.bigdl.dllib.optim.Optimizer
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
 /**
@@ -25,14 +24,14 @@ import com.intel.analytics.bigdl.numeric.NumericFloat
  * optimization methods have to be elementwise. The conf's keys `spark.sparkdl.comm.ps.batching` and its kin say how layers
  * travel.
  *
- * @param model with float parameters
- * @param data of as many partitions as there are executors
+ * @param network with float parameters
+ * @param batches of as many partitions as there are executors
  */
 class IBatchOptimizer(
-    model: Module[Float],
-    data: DistributedDataSet[MiniBatch[Float]],
-    criterion: Criterion[Float]
-) extends Optimizer[Float, MiniBatch[Float]](model, data, criterion) {
+    network: Module[Float],
+    batches: DistributedDataSet[MiniBatch[Float]],
+    loss: Criterion[Float]
+) extends Optimizer[Float, MiniBatch[Float]](network, batches, loss) {
   import IBatchOptimizer._
 
   private var clipping = Option.empty[(Float, Float)]
@@ -65,12 +64,13 @@ class IBatchOptimizer(
    * @throws TrainingFailedException if a rank failed more often than spark.sparkdl.comm.maxRestarts allows
    */
   override def optimize(): Module[Float] = {
+    val data = dataset.toDistributed()
     val sc = data.originRDD().sparkContext
     val settings = IBatchSettings(sc.getConf)
     check(sc)
-    if (!dataset.toDistributed().isCached) prepareInput()
-    val job = new TrainingJob(sc, this.model, dataset.toDistributed(), this.criterion, settings)
-    checkpointPath = checkpointPath.map(SparkdlBigDL.checkpointFolder)
+    if (!data.isCached) prepareInput()
+    val job = new TrainingJob(sc, model, data, criterion, settings)
+    checkpointPath = checkpointPath.map(Checkpoints.newFolder)
     val told = job.run(
       optimMethods,
       clipping,
@@ -82,7 +82,7 @@ class IBatchOptimizer(
     planned = told.batching
     optimMethods = told.methods
     new SummaryWriter(trainSummary, validationSummary).write(told)
-    this.model
+    model
   }
 
   override def prepareInput(): Unit = {

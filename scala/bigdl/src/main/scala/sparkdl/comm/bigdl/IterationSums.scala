@@ -20,7 +20,7 @@ private[bigdl] final case class Losses(loss: Double, replicas: Int, rows: Int) {
 private[bigdl] object Losses {
 
   /** The sum over all ranks. */
-  def of(round: Gathering#Round): Losses = round.parts().map { part =>
+  def of(round: Gathering.Round): Losses = round.parts().map { part =>
     val fields = ByteBuffer.wrap(part)
     Losses(fields.getDouble(), fields.getInt(), fields.getInt())
   }.reduce(_ + _)
@@ -60,7 +60,7 @@ private[bigdl] object ValidationSums {
     }))
 
   /** The sum over all ranks. */
-  def of(round: Gathering#Round): ValidationSums = ValidationSums(
+  def of(round: Gathering.Round): ValidationSums = ValidationSums(
     round.parts().map { part =>
       val fields = ByteBuffer.wrap(part)
       Seq.fill(part.length / 16)((fields.getDouble(), fields.getLong()))

@@ -91,10 +91,10 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
   }
 
   /** Forward and backward; the losses of all ranks are gathered meanwhile. */
-  private def train(batch: MiniBatch[Float]): Gathering#Round = {
+  private def train(batch: MiniBatch[Float]): Gathering.Round = {
     var sum = 0.0
     var known = 0
-    var round = Option.empty[Gathering#Round]
+    var round = Option.empty[Gathering.Round]
     replicas.train(batch) { (replica, loss) =>
       synchronized {
         sum += loss
@@ -123,7 +123,7 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
     if (rank.number == 0) {
       exchange.await()
       val network = request.network.value(initGradient = true, shareWeight = false)
-      val weights = SparkdlBigDL.weights(network).storage().array()
+      val weights = SparkdlBigDL.flatten(network)._1.storage().array()
       System.arraycopy(replicas.weights, 0, weights, 0, weights.length)
       if (replicas.extras.nonEmpty) network.setExtraParameter(replicas.extras)
       methods.values.foreach(SparkdlBigDL.state(_)("recordsProcessedThisEpoch") = epochRows.toInt)

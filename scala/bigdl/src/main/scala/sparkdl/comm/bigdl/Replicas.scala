@@ -23,14 +23,15 @@ private[bigdl] final case class Replica(
  */
 private[bigdl] final class Replicas(all: IndexedSeq[Replica]) {
   private val first = all.head.network
+  private val flat = all.map(replica => SparkdlBigDL.flatten(replica.network))
 
   /** Flat. */
-  val weights: Array[Float] = Replicas.flat(SparkdlBigDL.weights(first))
+  val weights: Array[Float] = Replicas.array(flat.head._1)
   val layers: NetworkLayers = NetworkLayers(first, weights.length)
   all.tail.foreach(replica => share(replica.network))
 
   /** Likewise, of each. */
-  val gradients: IndexedSeq[Array[Float]] = all.map(replica => Replicas.flat(SparkdlBigDL.gradients(replica.network)))
+  val gradients: IndexedSeq[Array[Float]] = flat.map { case (_, gradients) => Replicas.array(gradients) }
 
   private val leavesOfEach = all.map(replica => SparkdlBigDL.leaves(replica.network))
 
@@ -99,7 +100,7 @@ private object Replicas {
     some.zip(more).map { case (left, right) => left + right }
 
   /** The array of a tensor that is all of its storage. */
-  private def flat(tensor: Tensor[Float]): Array[Float] = {
+  private def array(tensor: Tensor[Float]): Array[Float] = {
     val array = tensor.storage().array()
     require(
       tensor.storageOffset() == 1 && array.length == tensor.nElement(),

@@ -88,20 +88,20 @@ private[bigdl] final class TrainingJob(
 
   /** Of the flat vector, what the parts of the network have that the methods are for. */
   private def spansOf(names: Set[String]): Map[String, (Int, Int)] = {
-    val all = SparkdlBigDL.weights(model)
+    val all = SparkdlBigDL.flatten(model)._1
     if (names == Set(model.getName())) Map(model.getName() -> (0 -> all.nElement()))
     else
       names.map { name =>
         val part = model(name).getOrElse(
           throw new UnsupportedTrainingException(s"an optimization method is for $name, which the model does not have")
         )
-        val own = SparkdlBigDL.weights(part)
+        val own = SparkdlBigDL.flatten(part)._1
         name -> (own.storageOffset() - 1 -> own.nElement())
       }.toMap
   }
 
   private def finish(results: Seq[RankResult]): Told = {
-    val weights = SparkdlBigDL.weights(model).storage().array()
+    val weights = SparkdlBigDL.flatten(model)._1.storage().array()
     results.flatMap(_.stretches).foreach { stretch =>
       System.arraycopy(stretch.values, 0, weights, stretch.start, stretch.values.length)
     }

@@ -1,8 +1,5 @@
 package com.intel.analytics.bigdl
 
-import java.time.LocalDateTime
-import java.time.format.DateTimeFormatter
-
 import scala.collection.mutable
 
 import com.intel.analytics.bigdl.dllib.nn.Container
@@ -32,9 +29,8 @@ object SparkdlBigDL {
   /** Runs all of `tasks` at once, on the engine's threads, and waits for them. */
   def together(tasks: Seq[() => Unit]): Unit = Engine.default.invokeAndWait(tasks)
 
-  /** The flat vector of all parameters of a network: these lie in it from now on. Likewise `gradients`. */
-  def weights(network: Network): Tensor[Float] = network.getParameters()._1
-  def gradients(network: Network): Tensor[Float] = network.getParameters()._2
+  /** Flat vectors of all parameters of a network, and of their gradients: these lie in them from now on. */
+  def flatten(network: Network): (Tensor[Float], Tensor[Float]) = network.getParameters()
 
   /** The layers in it that have no layers of their own, in the order in which it has them. */
   def leaves(network: Network): Seq[Network] = network match {
@@ -47,10 +43,6 @@ object SparkdlBigDL {
 
   /** What an optimization method keeps from step to step. */
   def state(method: OptimMethod[Float]): Table = method.state
-
-  /** A new folder for one training's checkpoints, named by the time, as BigDL's optimizers make it. */
-  def checkpointFolder(parent: String): String =
-    s"$parent/${DateTimeFormatter.ofPattern("yyyyMMdd_HHmmss").format(LocalDateTime.now())}"
 
   /** What a summary shows, and when. */
   def scalarTriggers(summary: TrainSummary): Iterator[(String, Trigger)] = summary.getScalarTriggers()
