@@ -41,6 +41,18 @@ class IBatchOptimizer(Optimizer):
             batch_size,
         )
 
+    @classmethod
+    def of(cls, value: Any) -> IBatchOptimizer:
+        """``value``: one that is in the JVM."""
+        made = cls.__new__(cls)
+        made.bigdl_type, made.value = "float", value
+        return made
+
+    def set_conf(self, key: str, value: str) -> IBatchOptimizer:
+        """Sets a key of this package's, such as ``spark.sparkdl.comm.ps.batching``, for this optimizer alone."""
+        self.value.setConf(key, value)
+        return self
+
     @property
     def batching(self) -> str:
         """How layers travelled in the last training, as JSON: ``pull`` and ``push``, as the summary of a fit has them."""

@@ -37,9 +37,16 @@ class IBatchOptimizer(
   private var clipping = Option.empty[(Float, Float)]
   private var byNorm = false
   private var planned = "{}"
+  private var own = Map.empty[String, String]
 
   /** Of the last training, how layers travelled: `pull` and `push`, as a fit's summary has them, in JSON. */
   def batching: String = planned
+
+  /** Sets a key of this package's, such as `spark.sparkdl.comm.ps.batching`, for this optimizer alone. */
+  def setConf(key: String, value: String): this.type = {
+    own += key -> value
+    this
+  }
 
   override def setConstantGradientClipping(min: Double, max: Double): this.type = {
     clipping = Some((min.toFloat, max.toFloat))
@@ -66,10 +73,10 @@ class IBatchOptimizer(
   override def optimize(): Module[Float] = {
     val data = dataset.toDistributed()
     val sc = data.originRDD().sparkContext
-    val settings = IBatchSettings(sc.getConf)
+    val conf = sc.getConf.setAll(own)
     check(sc)
     if (!data.isCached) prepareInput()
-    val job = new TrainingJob(sc, model, data, criterion, settings)
+    val job = new TrainingJob(sc, model, data, criterion, conf)
     checkpointPath = checkpointPath.map(Checkpoints.newFolder)
     val told = job.run(
       optimMethods,

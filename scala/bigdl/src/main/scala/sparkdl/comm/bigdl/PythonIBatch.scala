@@ -1,10 +1,11 @@
 package sparkdl.comm.bigdl
 
-import java.util.{Map => JMap}
+import java.util.{List => JList, Map => JMap}
 
 import scala.jdk.CollectionConverters._
 
 import org.apache.spark.api.java.JavaRDD
+import org.apache.spark.sql.DataFrame
 
 import com.intel.analytics.bigdl.{Criterion, Module}
 import com.intel.analytics.bigdl.dllib.optim.{OptimMethod, Trigger}
@@ -20,8 +21,30 @@ final class PythonIBatch extends PythonBigDL[Float] {
       methods: JMap[String, OptimMethod[Float]],
       endWhen: Trigger,
       batchSize: Int
+  ): IBatchOptimizer =
+    setUp(IBatchOptimizer(model, toJSample(rows.rdd), criterion, batchSize), methods, endWhen)
+
+  /** Likewise, for the rows of a DataFrame: see [[FrameRows]]. */
+  def createIBatchOptimizerOfFrame(
+      model: Module[Float],
+      frame: DataFrame,
+      features: String,
+      label: String,
+      size: JList[Int],
+      criterion: Criterion[Float],
+      methods: JMap[String, OptimMethod[Float]],
+      endWhen: Trigger,
+      batchSize: Int
   ): IBatchOptimizer = {
-    val optimizer = IBatchOptimizer(model, toJSample(rows.rdd), criterion, batchSize)
+    val rows = FrameRows(frame, features, label, size.asScala.toArray)
+    setUp(IBatchOptimizer(model, rows, criterion, batchSize), methods, endWhen)
+  }
+
+  private def setUp(
+      optimizer: IBatchOptimizer,
+      methods: JMap[String, OptimMethod[Float]],
+      endWhen: Trigger
+  ): IBatchOptimizer = {
     optimizer.setEndWhen(endWhen)
     optimizer.setOptimMethods(methods.asScala.toMap)
     optimizer

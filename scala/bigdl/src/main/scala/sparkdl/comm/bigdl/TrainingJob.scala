@@ -4,7 +4,7 @@ import java.util.UUID
 
 import scala.util.{Failure, Success, Try}
 
-import org.apache.spark.{BarrierTaskContext, SparkContext, SparkException}
+import org.apache.spark.{BarrierTaskContext, SparkConf, SparkContext, SparkException}
 import org.slf4j.LoggerFactory
 
 import com.intel.analytics.bigdl.{Criterion, Module, SparkdlBigDL}
@@ -21,9 +21,11 @@ private[bigdl] final class TrainingJob(
     model: Module[Float],
     data: DistributedDataSet[MiniBatch[Float]],
     criterion: Criterion[Float],
-    settings: IBatchSettings
+    conf: SparkConf
 ) {
   import TrainingJob._
+
+  private val settings = IBatchSettings(conf)
 
   /** Trains; then the model has its new parameters. */
   def run(
@@ -51,7 +53,7 @@ private[bigdl] final class TrainingJob(
       val ranks = SparkdlBigDL.nodes
       val request = TrainingRequest(
         UUID.randomUUID().getMostSignificantBits >>> 2 | 1L << 61,
-        sc.getConf.getAll.toSeq.filter(_._1.startsWith("spark.sparkdl.comm.")),
+        conf.getAll.toSeq.filter(_._1.startsWith("spark.sparkdl.comm.")),
         ModelBroadcast[Float]().broadcast(sc, network),
         criterion,
         methods,
