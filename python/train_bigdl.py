@@ -1,10 +1,10 @@
 """Trains BigDL's LeNet-5 on scikit-learn's handwritten digits with IBatchOptimizer, on Spark executors. `make demo-bigdl` runs
 it.
 
-    spark-submit --driver-class-path JARS --conf spark.executor.extraClassPath=JARS
-        --conf spark.plugins=sparkdl.comm.CommPlugin python/train_bigdl.py --executors 3 --output DIR
+    PYTHONPATH=build/bigdl python python/train_bigdl.py --executors 3 --output DIR
 
-JARS are those of ``sparkdl_comm.bigdl.installation.jars()``. Trains, saves the model in BigDL's format, loads it again, and
+Without a master in Spark's conf it starts local-cluster here. Submitted to a cluster, the application needs the settings of
+``sparkdl_comm.bigdl.installation.spark_conf()``. Trains, saves the model in BigDL's format, loads it again, and
 scores the test set with it. Prints a summary and writes it to DIR/summary.json.
 """
 
@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from sparkdl_comm.bigdl import installation
 from sparkdl_comm.bigdl.engine import start_engine
 from sparkdl_comm.networks import digits_28x28
 
@@ -88,6 +89,17 @@ def train(sc: SparkContext, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def session(executors: int) -> SparkSession:
+    conf = installation.spark_conf() | {
+        "spark.executor.memory": "2048m",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+    }
+    if "spark.master" not in dict(SparkConf().getAll()):
+        conf["spark.master"] = f"local-cluster[{executors},1,2048]"
+    return SparkSession.builder.appName("sparkdl_comm demo, BigDL").config(map=conf).getOrCreate()
+
+
 def show(summary: dict[str, Any]) -> None:
     print(
         f"\nBigDL's LeNet-5, {summary['parameters']:,} parameters, IBatchOptimizer, Spark {summary['spark_version']},"
@@ -107,7 +119,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=32, help="of each executor in an iteration")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     options = parser.parse_args()
-    spark = SparkSession.builder.appName("sparkdl_comm demo, BigDL").getOrCreate()
+    spark = session(options.executors)
     start_engine(spark.sparkContext, options.executors, 1)
     summary = train(spark.sparkContext, options)
     spark.stop()

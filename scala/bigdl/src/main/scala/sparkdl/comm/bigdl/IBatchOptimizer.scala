@@ -87,7 +87,9 @@ class IBatchOptimizer(
       for (trigger <- checkpointTrigger; path <- checkpointPath) yield CheckpointRequest(trigger, path, isOverWrite)
     )
     planned = told.batching
-    optimMethods = told.methods
+    optimMethods.foreach { case (name, method) =>
+      SparkdlBigDL.state(told.methods(name)).foreach { case (key, value) => SparkdlBigDL.state(method)(key) = value }
+    }
     new SummaryWriter(trainSummary, validationSummary).write(told)
     model
   }

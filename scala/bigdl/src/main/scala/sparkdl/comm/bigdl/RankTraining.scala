@@ -41,7 +41,7 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
     exchange.await()
     val told =
       if (rank.number != 0) None
-      else Some(Told(iterations, judgements, methods, epochRows, replicas.extras, exchange.summary))
+      else Some(Told(iterations, judgements, methods, replicas.extras, exchange.summary))
     RankResult(exchange.stretches, told)
   }
 
@@ -79,7 +79,7 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
       epochRows = 0
       data.shuffle()
     }
-    methods.values.foreach(progress.tell)
+    tellMethods()
     describe(state)
     state("LearningRate") = methods.head._2.getLearningRate().toFloat
     state("Throughput") = (sums.rows / seconds).toFloat
@@ -112,7 +112,7 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
     val own = ValidationSums(replicas.evaluate(data.validation()), validation.methods.size)
     val means = ValidationSums.of(rank.session.gathering.begin(own.encode)).means
     progress = progress.copy(score = means.head)
-    methods.values.foreach(progress.tell)
+    tellMethods()
     describe(state)
     val values = validation.methods.map(_.toString()).zip(means)
     judgements += Judgement(progress.iteration - 1, values)
@@ -126,9 +126,13 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
       val weights = SparkdlBigDL.flatten(network)._1.storage().array()
       System.arraycopy(replicas.weights, 0, weights, 0, weights.length)
       if (replicas.extras.nonEmpty) network.setExtraParameter(replicas.extras)
-      methods.values.foreach(SparkdlBigDL.state(_)("recordsProcessedThisEpoch") = epochRows.toInt)
       new Checkpoints(checkpoint.path).save(network, methods, progress.iteration, checkpoint.overwrite)
     }
+  }
+
+  private def tellMethods(): Unit = methods.values.foreach { method =>
+    progress.tell(method)
+    SparkdlBigDL.state(method)("recordsProcessedThisEpoch") = epochRows.toInt
   }
 
   private def describe(state: Table): Unit = {

@@ -83,7 +83,6 @@ private[bigdl] final case class Told(
     iterations: Seq[Iteration],
     judgements: Seq[Judgement],
     methods: Map[String, OptimMethod[Float]],
-    epochRows: Long,
     extras: Array[Tensor[Float]],
     batching: String
 )

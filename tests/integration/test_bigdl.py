@@ -1,0 +1,61 @@
+"""BigDL models on executors of their own, beside BigDL's own optimizer. ScalaTest of scala/bigdl has the rest, in one JVM."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkdl_comm import plugin
+from tests import spark_home
+
+BIGDL = spark_home.ROOT / "build" / "bigdl"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (BIGDL / "bigdl").exists(), reason="`make bigdl` installs BigDL"),
+    pytest.mark.skipif(
+        not list(plugin.JARS.glob("sparkdl-comm-bigdl-*.jar")), reason="`make bigdl-jar` builds the adapter"
+    ),
+    pytest.mark.skipif(importlib.util.find_spec("sklearn") is None, reason="the digits are scikit-learn's"),
+]
+
+
+def run(program: str, *arguments: str, folder: Path) -> str:
+    environment = {**os.environ, **spark_home.environment(folder)}
+    environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], str(BIGDL)])
+    done = subprocess.run(
+        [sys.executable, str(spark_home.ROOT / "python" / program), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=220,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_lenet_has_the_weights_that_bigdl_gives_it(tmp_path: Path) -> None:
+    batching = "--conf=spark.sparkdl.comm.ps.batching=layerwise"
+    rows = json.loads(run("bench_bigdl.py", "--quick", "--json", "--networks=lenet", batching, folder=tmp_path))
+    assert [(row["system"], row["network"], row["executors"]) for row in rows] == [
+        ("bigdl", "lenet", 2),
+        ("ibatch", "lenet", 2),
+    ]
+    for row in rows:
+        assert row["verified"]
+        assert row["bytes"] == 4 * 22_278
+        assert row["iterations_per_second"] > 0
+
+
+def test_the_demo_learns_the_digits(tmp_path: Path) -> None:
+    run("train_bigdl.py", "--executors=2", "--epochs=3", f"--output={tmp_path / 'demo'}", folder=tmp_path)
+    summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
+    assert summary["executors"] == 2
+    assert summary["iterations"] == 3 * -(-(1797 - 360) // 64)
+    assert summary["accuracy"] > 0.8
