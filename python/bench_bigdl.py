@@ -7,7 +7,7 @@ LeNet-5 (22,278 parameters) or a network like VGG (1.34 million) with SGD; `bigd
 iteration is wall time: what a long run takes longer than a short one, so what BigDL's driver does between its two Spark jobs
 per iteration counts. `--conf spark.sparkdl.comm.ps.batching=ibatch` and its kin say how layers of `ibatch` travel.
 
-Verified: from the same weights, after 20 iterations on the same rows, both have the same weights, up to rounding. BigDL is
+Verified: from the same weights, after ten iterations on the same rows, both have the same weights, up to rounding. BigDL is
 installed by `make bigdl`, and this package's adapter built by `make bigdl-jar`.
 """
 
@@ -42,10 +42,11 @@ def session(executors: int, settings: list[str]) -> SparkSession:
         "spark.executor.memory": "2048m",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
         **dict(setting.split("=", 1) for setting in settings),
     }
-    return SparkSession.builder.appName("bench_bigdl").config(map=conf).getOrCreate()
+    spark = SparkSession.builder.appName("bench_bigdl").config(map=conf).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")  # BigDL's jars have settings of logs with them, which tell of every task
+    return spark
 
 
 def rows(found: list[dict[str, Any]], topology: str, rate_mbit: float | None) -> list[Row]:

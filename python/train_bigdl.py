@@ -93,11 +93,12 @@ def session(executors: int) -> SparkSession:
     conf = installation.spark_conf() | {
         "spark.executor.memory": "2048m",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "WARN",
     }
     if "spark.master" not in dict(SparkConf().getAll()):
         conf["spark.master"] = f"local-cluster[{executors},1,2048]"
-    return SparkSession.builder.appName("sparkdl_comm demo, BigDL").config(map=conf).getOrCreate()
+    spark = SparkSession.builder.appName("sparkdl_comm demo, BigDL").config(map=conf).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")  # BigDL's jars have settings of logs with them, which tell of every task
+    return spark
 
 
 def show(summary: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ LEARNING_RATE = 0.05
 #: How far weights may be from those of DistriOptimizer, as a share of the furthest way that one of these has gone.
 TOLERANCE = 1e-3
 #: Iterations of the short run, and of the runs before, after which weights are compared.
-SHORT = 20
+SHORT = 10
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,7 @@ class _Runs:
 def main() -> None:
     job = Job(**json.loads(sys.argv[1]))
     spark = SparkSession.builder.appName("bench_bigdl").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
     rows = measured(spark.sparkContext, job)
     Path(job.output).write_text("".join(json.dumps(row) + "\n" for row in rows))
     spark.stop()

@@ -18,7 +18,7 @@ private[bigdl] object ElementwiseTrial {
   /** @throws UnsupportedTrainingException if it is not so */
   def check(method: OptimMethod[Float]): Unit = {
     def refuse(why: String): Nothing = throw new UnsupportedTrainingException(
-      s"${method.getClass.getSimpleName} $why: every executor updates a part of the parameters, so methods have to be elementwise" +
+      s"${nameOf(method)} $why: every executor updates a part of the parameters, so methods have to be elementwise" +
         " and without settings by parameter (SGD, Adam, Adagrad, Adadelta, Adamax, RMSprop and Ftrl are)"
     )
     Try((run(method, 0 until Elements), run(method, 0 until Cut) ++ run(method, Cut until Elements))) match {
@@ -26,6 +26,9 @@ private[bigdl] object ElementwiseTrial {
       case Success((whole, parts)) => if (whole != parts) refuse("updates parameters by the gradients of others")
     }
   }
+
+  /** As in BigDL's documentation: without what Scala adds for floats. */
+  def nameOf(method: OptimMethod[Float]): String = method.getClass.getSimpleName.stripSuffix("$mcF$sp")
 
   private def run(method: OptimMethod[Float], elements: Range): Seq[Float] = {
     val own = method.clone()

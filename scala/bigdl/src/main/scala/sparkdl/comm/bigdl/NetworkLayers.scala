@@ -4,8 +4,8 @@ import com.intel.analytics.bigdl.SparkdlBigDL
 import com.intel.analytics.bigdl.SparkdlBigDL.Network
 
 /**
- * The layers of a network: stretches of its flat vector of parameters, each of them what one leaf has. Leaves that share
- * parameters are one layer; a stretch that no leaf has is one too.
+ * The layers of a network: stretches of its flat vector of parameters, each of them what one leaf has. A stretch that no leaf
+ * has is one too.
  *
  * @param starts the first element of each layer
  * @param total elements of the vector
@@ -38,20 +38,13 @@ private[bigdl] object NetworkLayers {
       val first = parameters.map(_.storageOffset() - 1).min
       leaf -> (first -> parameters.map(tensor => tensor.storageOffset() - 1 + tensor.nElement()).max)
     }
-    val stretches = disjoint(found.map(_._2).distinct.sortBy(_._1))
-    val ends = stretches.flatMap { case (first, end) => Seq(first, end) }
-    val starts = (0 +: ends).filter(_ < total).distinct.sorted.toIndexedSeq
-    val leaves = found.map { case (leaf, (first, _)) => leaf -> starts.lastIndexWhere(_ <= first) }
+    val bounds = found.flatMap { case (_, (first, end)) => Seq(first, end) }
+    val starts = (0 +: bounds).filter(_ < total).distinct.sorted.toIndexedSeq
+    val leaves = found.map { case (leaf, (first, _)) => leaf -> starts.indexOf(first) }
     leaves.groupBy(_._1.getName()).foreach { case (name, same) =>
       if (same.map(_._2).distinct.size > 1)
         throw new UnsupportedTrainingException(s"${same.size} layers with parameters are called $name: give each a name, by setName")
     }
     new NetworkLayers(starts, total, leaves)
-  }
-
-  /** Of stretches in the order of their begins, those that overlap are made one. */
-  private def disjoint(sorted: Seq[(Int, Int)]): Seq[(Int, Int)] = sorted.foldLeft(Seq.empty[(Int, Int)]) {
-    case (before :+ ((first, end)), (next, until)) if next < end => before :+ (first -> math.max(end, until))
-    case (before, stretch) => before :+ stretch
   }
 }

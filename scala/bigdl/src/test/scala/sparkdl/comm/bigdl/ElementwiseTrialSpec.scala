@@ -28,15 +28,17 @@ class ElementwiseTrialSpec extends AnyFunSuite {
     new Ftrl()
   )
 
-  elementwise.foreach(method => test(s"${method.getClass.getSimpleName} is elementwise: $method")(ElementwiseTrial.check(method)))
+  elementwise.zipWithIndex.foreach { case (method, number) =>
+    test(s"${ElementwiseTrial.nameOf(method)} is elementwise ($number)")(ElementwiseTrial.check(method))
+  }
 
   private val others: Seq[OptimMethod[Float]] =
     Seq(new LBFGS(), new SGD(0.1, learningRates = Tensor(24).fill(1f)))
 
   others.foreach { method =>
-    test(s"${method.getClass.getSimpleName} is not: $method") {
+    test(s"${ElementwiseTrial.nameOf(method)} is not, or not with these settings") {
       val refused = intercept[UnsupportedTrainingException](ElementwiseTrial.check(method))
-      assert(refused.getMessage.startsWith(method.getClass.getSimpleName))
+      assert(refused.getMessage.startsWith(ElementwiseTrial.nameOf(method) + " "))
     }
   }
 }

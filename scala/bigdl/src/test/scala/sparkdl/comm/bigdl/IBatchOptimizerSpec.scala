@@ -177,7 +177,7 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   test("after a rank failed all begin again from the last checkpoint") {
     val optimizer = failing(ibatch(_, "layerwise"), 2 * Ranks * 3)
-    val checkpoints = folder.resolve("checkpoints")
+    val checkpoints = Files.createDirectory(folder.resolve("checkpoints"))
     optimizer.setCheckpoint(checkpoints.toString, Trigger.severalIteration(2))
     val (_, losses) = trained(optimizer, new SGD(0.05))
     assert(losses.size < Iterations, "iterations before the checkpoint are not done again")

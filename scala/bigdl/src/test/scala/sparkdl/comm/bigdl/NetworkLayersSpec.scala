@@ -4,7 +4,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import com.intel.analytics.bigdl.SparkdlBigDL
 import com.intel.analytics.bigdl.SparkdlBigDL.Network
-import com.intel.analytics.bigdl.dllib.nn.{Concat, Identity, Linear, LSTM, Recurrent, ReLU, Select, Sequential}
+import com.intel.analytics.bigdl.dllib.nn.{Concat, Linear, LSTM, Recurrent, ReLU, Select, Sequential}
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
 class NetworkLayersSpec extends AnyFunSuite {
@@ -35,14 +35,6 @@ class NetworkLayersSpec extends AnyFunSuite {
     assert(layers.counts.sum === layers.total)
     assert(layers.of("last") === layers.size - 1)
     assert(layers.counts.last === 3)
-  }
-
-  test("a layer that is used twice is one; what nobody has of the vector is a layer without a leaf") {
-    val shared = linear(2, 2, "shared")
-    val layers = layersOf(Sequential().add(shared).add(Identity()).add(shared))
-    assert(layers.counts.sum === layers.total)
-    assert(layers.of.keySet === Set("shared"))
-    assert(layers.counts(layers.of("shared")) === 6)
   }
 
   test("two layers of one name are refused") {
