@@ -15,6 +15,7 @@ from sparkdl_comm import plugin
 from tests import spark_home
 
 BIGDL = spark_home.ROOT / "build" / "bigdl"
+PROGRAMS = spark_home.ROOT / "python"
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,11 +27,11 @@ pytestmark = [
 ]
 
 
-def run(program: str, *arguments: str, folder: Path) -> str:
+def run(program: Path, *arguments: str, folder: Path) -> str:
     environment = {**os.environ, **spark_home.environment(folder)}
     environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], str(BIGDL)])
     done = subprocess.run(
-        [sys.executable, str(spark_home.ROOT / "python" / program), *arguments],
+        [sys.executable, str(program), *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -42,7 +43,9 @@ def run(program: str, *arguments: str, folder: Path) -> str:
 
 def test_lenet_has_the_weights_that_bigdl_gives_it(tmp_path: Path) -> None:
     batching = "--conf=spark.sparkdl.comm.ps.batching=layerwise"
-    rows = json.loads(run("bench_bigdl.py", "--quick", "--json", "--networks=lenet", batching, folder=tmp_path))
+    rows = json.loads(
+        run(PROGRAMS / "bench_bigdl.py", "--quick", "--json", "--networks=lenet", batching, folder=tmp_path)
+    )
     assert [(row["system"], row["network"], row["executors"]) for row in rows] == [
         ("bigdl", "lenet", 2),
         ("ibatch", "lenet", 2),
@@ -54,8 +57,19 @@ def test_lenet_has_the_weights_that_bigdl_gives_it(tmp_path: Path) -> None:
 
 
 def test_the_demo_learns_the_digits(tmp_path: Path) -> None:
-    run("train_bigdl.py", "--executors=2", "--epochs=3", f"--output={tmp_path / 'demo'}", folder=tmp_path)
+    run(PROGRAMS / "train_bigdl.py", "--executors=2", "--epochs=3", f"--output={tmp_path / 'demo'}", folder=tmp_path)
     summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
     assert summary["executors"] == 2
     assert summary["iterations"] == 3 * -(-(1797 - 360) // 64)
     assert summary["accuracy"] > 0.8
+
+
+def test_after_an_executor_was_killed_training_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("bigdl_killed.py")
+    found = json.loads(run(program, str(tmp_path), folder=tmp_path).splitlines()[-1])
+    first, last = found["iterations"]
+    assert found["killed"] == 1
+    assert first > 1
+    assert first % 20 == 0
+    assert last == 300
+    assert found["checkpoints"] == 15

@@ -36,7 +36,6 @@ private[bigdl] final class TrainingJob(
       validationData: Option[DistributedDataSet[MiniBatch[Float]]],
       checkpoint: Option[CheckpointRequest]
   ): Told = {
-    val rows = data.data(train = false).map(_.size().toLong).reduce(_ + _)
     given.values.foreach(_.clearHistory())
     val spans = spansOf(given.keySet)
 
@@ -50,6 +49,8 @@ private[bigdl] final class TrainingJob(
         state.getOrElse("score", 0f)
       )
       if (used == 0) data.shuffle()
+      // Also has Spark cache what it lost with an executor: a barrier stage cannot be tried again for it.
+      val rows = data.data(train = false).map(_.size().toLong).reduce(_ + _)
       val ranks = SparkdlBigDL.nodes
       val request = TrainingRequest(
         UUID.randomUUID().getMostSignificantBits >>> 2 | 1L << 61,
