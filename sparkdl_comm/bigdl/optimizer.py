@@ -9,6 +9,8 @@ from bigdl.dllib.optim.optimizer import SGD, Optimizer
 from bigdl.dllib.utils.common import callBigDlFunc
 from pyspark import RDD
 
+from sparkdl_comm.errors import ModelError
+
 
 class IBatchOptimizer(Optimizer):
     """Used like BigDL's ``DistriOptimizer``, with the same result: see ``IBatchOptimizer`` in ``scala/bigdl``.
@@ -27,7 +29,12 @@ class IBatchOptimizer(Optimizer):
         optim_method: Any = None,
     ) -> None:
         """``model``: a BigDL ``Layer``; ``training_rdd``: of ``Sample``; ``batch_size``: rows in all executors, a multiple of
-        executors times cores; ``optim_method``: one, or one for each part of the model by its name; default: ``SGD()``."""
+        executors times cores; ``optim_method``: one, or one for each part of the model by its name; default: ``SGD()``.
+
+        :raises ModelError: the model has parameters of doubles.
+        """
+        if model.bigdl_type != "float":
+            raise ModelError(f"the model has parameters of type {model.bigdl_type}: only float is trained here")
         methods = optim_method if isinstance(optim_method, Mapping) else {model.name(): optim_method or SGD()}
         self.bigdl_type = "float"
         self.value = callBigDlFunc(

@@ -73,3 +73,11 @@ def test_after_an_executor_was_killed_training_goes_on_from_the_last_checkpoint(
     assert first % 20 == 0
     assert last == 300
     assert found["checkpoints"] == 15
+
+
+def test_an_estimator_fits_a_model_to_a_data_frame(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("bigdl_fitted.py")
+    found = json.loads(run(program, str(tmp_path), folder=tmp_path).splitlines()[-1])
+    assert found["accuracy"] > 0.9
+    assert found["loaded"] == found["accuracy"]
+    assert "there is no column target" in found["said"]
