@@ -29,6 +29,7 @@ pytestmark = [
 
 def run(program: Path, *arguments: str, folder: Path) -> str:
     environment = {**os.environ, **spark_home.environment(folder)}
+    del environment["SPARK_CONF_DIR"]  # its class path would be all that there is
     environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], str(BIGDL)])
     done = subprocess.run(
         [sys.executable, str(program), *arguments],
