@@ -45,9 +45,8 @@ private[bigdl] final class GangData private (
     new RankPartition(of.index, of, validation.map(same), orders.map(same))
   }
 
-  override def getPreferredLocations(split: Partition): Seq[String] = {
+  override def getPreferredLocations(split: Partition): Seq[String] =
     train.preferredLocations(split.asInstanceOf[RankPartition].train)
-  }
 
   override def compute(split: Partition, context: TaskContext): Iterator[RankData] = {
     val of = split.asInstanceOf[RankPartition]

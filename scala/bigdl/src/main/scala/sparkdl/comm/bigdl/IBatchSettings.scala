@@ -29,7 +29,8 @@ private[bigdl] object IBatchSettings {
     }
     if (text("compression", "none") != "none") refuse("compression", "for BigDL gradients are not compressed; use none")
 
-    val iterations = parse("ps.profileIterations", "a number of at least 1")(text("ps.profileIterations", "10").toInt)(_ > 0)
+    val iterations =
+      parse("ps.profileIterations", "a number of at least 1")(text("ps.profileIterations", "10").toInt)(_ > 0)
     val drift = parse("ps.replanDrift", "a positive number")(text("ps.replanDrift", "0.25").toDouble)(_ > 0)
     val batching =
       try BatchingSettings(text("ps.batching", "whole"), text("ps.pushBatching", ""), iterations, drift)

@@ -43,7 +43,9 @@ private[bigdl] object NetworkLayers {
     val leaves = found.map { case (leaf, (first, _)) => leaf -> starts.indexOf(first) }
     leaves.groupBy(_._1.getName()).foreach { case (name, same) =>
       if (same.map(_._2).distinct.size > 1)
-        throw new UnsupportedTrainingException(s"${same.size} layers with parameters are called $name: give each a name, by setName")
+        throw new UnsupportedTrainingException(
+          s"${same.size} layers with parameters are called $name: give each a name, by setName"
+        )
     }
     new NetworkLayers(starts, total, leaves)
   }

@@ -44,7 +44,9 @@ private[bigdl] final case class TrainingRequest(
   /** The name of the method for the parameters from this element on. */
   def methodFor(element: Int): String = spans
     .collectFirst { case (name, (first, count)) if first <= element && element < first + count => name }
-    .getOrElse(throw new UnsupportedTrainingException(s"no optimization method is for parameter $element of the network"))
+    .getOrElse(throw new UnsupportedTrainingException(
+      s"no optimization method is for parameter $element of the network"
+    ))
 }
 
 /**

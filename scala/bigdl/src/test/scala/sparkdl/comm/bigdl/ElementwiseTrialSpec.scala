@@ -2,17 +2,7 @@ package sparkdl.comm.bigdl
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import com.intel.analytics.bigdl.dllib.optim.{
-  Adadelta,
-  Adagrad,
-  Adam,
-  Adamax,
-  Ftrl,
-  LBFGS,
-  OptimMethod,
-  RMSprop,
-  SGD
-}
+import com.intel.analytics.bigdl.dllib.optim.{Adadelta, Adagrad, Adam, Adamax, Ftrl, LBFGS, OptimMethod, RMSprop, SGD}
 import com.intel.analytics.bigdl.dllib.tensor.Tensor
 import com.intel.analytics.bigdl.numeric.NumericFloat
 

@@ -20,11 +20,11 @@ import com.intel.analytics.bigdl.dllib.nn.{
   Concat,
   Graph,
   Input,
-  Linear,
   LSTM,
+  Linear,
   MSECriterion,
-  Recurrent,
   ReLU,
+  Recurrent,
   Reshape,
   Select,
   Sequential
@@ -99,7 +99,10 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
   private def weights(network: Network): Seq[Float] = SparkdlBigDL.flatten(network)._1.storage().array().toSeq
 
   /** What an optimizer makes of the network: its weights, and the loss of each iteration. */
-  private def trained(optimizer: Optimizer[Float, MiniBatch[Float]], method: OptimMethod[Float]): (Seq[Float], Seq[Float]) = {
+  private def trained(
+      optimizer: Optimizer[Float, MiniBatch[Float]],
+      method: OptimMethod[Float]
+  ): (Seq[Float], Seq[Float]) = {
     val summary = TrainSummary(folder.toString, s"run${System.nanoTime}")
     val network = optimizer
       .setOptimMethod(method)
@@ -117,7 +120,9 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   private def assertClose(ours: Seq[Float], theirs: Seq[Float]): Unit = {
     assert(ours.size === theirs.size)
-    ours.zip(theirs).foreach { case (our, their) => assert(math.abs(our - their) <= 1e-5 * math.max(1, math.abs(their))) }
+    ours.zip(theirs).foreach { case (our, their) =>
+      assert(math.abs(our - their) <= 1e-5 * math.max(1, math.abs(their)))
+    }
   }
 
   private def compare(network: () => Network, policy: String, method: => OptimMethod[Float]): Unit = {

@@ -6,7 +6,18 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import com.intel.analytics.bigdl.SparkdlBigDL
 import com.intel.analytics.bigdl.SparkdlBigDL.Network
-import com.intel.analytics.bigdl.dllib.nn.{Concat, Graph, Input, Linear, Recurrent, ReLU, RnnCell, Select, Sequential, Tanh}
+import com.intel.analytics.bigdl.dllib.nn.{
+  Concat,
+  Graph,
+  Input,
+  Linear,
+  ReLU,
+  Recurrent,
+  RnnCell,
+  Select,
+  Sequential,
+  Tanh
+}
 import com.intel.analytics.bigdl.dllib.tensor.Tensor
 import com.intel.analytics.bigdl.numeric.NumericFloat
 

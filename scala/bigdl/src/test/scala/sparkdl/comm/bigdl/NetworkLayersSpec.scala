@@ -4,7 +4,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import com.intel.analytics.bigdl.SparkdlBigDL
 import com.intel.analytics.bigdl.SparkdlBigDL.Network
-import com.intel.analytics.bigdl.dllib.nn.{Concat, Linear, LSTM, Recurrent, ReLU, Select, Sequential}
+import com.intel.analytics.bigdl.dllib.nn.{Concat, LSTM, Linear, ReLU, Recurrent, Select, Sequential}
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
 class NetworkLayersSpec extends AnyFunSuite {

@@ -20,7 +20,9 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode) {
 
   /** Gives the others this rank's part of what all ranks gather. */
   def contribute(round: Long, part: Array[Byte]): Unit =
-    addresses.foreach { case (other, address) => node.send(address, Contribution(job, other, rank, round, part).encode) }
+    addresses.foreach { case (other, address) =>
+      node.send(address, Contribution(job, other, rank, round, part).encode)
+    }
 
   /** Tells the others that this rank failed. */
   def farewell(reason: String): Unit =

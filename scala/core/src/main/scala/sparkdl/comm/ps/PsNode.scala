@@ -130,7 +130,9 @@ private[comm] final class PsNode(
     Notice
       .decode(message)
       .map(notice => deliver(notice.job, notice.to)(_.incoming.noticed(notice)))
-      .orElse(SegmentOffer.decode(message).map(offer => deliver(offer.job, offer.to)(_.incoming.neighbours.offered(offer))))
+      .orElse(SegmentOffer.decode(message).map(offer =>
+        deliver(offer.job, offer.to)(_.incoming.neighbours.offered(offer))
+      ))
       .orElse(Contribution.decode(message).map(part => deliver(part.job, part.to)(_.incoming.contributed(part))))
       .orElse(Farewell.decode(message).map(farewell => deliver(farewell.job, farewell.to)(_.peerFailed(farewell))))
       .getOrElse(log.warn("A message of {} bytes is none of this version", message.remaining))

@@ -75,16 +75,14 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
    * @param pull and `push`: as in [[cut]], for the first version
    */
   def attach(path: String, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
-    checkCanAttach()
-    attach(MappedSegment.map(path, map.bytes), pull, push)
+    attach(MappedSegment.map(path, opened.bytes), pull, push)
     if (settings.shared) outgoing.offer(path)
   }
 
   /** Likewise, for a rank in this JVM; `memory` has as many bytes as [[open]] said, and is closed with this session. */
   def attach(memory: Segment, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
-    checkCanAttach()
+    opened.own(memory, job)
     segment = memory
-    map.own(segment, job)
     blocks = new SegmentBlocks(segment, map)
     cut(pull, push)
     if (map.encodings.parameters.inPlace) complete = 0 // all ranks begin with the same values
@@ -287,8 +285,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     }
   }
 
-  private def checkCanAttach(): Unit =
-    if (map == null || segment != null) throw new CommException(Protocol, "attach comes once, and after open")
+  private def opened: SegmentMap =
+    if (map == null || segment != null) throw new CommException(Protocol, "attach comes once, and after open") else map
 
   private def checkUsable(): Unit =
     if (segment == null) throw new CommException(Protocol, "no segment is attached") else incoming.checkNotFailed()

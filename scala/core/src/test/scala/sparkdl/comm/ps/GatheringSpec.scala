@@ -63,7 +63,8 @@ class GatheringSpec extends AnyFunSuite {
       val waiting = Future(intercept[CommException](round.parts()))(ExecutionContext.global)
       clock.awaitWaiter()
       ranks(1).abandon("no rows")
-      val failed = Seq(Await.result(waiting, 10.seconds), intercept[CommException](ranks(2).gathering.begin(part(2, 0))))
+      val failed =
+        Seq(Await.result(waiting, 10.seconds), intercept[CommException](ranks(2).gathering.begin(part(2, 0))))
       failed.foreach { failure =>
         assert((failure.kind, failure.peer) === ((CommException.PeerLost, 1)))
         assert(failure.getMessage.contains("no rows"))
