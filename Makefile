@@ -57,6 +57,23 @@ build/bigdl/.stamp: | .venv/.stamp
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps --upgrade --target $(@D) bigdl-dllib-spark3==2.4.0 bigdl-core==2.3.0 six==1.17.0
 	@touch $@
 
+# No repository has BigDL's jars: Maven gets them from one that is made here of what is in the Python packages.
+BIGDL_REPOSITORY := build/bigdl/repository
+BIGDL_INSTALL = $(MAVEN) org.apache.maven.plugins:maven-install-plugin:3.1.4:install-file \
+	-DlocalRepositoryPath=$(CURDIR)/$(BIGDL_REPOSITORY)
+
+$(BIGDL_REPOSITORY)/.stamp: build/bigdl/.stamp $(wildcard scala/bigdl/wheel/*.pom)
+	$(BIGDL_INSTALL) -DpomFile=scala/bigdl/wheel/bigdl-dllib-spark3.pom \
+	  -Dfile=build/bigdl/bigdl/share/dllib/lib/bigdl-dllib-spark_3.1.3-2.4.0-jar-with-dependencies.jar
+	$(BIGDL_INSTALL) -DpomFile=scala/bigdl/wheel/bigdl-core.pom -Dfile=build/bigdl/bigdl/share/core/lib/all-2.3.0.jar
+	@touch $@
+
+.PHONY: bigdl-jar
+bigdl-jar: $(BIGDL_REPOSITORY)/.stamp ## scala/bigdl: IBatchOptimizer for models written in BigDL, Spark 3.5 only
+	$(MAVEN) -Pspark-3.5,bigdl -Dmaven.test.skip=true -DskipTests package
+	@mkdir -p sparkdl_comm/jars
+	@cp -u --remove-destination $(JAR_3) scala/bigdl/target/spark-3.5/sparkdl-comm-bigdl-spark3.5_2.12-$(VERSION).jar sparkdl_comm/jars/
+
 # --- Scala --------------------------------------------------------------------------------------
 
 .PHONY: jar jar-3 jar-4
@@ -101,6 +118,10 @@ $(CONNECT_JAR):
 .PHONY: scala-test
 scala-test: ## ScalaTest on Spark 3.5
 	$(MAVEN) -Pspark-3.5 test
+
+.PHONY: bigdl-test
+bigdl-test: $(BIGDL_REPOSITORY)/.stamp ## ScalaTest of scala/bigdl
+	$(MAVEN) -Pspark-3.5,bigdl test -DwildcardSuites=sparkdl.comm.bigdl
 
 .PHONY: scala-test-4
 scala-test-4: ## ScalaTest on Spark 4.2
@@ -171,6 +192,12 @@ SUBMIT = env SPARK_HOME=$(CURDIR)/build/spark$(SPARK)-home SPARK_LOCAL_IP=127.0.
 demo: ready-$(SPARK) build/spark$(SPARK)-home/.stamp ## trains a model: STRATEGY=ps|gloo SPARK=3|4 EXECUTORS=3 LAB=star:3,200mbit; result in build/demo
 	@mkdir -p build/demo
 	$(SUBMIT) python/train.py $(if $(LAB),,--num-workers $(EXECUTORS)) --output build/demo
+
+.PHONY: demo-bigdl
+demo-bigdl: env bigdl-jar build/spark3-home/.stamp ## trains a BigDL model: EXECUTORS=3; result in build/demo-bigdl
+	@mkdir -p build/demo-bigdl
+	$(BENCH_SETTINGS) PYTHONPATH=$(CURDIR)/build/bigdl $(BIN)/python python/train_bigdl.py \
+	  --executors $(EXECUTORS) --output build/demo-bigdl
 
 BENCH_SETTINGS = SPARK_HOME=$(CURDIR)/build/spark3-home SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON=$(BIN)/python
 BENCH = env $(BENCH_SETTINGS) $(BIN)/python

@@ -13,7 +13,9 @@ class BuildPyWithJars(build_py):
     """Puts the plugin's jars (one per Spark line) into the package, if Maven has built them."""
 
     def run(self) -> None:
-        built = sorted((ROOT / "scala" / "core" / "target").glob("spark-*/sparkdl-comm-spark*.jar"))
+        scala = ROOT / "scala"
+        built = sorted(scala.glob("core/target/spark-*/sparkdl-comm-spark*.jar"))
+        built += sorted(scala.glob("bigdl/target/spark-*/sparkdl-comm-bigdl-spark*.jar"))
         jars = ROOT / "sparkdl_comm" / "jars"
         if built:
             shutil.rmtree(jars, ignore_errors=True)

@@ -14,6 +14,20 @@ private[comm] object Build {
   /** The version, and the beginning of the jar's SHA-256. */
   lazy val id: String = describe(getClass.getProtectionDomain.getCodeSource.getLocation)
 
+  /**
+   * @param builds of the executors, by rank
+   * @throws CommException if one is not that of this executor, which is rank `rank`'s
+   */
+  def checkSame(builds: Seq[String], rank: Int): Unit = builds.zipWithIndex.foreach { case (build, other) =>
+    if (build != id)
+      throw new CommException(
+        CommException.Plugin,
+        s"the executor of rank $other runs sparkdl-comm $build, and that of rank $rank $id: all need the same jar" +
+          " (spark.jars, or what lies on spark.executor.extraClassPath)",
+        other
+      )
+  }
+
   private[comm] def describe(code: URL): String = {
     val jar = Path.of(code.toURI)
     if (Files.isRegularFile(jar)) s"$version (jar ${digest(Files.readAllBytes(jar))})" else s"$version (classes)"

@@ -28,10 +28,26 @@ private[comm] final class CommExecutorPlugin extends ExecutorPlugin {
         node.close()
         throw e
     }
+    CommExecutorPlugin.running = Some(node)
   }
 
   override def shutdown(): Unit = {
+    CommExecutorPlugin.running = None
     if (bridge != null) bridge.close()
     if (node != null) node.close()
   }
+}
+
+private[comm] object CommExecutorPlugin {
+  @volatile private var running = Option.empty[PsNode]
+
+  /**
+   * That of the executor that this JVM is, for ranks that run in it.
+   *
+   * @throws CommException of the kind Plugin, if there is none
+   */
+  def node: PsNode = running.getOrElse(throw new CommException(
+    CommException.Plugin,
+    "the plugin is not loaded in this executor: set spark.plugins=sparkdl.comm.CommPlugin and put the jar into spark.jars"
+  ))
 }

@@ -76,15 +76,7 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
   }
 
   private def open(request: Open, reply: ObjectNode): Unit = {
-    request.builds.zipWithIndex.foreach { case (build, rank) =>
-      if (build != Build.id)
-        throw new CommException(
-          CommException.Plugin,
-          s"the executor of rank $rank runs sparkdl-comm $build, and that of rank ${current.rank} ${Build.id}: all need the" +
-            " same jar (spark.jars, or what lies on spark.executor.extraClassPath)",
-          rank
-        )
-    }
+    Build.checkSame(request.builds, current.rank)
     val encodings = Encodings(request.wire, if (request.density.isDefined) BlockEncoding.Sparse else request.wire)
     val batching = request.batching
     val ahead = request.canPullAhead && batching.overlap

@@ -17,6 +17,7 @@ import sparkdl.comm.flow.{PhaseNumbers, RemoteBlock, ScheduledFetch, Urgency}
 /** What comes to one rank: the notices of the others, their blocks, and the failure that ends all waiting for them. */
 private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   private val notices = new ConcurrentHashMap[(Notice.Kind, Int, Int, Long), CompletableFuture[Notice]]
+  private val contributions = new ConcurrentHashMap[(Long, Int), CompletableFuture[Array[Byte]]]
   private val failed = new CompletableFuture[Nothing]
   @volatile private var peers: IndexedSeq[Peer] = IndexedSeq.empty
   @volatile private var patience = 0L
@@ -38,6 +39,15 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
 
   def forget(kind: Notice.Kind, from: Int, bucket: Int, version: Long): Unit =
     notices.remove((kind, from, bucket, version))
+
+  /** Completes when rank `from` has given its part of what is gathered in this round. */
+  def contribution(round: Long, from: Int): CompletableFuture[Array[Byte]] =
+    contributions.computeIfAbsent((round, from), _ => new CompletableFuture[Array[Byte]])
+
+  def contributed(contribution: Contribution): Unit =
+    this.contribution(contribution.round, contribution.from).complete(contribution.part)
+
+  def forgetRound(round: Long): Unit = peers.indices.foreach(from => contributions.remove((round, from)))
 
   /** Ends every wait, now and later, with `cause`. The first cause stays. */
   def fail(cause: CommException): Unit =

@@ -1,7 +1,7 @@
 package sparkdl.comm.ps
 
 import java.io.RandomAccessFile
-import java.nio.{ByteBuffer, ByteOrder, MappedByteBuffer}
+import java.nio.{ByteBuffer, MappedByteBuffer}
 import java.nio.channels.FileChannel
 import java.nio.file.{Files, Path}
 
@@ -13,14 +13,11 @@ import sparkdl.comm.CommException
  * they went.
  */
 private[comm] final class MappedSegment private (windows: Array[MappedByteBuffer])
-    extends BufferSegment(windows.map(window => window: ByteBuffer), MappedSegment.WindowBytes) {
-  override protected def release(): Unit = windows.foreach(MappedSegment.unmap)
+    extends BufferSegment(windows.map(window => window: ByteBuffer), DirectWindows.Bytes) {
+  override protected def release(): Unit = windows.foreach(DirectWindows.free)
 }
 
 private[comm] object MappedSegment {
-
-  /** A Java buffer holds less than 2 GiB. */
-  private val WindowBytes = 1L << 30
 
   /**
    * Maps the `bytes` bytes behind `path`.
@@ -42,21 +39,7 @@ private[comm] object MappedSegment {
     try {
       if (file.length != bytes)
         throw new CommException(CommException.Protocol, s"segment $path has ${file.length} bytes, agreed were $bytes")
-      val windows = (0L until bytes by WindowBytes).map { begin =>
-        val window =
-          file.getChannel.map(mode, begin, math.min(WindowBytes, bytes - begin))
-        window.order(ByteOrder.nativeOrder)
-        window
-      }
-      new MappedSegment(windows.toArray)
+      new MappedSegment(DirectWindows.of(bytes)(file.getChannel.map(mode, _, _)))
     } finally file.close()
   }
-
-  private lazy val unsafe = {
-    val field = Class.forName("sun.misc.Unsafe").getDeclaredField("theUnsafe")
-    field.setAccessible(true)
-    field.get(null).asInstanceOf[sun.misc.Unsafe]
-  }
-
-  private def unmap(window: MappedByteBuffer): Unit = unsafe.invokeCleaner(window)
 }

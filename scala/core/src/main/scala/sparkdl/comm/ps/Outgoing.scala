@@ -18,6 +18,16 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode) {
     addresses.foreach { case (other, address) => node.send(address, SegmentOffer(job, other, rank, host, path).encode) }
   }
 
+  /** Gives the others this rank's part of what all ranks gather. */
+  def contribute(round: Long, part: Array[Byte]): Unit =
+    addresses.foreach { case (other, address) =>
+      node.send(address, Contribution(job, other, rank, round, part).encode)
+    }
+
+  /** Tells the others that this rank failed. */
+  def farewell(reason: String): Unit =
+    addresses.foreach { case (other, address) => node.send(address, Farewell(job, other, rank, reason).encode) }
+
   /** Parameters of the shard that this rank serves. Small ones are published too: Spark's BlockManager holds the model. */
   def parameters(bucket: Int, version: Long, block: Array[ByteBuffer]): Unit = {
     published.put(BlockNames.parameters(rank, bucket, version), Notice.Parameters, version, block)

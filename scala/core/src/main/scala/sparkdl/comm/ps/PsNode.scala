@@ -126,11 +126,16 @@ private[comm] final class PsNode(
 
   /** No session: a rank of a gang that is gone here. Its peers learn that from the gang. */
   override def received(message: ByteBuffer): Unit = {
-    val notice = Notice.decode(message)
-    val offer = if (notice.isEmpty) SegmentOffer.decode(message) else None
-    notice.foreach(notice => session(notice.job, notice.to).foreach(_.incoming.noticed(notice)))
-    offer.foreach(offer => session(offer.job, offer.to).foreach(_.incoming.neighbours.offered(offer)))
-    if (notice.isEmpty && offer.isEmpty) log.warn("A message of {} bytes is none of this version", message.remaining)
+    def deliver(job: Long, to: Int)(take: PsSession => Unit): Unit = session(job, to).foreach(take)
+    Notice
+      .decode(message)
+      .map(notice => deliver(notice.job, notice.to)(_.incoming.noticed(notice)))
+      .orElse(SegmentOffer.decode(message).map(offer =>
+        deliver(offer.job, offer.to)(_.incoming.neighbours.offered(offer))
+      ))
+      .orElse(Contribution.decode(message).map(part => deliver(part.job, part.to)(_.incoming.contributed(part))))
+      .orElse(Farewell.decode(message).map(farewell => deliver(farewell.job, farewell.to)(_.peerFailed(farewell))))
+      .getOrElse(log.warn("A message of {} bytes is none of this version", message.remaining))
   }
 
   private def session(job: Long, rank: Int): Option[PsSession] = Option(sessions.get((job, rank)))

@@ -1,6 +1,5 @@
 package sparkdl.comm.ps
 
-import java.util.BitSet
 import java.util.concurrent.{CompletableFuture, TimeUnit}
 
 import org.slf4j.LoggerFactory
@@ -47,6 +46,10 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   private var pulled = 0
   private var collected = 0
   private var complete = -1L // the last version of which all parameters are here
+  private val summedBuckets = new SummedBuckets
+
+  /** What all ranks gather, once they are known. */
+  lazy val gathering = new Gathering(job, rank, peers.size, settings.timeoutSeconds, clock, incoming, outgoing)
 
   private def others: Seq[Int] = peers.indices.filter(_ != rank)
 
@@ -72,11 +75,14 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
    * @param pull and `push`: as in [[cut]], for the first version
    */
   def attach(path: String, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
-    if (map == null || segment != null)
-      throw new CommException(Protocol, "attach comes once, and after open")
-    segment = MappedSegment.map(path, map.bytes)
-    map.own(segment, job)
+    attach(MappedSegment.map(path, opened.bytes), pull, push)
     if (settings.shared) outgoing.offer(path)
+  }
+
+  /** Likewise, for a rank in this JVM; `memory` has as many bytes as [[open]] said, and is closed with this session. */
+  def attach(memory: Segment, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
+    opened.own(memory, job)
+    segment = memory
     blocks = new SegmentBlocks(segment, map)
     cut(pull, push)
     if (map.encodings.parameters.inPlace) complete = 0 // all ranks begin with the same values
@@ -88,17 +94,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
    * its last push and the next prefetch.
    */
   def cut(pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
-    pulls = slices(pull)
-    pushes = slices(push)
-  }
-
-  private def slices(buckets: IndexedSeq[Batch]): IndexedSeq[IndexedSeq[ShardSlice]] = {
-    val layers = map.layout.layers.size
-    val sorted = buckets.sortBy(_.first)
-    val follow = sorted.map(_.first) :+ (layers + 1) // each bucket begins where the one before ends
-    if (buckets.exists(bucket => bucket.last < bucket.first) || follow != 1 +: sorted.map(_.last + 1))
-      throw new CommException(Protocol, s"buckets ${buckets.mkString(", ")} of $layers layers")
-    buckets.map(bucket => peers.indices.map(map.slice(_, bucket)))
+    pulls = map.slices(pull)
+    pushes = map.slices(push)
   }
 
   /** The shard's values of a bucket of `version` are in place: serve them. */
@@ -180,6 +177,18 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     Transfer(found.inFlight.bytes, Seq(found.inFlight.times), (reduced - arrived) / 1e9, Some(found.sum.join()))
   }
 
+  /** How many buckets of gradients of `version` are added up, from the first one on. Asked at any time, on any thread. */
+  def summed(version: Long): Int = summedBuckets.of(version)
+
+  /** This rank failed: ends the waits of the others for it, and its own. */
+  def abandon(reason: String): Unit = {
+    outgoing.farewell(reason)
+    fail(new CommException(Closed, s"rank $rank failed: $reason"))
+  }
+
+  private[ps] def peerFailed(farewell: Farewell): Unit =
+    fail(new CommException(PeerLost, s"rank ${farewell.from} failed: ${farewell.reason}", farewell.from))
+
   def peerLost(address: ChunkPeer): Unit =
     peers.indices.find(peer => peer != rank && peers(peer).address == address).foreach { peer =>
       val where = s"${address.host}:${address.port}"
@@ -214,18 +223,11 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
 
   /** Begins to fetch the gradients of `version` for this rank's shard, as they are pushed. */
   private def reduce(version: Long): IndexedSeq[GradientReduction] = {
-    val summed = new BitSet
-    pushes.indices.map(reduce(version, summed, _))
+    summedBuckets.clear()
+    pushes.indices.map(reduce(version, _))
   }
 
-  /** The worker looks between layers of its backward pass, and must not have to wait for an answer then. */
-  private def tellSummed(version: Long, summed: BitSet, bucket: Int): Unit = summed.synchronized {
-    summed.set(bucket)
-    val told = version * SegmentMap.SummedVersion + summed.nextClearBit(0)
-    segment.access(segment.putLong(map.summed, told))
-  }
-
-  private def reduce(version: Long, summed: BitSet, bucket: Int): GradientReduction = {
+  private def reduce(version: Long, bucket: Int): GradientReduction = {
     val slice = pushes(bucket)(rank)
     val arriving = new InFlightBucket((if (slice.isEmpty) Nil else others).map { worker =>
       val sink = sinkFor(blocks.gradientsArriveAt(worker, slice), map.encodings.gradients, slice, (_, _) => ())
@@ -236,7 +238,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     val sum = incoming.compute(s"add up bucket $bucket of version $version", small, arriving.all, own) {
       val begun = clock.nanoTime
       blocks.reduce(slice, arriving.blocks.map(block => block.from -> block.received))
-      tellSummed(version, summed, bucket)
+      summedBuckets.add(version, bucket)(told => segment.access(segment.putLong(map.summed, told)))
       Span(begun, clock.nanoTime)
     }
     new GradientReduction(slice, arriving, own, sum)
@@ -282,6 +284,9 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
       )
     }
   }
+
+  private def opened: SegmentMap =
+    if (map == null || segment != null) throw new CommException(Protocol, "attach comes once, and after open") else map
 
   private def checkUsable(): Unit =
     if (segment == null) throw new CommException(Protocol, "no segment is attached") else incoming.checkNotFailed()

@@ -28,9 +28,13 @@ private[comm] trait Segment {
   /** Copies the rest of `from` to `offset`. */
   def put(offset: Long, from: ByteBuffer): Unit
 
-  /** `count` elements; likewise in what follows. */
-  def getFloats(offset: Long, to: Array[Float], count: Int): Unit
-  def putFloats(offset: Long, from: Array[Float], count: Int): Unit
+  /** `count` elements, to or from the array's beginning; likewise in what follows. */
+  def getFloats(offset: Long, to: Array[Float], count: Int): Unit = getFloats(offset, to, 0, count)
+  def putFloats(offset: Long, from: Array[Float], count: Int): Unit = putFloats(offset, from, 0, count)
+
+  /** Likewise, of an array's elements from number `first` on. */
+  def getFloats(offset: Long, to: Array[Float], first: Int, count: Int): Unit
+  def putFloats(offset: Long, from: Array[Float], first: Int, count: Int): Unit
 
   /** Those of the same elements as bits. */
   def getInts(offset: Long, to: Array[Int], count: Int): Unit
@@ -96,14 +100,14 @@ private[comm] abstract class BufferSegment(windows: Array[ByteBuffer], windowByt
     from.position(from.limit())
   }
 
-  override def getFloats(offset: Long, to: Array[Float], count: Int): Unit = {
+  override def getFloats(offset: Long, to: Array[Float], first: Int, count: Int): Unit = {
     check(offset, count * 4L)
-    forWindows(offset, count, 4)((window, at, length, done) => floats(window).get(at, to, done, length))
+    forWindows(offset, count, 4)((window, at, length, done) => floats(window).get(at, to, first + done, length))
   }
 
-  override def putFloats(offset: Long, from: Array[Float], count: Int): Unit = {
+  override def putFloats(offset: Long, from: Array[Float], first: Int, count: Int): Unit = {
     check(offset, count * 4L)
-    forWindows(offset, count, 4)((window, at, length, done) => floats(window).put(at, from, done, length))
+    forWindows(offset, count, 4)((window, at, length, done) => floats(window).put(at, from, first + done, length))
   }
 
   override def getInts(offset: Long, to: Array[Int], count: Int): Unit = {

@@ -2,6 +2,7 @@ package sparkdl.comm.ps
 
 import java.nio.ByteOrder
 
+import sparkdl.comm.CommException
 import sparkdl.comm.ibatch.{Batch, Traffic}
 
 /**
@@ -114,6 +115,20 @@ private[comm] final class SegmentMap(
 
   def slice(server: Int, bucket: Batch): ShardSlice =
     ShardSlice(server, bucket.first - 1, layout.block(server, bucket.first - 1, bucket.last - 1))
+
+  /**
+   * What each server has of each bucket: by bucket, then server.
+   *
+   * @throws CommException if they are not all layers, each once
+   */
+  def slices(buckets: IndexedSeq[Batch]): IndexedSeq[IndexedSeq[ShardSlice]] = {
+    val layers = layout.layers.size
+    val sorted = buckets.sortBy(_.first)
+    val follow = sorted.map(_.first) :+ (layers + 1) // each bucket begins where the one before ends
+    if (buckets.exists(bucket => bucket.last < bucket.first) || follow != 1 +: sorted.map(_.last + 1))
+      throw new CommException(CommException.Protocol, s"buckets ${buckets.mkString(", ")} of $layers layers")
+    buckets.map(bucket => (0 until layout.world).map(slice(_, bucket)))
+  }
 
   /** Where `peer`'s gradients for a slice of this rank's shard arrive. */
   def inbox(peer: Int, slice: ShardSlice): Long = inboxes(peer).at(slice)

@@ -1,7 +1,7 @@
 package sparkdl.comm.ps
 
 /** `count` consecutive elements of the flat parameter vector, beginning at `start`. */
-private[ps] final case class ElementRange(start: Long, count: Long) {
+private[comm] final case class ElementRange(start: Long, count: Long) {
   def end: Long = start + count
 }
 
@@ -10,7 +10,7 @@ private[ps] final case class ElementRange(start: Long, count: Long) {
  * (they are gathered into one buffer, so that a network of a thousand tiny layers is not a thousand writes to a socket),
  * then the `direct` ones, which are served from where they lie.
  */
-private[ps] final case class BlockShape(packed: IndexedSeq[ElementRange], direct: IndexedSeq[ElementRange]) {
+private[comm] final case class BlockShape(packed: IndexedSeq[ElementRange], direct: IndexedSeq[ElementRange]) {
   val packedCount: Long = packed.map(_.count).sum
   val count: Long = packedCount + direct.map(_.count).sum
   val ranges: IndexedSeq[ElementRange] = packed ++ direct
@@ -35,7 +35,7 @@ private[ps] final case class BlockShape(packed: IndexedSeq[ElementRange], direct
  *
  * @param layers elements of each layer; layer i+1 begins where layer i ends
  */
-private[ps] final class ShardLayout(val layers: IndexedSeq[Long], val world: Int) {
+private[comm] final class ShardLayout(val layers: IndexedSeq[Long], val world: Int) {
   require(world >= 1, s"world=$world: at least 1")
   require(layers.nonEmpty, "a network without parameters has nothing to train")
   require(layers.forall(_ > 0), s"layer sizes must be positive: ${layers.mkString(", ")}")

@@ -55,4 +55,29 @@ class NoticeSpec extends AnyFunSuite {
       assert(SegmentOffer.decode(ByteBuffer.wrap(bytes)).isEmpty, hex(bytes))
     }
   }
+
+  test("what ranks gather, and their farewells, come back as they were sent; what is none is none") {
+    val contribution = Contribution((1L << 61) + 7, 1, 2, 258, Array[Byte](5, -1))
+    assert(
+      hex(contribution.encode) === "2000000000000007" + "00000001" + "00000002" + "03" + "0000000000000102" + "05ff"
+    )
+    val decoded = Contribution.decode(ByteBuffer.wrap(contribution.encode)).get
+    assert(decoded.part === contribution.part)
+    assert(decoded.copy(part = contribution.part) === contribution)
+    val farewell = Farewell((1L << 61) + 7, 1, 2, "lost")
+    assert(hex(farewell.encode) === "2000000000000007" + "00000001" + "00000002" + "04" + "6c6f7374")
+    assert(Farewell.decode(ByteBuffer.wrap(farewell.encode)) === Some(farewell))
+    val others =
+      Seq(notice(3, 5, -1, 0).encode, contribution.encode.take(24), contribution.encode.updated(16, 5.toByte))
+    (others :+ farewell.encode).foreach(bytes =>
+      assert(Contribution.decode(ByteBuffer.wrap(bytes)).isEmpty, hex(bytes))
+    )
+    (others :+ contribution.encode).foreach(bytes =>
+      assert(Farewell.decode(ByteBuffer.wrap(bytes)).isEmpty, hex(bytes))
+    )
+    Seq(contribution.encode, farewell.encode).foreach { bytes =>
+      assert(Notice.decode(ByteBuffer.wrap(bytes)).isEmpty)
+      assert(SegmentOffer.decode(ByteBuffer.wrap(bytes)).isEmpty)
+    }
+  }
 }

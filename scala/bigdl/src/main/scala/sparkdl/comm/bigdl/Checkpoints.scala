@@ -1,0 +1,45 @@
+package sparkdl.comm.bigdl
+
+import java.time.LocalDateTime
+import java.time.format.DateTimeFormatter
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+
+import com.intel.analytics.bigdl.SparkdlBigDL
+import com.intel.analytics.bigdl.SparkdlBigDL.Network
+import com.intel.analytics.bigdl.dllib.optim.OptimMethod
+import com.intel.analytics.bigdl.dllib.utils.File
+
+/**
+ * Checkpoints in the files that BigDL's own optimizers write: `model.N`, and `optimMethod-NAME.N` for each method, without what
+ * it keeps of parameters, such as momentum. N is the number of the next iteration.
+ *
+ * @param folder that driver and executors see alike
+ */
+private[bigdl] final class Checkpoints(folder: String) {
+  def save(network: Network, methods: Map[String, OptimMethod[Float]], next: Int, overwrite: Boolean): Unit =
+    SparkdlBigDL.save(network, methods, folder, next, overwrite)
+
+  /** The last one that is complete, if there is any. */
+  def latest(methods: Set[String], conf: Configuration): Option[(Network, Map[String, OptimMethod[Float]])] = {
+    val path = new Path(folder)
+    val files = path.getFileSystem(conf)
+    val names = if (files.exists(path)) files.listStatus(path).map(_.getPath.getName).toSet else Set.empty[String]
+    val numbers = names.collect { case Checkpoints.Model(number) => number.toInt }
+    val complete = numbers.filter(number => methods.forall(name => names.contains(s"optimMethod-$name.$number")))
+    complete.reduceOption(_ max _).map { number =>
+      val loaded = methods.map(name => name -> File.load[OptimMethod[Float]](s"$folder/optimMethod-$name.$number"))
+      (File.load[Network](s"$folder/model.$number"), loaded.toMap)
+    }
+  }
+}
+
+private[bigdl] object Checkpoints {
+
+  /** A folder for one training, named by the time, as BigDL's optimizers make it. */
+  def newFolder(parent: String): String =
+    s"$parent/${DateTimeFormatter.ofPattern("yyyyMMdd_HHmmss").format(LocalDateTime.now())}"
+
+  private val Model = """model\.(\d+)""".r
+}

@@ -1,0 +1,99 @@
+package sparkdl.comm.bigdl
+
+import java.io.{ByteArrayInputStream, ByteArrayOutputStream, DataInputStream, DataOutputStream}
+
+import com.fasterxml.jackson.databind.ObjectMapper
+
+import sparkdl.comm.gang.JvmRank
+import sparkdl.comm.ibatch.{AdaptiveBuckets, Batch, BatchingSettings, DirectionProfile, RankReport, Traffic}
+
+/** The buckets of a gang: rank 0 decides, from what all ranks measured, and tells the others. All ranks have the same ones. */
+private[bigdl] final class GangBuckets(rank: JvmRank, settings: BatchingSettings, traffic: Traffic) {
+  import GangBuckets._
+
+  private val adaptive = new AdaptiveBuckets(settings, traffic, rank.clock)
+  private var inUse = Decision(adaptive.nextLook, adaptive.pulls, adaptive.pushes)
+
+  /** Whether anything has to be measured. */
+  val profiles: Boolean = adaptive.profiles
+
+  def pulls: LayerBuckets = new LayerBuckets(inUse.pulls)
+  def pushes: LayerBuckets = new LayerBuckets(inUse.pushes)
+
+  /** Whether all ranks look at what they measured after this step, counted from 1. */
+  def due(step: Int): Boolean = inUse.nextLook.contains(step)
+
+  /** All ranks call it after the same step. Whether there are other buckets now. */
+  def replan(measured: RankReport): Boolean = {
+    val before = inUse
+    val reports = rank.session.gathering.begin(encode(measured)).parts()
+    val own =
+      if (rank.number != 0) Array.emptyByteArray
+      else {
+        adaptive.replan(reports.map(report(_, traffic.layers)))
+        encode(Decision(adaptive.nextLook, adaptive.pulls, adaptive.pushes))
+      }
+    inUse = decision(rank.session.gathering.begin(own).parts().head)
+    (inUse.pulls, inUse.pushes) != (before.pulls, before.pushes)
+  }
+
+  /** Of rank 0: what was planned, as JSON. */
+  def summary: String = {
+    val reply = new ObjectMapper().createObjectNode()
+    adaptive.report(reply)
+    reply.toString
+  }
+}
+
+private object GangBuckets {
+  private final case class Decision(nextLook: Option[Int], pulls: IndexedSeq[Batch], pushes: IndexedSeq[Batch])
+
+  private def encode(report: RankReport): Array[Byte] = written { out =>
+    def optional(value: Option[Double]): Unit = out.writeDouble(value.getOrElse(Double.NaN))
+    Seq(report.pull, report.push).foreach { profile =>
+      out.writeBoolean(profile.isDefined)
+      profile.foreach { known =>
+        known.compute.foreach(out.writeDouble)
+        Seq(known.startup, known.perByte, known.sum, known.update).foreach(out.writeDouble)
+        optional(known.gap)
+      }
+    }
+    optional(report.seconds)
+  }
+
+  private def report(bytes: Array[Byte], layers: Int): RankReport = {
+    val in = new DataInputStream(new ByteArrayInputStream(bytes))
+    def optional(): Option[Double] = Some(in.readDouble()).filterNot(_.isNaN)
+    def profile(): Option[DirectionProfile] =
+      if (!in.readBoolean()) None
+      else {
+        val compute = IndexedSeq.fill(layers)(in.readDouble())
+        val IndexedSeq(startup, perByte, sum, update) = IndexedSeq.fill(4)(in.readDouble())
+        Some(DirectionProfile(compute, startup, perByte, optional(), sum, update))
+      }
+    RankReport(profile(), profile(), optional())
+  }
+
+  private def encode(decision: Decision): Array[Byte] = written { out =>
+    out.writeInt(decision.nextLook.getOrElse(0)) // steps are counted from 1
+    Seq(decision.pulls, decision.pushes).foreach { batches =>
+      out.writeInt(batches.size)
+      batches.foreach { batch =>
+        out.writeInt(batch.first)
+        out.writeInt(batch.last)
+      }
+    }
+  }
+
+  private def decision(bytes: Array[Byte]): Decision = {
+    val in = new DataInputStream(new ByteArrayInputStream(bytes))
+    def batches(): IndexedSeq[Batch] = IndexedSeq.fill(in.readInt())(Batch(in.readInt(), in.readInt()))
+    Decision(Some(in.readInt()).filter(_ > 0), batches(), batches())
+  }
+
+  private def written(write: DataOutputStream => Unit): Array[Byte] = {
+    val bytes = new ByteArrayOutputStream
+    write(new DataOutputStream(bytes))
+    bytes.toByteArray
+  }
+}

@@ -1,0 +1,69 @@
+package sparkdl.comm.bigdl
+
+import java.nio.ByteBuffer
+
+import com.intel.analytics.bigdl.dllib.optim.{AccuracyResult, ContiguousResult, ValidationResult}
+
+import sparkdl.comm.ps.Gathering
+
+/**
+ * What a rank's replicas found in an iteration.
+ *
+ * @param loss the sum of their losses
+ */
+private[bigdl] final case class Losses(loss: Double, replicas: Int, rows: Int) {
+  def encode: Array[Byte] = ByteBuffer.allocate(16).putDouble(loss).putInt(replicas).putInt(rows).array
+  def +(other: Losses): Losses = Losses(loss + other.loss, replicas + other.replicas, rows + other.rows)
+  def mean: Float = loss.toFloat / replicas
+}
+
+private[bigdl] object Losses {
+
+  /** The sum over all ranks. */
+  def of(round: Gathering.Round): Losses = round.parts().map { part =>
+    val fields = ByteBuffer.wrap(part)
+    Losses(fields.getDouble(), fields.getInt(), fields.getInt())
+  }.reduce(_ + _)
+}
+
+/** Validation results as sums over rows: of each method the sum of its values, and of how many. */
+private[bigdl] final case class ValidationSums(sums: Seq[(Double, Long)]) {
+  def encode: Array[Byte] = {
+    val bytes = ByteBuffer.allocate(16 * sums.size)
+    sums.foreach { case (sum, count) => bytes.putDouble(sum).putLong(count) }
+    bytes.array
+  }
+
+  /** @throws UnsupportedTrainingException if nobody had any rows */
+  def means: Seq[Float] = sums.map { case (sum, count) =>
+    if (count == 0) throw new UnsupportedTrainingException("the validation data have no rows")
+    (sum / count).toFloat
+  }
+}
+
+private[bigdl] object ValidationSums {
+
+  /**
+   * @param results of one rank; None if it has no rows
+   * @throws UnsupportedTrainingException if one is no mean over rows, so that those of ranks cannot be added up
+   */
+  def apply(results: Option[Seq[ValidationResult]], methods: Int): ValidationSums =
+    ValidationSums(results.fold(Seq.fill(methods)((0.0, 0L)))(_.map {
+      case mean @ (_: AccuracyResult | _: ContiguousResult) =>
+        val (value, count) = mean.result()
+        (value.toDouble * count, count.toLong)
+      case other =>
+        throw new UnsupportedTrainingException(
+          s"a ${other.getClass.getSimpleName} is no mean over rows, which is all that ranks add up: validate with accuracies," +
+            " losses or mean errors, and ask for others after training"
+        )
+    }))
+
+  /** The sum over all ranks. */
+  def of(round: Gathering.Round): ValidationSums = ValidationSums(
+    round.parts().map { part =>
+      val fields = ByteBuffer.wrap(part)
+      Seq.fill(part.length / 16)((fields.getDouble(), fields.getLong()))
+    }.reduce(_.zip(_).map { case ((sum, count), (more, of)) => (sum + more, count + of) })
+  )
+}

@@ -1,0 +1,52 @@
+package sparkdl.comm.bigdl
+
+import com.intel.analytics.bigdl.SparkdlBigDL
+import com.intel.analytics.bigdl.SparkdlBigDL.Network
+
+/**
+ * The layers of a network: stretches of its flat vector of parameters, each of them what one leaf has. A stretch that no leaf
+ * has is one too.
+ *
+ * @param starts the first element of each layer
+ * @param total elements of the vector
+ * @param leaves those that have parameters, each with the number of its layer
+ */
+private[bigdl] final class NetworkLayers private (
+    val starts: IndexedSeq[Int],
+    val total: Int,
+    val leaves: Seq[(Network, Int)]
+) {
+  val counts: IndexedSeq[Int] = starts.zip(starts.tail :+ total).map { case (start, end) => end - start }
+  def size: Int = starts.size
+
+  /** By the name of a leaf. */
+  val of: Map[String, Int] = leaves.map { case (leaf, layer) => leaf.getName() -> layer }.toMap
+}
+
+private[bigdl] object NetworkLayers {
+
+  /**
+   * @param network whose parameters lie in one flat vector, as `getParameters` leaves them
+   * @param total elements of that vector
+   * @throws UnsupportedTrainingException if two leaves with other parameters have the same name
+   */
+  def apply(network: Network, total: Int): NetworkLayers = {
+    val found = for {
+      leaf <- SparkdlBigDL.leaves(network)
+      parameters <- Option(leaf.parameters()).map(_._1.filter(_.nElement() > 0)) if parameters.nonEmpty
+    } yield {
+      val first = parameters.map(_.storageOffset() - 1).min
+      leaf -> (first -> parameters.map(tensor => tensor.storageOffset() - 1 + tensor.nElement()).max)
+    }
+    val bounds = found.flatMap { case (_, (first, end)) => Seq(first, end) }
+    val starts = (0 +: bounds).filter(_ < total).distinct.sorted.toIndexedSeq
+    val leaves = found.map { case (leaf, (first, _)) => leaf -> starts.indexOf(first) }
+    leaves.groupBy(_._1.getName()).foreach { case (name, same) =>
+      if (same.map(_._2).distinct.size > 1)
+        throw new UnsupportedTrainingException(
+          s"${same.size} layers with parameters are called $name: give each a name, by setName"
+        )
+    }
+    new NetworkLayers(starts, total, leaves)
+  }
+}

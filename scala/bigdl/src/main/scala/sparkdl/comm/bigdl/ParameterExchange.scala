@@ -1,0 +1,197 @@
+package sparkdl.comm.bigdl
+
+import java.util.Arrays
+
+import sparkdl.comm.gang.JvmRank
+import sparkdl.comm.ps.{AllocatedSegment, Segment, SegmentMap, Transfer}
+
+/**
+ * Parameters and gradients of one rank on their way: each layer of the replicas waits for its parameters, and when the last
+ * gradient of a bucket is made, the bucket is pushed. BigDL computes on the heap, and the parameter server has memory of its
+ * own, so both are copied.
+ *
+ * A step is [[begin]], the replicas' forward and backward, of which [[LayerEvents]] tell, with [[forwardEnded]] between them, and
+ * [[end]], which leaves the next version's parameters on their way. [[await]] waits for all of them.
+ *
+ * @param makeShard of what this rank updates
+ */
+private[bigdl] final class ParameterExchange(
+    rank: JvmRank,
+    settings: IBatchSettings,
+    replicas: Replicas,
+    makeShard: (SegmentMap, Segment) => Shard
+) extends LayerEvents {
+  private val session = rank.session
+  private val layers = replicas.layers
+  private val map = session.open(rank.peers, layers.counts.map(_.toLong), settings.session)
+  private val memory = AllocatedSegment(map.bytes)
+  private val decided = new GangBuckets(rank, settings.batching, map.traffic(rank.inlineThreshold, density = 1))
+  private val profiler =
+    if (decided.profiles) Some(new Profiler(layers.size, settings.batching.profileIterations, rank.clock)) else None
+  private val uses = new LayerUses(layers.size)
+  private val inPlace = map.encodings.parameters.inPlace
+
+  memory.putFloats(map.parameters(0), replicas.weights, replicas.weights.length)
+  session.attach(memory, decided.pulls.batches, decided.pushes.batches)
+  private val shard = makeShard(map, memory)
+  replicas.gate(new LayerGate(_, layers.of, this))
+
+  private var version = 0L
+  private var progress = Progress(1, 1, 0, 0)
+  private var pulls = decided.pulls
+  private var pushes = decided.pushes
+  private var prefetched = if (inPlace) 0L else -1L
+
+  // How many of the buckets of `pulls` are where the replicas compute: all ranks begin with the same values.
+  @volatile private var pulled = if (inPlace) pulls.size else 0
+
+  // Of this step.
+  private var early = false
+  private var taken = new Array[Boolean](layers.size)
+  private var awaited = new Countdown(pushes)
+  private var collected = 0
+  private var unpublished = Option.empty[Countdown]
+
+  if (!inPlace) {
+    prefetch(0)
+    pulls.batches.indices.foreach(session.publish(0, _))
+  }
+
+  def begin(now: Progress): Unit = synchronized {
+    progress = now
+    early = map.ahead && !decided.due(step)
+    taken = new Array[Boolean](layers.size)
+    awaited = new Countdown(pushes)
+    collected = 0
+    unpublished = None
+    profiler.foreach(_.iteration())
+    if (version == 0) await() else uses.silent.foreach(pullFor)
+    prefetchNext()
+    profiler.foreach(_.forward.begin())
+  }
+
+  override def needed(replica: Int, layer: Int): Unit = {
+    val timed = profiler.filter(_ => replica == 0)
+    timed.foreach(_.forward.stop())
+    if (version == 0) synchronized(uses.needed(layer))
+    if (pulls.of(layer) >= pulled) synchronized(pullFor(layer))
+    timed.foreach(_.forward.at(layer))
+  }
+
+  /** A replica knows its loss, and goes on with backward. */
+  def forwardEnded(replica: Int): Unit = {
+    val timed = profiler.filter(_ => replica == 0)
+    timed.foreach(_.forward.end())
+    synchronized(await()) // before gradients are written: others may still fetch the last ones
+    timed.foreach(_.backward.begin())
+  }
+
+  override def made(replica: Int, layer: Int): Unit = {
+    val timed = profiler.filter(_ => replica == 0)
+    timed.foreach(_.backward.was(layer))
+    synchronized {
+      val complete = uses.isComplete(layer)
+      if (pushes.size > 1) {
+        if (uses.isTooLate(layer))
+          throw new UnsupportedTrainingException(
+            s"backward adds to the gradients of layer ${layer + 1} more often than in the first step, and they have been pushed:" +
+              " set spark.sparkdl.comm.ps.pushBatching=whole"
+          )
+        if (complete) take(layer)
+      }
+      if (early) while (collected < session.summed(version)) updateNext()
+    }
+    timed.foreach(_.backward.skip())
+  }
+
+  /** Backward is over on all replicas. */
+  def end(): Unit = synchronized {
+    profiler.foreach(_.backward.end())
+    layers.counts.indices.reverse.filterNot(taken(_)).foreach(take)
+    uses.endStep()
+    var next = pushes
+    if (decided.due(step)) {
+      if (profiler.exists(measured => decided.replan(measured.report))) {
+        pulls = decided.pulls
+        next = decided.pushes
+        session.cut(pulls.batches, next.batches)
+      }
+    }
+    prefetch(version + 1)
+    while (collected < pushes.size) updateNext()
+    version += 1
+    pulled = 0
+    pushes = next
+  }
+
+  /** Waits until all parameters are where the replicas compute. */
+  def await(): Unit = synchronized(if (pulled < pulls.size) pull(pulls.size - 1))
+
+  def stretches: Seq[Stretch] = shard.stretches
+
+  /** Of rank 0: how layers travelled, as JSON. */
+  def summary: String = decided.summary
+
+  /** Of the current step, counted from 1. */
+  private def step: Int = version.toInt + 1
+
+  private def pullFor(layer: Int): Unit = if (pulls.of(layer) >= pulled) pull(pulls.of(layer))
+
+  /** Waits for the parameters up to those of this bucket. */
+  private def pull(bucket: Int): Unit = {
+    val transfer = session.pull(version, bucket)
+    memory.access {
+      (pulled to bucket).foreach { number =>
+        val (first, last) = (pulls.layers(number).head, pulls.layers(number).last)
+        val (start, end) = (layers.starts(first), layers.starts(last) + layers.counts(last))
+        memory.getFloats(map.parameters(version) + start * 4L, replicas.weights, start, end - start)
+      }
+    }
+    pulled = bucket + 1
+    measurePull(transfer)
+    prefetchNext()
+  }
+
+  private def measurePull(transfer: Transfer): Unit = profiler.foreach { measuring =>
+    measuring.pulls.add(transfer)
+    if (pulled == pulls.size) measuring.pulls.end()
+  }
+
+  private def prefetchNext(): Unit = if (early && pulled == pulls.size) prefetch(version + 1)
+
+  private def prefetch(next: Long): Unit = if (prefetched < next) {
+    session.prefetch(next)
+    prefetched = next
+  }
+
+  /** The gradients of a layer are made on all replicas: they leave the replicas, and are pushed with the last of their bucket. */
+  private def take(layer: Int): Unit = {
+    val (start, count) = (layers.starts(layer), layers.counts(layer))
+    val sum = replicas.gradients.head
+    replicas.gradients.tail.foreach { other =>
+      var i = start
+      while (i < start + count) {
+        sum(i) += other(i)
+        i += 1
+      }
+    }
+    memory.access(memory.putFloats(map.gradients + start * 4L, sum, start, count))
+    replicas.gradients.foreach(Arrays.fill(_, start, start + count, 0f))
+    taken(layer) = true
+    awaited.arrived(layer).foreach(session.push(version, _))
+  }
+
+  /** The optimizer's step on the next bucket of gradients, once it is summed; parameters are published a bucket at a time. */
+  private def updateNext(): Unit = {
+    val transfer = session.collect(version, collected)
+    val updated = pushes.layers(collected)
+    collected += 1
+    profiler.foreach { measuring =>
+      measuring.pushes.add(transfer)
+      if (collected == pushes.size) measuring.pushes.end()
+    }
+    profiler.fold(shard.step(updated, progress))(_.update(shard.step(updated, progress)))
+    if (unpublished.isEmpty) unpublished = Some(new Countdown(pulls))
+    unpublished.foreach(left => updated.flatMap(left.arrived(_)).sorted.foreach(session.publish(version + 1, _)))
+  }
+}

@@ -1,0 +1,58 @@
+package sparkdl.comm.bigdl
+
+import java.util.{List => JList, Map => JMap}
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.spark.api.java.JavaRDD
+import org.apache.spark.sql.DataFrame
+
+import com.intel.analytics.bigdl.{Criterion, Module}
+import com.intel.analytics.bigdl.dllib.optim.{OptimMethod, Trigger}
+import com.intel.analytics.bigdl.dllib.utils.python.api.{PythonBigDL, Sample}
+import com.intel.analytics.bigdl.numeric.NumericFloat
+
+/** What BigDL's Python API calls to make an [[IBatchOptimizer]], as it makes BigDL's own. */
+final class PythonIBatch extends PythonBigDL[Float] {
+  def createIBatchOptimizer(
+      model: Module[Float],
+      rows: JavaRDD[Sample],
+      criterion: Criterion[Float],
+      methods: JMap[String, OptimMethod[Float]],
+      endWhen: Trigger,
+      batchSize: Int
+  ): IBatchOptimizer =
+    setUp(IBatchOptimizer(model, toJSample(rows.rdd), criterion, batchSize), methods, endWhen)
+
+  /** Likewise, for the rows of a DataFrame: see [[FrameRows]]. */
+  def createIBatchOptimizerOfFrame(
+      model: Module[Float],
+      frame: DataFrame,
+      features: String,
+      label: String,
+      size: JList[Int],
+      criterion: Criterion[Float],
+      methods: JMap[String, OptimMethod[Float]],
+      endWhen: Trigger,
+      batchSize: Int
+  ): IBatchOptimizer = {
+    val rows = FrameRows(frame, features, label, size.asScala.toArray)
+    setUp(IBatchOptimizer(model, rows, criterion, batchSize), methods, endWhen)
+  }
+
+  private def setUp(
+      optimizer: IBatchOptimizer,
+      methods: JMap[String, OptimMethod[Float]],
+      endWhen: Trigger
+  ): IBatchOptimizer = {
+    optimizer.setEndWhen(endWhen)
+    optimizer.setOptimMethods(methods.asScala.toMap)
+    optimizer
+  }
+}
+
+object PythonIBatch {
+
+  /** As BigDL's Python API looks for it. */
+  def ofFloat(): PythonIBatch = new PythonIBatch
+}

@@ -1,0 +1,148 @@
+package sparkdl.comm.bigdl
+
+import scala.collection.mutable
+
+import org.apache.spark.{SparkConf, TaskContext, TaskKilledException}
+import org.slf4j.LoggerFactory
+
+import com.intel.analytics.bigdl.SparkdlBigDL
+import com.intel.analytics.bigdl.dllib.feature.dataset.MiniBatch
+import com.intel.analytics.bigdl.dllib.optim.{OptimMethod, ValidationMethod}
+import com.intel.analytics.bigdl.dllib.utils.{T, Table}
+
+import sparkdl.comm.gang.JvmRank
+import sparkdl.comm.ps.{Gathering, Segment, SegmentMap}
+
+/** The whole training of one rank: iterations, until the trigger ends them on all ranks alike. */
+private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank, data: RankData, context: TaskContext) {
+  import RankTraining._
+
+  private val clock = rank.clock
+  private val replicas = new Replicas(IndexedSeq.fill(request.cores)(replica()))
+
+  // Each knows how far training is, and nothing of parameters.
+  private val methods = request.methods.map { case (name, method) => name -> method.clone() }
+  private val exchange = new ParameterExchange(rank, IBatchSettings(conf), replicas, shard)
+
+  private var progress = request.start
+  private var epochRows = request.epochRows
+  private val iterations = mutable.ArrayBuffer.empty[Iteration]
+  private val judgements = mutable.ArrayBuffer.empty[Judgement]
+
+  def run(): RankResult = {
+    val state = T("epoch" -> progress.epoch, "neval" -> progress.iteration, "parallelism" -> request.cores)
+    describe(state)
+    while (!request.endWhen(state)) {
+      if (context.isInterrupted()) throw new TaskKilledException
+      iterate(state)
+      validate(state)
+      saveCheckpoint(state)
+    }
+    exchange.await()
+    val told =
+      if (rank.number != 0) None
+      else Some(Told(iterations, judgements, methods, replicas.extras, exchange.summary))
+    RankResult(exchange.stretches, told)
+  }
+
+  private def conf: SparkConf = new SparkConf(false).setAll(request.conf)
+
+  private def replica(): Replica = Replica(
+    request.network.value(initGradient = true, shareWeight = false),
+    request.criterion.cloneCriterion(),
+    request.validation.fold(Seq.empty[ValidationMethod[Float]])(_.methods.map(_.clone()))
+  )
+
+  private def shard(map: SegmentMap, memory: Segment): Shard = {
+    def method(layer: Int): OptimMethod[Float] = request.methods(request.methodFor(replicas.layers.starts(layer)))
+    new Shard(map, memory, replicas.weights, method, rank.world * replicas.size, request.clipping)
+  }
+
+  private def iterate(state: Table): Unit = {
+    val begun = clock.nanoTime
+    val batch = data.next()
+    exchange.begin(progress)
+    val losses = train(batch)
+    exchange.end()
+    val sums = Losses.of(losses)
+    val seconds = (clock.nanoTime - begun) / 1e9
+
+    methods.values.foreach { method =>
+      progress.tell(method)
+      method.updateHyperParameter()
+    }
+    epochRows += sums.rows
+    val number = progress.iteration
+    progress = progress.copy(iteration = number + 1, loss = sums.mean)
+    if (epochRows >= request.rows) {
+      progress = progress.copy(epoch = progress.epoch + 1)
+      epochRows = 0
+      data.shuffle()
+    }
+    tellMethods()
+    describe(state)
+    state("LearningRate") = methods.head._2.getLearningRate().toFloat
+    state("Throughput") = (sums.rows / seconds).toFloat
+    if (rank.number == 0) {
+      val rate = state[Float]("LearningRate")
+      iterations += Iteration(number, progress.epoch, sums.mean, progress.score, rate, state[Float]("Throughput"))
+      log.debug(s"Iteration $number: ${sums.rows} rows in $seconds s, loss ${sums.mean}")
+    }
+  }
+
+  /** Forward and backward; the losses of all ranks are gathered meanwhile. */
+  private def train(batch: MiniBatch[Float]): Gathering.Round = {
+    var sum = 0.0
+    var known = 0
+    var round = Option.empty[Gathering.Round]
+    replicas.train(batch) { (replica, loss) =>
+      synchronized {
+        sum += loss
+        known += 1
+        if (known == replicas.size)
+          round = Some(rank.session.gathering.begin(Losses(sum, known, batch.size()).encode))
+      }
+      exchange.forwardEnded(replica)
+    }
+    round.get
+  }
+
+  private def validate(state: Table): Unit = request.validation.filter(_.trigger(state)).foreach { validation =>
+    exchange.await()
+    val own = ValidationSums(replicas.evaluate(data.validation()), validation.methods.size)
+    val means = ValidationSums.of(rank.session.gathering.begin(own.encode)).means
+    progress = progress.copy(score = means.head)
+    tellMethods()
+    describe(state)
+    val values = validation.methods.map(_.toString()).zip(means)
+    judgements += Judgement(progress.iteration - 1, values)
+    if (rank.number == 0) log.info(s"Iteration ${progress.iteration - 1}: ${values.mkString(", ")}")
+  }
+
+  private def saveCheckpoint(state: Table): Unit = request.checkpoint.filter(_.trigger(state)).foreach { checkpoint =>
+    if (rank.number == 0) {
+      exchange.await()
+      val network = request.network.value(initGradient = true, shareWeight = false)
+      val weights = SparkdlBigDL.flatten(network)._1.storage().array()
+      System.arraycopy(replicas.weights, 0, weights, 0, weights.length)
+      if (replicas.extras.nonEmpty) network.setExtraParameter(replicas.extras)
+      new Checkpoints(checkpoint.path).save(network, methods, progress.iteration, checkpoint.overwrite)
+    }
+  }
+
+  private def tellMethods(): Unit = methods.values.foreach { method =>
+    progress.tell(method)
+    SparkdlBigDL.state(method)("recordsProcessedThisEpoch") = epochRows.toInt
+  }
+
+  private def describe(state: Table): Unit = {
+    state("epoch") = progress.epoch
+    state("neval") = progress.iteration
+    state("Loss") = progress.loss
+    state("score") = progress.score
+  }
+}
+
+private object RankTraining {
+  private val log = LoggerFactory.getLogger(classOf[RankTraining])
+}

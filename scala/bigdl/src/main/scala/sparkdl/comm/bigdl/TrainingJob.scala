@@ -1,0 +1,139 @@
+package sparkdl.comm.bigdl
+
+import java.util.UUID
+
+import scala.util.{Failure, Success, Try}
+
+import org.apache.spark.{BarrierTaskContext, SparkConf, SparkContext, SparkException}
+import org.slf4j.LoggerFactory
+
+import com.intel.analytics.bigdl.{Criterion, Module, SparkdlBigDL}
+import com.intel.analytics.bigdl.dllib.feature.dataset.{DistributedDataSet, MiniBatch}
+import com.intel.analytics.bigdl.dllib.models.utils.ModelBroadcast
+import com.intel.analytics.bigdl.dllib.optim.{OptimMethod, Trigger}
+import com.intel.analytics.bigdl.numeric.NumericFloat
+
+import sparkdl.comm.gang.JvmRank
+
+/** One training as Spark jobs: one, or one more for each time that a rank fails. */
+private[bigdl] final class TrainingJob(
+    sc: SparkContext,
+    model: Module[Float],
+    data: DistributedDataSet[MiniBatch[Float]],
+    criterion: Criterion[Float],
+    conf: SparkConf
+) {
+  import TrainingJob._
+
+  private val settings = IBatchSettings(conf)
+
+  /** Trains; then the model has its new parameters. */
+  def run(
+      given: Map[String, OptimMethod[Float]],
+      clipping: Option[(Float, Float)],
+      endWhen: Trigger,
+      validation: Option[Validation],
+      validationData: Option[DistributedDataSet[MiniBatch[Float]]],
+      checkpoint: Option[CheckpointRequest]
+  ): Told = {
+    given.values.foreach(_.clearHistory())
+    val spans = spansOf(given.keySet)
+
+    def attempt(number: Int, network: Module[Float], methods: Map[String, OptimMethod[Float]]): Told = {
+      val state = SparkdlBigDL.state(methods.values.head)
+      val used = state.getOrElse("recordsProcessedThisEpoch", 0).toLong
+      val start = Progress(
+        state.getOrElse("epoch", 1),
+        state.getOrElse("neval", 1),
+        state.getOrElse("Loss", Float.PositiveInfinity),
+        state.getOrElse("score", 0f)
+      )
+      if (used == 0) data.shuffle()
+      // Also has Spark cache what it lost with an executor: a barrier stage cannot be tried again for it.
+      val rows = data.data(train = false).map(_.size().toLong).reduce(_ + _)
+      val ranks = SparkdlBigDL.nodes
+      val request = TrainingRequest(
+        UUID.randomUUID().getMostSignificantBits >>> 2 | 1L << 61,
+        conf.getAll.toSeq.filter(_._1.startsWith("spark.sparkdl.comm.")),
+        ModelBroadcast[Float]().broadcast(sc, network),
+        criterion,
+        methods,
+        spans,
+        clipping,
+        endWhen,
+        validation,
+        checkpoint,
+        start,
+        used,
+        rows,
+        ranks,
+        SparkdlBigDL.cores
+      )
+      val rowsOfRanks = GangData(data.data(train = true), validationData.map(_.data(train = false)), ranks)
+      Try(TrainingJob.train(request, rowsOfRanks)) match {
+        case Success(results) => finish(results)
+        case Failure(e: SparkException) if number < settings.maxRestarts && !isRefused(e) =>
+          log.warn(s"A rank failed; all begin again, for the ${number + 1}. time of at most ${settings.maxRestarts}", e)
+          val saved = checkpoint.flatMap(to => new Checkpoints(to.path).latest(methods.keySet, sc.hadoopConfiguration))
+          val (from, known) = saved.getOrElse((network, methods))
+          attempt(number + 1, from, known)
+        case Failure(e: SparkException) if isRefused(e) => throw new UnsupportedTrainingException(e.getMessage)
+        case Failure(e: SparkException) =>
+          throw new TrainingFailedException(
+            s"training failed ${number + 1} times (spark.sparkdl.comm.maxRestarts=${settings.maxRestarts}): ${e.getMessage}",
+            e
+          )
+        case Failure(e) => throw e
+      }
+    }
+    attempt(0, model, given)
+  }
+
+  /** Of the flat vector, what the parts of the network have that the methods are for. */
+  private def spansOf(names: Set[String]): Map[String, (Int, Int)] = {
+    val all = SparkdlBigDL.flatten(model)._1
+    if (names == Set(model.getName())) Map(model.getName() -> (0 -> all.nElement()))
+    else
+      names.map { name =>
+        val part = model(name).getOrElse(
+          throw new UnsupportedTrainingException(s"an optimization method is for $name, which the model does not have")
+        )
+        val own = SparkdlBigDL.flatten(part)._1
+        name -> (own.storageOffset() - 1 -> own.nElement())
+      }.toMap
+  }
+
+  private def finish(results: Seq[RankResult]): Told = {
+    val weights = SparkdlBigDL.flatten(model)._1.storage().array()
+    results.flatMap(_.stretches).foreach { stretch =>
+      System.arraycopy(stretch.values, 0, weights, stretch.start, stretch.values.length)
+    }
+    val told = results.flatMap(_.told).head
+    if (told.extras.nonEmpty) model.setExtraParameter(told.extras)
+    told
+  }
+}
+
+private[bigdl] object TrainingJob {
+  private val log = LoggerFactory.getLogger(classOf[TrainingJob])
+  private val Interrupt = "spark.job.interruptOnCancel"
+
+  /** One Spark job; what it captures is this request alone. */
+  private def train(request: TrainingRequest, data: GangData): Seq[RankResult] = {
+    val sc = data.sparkContext
+    val before = sc.getLocalProperty(Interrupt)
+    sc.setLocalProperty(Interrupt, "true") // a rank of a stage that was given up should not wait for its deadline
+    try data.barrier().mapPartitions(rows => Iterator.single(runRank(request, rows.next()))).collect().toSeq
+    finally sc.setLocalProperty(Interrupt, before)
+  }
+
+  private def runRank(request: TrainingRequest, rows: RankData): RankResult = {
+    val context = BarrierTaskContext.get()
+    SparkdlBigDL.setNodeAndCore(request.ranks, request.cores)
+    JvmRank.run(context, request.job)(rank => new RankTraining(request, rank, rows, context).run())
+  }
+
+  /** Whether a rank said that this cannot be trained: to try again does not help. */
+  private def isRefused(e: SparkException): Boolean =
+    Option(e.getMessage).exists(_.contains(classOf[UnsupportedTrainingException].getName))
+}

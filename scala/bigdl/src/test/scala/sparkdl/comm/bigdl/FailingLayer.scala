@@ -1,0 +1,28 @@
+package sparkdl.comm.bigdl
+
+import java.util.concurrent.atomic.AtomicInteger
+
+import com.intel.analytics.bigdl.dllib.nn.abstractnn.TensorModule
+import com.intel.analytics.bigdl.dllib.tensor.Tensor
+import com.intel.analytics.bigdl.numeric.NumericFloat
+
+/** Passes on what it gets, until it throws: see [[FailingLayer]]. */
+final class FailingLayer extends TensorModule[Float] {
+  override def updateOutput(input: Tensor[Float]): Tensor[Float] = {
+    if (FailingLayer.left.decrementAndGet() == 0) throw new IllegalStateException(FailingLayer.Message)
+    output = input
+    output
+  }
+
+  override def updateGradInput(input: Tensor[Float], gradOutput: Tensor[Float]): Tensor[Float] = {
+    gradInput = gradOutput
+    gradInput
+  }
+}
+
+object FailingLayer {
+  val Message = "this rank had enough"
+
+  /** After so many forward passes of all ranks in this JVM, one fails. */
+  val left = new AtomicInteger
+}

@@ -1,0 +1,217 @@
+package sparkdl.comm.bigdl
+
+import java.nio.file.{Files, Path}
+
+import org.apache.spark.{SparkConf, SparkContext}
+import org.apache.spark.rdd.RDD
+import org.scalatest.BeforeAndAfterAll
+import org.scalatest.funsuite.AnyFunSuite
+
+import com.intel.analytics.bigdl.{Criterion, SparkdlBigDL}
+import com.intel.analytics.bigdl.SparkdlBigDL.Network
+import com.intel.analytics.bigdl.dllib.feature.dataset.{
+  DataSet,
+  DistributedDataSet,
+  MiniBatch,
+  Sample,
+  SampleToMiniBatch
+}
+import com.intel.analytics.bigdl.dllib.nn.{
+  Concat,
+  Graph,
+  Input,
+  LSTM,
+  Linear,
+  MSECriterion,
+  ReLU,
+  Recurrent,
+  Reshape,
+  Select,
+  Sequential
+}
+import com.intel.analytics.bigdl.dllib.optim.{Adam, DistriOptimizer, LBFGS, Loss, OptimMethod, Optimizer, SGD, Trigger}
+import com.intel.analytics.bigdl.dllib.tensor.{Storage, Tensor}
+import com.intel.analytics.bigdl.dllib.visualization.{TrainSummary, ValidationSummary}
+import com.intel.analytics.bigdl.numeric.NumericFloat
+
+/** Two ranks in this JVM, beside BigDL's own optimizer: all rows are one batch, so both see the same in each iteration. */
+class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
+  private val Ranks = 2
+  private val Inputs = 6
+  private val Rows = 16
+  private val Iterations = 14
+  private lazy val folder = Files.createTempDirectory("sparkdl-bigdl")
+  private var sc: SparkContext = _
+
+  override def beforeAll(): Unit = {
+    val conf = new SparkConf()
+      .setMaster(s"local[$Ranks]")
+      .setAppName("IBatchOptimizerSpec")
+      .set("spark.plugins", "sparkdl.comm.CommPlugin")
+      .set("spark.ui.enabled", "false")
+      .set("spark.sparkdl.comm.timeout", "30s")
+      .set("spark.sparkdl.comm.ps.profileIterations", "3")
+    sc = new SparkContext(conf)
+    SparkdlBigDL.setNodeAndCore(Ranks, 1)
+  }
+
+  override def afterAll(): Unit = sc.stop()
+
+  private def linear(inputs: Int, outputs: Int, name: String): Network =
+    Linear(inputs, outputs).setName(name).asInstanceOf[Network]
+
+  private val networks: Map[String, () => Network] = Map(
+    "a sequence" -> (() =>
+      Sequential().add(linear(Inputs, 40, "first")).add(ReLU()).add(linear(40, 20, "second")).add(linear(20, 1, "last"))
+    ),
+    "a graph" -> { () =>
+      val begin = Input()
+      val hidden = linear(Inputs, 12, "first").inputs(begin)
+      Graph(begin, linear(12, 1, "last").inputs(ReLU().inputs(hidden)))
+    },
+    "branches" -> (() =>
+      Sequential()
+        .add(Concat(2).add(linear(Inputs, 8, "left")).add(Sequential().add(linear(Inputs, 4, "right")).add(ReLU())))
+        .add(linear(12, 1, "last"))
+    ),
+    "a recurrent layer" -> (() =>
+      Sequential()
+        .add(Reshape(Array(3, Inputs / 3)))
+        .add(Recurrent().add(LSTM(Inputs / 3, 5)))
+        .add(Select(2, -1))
+        .add(linear(5, 1, "last"))
+    )
+  )
+
+  private def rows(count: Int): RDD[Sample[Float]] = {
+    val samples = (0 until count).map { row =>
+      val values = Array.tabulate(Inputs)(column => math.sin(row * Inputs + column).toFloat)
+      Sample(Tensor(Storage(values)), Tensor(Storage(Array(values.sum * 0.5f))))
+    }
+    sc.parallelize(samples, Ranks)
+  }
+
+  private def batches(count: Int, batch: Int): DistributedDataSet[MiniBatch[Float]] =
+    (DataSet.rdd(rows(count)) -> SampleToMiniBatch[Float](batch)).toDistributed()
+
+  private def criterion: Criterion[Float] = MSECriterion[Float]().asInstanceOf[Criterion[Float]]
+
+  private def weights(network: Network): Seq[Float] = SparkdlBigDL.flatten(network)._1.storage().array().toSeq
+
+  /** What an optimizer makes of the network: its weights, and the loss of each iteration. */
+  private def trained(
+      optimizer: Optimizer[Float, MiniBatch[Float]],
+      method: OptimMethod[Float]
+  ): (Seq[Float], Seq[Float]) = {
+    val summary = TrainSummary(folder.toString, s"run${System.nanoTime}")
+    val network = optimizer
+      .setOptimMethod(method)
+      .setEndWhen(Trigger.maxIteration(Iterations))
+      .setTrainSummary(summary)
+      .optimize()
+    (weights(network), summary.readScalar("Loss").toSeq.map(_._2))
+  }
+
+  private def bigdl(network: Network): DistriOptimizer[Float] =
+    new DistriOptimizer[Float](network, batches(Rows, Rows), criterion).setCompressType("none")
+
+  private def ibatch(network: Network, policy: String): IBatchOptimizer =
+    new IBatchOptimizer(network, batches(Rows, Rows), criterion).setConf("spark.sparkdl.comm.ps.batching", policy)
+
+  private def assertClose(ours: Seq[Float], theirs: Seq[Float]): Unit = {
+    assert(ours.size === theirs.size)
+    ours.zip(theirs).foreach { case (our, their) =>
+      assert(math.abs(our - their) <= 1e-5 * math.max(1, math.abs(their)))
+    }
+  }
+
+  private def compare(network: () => Network, policy: String, method: => OptimMethod[Float]): Unit = {
+    val start = network()
+    val (theirWeights, theirLosses) = trained(bigdl(start.cloneModule()), method)
+    val (ourWeights, ourLosses) = trained(ibatch(start.cloneModule(), policy), method)
+    assert(ourLosses.size === Iterations)
+    assertClose(ourLosses, theirLosses)
+    assertClose(ourWeights, theirWeights)
+    assert(theirWeights !== weights(start))
+  }
+
+  for (policy <- Seq("whole", "layerwise", "ibatch"))
+    test(s"weights and losses are those of DistriOptimizer: $policy") {
+      compare(networks("a sequence"), policy, new SGD(0.05, momentum = 0.9, learningRateDecay = 0.01))
+    }
+
+  for ((name, network) <- networks - "a sequence")
+    test(s"likewise for $name")(compare(network, "layerwise", new Adam(0.01)))
+
+  test("likewise with several replicas in each executor") {
+    SparkdlBigDL.setNodeAndCore(Ranks, 2)
+    try compare(networks("a sequence"), "layerwise", new SGD(0.05))
+    finally SparkdlBigDL.setNodeAndCore(Ranks, 1)
+  }
+
+  test("gradients are clipped as DistriOptimizer clips them") {
+    val start = networks("a sequence")()
+    def clipped(optimizer: Optimizer[Float, MiniBatch[Float]]): Seq[Float] =
+      trained(optimizer.setConstantGradientClipping(-0.01, 0.01), new SGD(0.5))._1
+    assertClose(clipped(ibatch(start.cloneModule(), "layerwise")), clipped(bigdl(start.cloneModule())))
+  }
+
+  test("how layers travelled is told") {
+    val optimizer = ibatch(networks("a sequence")(), "ibatch")
+    trained(optimizer, new SGD(0.05))
+    assert(optimizer.batching.contains("\"asked\":\"ibatch\""))
+  }
+
+  test("validation judges all rows, and its score ends training") {
+    val summary = ValidationSummary(folder.toString, "validated")
+    val optimizer = ibatch(networks("a sequence")(), "layerwise")
+    val loss = new Loss[Float](criterion)
+    optimizer.setValidation(Trigger.severalIteration(2), batches(10, 4), Array(loss))
+    optimizer.setValidationSummary(summary)
+    val network = optimizer.setOptimMethod(new SGD(0.05)).setEndWhen(Trigger.maxScore(0f)).optimize()
+    val judged = summary.readScalar("Loss").toSeq
+    assert(judged.map(_._1) === Seq(1), "the first loss is a score already")
+    val expected = network.evaluate(rows(10), Array(loss), Some(10)).head._1.result._1
+    assert(math.abs(judged.head._2 - expected) < 1e-5)
+  }
+
+  private def failing(optimizer: Network => IBatchOptimizer, passes: Int): IBatchOptimizer = {
+    FailingLayer.left.set(passes)
+    optimizer(Sequential().add(linear(Inputs, 4, "first")).add(new FailingLayer()).add(linear(4, 1, "last")))
+  }
+
+  test("after a rank failed all begin again from the last checkpoint") {
+    val optimizer = failing(ibatch(_, "layerwise"), 2 * Ranks * 3)
+    val checkpoints = Files.createDirectory(folder.resolve("checkpoints"))
+    optimizer.setCheckpoint(checkpoints.toString, Trigger.severalIteration(2))
+    val (_, losses) = trained(optimizer, new SGD(0.05))
+    assert(losses.size < Iterations, "iterations before the checkpoint are not done again")
+    val files = Files.walk(checkpoints).toArray.map(_.asInstanceOf[Path].getFileName.toString)
+    assert(files.contains(s"model.$Iterations"))
+  }
+
+  test("a rank that fails too often ends training") {
+    val optimizer = failing(ibatch(_, "layerwise"), 1).setConf("spark.sparkdl.comm.maxRestarts", "0")
+    val failed = intercept[TrainingFailedException](trained(optimizer, new SGD(0.05)))
+    assert(failed.getMessage.contains("spark.sparkdl.comm.maxRestarts=0"))
+  }
+
+  test("what cannot be trained is refused before anything is") {
+    def refused(prepare: IBatchOptimizer => Unit): String = {
+      val optimizer = ibatch(networks("a sequence")(), "layerwise")
+      optimizer.setEndWhen(Trigger.maxIteration(1))
+      prepare(optimizer)
+      intercept[UnsupportedTrainingException](optimizer.optimize()).getMessage
+    }
+    assert(refused(_.setOptimMethod(new LBFGS[Float]())).contains("LBFGS"))
+    assert(refused(_.setGradientClippingByl2Norm(1)).contains("setGradientClippingByl2Norm"))
+    assert(refused(_.setDropModuleProperty(0.1, 0.2)).contains("setDropModuleProperty"))
+    assert(refused(_.setConf("spark.sparkdl.comm.ps.batching", "best")).contains("best"))
+    val few = new IBatchOptimizer(
+      networks("a sequence")(),
+      (DataSet.rdd(rows(Rows), 1) -> SampleToMiniBatch[Float](Rows, partitionNum = Some(1))).toDistributed(),
+      criterion
+    )
+    assert(intercept[UnsupportedTrainingException](few.optimize()).getMessage.contains("1 partitions"))
+  }
+}

@@ -1,0 +1,44 @@
+package sparkdl.comm.bigdl
+
+import org.scalatest.funsuite.AnyFunSuite
+
+import com.intel.analytics.bigdl.SparkdlBigDL
+import com.intel.analytics.bigdl.SparkdlBigDL.Network
+import com.intel.analytics.bigdl.dllib.nn.{Concat, LSTM, Linear, ReLU, Recurrent, Select, Sequential}
+import com.intel.analytics.bigdl.numeric.NumericFloat
+
+class NetworkLayersSpec extends AnyFunSuite {
+  private def layersOf(network: Network): NetworkLayers =
+    NetworkLayers(network, SparkdlBigDL.flatten(network)._1.nElement())
+
+  private def linear(inputs: Int, outputs: Int, name: String): Network =
+    Linear(inputs, outputs).setName(name).asInstanceOf[Network]
+
+  test("layers are the leaves with parameters, in the order of the flat vector") {
+    val network = Sequential().add(linear(3, 2, "first")).add(ReLU()).add(linear(2, 4, "second"))
+    val layers = layersOf(network)
+    assert(layers.starts === Seq(0, 8))
+    assert(layers.counts === Seq(8, 12))
+    assert(layers.of === Map("first" -> 0, "second" -> 1))
+  }
+
+  test("branches are layers too") {
+    val branches = Concat(2).add(linear(3, 2, "left")).add(Sequential().add(linear(3, 5, "right")).add(ReLU()))
+    val layers = layersOf(Sequential().add(branches).add(linear(7, 1, "last")))
+    assert(layers.counts === Seq(8, 20, 8))
+    assert(layers.of === Map("left" -> 0, "right" -> 1, "last" -> 2))
+  }
+
+  test("all that a cell has is one layer") {
+    val network = Sequential().add(Recurrent().add(LSTM(3, 2))).add(Select(2, -1)).add(linear(2, 1, "last"))
+    val layers = layersOf(network)
+    assert(layers.counts.sum === layers.total)
+    assert(layers.of("last") === layers.size - 1)
+    assert(layers.counts.last === 3)
+  }
+
+  test("two layers of one name are refused") {
+    val network = Sequential().add(linear(3, 2, "same")).add(linear(2, 4, "same"))
+    assert(intercept[UnsupportedTrainingException](layersOf(network)).getMessage.contains("are called same"))
+  }
+}

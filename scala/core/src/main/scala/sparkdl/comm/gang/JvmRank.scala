@@ -1,0 +1,70 @@
+package sparkdl.comm.gang
+
+import scala.util.control.NonFatal
+
+import org.apache.spark.BarrierTaskContext
+
+import sparkdl.comm.{Build, Clock, CommException, CommExecutorPlugin}
+import sparkdl.comm.ps.{Peer, PsSession}
+import sparkdl.comm.transport.ChunkPeer
+
+/**
+ * A rank that runs in its executor's JVM: one task of a barrier stage, for as long as the job takes. Its number is that of its
+ * partition.
+ *
+ * @param peers by rank
+ * @param inlineThreshold a block of up to so many bytes travels inside of its notice
+ */
+private[comm] final class JvmRank private (
+    val session: PsSession,
+    val peers: IndexedSeq[Peer],
+    val inlineThreshold: Long,
+    val clock: Clock
+) {
+  def number: Int = session.rank
+  def world: Int = peers.size
+}
+
+private[comm] object JvmRank {
+
+  /**
+   * Runs `body` as a rank of the gang, together with the other tasks of the stage. If it fails, so do the others, as soon as
+   * they hear of it: the waits of their sessions end.
+   *
+   * @param job of this attempt: no other gang of the application has the same
+   */
+  def run[T](context: BarrierTaskContext, job: Long)(body: JvmRank => T): T = {
+    val node = CommExecutorPlugin.node
+    val session = node.join(job, context.partitionId())
+    try {
+      val members = allGather(context, Member(node.address, node.blocks.executorId, Build.id))
+      Build.checkSame(members.map(_.build), session.rank)
+      val peers = members.map(member => Peer(member.address, member.executor))
+      val rank = new JvmRank(session, peers, node.blocks.inlineThreshold, node.clock)
+      val result = body(rank)
+      session.gathering.begin(Array.emptyByteArray).parts() // others may still fetch this rank's last blocks
+      result
+    } catch {
+      case e @ (NonFatal(_) | _: InterruptedException) =>
+        session.abandon(e.toString)
+        throw e
+    } finally session.close()
+  }
+
+  /** Takes a second, whatever it carries: it is called once. */
+  private def allGather(context: BarrierTaskContext, own: Member): IndexedSeq[Member] =
+    context.allGather(own.encode).toIndexedSeq.map(Member.decode)
+
+  private final case class Member(address: ChunkPeer, executor: String, build: String) {
+    def encode: String = Seq(address.host, address.port.toString, executor, build).mkString(Member.Separator)
+  }
+
+  private object Member {
+    val Separator = "\t"
+
+    def decode(text: String): Member = text.split(Separator) match {
+      case Array(host, port, executor, build) => Member(ChunkPeer(host, port.toInt), executor, build)
+      case _ => throw new CommException(CommException.Protocol, s"no member of a gang: $text")
+    }
+  }
+}

@@ -1,0 +1,38 @@
+"""BigDL's engine in a Spark session."""
+
+from __future__ import annotations
+
+from pyspark import SparkContext
+
+from sparkdl_comm.bigdl.installation import check_java, check_python
+from sparkdl_comm.errors import PluginError
+
+_PYTHON_API = "sparkdl.comm.bigdl.PythonIBatch"
+
+
+def start_engine(sc: SparkContext, executors: int, cores: int) -> None:
+    """Tells BigDL's engine of the executors, in the place of BigDL's ``init_engine``, which does not know every kind of
+    master, and has its Python API find :class:`~sparkdl_comm.bigdl.optimizer.IBatchOptimizer`. May be repeated.
+
+    :param executors: as many as train, each with a network for each of its ``cores``.
+    :raises PluginError: BigDL cannot run here, or its jars, or this package's, are not loaded.
+    """
+    check_python()
+    jvm = sc._jvm
+    assert jvm is not None, "a Spark session of its own, not Spark Connect"
+    check_java(jvm.java.lang.System.getProperty("java.version"))
+    for name in ("com.intel.analytics.bigdl.dllib.utils.Engine", _PYTHON_API):
+        try:
+            jvm.java.lang.Class.forName(name, False, jvm.java.lang.Thread.currentThread().getContextClassLoader())
+        except Exception as exc:
+            raise PluginError(
+                f"class {name} is not loaded: start the session with sparkdl_comm.bigdl.installation.spark_conf(), or put the"
+                " jars that it names where driver and executors load them"
+            ) from exc
+
+    from bigdl.dllib.utils.common import JavaCreator
+
+    if _PYTHON_API not in JavaCreator.get_creator_class():
+        JavaCreator.add_creator_class(_PYTHON_API)
+    jvm.com.intel.analytics.bigdl.dllib.utils.Engine.init(executors, cores, True)
+    jvm.org.apache.spark.bigdl.api.python.BigDLSerDe.initialize()

@@ -1,0 +1,85 @@
+"""Where BigDL and this package's adapter for it are, and whether they can run here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pyspark
+
+from sparkdl_comm import plugin
+from sparkdl_comm.errors import PluginError
+
+#: The first numpy whose C API BigDL's Python API cannot use.
+_TOO_NEW = (2, 3)
+_ADAPTER = "sparkdl-comm-bigdl-spark*.jar"
+_LAST_JAVA = 17
+
+
+def check_python(numpy_version: str = np.__version__, spark_version: str = pyspark.__version__) -> None:
+    """:raises PluginError: BigDL cannot run with this numpy, or on this Spark; or it is not installed."""
+    if not spark_version.startswith("3.5."):
+        raise PluginError(
+            f"BigDL 2.4.0 runs on Spark 3.5 with Scala 2.12, for which it is compiled, and this is Spark {spark_version}"
+        )
+    major, minor = map(int, re.findall(r"\d+", numpy_version)[:2])
+    if (major, minor) >= _TOO_NEW:
+        raise PluginError(
+            f"BigDL's Python API needs numpy below 2.3, and this is numpy {numpy_version}: install an older one"
+        )
+    if importlib.util.find_spec("bigdl") is None:
+        raise PluginError(
+            "BigDL is not installed: pip install --no-deps bigdl-dllib-spark3==2.4.0 bigdl-core==2.3.0 six, or `make bigdl`"
+            " and build/bigdl on the PYTHONPATH"
+        )
+
+
+def check_java(java_version: str) -> None:
+    """:raises PluginError: BigDL cannot run on this Java."""
+    numbers = re.findall(r"\d+", java_version)
+    major = int(numbers[1] if numbers[0] == "1" else numbers[0])
+    if major > _LAST_JAVA:
+        raise PluginError(
+            f"BigDL 2.4.0 runs on Java up to {_LAST_JAVA}, and this is Java {java_version}: set JAVA_HOME"
+        )
+
+
+def jars(folder: Path = plugin.JARS) -> list[Path]:
+    """This package's plugin and its adapter, in ``folder``, and BigDL's own two jars, in its Python packages.
+
+    :raises PluginError: one is missing.
+    """
+    check_python()
+    adapters = sorted(folder.glob(_ADAPTER))
+    if not adapters:
+        raise PluginError(f"no jar {_ADAPTER} in {folder}: `make bigdl-jar` builds it")
+    spec = importlib.util.find_spec("bigdl")
+    homes = list(spec.submodule_search_locations or []) if spec is not None else []
+    own = sorted(path for home in homes for path in Path(home).glob("share/*/lib/*.jar"))
+    if len(own) < 2:
+        raise PluginError(f"BigDL has {len(own)} of its 2 jars: install both bigdl-dllib-spark3 and bigdl-core")
+    return [plugin.jar_for(pyspark.__version__, folder), adapters[-1], *own]
+
+
+def spark_conf(folder: Path = plugin.JARS) -> dict[str, str]:
+    """Settings of Spark by which driver and executors load these jars where they lie, the same everywhere, with the plugin and
+    with what BigDL's engine needs. An application's own ``sparkdl_comm.spark_conf(...)`` comes before it.
+
+    :raises PluginError: as :func:`jars`.
+    """
+    path = os.pathsep.join(map(str, jars(folder)))
+    return {
+        "spark.jars": "",
+        "spark.plugins": plugin.CLASS,
+        "spark.driver.extraClassPath": path,
+        "spark.executor.extraClassPath": path,
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.shuffle.reduceLocality.enabled": "false",
+        "spark.speculation": "false",
+        "spark.serializer": "org.apache.spark.serializer.JavaSerializer",
+        "spark.executorEnv.OMP_NUM_THREADS": "1",
+    }

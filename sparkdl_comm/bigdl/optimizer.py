@@ -1,0 +1,66 @@
+"""``IBatchOptimizer`` for programs in BigDL's Python API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bigdl.dllib.optim.optimizer import SGD, Optimizer
+from bigdl.dllib.utils.common import callBigDlFunc
+from pyspark import RDD
+
+from sparkdl_comm.errors import ModelError
+
+
+class IBatchOptimizer(Optimizer):
+    """Used like BigDL's ``DistriOptimizer``, with the same result: see ``IBatchOptimizer`` in ``scala/bigdl``.
+
+    :func:`~sparkdl_comm.bigdl.engine.start_engine` comes first. Keys of the conf, as ``spark.sparkdl.comm.ps.batching``, say
+    how layers travel.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        training_rdd: RDD[Any],
+        criterion: Any,
+        end_trigger: Any,
+        batch_size: int,
+        optim_method: Any = None,
+    ) -> None:
+        """``model``: a BigDL ``Layer``; ``training_rdd``: of ``Sample``; ``batch_size``: rows in all executors, a multiple of
+        executors times cores; ``optim_method``: one, or one for each part of the model by its name; default: ``SGD()``.
+
+        :raises ModelError: the model has parameters of doubles.
+        """
+        if model.bigdl_type != "float":
+            raise ModelError(f"the model has parameters of type {model.bigdl_type}: only float is trained here")
+        methods = optim_method if isinstance(optim_method, Mapping) else {model.name(): optim_method or SGD()}
+        self.bigdl_type = "float"
+        self.value = callBigDlFunc(
+            "float",
+            "createIBatchOptimizer",
+            model.value,
+            training_rdd,
+            criterion,
+            dict(methods),
+            end_trigger,
+            batch_size,
+        )
+
+    @classmethod
+    def of(cls, value: Any) -> IBatchOptimizer:
+        """``value``: one that is in the JVM."""
+        made = cls.__new__(cls)
+        made.bigdl_type, made.value = "float", value
+        return made
+
+    def set_conf(self, key: str, value: str) -> IBatchOptimizer:
+        """Sets a key of this package's, such as ``spark.sparkdl.comm.ps.batching``, for this optimizer alone."""
+        self.value.setConf(key, value)
+        return self
+
+    @property
+    def batching(self) -> str:
+        """How layers travelled in the last training, as JSON: ``pull`` and ``push``, as the summary of a fit has them."""
+        return str(self.value.batching())

@@ -1,0 +1,82 @@
+"""A program of test_bigdl.py: BigDLEstimator fits LeNet-5 to a DataFrame of digits.
+
+    python bigdl_fitted.py FOLDER
+
+Prints a JSON line: the ``accuracy`` of the fitted model on its rows, of those that are ``loaded`` again, and what is ``said`` of a
+column that is not there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from sparkdl_comm.bigdl import installation
+from sparkdl_comm.bigdl.engine import start_engine
+from sparkdl_comm.networks import digits_28x28
+
+EXECUTORS = 2
+ROWS = 512
+
+
+def accuracy(model: Any, rows: DataFrame) -> float:
+    scored = model.transform(rows)
+    best = F.array_position(
+        "prediction", F.array_max("prediction")
+    )  # BigDL counts classes from 1, as Spark does positions
+    return float(scored.agg(F.avg((best == F.col("label")).cast("double"))).first()[0])
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    conf = installation.spark_conf() | {
+        "spark.master": f"local-cluster[{EXECUTORS},1,1536]",
+        "spark.executor.memory": "1536m",
+        "spark.ui.enabled": "false",
+        "spark.sparkdl.comm.timeout": "30s",
+    }
+    spark = SparkSession.builder.config(map=conf).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    start_engine(spark.sparkContext, EXECUTORS, 1)
+
+    from bigdl.dllib.nn.criterion import ClassNLLCriterion
+    from bigdl.dllib.nnframes import NNModel
+    from bigdl.dllib.optim.optimizer import Adam
+
+    from sparkdl_comm.bigdl.estimator import BigDLEstimator
+    from sparkdl_comm.bigdl.networks import lenet5
+
+    pixels, labels = (tensor.numpy() for tensor in digits_28x28())
+    rows = spark.createDataFrame(
+        [(pixels[row].ravel().tolist(), float(labels[row] + 1)) for row in range(ROWS)],
+        "features array<float>, label double",
+    ).cache()
+    estimator = BigDLEstimator(
+        model=lenet5(),
+        criterion=ClassNLLCriterion(),
+        featureSize=[28, 28],
+        optimMethod=Adam(learningrate=0.002),
+        batchSize=64,
+        maxIter=8,
+    )
+    model = estimator.fit(rows)
+    saved = str(folder / "model")
+    model.save(saved)
+    loaded = NNModel.load(saved)
+    try:
+        estimator.copy({estimator.labelCol: "target"}).fit(rows)
+        said = ""
+    except Exception as error:  # noqa: BLE001
+        said = str(error)
+    found = {"accuracy": accuracy(model, rows), "loaded": accuracy(loaded, rows), "said": said[-2000:]}
+    print(json.dumps(found))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""A program of test_bigdl.py: an executor is killed while a BigDL model is trained, after the first checkpoint.
+
+    python bigdl_killed.py FOLDER
+
+Prints a JSON line: how many executors were ``killed``, with which ``iterations`` the last attempt began and ended, and how
+many ``checkpoints`` there are.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import psutil
+from pyspark.sql import SparkSession
+
+from sparkdl_comm.bigdl import installation
+from sparkdl_comm.bigdl.engine import start_engine
+from sparkdl_comm.networks import digits_28x28
+
+EXECUTORS = 2
+ITERATIONS = 300
+EVERY = 20
+_EXECUTOR = "CoarseGrainedExecutorBackend"
+_WAIT_SECONDS = 60
+
+
+def kill_one(folder: Path, killed: list[int], over: threading.Event) -> None:
+    """Kills an executor as soon as there is a checkpoint."""
+    for _ in range(_WAIT_SECONDS * 20):
+        if over.wait(0.05):
+            return
+        if any(folder.rglob("optimMethod-*")):
+            children = psutil.Process().children(recursive=True)
+            executor = next(child for child in children if any(_EXECUTOR in part for part in child.cmdline()))
+            executor.kill()
+            killed.append(executor.pid)
+            return
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    conf = installation.spark_conf() | {
+        "spark.master": f"local-cluster[{EXECUTORS},1,1536]",
+        "spark.executor.memory": "1536m",
+        "spark.ui.enabled": "false",
+        "spark.sparkdl.comm.timeout": "30s",
+        "spark.sparkdl.comm.ps.batching": "layerwise",
+    }
+    spark = SparkSession.builder.config(map=conf).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    start_engine(spark.sparkContext, EXECUTORS, 1)
+
+    from bigdl.dllib.nn.criterion import ClassNLLCriterion
+    from bigdl.dllib.optim.optimizer import SGD, MaxIteration, SeveralIteration, TrainSummary
+    from bigdl.dllib.utils.common import Sample
+
+    from sparkdl_comm.bigdl.networks import lenet5
+    from sparkdl_comm.bigdl.optimizer import IBatchOptimizer
+
+    pixels, labels = (tensor.numpy() for tensor in digits_28x28())
+    rows = [Sample.from_ndarray(pixels[row], np.array(labels[row] + 1.0)) for row in range(64)]
+    data = spark.sparkContext.parallelize(rows, EXECUTORS)
+    optimizer = IBatchOptimizer(lenet5(), data, ClassNLLCriterion(), MaxIteration(ITERATIONS), 32, SGD(0.01))
+    summary = TrainSummary(str(folder / "summary"), "killed")
+    optimizer.set_train_summary(summary)
+    checkpoints = folder / "checkpoints"
+    optimizer.set_checkpoint(SeveralIteration(EVERY), str(checkpoints))
+
+    killed: list[int] = []
+    over = threading.Event()
+    killer = threading.Thread(target=kill_one, args=(checkpoints, killed, over))
+    killer.start()
+    optimizer.optimize()
+    over.set()
+    killer.join()
+    steps = [int(step) for step in np.array(summary.read_scalar("Loss"))[:, 0]]
+    models = len(list(checkpoints.rglob("model.*")))
+    print(json.dumps({"killed": len(killed), "iterations": [steps[0], steps[-1]], "checkpoints": models}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

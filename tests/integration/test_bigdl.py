@@ -1,0 +1,84 @@
+"""BigDL models on executors of their own, beside BigDL's own optimizer. ScalaTest of scala/bigdl has the rest, in one JVM."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkdl_comm import plugin
+from tests import spark_home
+
+BIGDL = spark_home.ROOT / "build" / "bigdl"
+PROGRAMS = spark_home.ROOT / "python"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (BIGDL / "bigdl").exists(), reason="`make bigdl` installs BigDL"),
+    pytest.mark.skipif(
+        not list(plugin.JARS.glob("sparkdl-comm-bigdl-*.jar")), reason="`make bigdl-jar` builds the adapter"
+    ),
+    pytest.mark.skipif(importlib.util.find_spec("sklearn") is None, reason="the digits are scikit-learn's"),
+]
+
+
+def run(program: Path, *arguments: str, folder: Path) -> str:
+    environment = {**os.environ, **spark_home.environment(folder)}
+    del environment["SPARK_CONF_DIR"]  # its class path would be all that there is
+    environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], str(BIGDL)])
+    done = subprocess.run(
+        [sys.executable, str(program), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=220,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_lenet_has_the_weights_that_bigdl_gives_it(tmp_path: Path) -> None:
+    batching = "--conf=spark.sparkdl.comm.ps.batching=layerwise"
+    rows = json.loads(
+        run(PROGRAMS / "bench_bigdl.py", "--quick", "--json", "--networks=lenet", batching, folder=tmp_path)
+    )
+    assert [(row["system"], row["network"], row["executors"]) for row in rows] == [
+        ("bigdl", "lenet", 2),
+        ("ibatch", "lenet", 2),
+    ]
+    for row in rows:
+        assert row["verified"]
+        assert row["bytes"] == 4 * 22_278
+        assert row["iterations_per_second"] > 0
+
+
+def test_the_demo_learns_the_digits(tmp_path: Path) -> None:
+    run(PROGRAMS / "train_bigdl.py", "--executors=2", "--epochs=3", f"--output={tmp_path / 'demo'}", folder=tmp_path)
+    summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
+    assert summary["executors"] == 2
+    assert summary["iterations"] == 3 * -(-(1797 - 360) // 64)
+    assert summary["accuracy"] > 0.8
+
+
+def test_after_an_executor_was_killed_training_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("bigdl_killed.py")
+    found = json.loads(run(program, str(tmp_path), folder=tmp_path).splitlines()[-1])
+    first, last = found["iterations"]
+    assert found["killed"] == 1
+    assert first > 1
+    assert first % 20 == 0
+    assert last == 300
+    assert found["checkpoints"] == 15
+
+
+def test_an_estimator_fits_a_model_to_a_data_frame(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("bigdl_fitted.py")
+    found = json.loads(run(program, str(tmp_path), folder=tmp_path).splitlines()[-1])
+    assert found["accuracy"] > 0.9
+    assert found["loaded"] == found["accuracy"]
+    assert "there is no column target" in found["said"]

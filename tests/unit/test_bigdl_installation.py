@@ -1,0 +1,70 @@
+"""Where BigDL is, and whether it can run here. No BigDL, and no Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from sparkdl_comm.bigdl import installation
+from sparkdl_comm.errors import PluginError
+
+_LINE = ".".join(pyspark.__version__.split(".")[:2])
+needs_spark_3 = pytest.mark.skipif(_LINE != "3.5", reason="BigDL has no build for another Spark")
+
+
+@pytest.mark.parametrize(
+    ("numpy_version", "spark_version", "said"),
+    [
+        ("2.2.6", "4.2.0", "runs on Spark 3.5 with Scala 2.12.*this is Spark 4.2.0"),
+        ("2.2.6", "3.4.1", "this is Spark 3.4.1"),
+        ("2.3.0", "3.5.9", "numpy below 2.3, and this is numpy 2.3.0"),
+        ("2.10.1rc1", "3.5.9", "this is numpy 2.10.1rc1"),
+    ],
+)
+def test_what_bigdl_cannot_run_with_is_refused(numpy_version: str, spark_version: str, said: str) -> None:
+    with pytest.raises(PluginError, match=said):
+        installation.check_python(numpy_version, spark_version)
+
+
+def test_java() -> None:
+    for version in ("1.8.0_392", "11.0.2", "17.0.9"):
+        installation.check_java(version)
+    with pytest.raises(PluginError, match="Java up to 17, and this is Java 21.0.1"):
+        installation.check_java("21.0.1")
+
+
+def test_without_bigdl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [])
+    with pytest.raises(PluginError, match="BigDL is not installed"):
+        installation.check_python("2.2.6", "3.5.9")
+
+
+@needs_spark_3
+def test_all_four_jars_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = tmp_path / "jars", tmp_path / "packages" / "bigdl" / "share"
+    for folder in (ours, theirs / "core" / "lib", theirs / "dllib" / "lib"):
+        folder.mkdir(parents=True)
+    monkeypatch.setattr("sys.path", [str(tmp_path / "packages")])
+
+    with pytest.raises(PluginError, match="no jar sparkdl-comm-bigdl.*make bigdl-jar"):
+        installation.jars(ours)
+    (ours / "sparkdl-comm-bigdl-spark3.5_2.12-0.1.0.jar").touch()
+    (theirs / "core" / "lib" / "all-2.3.0.jar").touch()
+    with pytest.raises(PluginError, match="BigDL has 1 of its 2 jars"):
+        installation.jars(ours)
+    (theirs / "dllib" / "lib" / "bigdl-dllib.jar").touch()
+    with pytest.raises(PluginError, match="no plugin jar"):
+        installation.jars(ours)
+    (ours / "sparkdl-comm-spark3.5_2.12-0.1.0.jar").touch()
+    names = [path.name for path in installation.jars(ours)]
+    assert names == [
+        "sparkdl-comm-spark3.5_2.12-0.1.0.jar",
+        "sparkdl-comm-bigdl-spark3.5_2.12-0.1.0.jar",
+        "all-2.3.0.jar",
+        "bigdl-dllib.jar",
+    ]
+    conf = installation.spark_conf(ours)
+    assert conf["spark.driver.extraClassPath"] == conf["spark.executor.extraClassPath"]
+    assert conf["spark.plugins"] == "sparkdl.comm.CommPlugin"
