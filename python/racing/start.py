@@ -19,12 +19,12 @@ class Start:
 
     def __init__(self, folder: Path, every: int) -> None:
         self._file, self._every = folder / "begun", every
-        self._begun = self._idle = 0.0
+        self._begun = self._spare = 0.0
 
     def begin(self) -> Curve:
         """At the rank whose clock counts, once all are ready."""
         self._file.touch()
-        self._begun, self._idle = time.monotonic(), _idle_seconds()
+        self._begun, self._spare = time.monotonic(), _spare_seconds()
         return Curve(self._every)
 
     def wait(self, over: threading.Event) -> None:
@@ -33,11 +33,12 @@ class Start:
             pass
 
     def busy_cores(self) -> float:
-        """How many of the machine's cores were busy since the beginning, in the mean, whoever used them."""
-        return (psutil.cpu_count() or 1) - (_idle_seconds() - self._idle) / (time.monotonic() - self._begun)
+        """How many of the machine's cores were busy since the beginning, in the mean, whoever used them; but for what runs at
+        a lower priority, as that gives way."""
+        return (psutil.cpu_count() or 1) - (_spare_seconds() - self._spare) / (time.monotonic() - self._begun)
 
 
-def _idle_seconds() -> float:
+def _spare_seconds() -> float:
     """Of all cores together."""
     times = psutil.cpu_times()
-    return float(times.idle + getattr(times, "iowait", 0.0))
+    return float(times.idle + times.nice + getattr(times, "iowait", 0.0))

@@ -70,15 +70,15 @@ class _Use(NamedTuple):
 @dataclass
 class _Link:
     """One direction of a host. ``bandwidth``: bytes per second that the job can use. ``fast``: when it was last seen to be
-    so. ``others``: bytes per second that are not the job's. ``used``: when the job last used it; ``strange``: since when bytes
-    have passed that are no known transfer's."""
+    so. ``others``: bytes per second that are not the job's. ``used``: when the job last used it; ``strange``: of late, when
+    how many bytes per second passed that are no known transfer's."""
 
     nominal: float
     bandwidth: float
     fast: float = -math.inf
     others: float = 0.0
     used: float = -math.inf
-    strange: float = math.inf
+    strange: list[tuple[float, float]] = field(default_factory=list)
     uses: list[_Use] = field(default_factory=list)
     #: Other ends of transfers that were held up and not explained -> when.
     suspects: dict[int, float] = field(default_factory=dict)
@@ -91,9 +91,10 @@ class _Link:
 
     def passed(self, rate: float, now: float) -> None:
         """The system has counted this, whosever it was."""
-        known = not rate or now - self.used <= _STRANGE
-        self.strange = math.inf if known else min(self.strange, now)
-        self.others = rate if now - self.strange >= _STRANGE else 0.0
+        known = now - self.used <= _STRANGE
+        self.strange = [] if known else [each for each in self.strange if now - each[0] < 2 * _STRANGE] + [(now, rate)]
+        has_lasted = bool(self.strange) and now - self.strange[0][0] >= _STRANGE
+        self.others = min(rate for _, rate in self.strange) if has_lasted else 0.0
 
     def carried(self, during: _Use) -> float:
         """Bytes per second of the job's transfers."""

@@ -154,6 +154,16 @@ def test_what_others_send_is_not_there(tenths: int) -> None:
     assert estimates.of(2)[1] == NOMINAL
 
 
+def test_acknowledgements_do_not_make_a_transfer_that_follows_another_jobs() -> None:
+    """The receiver's daemon may report on its first bytes before the sender's does."""
+    estimates, passed = Bandwidths(HOSTS, NOMINAL), round(0.8 * NOMINAL * INTERVAL)
+    for report in range(1, 8):
+        estimates.observe(2, INTERVAL, passed, 200, [], report * INTERVAL)
+    estimates.observe(2, INTERVAL, passed, passed, [], 8 * INTERVAL)
+    assert near(estimates.of(2)[1], NOMINAL)
+    assert near(estimates.of(2)[0], 0.2 * NOMINAL)
+
+
 def test_nothing_is_known_of_short_transfers() -> None:
     estimates = Bandwidths(HOSTS, NOMINAL)
     estimates.observe(0, INTERVAL, 1000, 0, [Sample(1, INTERVAL, 1000, 1.0, 1000, 0.0)], INTERVAL)
