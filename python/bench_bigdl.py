@@ -45,7 +45,7 @@ def session(executors: int, settings: list[str]) -> SparkSession:
         **dict(setting.split("=", 1) for setting in settings),
     }
     spark = SparkSession.builder.appName("bench_bigdl").config(map=conf).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")  # BigDL's jars have settings of logs with them, which tell of every task
+    spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
