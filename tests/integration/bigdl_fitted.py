@@ -2,8 +2,8 @@
 
     python bigdl_fitted.py FOLDER
 
-Writes FOLDER/found.json: the ``accuracy`` of the fitted model on its rows, that of the model that was saved and ``loaded``, and
-what is ``said`` of a column that is not there.
+Writes FOLDER/found.json: the ``accuracy`` of the fitted model on its rows, that of the model that was saved and ``loaded``,
+and what is ``said`` of a column that is not there.
 """
 
 from __future__ import annotations
