@@ -14,6 +14,7 @@ installed by `make bigdl`, and this package's adapter built by `make bigdl-jar`.
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import tempfile
 from argparse import Namespace
@@ -66,7 +67,7 @@ def rows(found: list[dict[str, Any]], topology: str, rate_mbit: float | None) ->
                 "system": one["system"],
                 "network": one["network"],
                 "executors": one["executors"],
-                "iterations_per_second": 1 / sorted(one["samples"])[len(one["samples"]) // 2],
+                "iterations_per_second": 1 / statistics.median(one["samples"]),
                 "apart": one["apart"],
             },
         )
