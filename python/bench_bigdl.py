@@ -14,6 +14,7 @@ installed by `make bigdl`, and this package's adapter built by `make bigdl-jar`.
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import tempfile
 from argparse import Namespace
@@ -45,7 +46,7 @@ def session(executors: int, settings: list[str]) -> SparkSession:
         **dict(setting.split("=", 1) for setting in settings),
     }
     spark = SparkSession.builder.appName("bench_bigdl").config(map=conf).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")  # BigDL's jars have settings of logs with them, which tell of every task
+    spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
@@ -66,7 +67,7 @@ def rows(found: list[dict[str, Any]], topology: str, rate_mbit: float | None) ->
                 "system": one["system"],
                 "network": one["network"],
                 "executors": one["executors"],
-                "iterations_per_second": 1 / sorted(one["samples"])[len(one["samples"]) // 2],
+                "iterations_per_second": 1 / statistics.median(one["samples"]),
                 "apart": one["apart"],
             },
         )

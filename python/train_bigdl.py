@@ -97,7 +97,7 @@ def session(executors: int) -> SparkSession:
     if "spark.master" not in dict(SparkConf().getAll()):
         conf["spark.master"] = f"local-cluster[{executors},1,2048]"
     spark = SparkSession.builder.appName("sparkdl_comm demo, BigDL").config(map=conf).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")  # BigDL's jars have settings of logs with them, which tell of every task
+    spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 

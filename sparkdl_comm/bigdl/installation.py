@@ -17,6 +17,8 @@ from sparkdl_comm.errors import PluginError
 _TOO_NEW = (2, 3)
 _ADAPTER = "sparkdl-comm-bigdl-spark*.jar"
 _LAST_JAVA = 17
+#: Spark's own settings of logs: BigDL's jar has others, which tell of every task on standard output.
+_LOGGING = "-Dlog4j2.configurationFile=org/apache/spark/log4j2-defaults.properties"
 
 
 def check_python(numpy_version: str = np.__version__, spark_version: str = pyspark.__version__) -> None:
@@ -76,6 +78,8 @@ def spark_conf(folder: Path = plugin.JARS) -> dict[str, str]:
         "spark.plugins": plugin.CLASS,
         "spark.driver.extraClassPath": path,
         "spark.executor.extraClassPath": path,
+        "spark.driver.extraJavaOptions": _LOGGING,
+        "spark.executor.extraJavaOptions": _LOGGING,
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.shuffle.reduceLocality.enabled": "false",

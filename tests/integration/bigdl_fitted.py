@@ -2,8 +2,8 @@
 
     python bigdl_fitted.py FOLDER
 
-Prints a JSON line: the ``accuracy`` of the fitted model on its rows, of those that are ``loaded`` again, and what is ``said`` of a
-column that is not there.
+Writes FOLDER/found.json: the ``accuracy`` of the fitted model on its rows, that of the model that was saved and ``loaded``,
+and what is ``said`` of a column that is not there.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001
         said = str(error)
     found = {"accuracy": accuracy(model, rows), "loaded": accuracy(loaded, rows), "said": said[-2000:]}
-    print(json.dumps(found))
+    (folder / "found.json").write_text(json.dumps(found))
     spark.stop()
 
 

@@ -2,8 +2,8 @@
 
     python bigdl_killed.py FOLDER
 
-Prints a JSON line: how many executors were ``killed``, with which ``iterations`` the last attempt began and ended, and how
-many ``checkpoints`` there are.
+Writes FOLDER/found.json: how many executors were ``killed``, with which ``iterations`` the last attempt began and ended, and
+how many ``checkpoints`` there are.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def main() -> None:
     killer.join()
     steps = [int(step) for step in np.array(summary.read_scalar("Loss"))[:, 0]]
     models = len(list(checkpoints.rglob("model.*")))
-    print(json.dumps({"killed": len(killed), "iterations": [steps[0], steps[-1]], "checkpoints": models}))
+    found = {"killed": len(killed), "iterations": [steps[0], steps[-1]], "checkpoints": models}
+    (folder / "found.json").write_text(json.dumps(found))
     spark.stop()
 
 

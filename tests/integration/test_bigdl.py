@@ -67,7 +67,8 @@ def test_the_demo_learns_the_digits(tmp_path: Path) -> None:
 
 def test_after_an_executor_was_killed_training_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
     program = Path(__file__).with_name("bigdl_killed.py")
-    found = json.loads(run(program, str(tmp_path), folder=tmp_path).splitlines()[-1])
+    run(program, str(tmp_path), folder=tmp_path)
+    found = json.loads((tmp_path / "found.json").read_text())
     first, last = found["iterations"]
     assert found["killed"] == 1
     assert first > 1
@@ -78,7 +79,8 @@ def test_after_an_executor_was_killed_training_goes_on_from_the_last_checkpoint(
 
 def test_an_estimator_fits_a_model_to_a_data_frame(tmp_path: Path) -> None:
     program = Path(__file__).with_name("bigdl_fitted.py")
-    found = json.loads(run(program, str(tmp_path), folder=tmp_path).splitlines()[-1])
+    run(program, str(tmp_path), folder=tmp_path)
+    found = json.loads((tmp_path / "found.json").read_text())
     assert found["accuracy"] > 0.9
     assert found["loaded"] == found["accuracy"]
     assert "there is no column target" in found["said"]
