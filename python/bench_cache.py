@@ -13,11 +13,11 @@ epochs, to the last bit, the others have others, and fits that are to find their
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import tempfile
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,46 +25,37 @@ from cached.fits_job import WAYS, Fits
 from peers.applications import submit
 from peers.arena import python_path
 
-from sparkdl_comm.errors import ConfError, LabUnavailableError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Report, Row, positive, versions
-from sparkdl_comm.lab.bench import parser as bench_parser
-from sparkdl_comm.topology import Topology
+from sparkdl_comm.lab.arguments import link_rate, positive, topology_of
+from sparkdl_comm.lab.arguments import parser as bench_parser
+from sparkdl_comm.lab.bench import Report, Row, versions
 
 _FOLDER = Path(__file__).parent
 
 
-def bench(options: Namespace, report: Report) -> None:
-    """Adds a row for each way."""
-    topology = Topology.parse(options.topology)
-    copies, repeats = (1, 1) if options.quick else (options.copies, options.repeats)
-    environment = {"PYTHONPATH": python_path(_FOLDER)}
+def rows(options: Namespace) -> Iterator[Row]:
+    """A row for each way."""
+    topology = options.topology
     with (
         tempfile.TemporaryDirectory(prefix="sparkdl-cache-") as folder,
         Lab(topology.with_rates(round(options.rate * 1e6))) as lab,
-        lab.spark(memory=options.memory, env=environment) as spark,
+        lab.spark(memory=options.memory, env={"PYTHONPATH": python_path(_FOLDER)}) as spark,
     ):
-        job = Fits(topology.world, copies, options.epochs, repeats, folder)
-        submit(spark, _FOLDER / "cached" / "fits_job.py", job.to_json(), options.timeout)
-        found = [json.loads(line) for line in job.output.read_text().splitlines()]
-        for row in _rows(found, topology, options.rate, repeats):
-            report.add(row)
-
-
-def _rows(found: list[dict[str, Any]], topology: Topology, rate: float, repeats: int) -> list[Row]:
+        job = Fits(topology.world, options.copies, options.epochs, options.repeats, folder)
+        found = submit(spark, _FOLDER / "cached" / "fits_job.py", job, options.timeout)
     of_way = {name: [each for each in found if each["way"] == name] for name in WAYS}
-    return [
-        Row(
+    for name, fits in of_way.items():
+        yield Row(
             suite="cache",
             case="encoded images",
             algorithm=name,
             topology=topology.text,
-            rate_mbit=rate,
+            rate_mbit=options.rate,
             world=topology.world,
             bytes=fits[0]["bytes"],
             samples=[fit["seconds"] for fit in fits],
             theory_seconds=None,
-            verified=len(fits) == repeats and all(_right(name, turn) for turn in _turns(of_way)),
+            verified=len(fits) == options.repeats and all(_right(name, turn) for turn in _turns(of_way)),
             versions=versions("torch", "numpy", "pyspark", "pillow"),
             extra={
                 "reading": statistics.median(fit["reading"] for fit in fits),
@@ -74,8 +65,6 @@ def _rows(found: list[dict[str, Any]], topology: Topology, rate: float, repeats:
                 "held": fits[0]["held"],
             },
         )
-        for name, fits in of_way.items()
-    ]
 
 
 def _turns(of_way: dict[str, list[dict[str, Any]]]) -> list[dict[str, dict[str, Any]]]:
@@ -90,24 +79,23 @@ def _right(name: str, turn: dict[str, dict[str, Any]]) -> bool:
     return alike and (fit["cache"], fit["reused"], fit["held"] > 0) == (way.cache, way.reused, way.half)
 
 
-def main() -> int:
+def arguments() -> Namespace:
     parser = bench_parser(__doc__)
-    parser.add_argument("--topology", default="star:3", help="of one NIC per host")
-    parser.add_argument("--rate", type=float, default=100.0, help="Mbit/s of each host's link, each way")
+    parser.add_argument("--topology", type=topology_of, default="star:3", help="of one NIC per host")
+    parser.add_argument("--rate", type=link_rate, default=100.0, help="Mbit/s of each host's link, each way")
     parser.add_argument("--copies", type=positive, default=8, help="of each of 1,797 digits, with noise")
     parser.add_argument("--epochs", type=positive, default=2)
     parser.add_argument("--memory", default="1g", help="of an executor's JVM")
     parser.add_argument("--timeout", type=float, default=1500.0, help="seconds for all fits")
     options = parser.parse_args()
-    report = Report(json_to=options.json)
-    try:
-        bench(options, report)
-    except LabUnavailableError as reason:
-        report.note(f"skipped: {reason}")
-        return 0
-    except ConfError as error:
-        parser.error(str(error))
-    return report.finish()
+    if options.quick:
+        options.copies, options.repeats = 1, 1
+    return options
+
+
+def main() -> int:
+    options = arguments()
+    return Report(json_to=options.json).finish_after(rows(options))
 
 
 if __name__ == "__main__":

@@ -18,12 +18,13 @@ per GB of it are what tells; its peers are gloo-loopback and openmpi-shm.
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,10 @@ from peers.collectives import PEERS
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.select import predict
-from sparkdl_comm.errors import ConfError, LabUnavailableError, SparkdlCommError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Report, Row, broadcast_seconds, per_gigabyte, positive, sizes, versions
-from sparkdl_comm.lab.bench import parser as bench_parser
+from sparkdl_comm.lab.arguments import link_rate, names_of, positive, sizes, topology_of
+from sparkdl_comm.lab.arguments import parser as bench_parser
+from sparkdl_comm.lab.bench import Report, Row, broadcast_seconds, per_gigabyte, versions
 from sparkdl_comm.topology import Topology
 
 RANK_PROGRAM = Path(__file__).parent / "peers" / "collective_rank.py"
@@ -92,70 +93,54 @@ def theory_seconds(operation: str, topology: Topology, nbytes: int, rate_mbit: f
     return 2 * (hosts - 1) / hosts * nbytes * 8 / (rate_mbit * 1e6) / topology.rails
 
 
-def peers(options: Namespace, folder: Path, report: Report) -> None:
-    """Rows of bench_peers's peers, on a star of as many hosts: they know one NIC per host."""
+def peers(options: Namespace, folder: Path, note: Callable[[str], None]) -> Iterator[Row]:
+    """Rows of bench_peers's peers, on a star of as many hosts: they know one NIC per host. Notes those that are skipped."""
     star = Topology.parse(f"star:{len(options.topology.hosts)}").with_rates(round(options.rate * 1e6))
     with Arena(Namespace(**{**vars(options), "topology": star}), folder) as arena:
         for name in options.peers:
             try:
-                for found in PEERS[name](arena):
-                    report.add(found)
+                yield from PEERS[name](arena)
             except NotInstalledError as reason:
-                report.note(f"{name} skipped: {reason}")
+                note(f"{name} skipped: {reason}")
 
 
 def arguments() -> Namespace:
     parser = bench_parser(__doc__)
-    parser.add_argument("--topology", default="bcube:3,2", help="see sparkdl_comm.topology")
-    parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of each link, each way")
+    parser.add_argument("--topology", type=topology_of, default="bcube:3,2", help="see sparkdl_comm.topology")
+    parser.add_argument("--rate", type=link_rate, default=200.0, help="Mbit/s of each link, each way")
     parser.add_argument("--sizes", dest="bytes", type=sizes, default="4,16", help="of the vector: 16 (MiB), 64KiB, ...")
     parser.add_argument("--algorithms", help="default: all that fit the topology")
-    parser.add_argument("--operations", default="all_reduce", help=f"of {', '.join(OPERATIONS)}")
+    parser.add_argument(
+        "--operations", type=names_of(OPERATIONS), default="all_reduce", help=f"of {', '.join(OPERATIONS)}"
+    )
     parser.add_argument(
         "--block", type=int, default=0, help="bytes per block of pipelines; 0: what the model says is best"
     )
     parser.add_argument("--calls", type=positive, default=1, help="of the operation, one after another, in each repeat")
-    parser.add_argument("--peers", default="", help="gloo, openmpi, openmpi-shm: run too, on star:N")
+    parser.add_argument(
+        "--peers", type=names_of(PEERS), default=[], help="gloo, openmpi, openmpi-shm: run too, on star:N"
+    )
     parser.add_argument("--loopback", action="store_true", help="no links: what the machine does itself")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for all runs of one algorithm")
     options = parser.parse_args()
     if options.quick:
         options.bytes, options.repeats = sizes("256KiB"), 1
-    try:
-        options.topology = Topology.parse(options.topology)
-        if not options.loopback:  # there the ranks measure what a byte costs
-            options.topology = options.topology.with_rates(round(options.rate * 1e6))
-    except (ConfError, ValueError, OverflowError) as error:
-        parser.error(str(error))
+    if not options.loopback:  # there the ranks measure what a byte costs
+        options.topology = options.topology.with_rates(round(options.rate * 1e6))
     fitting = [name for name, algorithm in ALGORITHMS.items() if not algorithm.unfit(options.topology)]
     options.algorithms = options.algorithms.split(",") if options.algorithms else fitting
     if unfit := set(options.algorithms) - set(fitting):
         parser.error(f"{', '.join(sorted(unfit))}: {options.topology.text} fits {', '.join(fitting)}")
-    options.operations = options.operations.split(",")
-    if unknown := set(options.operations) - set(OPERATIONS):
-        parser.error(f"unknown operations {', '.join(sorted(unknown))}; there are {', '.join(OPERATIONS)}")
-    options.peers = options.peers.split(",") if options.peers else []
-    if unknown := set(options.peers) - PEERS.keys():
-        parser.error(f"unknown peers {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
     return options
 
 
 def main() -> int:
     options = arguments()
     report = Report(json_to=options.json)
-    status = 0
-    try:
-        with tempfile.TemporaryDirectory(prefix="sparkdl-collectives-") as folder:
-            for found in own(options, Path(folder)):
-                report.add(found)
-            peers(options, Path(folder), report)
-    except LabUnavailableError as reason:
-        report.note(f"skipped: {reason}")
-        return 0
-    except SparkdlCommError as error:
-        report.note(f"failed: {error}")
-        status = 1
-    return max(report.finish(), status)
+    with tempfile.TemporaryDirectory(prefix="sparkdl-collectives-") as folder:
+        return report.finish_after(
+            itertools.chain(own(options, Path(folder)), peers(options, Path(folder), report.note))
+        )
 
 
 if __name__ == "__main__":

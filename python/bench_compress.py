@@ -22,9 +22,8 @@ import sys
 
 from compressed import exchanging, selecting
 
-from sparkdl_comm.errors import LabUnavailableError
+from sparkdl_comm.lab.arguments import parser as bench_parser
 from sparkdl_comm.lab.bench import Report
-from sparkdl_comm.lab.bench import parser as bench_parser
 
 
 def main() -> int:
@@ -36,14 +35,8 @@ def main() -> int:
     selecting.check(parser, options)
     if options.topology:
         exchanging.check(parser, options)
-    report = Report(json_to=options.json)
-    try:
-        for row in (exchanging if options.topology else selecting).rows(options):
-            report.add(row)
-    except LabUnavailableError as reason:
-        report.note(f"skipped: {reason}")
-        return 0
-    return report.finish()
+    suite = exchanging if options.topology else selecting
+    return Report(json_to=options.json).finish_after(suite.rows(options))
 
 
 if __name__ == "__main__":

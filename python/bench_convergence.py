@@ -1,6 +1,6 @@
 """Whether training with compressed gradients converges as dense training does, and whether it is faster: whole fits.
 
-    python python/bench_convergence.py --json python/results/compress-accuracy.json
+    python python/bench_convergence.py --tasks lenet5 --json python/results/compress-accuracy-lenet5.json
     python python/bench_convergence.py --tasks transformer --ways dense,mstopk,auto --rates 100,1000 --seeds 1
 
 Fits of this package's estimator on real data, by Spark executors on emulated hosts whose links have the rate: see
@@ -15,10 +15,9 @@ Verified: all losses are finite, and all ranks end with the same bits.
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -28,10 +27,10 @@ from compressed.tasks import TASKS
 from peers.applications import submit
 from peers.arena import python_path
 
-from sparkdl_comm.errors import ConfError, LabUnavailableError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Report, Row, positive, versions
-from sparkdl_comm.lab.bench import parser as bench_parser
+from sparkdl_comm.lab.arguments import fraction, link_rates, names_of, positive, topology_of
+from sparkdl_comm.lab.arguments import parser as bench_parser
+from sparkdl_comm.lab.bench import Report, Row, versions
 from sparkdl_comm.topology import Topology
 
 _FOLDER = Path(__file__).parent
@@ -62,52 +61,21 @@ def ways(density: float) -> dict[str, dict[str, str]]:
     }
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--tasks", default=",".join(TASKS), help="some of %(default)s")
-    parser.add_argument("--ways", default=",".join(_USUAL), help=f"some of {', '.join(ways(1))}")
-    parser.add_argument("--topology", default="hosts:2x2", help="of one NIC per host")
-    parser.add_argument("--rates", default="1000", help="Mbit/s of each host's link, each way")
-    parser.add_argument("--density", type=float, default=0.01)
-    parser.add_argument("--seeds", type=positive, default=5)
-    parser.add_argument("--epochs", type=int, default=0, help="0: those of the task")
-    parser.add_argument("--memory", default="1g", help="of an executor's JVM")
-    parser.add_argument("--timeout", type=float, default=3000.0, help="seconds for a task at a rate")
-
-
-def _named(option: str, text: str, known: list[str]) -> list[str]:
-    named = text.split(",")
-    if unknown := set(named) - set(known):
-        raise ConfError(f"--{option} {', '.join(sorted(unknown))}: there are {', '.join(known)}")
-    return named
-
-
-def bench(options: Namespace, report: Report) -> None:
-    """Adds a row for each task, rate and way."""
-    topology = Topology.parse(options.topology)
-    tasks = _named("tasks", options.tasks, list(TASKS))
-    known = ways(options.density)
-    chosen = {name: known[name] for name in _named("ways", options.ways, list(known))}
-    try:
-        rates = [float(rate) for rate in options.rates.split(",")]
-    except ValueError:
-        raise ConfError(f"--rates {options.rates}: must be numbers of Mbit/s, with commas between") from None
-    if not 0 < options.density <= 1:
-        raise ConfError(f"--density {options.density:g}: must be above 0 and at most 1")
-    seeds, epochs = (1, _FIRST_TIMED + 1) if options.quick else (options.seeds, options.epochs)
-    environment = {"PYTHONPATH": python_path(_FOLDER)}
-    for rate in rates:
+def rows(options: Namespace) -> Iterator[Row]:
+    """A row for each task, rate and way."""
+    topology, known = options.topology, ways(options.density)
+    chosen = {name: known[name] for name in options.ways}
+    for rate in options.rates:
         with (
-            tempfile.TemporaryDirectory(prefix="sparkdl-convergence-") as folder,
             Lab(topology.with_rates(round(rate * 1e6))) as lab,
-            lab.spark(memory=options.memory, env=environment) as spark,
+            lab.spark(memory=options.memory, env={"PYTHONPATH": python_path(_FOLDER)}) as spark,
         ):
-            for name in tasks:
-                job = Fits(name, chosen, seeds, epochs, topology.world, f"{folder}/{name}")
-                submit(spark, _FOLDER / "compressed" / "fits_job.py", job.to_json(), options.timeout)
-                found = [json.loads(line) for line in Path(job.output).read_text().splitlines()]
+            for name in options.tasks:
+                job = Fits(name, chosen, options.seeds, options.epochs, topology.world)
+                found = submit(spark, _FOLDER / "compressed" / "fits_job.py", job, options.timeout)
                 for way in chosen:
                     fits = [result for result in found if result["way"] == way]
-                    report.add(_row(name, way, rate, topology, options.density, fits))
+                    yield _row(name, way, rate, topology, options.density, fits)
 
 
 def _row(name: str, way: str, rate: float, topology: Topology, density: float, fits: list[dict[str, Any]]) -> Row:
@@ -135,19 +103,27 @@ def _row(name: str, way: str, rate: float, topology: Topology, density: float, f
     )
 
 
-def main() -> int:
+def arguments() -> Namespace:
     parser = bench_parser(__doc__)
-    add_arguments(parser)
+    parser.add_argument("--tasks", type=names_of(TASKS), default=",".join(TASKS), help="some of %(default)s")
+    known = ways(1)
+    parser.add_argument("--ways", type=names_of(known), default=",".join(_USUAL), help=f"some of {', '.join(known)}")
+    parser.add_argument("--topology", type=topology_of, default="hosts:2x2", help="of one NIC per host")
+    parser.add_argument("--rates", type=link_rates, default="1000", help="Mbit/s of each host's link, each way")
+    parser.add_argument("--density", type=fraction, default=0.01)
+    parser.add_argument("--seeds", type=positive, default=5)
+    parser.add_argument("--epochs", type=int, default=0, help="0: those of the task")
+    parser.add_argument("--memory", default="1g", help="of an executor's JVM")
+    parser.add_argument("--timeout", type=float, default=3000.0, help="seconds for a task at a rate")
     options = parser.parse_args()
-    report = Report(json_to=options.json)
-    try:
-        bench(options, report)
-    except LabUnavailableError as reason:
-        report.note(f"skipped: {reason}")
-        return 0
-    except ConfError as error:
-        parser.error(str(error))
-    return report.finish()
+    if options.quick:
+        options.seeds, options.epochs = 1, _FIRST_TIMED + 1
+    return options
+
+
+def main() -> int:
+    options = arguments()
+    return Report(json_to=options.json).finish_after(rows(options))
 
 
 if __name__ == "__main__":

@@ -22,9 +22,8 @@ import sys
 from racing import lab
 from scheduled import batches, settings
 
-from sparkdl_comm.errors import DeadlineError, LabUnavailableError, RankFailedError
+from sparkdl_comm.lab.arguments import parser as bench_parser
 from sparkdl_comm.lab.bench import Report
-from sparkdl_comm.lab.bench import parser as bench_parser
 
 
 def main() -> int:
@@ -41,18 +40,7 @@ def main() -> int:
         parser.set_defaults(**lab.defaults(options))
         options = parser.parse_args()
     suite.check(parser, options)
-    report = Report(json_to=options.json)
-    try:
-        for row in suite.rows(options):
-            report.add(row)
-    except LabUnavailableError as reason:
-        report.note(f"skipped: {reason}")
-        return 0
-    except (DeadlineError, RankFailedError) as reason:
-        report.note(f"given up, but what was measured before counts: {reason}")
-        report.finish()
-        return 1
-    return report.finish()
+    return Report(json_to=options.json).finish_after(suite.rows(options))
 
 
 if __name__ == "__main__":

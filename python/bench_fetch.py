@@ -20,43 +20,27 @@ Verified: after every run, the bytes that came are those that were published; wh
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fetching.job import Job, measured
-from peers.applications import submit
+from peers.applications import local_cluster, submit
 from peers.arena import PROGRAMS, python_path
 from pyspark.sql import SparkSession
 
 from sparkdl_comm import spark_conf
 from sparkdl_comm.errors import SparkdlCommError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Report, Row, sizes, versions
-from sparkdl_comm.lab.bench import parser as bench_parser
+from sparkdl_comm.lab.arguments import link_rates, sizes, topology_of, whole_numbers
+from sparkdl_comm.lab.arguments import parser as bench_parser
+from sparkdl_comm.lab.bench import Report, Row, versions
 from sparkdl_comm.lab.rates import LinkRate
-from sparkdl_comm.topology import Topology
 
 #: The JVM's arrays are no larger.
 MAX_BYTES = 2**31 - 1
-
-
-def session(executors: int, settings: list[str]) -> SparkSession:
-    conf = {
-        **spark_conf(progress=False),
-        "spark.master": f"local-cluster[{executors},1,1536]",
-        "spark.executor.memory": "1536m",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        **dict(setting.split("=", 1) for setting in settings),
-    }
-    spark = SparkSession.builder.appName("bench_fetch").config(map=conf).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def rows(
@@ -91,22 +75,18 @@ def bench_on_links(options: Namespace, report: Report) -> None:
 
     :raises LabError: an application failed.
     """
-    topology = Topology.parse(options.topology)
-    rates = [float(rate) for rate in options.rate.split(",")]
-    folder = Path(__file__).parent
+    topology, folder = options.topology, Path(__file__).parent
     with (
-        tempfile.TemporaryDirectory(prefix="sparkdl-fetch-") as results,
-        Lab(topology.with_rates(round(rates[0] * 1e6))) as lab,
+        Lab(topology.with_rates(round(options.rate[0] * 1e6))) as lab,
         lab.spark(memory="512m", env={"PYTHONPATH": python_path(folder, PROGRAMS)}) as spark,
     ):
-        for rate in rates:
+        for rate in options.rate:
             link = LinkRate(round(rate * 1e6), round(rate * 1e6))
             lab.set_rates({(host.index, 0): link for host in topology.hosts})
             servers = topology.world - 1
             block = max(256 << 10, round(rate * 1e6 / 8 / servers))
-            job = Job(topology.world, [block], options.windows, options.repeats, f"{results}/out")
-            submit(spark, folder / "fetching" / "job.py", job.to_json(), options.timeout)
-            found = json.loads(Path(job.output).read_text())
+            job = Job(topology.world, [block], options.windows, options.repeats)
+            found = submit(spark, folder / "fetching" / "job.py", job, options.timeout)
             for row in _rows(found, topology.world, topology.text, rate):
                 report.add(row)
 
@@ -114,7 +94,7 @@ def bench_on_links(options: Namespace, report: Report) -> None:
 def main() -> int:
     parser = bench_parser(__doc__)
     parser.set_defaults(repeats=30)
-    parser.add_argument("--servers", default="1,3", help="numbers of executors that serve")
+    parser.add_argument("--servers", type=whole_numbers(), default="1,3", help="numbers of executors that serve")
     parser.add_argument(
         "--sizes",
         dest="bytes",
@@ -123,13 +103,13 @@ def main() -> int:
         help="of a block: 16 (MiB), 64KiB, ...",
     )
     parser.add_argument("--windows", type=sizes, default=[], help="fixed ones, beside the one that follows the link")
-    parser.add_argument("--topology", help="measure windows on an emulated network: star:N")
-    parser.add_argument("--rate", default="200", help="Mbit/s of each link there")
+    parser.add_argument("--topology", type=topology_of, help="measure windows on an emulated network: star:N")
+    parser.add_argument("--rate", type=link_rates, default="200", help="Mbit/s of each link there")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all runs at a rate")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="of Spark, to try settings")
     options = parser.parse_args()
     if options.quick:
-        options.servers, options.bytes, options.repeats = "2", sizes("1KiB,1MiB"), 3
+        options.servers, options.bytes, options.repeats = [2], sizes("1KiB,1MiB"), 3
     if max(options.bytes) > MAX_BYTES:
         parser.error(f"--sizes: a block of {max(options.bytes)} bytes is larger than {MAX_BYTES}")
     report = Report(json_to=options.json)
@@ -138,11 +118,12 @@ def main() -> int:
             parser.error("--topology: only windows are measured there; give some as --windows")
         try:
             bench_on_links(options, report)
-        except (SparkdlCommError, ValueError) as error:
+        except SparkdlCommError as error:
             parser.error(str(error))
         return report.finish()
-    for servers in map(int, options.servers.split(",")):
-        spark = session(servers + 1, options.conf)
+    for servers in options.servers:
+        conf = spark_conf(progress=False) | dict(setting.split("=", 1) for setting in options.conf)
+        spark = local_cluster("bench_fetch", servers + 1, 1536, conf)
         for row in rows(spark, servers + 1, options.bytes, options.repeats, options.windows):
             report.add(row)
         spark.stop()

@@ -25,7 +25,7 @@ import json
 import math
 import sys
 import tempfile
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -33,10 +33,11 @@ from pathlib import Path
 from peers.workload import RankJob
 
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.errors import ConfError, InputError, LabUnavailableError, SparkdlCommError
+from sparkdl_comm.errors import ConfError, InputError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, positive, versions
-from sparkdl_comm.lab.bench import parser as bench_parser
+from sparkdl_comm.lab.arguments import link_rate, positive, whole_numbers
+from sparkdl_comm.lab.arguments import parser as bench_parser
+from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, versions
 from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.topology import Topology
@@ -113,7 +114,9 @@ def system(text: str, rate_mbit: float) -> tuple[str, Topology]:
 def arguments() -> Namespace:
     parser = bench_parser(__doc__)
     parser.add_argument("--profile", default="lenet5", help="see sparkdl_comm/lab/profiles")
-    parser.add_argument("--rows", default="128,256,512,1024", help="of a rank in an iteration, the sub-minibatch")
+    parser.add_argument(
+        "--rows", type=whole_numbers(), default="128,256,512,1024", help="of a rank in an iteration, the sub-minibatch"
+    )
     parser.add_argument("--teraflops", type=float, default=4.0, help="of a host; the profiles' times are for 1")
     parser.add_argument("--shrink", type=positive, default=1, help="for networks that are too large for one machine")
     parser.add_argument(
@@ -122,38 +125,26 @@ def arguments() -> Namespace:
         default=["bml@bcube:3,2", "p2p-ps@star:9", "ddp@star:9"],
         help=f"strategy@topology, strategy+compression@topology or {DDP}@topology, one after another",
     )
-    parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of each link, each way")
+    parser.add_argument("--rate", type=link_rate, default=200.0, help="Mbit/s of each link, each way")
     parser.add_argument("--paper-rate", type=float, default=40_000.0, help="Mbit/s that computing is in proportion to")
     parser.add_argument("--steps", type=positive, default=3, help="iterations of a run")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for all runs of one row")
     options = parser.parse_args()
     if options.quick:
-        options.rows, options.steps, options.repeats, options.shrink = options.rows.split(",")[0], 1, 1, 64
+        options.rows, options.steps, options.repeats, options.shrink = options.rows[:1], 1, 1, 64
     try:
         share = 1 / options.shrink
         options.name, options.profile = options.profile, Profile.load(options.profile).scaled(share, share)
-        options.rows = [positive(count) for count in options.rows.split(",")]
         options.systems = [system(text, options.rate) for text in options.systems]
-    except (ArgumentTypeError, ConfError, InputError, ValueError, OverflowError) as error:
+    except (ConfError, InputError) as error:
         parser.error(str(error))
     return options
 
 
 def main() -> int:
     options = arguments()
-    report = Report(json_to=options.json)
-    status = 0
-    try:
-        with tempfile.TemporaryDirectory(prefix="sparkdl-jobs-") as folder:
-            for found in jobs(options, Path(folder)):
-                report.add(found)
-    except LabUnavailableError as reason:
-        report.note(f"skipped: {reason}")
-        return 0
-    except SparkdlCommError as error:
-        report.note(f"failed: {error}")
-        status = 1
-    return max(report.finish(), status)
+    with tempfile.TemporaryDirectory(prefix="sparkdl-jobs-") as folder:
+        return Report(json_to=options.json).finish_after(jobs(options, Path(folder)))
 
 
 if __name__ == "__main__":

@@ -15,14 +15,14 @@ import sys
 import time
 from collections.abc import Iterator
 
-from sparkdl_comm.errors import ConfError, LabUnavailableError
 from sparkdl_comm.lab import Lab, state
+from sparkdl_comm.lab.arguments import link_rates, topology_of
+from sparkdl_comm.lab.arguments import parser as bench_parser
 from sparkdl_comm.lab.bench import Report, Row, measure, versions
-from sparkdl_comm.lab.bench import parser as bench_parser
 from sparkdl_comm.lab.check import check
 from sparkdl_comm.topology import Topology
 
-TOPOLOGIES = "star:9 bcube:3,2 hosts:4x2 fattree:4,oversub=2"
+TOPOLOGIES = ("star:9", "bcube:3,2", "hosts:4x2", "fattree:4,oversub=2")
 RATES = "100,200,500"
 
 
@@ -77,29 +77,18 @@ def rows(topology: Topology, seconds: float, warmup: int, repeats: int) -> Itera
 
 def main() -> int:
     parser = bench_parser(__doc__)
-    parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES.split())
-    parser.add_argument("--rates", default=RATES, help="of each link, each way, Mbit/s")
+    parser.add_argument("--topologies", nargs="+", type=topology_of, default=[*map(topology_of, TOPOLOGIES)])
+    parser.add_argument("--rates", type=link_rates, default=RATES, help="of each link, each way, Mbit/s")
     parser.add_argument("--seconds", type=float, default=2.0, help="that links are measured for")
     options = parser.parse_args()
     if options.quick:
-        options.topologies, options.rates, options.seconds, options.repeats = ["star:3"], "100", 0.5, 1
-    try:
-        topologies = [
-            Topology.parse(text).with_rates(f"{rate}mbit")
-            for text in options.topologies
-            for rate in options.rates.split(",")
-        ]
-    except ConfError as error:
-        parser.error(str(error))
-    report = Report(json_to=options.json)
-    for topology in topologies:
-        try:
-            for row in rows(topology, options.seconds, options.warmup, options.repeats):
-                report.add(row)
-        except LabUnavailableError as reason:
-            report.note(f"skipped: {reason}")
-            return 0
-    return report.finish()
+        options.topologies, options.rates, options.seconds, options.repeats = [topology_of("star:3")], [100.0], 0.5, 1
+    return Report(json_to=options.json).finish_after(
+        row
+        for topology in options.topologies
+        for rate in options.rates
+        for row in rows(topology.with_rates(round(rate * 1e6)), options.seconds, options.warmup, options.repeats)
+    )
 
 
 if __name__ == "__main__":

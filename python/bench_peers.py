@@ -39,11 +39,11 @@ from peers import collectives, training
 from peers.arena import Arena, NotInstalledError
 from peers.workload import hidden_of
 
-from sparkdl_comm.errors import ConfError, InputError, LabUnavailableError, SparkdlCommError
-from sparkdl_comm.lab.bench import Report, Row, positive, sizes
-from sparkdl_comm.lab.bench import parser as bench_parser
+from sparkdl_comm.errors import InputError, LabUnavailableError, SparkdlCommError
+from sparkdl_comm.lab.arguments import link_rate, names_of, positive, sizes, topology_of
+from sparkdl_comm.lab.arguments import parser as bench_parser
+from sparkdl_comm.lab.bench import Report, Row
 from sparkdl_comm.lab.profile import Profile
-from sparkdl_comm.topology import Topology
 
 BIGDL = Path(__file__).parents[1] / "build" / "bigdl"
 
@@ -53,8 +53,10 @@ PEERS: dict[str, Callable[[Arena], Iterator[Row]]] = {**collectives.PEERS, **tra
 
 def arguments() -> Namespace:
     parser = bench_parser(__doc__)
-    parser.add_argument("--topology", default="star:9", help="with one NIC per host: star:N, hosts:MxS, fattree:k")
-    parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of each link, each way")
+    parser.add_argument(
+        "--topology", type=topology_of, default="star:9", help="with one NIC per host: star:N, hosts:MxS, fattree:k"
+    )
+    parser.add_argument("--rate", type=link_rate, default=200.0, help="Mbit/s of each link, each way")
     parser.add_argument(
         "--sizes",
         dest="bytes",
@@ -62,7 +64,7 @@ def arguments() -> Namespace:
         default="1,16",
         help="of the buffer, or about that of the parameters: 16 (MiB), 64KiB",
     )
-    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--peers", type=names_of(PEERS), default=",".join(PEERS))
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all runs of a program")
     parser.add_argument("--calls", type=positive, default=1, help="of a collective, one after another, in each repeat")
     group = parser.add_argument_group("training")
@@ -74,16 +76,13 @@ def arguments() -> Namespace:
     options = parser.parse_args()
     if options.quick:
         options.bytes, options.repeats, options.steps = sizes("256KiB"), 1, 3
-    try:
-        options.topology = Topology.parse(options.topology).with_rates(round(options.rate * 1e6))
-        options.models = [options.profile] if options.profile else [hidden_of(size) for size in options.bytes]
-        if options.profile:
+    options.topology = options.topology.with_rates(round(options.rate * 1e6))
+    options.models = [options.profile] if options.profile else [hidden_of(size) for size in options.bytes]
+    if options.profile:
+        try:
             Profile.load(options.profile)
-    except (ConfError, InputError, ValueError, OverflowError) as error:
-        parser.error(str(error))
-    options.peers = options.peers.split(",")
-    if unknown := set(options.peers) - PEERS.keys():
-        parser.error(f"unknown peers {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
+        except InputError as error:
+            parser.error(str(error))
     if options.topology.rails > 1 or len(options.topology.hosts) < 2:
         parser.error(f"{options.topology.text}: the peers know one NIC per host, and need two hosts")
     if max(options.bytes) >= 2**31:

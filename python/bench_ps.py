@@ -32,30 +32,19 @@ import pandas as pd
 import torch
 from batching.job import DDP, REAL, SPARSE_WAYS, WAYS
 from batching.lab import bench as bench_batching
+from peers.applications import local_cluster
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import TorchEstimator, TorchModel, spark_conf
 from sparkdl_comm.errors import SparkdlCommError
-from sparkdl_comm.lab.bench import Report, Row, measure, positive, versions
-from sparkdl_comm.lab.bench import parser as bench_parser
+from sparkdl_comm.lab.arguments import names_of, positive, topology_of, whole_numbers
+from sparkdl_comm.lab.arguments import parser as bench_parser
+from sparkdl_comm.lab.bench import Report, Row, measure, versions
 from sparkdl_comm.networks import LeNet5, SmallLeNet, WidePerceptron, parameter_count
 
 #: Network, rows per step over all ranks, and how many times `--steps` a timed fit does.
 NETWORKS = {"small": (SmallLeNet, 128, 5.0), "lenet5": (LeNet5, 96, 1.0), "wide": (WidePerceptron, 96, 1 / 3)}
 BATCHES = 10
-
-
-def session(executors: int, memory: int) -> SparkSession:
-    conf = {
-        **spark_conf(progress=False),
-        "spark.master": f"local-cluster[{executors},1,{memory}]",
-        "spark.executor.memory": f"{memory}m",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    spark = SparkSession.builder.appName("bench_ps").config(map=conf).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def rows(spark: SparkSession, count: int) -> DataFrame:
@@ -144,16 +133,20 @@ def main() -> int:
     parser.add_argument("--steps", type=positive, help="iterations that are timed together: 60, on the lab 4")
     parser.add_argument("--memory", type=int, help="MiB of each executor: 2048, on the lab 512")
     beside = parser.add_argument_group("beside gloo")
-    beside.add_argument("--executors", default="2,3", help="numbers of executors")
-    beside.add_argument("--networks", default=",".join(NETWORKS), help="the wide one does a third of --steps")
+    beside.add_argument("--executors", type=whole_numbers(), default="2,3", help="numbers of executors")
+    beside.add_argument(
+        "--networks", type=names_of(NETWORKS), default=",".join(NETWORKS), help="the wide one does a third of --steps"
+    )
     beside.add_argument("--strategies", default="ps,gloo")
     lab = parser.add_argument_group("in batches, on the lab")
-    lab.add_argument("--topology", help="star:N, hosts:MxS, fattree:k")
+    lab.add_argument("--topology", type=topology_of, help="star:N, hosts:MxS, fattree:k")
     networks = f"profiles of networks, or {', '.join(REAL)}; default: googlenet, inception_v3, vgg19"
     lab.add_argument("--model", help=networks)
+    known = [*WAYS, DDP, *SPARSE_WAYS]
     lab.add_argument(
         "--batching",
-        help=f"of {', '.join([*WAYS, DDP, *SPARSE_WAYS])}; default: {', '.join(WAYS)}, and {DDP} where computing is emulated",
+        type=names_of(known),
+        help=f"of {', '.join(known)}; default: {', '.join(WAYS)}, and {DDP} where computing is emulated",
     )
     lab.add_argument(
         "--rate",
@@ -187,10 +180,10 @@ def bench_lab(options: Namespace, report: Report) -> None:
 def bench_beside_gloo(options: Namespace, report: Report) -> None:
     options.steps = options.steps or 60
     if options.quick:
-        options.executors, options.steps, options.repeats = "2", BATCHES, 1
-    for executors in map(int, options.executors.split(",")):
-        spark = session(executors, options.memory or 2048)
-        for network in options.networks.split(","):
+        options.executors, options.steps, options.repeats = [2], BATCHES, 1
+    for executors in options.executors:
+        spark = local_cluster("bench_ps", executors, options.memory or 2048, spark_conf(progress=False))
+        for network in options.networks:
             data = rows(spark, NETWORKS[network][1] * BATCHES)
             for row in bench(data, network, executors, options.strategies.split(","), options):
                 report.add(row)

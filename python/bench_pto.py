@@ -25,11 +25,10 @@ from collections.abc import Iterator
 from peers.arena import PROGRAMS
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.errors import ConfError, LabUnavailableError, SparkdlCommError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Report, Row, positive, versions
-from sparkdl_comm.lab.bench import parser as bench_parser
-from sparkdl_comm.topology import Topology
+from sparkdl_comm.lab.arguments import link_rate, positive, topology_of
+from sparkdl_comm.lab.arguments import parser as bench_parser
+from sparkdl_comm.lab.bench import Report, Row, versions
 
 
 def rows(options: Namespace, folder: str) -> Iterator[Row]:
@@ -59,8 +58,10 @@ def rows(options: Namespace, folder: str) -> Iterator[Row]:
 
 def arguments() -> Namespace:
     parser = bench_parser(__doc__)
-    parser.add_argument("--topology", default="star:8", help="see sparkdl_comm.topology; one rank per host")
-    parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of each link, each way")
+    parser.add_argument(
+        "--topology", type=topology_of, default="star:8", help="see sparkdl_comm.topology; one rank per host"
+    )
+    parser.add_argument("--rate", type=link_rate, default=200.0, help="Mbit/s of each link, each way")
     parser.add_argument("--loopback", action="store_true", help="no links: what the machine does itself")
     parser.add_argument("--gathers", default="gang,ring", help="gang, or algorithms that do all-gathers")
     parser.add_argument("--steps", type=positive, default=10, help="one after another, in each repeat")
@@ -69,12 +70,8 @@ def arguments() -> Namespace:
     options = parser.parse_args()
     if options.quick:
         options.width, options.steps, options.repeats = 4, 2, 1
-    try:
-        options.topology = Topology.parse(options.topology)
-        if not options.loopback:
-            options.topology = options.topology.with_rates(round(options.rate * 1e6))
-    except (ConfError, ValueError, OverflowError) as error:
-        parser.error(str(error))
+    if not options.loopback:
+        options.topology = options.topology.with_rates(round(options.rate * 1e6))
     able = [
         name
         for name, algorithm in ALGORITHMS.items()
@@ -88,19 +85,8 @@ def arguments() -> Namespace:
 
 def main() -> int:
     options = arguments()
-    report = Report(json_to=options.json)
-    status = 0
-    try:
-        with tempfile.TemporaryDirectory(prefix="sparkdl-pto-") as folder:
-            for found in rows(options, folder):
-                report.add(found)
-    except LabUnavailableError as reason:
-        report.note(f"skipped: {reason}")
-        return 0
-    except SparkdlCommError as error:
-        report.note(f"failed: {error}")
-        status = 1
-    return max(report.finish(), status)
+    with tempfile.TemporaryDirectory(prefix="sparkdl-pto-") as folder:
+        return Report(json_to=options.json).finish_after(rows(options, folder))
 
 
 if __name__ == "__main__":

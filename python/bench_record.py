@@ -16,10 +16,8 @@ others all their steps. Verified: all losses are finite, and all ranks end with 
 from __future__ import annotations
 
 import itertools
-import json
 import sys
-import tempfile
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,12 +26,11 @@ from compressed.growing_job import BATCH, AnySize, Trainings
 from peers.applications import submit
 from peers.arena import python_path
 
-from sparkdl_comm.errors import ConfError, LabUnavailableError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Report, Row, positive, versions
-from sparkdl_comm.lab.bench import parser as bench_parser
+from sparkdl_comm.lab.arguments import fraction, link_rate, positive, topology_of, whole_numbers
+from sparkdl_comm.lab.arguments import parser as bench_parser
+from sparkdl_comm.lab.bench import Report, Row, versions
 from sparkdl_comm.networks import parameter_count
-from sparkdl_comm.topology import Topology
 
 _FOLDER = Path(__file__).parent
 #: Epochs at the beginning of a stage whose steps are not told.
@@ -51,65 +48,28 @@ def ways(density: float, stages: int) -> dict[str, list[dict[str, str]]]:
     }
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--topology", default="hosts:4x2", help="of one NIC per host")
-    parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of each host's link, each way")
-    parser.add_argument("--sides", default="16,24,32", help="pixels of the images' sides in each stage")
-    parser.add_argument("--epochs", default="10,5,3", help="of each stage")
-    parser.add_argument("--density", type=float, default=0.01)
-    parser.add_argument("--target", type=float, default=0.97, help="accuracy")
-    parser.add_argument("--seeds", type=positive, default=3)
-    parser.add_argument("--memory", default="1g", help="of an executor's JVM")
-    parser.add_argument("--timeout", type=float, default=3000.0, help="seconds for all")
-
-
-def _numbers(option: str, text: str, least: int) -> list[int]:
-    try:
-        numbers = [int(number) for number in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < least:
-        raise ConfError(f"--{option} {text}: must be whole numbers of at least {least}, with commas between")
-    return numbers
-
-
-def bench(options: Namespace, report: Report) -> None:
-    """Adds a row for each way and stage, and one for each way."""
-    topology = Topology.parse(options.topology)
-    sides = _numbers("sides", options.sides, 8)
-    epochs = _numbers("epochs", options.epochs, _UNTIMED + 1)
-    if len(sides) != len(epochs):
-        raise ConfError(f"--epochs {options.epochs}: must be as many numbers as --sides {options.sides}")
-    if not 0 < options.density <= 1:
-        raise ConfError(f"--density {options.density:g}: must be above 0 and at most 1")
-    seeds = options.seeds
-    if options.quick:
-        sides, epochs, seeds = sides[:2], [_UNTIMED + 1] * len(sides[:2]), 1
+def rows(options: Namespace) -> Iterator[Row]:
+    """A row for each way and stage, and one for each way."""
+    topology, of_ways = options.topology, ways(options.density, len(options.sides))
+    job = Trainings(of_ways, options.sides, options.epochs, options.seeds, topology.world)
     with (
-        tempfile.TemporaryDirectory(prefix="sparkdl-record-") as folder,
         Lab(topology.with_rates(round(options.rate * 1e6))) as lab,
         lab.spark(memory=options.memory, env={"PYTHONPATH": python_path(_FOLDER)}) as spark,
     ):
-        of_ways = ways(options.density, len(sides))
-        job = Trainings(of_ways, sides, epochs, seeds, topology.world, f"{folder}/out")
-        submit(spark, _FOLDER / "compressed" / "growing_job.py", job.to_json(), options.timeout)
-        found = [json.loads(line) for line in Path(job.output).read_text().splitlines()]
-        for way in of_ways:
-            for row in _rows(way, [result for result in found if result["way"] == way], job, topology, options):
-                report.add(row)
+        found = submit(spark, _FOLDER / "compressed" / "growing_job.py", job, options.timeout)
+    for way in of_ways:
+        yield from _rows(way, [result for result in found if result["way"] == way], job, options)
 
 
-def _rows(
-    way: str, trainings: list[dict[str, Any]], job: Trainings, topology: Topology, options: Namespace
-) -> Iterator[Row]:
+def _rows(way: str, trainings: list[dict[str, Any]], job: Trainings, options: Namespace) -> Iterator[Row]:
     def row(case: str, samples: Sequence[float], **extra: Any) -> Row:
         return Row(
             suite="record",
             case=case,
             algorithm=way,
-            topology=topology.text,
+            topology=options.topology.text,
             rate_mbit=options.rate,
-            world=topology.world,
+            world=options.topology.world,
             bytes=4 * parameter_count(AnySize()),
             samples=samples,
             verified=all(training["verified"] for training in trainings),
@@ -150,19 +110,31 @@ def time_to(target: float, stages: Sequence[dict[str, list[float]]]) -> tuple[fl
     return total, False
 
 
-def main() -> int:
+def arguments() -> Namespace:
     parser = bench_parser(__doc__)
-    add_arguments(parser)
+    parser.add_argument("--topology", type=topology_of, default="hosts:4x2", help="of one NIC per host")
+    parser.add_argument("--rate", type=link_rate, default=200.0, help="Mbit/s of each host's link, each way")
+    parser.add_argument(
+        "--sides", type=whole_numbers(8), default="16,24,32", help="pixels of the images' sides in each stage"
+    )
+    parser.add_argument("--epochs", type=whole_numbers(_UNTIMED + 1), default="10,5,3", help="of each stage")
+    parser.add_argument("--density", type=fraction, default=0.01)
+    parser.add_argument("--target", type=float, default=0.97, help="accuracy")
+    parser.add_argument("--seeds", type=positive, default=3)
+    parser.add_argument("--memory", default="1g", help="of an executor's JVM")
+    parser.add_argument("--timeout", type=float, default=3000.0, help="seconds for all")
     options = parser.parse_args()
-    report = Report(json_to=options.json)
-    try:
-        bench(options, report)
-    except LabUnavailableError as reason:
-        report.note(f"skipped: {reason}")
-        return 0
-    except ConfError as error:
-        parser.error(str(error))
-    return report.finish()
+    if len(options.sides) != len(options.epochs):
+        parser.error(f"--epochs: must be as many numbers as --sides, {len(options.sides)}, not {len(options.epochs)}")
+    if options.quick:
+        options.sides = options.sides[:2]
+        options.epochs, options.seeds = [_UNTIMED + 1] * len(options.sides), 1
+    return options
+
+
+def main() -> int:
+    options = arguments()
+    return Report(json_to=options.json).finish_after(rows(options))
 
 
 if __name__ == "__main__":

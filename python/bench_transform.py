@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pandas as pd
 import torch
+from peers.applications import local_cluster
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -32,25 +33,13 @@ from pyspark.sql.functions import pandas_udf
 from sklearn.datasets import load_breast_cancer
 
 from sparkdl_comm import TorchModel
+from sparkdl_comm.lab.arguments import names_of
+from sparkdl_comm.lab.arguments import parser as bench_parser
 from sparkdl_comm.lab.bench import Report, Row, measure, versions
-from sparkdl_comm.lab.bench import parser as bench_parser
 from sparkdl_comm.networks import SmallLeNet, digits_28x28, parameter_count
 
 #: What each way of ours is compared with: the fastest of these.
 HAND_WRITTEN = {"transform": ("pandas_udf", "pandas_udf chunks"), "transform all": ("pandas_udf all",)}
-
-
-def session(executors: int) -> SparkSession:
-    conf = {
-        "spark.master": f"local-cluster[{executors},1,2048]",
-        "spark.executor.memory": "2048m",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-    }
-    spark = SparkSession.builder.appName("bench_transform").config(map=conf).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def repeated(spark: SparkSession, features: np.ndarray, rows: int, executors: int) -> DataFrame:
@@ -209,13 +198,14 @@ def main() -> int:
     parser.add_argument("--executors", type=int, default=2)
     parser.add_argument("--rows", type=int, default=20_000, help="images to score; ten times as many tabular rows")
     parser.add_argument("--chunk", type=int, default=256, help="rows per forward pass of transform")
-    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--cases", type=names_of(CASES), default=",".join(CASES))
     options = parser.parse_args()
     if options.quick:
         options.rows, options.repeats = 4000, 1
     report = Report(json_to=options.json)
-    spark = session(options.executors)
-    for case in options.cases.split(","):
+    arrow = {"spark.sql.execution.arrow.pyspark.enabled": "true"}
+    spark = local_cluster("bench_transform", options.executors, 2048, arrow)
+    for case in options.cases:
         for row in bench(spark, case, options):
             report.add(row)
     spark.stop()

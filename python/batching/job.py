@@ -1,18 +1,16 @@
 """A Spark application of bench_ps.py: fits of one network, one for each way to cut it into batches.
 
 A fit begins with five epochs in which it measures, plans and tries its plan, and then has as many epochs of equal length as
-are timed. Its result is a JSON line.
+are timed.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import json
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,14 +18,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from peers.applications import answer
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
 from sparkdl_comm import TorchEstimator, TorchModel
-from sparkdl_comm.conf import PREFIX
 from sparkdl_comm.lab.emulated import EmulatedNetwork
 from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.networks import LeNet5
 from sparkdl_comm.report.timeline import Timeline
 
@@ -81,8 +80,7 @@ REAL: dict[str, Callable[[], nn.Module]] = {"real:lenet5": LeNet5, "real:vgg": S
 class Job:
     """`network`: of REAL, or the file that an emulated one's profile is in; `scale`: the share of the real one's parameters
     that it has; `ways`: of WAYS, SPARSE_WAYS, or DDP; `rows`: of a rank in a step;
-    `steps`: of an epoch; `epochs`: timed ones; `warmup`: fits before all others, as JVMs compile what they run often. Results
-    go to the file `output`."""
+    `steps`: of an epoch; `epochs`: timed ones; `warmup`: fits before all others, as JVMs compile what they run often."""
 
     network: str
     scale: float
@@ -92,15 +90,6 @@ class Job:
     steps: int
     epochs: int
     warmup: int
-    output: str
-
-    @classmethod
-    def here(cls) -> Job:
-        """From this program's only argument."""
-        return cls(**json.loads(sys.argv[1]))
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
     def profile_iterations(self) -> int:
         """So that what was chosen is in use before the first epoch that is timed. It is after the profile, and a trial of
@@ -119,9 +108,7 @@ def train(spark: SparkSession, data: DataFrame, job: Job, way: str) -> TorchMode
         "ps.profileIterations": job.profile_iterations(),
         "timeline": job.epochs * job.steps,
     }
-    for name, value in settings.items():
-        spark.conf.set(PREFIX + name, value)
-    try:
+    with applied(spark, settings):
         return TorchEstimator(
             model=job.make_network(),
             loss="CrossEntropyLoss",
@@ -130,9 +117,6 @@ def train(spark: SparkSession, data: DataFrame, job: Job, way: str) -> TorchMode
             maxIter=_WARM_UP_EPOCHS + job.epochs,
             num_workers=job.ranks,
         ).fit(data)
-    finally:
-        for name in settings:
-            spark.conf.unset(PREFIX + name)
 
 
 def train_with_ddp(job: Job) -> dict[str, Any]:
@@ -209,14 +193,5 @@ def results(spark: SparkSession, job: Job) -> Iterator[dict[str, Any]]:
             yield {"way": way, "sparse": is_sparse, **result(model, job, others.setdefault(is_sparse, weights(model)))}
 
 
-def main() -> None:
-    job = Job.here()
-    spark = SparkSession.builder.appName("bench_ps").getOrCreate()
-    with open(job.output, "w") as output:
-        for line in results(spark, job):
-            print(json.dumps(line), file=output, flush=True)
-    spark.stop()
-
-
 if __name__ == "__main__":
-    main()
+    answer("bench_ps", Job, results)

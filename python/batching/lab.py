@@ -14,7 +14,6 @@ computed between the last pull and the first push.
 from __future__ import annotations
 
 import contextlib
-import json
 import statistics
 import tempfile
 from argparse import Namespace
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batching.job import DDP, REAL, SPARSE_WAYS, WAYS, Job
+from batching.job import DDP, REAL, WAYS, Job
 from bench_jar import bench_jar
 from peers.applications import submit
 from peers.arena import PROGRAMS, python_path
@@ -82,14 +81,9 @@ def bench(options: Namespace, report: Report) -> None:
     :param options: of bench_ps.py.
     :raises ConfError: an option that makes no sense. LabError: an application failed.
     """
-    topology = Topology.parse(options.topology)
-    if options.batching is None:
-        real = any(name in REAL for name in options.model.split(","))
-        options.batching = ",".join(WAYS if real else [*WAYS, DDP])
-    ways = options.batching.split(",")
-    known = [*WAYS, DDP, *SPARSE_WAYS]
-    if unknown := set(ways) - set(known):
-        raise ConfError(f"--batching {', '.join(sorted(unknown))}: must be some of {', '.join(known)}")
+    topology = options.topology
+    real = any(name in REAL for name in options.model.split(","))
+    ways = options.batching or (list(WAYS) if real else [*WAYS, DDP])
     cases = [
         case
         for name in options.model.split(",")
@@ -120,10 +114,9 @@ def bench(options: Namespace, report: Report) -> None:
                 Path(network).write_text(case.profile.to_json())
             epochs, warmup = options.repeats, options.warmup
             scale = case.about.get("scale", 1.0)
-            job = Job(network, scale, ways, case.world, options.rows, options.steps, epochs, warmup, f"{folder}/out")
+            job = Job(network, scale, ways, case.world, options.rows, options.steps, epochs, warmup)
             with _changing(lab, options.schedule):
-                _submit(spark, job, case, options.timeout, lab.layout.node(0).interface(0))
-            found = [json.loads(line) for line in Path(job.output).read_text().splitlines()]
+                found = _submit(spark, job, case, options.timeout, lab.layout.node(0).interface(0))
             for row in _rows(case, found, topology, options):
                 report.add(row)
 
@@ -157,12 +150,12 @@ def _number(option: str, text: str) -> float:
         raise ConfError(f"{option} {text}: must be numbers") from None
 
 
-def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float, nic: str) -> None:
+def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float, nic: str) -> list[dict[str, Any]]:
     conf = {"spark.executorEnv.GLOO_SOCKET_IFNAME": nic}
     if case.delay:
         conf["spark.jars"] = f"{sparkdl_comm.spark_conf()['spark.jars']},{bench_jar()}"
         conf["spark.executor.extraJavaOptions"] = f"-Dlab.sparkdl.startupSeconds={case.delay}"
-    submit(spark, _FOLDER / "batching" / "job.py", job.to_json(), timeout, conf)
+    return submit(spark, _FOLDER / "batching" / "job.py", job, timeout, conf)
 
 
 def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: Namespace) -> Iterator[Row]:

@@ -1,24 +1,23 @@
 """A Spark application of bench_cache.py: fits of one network on encoded images, whose rows ranks keep in memory or on disks.
 
-Its argument is JSON, see :class:`Fits`. Writes a JSON line for each fit to the file ``output``.
+Its job is of class :class:`Fits`; it has a result for each fit.
 """
 
 from __future__ import annotations
 
 import functools
 import io
-import json
 import re
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from peers.applications import answer
 from PIL import Image
 from pyspark.sql import DataFrame, SparkSession
 from sklearn.datasets import load_digits
@@ -67,22 +66,10 @@ class Fits:
     repeats: int
     folder: str
 
-    @classmethod
-    def here(cls) -> Fits:
-        """From this program's only argument."""
-        return cls(**json.loads(sys.argv[1]))
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
     @property
     def half(self) -> int:
         """Half the bytes that a rank has on its disk, about: images in float32, and labels in int64."""
         return self.copies * DIGITS * (4 * PIXELS**2 + 8) // self.ranks // 2
-
-    @property
-    def output(self) -> Path:
-        return Path(self.folder, "out")
 
 
 class Network(nn.Sequential):
@@ -191,15 +178,5 @@ def results(spark: SparkSession, job: Fits) -> Iterator[dict[str, Any]]:
                 yield {"way": name, "bytes": size, **found}
 
 
-def main() -> None:
-    job = Fits.here()
-    spark = SparkSession.builder.appName("cached fits").getOrCreate()
-    with job.output.open("w", encoding="utf-8") as output:
-        for result in results(spark, job):
-            output.write(json.dumps(result) + "\n")
-            output.flush()
-    spark.stop()
-
-
 if __name__ == "__main__":
-    main()
+    answer("cached fits", Fits, results)

@@ -17,8 +17,8 @@ from typing import Any
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.compress.wire import SparseFormat
-from sparkdl_comm.errors import ConfError
 from sparkdl_comm.lab import Lab
+from sparkdl_comm.lab.arguments import link_rate, names_of, topology_of
 from sparkdl_comm.lab.bench import Row, versions
 from sparkdl_comm.topology import Topology
 
@@ -29,23 +29,24 @@ DENSE = {"tree-ar": "tree", "torus2d": "torus2d", "ring": "ring"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--topology", help="of whole sums, such as hosts:4x2, in place of selection alone")
-    parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s of each host's link, each way")
-    parser.add_argument("--algorithms", default="hitopk,naive-ag,tree-ar,torus2d", help=f"of {', '.join(NAMES)}")
+    parser.add_argument(
+        "--topology", type=topology_of, help="of whole sums, such as hosts:4x2, in place of selection alone"
+    )
+    parser.add_argument("--rate", type=link_rate, default=200.0, help="Mbit/s of each host's link, each way")
+    parser.add_argument(
+        "--algorithms",
+        type=names_of(NAMES),
+        default="hitopk,naive-ag,tree-ar,torus2d",
+        help=f"of {', '.join(NAMES)}",
+    )
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all runs of one algorithm")
 
 
 def check(parser: ArgumentParser, options: Namespace) -> None:
-    """As that of ``selecting``, after it."""
-    try:
-        options.topology = Topology.parse(options.topology).with_rates(round(options.rate * 1e6))
-    except (ConfError, ValueError, OverflowError) as error:
-        parser.error(str(error))
+    """Gives the topology its rate, and ends the program if sums, or one of the algorithms, cannot be on it."""
+    options.topology = options.topology.with_rates(round(options.rate * 1e6))
     if options.topology.rails > 1:
         parser.error(f"--topology {options.topology.text}: sparse sums are for hosts with one NIC each")
-    options.algorithms = options.algorithms.split(",")
-    if unknown := set(options.algorithms) - set(NAMES):
-        parser.error(f"--algorithms {', '.join(sorted(unknown))}: there are {', '.join(NAMES)}")
     for name in options.algorithms:
         unfit = ALGORITHMS[DENSE[name]].unfit(options.topology) if name in DENSE else ""
         if unfit:

@@ -1,26 +1,23 @@
 """A Spark application of bench_convergence.py: fits of tasks, one after the other, each with settings of its own.
 
-Its argument is JSON, see :class:`Fits`. Writes a JSON line for each fit to the file ``output``.
+Its job is of class :class:`Fits`; it has a result for each fit.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import math
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from compressed.tasks import Task, task
+from peers.applications import answer
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from sparkdl_comm import TorchEstimator
-from sparkdl_comm.conf import PREFIX
+from sparkdl_comm.lab.settings import applied
 
 _MOMENTUM = 0.9
 
@@ -35,15 +32,6 @@ class Fits:
     seeds: int
     epochs: int
     ranks: int
-    output: str
-
-    @classmethod
-    def here(cls) -> Fits:
-        """From this program's only argument."""
-        return cls(**json.loads(sys.argv[1]))
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
 
 def right_share(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -53,18 +41,6 @@ def right_share(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def falling(optimizer: torch.optim.Optimizer, total_steps: int) -> torch.optim.lr_scheduler.LRScheduler:
     """To 0 at the end: at a constant rate accuracies of one fit differ by points from epoch to epoch."""
     return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
-
-
-@contextmanager
-def applied(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """The session has these settings, without their prefix, inside."""
-    for name, value in settings.items():
-        spark.conf.set(PREFIX + name, value)
-    try:
-        yield
-    finally:
-        for name in settings:
-            spark.conf.unset(PREFIX + name)
 
 
 def sgd(learning_rate: float, settings: Mapping[str, str]) -> functools.partial[torch.optim.SGD]:
@@ -108,15 +84,5 @@ def results(spark: SparkSession, job: Fits) -> Iterator[dict[str, Any]]:
             yield {"way": name, "seed": seed, **trained(data, what, job, settings, seed)}
 
 
-def main() -> None:
-    job = Fits.here()
-    spark = SparkSession.builder.appName("compressed fits").getOrCreate()
-    with Path(job.output).open("w", encoding="utf-8") as output:
-        for result in results(spark, job):
-            output.write(json.dumps(result) + "\n")
-            output.flush()
-    spark.stop()
-
-
 if __name__ == "__main__":
-    main()
+    answer("compressed fits", Fits, results)

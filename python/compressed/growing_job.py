@@ -1,6 +1,6 @@
 """A Spark application of bench_record.py: a network is trained on images that grow from stage to stage.
 
-Its argument is JSON, see :class:`Trainings`. Writes a JSON line for each training to the file ``output``.
+Its job is of class :class:`Trainings`; it has a result for each training.
 
 A stage is a fit of the model that the stage before has trained, on larger images and with settings of its own. Its optimizer
 and what compression leaves out begin anew; learning rates go on falling from stage to stage.
@@ -9,21 +9,20 @@ and what compression leaves out begin anew; learning rates go on falling from st
 from __future__ import annotations
 
 import functools
-import json
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from compressed.fits_job import applied, right_share, sgd
+from compressed.fits_job import right_share, sgd
 from compressed.tasks import DIGITS_TYPES, FOLDS, digits_table
+from peers.applications import answer
 from pyspark.sql import DataFrame, SparkSession, functions
 from torch import nn
 
 from sparkdl_comm import TorchEstimator, TorchModel
+from sparkdl_comm.lab.settings import applied
 
 BATCH = 32
 _LEARNING_RATE = 0.05
@@ -39,15 +38,6 @@ class Trainings:
     epochs: list[int]
     seeds: int
     ranks: int
-    output: str
-
-    @classmethod
-    def here(cls) -> Trainings:
-        """From this program's only argument."""
-        return cls(**json.loads(sys.argv[1]))
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
 
 class AnySize(nn.Sequential):
@@ -115,15 +105,5 @@ def results(spark: SparkSession, job: Trainings) -> Iterator[dict[str, Any]]:
             yield {"way": name, "seed": seed, "stages": told, "verified": finite}
 
 
-def main() -> None:
-    job = Trainings.here()
-    spark = SparkSession.builder.appName("growing images").getOrCreate()
-    with Path(job.output).open("w", encoding="utf-8") as output:
-        for result in results(spark, job):
-            output.write(json.dumps(result) + "\n")
-            output.flush()
-    spark.stop()
-
-
 if __name__ == "__main__":
-    main()
+    answer("growing images", Trainings, results)

@@ -17,6 +17,7 @@ import torch
 
 from sparkdl_comm.compress.selection import OPERATORS, Operator, operator
 from sparkdl_comm.errors import ConfError
+from sparkdl_comm.lab.arguments import fraction, names_of, whole_numbers
 from sparkdl_comm.lab.bench import Row, measure, versions
 
 #: Elements of a row of a gradient, which have a scale in common; and which part of the rows is zero.
@@ -47,29 +48,23 @@ class Timed(NamedTuple):
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--operators", default=",".join(OPERATORS), help=f"of {', '.join(OPERATORS)}")
-    parser.add_argument("--counts", default="4194304", help="elements of the vector, float32")
-    parser.add_argument("--density", type=float, default=0.001, help="k / elements, above 0, at most 1")
-    parser.add_argument("--distributions", default=",".join(DISTRIBUTIONS), help=f"of {', '.join(DISTRIBUTIONS)}")
+    parser.add_argument("--counts", type=whole_numbers(), default="4194304", help="elements of the vector, float32")
+    parser.add_argument("--density", type=fraction, default=0.001, help="k / elements, above 0, at most 1")
+    parser.add_argument(
+        "--distributions",
+        type=names_of(DISTRIBUTIONS),
+        default=",".join(DISTRIBUTIONS),
+        help=f"of {', '.join(DISTRIBUTIONS)}",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the vectors, and of what operators draw")
 
 
 def check(parser: ArgumentParser, options: Namespace) -> None:
-    """Makes lists of the options that are lists, and ends the program if one makes no sense."""
-    if not 0 < options.density <= 1:
-        parser.error(f"--density {options.density:g}: must be above 0 and at most 1")
+    """Makes operators of their names, and ends the program if there is none of a name."""
     try:
         options.operators = [operator(name) for name in options.operators.split(",")]
     except ConfError as error:
         parser.error(f"--operators: {error}")
-    options.distributions = options.distributions.split(",")
-    if unknown := set(options.distributions) - DISTRIBUTIONS.keys():
-        parser.error(f"--distributions {', '.join(sorted(unknown))}: there are {', '.join(DISTRIBUTIONS)}")
-    try:
-        options.counts = [int(count) for count in options.counts.split(",")]
-    except ValueError:
-        options.counts = []
-    if not options.counts or min(options.counts) < 1:
-        parser.error("--counts: must be whole numbers, at least 1, separated by commas")
     if options.quick:
         options.counts, options.repeats = [1 << 18], 1
 

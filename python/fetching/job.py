@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from bench_jar import load_bench_jar
+from peers.applications import answer
 from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
 class Job:
-    """`sizes`: bytes of the blocks; `windows`: bytes of the fixed windows. Results go to the file `output`."""
+    """`sizes`: bytes of the blocks; `windows`: bytes of the fixed windows."""
 
     executors: int
     sizes: list[int]
     windows: list[int]
     repeats: int
-    output: str
-
-    @classmethod
-    def here(cls) -> Job:
-        """From this program's only argument."""
-        return cls(**json.loads(sys.argv[1]))
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
 
 def measured(
@@ -43,13 +33,9 @@ def measured(
     return found
 
 
-def main() -> None:
-    job = Job.here()
-    spark = SparkSession.builder.appName("bench_fetch").getOrCreate()
-    found = measured(spark, job.executors, job.sizes, job.windows, job.repeats)
-    Path(job.output).write_text(json.dumps(found))
-    spark.stop()
+def results(spark: SparkSession, job: Job) -> list[dict[str, Any]]:
+    return measured(spark, job.executors, job.sizes, job.windows, job.repeats)
 
 
 if __name__ == "__main__":
-    main()
+    answer("bench_fetch", Job, results)

@@ -1,34 +1,100 @@
-"""Spark applications that benchmarks submit to a cluster of the lab."""
+"""Spark applications of benchmarks: programs that are submitted to a cluster of the lab, and sessions on this machine.
+
+A program that is submitted has a job, a dataclass that JSON can hold. The benchmark calls :func:`submit` with both; the
+program ends with :func:`answer`, whose results ``submit`` returns.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
-from collections.abc import Mapping
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sparkdl_comm
 from sparkdl_comm.errors import LabError
 from sparkdl_comm.lab.spark import SparkCluster
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _LOG_TAIL = 3000
+
+J = TypeVar("J")
 
 
 def submit(
-    spark: SparkCluster, program: Path, argument: str, timeout: float, conf: Mapping[str, str] | None = None
-) -> None:
-    """Runs ``program`` with one argument to its end, on all of the cluster.
+    spark: SparkCluster, program: Path, job: Any, timeout: float, conf: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Runs ``program`` to its end, on all of the cluster, with the plugin. Returns the job's results.
 
     :param conf: of Spark, beside what the plugin needs.
     :raises LabError: it failed; with the end of what it printed.
     """
     settings = sparkdl_comm.spark_conf(progress=False, slot_timeout="2min")
-    settings |= {
-        "spark.ui.enabled": "false",
-        "spark.log.level": "WARN",
-        "spark.ui.showConsoleProgress": "false",
-        **(conf or {}),
-    }
-    arguments = [*(f"--conf={key}={value}" for key, value in settings.items()), str(program), argument]
-    done = spark.submit(arguments, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    settings |= {"spark.ui.showConsoleProgress": "false", **(conf or {})}
+    with tempfile.TemporaryDirectory(prefix="sparkdl-application-") as folder:
+        output = Path(folder, "results")
+        run(spark, program, [json.dumps(asdict(job)), str(output)], timeout, settings)
+        return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+def run(
+    spark: SparkCluster,
+    program: Path,
+    arguments: Sequence[str],
+    timeout: float,
+    conf: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Runs ``program`` with these arguments to its end, on all of the cluster.
+
+    :param conf: of Spark.
+    :param environment: of the driver, added to the cluster's.
+    :raises LabError: it failed; with the end of what it printed.
+    """
+    settings = {"spark.ui.enabled": "false", "spark.log.level": "WARN", **conf}
+    done = spark.submit(
+        [*(f"--conf={key}={value}" for key, value in settings.items()), str(program), *arguments],
+        timeout=timeout,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     if done.returncode:
         raise LabError(f"{program.name} ended with status {done.returncode}: {done.stdout[-_LOG_TAIL:]}")
+
+
+def answer(name: str, kind: type[J], results: Callable[[SparkSession, J], Iterable[Mapping[str, Any]]]) -> None:
+    """What a program that is submitted calls: ``results`` of the session, which is called ``name``, and of its job.
+
+    Each result is written when it is there, as a line of JSON.
+    """
+    from pyspark.sql import SparkSession
+
+    job, output = kind(**json.loads(sys.argv[1])), Path(sys.argv[2])
+    spark = SparkSession.builder.appName(name).getOrCreate()
+    with output.open("w", encoding="utf-8") as file:
+        for result in results(spark, job):
+            print(json.dumps(result), file=file, flush=True)
+    spark.stop()
+
+
+def local_cluster(name: str, executors: int, memory: int, conf: Mapping[str, str]) -> SparkSession:
+    """A session on so many executors of one core, JVMs on this machine with ``memory`` MiB each."""
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.master": f"local-cluster[{executors},1,{memory}]",
+        "spark.executor.memory": f"{memory}m",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **conf,
+    }
+    spark = SparkSession.builder.appName(name).config(map=settings).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark

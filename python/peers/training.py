@@ -5,23 +5,21 @@ All train the same model on the same rows, see workload.py; each is an applicati
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from peers import applications
 from peers.arena import PROGRAMS, Arena, NotInstalledError, python_path
 from peers.workload import Job
 
 import sparkdl_comm
-from sparkdl_comm.errors import LabError
 from sparkdl_comm.lab.bench import Row, versions
 
 #: What a strategy or an engine is called in the table -> how its system calls it.
 STRATEGIES = {"sparkdl-ps": "ps", "sparkdl-gloo": "gloo"}
 ENGINES = {"bigdl-mkl": "mklblas", "bigdl-mkldnn": "mkldnn"}
-_LOG_TAIL = 3000
 
 
 def torch_ddp(arena: Arena) -> Iterator[Row]:
@@ -89,14 +87,7 @@ def train(
         timeout=options.timeout,
         output=str(output),
     )
-    arguments = [f"--conf={key}={value}" for key, value in conf.items()]
-    arguments += ["--conf=spark.ui.enabled=false", "--conf=spark.log.level=WARN"]
-    arguments += [str(PROGRAMS / program), job.to_json()]
     # Every host needs the gradients of the others, or the parameters made of them: all bytes, in each iteration.
     with arena.crossing(job.iterations * job.total_bytes):
-        done = arena.spark.submit(
-            arguments, timeout=options.timeout, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        if done.returncode:
-            raise LabError(f"{program} ended with status {done.returncode}: {done.stdout[-_LOG_TAIL:]}")
+        applications.run(arena.spark, PROGRAMS / program, [job.to_json()], options.timeout, conf, environment)
     yield from arena.rows(algorithm, Path(output).read_text(), installed)

@@ -93,9 +93,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--perplexity", type=float, default=TOPICS.goal, help="to be reached by --lda")
     parser.add_argument("--topics", type=int, default=40, help="of --lda")
     parser.add_argument("--words", type=int, default=4000, help="that --lda knows")
-    parser.add_argument(
-        "--in-order", action="store_true", help="the fabric applies updates in the order of its decisions"
-    )
     parser.add_argument("--loopback", action="store_true", help="without links of their own: does it work?")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds that a race may take")
 
@@ -165,7 +162,6 @@ def _race(system: System, setting: str, seed: int, data: str, options: Namespace
         stragglers=setting.partition("-")[0],
         rate=round(options.rate * 1e6),
         interval=options.interval,
-        overtaking=not options.in_order,
         seed=seed,
         timeout=min(options.timeout, _PATIENCE),
         data=data,
@@ -232,7 +228,6 @@ def _row(system: System, setting: str, runs: list[dict[str, Any]], options: Name
             "dropped": statistics.median(run["dropped"] for run in runs),
             "busy_cores": max(run["busy"] for run in runs),
             "computing": options.computing,
-            "in_order": options.in_order,
             "seed": options.seed,
             "curves": [run["curve"] for run in runs],
         },

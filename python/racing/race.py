@@ -61,8 +61,8 @@ class System:
 class Race:
     """``data``: a file of what is learned; ``topics``: how many are looked for, in documents; 0: digits are learned.
     ``updates``: of the model, after which it ends. ``computing``: seconds of an update, without stragglers; ``stragglers``: a
-    setting of ``computing.py``. ``rate``: bit/s of a link. ``interval``: seconds between decisions of the fabric;
-    ``overtaking``: see FabricParams. ``timeout``: seconds that a rank waits for others."""
+    setting of ``computing.py``. ``rate``: bit/s of a link. ``interval``: seconds between decisions of the fabric.
+    ``timeout``: seconds that a rank waits for others."""
 
     system: System
     workers: int
@@ -71,7 +71,6 @@ class Race:
     stragglers: str
     rate: int
     interval: float
-    overtaking: bool
     seed: int
     timeout: float
     data: str

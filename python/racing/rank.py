@@ -59,7 +59,7 @@ def main() -> None:
 
 def over_fabric(race: Race, task: Task, place: Place, folder: Path) -> Told:
     options = Options.of(race.conf(str(place.topology)))
-    params = FabricParams(race.system.sync, overtaking=race.overtaking)
+    params = FabricParams(race.system.sync)
     learner = task.learner(place.rank, race.workers) if place.rank < race.workers else None
     told: Told = None
     dropped = 0

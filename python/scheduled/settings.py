@@ -24,7 +24,8 @@ from typing import NamedTuple
 
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.fabric.core.synchrony import Synchrony
-from sparkdl_comm.lab.bench import Row, positive, versions
+from sparkdl_comm.lab.arguments import positive
+from sparkdl_comm.lab.bench import Row, versions
 from sparkdl_comm.sim.async_run import AsyncRun
 from sparkdl_comm.sim.conditions import LIKELY, STRAGGLERS, Conditions
 from sparkdl_comm.sim.fabric_run import Control, FabricRun

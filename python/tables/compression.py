@@ -56,10 +56,10 @@ def sparse_sums(data: Data) -> Iterator[Line]:
 
 
 def accuracy(data: Data) -> Iterator[Line]:
-    for dense in data.rows("compress-accuracy", algorithm="dense"):
-        for ours in data.rows("compress-accuracy", case=dense.case):
-            if ours.algorithm != dense.algorithm:
-                yield f"`{ours.algorithm}`, {ours.case}", _percents(dense), _percents(ours), _lost(ours, dense)
+    for task in ("lenet5", "resnet", "transformer"):
+        rows = data.rows(f"compress-accuracy-{task}")
+        for ours in rows[1:]:
+            yield f"`{ours.algorithm}`, {ours.case}", _percents(rows[0]), _percents(ours), _lost(ours, rows[0])
 
 
 def _percents(row: Row) -> str:

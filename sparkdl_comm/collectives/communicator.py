@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.collectives.engine.base import Work
 from sparkdl_comm.collectives.engine.torch_p2p import process_group_of
-from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, Finishing, topology_of
+from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, topology_of
+from sparkdl_comm.collectives.handle import EngineWork, Handle, typed
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.errors import DeadlineError, GangError, InputError
-from sparkdl_comm.gang.control import VERDICT_SECONDS
-from sparkdl_comm.gang.frames import TIMEOUT_KEY
+from sparkdl_comm.errors import GangError, InputError
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.torch_errors import peer_late
 
 
 class Closable(Protocol):
@@ -36,25 +32,6 @@ C = TypeVar("C", bound=Closable)
 
 _OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
 _current: Communicator | None = None
-
-
-class Handle(Generic[T]):
-    """A collective that is under way. Its tensors must not be touched until :meth:`wait` returns."""
-
-    def __init__(self, what: str, gang: Gang, timeout: float, work: Any, result: T) -> None:
-        """Not to be called directly."""
-        self._what, self._gang, self._timeout, self._work, self._result = what, gang, timeout, work, result
-
-    def wait(self, timeout: float | None = None) -> T:
-        """The result, after at most ``timeout`` seconds (None: ``spark.sparkdl.comm.timeout``).
-
-        :raises DeadlineError: the other ranks were not there in time.
-        :raises SparkdlCommError: the gang's failure, if a rank failed meanwhile.
-        """
-        seconds = self._timeout if timeout is None else timeout
-        with _typed(self._what, self._gang, seconds):
-            self._work.wait(datetime.timedelta(seconds=seconds))
-        return self._result
 
 
 class Communicator:
@@ -150,7 +127,7 @@ class Communicator:
     def all_reduce_async(self, tensor: torch.Tensor, op: str = "sum") -> Handle[torch.Tensor]:
         group = self._own("all_reduce", tensor)
         if group is not None and op in _OPERATIONS:
-            return self._start("all-reduce", tensor, lambda: _OwnWork(group.start("all_reduce", tensor, op)))
+            return self._start("all-reduce", tensor, lambda: EngineWork(group.start("all_reduce", tensor, op)))
         return self._start(
             "all-reduce", tensor, lambda: dist.all_reduce(tensor, _operation(op), self._torch(), async_op=True)
         )
@@ -164,7 +141,7 @@ class Communicator:
             raise InputError(f"broadcast from root={root}: there are ranks 0 to {self.world - 1}")
         group = self._own("broadcast", tensor)
         if group is not None:
-            return self._start("broadcast", tensor, lambda: _OwnWork(group.start("broadcast", tensor, root=root)))
+            return self._start("broadcast", tensor, lambda: EngineWork(group.start("broadcast", tensor, root=root)))
         source = self._ranks.ranks[root]
         return self._start("broadcast", tensor, lambda: dist.broadcast(tensor, source, self._torch(), async_op=True))
 
@@ -176,7 +153,7 @@ class Communicator:
         result = tensor.new_empty((self.world, *tensor.shape))
         group = self._own("all_gather", tensor)
         if group is not None:
-            return self._start("all-gather", result, lambda: _OwnWork(group.all_gather(tensor, result)))
+            return self._start("all-gather", result, lambda: EngineWork(group.all_gather(tensor, result)))
         rows = [result[rank] for rank in self._torch_order]
         return self._start(
             "all-gather", result, lambda: dist.all_gather(rows, tensor.contiguous(), self._torch(), async_op=True)
@@ -197,7 +174,7 @@ class Communicator:
         result = tensor.new_empty(tensor.shape[1:])
         group = self._own("reduce_scatter", tensor)
         if group is not None and op in _OPERATIONS:
-            return self._start("reduce-scatter", result, lambda: _OwnWork(group.reduce_scatter(tensor, result, op)))
+            return self._start("reduce-scatter", result, lambda: EngineWork(group.reduce_scatter(tensor, result, op)))
         ordered = tensor[self._torch_order] if self._ranks.name else tensor
         return self._start(
             "reduce-scatter",
@@ -251,19 +228,9 @@ class Communicator:
         return self._process_group
 
     def _start(self, what: str, result: T, start: Callable[[], Any]) -> Handle[T]:
-        with _typed(what, self._gang, self._timeout):
+        with typed(what, self._gang, self._timeout):
             work = start()
         return Handle(what, self._gang, self._timeout, work, result)
-
-
-class _OwnWork:
-    """A collective of this package's as torch.distributed's Work."""
-
-    def __init__(self, job: Work | Finishing) -> None:
-        self._job = job
-
-    def wait(self, timeout: datetime.timedelta) -> None:
-        self._job.wait(timeout.total_seconds())
 
 
 @contextmanager
@@ -282,19 +249,3 @@ def _operation(name: str) -> Any:
     if name not in _OPERATIONS:
         raise InputError(f"op={name!r}: there are {', '.join(_OPERATIONS)}")
     return _OPERATIONS[name]
-
-
-@contextmanager
-def _typed(what: str, gang: Gang, seconds: float) -> Iterator[None]:
-    """torch's errors as ours: the gang's failure if there is one, else DeadlineError for a time-out."""
-    try:
-        yield
-    except RuntimeError as exc:
-        gang.check(VERDICT_SECONDS)
-        if not peer_late(exc):
-            raise
-        raise DeadlineError(
-            f"rank {gang.rank} waited {seconds:g} s for the others in {what}; set {TIMEOUT_KEY}",
-            rank=gang.rank,
-            phase=what,
-        ) from exc

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from sparkdl_comm.conf.values import number
+
 #: Names of the operators that select elements of gradients.
 COMPRESSIONS = ("mstopk", "topk", "dgc")
 
@@ -57,10 +59,7 @@ def compression(text: str) -> Compression | None:
     name, _, share = text.partition(":")
     if name == "powersgd" and share.isdecimal() and int(share) >= 1:
         return Compression(name, 1.0, int(share))
-    try:
-        density = float(share)
-    except ValueError:
-        density = math.nan
+    density = number(share)
     if name not in COMPRESSIONS or not 0 < density <= 1:
         raise ValueError(
             f"none, or one of {', '.join(COMPRESSIONS)} with the share of elements that travel, more than 0 and at most 1,"

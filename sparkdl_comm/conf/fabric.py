@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from sparkdl_comm.conf import values
@@ -28,10 +27,7 @@ def rate(text: str) -> str:
 
 
 def above_0(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = values.number(text)
     if not value > 0:
         raise ValueError("a number above 0, or inf")
     return value

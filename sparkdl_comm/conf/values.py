@@ -111,21 +111,23 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def share(text: str) -> float:
+def number(text: str) -> float:
+    """NaN if it is none."""
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
-        value = math.nan
+        return math.nan
+
+
+def share(text: str) -> float:
+    value = number(text)
     if not 0 <= value < math.inf:
         raise ValueError("a number of at least 0, such as 0.25")
     return value
 
 
 def below_1(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = number(text)
     if not 0 <= value < 1:
         raise ValueError("a number of at least 0 and less than 1")
     return value

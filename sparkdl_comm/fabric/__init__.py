@@ -26,9 +26,9 @@ At rank 0, ``service.py`` hears all daemons (``reception.py``). For the servers'
 ``course.py``: the core decides, and ``dispatch.py`` makes orders of it. ``directory.py`` knows who is which node, and
 ``bandwidth.py`` works out of all reports what links can carry.
 
-A rank that is lost is not the gang's end, unless it is rank 0, or a server without replica. Its daemon's connection breaks;
-what it sent may have arrived without the scheduler's knowing, so receivers are asked (``fences.py``) before the core decides
-how the others go on.
+A rank or process that is lost is not the gang's end, unless it is rank 0, a server without replica, or the root of an
+all-reduce that is under way. Its daemon's connection breaks; what it sent may have arrived without the scheduler's knowing, so
+receivers are asked (``fences.py``) before the core decides how the others go on.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Course:
         root: Node | None = None,
     ) -> None:
         self.root, self.directory = root, directory
-        self.dispatch = Dispatch(directory, rules.momentum > 0, number)
+        self.dispatch = Dispatch(directory, rules.momentum > 0, number, rules.version)
         self._core = Scheduler(directory.roles, rules)
         self._tell = tell
         self._ids = count()
@@ -72,8 +72,8 @@ class Course:
         """As that of :class:`Dispatch`, but as the daemons are called."""
         return {self.actual(target): found for target, found in self.dispatch.unfinished(source).items()}
 
-    def lose(self, node: Node, has_replica: bool, now: float) -> None:
-        """A node is lost. ``has_replica``: somebody is left to take over from a server.
+    def lose(self, node: Node, version: int, has_replica: bool, now: float) -> None:
+        """A node is lost. ``has_replica``: somebody is left to take over from a server, who has updates up to ``version``.
 
         :raises RankLostError: nobody is.
         """
@@ -82,7 +82,7 @@ class Course:
         if node.role == self.dispatch.serving == "server" and has_replica:
             self.dispatch.take_over()
         if node in self.directory.nodes:
-            self.observe(events.NodeLost(node), now)
+            self.observe(events.NodeLost(node, version), now)
 
     def observe(self, event: events.Event, now: float) -> None:
         self._carry_out(self._core.observe(event, now), now)
@@ -97,7 +97,7 @@ class Course:
     def _carry_out(self, decisions: list[core.Decision], now: float) -> None:
         for decision in decisions:
             if isinstance(decision, core.Dropped) and decision.reason == "norm":
-                rank = self.directory.nodes[Node("worker", decision.worker)].rank
+                rank = self.directory.rank(Node("worker", decision.worker))
                 _log.warning("an update of rank %d was refused: its norm is no finite number", rank)
         self._send(self.dispatch.decided(decisions, now))
 

@@ -26,7 +26,6 @@ from sparkdl_comm.fabric.protocol import (
     Expect,
     Failed,
     Fence,
-    Fenced,
     Leave,
     Message,
     Register,
@@ -37,6 +36,7 @@ from sparkdl_comm.fabric.protocol import (
 from sparkdl_comm.fabric.receiver import Arrival, Receiver
 from sparkdl_comm.fabric.sender import Outgoing, Sender
 from sparkdl_comm.fabric.wires import Serve, Wires
+from sparkdl_comm.gang.frames import TIMEOUT_KEY
 
 #: Seconds after which the thread that listens to the scheduler looks if it is to end.
 _LISTEN = 3600.0
@@ -75,7 +75,8 @@ class Daemon:
         if self.error is not None:
             raise self.error
         if not met:
-            raise DeadlineError(f"not all ranks registered with the fabric within {self._wires.timeout:g} s")
+            seconds = self._wires.timeout
+            raise DeadlineError(f"not all ranks registered with the fabric within {seconds:g} s; set {TIMEOUT_KEY}")
 
     def tell(self, message: Message) -> None:
         """Says it to the scheduler. If that is lost, :meth:`Part.end` hears of it, not the caller."""
@@ -118,8 +119,8 @@ class Daemon:
         except ConnectionError as exc:
             if not self._closed:
                 why = RankLostError(f"the fabric's scheduler is lost: {exc}", rank=0)
-        except SparkdlCommError as exc:
-            why = exc
+        except Exception as exc:  # noqa: BLE001 - the others have to hear why the node ends
+            self._fail(exc)
         finally:
             self._end(why)
             self._link.sock.close()
@@ -152,9 +153,8 @@ class Daemon:
             if transfer is not None:
                 transfer.repace([Slice(*each) for each in message.slices], time.monotonic())
         elif isinstance(message, Fence):
-            self._receiver.fence(message.transfers)
-            self._part.hear(message)
-            self.tell(Fenced(message.number))
+            self._receiver.fence(message.transfers, message.lost)
+            self._part.fence(message)
         else:
             if isinstance(message, Cancel):
                 self._receiver.cancel(message.transfer)

@@ -88,6 +88,13 @@ class Directory:
     def host(self, node: Node) -> int:
         return self.hosts[self.nodes[node].host]
 
+    def rank(self, node: Node) -> int:
+        return self.nodes[node].rank
+
+    def named(self, node: Node) -> str:
+        """For people."""
+        return f"the {node.role} of rank {self.rank(node)}"
+
     def rails(self, node: Node) -> RailAddresses:
         """Where the node takes data."""
         return self.nodes[node].rails

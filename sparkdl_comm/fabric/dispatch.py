@@ -60,14 +60,14 @@ class Dispatch:
     each was computed from, itself included. ``dropped``: how many were not applied, by reason. ``lost_updates``: how many were
     in the servers' model, when these were lost, and not in the replicas'."""
 
-    def __init__(self, directory: Directory, has_momentum: bool, course: int = 0) -> None:
-        """``course``: 0 for the servers' model, else the number of an all-reduce."""
+    def __init__(self, directory: Directory, has_momentum: bool, course: int = 0, version: int = 0) -> None:
+        """``course``: 0 for the servers' model, else the number of an all-reduce. ``version``: that the model begins with."""
         self._directory, self._has_momentum, self._course = directory, has_momentum, course
         self._updates: dict[int, _Delivery] = {}
         self._transfers: dict[int, Ordered] = {}
         self._held: dict[int, _Held] = {}
         self._serving = "server"
-        self._versions = {"server": 0, "replica": 0}
+        self._versions = {"server": version, "replica": version}
         self.delays: list[int] = []
         self.dropped: dict[str, int] = {}
         self.lost_updates = 0
@@ -123,8 +123,8 @@ class Dispatch:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is under way, and no update waits."""
-        return not self._transfers and not self._updates
+        """Nothing is under way."""
+        return not self._transfers
 
     # ---- inside
 
@@ -256,7 +256,7 @@ class Dispatch:
         """The rank of whom an aggregator sends it on to."""
         onward = (t for t in self._transfers.values() if push.id in t.after and t.source == push.target)
         first = next(onward, None)
-        return -1 if first is None else self._directory.nodes[first.target].rank
+        return -1 if first is None else self._directory.rank(first.target)
 
     def _staleness(self, updates: Sequence[int]) -> int:
         return min(self._updates[number].update.base - place for place, number in enumerate(updates))

@@ -13,8 +13,8 @@ class MomentumModel:
     """``values``: float32 ``[n]``, changed in place. ``version``: how many updates are in it. A sum of several is one step,
     and raises the version by their number."""
 
-    def __init__(self, values: np.ndarray, momentum: float) -> None:
-        self.values, self.version = values, 0
+    def __init__(self, values: np.ndarray, momentum: float, version: int = 0) -> None:
+        self.values, self.version = values, version
         self._momentum = np.float32(momentum)
         self._step = np.zeros_like(values) if momentum else None
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import selectors
 import socket
 import subprocess
@@ -19,12 +18,13 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sparkdl_comm.errors import GangError, SparkdlCommError
+from sparkdl_comm.errors import DeadlineError, GangError, SparkdlCommError
 from sparkdl_comm.fabric.aggregator import AggregatorPart
 from sparkdl_comm.fabric.daemon import Daemon
 from sparkdl_comm.fabric.params import FabricParams
@@ -39,6 +39,8 @@ _MAX_FRAME = 1 << 16
 #: Seconds for the process to start and to hear who it is.
 _START_SECONDS = 60.0
 _PIECE = 8 << 20
+#: Seconds for which the rank may ask nothing before the socket is looked at again.
+_IDLE = 3600.0
 
 _log = logging.getLogger(__name__)
 
@@ -46,8 +48,11 @@ _log = logging.getLogger(__name__)
 class NodeProcess:
     """Starts it, for the rank whose ``wires`` these are. To be closed.
 
-    ``role``: ``aggregator``, ``server`` or ``replica``. ``ports``: as ``spark.sparkdl.comm.ports``. ``model``: that of a
-    server or replica, float32 ``[n]``; ``shard``: which part of the whole one that is.
+    ``role``: ``aggregator``, ``server`` or ``replica``. ``ports``: as ``spark.sparkdl.comm.ports``. ``state``: what a server
+    or replica begins with, as :meth:`ServerPart.state` has it.
+
+    :raises ConnectionError: it ended before it had heard who it is.
+    :raises DeadlineError: it did not hear it in time.
     """
 
     def __init__(
@@ -56,9 +61,9 @@ class NodeProcess:
         params: FabricParams,
         ports: tuple[int, int],
         role: str,
-        model: np.ndarray | None = None,
-        shard: int = 0,
+        state: np.ndarray | None = None,
     ) -> None:
+        self.role = role
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self._sock, theirs = socket.socketpair()
         with theirs:
@@ -69,23 +74,37 @@ class NodeProcess:
                 pass_fds=[theirs.fileno()],
             )
         self._sock.setblocking(False)
-        elements = 0 if model is None else len(model)
+        self._elements = 0 if state is None else len(state)
         told = {
             "wires": wires.to_json(),
             "params": params.to_json(),
             "ports": ports,
             "role": role,
-            "elements": elements,
-            "shard": shard,
+            "elements": self._elements,
         }
-        send_frame(self._sock, told, _MAX_FRAME, time.monotonic() + _START_SECONDS)
-        if model is not None:
-            for piece in _pieces(model.view(np.uint8).data):
-                send_all(self._sock, piece, time.monotonic() + _START_SECONDS)
+        with ExitStack() as failing:
+            failing.callback(self.close, 0.0)
+            send_frame(self._sock, told, _MAX_FRAME, time.monotonic() + _START_SECONDS)
+            if state is not None:
+                for piece in _pieces(state.view(np.uint8).data):
+                    send_all(self._sock, piece, time.monotonic() + _START_SECONDS)
+            failing.pop_all()
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def state(self, patience: float) -> np.ndarray:
+        """Of a server or replica that applies nothing just now, as :meth:`ServerPart.state` has it.
+
+        :raises ConnectionError: it has ended.
+        :raises DeadlineError: it sends nothing for ``patience`` seconds.
+        """
+        send_frame(self._sock, {"asks": "state"}, _MAX_FRAME, time.monotonic() + patience)
+        state = np.empty(self._elements, np.float32)
+        for piece in _pieces(state.view(np.uint8).data):
+            recv_into(self._sock, piece, time.monotonic() + patience)
+        return state
 
     def close(self, patience: float) -> None:
         """Waits until it has ended, which it does when the job has, for ``patience`` seconds; then ends it."""
@@ -135,12 +154,22 @@ class _Listener:
         handler(sock, rank)
 
 
-def _end_with(sock: socket.socket) -> None:
-    """When the rank closes its end, or is gone, so is what the node is for."""
-    poll = select.poll()
-    poll.register(sock, select.POLLRDHUP)
-    poll.poll()
-    os._exit(0)
+def _attend(sock: socket.socket, state: Callable[[], np.ndarray], patience: float) -> None:
+    """Gives the rank the state when it asks. When it closes its end, or is gone, so is what the node is for."""
+    try:
+        while True:
+            try:
+                recv_frame(sock, _MAX_FRAME, time.monotonic() + _IDLE)
+            except DeadlineError:
+                continue
+            for piece in _pieces(state().view(np.uint8).data):
+                send_all(sock, piece, time.monotonic() + patience)
+    finally:
+        os._exit(0)
+
+
+def _nothing() -> np.ndarray:
+    return np.empty(0, np.float32)
 
 
 def main(fd: int) -> None:
@@ -154,16 +183,20 @@ def main(fd: int) -> None:
     wires = replace(wires, rails=listener.rails)
     params = FabricParams(**told["params"])
     part: AggregatorPart | ServerPart = AggregatorPart()
+    state_of = _nothing
     more: dict[str, int] = {}
     if told["role"] != "aggregator":
-        model = np.empty(told["elements"], np.float32)
-        for piece in _pieces(model.view(np.uint8).data):
+        state = np.empty(told["elements"], np.float32)
+        for piece in _pieces(state.view(np.uint8).data):
             recv_into(sock, piece, time.monotonic() + _START_SECONDS)
-        more = {"elements": len(model), "crc": zlib.crc32(model.data), "shard": told["shard"]}
-        part = ServerPart(model, params.momentum, params.delay_bound)
+        model = state[: len(state) // 2].copy() if params.momentum else state
+        more = {"elements": len(model), "crc": zlib.crc32(model.data)}
+        part = ServerPart(model, params.momentum, params.delay_bound, params.version)
+        part.load(state)
         part.begin()
-    # Only now: until here, bytes in the socket are not its end.
-    threading.Thread(target=_end_with, args=(sock,), name="sparkdl-end", daemon=True).start()
+        state_of = part.state
+    # Only now: until here, what comes by the socket is the state.
+    threading.Thread(target=_attend, args=(sock, state_of, wires.timeout), name="sparkdl-rank", daemon=True).start()
     register = Register(
         told["role"], wires.credentials.rank, wires.host, wires.rails, params.to_json(), helps=True, **more
     )

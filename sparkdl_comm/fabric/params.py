@@ -25,8 +25,7 @@ class FabricParams:
     :param momentum: of the servers, from 0 to below 1.
     :param step_scale: C of the step size C / sqrt(version + delay) by which each update is multiplied; None: it is applied
         as it is.
-    :param overtaking: whether updates that arrive sooner may be applied before what is under way already, if that keeps its
-        delay bound; not with replicas.
+    :param version: of the model that the servers begin with, in updates; of one that was trained before, above 0.
     :raises ConfError: another ``sync``, or TAU below 1.
     :raises InputError: another value is out of its limits.
     """
@@ -35,7 +34,7 @@ class FabricParams:
     divergence_bound: float = math.inf
     momentum: float = 0.0
     step_scale: float | None = None
-    overtaking: bool = False
+    version: int = 0
 
     def __post_init__(self) -> None:
         Synchrony.parse(self.sync)
@@ -45,6 +44,8 @@ class FabricParams:
             raise InputError(f"momentum={self.momentum}: must be from 0 to below 1")
         if self.step_scale is not None and not 0 < self.step_scale < math.inf:
             raise InputError(f"step_scale={self.step_scale}: must be a number above 0, or None")
+        if self.version < 0:
+            raise InputError(f"version={self.version}: must be at least 0")
 
     @classmethod
     def of(cls, conf: CommConf) -> FabricParams:
@@ -60,9 +61,7 @@ class FabricParams:
 
     def rules(self) -> Rules:
         scaled = partial(step_size, self.step_scale) if self.step_scale is not None else _as_it_is
-        return Rules(
-            Synchrony.parse(self.sync), scaled, self.momentum, self.divergence_bound, overtaking=self.overtaking
-        )
+        return Rules(Synchrony.parse(self.sync), scaled, self.momentum, self.divergence_bound, version=self.version)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

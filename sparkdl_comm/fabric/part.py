@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, SparkdlCommError
-from sparkdl_comm.fabric.protocol import Message, Send
+from sparkdl_comm.fabric.protocol import Fence, Fenced, Message, Send
 from sparkdl_comm.fabric.receiver import Arrival
 
 
@@ -38,11 +38,19 @@ class Part:
         raise ProtocolError(f"transfer {arrival.expected.transfer} came to a rank that takes no data")
 
     def values(self, order: Send) -> Values | None:
-        """What is to be sent; waits until all of it is there. None: there is nothing to send any more."""
+        """What is to be sent; waits until all of it is there. None: there is nothing to send any more.
+
+        The wait ends with what is waited for, with its being cancelled, or with the job: a node that sends nothing for the
+        timeout is lost.
+        """
         raise ProtocolError(f"transfer {order.transfer} was ordered from a rank that has no data")
 
     def hear(self, message: Message) -> None:
         """What else the scheduler says."""
+
+    def fence(self, message: Fence) -> None:
+        """Nothing more comes of the transfers that are fenced off; answers so."""
+        self.tell(Fenced(message.number))
 
     def finish(self, timeout: float) -> None:
         """Returns when nobody needs this node any more for what it has begun, or after ``timeout`` seconds."""

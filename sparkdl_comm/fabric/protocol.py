@@ -83,6 +83,8 @@ class Broken:
 
 @dataclass(frozen=True)
 class Fenced:
+    """The answer to the :class:`Fence` of this ``number``."""
+
     number: int
 
 
@@ -213,11 +215,12 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Fence:
-    """Whoever sends these transfers is lost: of those that have not ended, none is to end any more. The answer is
-    :class:`Fenced`, which comes after :class:`Ended` of those that have."""
+    """Who sends these transfers is ``lost``, which says it for people: of those that have not ended, none is to end any more.
+    The answer is :class:`Fenced`, which comes after :class:`Ended` of those that have."""
 
     number: int
     transfers: list[int]
+    lost: str
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from sparkdl_comm.errors import DeadlineError, ProtocolError, SparkdlCommError
 from sparkdl_comm.fabric.message import HEADER_BYTES, Header, Kind
 from sparkdl_comm.fabric.protocol import Expect
-from sparkdl_comm.gang.frames import Clock, hang_up, recv_exact, recv_into
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, hang_up, recv_exact, recv_into
 
 _PIECE = 1 << 20
 #: Seconds for which a connection may be idle before it is looked at again.
@@ -61,6 +61,8 @@ class Receiver:
         self._on_arrival, self._patience, self._clock = on_arrival, patience, clock
         self._changed = threading.Condition()
         self._incoming: dict[int, _Incoming] = {}
+        #: Transfers that were cancelled: they may be on their way, and what a connection brings has to be read.
+        self._cancelled: dict[int, Expect] = {}
         self._delivering: set[int] = set()
         self._sockets: set[socket.socket] = set()
         self._closed = False
@@ -73,14 +75,24 @@ class Receiver:
     def cancel(self, transfer: int) -> None:
         """It is not expected any more; what has come of it is forgotten."""
         with self._changed:
-            self._incoming.pop(transfer, None)
+            incoming = self._incoming.pop(transfer, None)
+            if incoming is not None:
+                self._cancelled[transfer] = incoming.expected
+                self._changed.notify_all()
 
-    def fence(self, transfers: Collection[int]) -> None:
-        """As :meth:`cancel`; and ``on_arrival`` has returned for those that have come."""
+    def fence(self, transfers: Collection[int], sender: str) -> None:
+        """As :meth:`cancel`; and ``on_arrival`` has returned for those that have come.
+
+        :param sender: who sent them, for people.
+        :raises DeadlineError: it has not returned in time.
+        """
         with self._changed:
             for transfer in transfers:
-                self._incoming.pop(transfer, None)
-            self._changed.wait_for(lambda: self._delivering.isdisjoint(transfers), self._patience)
+                self.cancel(transfer)
+            if not self._changed.wait_for(lambda: self._delivering.isdisjoint(transfers), self._patience):
+                raise DeadlineError(
+                    f"what {sender} had sent was not put to its use within {self._patience:g} s; set {TIMEOUT_KEY}"
+                )
 
     def serve(self, sock: socket.socket, rank: int) -> None:
         """Receives from an authenticated connection of ``rank`` until it ends; owns it."""
@@ -136,8 +148,12 @@ class Receiver:
     def _await_expected(self, header: Header) -> _Incoming:
         """What the scheduler said of the transfer: that may come a little later than the transfer itself."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or header.id in self._incoming, self._patience)
+            self._changed.wait_for(
+                lambda: self._closed or header.id in self._incoming or header.id in self._cancelled, self._patience
+            )
             incoming = self._incoming.get(header.id)
+            if header.id in self._cancelled:
+                incoming = _Incoming(self._cancelled[header.id])
         if incoming is None:
             raise ProtocolError(f"transfer {header.id} came, which the scheduler has not announced")
         expected = incoming.expected

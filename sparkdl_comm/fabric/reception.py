@@ -28,6 +28,14 @@ class Peer:
     link: ControlLink
     node: Node | None = None
 
+    def tell(self, message: Message) -> None:
+        """Says it to the daemon. One that does not take it is lost: its connection ends."""
+        try:
+            self.link.send(message)
+        except OSError as exc:
+            _log.info("rank %d, %s, hears no more: %s", self.register.rank, self.register.role, exc)
+            self.link.hang_up()
+
 
 class Reception:
     """``timeout``: seconds that a daemon may take for a message, once it has begun."""

@@ -50,7 +50,7 @@ class Fabric:
 
         :param aggregators: how many aggregators it starts beside itself, each a process.
         :param beside: ``server`` or ``replica``, if there is to be one in a process beside this rank, -> the model, float32
-            ``[n]``, which is copied.
+            ``[n]``, which is copied; with momentum ``[2 n]``, its last step behind it.
         :raises DeadlineError: not all ranks have registered in time.
         :raises GangError: the ranks do not fit together, as with different ``params`` or two servers of one part; why.
         """
@@ -82,6 +82,10 @@ class Fabric:
         self._join(params, part, SCHEDULER)
         return Scheduling(part)
 
+    def beside(self, role: str) -> NodeProcess | None:
+        """The first process of this role that was started beside this rank and has not ended."""
+        return next((process for process in self.processes if process.role == role and process.is_alive), None)
+
     def close(self) -> None:
         """Leaves. Aggregators serve other ranks too, and so does the scheduler: with them, it waits until all workers have
         left. May be repeated."""
@@ -111,7 +115,7 @@ class Fabric:
         self.close()
 
     def _serve(self, role: str, params: FabricParams, model: np.ndarray, shard: int) -> Server:
-        part = ServerPart(model, params.momentum, params.delay_bound)
+        part = ServerPart(model, params.momentum, params.delay_bound, params.version)
         self._join(params, part, role, elements=len(model), crc=zlib.crc32(model.data), shard=shard)
         return Server(part)
 
@@ -132,8 +136,8 @@ class Fabric:
         gang.all_gather(b"", self._options.timeout)  # rank 0 takes registrations from now on
         for _ in range(aggregators):
             self.processes.append(NodeProcess(wires, params, self._ports, "aggregator"))
-        for served, model in (beside or {}).items():
-            self.processes.append(NodeProcess(wires, params, self._ports, served, model))
+        for served, state in (beside or {}).items():
+            self.processes.append(NodeProcess(wires, params, self._ports, served, state))
         mine = len(self.processes)
         register = Register(role, gang.rank, wires.host, wires.rails, params.to_json(), mine, **more)
         self._daemon = Daemon(wires, gang.serve, part, register)

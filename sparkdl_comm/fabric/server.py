@@ -6,7 +6,7 @@ and the model sent from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -30,13 +30,14 @@ class ServerPart(Part):
 
     :param delay_bound: the most updates, an update itself included, that may have been applied since the version that the
         update was computed from; None: no bound.
+    :param version: how many updates the model has had.
     """
 
-    def __init__(self, model: np.ndarray, momentum: float, delay_bound: int | None) -> None:
+    def __init__(self, model: np.ndarray, momentum: float, delay_bound: int | None, version: int = 0) -> None:
         if model.dtype != np.float32 or model.ndim != 1 or not model.flags.c_contiguous:
             raise InputError(f"a server's model must be flat and float32, not {model.dtype} of shape {model.shape}")
         super().__init__()
-        self._model = MomentumModel(model, momentum)
+        self._model = MomentumModel(model, momentum, version)
         self._bound = delay_bound
         self._update_callback: UpdateCallback | None = None
         self._request_callback: RequestCallback | None = None
@@ -47,9 +48,9 @@ class ServerPart(Part):
         self._skipped: set[int] = set()
         self._turn = 0
         self._snapshots: dict[int, Values] = {}
-        #: Turns before which the state is to be copied -> the state and its version, once it is.
-        self._states: dict[int, Values | None] = {}
-        self._resume: int | None = None  # a replica that waits for its server's state: its next turn then
+        #: Transfers of the state that were ordered -> the turn before which it is copied, then the copy and its version.
+        self._states: dict[int, int | Values] = {}
+        self._copy: Expect | None = None  # its server's state, which a replica waits for
         self.largest_delay = 0
 
     def register_update_callback(self, callback: UpdateCallback) -> None:
@@ -69,6 +70,15 @@ class ServerPart(Part):
         """A copy of the model, float32 ``[n]``, and its version."""
         with self._changed:
             return self._model.values.copy(), self._model.version
+
+    def state(self) -> np.ndarray:
+        """A copy of the model, float32 ``[n]``; with momentum ``[2 n]``, its last step behind it."""
+        with self._changed:
+            return self._model.state()
+
+    def load(self, state: np.ndarray) -> None:
+        """Before :meth:`begin`: the model goes on from what :meth:`state` returned of another one."""
+        self._model.load(state, self.version)
 
     def serve(self, timeout: float | None = None) -> None:
         """Applies updates and sends the model until the job has ended. Arguments and errors are those of :meth:`await_end`."""
@@ -98,8 +108,9 @@ class ServerPart(Part):
         with self._changed:
             self._changed.wait_for(lambda: self._serving or self._over)
             if order.content == Kind.STATE:
-                self._changed.wait_for(lambda: self._states.get(order.turn) is not None or self._over)
-                return self._states.pop(order.turn, None)
+                self._changed.wait_for(lambda: not isinstance(self._states.get(order.transfer), int) or self._over)
+                state = self._states.pop(order.transfer, None)
+                return state if isinstance(state, Values) else None
             if self._over:
                 return None
             if order.batch not in self._snapshots:
@@ -114,19 +125,32 @@ class ServerPart(Part):
         elif isinstance(message, Reorder):
             self._reorder(message)
         elif isinstance(message, Cancel):
-            self._forget([message.transfer])
-        elif isinstance(message, Fence):
-            self._forget(message.transfers)
+            self.forget([message.transfer])
         elif isinstance(message, Expect) and message.content == Kind.UPDATE:
             with self._changed:
                 self._turns[message.transfer] = message.turn
         elif isinstance(message, Send) and message.content == Kind.STATE:
             with self._changed:
-                self._states[message.turn] = None
+                self._states[message.transfer] = message.turn
             self._apply_due()
         elif isinstance(message, Expect) and message.content == Kind.STATE:
             with self._changed:
-                self._resume = message.turn
+                self._copy = message
+
+    def fence(self, message: Fence) -> None:
+        self.forget(message.transfers)
+        super().fence(message)
+
+    def forget(self, transfers: Collection[int]) -> None:
+        """What has not been applied of these is thrown away, and a copy of the state among them is not waited for."""
+        with self._changed:
+            for transfer in transfers:
+                self._waiting.pop(self._turns.pop(transfer, -1), None)
+                self._states.pop(transfer, None)
+            if self._copy is not None and self._copy.transfer in transfers:
+                self._copy = None
+            self._changed.notify_all()
+        self._apply_due()
 
     # ---- inside
 
@@ -146,12 +170,6 @@ class ServerPart(Part):
         if before is None:  # it was applied
             self._skip(message.turn)
 
-    def _forget(self, transfers: Iterable[int]) -> None:
-        """What has not been applied of these is thrown away."""
-        with self._changed:
-            for transfer in transfers:
-                self._waiting.pop(self._turns.pop(transfer, -1), None)
-
     def _asked(self) -> np.ndarray:
         """A copy of what workers get of the model."""
         model = self._model.values
@@ -165,9 +183,9 @@ class ServerPart(Part):
     def _apply_due(self) -> None:
         """Applies all whose turn it is; one thread at a time."""
         with self._changed:
-            while self._serving and self._resume is None:
-                if self._turn in self._states and self._states[self._turn] is None:
-                    self._states[self._turn] = Values(self._model.state(), self._model.version)
+            while self._serving and self._copy is None:
+                for transfer in [transfer for transfer, turn in self._states.items() if turn == self._turn]:
+                    self._states[transfer] = Values(self._model.state(), self._model.version)
                     self._changed.notify_all()
                 arrival = self._waiting.pop(self._turn, None)
                 if arrival is None and self._turn not in self._skipped:
@@ -181,9 +199,11 @@ class ServerPart(Part):
     def _load(self, arrival: Arrival) -> None:
         """The server's state has come, and takes the place of this one's."""
         with self._changed:
+            if self._copy is None or self._copy.transfer != arrival.expected.transfer:
+                return  # it was cancelled meanwhile
             self._model.load(arrival.values, arrival.header.base_version)
             self.tell(Ended(arrival.expected.transfer, self._model.version))
-            self._turn, self._resume = arrival.expected.turn, None
+            self._turn, self._copy = arrival.expected.turn, None
             self._waiting = {turn: waiting for turn, waiting in self._waiting.items() if turn >= self._turn}
         self._apply_due()
 

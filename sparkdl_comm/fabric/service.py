@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 
-from sparkdl_comm.errors import GangError, InputError, ProtocolError, RankLostError, SparkdlCommError
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError, SparkdlCommError
 from sparkdl_comm.fabric.bandwidth import Bandwidths, Sample
 from sparkdl_comm.fabric.core import events
 from sparkdl_comm.fabric.core.roles import Node
@@ -46,7 +46,7 @@ from sparkdl_comm.fabric.protocol import (
 )
 from sparkdl_comm.fabric.reception import Peer, Reception
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.frames import Clock
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 from sparkdl_comm.gang.gang import Gang
 
 #: Share by which a host's bandwidth has to change for the core to hear of it: it makes new schedules then.
@@ -73,6 +73,10 @@ class SchedulerService:
         self._reported: dict[int, tuple[float, float]] = {}
         self._ended: dict[int, tuple[int, float]] = {}  # transfers of late: the host they went to, and when they ended
         self._fences = Fences()
+        #: Until :class:`Fenced`: a daemon may wait the timeout itself before it answers.
+        self._answer_seconds = 2 * options.timeout
+        #: Of each replica that has told of updates: the version of its model.
+        self._replicated: dict[Node, int] = {}
         self._begun = self._stopped = False
         self._directory: Directory
         if tolerant:
@@ -128,7 +132,7 @@ class SchedulerService:
     def _end(self, why: str) -> None:
         self._stopped = True
         for peer in self._peers:
-            self._tell(peer, End(why))
+            peer.tell(End(why))
 
     def _hear(self, peer: Peer, message: Message | None) -> None:
         """``message``: None if its connection has ended."""
@@ -158,11 +162,12 @@ class SchedulerService:
             self._courses[0] = Course(0, directory, self._rules, self._tell_node)
         servers = [directory.nodes[Node("server", shard)].rank for shard in range(len(directory.elements))]
         for peer in self._peers:
-            self._tell(peer, Welcome(servers, list(directory.elements)))
+            peer.tell(Welcome(servers, list(directory.elements)))
         self._begun = True
 
     def _decide(self) -> None:
         now = self._clock()
+        self._check_fences(now)
         for host in range(len(self._directory.hosts)):
             found, before = self._bandwidths.of(host), self._reported.get(host, (0.0, 0.0))
             if any(abs(new - old) > _CHANGED * old for new, old in zip(found, before, strict=True)):
@@ -186,6 +191,8 @@ class SchedulerService:
         elif isinstance(message, Ended):
             number, transfer = course_of(message.transfer)
             course = self._courses.get(number)
+            if node.role == "replica":
+                self._replicated[node] = message.version
             if course is not None and course.target(transfer) == node:
                 self._ended[message.transfer] = self._directory.host(node), now
                 course.ended(transfer, message.version, now)
@@ -205,8 +212,8 @@ class SchedulerService:
 
     def _reduce(self, node: Node, message: Reduce, now: float) -> None:
         """A worker has its part of an all-reduce; the first one begins it, with a root drawn by its number."""
+        rank = self._directory.rank(node)
         if not math.isfinite(message.norm):
-            rank = self._rank(node)
             raise InputError(f"rank {rank}'s part of all-reduce number {message.number} has no finite norm", rank=rank)
         course = self._courses.get(message.number)
         if course is None:
@@ -215,10 +222,10 @@ class SchedulerService:
             rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
             course = self._courses[message.number] = Course(message.number, directory, rules, self._tell_node, root)
             for lost in self._directory.nodes.keys() - self._by_node.keys():
-                course.lose(lost, False, now)
+                course.lose(lost, 0, False, now)
         if course.directory.elements != (message.elements,):
             raise InputError(
-                f"all-reduce number {message.number} has {message.elements} elements at rank {self._rank(node)}, and"
+                f"all-reduce number {message.number} has {message.elements} elements at rank {rank}, and"
                 f" {course.directory.elements[0]} at others: all workers must call the same ones in the same order"
             )
         course.ready(node, 0, 0, message.norm, now)
@@ -249,7 +256,7 @@ class SchedulerService:
         target = None if course is None else course.target(transfer)
         peer = None if target is None else self._by_node.get(target)
         if target is not None and peer is not None:
-            self._tell(peer, End(f"it could not be reached: {message.why}"))
+            peer.tell(End(f"it could not be reached: {message.why}"))
             self._lost(target, False, now)
 
     def _lost(self, node: Node, on_purpose: bool, now: float) -> None:
@@ -257,24 +264,36 @@ class SchedulerService:
             return
         if not on_purpose:
             _log.warning("the fabric goes on without %s %d, which was lost", node.role, node.index)
-        awaited: dict[Node, list[int]] = {}
-        if node.role in ("worker", "aggregator"):
-            # What it sent may have arrived, and even be in the model, without our knowing it yet.
-            for course in self._courses.values():
-                for target, transfers in course.unfinished(node).items():
-                    if target in self._by_node:
-                        awaited.setdefault(target, []).extend(transfers)
-        number = self._fences.begin(node, awaited)
+        # What it sent may have arrived, and even be in the model, without our knowing it yet. And who takes over from a
+        # server is to have told of all that it has.
+        replicas = (other for other in self._by_node if node.role == "server" and other.role == "replica")
+        awaited: dict[Node, list[int]] = {replica: [] for replica in replicas}
+        for course in self._courses.values():
+            for target, transfers in course.unfinished(node).items():
+                if target in self._by_node:
+                    awaited.setdefault(target, []).extend(transfers)
+        number = self._fences.begin(node, awaited, now + self._answer_seconds)
         for target, transfers in awaited.items():
-            self._tell(self._by_node[target], Fence(number, transfers))
+            self._by_node[target].tell(Fence(number, transfers, self._directory.named(node)))
         self._conclude(now)
+
+    def _check_fences(self, now: float) -> None:
+        overdue = self._fences.overdue(now)
+        if overdue is not None:
+            lost, silent = map(self._directory.named, overdue)
+            raise DeadlineError(
+                f"{silent} did not say within {self._answer_seconds:g} s what it has got of {lost}, which was lost;"
+                f" set {TIMEOUT_KEY}",
+                rank=self._directory.rank(overdue[1]),
+            )
 
     def _conclude(self, now: float) -> None:
         """The core hears of those lost nodes of which all is known that they have done."""
         left = {other.role for other in self._by_node}
         for lost in self._fences.passed():
+            version = max([self._rules.version, *self._replicated.values()])
             for course in self._courses.values():
-                course.lose(lost, "replica" in left, now)
+                course.lose(lost, version, "replica" in left, now)
         if "worker" not in left:
             self._stopped = True
 
@@ -282,16 +301,7 @@ class SchedulerService:
         """Those that are left."""
         return sorted((node for node in self._by_node if node.role == "worker"), key=lambda node: node.index)
 
-    def _rank(self, node: Node) -> int:
-        return self._directory.nodes[node].rank
-
     def _tell_node(self, node: Node, message: Message) -> None:
         peer = self._by_node.get(node)
         if peer is not None:
-            self._tell(peer, message)
-
-    def _tell(self, peer: Peer, message: Message) -> None:
-        try:
-            peer.link.send(message)
-        except OSError as exc:
-            _log.info("rank %d, %s, hears no more: %s", peer.register.rank, peer.register.role, exc)
+            peer.tell(message)

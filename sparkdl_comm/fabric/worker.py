@@ -26,6 +26,7 @@ from sparkdl_comm.fabric.protocol import (
     Skip,
     Wanted,
     Welcome,
+    course_of,
 )
 from sparkdl_comm.fabric.receiver import Arrival
 from sparkdl_comm.fabric.server import ServerPart
@@ -223,9 +224,8 @@ class WorkerPart(Part):
             self._elements, self._servers = sum(message.elements), message.servers
         elif isinstance(message, Expect) and message.content == Kind.UPDATE:
             self._root(message.course, message.elements).hear(message)
-        elif isinstance(message, (Reorder, Fence)):
-            for root in self._roots.values():
-                root.hear(message)
+        elif isinstance(message, Reorder):
+            self._roots[course_of(message.transfer)[0]].hear(message)
         elif isinstance(message, Skip):
             self._roots[message.course].hear(message)
         elif isinstance(message, Reduced):
@@ -241,6 +241,11 @@ class WorkerPart(Part):
         elif isinstance(message, Release) and not message.course:
             with self._changed:
                 self._updates.pop(message.update, None)
+
+    def fence(self, message: Fence) -> None:
+        for root in self._roots.values():
+            root.forget(message.transfers)
+        super().fence(message)
 
     def _root(self, course: int, elements: int) -> ServerPart:
         """What makes the sum of an all-reduce whose root this worker is."""

@@ -11,13 +11,11 @@ that caused it. Only this thread touches the connections; others hand it work wi
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import selectors
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -26,6 +24,7 @@ from sparkdl_comm.errors import GangError, ProtocolError, SparkdlCommError
 from sparkdl_comm.gang.acceptor import Acceptor
 from sparkdl_comm.gang.failure import MAX_JSON, Failure
 from sparkdl_comm.gang.frames import Clock, FrameBuffer, encode_frame
+from sparkdl_comm.gang.posted_work import PostedWork
 
 MAX_FRAME = MAX_JSON + 1024
 HOLD_SECONDS = 1.0
@@ -64,13 +63,10 @@ class Control:
         self._peers: dict[int, _Peer] = {}
         self._held: tuple[float, Failure] | None = None  # rank 0: a secondary report, and until when
         self._pending: Failure | None = None  # other ranks: our report, which rank 0 has not answered
-        self._posted: deque[Callable[[], None]] = deque()
+        self._posted = PostedWork()
         self._stop_by: float | None = None
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._wake_in.setblocking(False)
-        self._wake_out.setblocking(False)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wake_out, selectors.EVENT_READ, self._drain)
+        self._selector.register(self._posted.wake, selectors.EVENT_READ, self._posted.drain)
         for acceptor in acceptors:
             self._selector.register(acceptor.sock, selectors.EVENT_READ, acceptor.accept)
         self._thread = threading.Thread(target=self._run, name=f"sparkdl-gang-{rank}", daemon=True)
@@ -80,9 +76,7 @@ class Control:
 
     def post(self, work: Callable[[], None]) -> None:
         """Have the control thread run ``work`` soon."""
-        self._posted.append(work)
-        with contextlib.suppress(OSError):  # full: it will wake anyway. Closed: it is past work.
-            self._wake_in.send(b"x")
+        self._posted.post(work)
 
     def add_peer(self, rank: int, sock: socket.socket) -> None:
         """Watch an authenticated connection to ``rank``."""
@@ -146,7 +140,7 @@ class Control:
     def sockets(self) -> list[Any]:
         """Everything with a file descriptor, for a forked child to close."""
         peers = [peer.sock for peer in list(self._peers.values())]
-        return [*peers, *(acceptor.sock for acceptor in self._acceptors), self._wake_in, self._wake_out, self._selector]
+        return [*peers, *(acceptor.sock for acceptor in self._acceptors), *self._posted.sockets(), self._selector]
 
     # ---- the control thread
 
@@ -155,8 +149,7 @@ class Control:
             while self._stop_by is None or (self._peers and self._clock() < self._stop_by):
                 for key, _ in self._selector.select(self._patience()):
                     key.data()
-                while self._posted:
-                    self._posted.popleft()()
+                self._posted.run()
                 if self._held is not None and self._clock() >= self._held[0]:
                     self._record(self._held[1])
         except Exception as exc:  # noqa: BLE001 - without this thread the gang would notice nothing any more
@@ -168,8 +161,7 @@ class Control:
             self._selector.close()
             for acceptor in self._acceptors:
                 acceptor.close()
-            self._wake_in.close()
-            self._wake_out.close()
+            self._posted.close()
 
     def _patience(self) -> float:
         until = [60.0]
@@ -178,10 +170,6 @@ class Control:
         if self._stop_by is not None:
             until.append(self._stop_by - self._clock())
         return max(0.0, min(until))
-
-    def _drain(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._wake_out.recv(4096)
 
     def _add(self, rank: int, sock: socket.socket) -> None:
         peer = self._peers[rank] = _Peer(rank, sock)

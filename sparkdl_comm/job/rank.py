@@ -31,7 +31,8 @@ from sparkdl_comm.train.checkpoint.restore import Restorer, describe
 from sparkdl_comm.train.checkpoint.saver import Saver
 from sparkdl_comm.train.loop import rng
 from sparkdl_comm.train.loop.asynchronous_loop import loop_for
-from sparkdl_comm.train.loop.training_loop import Progress, TrainingLoop
+from sparkdl_comm.train.loop.progress import Progress
+from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import TrainSpec
 
 #: How long rank 0, which is done, waits for the others to be.
@@ -180,7 +181,7 @@ class Rank:
             return None
         if restorer.step:
             restorer.load_state(loop)
-        saver = Saver(spec.checkpoints, restorer.run, gang, spec.conf.timeout)
+        saver = Saver(spec.checkpoints, restorer.run, gang, spec.conf.timeout, restorer.step)
         stack.callback(saver.close)
         loop.after_step = saver
         return saver

@@ -2,40 +2,30 @@
 
 A suite calls :func:`measure` with what it compares, makes a :class:`Row` of each result and adds it to a
 :class:`Report`, which shows it and at the end gives the exit status: a row whose result was not verified makes it 1.
-Rows, and what is kept of a run, are in :mod:`sparkdl_comm.lab.results`.
+Rows, and what is kept of a run, are in :mod:`sparkdl_comm.lab.results`; its options in :mod:`sparkdl_comm.lab.arguments`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.errors import LabUnavailableError, SparkdlCommError
+from sparkdl_comm.lab.arguments import STDOUT
 from sparkdl_comm.lab.results import Origin, Results, Row, versions
-from sparkdl_comm.units import parse_size
 
 __all__ = [
-    "STDOUT",
     "Report",
     "Row",
     "allreduce_seconds",
     "broadcast_seconds",
     "measure",
-    "parser",
     "per_gigabyte",
-    "positive",
-    "sizes",
     "versions",
 ]
-
-#: Where `--json` without a file goes.
-STDOUT = "-"
-_PLAIN = re.compile(r"\s*\d+(\.\d+)?\s*")
 
 R = TypeVar("R")
 
@@ -130,6 +120,21 @@ class Report:
         """A line beside the table, such as why something was skipped."""
         print(text, file=self._err, flush=True)
 
+    def finish_after(self, rows: Iterable[Row]) -> int:
+        """Adds rows as they are measured, then finishes. Returns the exit status: 0 if networks cannot be emulated here, which
+        a note says, and 1 after another error of this package, which ends the rows."""
+        try:
+            for row in rows:
+                self.add(row)
+        except LabUnavailableError as reason:
+            self.note(f"skipped: {reason}")
+            return 0
+        except SparkdlCommError as error:
+            self.note(f"failed: {error}")
+            self.finish()
+            return 1
+        return self.finish()
+
     def finish(self) -> int:
         """Writes the JSON, if asked for; a file only if there are rows. Returns the exit status: 1 if a row is not verified or
         there is none, else 0."""
@@ -148,48 +153,6 @@ class Report:
     def _show(self, cells: Iterable[str], more: str = "") -> None:
         texts = (f"{cell:{form}}" for cell, (_, form) in zip(cells, self._COLUMNS, strict=True))
         print("  ".join(texts), more, file=self._err if self._json_to == STDOUT else self._out, flush=True)
-
-
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options that all suites have: ``--quick``, ``--json``, ``--repeats``, ``--warmup``."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--repeats", type=positive, default=3, help="timed runs of each case; the median counts")
-    made.add_argument("--warmup", type=int, default=1, help="runs of each case before these")
-    made.add_argument("--quick", action="store_true", help="one small run of each: does it work?")
-    made.add_argument(
-        "--json",
-        nargs="?",
-        const=STDOUT,
-        type=_json_file,
-        metavar="FILE",
-        help="writes samples, commit, machine, versions and command line to FILE; without FILE: JSON rows on standard output, "
-        "the table on standard error",
-    )
-    return made
-
-
-def positive(text: str) -> int:
-    """An argument that must be a whole number, at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return number
-
-
-def sizes(text: str) -> list[int]:
-    """An argument of sizes separated by commas, in bytes, each made a whole number of float32 values: ``64KiB,16MiB``. One
-    without a unit is in MiB: ``0.25,16``."""
-    try:
-        return [parse_size(f"{size}MiB" if _PLAIN.fullmatch(size) else size) // 4 * 4 for size in text.split(",")]
-    except ConfError as error:
-        raise argparse.ArgumentTypeError(f"{error}; without a unit it is in MiB") from error
-
-
-def _json_file(text: str) -> str:
-    """Where the file cannot be written, it is said before anything is measured."""
-    if text != STDOUT and (not text or Path(text).is_dir() or not Path(text).absolute().parent.is_dir()):
-        raise argparse.ArgumentTypeError(f"{text!r}: must be a file in a folder that exists")
-    return text
 
 
 def _digits(seconds: float) -> str:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import secrets
-import warnings
 from typing import TYPE_CHECKING, Any
 
-import torch
 from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from sparkdl_comm.conf import CommConf
-from sparkdl_comm.job import session, slots
-from sparkdl_comm.job.summary import summarize
-from sparkdl_comm.job.trained import trained_module
-from sparkdl_comm.ml import columns, components
+from sparkdl_comm.job import session
 from sparkdl_comm.ml.estimator_persistence import TorchEstimatorReader, TorchEstimatorWriter
 from sparkdl_comm.ml.model import TorchModel
 from sparkdl_comm.ml.recipe import TrainingRecipe
-from sparkdl_comm.ml.scoring import activation_of
-from sparkdl_comm.report.loggers import RunLog
-from sparkdl_comm.train.spec import TrainSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -188,115 +177,12 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         ConfError, ModelError or InputError if the last one is of another run.
         """
         from sparkdl_comm.job.interrupt import interruptible
-
-        with interruptible(session.session_of(dataset)):
-            return self._train(dataset)
-
-    def _train(self, dataset: DataFrame) -> TorchModel:
-        from sparkdl_comm.job.admission import ADMISSION
-        from sparkdl_comm.job.launch import launch
-        from sparkdl_comm.optim import elementwise
-        from sparkdl_comm.strategies.registry import strategy_class
-        from sparkdl_comm.train.loop import asynchronous_loop
+        from sparkdl_comm.ml.fit import train
 
         spark = session.session_of(dataset)
-        session.use_own_python(spark)
-        self._check_params()
-        settings = session.session_conf(spark)
-        conf = CommConf.from_mapping(settings, strategy=self.getStrategy(), compression=self.getCompression())
-        strategy = strategy_class(conf)
-        model = components.model_like(self.model)
-        loss = components.loss_function(self.loss)
-        target_type = functools.partial(components.target_type, loss)
-        decode, collate_fn, augment = self.decoding(), self.collating(), self.augmenting()
-        limits = components.label_limits(loss)
-        data, rows = columns.training_rows(dataset, self, target_type, decode, limits, collate_fn)
-        if rows.weight is not None:
-            loss = components.row_losses(loss)
-        optimization, observation = self.optimization(), self.observation()
-        components.check_picklable(
-            model=model,
-            loss=loss,
-            optimizer=optimization.optimizer,
-            param_groups=self.param_groups,
-            lr_scheduler=self.lr_scheduler,
-            metrics=self.metrics,
-            callbacks=self.callbacks,
-            decode=decode,
-            collate_fn=collate_fn,
-            augment=augment,
-        )
-        if strategy.cuts_tensors:
-            elementwise.check_on_driver(model, optimization)
-        session.check_dynamic_allocation(spark)
-        if strategy.needs_plugin:
-            session.check_plugin(spark)
-        checkpoints = self.checkpoints(spark)
-        if not strategy.synchronous:
-            asynchronous_loop.check(conf, optimization, checkpoints)
-        world = slots.check_slots(spark, self.getNumWorkers(), conf.slot_timeout)
-        strategy.check(conf, world)
-        session.check_disk_cache(spark, conf)
-        slots.tell_threads(spark, world)
-        own = {"gradients": not strategy.needs_plugin, "rows": conf.data_shuffle == "global", "the trained model": True}
-        sent = ", ".join(name for name, is_ours in own.items() if is_ours)
-        session.tell_clear(spark, f"{sent}, what ranks print, and what they tell each other between steps")
-        if self.getBatchSize() < world:
-            warnings.warn(
-                f"batchSize={self.getBatchSize()} is less than num_workers={world}: batchSize is of all ranks together, so in"
-                f" each step {world - self.getBatchSize()} of them have no rows. Set it to at least num_workers",
-                stacklevel=4,  # the caller of fit
-            )
-
-        spec = TrainSpec(
-            model=model,
-            loss=loss,
-            optimization=optimization,
-            observation=observation,
-            batch_size=self.getBatchSize(),
-            epochs=self.getMaxIter(),
-            seed=self.getSeed(),
-            device=self.getDevice(),
-            strategy=conf.strategy,
-            conf=conf,
-            world=world,
-            classification=[(field.dtype, field.shape) for field in rows.targets] == [("int64", ())],
-            attempt_id=secrets.token_hex(8),
-            secret=secrets.token_bytes(32),
-            driver_address=("", 0),
-            rows=rows,
-            augment=augment,
-            labels=components.class_labels(loss, rows.targets),
-            checkpoints=checkpoints,
-        )
-        with RunLog.of(self) as log, ADMISSION.admitted(world, slots.slots_now(spark), conf.turn_timeout):
-            tensors, reports, restarts = launch(data, spec, session.driver_host(spark, conf), log.progress)
-            summary = {**summarize(reports, conf.strategy, world), "restarts": restarts}
-            log.history(summary["history"])
-        step_rows = spec.batch_size * optimization.accumulation_steps
-        if summary["rows"] < step_rows:
-            warnings.warn(
-                f"batchSize={spec.batch_size} x accumulationSteps={optimization.accumulation_steps} is more than the"
-                f" {summary['rows']} rows there are: each epoch was one step, on all of them",
-                stacklevel=4,  # the caller of fit
-            )
-        shapes = [report.output_shape for report in reports if report.output_shape is not None]
-        trained = TorchModel(
-            trained_module(spec, tensors),
-            spec.classification,
-            summary,
-            shapes[0] if shapes else None,
-            _factory(self.model),
-            activation_of(loss),
-            decode,
-            collate_fn,
-        )
-        trained._resetUid(self.uid)
-        return self._copyValues(trained)
-
-
-def _factory(model: Any) -> Any:
-    """What makes modules like ``model``, as the user gave it; None for a module."""
-    if isinstance(model, TorchModel):
-        return model.factory
-    return None if isinstance(model, torch.nn.Module) else model
+        with interruptible(spark):
+            session.use_own_python(spark)
+            self._check_params()
+            model = train(self, dataset)
+        model._resetUid(self.uid)
+        return self._copyValues(model)

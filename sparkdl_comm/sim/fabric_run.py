@@ -34,12 +34,11 @@ from sparkdl_comm.sim.task import Floats
 @dataclass(frozen=True)
 class Control:
     """``interval``: seconds between batches of decisions. ``lag``: seconds after which the monitor reports that a rate has
-    changed. ``overtaking``: see :class:`~sparkdl_comm.fabric.core.rules.Rules`. ``eager``: workers ask for the model as soon
-    as they have an update, not when it was applied or dropped: they wait less, and their updates have longer delays."""
+    changed. ``eager``: workers ask for the model as soon as they have an update, not when it was applied or dropped: they wait
+    less, and their updates have longer delays."""
 
     interval: float = 0.1
     lag: float = 0.2
-    overtaking: bool = True
     eager: bool = False
 
 
@@ -55,9 +54,7 @@ class FabricRun(Run):
             servers=(hosts,),
             aggregators=tuple(range(hosts)),
         )
-        self._scheduler = Scheduler(
-            self._roles, Rules(synchrony, self.scaled, job.momentum, overtaking=control.overtaking)
-        )
+        self._scheduler = Scheduler(self._roles, Rules(synchrony, self.scaled, job.momentum))
         self._updates: list[tuple[int, Floats, int]] = []
         self._transfers: dict[int, Transfer] = {}
         self._waits: dict[int, set[int]] = {}

@@ -50,8 +50,9 @@ class Buckets:
             owner = model.parameters[piece.number]
             bucket.owners.append(owner)
             of[owner] = bucket
-        for owner, bucket in of.items():
-            owner.register_post_accumulate_grad_hook(self._collector(bucket))
+        self._collectors = [
+            owner.register_post_accumulate_grad_hook(self._collector(bucket)) for owner, bucket in of.items()
+        ]
         self._begin()
 
     @property
@@ -68,6 +69,12 @@ class Buckets:
         finally:
             self._last_backward = False
         self._seen_backward |= last
+
+    def close(self) -> None:
+        """Sees no more gradients."""
+        # Python does not find the circle of parameter, collector and whatever `send` refers to: it goes through torch's code.
+        for collector in self._collectors:
+            collector.remove()
 
     def flush(self) -> None:
         """Sends what was not sent: the gradients are complete, be they zero. The next backward belongs to another step."""

@@ -9,8 +9,8 @@ from sparkdl_comm.strategies.base import Strategy
 
 class Asynchronous(Strategy):
     """A rank computes with a version of the model, and its update goes into a later one. The order of the calls is that of
-    :class:`Strategy`; beside them, ``settle`` may be called after any ``update``. ``finish`` is called when all ranks have
-        settled."""
+    :class:`Strategy`; beside them, ``settle`` may be called after any ``update``. When all ranks have settled, ``finish`` is
+    called, or what checkpoints need."""
 
     synchronous = False
     global_mean = False

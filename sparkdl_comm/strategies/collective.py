@@ -47,7 +47,7 @@ class CollectiveStrategy(Strategy):
 
     def __init__(self, conf: CommConf) -> None:
         super().__init__(conf)
-        self._opened: list[CollectiveGroup | BucketExchange] = []
+        self._opened: list[CollectiveGroup | BucketExchange | Buckets] = []
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
@@ -88,6 +88,7 @@ class CollectiveStrategy(Strategy):
         self._opened.append(self._exchange)
         self._under_way: list[Pending] = []
         self._buckets = Buckets(model, self.conf.bucket, self._send)
+        self._opened.append(self._buckets)
         self._exchange.prepare(self._buckets.ranges)
 
     def _exchange_of(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:

@@ -5,18 +5,20 @@ rank 1 its replica if there is to be one, each in a process of its own. A worker
 the user's optimizer make a step of it from there, and pushes by how much that changed the parameters: ``-lr * gradient`` of
 plain SGD. The server adds what comes, with momentum. See :mod:`sparkdl_comm.fabric`.
 
-An optimizer that keeps state, such as Adam, has its own at each worker.
+An optimizer that keeps state, such as Adam, has its own at each worker. All of them are in checkpoints, and so is the server's
+last step, for its momentum; if the replica has taken over, momentum begins anew from a checkpoint.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.errors import ConfError, ModelError
+from sparkdl_comm.errors import ConfError, GangError, ModelError
 from sparkdl_comm.fabric.options import Options
 from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.roles import Fabric, Worker
@@ -39,6 +41,8 @@ class FabricWorker(Asynchronous):
         self.free_running = conf.fabric_sync.startswith("async")
         self._push: Push | None = None
         self._fabric: Fabric | None = None
+        self._worker: Worker | None = None
+        self._last_step: np.ndarray | None = None
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
@@ -70,17 +74,33 @@ class FabricWorker(Asynchronous):
         self._before = np.empty_like(self._values)
         self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
         self._sparse = make_optimizer.wants_sparse(self.optimizer)
-        params = FabricParams.of(self.conf)
+        self._gang = gang
         # An epoch ends for all ranks together, so none of them can be missed.
-        fabric = self._fabric = Fabric(gang, Options.of(self.conf), self.conf.ports, tolerant=False)
-        beside = {"server": self._values} if gang.rank == _SERVER else {}
-        if gang.rank == _REPLICA and self.conf.fabric_replica:
-            beside["replica"] = self._values
-        self._worker: Worker = fabric.register_as_worker(params, self.conf.fabric_aggregators, beside)
+        self._fabric = Fabric(gang, Options.of(self.conf), self.conf.ports, tolerant=False)
+
+    def _in_fabric(self) -> Worker:
+        """This rank's part, which begins when it is first used: after a checkpoint's state was loaded, if there is one."""
+        if self._worker is None:
+            if self._fabric is None:
+                raise GangError("strategy fabric has not joined its gang")
+            beside = {"server": self._state()} if self._gang.rank == _SERVER else {}
+            if self._gang.rank == _REPLICA and self.conf.fabric_replica:
+                beside["replica"] = self._state()
+            params = replace(FabricParams.of(self.conf), version=self.version)
+            self._worker = self._fabric.register_as_worker(params, self.conf.fabric_aggregators, beside)
+        return self._worker
+
+    def _state(self) -> np.ndarray:
+        """What the server begins with."""
+        if not self.conf.fabric_momentum:
+            return self._values
+        step = np.zeros_like(self._values) if self._last_step is None else self._last_step
+        return np.concatenate([self._values, step])
 
     def before_forward(self) -> None:
+        worker = self._in_fabric()
         with self.watch.phase("pull"):
-            self.version = self._worker.get(_SERVER, self._values)
+            self.version = worker.get(_SERVER, self._values)
             self.watch.bytes["pull"] += self._values.nbytes
 
     def after_backward(self) -> None:
@@ -99,7 +119,7 @@ class FabricWorker(Asynchronous):
             self.optimizer.step()
             np.subtract(self._values, self._before, out=self._before)
         with self.watch.phase("push"):
-            self._push = self._worker.push(_SERVER, self._before)
+            self._push = self._in_fabric().push(_SERVER, self._before)
             self.watch.bytes["push"] += self._before.nbytes
 
     def settle(self) -> None:
@@ -111,6 +131,24 @@ class FabricWorker(Asynchronous):
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return [(0, self._model.values)]
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """The server's, on the rank that it is beside. The ranks' own are in :meth:`state`."""
+        server = None if self._fabric is None else self._fabric.beside("server")
+        if server is None or not self.conf.fabric_momentum:
+            return {}
+        return {"last_step": torch.from_numpy(server.state(self.conf.timeout)[self._model.count :])}
+
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        if "last_step" in state:
+            self._last_step = state["last_step"].numpy()
+
+    def state(self) -> dict[str, Any]:
+        return {"version": self.version, "optimizer": self.optimizer.state_dict()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.version = state["version"]
+        self.optimizer.load_state_dict(state["optimizer"])
 
     def details(self) -> dict[str, Any]:
         if self._fabric is None or self._fabric.service is None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from sparkdl_comm.fabric import node_process
 from tests.faults import wire
 
 STALL_SECONDS = 45.0
@@ -29,10 +30,10 @@ undo: list[Callable[[], None]] = []
 
 @dataclass(frozen=True)
 class Fault:
-    """`action`: kill worker, kill executor, kill driver, exit, sys.exit, raise, raise connection, nan, stall, stop, stop
-    executor, one of :data:`tests.faults.wire.ACTIONS`, or "outside": somebody else strikes. `step` counts from 0; that of a
-    checkpoint is in its name. `driver`: its process. `pause`: seconds that every forward pass takes longer. `pick`: 0 to 1,
-    which connection or byte it is, for those of `wire`."""
+    """`action`: kill worker, kill executor, kill driver, kill aggregator, kill server (which are beside the rank), exit,
+    sys.exit, raise, raise connection, nan, stall, stop, stop executor, one of :data:`tests.faults.wire.ACTIONS`, or "outside":
+    somebody else strikes. `step` counts from 0; that of a checkpoint is in its name. `driver`: its process. `pause`: seconds
+    that every forward pass takes longer. `pick`: 0 to 1, which connection or byte it is, for those of `wire`."""
 
     action: str
     rank: int
@@ -63,6 +64,9 @@ def strike(fault: Fault, step: int, in_flight: bool | None = None) -> str | None
     elif fault.action == "kill driver":
         # Its JVM first: it is at once the cluster's master and workers, and would end in good order without its parent.
         victims = [*(child.pid for child in psutil.Process(fault.driver).children()), fault.driver]
+    elif fault.action in ("kill aggregator", "kill server"):
+        beside = nodes_of_this_worker()
+        victims = [beside[0] if fault.action == "kill aggregator" else beside[-1]]
     facts.update(phase=fault.phase, step=step, pid=os.getpid(), victim=victims[-1], in_flight=in_flight)
     if fault.action in wire.ACTIONS:
         facts["struck"], undo_it = wire.ACTIONS[fault.action](fault.pick, executor_of_this_worker())
@@ -90,6 +94,12 @@ def strike(fault: Fault, step: int, in_flight: bool | None = None) -> str | None
 
 def executor_of_this_worker() -> int:
     return next(parent.pid for parent in psutil.Process().parents() if parent.name() == "java")
+
+
+def nodes_of_this_worker() -> list[int]:
+    """Processes of strategy fabric: aggregators, then the server or replica, if there is one."""
+    children = sorted(psutil.Process().children(), key=lambda child: child.create_time())
+    return [child.pid for child in children if node_process.__name__ in child.cmdline()]
 
 
 def _bridge_directory() -> str:

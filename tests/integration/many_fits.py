@@ -9,6 +9,7 @@ import sys
 from pyspark.sql import SparkSession
 
 import sparkdl_comm
+from sparkdl_comm.lab.settings import applied
 from tests.integration.nets import Large
 from tests.integration.test_training import distance, fit, frame, in_one_process
 
@@ -25,11 +26,8 @@ def main(master: str, ranks: str, *cases: str) -> None:
     for case in cases:
         strategy, *words = case.split()
         settings = dict(word.split("=", 1) for word in words)
-        for name, value in settings.items():
-            spark.conf.set(f"spark.sparkdl.comm.{name}", value)
-        model = fit(data, model=Large, epochs=STEPS, strategy=strategy, num_workers=int(ranks))
-        for name in settings:
-            spark.conf.unset(f"spark.sparkdl.comm.{name}")
+        with applied(spark, settings):
+            model = fit(data, model=Large, epochs=STEPS, strategy=strategy, num_workers=int(ranks))
         report = {
             "case": case,
             "distance": distance(model.module.state_dict(), reference),

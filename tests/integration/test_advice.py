@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from sparkdl_comm import TorchEstimator
 from sparkdl_comm.errors import ConfError, InputError, ModelError, PluginError, SlotsError, SparkdlCommError
+from sparkdl_comm.lab.settings import applied
 from tests.integration.nets import Line, Pictures, Small
 from tests.integration.test_training import frame
 
@@ -175,13 +176,8 @@ CASES = [
 
 def fit(spark, data: DataFrame, conf: dict[str, str], settings: dict[str, Any]) -> Any:
     given = {"model": Small, "loss": "CrossEntropyLoss", "optimizer": SGD, "num_workers": 3, "strategy": "gloo"}
-    for key, value in conf.items():
-        spark.conf.set(key, value)
-    try:
+    with applied(spark, conf, prefix=""):
         return TorchEstimator(batchSize=90, maxIter=1, **{**given, **settings}).fit(data)
-    finally:
-        for key in conf:
-            spark.conf.unset(key)
 
 
 @pytest.mark.parametrize(

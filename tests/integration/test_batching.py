@@ -1,8 +1,6 @@
 """Layers travel in batches: the same bits, whatever the batches are."""
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
@@ -11,6 +9,7 @@ import torch
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import TorchEstimator, TorchModel
+from sparkdl_comm.lab.settings import applied
 from tests.integration.nets import Backwards, Large, Tangled
 
 ROWS = 80
@@ -27,18 +26,6 @@ def data(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(table, "features array<float>, label long").repartition(5).cache()
 
 
-@contextmanager
-def conf(spark: SparkSession, **settings: str) -> Iterator[None]:
-    keys = {f"spark.sparkdl.comm.ps.{name}": value for name, value in settings.items()}
-    for key, value in keys.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key in keys:
-            spark.conf.unset(key)
-
-
 def fit(
     data: DataFrame,
     batching: str,
@@ -51,7 +38,7 @@ def fit(
     """20 steps of 16 rows on three executors."""
     chosen = {"model": Tangled, "loss": "CrossEntropyLoss", "optimizer": SGD, "num_workers": 3, "seed": 5}
     keys = {"batching": batching, "pushBatching": push, "wire": wire, "profileIterations": iterations}
-    with conf(data.sparkSession, **keys, replanDrift=drift):
+    with applied(data.sparkSession, {**keys, "replanDrift": drift}, "spark.sparkdl.comm.ps."):
         model = TorchEstimator(batchSize=16, maxIter=4, strategy="ps", **{**chosen, **settings}).fit(data)
     assert model.summary is not None
     assert model.summary["iterations"] == 20

@@ -139,8 +139,8 @@ def test_a_peer_that_does_not_end_is_an_error() -> None:
     [
         (["--topology", "ring:3"], "unknown kind 'ring'"),
         (["--topology", "bcube:2,2"], "one NIC per host"),
-        (["--rate", "inf"], "infinity"),
-        (["--peers", "gloo,nccl"], "unknown peers nccl"),
+        (["--rate", "inf"], "--rate: must be Mbit/s, of at least 1 bit/s, not inf"),
+        (["--peers", "gloo,nccl"], "--peers: nccl: there are gloo"),
         (["--profile", "lenet6"], "profile 'lenet6' is not known"),
     ],
 )

@@ -4,6 +4,7 @@ import pytest
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.errors import ConfError
+from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.topology import Topology
 from tests.integration.nets import Large, Small
 from tests.integration.test_training import distance, fit, frame, in_one_process, same_bits
@@ -24,11 +25,8 @@ def test_same_result_as_one_process(spark, strategy):
 
 
 def test_same_seed_same_bits_also_in_many_buckets(spark):
-    spark.conf.set("spark.sparkdl.comm.collective.bucket", "1KiB")
-    try:
+    with applied(spark, {"collective.bucket": "1KiB"}):
         models = [fit(frame(spark), epochs=2, strategy="lp") for _ in range(2)]
-    finally:
-        spark.conf.unset("spark.sparkdl.comm.collective.bucket")
     assert same_bits(*models)
     assert distance(models[0].module.state_dict(), in_one_process(Small, "sgd", 2)) < 1e-5
 
@@ -48,13 +46,8 @@ def test_same_seed_same_bits_also_in_many_buckets(spark):
     ],
 )
 def test_same_result_by_all_loops(spark, strategy, settings, pulled):
-    for name, value in settings.items():
-        spark.conf.set(f"spark.sparkdl.comm.{name}", value)
-    try:
+    with applied(spark, settings):
         model = fit(frame(spark), epochs=6, strategy=strategy)
-    finally:
-        for name in settings:
-            spark.conf.unset(f"spark.sparkdl.comm.{name}")
     assert distance(model.module.state_dict(), in_one_process(Small, "sgd", 6)) < 1e-5
     nbytes = 4 * sum(parameter.numel() for parameter in Small().parameters())
     assert model.summary["bytes"]["pull"] == pytest.approx(pulled * nbytes, rel=0.02)
@@ -71,9 +64,8 @@ def test_the_largest_gradients_alone_travel(spark, strategy):
 
 @pytest.fixture(params=["whole", "layerwise"])
 def batching(spark, request):
-    spark.conf.set("spark.sparkdl.comm.ps.batching", request.param)
-    yield request.param
-    spark.conf.unset("spark.sparkdl.comm.ps.batching")
+    with applied(spark, {"ps.batching": request.param}):
+        yield request.param
 
 
 @pytest.mark.usefixtures("batching")
@@ -105,12 +97,6 @@ def test_the_largest_gradients_alone_are_pushed(spark, tmp_path):
 )
 def test_networks_that_do_not_fit(spark, settings, complaint):
     strategy = settings.pop("strategy")
-    for name, value in settings.items():
-        spark.conf.set(f"spark.sparkdl.comm.{name}", value)
-    try:
-        with pytest.raises(ConfError) as error:
-            fit(frame(spark), strategy=strategy)
-    finally:
-        for name in settings:
-            spark.conf.unset(f"spark.sparkdl.comm.{name}")
+    with applied(spark, settings), pytest.raises(ConfError) as error:
+        fit(frame(spark), strategy=strategy)
     assert complaint in str(error.value)

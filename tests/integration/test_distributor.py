@@ -14,6 +14,7 @@ from pyspark.ml.torch.distributor import TorchDistributor
 
 from sparkdl_comm import CommDistributor, Communicator
 from sparkdl_comm.errors import ConfError, GangError, InputError, ModelError, RankFailedError, RankLostError, SlotsError
+from sparkdl_comm.lab.settings import applied
 from tests.integration import training_functions as functions
 
 
@@ -42,11 +43,8 @@ def test_the_same_on_this_machine(spark):
 def test_what_rank_0_prints_is_seen(spark, capsys):
     CommDistributor(num_workers=2).run(functions.prints)
     assert capsys.readouterr().out == "rank 0 printed\nand its child\n"
-    spark.conf.set("spark.sparkdl.comm.logs", "false")
-    try:
+    with applied(spark, {"logs": "false"}):
         CommDistributor(num_workers=2).run(functions.prints)
-    finally:
-        spark.conf.unset("spark.sparkdl.comm.logs")
     assert capsys.readouterr().out == ""
 
 
@@ -66,11 +64,8 @@ def test_hooks_give_what_ddp_does(spark):
 
 @pytest.mark.parametrize("strategy", ["ps", "auto", "lp"])
 def test_communicator(spark, strategy):
-    spark.conf.set("spark.sparkdl.comm.strategy", strategy)
-    try:
+    with applied(spark, {"strategy": strategy}):
         found = CommDistributor(num_workers=3).run(functions.every_collective)
-    finally:
-        spark.conf.unset("spark.sparkdl.comm.strategy")
     each = [torch.arange(6.0).reshape(3, 2) + 10 * rank for rank in range(3)]
     total = sum(each)
     assert torch.equal(found["sum"], total)
@@ -150,14 +145,8 @@ def test_a_rank_that_raises(spark):
 
 @pytest.mark.slow
 def test_a_rank_that_stands_still_after_all_have_left(spark):
-    timeout = "spark.sparkdl.comm.timeout"
-    usual = spark.conf.get(timeout, "1min")  # a test before may have unset it
-    spark.conf.set(timeout, "8s")
-    try:
-        with pytest.raises(RankLostError, match="after all had left the gang"):
-            CommDistributor(num_workers=3).run(functions.stands_still_at_the_end)
-    finally:
-        spark.conf.set(timeout, usual)
+    with applied(spark, {"timeout": "8s"}), pytest.raises(RankLostError, match="after all had left the gang"):
+        CommDistributor(num_workers=3).run(functions.stands_still_at_the_end)
     assert CommDistributor(num_workers=3).run(functions.several_groups) == [2.0, 2.0]
 
 

@@ -4,16 +4,16 @@ import pytest
 
 from sparkdl_comm import CommDistributor
 from sparkdl_comm.errors import ConfError
+from sparkdl_comm.lab.settings import applied
 from tests.integration import training_functions as functions
-from tests.integration.test_training import fit, frame, table
+from tests.integration.test_training import fit, frame, same_bits, table
 
 
 @pytest.fixture
 def quick(spark):
     """A scheduler that decides often, as the rows are few."""
-    spark.conf.set("spark.sparkdl.comm.fabric.batchInterval", "20ms")
-    yield spark
-    spark.conf.unset("spark.sparkdl.comm.fabric.batchInterval")
+    with applied(spark, {"fabric.batchInterval": "20ms"}):
+        yield spark
 
 
 def test_trains(quick):
@@ -32,6 +32,19 @@ def test_trains(quick):
     assert (right["prediction"].to_numpy() == table(300)["label"].to_numpy()).mean() > 0.25
 
 
+def test_goes_on_from_a_checkpoint(quick, tmp_path):
+    settings = {"strategy": "fabric", "batch": 30, "checkpointDir": str(tmp_path), "checkpointInterval": 1}
+    first = fit(frame(quick, 300), epochs=2, **settings)
+    second = fit(frame(quick, 300), epochs=4, resume=True, **settings)
+    assert [row["loss"] for row in second.history[:2]] == [row["loss"] for row in first.history]
+    steps = [row["step"] for row in second.history]
+    assert sorted(steps) == steps
+    assert second.summary["updates"] == steps[3] - steps[1]
+    assert second.summary["restarts"] == 0
+    again = fit(frame(quick, 300), epochs=4, resume=True, **settings)
+    assert same_bits(again, second), "no update was left to make"
+
+
 def test_own_function(quick):
     version, mean = CommDistributor(num_workers=3).run(functions.over_the_fabric, 5)
     assert version == mean
@@ -44,15 +57,8 @@ def test_own_function(quick):
         ({"fabric.sync": "async:0"}, {}, "async:TAU with TAU at least 1"),
         ({"fabric.replica": "true", "fabric.sync": "bsp"}, {}, "a replica would be of no use"),
         ({"fabric.replica": "true", "fabric.aggregators": "0"}, {}, "no more are free than 0"),
-        ({}, {"checkpointDir": "/tmp/anywhere", "checkpointInterval": 5}, "writes no checkpoints"),
     ],
 )
 def test_refused_before_any_executor_is_touched(spark, settings, params, words):
-    for key, value in settings.items():
-        spark.conf.set(f"spark.sparkdl.comm.{key}", value)
-    try:
-        with pytest.raises(ConfError, match=words):
-            fit(frame(spark), strategy="fabric", **params)
-    finally:
-        for key in settings:
-            spark.conf.unset(f"spark.sparkdl.comm.{key}")
+    with applied(spark, settings), pytest.raises(ConfError, match=words):
+        fit(frame(spark), strategy="fabric", **params)

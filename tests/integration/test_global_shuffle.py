@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl_comm import TorchModel
+from sparkdl_comm.lab.settings import applied
 from tests.integration.nets import Small, told_floats, told_rows
 from tests.integration.test_training import ROWS, fit, same_bits
 
@@ -22,11 +23,8 @@ EPOCHS = 3
 @pytest.fixture
 def shuffled(spark: SparkSession) -> Iterator[None]:
     settings = {"cache": "disk", "memoryLimit": "2KiB", "shuffle": "global"}
-    for name, value in settings.items():
-        spark.conf.set(DATA + name, value)
-    yield
-    for name in settings:
-        spark.conf.unset(DATA + name)
+    with applied(spark, settings, DATA):
+        yield
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from sparkdl_comm import TensorBoardLogger, TorchEstimator
 from sparkdl_comm.errors import RankFailedError
+from sparkdl_comm.lab.settings import applied
 
 
 class Talks(torch.nn.Linear):
@@ -39,9 +40,8 @@ def data(spark: Any) -> Any:
 
 @pytest.fixture
 def shown(spark: Any) -> Iterator[None]:
-    spark.conf.set("spark.sparkdl.comm.progress", "true")
-    yield
-    spark.conf.set("spark.sparkdl.comm.progress", "false")
+    with applied(spark, {"progress": "true"}):
+        yield
 
 
 def estimator(**more: Any) -> TorchEstimator:

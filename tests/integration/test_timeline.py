@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm import TorchEstimator, TorchModel
 from sparkdl_comm.errors import InputError
+from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.report.timeline import Timeline
-from tests.integration.test_batching import conf
 
 WORLD, STEPS, TRACED, LAYERS = 3, 6, 2, 4
 
@@ -52,12 +52,9 @@ def data(spark: SparkSession):
 
 def traced(data, model: type[Deep], **batching: str) -> TorchModel:
     spark = data.sparkSession
-    with conf(spark, **batching):
-        spark.conf.set("spark.sparkdl.comm.timeline", TRACED)
-        try:
-            return estimator(model=model).fit(data)
-        finally:
-            spark.conf.unset("spark.sparkdl.comm.timeline")
+    settings = {f"ps.{name}": value for name, value in batching.items()}
+    with applied(spark, {**settings, "timeline": TRACED}):
+        return estimator(model=model).fit(data)
 
 
 @pytest.fixture(scope="module")
@@ -147,11 +144,8 @@ def test_it_is_saved_with_all_its_spans(timeline: Timeline, tmp_path: Path) -> N
 
 
 def test_other_strategies_have_one_too(spark: SparkSession, data) -> None:
-    spark.conf.set("spark.sparkdl.comm.timeline", 1)
-    try:
+    with applied(spark, {"timeline": 1}):
         model = estimator("gloo").fit(data)
-    finally:
-        spark.conf.unset("spark.sparkdl.comm.timeline")
     names = {span["name"] for span in model.timeline().spans}
     assert {"forward", "backward", "wait for push", "update"} <= names
 

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import TorchEstimator, TorchModel
 from sparkdl_comm.errors import ConfError, ModelError
+from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.optim import LAMB, LARS
 from tests.integration.nets import Large, Line, Odd, SeesMemory, Small, different_everywhere
 from tests.nets import Counting, Fresh
@@ -81,11 +82,8 @@ def test_same_mathematics_as_one_process(spark, net, optimizer, strategy):
 
 @pytest.mark.parametrize(("optimizer", "batching"), [("lars", "layerwise"), ("lamb", "whole")])
 def test_norms_of_layers_that_lie_in_stripes(spark, optimizer, batching):
-    spark.conf.set("spark.sparkdl.comm.ps.batching", batching)
-    try:
+    with applied(spark, {"ps.batching": batching}):
         model = fit(frame(spark), optimizer=OPTIMIZERS[optimizer], strategy="ps")
-    finally:
-        spark.conf.unset("spark.sparkdl.comm.ps.batching")
     reference = in_one_process(Small, optimizer, 20)
     assert distance(model.module.state_dict(), reference) <= 1e-5
     torch.manual_seed(5)
@@ -119,24 +117,16 @@ def test_bytes_over_the_network_are_those_that_must_travel(spark):
 
 @pytest.mark.parametrize("shared", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_executors_of_one_host_map_each_others_memory_unless_told_not_to(spark, shared):
-    spark.conf.set("spark.sparkdl.comm.ps.sharedMemory", shared)
-    try:
+    with applied(spark, {"ps.sharedMemory": shared}):
         model = fit(frame(spark), model=SeesMemory, epochs=2)
-    finally:
-        spark.conf.unset("spark.sparkdl.comm.ps.sharedMemory")
     assert model.summary["world"] == 3
     assert model.module.mapped.item() == (3 if shared == "true" else 1)
 
 
 @pytest.mark.parametrize(("wire", "shared", "tolerance"), [("bf16", "true", 3e-2), ("fp16", "false", 4e-3)])
 def test_sixteen_bits_on_the_wire(spark, wire, shared, tolerance):
-    spark.conf.set("spark.sparkdl.comm.ps.wire", wire)
-    spark.conf.set("spark.sparkdl.comm.ps.sharedMemory", shared)
-    try:
+    with applied(spark, {"ps.wire": wire, "ps.sharedMemory": shared}):
         model = fit(frame(spark), model=Large, epochs=10)
-    finally:
-        spark.conf.unset("spark.sparkdl.comm.ps.wire")
-        spark.conf.unset("spark.sparkdl.comm.ps.sharedMemory")
     reference = in_one_process(Large, "sgd", 10)
     off = distance(model.module.state_dict(), reference)
     assert 1e-6 < off < tolerance
@@ -153,11 +143,8 @@ def test_sixteen_bits_on_the_wire(spark, wire, shared, tolerance):
 def test_frozen_shared_unused_and_empty_parameters(spark, strategy, setting):
     decaying = functools.partial(torch.optim.AdamW, lr=0.01, weight_decay=0.5)
     key, value = (setting or "wire=fp32").split("=")
-    spark.conf.set(f"spark.sparkdl.comm.ps.{key}", value)
-    try:
+    with applied(spark, {f"ps.{key}": value}):
         model = fit(frame(spark), model=Odd, strategy=strategy, epochs=5, optimizer=decaying)
-    finally:
-        spark.conf.unset(f"spark.sparkdl.comm.ps.{key}")
     torch.manual_seed(5)
     before, after = Odd().state_dict(), model.module.state_dict()
     for name in ("frozen.weight", "frozen.bias", "unused.weight", "unused.bias"):
@@ -208,16 +195,10 @@ def test_an_optimizer_that_needs_whole_tensors_is_refused(spark):
 
 
 def test_nic_and_ports_can_be_given(spark):
-    spark.conf.set("spark.sparkdl.comm.nic", "lo")
-    spark.conf.set("spark.sparkdl.comm.ports", "42100-42160")
-    try:
+    with applied(spark, {"nic": "lo", "ports": "42100-42160"}):
         assert fit(frame(spark), epochs=1).summary["iterations"] == 1
-        spark.conf.set("spark.sparkdl.comm.nic", "eth77")
-        with pytest.raises(ConfError, match="spark.sparkdl.comm.nic"):
-            fit(frame(spark), epochs=1)
-    finally:
-        spark.conf.unset("spark.sparkdl.comm.nic")
-        spark.conf.unset("spark.sparkdl.comm.ports")
+    with applied(spark, {"nic": "eth77"}), pytest.raises(ConfError, match="spark.sparkdl.comm.nic"):
+        fit(frame(spark), epochs=1)
 
 
 def test_trained_saved_loaded_and_scored(spark, tmp_path):

@@ -56,7 +56,7 @@ def test_networks_that_compute(rows_of) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--batching", "whole,sideways"], "sideways: must be some of whole"),
+        (["--batching", "whole,sideways"], "--batching: sideways: there are whole"),
         (["--model", "real:vgg", "--rate", "auto:1"], "give Mbit/s"),
         (["--model", "vgg99"], "profile 'vgg99' is not known"),
         (["--rate", "fast"], "--rate fast"),

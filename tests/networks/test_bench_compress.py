@@ -24,8 +24,8 @@ def test_every_algorithm_gives_a_row_that_is_right(rows_of) -> None:
     [
         (["--topology", "bcube:2,2"], "one NIC each"),
         (["--topology", "ring:3"], "ring:3"),
-        (["--topology", "star:3", "--algorithms", "hitopk,best"], "--algorithms best: there are hitopk"),
-        (["--topology", "star:3", "--density", "2"], "--density 2: must be above 0"),
+        (["--topology", "star:3", "--algorithms", "hitopk,best"], "--algorithms: best: there are hitopk"),
+        (["--topology", "star:3", "--density", "2"], "--density: must be above 0"),
     ],
 )
 def test_what_makes_no_sense_is_said(refused, arguments: list[str], said: str) -> None:

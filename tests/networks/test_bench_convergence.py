@@ -33,11 +33,11 @@ def test_all_ways_are_settings_that_the_driver_takes() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--tasks", "mnist"], "--tasks mnist: there are lenet5, resnet, transformer"),
-        (["--ways", "dense,best"], "--ways best: there are dense, topk"),
+        (["--tasks", "mnist"], "--tasks: mnist: there are lenet5, resnet, transformer"),
+        (["--ways", "dense,best"], "--ways: best: there are dense, topk"),
         (["--topology", "ring:3"], "ring:3"),
-        (["--rates", "fast"], "--rates fast"),
-        (["--density", "2"], "--density 2"),
+        (["--rates", "fast"], "--rates: must be numbers of Mbit/s"),
+        (["--density", "2"], "--density: must be above 0"),
         (["--seeds", "0"], "--seeds: 0 is not"),
     ],
 )

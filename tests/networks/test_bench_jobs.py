@@ -44,7 +44,7 @@ def test_hosts_with_several_ranks_and_compressed_gradients(networks, rows_of):
     [
         (["--systems", "bml@ring:3"], "unknown kind 'ring'"),
         (["--systems", "ddp@bcube:2,2"], "one NIC per host"),
-        (["--rows", "0"], "0 is not at least 1"),
+        (["--rows", "0"], "--rows: must be whole numbers, at least 1"),
         (["--profile", "lenet6"], "profile 'lenet6' is not known"),
         (["--systems", "gloo+topk:0.1@star:2"], "strategy gloo"),
         (["--systems", "ddp+topk:0.1@star:2"], "sends whole gradients"),

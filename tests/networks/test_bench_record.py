@@ -49,10 +49,10 @@ def test_the_time_to_an_accuracy_is_that_of_all_epochs_up_to_the_first_that_has_
     ("words", "said"),
     [
         (["--topology", "ring:3"], "ring:3"),
-        (["--sides", "16,x"], "--sides 16,x"),
-        (["--sides", "4,16", "--epochs", "2,2"], "--sides 4,16: must be whole numbers of at least 8"),
-        (["--epochs", "2,2"], "as many numbers as --sides 16,24,32"),
-        (["--density", "2"], "--density 2"),
+        (["--sides", "16,x"], "--sides: must be whole numbers"),
+        (["--sides", "4,16", "--epochs", "2,2"], "--sides: must be whole numbers, at least 8"),
+        (["--epochs", "2,2"], "as many numbers as --sides, 3, not 2"),
+        (["--density", "2"], "--density: must be above 0 and at most 1, not 2"),
         (["--seeds", "0"], "--seeds: 0 is not"),
     ],
 )

@@ -101,11 +101,16 @@ def test_an_application_that_hangs_or_fails(networks, tmp_path):
     assert not any(space in subprocess.getoutput(f"{access.tool('ip')} netns list") for space in namespaces)
 
 
-def test_a_daemon_that_dies_is_named_with_its_log(tmp_path):
-    (tmp_path / "bin").mkdir()
-    script = tmp_path / "bin" / "spark-class"
-    script.write_text("#!/bin/sh\necho no such class; exit 4\n")
+def daemons_are(home: Path, commands: str) -> None:
+    """Has a cluster's daemons be these commands of the shell."""
+    script = home / "bin" / "spark-class"
+    script.parent.mkdir()
+    script.write_text(f"#!/bin/sh\n{commands}\n")
     script.chmod(0o755)
+
+
+def test_a_daemon_that_dies_is_named_with_its_log(tmp_path):
+    daemons_are(tmp_path, "echo no such class; exit 4")
     with (
         Lab.loopback("star:2") as cluster,
         pytest.raises(LabError, match="(?s)Spark's master ended with status 4: no such class"),
@@ -115,10 +120,7 @@ def test_a_daemon_that_dies_is_named_with_its_log(tmp_path):
 
 
 def test_a_daemon_that_does_not_come_up_meets_its_deadline(tmp_path):
-    (tmp_path / "bin").mkdir()
-    script = tmp_path / "bin" / "spark-class"
-    script.write_text("#!/bin/sh\necho thinking; exec sleep 60\n")
-    script.chmod(0o755)
+    daemons_are(tmp_path, "echo thinking; exec sleep 60")
     with (
         Lab.loopback("star:2") as cluster,
         pytest.raises(DeadlineError, match="(?s)master did not come up within start_timeout=1 s; .* last: thinking"),

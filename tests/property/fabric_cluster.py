@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sparkdl_comm.fabric.core.decisions import (
@@ -20,7 +21,7 @@ from sparkdl_comm.fabric.core.decisions import (
     Skipped,
     Transfer,
 )
-from sparkdl_comm.fabric.core.events import BandwidthReported, Event, TransferEnded, Update, UpdateReady
+from sparkdl_comm.fabric.core.events import BandwidthReported, Event, NodeLost, TransferEnded, Update, UpdateReady
 from sparkdl_comm.fabric.core.roles import Node, Roles
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
@@ -28,12 +29,14 @@ from sparkdl_comm.fabric.core.scheduler import Scheduler
 
 @dataclass
 class Cluster:
-    """``applied``: the pushes that each server or replica has applied, in their order, with the time."""
+    """``applied``: the pushes that are in the model of each server or replica, in their order, with the time. ``too_late``:
+    whether a transfer that gets another turn, and could have been applied, was so before the server heard of that."""
 
     roles: Roles
     rules: Rules
     rates: list[tuple[float, float]]
     now: float = 0.0
+    too_late: Callable[[], bool] = lambda: False
     decisions: list[Decision] = field(default_factory=list)
     applied: dict[Node, list[tuple[float, Push]]] = field(default_factory=dict)
 
@@ -44,6 +47,7 @@ class Cluster:
         self._arrived: dict[Node, dict[int, Push]] = {}
         self._turns: dict[Node, int] = {}
         self._skipped: set[tuple[Node, int]] = set()
+        self._copies: dict[Node, Copy] = {}
         for host, pair in enumerate(self.rates[: self.roles.hosts]):
             self.observe(BandwidthReported(host, *pair))
 
@@ -52,6 +56,9 @@ class Cluster:
 
     def ready(self, update: Update) -> list[Decision]:
         return self.observe(UpdateReady(update))
+
+    def lose(self, node: Node) -> list[Decision]:
+        return self.observe(NodeLost(node, len(self.order(Node("replica", 0)))))
 
     def decide(self) -> list[Decision]:
         return self._obey(self.scheduler.decide(self.now))
@@ -68,6 +75,8 @@ class Cluster:
             if isinstance(transfer, Push) and transfer.turn is not None:
                 self._arrived.setdefault(transfer.target, {})[transfer.turn] = transfer
                 self._apply(transfer.target)
+            elif isinstance(transfer, Copy):
+                self._load(transfer)
             else:
                 self.observe(TransferEnded(number))
         if until < math.inf:
@@ -90,7 +99,17 @@ class Cluster:
         planned = schedule[-1].end if schedule else since
         return max([planned, *before])
 
+    def _load(self, copy: Copy) -> None:
+        server = self.applied.get(copy.source, [])
+        self.applied[copy.target] = [(time, push) for time, push in server if push.turn < copy.turn]
+        self._turns[copy.target] = copy.resume
+        del self._copies[copy.target]
+        self.observe(TransferEnded(copy.id))
+        self._apply(copy.target)
+
     def _apply(self, node: Node) -> None:
+        if node in self._copies:
+            return
         turn = self._turns.get(node, 0)
         while turn in self._arrived.get(node, {}) or (node, turn) in self._skipped:
             if push := self._arrived.get(node, {}).pop(turn, None):
@@ -103,6 +122,13 @@ class Cluster:
         if number in self._underway:
             transfer, schedule, since = self._underway[number]
             assert isinstance(transfer, Push)
+            if transfer.turn == self._turns.get(transfer.target, 0) and self.too_late():
+                del self._underway[number]
+                self._ended[number] = self.now
+                self._arrived.setdefault(transfer.target, {})[transfer.turn] = transfer
+                self._skipped.add((transfer.target, turn))
+                self._apply(transfer.target)
+                return
             self._underway[number] = replace(transfer, turn=turn), schedule, since
             return
         [(node, old)] = [
@@ -117,6 +143,8 @@ class Cluster:
                 case Transfer(id=number):
                     assert all(other in self._underway or other in self._ended for other in decision.after)
                     self._underway[number] = decision, decision.schedule, self.now
+                    if isinstance(decision, Copy):
+                        self._copies[decision.target] = decision
                 case Repaced(number, schedule) if number in self._underway:
                     transfer, _, _ = self._underway[number]
                     self._underway[number] = transfer, schedule, self.now
@@ -132,11 +160,14 @@ class Cluster:
                     self._ended[number] = self.now
                     for node, pushes in self._arrived.items():
                         self._arrived[node] = {turn: push for turn, push in pushes.items() if push.id != number}
+                    for node in [node for node, copy in self._copies.items() if copy.id == number]:
+                        del self._copies[node]
+                        self._apply(node)
                 case Reordered(number, turn):
                     self._reorder(number, turn)
                 case Skipped(target, turn):
                     self._skipped.add((target, turn))
                     self._apply(target)
-                case Model() | Copy() | Dropped() | Released():
+                case Model() | Dropped() | Released():
                     pass
         return decisions

@@ -160,6 +160,31 @@ def test_cancelled_before_it_began() -> None:
     wires.close()
 
 
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("fenced", [False, True])
+def test_cancelled_on_its_way(begun: bool, fenced: bool) -> None:
+    """Its bytes are read, so that the connection brings what comes next."""
+    wires = Wires()
+    wires.receiver.expect(Expect(5, 10))
+    ours, theirs = _tcp_pair()
+    threading.Thread(target=wires.receiver.serve, args=(theirs, 1), daemon=True).start()
+    first, second = (memoryview(np.full(10, value, np.float32)).cast("B") for value in (1.0, 2.0))
+    message = Header(Kind.UPDATE, 5, length=40).pack(first) + first
+    cut = HEADER_BYTES + 8 if begun else 0
+    ours.send(message[:cut])
+    if fenced:
+        wires.receiver.fence([5], "a worker")
+    else:
+        wires.receiver.cancel(5)
+    wires.receiver.expect(Expect(6, 10))
+    ours.send(message[cut:] + Header(Kind.UPDATE, 6, length=40).pack(second) + second)
+    assert wires.event.wait(SECONDS)
+    assert [arrival.expected.transfer for arrival in wires.arrived] == [6]
+    np.testing.assert_array_equal(wires.arrived[0].values, 2.0)
+    ours.close()
+    wires.close()
+
+
 @pytest.mark.parametrize(
     ("header", "expect"),
     [

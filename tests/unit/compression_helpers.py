@@ -49,6 +49,20 @@ def values(loops: list[Any]) -> torch.Tensor:
     return loops[0].model.values.clone()
 
 
+def with_skipped_steps(settings: dict[str, Any]) -> list[Any]:
+    """Trained in fp16, with a scale of the loss that begins so large that the first steps overflow and are skipped."""
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (output.float() - target).square().mean() * 1e3
+
+    loops = trained(net, settings, 12, loss=loss, precision="fp16", optimizer=lambda p: torch.optim.SGD(p, lr=1e-5))
+    values(loops)
+    history = loops[0].progress.history
+    assert any(row["skipped_steps"] for row in history), "the test must show what it claims"
+    assert not history[-1]["skipped_steps"]
+    return loops
+
+
 def assert_what_no_rank_used_stays(settings: dict[str, Any]) -> None:
     """Though the optimizer lets all weights decay; and what one rank used does not stay."""
     loops = trained(Sometimes, settings, optimizer=functools.partial(torch.optim.AdamW, lr=0.05, weight_decay=0.5))

@@ -12,12 +12,15 @@ import numpy as np
 from sparkdl_comm.fabric.options import Options
 from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.roles import Fabric, Server, Worker
+from sparkdl_comm.fabric.worker import Pushed
 from tests.unit.collective_helpers import on_all
 from tests.unit.gang_helpers import SECONDS, gang_of
 
 ELEMENTS = 1000
 INTERVAL = 0.01
 LINK = 125e6
+#: The rank that most tests have as their server.
+SERVER = 1
 
 
 def options(**changes: Any) -> Options:
@@ -85,3 +88,16 @@ def worker(params: FabricParams, work: Callable[[Worker], Any], aggregators: int
             return work(fabric.register_as_worker(params, aggregators))
 
     return compute
+
+
+def pushing(count: int, value: float = 1.0) -> Callable[[Worker], list[Pushed]]:
+    """Gets the model and pushes so many updates, all ``value``, one after the other; the outcomes."""
+
+    def work(made: Worker) -> list[Pushed]:
+        model, outcomes = np.empty(made.elements, np.float32), []
+        for _ in range(count):
+            made.get(SERVER, model)
+            outcomes.append(made.push(SERVER, np.full(made.elements, value, np.float32)).wait())
+        return outcomes
+
+    return work

@@ -1,26 +1,17 @@
 """The core of the benchmarks: statistics, rows, table, exit status."""
 
-import argparse
 import dataclasses
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkdl_comm.errors import InputError
-from sparkdl_comm.lab.bench import (
-    STDOUT,
-    Report,
-    Row,
-    allreduce_seconds,
-    broadcast_seconds,
-    measure,
-    parser,
-    sizes,
-    versions,
-)
+from sparkdl_comm.errors import InputError, LabError, LabUnavailableError
+from sparkdl_comm.lab.arguments import STDOUT
+from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, broadcast_seconds, measure, versions
 from sparkdl_comm.lab.results import FIELDS, Origin, read
 
 
@@ -143,30 +134,30 @@ def test_nothing_measured_leaves_no_file(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_json_without_a_file_is_standard_output(tmp_path: Path) -> None:
-    file = str(tmp_path / "a.json")
-    assert [parser("").parse_args(words).json for words in ([], ["--json"], ["--json", file])] == [None, STDOUT, file]
+@pytest.mark.parametrize(
+    ("error", "status", "said", "kept"),
+    [
+        (LabUnavailableError("no tc"), 0, "skipped: no tc", False),
+        (LabError("a link is gone"), 1, "failed: a link is gone", True),
+    ],
+)
+def test_an_error_ends_the_rows(error: LabError, status: int, said: str, kept: bool) -> None:
+    def rows() -> Iterator[Row]:
+        yield row()
+        raise error
+
+    out, err = io.StringIO(), io.StringIO()
+    assert Report(json_to=STDOUT, out=out, err=err).finish_after(rows()) == status
+    assert said in err.getvalue().splitlines()
+    assert bool(out.getvalue()) == kept
 
 
-def test_a_json_file_that_cannot_be_written_is_refused_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for file in (tmp_path, tmp_path / "no" / "a.json"):
-        with pytest.raises(SystemExit):
-            parser("").parse_args(["--json", str(file)])
-        assert f"{str(file)!r}: must be a file in a folder that exists" in capsys.readouterr().err
-
-
-def test_sizes_have_units_or_are_in_mib() -> None:
-    assert sizes("16") == sizes("16MiB") == [16 << 20]
-    assert sizes("0.25,64KiB, 1 ,1kB") == [1 << 18, 1 << 16, 1 << 20, 1000]
-    assert sizes("10B") == [8], "whole float32 values"
-
-
-@pytest.mark.parametrize("text", ["", "16,", "-1", "1e3", "sixteen", "16Mbit", "0", "2B"])
-def test_bad_sizes(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="without a unit it is in MiB"):
-        sizes(text)
+@pytest.mark.parametrize("verified", [True, False])
+def test_rows_that_end_without_an_error(verified: bool) -> None:
+    out = io.StringIO()
+    report = Report(json_to=STDOUT, out=out, err=io.StringIO())
+    assert report.finish_after([row(), row(verified=verified)]) == int(not verified)
+    assert [parsed["verified"] for parsed in json.loads(out.getvalue())] == [True, verified]
 
 
 def test_nothing_measured_fails() -> None:

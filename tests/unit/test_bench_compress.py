@@ -37,13 +37,13 @@ def test_one_operator_alone(rows_of):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--density", "0"], "--density 0: must be above 0 and at most 1"),
-        (["--density", "1.5"], "--density 1.5: must be"),
-        (["--density", "nan"], "--density nan: must be"),
+        (["--density", "0"], "--density: must be above 0 and at most 1, not 0"),
+        (["--density", "1.5"], "--density: must be"),
+        (["--density", "nan"], "--density: must be"),
         (["--operators", "exact,best"], "--operators: operator 'best': there are mstopk, exact, topk, dgc"),
         (["--counts", "4M"], "--counts: must be whole numbers"),
         (["--counts", "1024,0"], "--counts: must be whole numbers, at least 1"),
-        (["--distributions", "flat"], "--distributions flat: there are gaussian, gradient-like"),
+        (["--distributions", "flat"], "--distributions: flat: there are gaussian, gradient-like"),
     ],
 )
 def test_options_that_make_no_sense(arguments: list[str], said: str, refused: Callable[..., str]) -> None:

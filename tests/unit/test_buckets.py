@@ -1,5 +1,8 @@
 """Parts of the gradient: in which order they are sent, and when."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -74,3 +77,23 @@ def test_a_rank_without_rows_sends_all_at_the_end(model):
     model.complete_gradients()
     buckets.flush()
     assert sent == buckets.ranges
+
+
+def test_what_is_closed_goes_with_whoever_sends():
+    class Sender:
+        def __init__(self) -> None:
+            self.model = FlatModel(Net())
+            self.model.bind(torch.empty(self.model.count), torch.zeros(self.model.count))
+            self.buckets = Buckets(self.model, 8, self.send)
+
+        def send(self, start: int, stop: int) -> None:
+            pass
+
+    sender = Sender()
+    gone = weakref.ref(sender)
+    backward(sender.model, sender.buckets, last=True)
+    sender.buckets.close()
+    sender.model.release()
+    del sender
+    gc.collect()
+    assert gone() is None

@@ -21,7 +21,7 @@ from .gang_helpers import SECONDS, gang_of
 
 def at(step: int) -> Any:
     """What a saver asks a loop, if the snapshot is made elsewhere."""
-    return SimpleNamespace(progress=SimpleNamespace(step=step))
+    return SimpleNamespace(version=step)
 
 
 @pytest.fixture
@@ -108,6 +108,13 @@ def test_cadence(steps: int | None, seconds: float | None, expected: list[int]) 
     assert found[0] == found[1] == expected
     assert looks[0] == looks[1]
     assert looks[0] == 0 if seconds is None else looks[0] < 15
+
+
+def test_steps_that_are_looked_at_now_and_then() -> None:
+    """As at the ends of epochs of so many updates: the first after each multiple."""
+    with gang_of(1) as (gang,):
+        cadence = Cadence(10, None, gang, SECONDS, Clock(), begun=20)
+        assert [step for step in (22, 29, 31, 38, 52, 59, 60) if cadence.due(step)] == [31, 52, 60]
 
 
 def test_rarely_asked() -> None:

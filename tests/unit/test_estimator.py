@@ -262,7 +262,7 @@ def test_ranks_without_rows_are_told_of(df: DataFrame, monkeypatch: pytest.Monke
     def launch(*args: Any) -> None:
         raise LaunchedError
 
-    monkeypatch.setattr("sparkdl_comm.job.launch.launch", launch)
+    monkeypatch.setattr("sparkdl_comm.ml.fit.launch", launch)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         with pytest.raises(LaunchedError):

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import numpy as np
 import pytest
 
-from sparkdl_comm.errors import ConfError, GangError, InputError
+from sparkdl_comm.errors import GangError
 from sparkdl_comm.fabric.params import FabricParams
-from tests.unit.fabric_helpers import ELEMENTS, raised, replica, run, scheduler, server, worker
+from tests.unit.fabric_helpers import ELEMENTS, SERVER, pushing, raised, replica, run, scheduler, server, worker
 from tests.unit.gang_helpers import SECONDS
 
 PARAMS = FabricParams("async:30")
-SERVER = 1
-
-
-def pushing(count, value=1.0):
-    """Gets the model and pushes so many updates, all ``value``, one after the other; the outcomes."""
-
-    def work(made):
-        model, outcomes = np.empty(made.elements, np.float32), []
-        for _ in range(count):
-            made.get(SERVER, model)
-            outcomes.append(made.push(SERVER, np.full(made.elements, value, np.float32)).wait())
-        return outcomes
-
-    return work
 
 
 def applied(outcomes):
@@ -131,6 +118,32 @@ def test_bsp_keeps_all_in_step(aggregators):
     assert results[2:] == [[0, 3, 6, 9]] * 3
 
 
+def test_bsp_gives_everybody_the_same_model():
+    """Also one that asks when another one's next update is applied."""
+    params = FabricParams("bsp")
+    gone_on = threading.Event()
+
+    def work(asks_late):
+        def of(made):
+            model, versions = np.empty(made.elements, np.float32), []
+            for turn in range(3):
+                if asks_late and turn == 1:
+                    assert gone_on.wait(SECONDS)
+                versions.append(made.get(SERVER, model))
+                np.testing.assert_array_equal(model, float(versions[-1]))
+                push = made.push(SERVER, np.ones(made.elements, np.float32))
+                if not asks_late and turn == 1:
+                    push.wait()
+                    gone_on.set()
+            return versions
+
+        return of
+
+    results, _ = run([scheduler(params), server(params), worker(params, work(False)), worker(params, work(True))])
+    raised(results)
+    assert results[2:] == [[0, 2, 4]] * 2
+
+
 def test_ssp_lets_nobody_run_ahead():
     params = FabricParams("ssp:1")
     begun = [0, 0]
@@ -219,144 +232,3 @@ def test_replica_stays_within_the_bound(bound, aggregators):
     assert results[1].version > 0
     if bound == 0.5:
         assert results[2].version > 0
-
-
-@pytest.mark.parametrize(
-    ("parts", "error", "words"),
-    [
-        ([scheduler(PARAMS), server(PARAMS)], GangError, "a worker and a server at least, not 0 and 1"),
-        (
-            [scheduler(PARAMS), server(PARAMS), worker(FabricParams("async:2"), pushing(1))],
-            GangError,
-            "all ranks must give the same",
-        ),
-        (
-            [scheduler(PARAMS), server(PARAMS), replica(1, PARAMS, 7), worker(PARAMS, pushing(1))],
-            GangError,
-            "begins with another model than its server",
-        ),
-        (
-            [scheduler(PARAMS), server(PARAMS), server(PARAMS), worker(PARAMS, pushing(1))],
-            GangError,
-            "each server needs another",
-        ),
-    ],
-)
-def test_roles_that_do_not_fit_together(parts, error, words):
-    results, _ = run(parts)
-    for result in results:
-        assert isinstance(result, error)
-        assert words in str(result)
-
-
-@pytest.mark.parametrize("rails", [1, 2])
-@pytest.mark.parametrize(("aggregators", "elements"), [(0, 1), (0, 1000), (1, 999)])
-def test_all_reduce(aggregators, elements, rails):
-    def reducing(mine):
-        def work(made):
-            sums = []
-            for turn in range(4):
-                vector = np.arange(elements, dtype=np.float32) + mine + turn
-                assert made.all_reduce(vector) is vector
-                sums.append(vector)
-            return sums
-
-        return work
-
-    results, _ = run([worker(PARAMS, reducing(rank), aggregators) for rank in range(3)], rails)
-    raised(results)
-    for sums in results:
-        for turn, total in enumerate(sums):
-            np.testing.assert_array_equal(total, 3 * np.arange(elements, dtype=np.float32) + 3 + 3 * turn)
-
-
-def test_all_reduce_beside_a_server():
-    def work(made):
-        outcome = made.push(SERVER, np.ones(made.elements, np.float32))
-        vector = made.all_reduce(np.full(10, 2.0, np.float32))
-        return outcome.wait().version is not None, vector
-
-    results, _ = run([scheduler(PARAMS), server(PARAMS), worker(PARAMS, work, 1), worker(PARAMS, work)])
-    raised(results)
-    for _, total in results[2:]:
-        np.testing.assert_array_equal(total, 4.0)
-    np.testing.assert_array_equal(results[SERVER].snapshot()[0], float(sum(applied for applied, _ in results[2:])))
-
-
-def test_all_reduce_that_does_not_fit():
-    def reducing(elements):
-        return worker(PARAMS, lambda made: made.all_reduce(np.ones(elements, np.float32)))
-
-    results, _ = run([reducing(10), reducing(11)])
-    assert all("all workers must call the same ones in the same order" in str(result) for result in results)
-
-    good = worker(PARAMS, lambda made: made.all_reduce(np.ones(10, np.float32)))
-    results, _ = run([good, worker(PARAMS, lambda made: made.all_reduce(np.full(10, np.nan, np.float32)))])
-    assert all("rank 1's part of all-reduce number 1 has no finite norm" in str(result) for result in results)
-
-    def bad(made):
-        with pytest.raises(InputError, match="all_reduce takes flat float32 vectors"):
-            made.all_reduce(np.ones(10))
-
-    raised(run([worker(PARAMS, bad)])[0])
-
-
-def test_no_server():
-    def work(made):
-        with pytest.raises(InputError, match="rank 1 is no server; there are none"):
-            made.get(SERVER, np.ones(3, np.float32))
-
-    raised(run([scheduler(PARAMS), worker(PARAMS, work)])[0])
-
-
-def test_no_aggregator_is_free():
-    parts = [scheduler(PARAMS), server(PARAMS), replica(SERVER, PARAMS), worker(PARAMS, pushing(1))]
-    results, _ = run(parts, replica_aggregators=1)
-    assert all("1 aggregators are to work for replicas, and there are 0: none is free" in str(each) for each in results)
-
-
-def test_what_a_rank_cannot_ask_for():
-    def work(made):
-        with pytest.raises(InputError, match=r"an update must be float32 \[1000\], as the model, not float64 \[1000\]"):
-            made.push(SERVER, np.ones(ELEMENTS))
-        with pytest.raises(InputError, match=r"the model is float32 \[1000\]; it cannot be put into float32 \[3\]"):
-            made.get(SERVER, np.ones(3, np.float32))
-        with pytest.raises(InputError, match="rank 2 is no server"):
-            made.push(2, np.ones(ELEMENTS, np.float32))
-
-    def late(fabric):
-        work(fabric.register_as_worker(PARAMS))
-        with pytest.raises(GangError, match="rank 2 has registered already, as worker"):
-            fabric.register_as_worker(PARAMS)
-        with pytest.raises(InputError, match="rank 2 cannot be the scheduler"):
-            fabric.register_as_scheduler(PARAMS)
-        with pytest.raises(InputError, match="server=2: must be another rank"):
-            fabric.register_as_replica(2, PARAMS, np.ones(3, np.float32))
-        with pytest.raises(ConfError, match="bsp has no use for a replica"):
-            fabric.register_as_replica(1, FabricParams("bsp"), np.ones(3, np.float32))
-        fabric.close()
-
-    results, _ = run([scheduler(PARAMS), server(PARAMS), late])
-    raised(results)
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "words"),
-    [
-        ({"sync": "async:0"}, ConfError, "TAU at least 1"),
-        ({"sync": "sometimes"}, ConfError, "must be bsp, ssp:K"),
-        ({"divergence_bound": 0.0}, InputError, "divergence_bound=0.0: must be more than 0"),
-        ({"momentum": 1.0}, InputError, "momentum=1.0: must be from 0 to below 1"),
-        ({"step_scale": -1.0}, InputError, "step_scale=-1.0: must be a number above 0"),
-    ],
-)
-def test_params_that_are_none(changes, error, words):
-    with pytest.raises(error, match=words.replace("(", r"\(")):
-        FabricParams(**changes)
-
-
-def test_params_are_rules_of_the_scheduler():
-    rules = FabricParams("ssp:2", momentum=0.5, step_scale=3.0, overtaking=True).rules()
-    assert (rules.synchrony.kind, rules.synchrony.bound, rules.momentum, rules.overtaking) == ("ssp", 2, 0.5, True)
-    assert rules.step_size(7, 2) == 1.0
-    assert not FabricParams().rules().overtaking

@@ -27,6 +27,7 @@ from sparkdl_comm.fabric.fences import Fences
 from sparkdl_comm.fabric.protocol import (
     Cancel,
     Expect,
+    Message,
     Outcome,
     Register,
     Regroup,
@@ -208,17 +209,45 @@ def test_hosts_are_those_of_nodes() -> None:
     assert {node for node, _ in told} == set(WORKERS[:2])
 
 
+def test_an_all_reduce_is_over_without_a_worker_that_was_lost_meanwhile() -> None:
+    registered = [
+        Register(role, rank, f"host {rank}", [("127.0.0.1", 1000 + rank)], {})
+        for rank, role in enumerate(("scheduler", "worker", "worker", "worker"))
+    ]
+    told: list[Expect] = []
+
+    def tell(node: Node, message: Message) -> None:
+        if isinstance(message, Expect):
+            told.append(message)
+
+    rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
+    course = Course(1, Directory.of(registered, 0).for_reduction(WORKERS[1], 5), rules, tell, WORKERS[1])
+    course.report(dict.fromkeys(range(3), (1e6, 1e6)), 0.0)
+    for worker in WORKERS:
+        course.ready(worker, 0, 0, 1.0, 0.0)
+        course.wanted(worker, 0.0)
+    course.lose(WORKERS[2], 0, False, 0.0)
+    for now in (1.0, 2.0):  # to the root, and back
+        course.decide(now)
+        for version, expect in enumerate(told, 1):
+            course.ended(course_of(expect.transfer)[1], version, now)
+        told.clear()
+    assert course.is_over(WORKERS[:2])
+
+
 def test_fences() -> None:
     """The core hears of a lost node when all whom it sent something have answered, or are lost themselves."""
     fences = Fences()
-    first = fences.begin(WORKERS[0], [SERVER, ADDING])
+    first = fences.begin(WORKERS[0], [SERVER, ADDING], 10.0)
     assert fences.passed() == []
     fences.answered(first, SERVER)
     assert fences.passed() == []
-    fences.begin(WORKERS[1], [])
+    fences.begin(WORKERS[1], [], 10.0)
     assert fences.passed() == [WORKERS[1]]
-    second = fences.begin(ADDING, [SERVER])
+    second = fences.begin(ADDING, [SERVER], 12.0)
     assert fences.passed() == [WORKERS[0]]
+    assert fences.overdue(12.0) is None
+    assert fences.overdue(12.5) == (ADDING, SERVER)
     fences.answered(second, SERVER)
     fences.answered(second, SERVER)
     assert fences.passed() == [ADDING]

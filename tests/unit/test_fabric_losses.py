@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pytest
 
-from sparkdl_comm.errors import GangError, RankLostError
+from sparkdl_comm.errors import DeadlineError, GangError, RankLostError
+from sparkdl_comm.fabric.daemon import Daemon
 from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.fabric.protocol import Fence
 from sparkdl_comm.fabric.roles import Fabric
 from tests.unit.fabric_helpers import ELEMENTS, options, raised, run, scheduler, server, worker
-from tests.unit.gang_helpers import Crew
+from tests.unit.gang_helpers import SECONDS, Crew
 
 SERVER, REPLICA = 1, 2
 #: Updates that the server has applied when it is killed; those that the replica may lack.
@@ -124,6 +129,52 @@ def test_a_killed_aggregator():
     assert version == results[2] + results[3]
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_server_that_cannot_say_what_it_has_of_a_lost_worker(answers, monkeypatch):
+    """It is in the middle of its update; or it never answers."""
+    applying, over = threading.Event(), threading.Event()
+
+    def schedule(fabric):
+        try:
+            scheduler(PARAMS)(fabric)
+        finally:
+            over.set()
+
+    def serve(fabric):
+        made = fabric.register_as_server(PARAMS, np.zeros(ELEMENTS, np.float32))
+
+        def apply(model, update, count):
+            applying.set()
+            over.wait(SECONDS)
+
+        made.register_update_callback(apply)
+        made.serve(SECONDS)
+
+    def leave(fabric):
+        fabric.register_as_worker(PARAMS, aggregators=0).push(SERVER, np.ones(ELEMENTS, np.float32))
+        assert applying.wait(SECONDS)
+        fabric._daemon._link.hang_up()
+        assert over.wait(SECONDS)
+
+    if not answers:
+        monkeypatch.setattr(
+            Daemon,
+            "_take",
+            lambda daemon, message, take=Daemon._take: None if isinstance(message, Fence) else take(daemon, message),
+        )
+    results, _ = run([schedule, serve, leave, worker(PARAMS, lambda made: over.wait(SECONDS))], timeout=2.0)
+    words = (
+        "what the worker of rank 2 had sent was not put to its use within 2 s; set spark.sparkdl.comm.timeout"
+        if answers
+        else "the server of rank 1 did not say within 4 s what it has got of the worker of rank 2, which was lost; set"
+        " spark.sparkdl.comm.timeout"
+    )
+    for result in (results[0], results[SERVER]):
+        assert isinstance(result, GangError)
+        assert words in str(result)
+    assert not answers or isinstance(results[SERVER], DeadlineError)
+
+
 def killed_alone(gang, pipe):
     try:
         with Fabric(gang, options()) as fabric:
@@ -168,3 +219,19 @@ def killed_scheduler(gang, pipe):
     except GangError as exc:
         pipe.send(exc)
     pipe.recv()
+
+
+def test_a_process_that_ends_at_once_is_not_left_behind(monkeypatch):
+    started = []
+
+    class Remembered(subprocess.Popen):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Remembered)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    model = np.zeros(10**6, np.float32)
+    results, _ = run([lambda fabric: fabric.register_as_worker(PARAMS, 0, {"server": model})])
+    assert isinstance(results[0], ConnectionError)
+    assert [process.returncode for process in started] == [1]

@@ -6,6 +6,7 @@ import pytest
 
 from sparkdl_comm.errors import ConfError, InputError, RankLostError
 from sparkdl_comm.fabric.core.decisions import (
+    Cancelled,
     Copy,
     Decision,
     Dropped,
@@ -171,7 +172,7 @@ def test_models_wait_too_and_go_out_together():
 
 @pytest.mark.parametrize(("bound", "overtaken"), [(10, True), (2, False)])
 def test_a_slow_update_is_overtaken_if_its_delay_bound_allows_it(bound, overtaken):
-    made = scheduler([1.0, 10.0, 10.0, 10.0], bound, overtaking=True)
+    made = scheduler([1.0, 10.0, 10.0, 10.0], bound)
     ready(made, 0, 0.0)
     [slow] = of(Push, made.decide(0.0))
     assert (slow.turn, slow.end) == (0, pytest.approx(100))
@@ -186,6 +187,18 @@ def test_a_slow_update_is_overtaken_if_its_delay_bound_allows_it(bound, overtake
     else:
         assert not of(Reordered, decisions), "it would be the third, and may be the second at most"
     assert made.version == 3
+
+
+@pytest.mark.parametrize(("base", "kept"), [(-1, True), (-2, False)])
+def test_what_overtakes_keeps_its_delay_bound_if_the_other_one_was_applied_before(base, kept):
+    """The server may apply it until it hears that it has another turn."""
+    made = scheduler([1.0, 10.0, 10.0], 3)
+    ready(made, 0, 0.0)
+    made.decide(0.0)
+    ready(made, 1, 1.0, base=base)
+    decisions = made.decide(1.0)
+    assert bool(of(Reordered, decisions)) == bool(of(Push, decisions)) == kept
+    assert of(Dropped, decisions) == ([] if kept else [Dropped(1, 1, "deadline")])
 
 
 def test_after_a_loss_the_replica_gets_a_copy_of_the_server():
@@ -222,3 +235,57 @@ def test_what_the_replica_has_is_settled_when_it_takes_over():
     for worker in range(2):
         made.observe(ModelRequested(worker, (100,)), 20.0)
     assert {model.workers for model in of(Model, made.decide(20.0))} == {(0,), (1,)}
+
+
+def replicated(bound: int) -> Scheduler:
+    """Two workers, a server and a replica; updates 0 and 1 are at the server alone, worker 0 is lost, and a copy is decided on
+    at 20 s."""
+    roles = Roles(workers=(0, 1), servers=(2,), replicas=(3,))
+    made = Scheduler(roles, Rules(Synchrony("async", bound), constant, divergence=2.0))
+    for host in range(4):
+        made.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
+    for number in range(2):
+        ready(made, number, 10.0 * number, base=number)
+        [push] = [push for push in of(Push, made.decide(10.0 * number)) if push.target == SERVER]
+        made.observe(TransferEnded(push.id), 10.0 * (number + 1))
+    made.observe(NodeLost(Node("worker", 0)), 20.0)
+    return made
+
+
+def test_a_server_that_is_lost_while_its_replica_copies_it():
+    """The replica is what it was before the copy, and what the server alone had is lost."""
+    made = replicated(bound=1)
+    decisions = made.decide(20.0)
+    [copy] = of(Copy, decisions)
+    assert not of(Released, decisions), "the replica has not got it yet"
+    decisions = made.observe(NodeLost(SERVER, version=0), 21.0)
+    assert Cancelled(copy.id) in decisions
+    assert of(Dropped, decisions) == [Dropped(1, 1, "lost")]
+    assert made.version == 0
+    ready(made, 2, 22.0, worker=1, base=0)
+    assert [push.updates for push in of(Push, made.decide(22.0))] == [(2,)], "its delay is 1"
+
+
+def test_what_the_copy_brings_is_released_when_it_has_come():
+    made = replicated(bound=9)
+    [copy] = of(Copy, made.decide(20.0))
+    ready(made, 2, 21.0, worker=1, base=2)
+    assert not made.decide(21.0), "the server does not go further away from its replica"
+    assert made.observe(TransferEnded(copy.id), 30.0) == [Released(1, 1)]
+    assert [push.updates for push in of(Push, made.decide(30.0))] == [(2,)]
+
+
+def test_models_of_a_lost_server_are_not_passed_on():
+    roles = Roles(workers=(0, 1, 2), servers=(3,), aggregators=(0,), replicas=(4,))
+    made = Scheduler(roles, Rules(Synchrony("async", 10), constant))
+    for host, rate in enumerate([100.0, 100.0, 100.0, 1.0, 1.0]):
+        made.observe(BandwidthReported(host, rate, rate), 0.0)
+    for worker in range(3):
+        made.observe(ModelRequested(worker, (100,)), 0.0)
+    models = of(Model, made.decide(0.0))
+    assert {model.source.role for model in models} == {"server", "aggregator"}
+    assert {cancelled.transfer for cancelled in of(Cancelled, made.observe(NodeLost(SERVER), 1.0))} == {
+        model.id for model in models
+    }
+    again = of(Model, made.decide(1.0))
+    assert {worker for model in again for worker in model.workers} == {0, 1, 2}

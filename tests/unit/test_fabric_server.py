@@ -12,9 +12,21 @@ from hypothesis import strategies as st
 from sparkdl_comm.errors import GangError, InputError
 from sparkdl_comm.fabric.aggregator import AggregatorPart
 from sparkdl_comm.fabric.message import Header, Kind
-from sparkdl_comm.fabric.protocol import Cancel, Ended, Expect, Fence, Reorder, Send, Skip
+from sparkdl_comm.fabric.protocol import (
+    Cancel,
+    Ended,
+    Expect,
+    Fence,
+    Fenced,
+    Message,
+    Reorder,
+    Send,
+    Skip,
+    transfer_number,
+)
 from sparkdl_comm.fabric.receiver import Arrival
 from sparkdl_comm.fabric.server import ServerPart
+from sparkdl_comm.fabric.worker import WorkerPart
 from tests.unit.gang_helpers import SECONDS
 
 
@@ -22,7 +34,7 @@ class Server:
     """One with momentum, whose update number ``n`` is n + 1 in each element."""
 
     def __init__(self, bound: int | None = None) -> None:
-        self.told: list[Ended] = []
+        self.told: list[Message] = []
         self.part = ServerPart(np.zeros(3, np.float32), 0.5, bound)
         self.part.tell = self.told.append
         self.part.begin()
@@ -36,7 +48,7 @@ class Server:
 
     @property
     def applied(self) -> list[int]:
-        return [ended.transfer for ended in self.told]
+        return [message.transfer for message in self.told if isinstance(message, Ended)]
 
 
 def model_of(order: list[int]) -> float:
@@ -81,7 +93,27 @@ def test_a_transfer_that_is_overtaken(events: list[str]) -> None:
     assert server.applied == expected
 
 
-@pytest.mark.parametrize("message", [Cancel(0), Fence(7, [0])])
+def test_a_turn_is_that_of_one_all_reduce() -> None:
+    """A worker is the root of two of them."""
+    worker = WorkerPart(SECONDS)
+    told: list[Message] = []
+    worker.tell = told.append
+
+    def expect(course: int, number: int, turn: int) -> Expect:
+        expected = Expect(transfer_number(course, number), 3, turn=turn, count=1, course=course)
+        worker.hear(expected)
+        return expected
+
+    expect(1, 0, 0)
+    arrivals = [expect(2, number, number) for number in range(2)]
+    worker.hear(Reorder(transfer_number(1, 0), 1))
+    worker.hear(Skip(0, 1))
+    for number, expected in enumerate(arrivals):
+        worker.arrived(Arrival(expected, np.ones(3, np.float32), Header(Kind.UPDATE, number, count=1)))
+    assert told == [Ended(expected.transfer, version) for version, expected in enumerate(arrivals, 1)]
+
+
+@pytest.mark.parametrize("message", [Cancel(0), Fence(7, [0], "a worker")])
 @pytest.mark.parametrize("arrives_first", [True, False])
 def test_what_is_cancelled_is_not_applied(message: Cancel | Fence, arrives_first: bool) -> None:
     server = Server()
@@ -89,7 +121,7 @@ def test_what_is_cancelled_is_not_applied(message: Cancel | Fence, arrives_first
     server.expect(0, 1)
     if arrives_first:
         server.arrive(0)
-    server.part.hear(message)
+    (server.part.fence if isinstance(message, Fence) else server.part.hear)(message)
     if not arrives_first:
         server.arrive(0)
     server.arrive(9)
@@ -122,6 +154,60 @@ def test_a_replica_gets_the_state() -> None:
     assert replica.applied == [8, 2]
     for one, other in zip(server.part.snapshot(), replica.part.snapshot(), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def state(transfer: int, values: float, version: int, turn: int) -> Arrival:
+    expected = Expect(transfer, 6, turn=turn, content=Kind.STATE)
+    return Arrival(expected, np.full(6, values, np.float32), Header(Kind.STATE, transfer, version))
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_replica_goes_on_without_a_copy_that_is_cancelled(fenced: bool) -> None:
+    """With what it has, also if the copy comes after all."""
+    replica = Server()
+    replica.expect(0, 0)
+    replica.arrive(0)
+    replica.part.hear(Expect(8, 6, turn=2, content=Kind.STATE))
+    replica.expect(1, 2)
+    replica.arrive(1)
+    if fenced:
+        replica.part.fence(Fence(5, [8], "a server"))
+        assert replica.told[-1] == Fenced(5)
+    else:
+        replica.part.hear(Cancel(8))
+    replica.part.arrived(state(8, 7.0, 9, 2))
+    assert replica.applied == [0]
+    replica.part.hear(Skip(1))
+    assert replica.applied == [0, 1]
+    assert replica.part.version == 2
+
+
+def test_a_copy_that_another_one_takes_the_place_of() -> None:
+    replica = Server()
+    for transfer in (8, 9):
+        replica.part.hear(Expect(transfer, 6, turn=transfer, content=Kind.STATE))
+    replica.part.hear(Cancel(8))
+    replica.part.arrived(state(8, 7.0, 70, 8))
+    replica.part.arrived(state(9, 5.0, 50, 9))
+    assert replica.applied == [9]
+    assert replica.part.version == 50
+
+
+def test_two_copies_of_one_state() -> None:
+    """The first was cancelled, but its sender waits for it still."""
+    server = Server()
+    orders = [Send(transfer, 6, [], [], content=Kind.STATE, turn=1) for transfer in (8, 9)]
+    made: list = []
+    waiting = [threading.Thread(target=lambda order=order: made.append(server.part.values(order))) for order in orders]
+    for thread, order in zip(waiting, orders, strict=True):
+        server.part.hear(order)
+        thread.start()
+    server.part.hear(Cancel(8))
+    server.expect(0, 0)
+    server.arrive(0)
+    for thread in waiting:
+        thread.join(SECONDS)
+    assert sorted(values is None for values in made) == [False, True]
 
 
 def test_a_delay_above_the_bound_is_refused() -> None:

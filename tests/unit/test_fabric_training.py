@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +14,9 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, InputError, ModelError
 from sparkdl_comm.strategies.fabric import FabricWorker
 from sparkdl_comm.train.loop.asynchronous_loop import check
-from sparkdl_comm.train.spec import Checkpoints, Observation, Stopping
+from sparkdl_comm.train.spec import Observation, Stopping
 from tests.unit.ranks import Rows, train
+from tests.unit.test_resume import Fit
 
 SETTINGS = {"fabric_batch_interval": "10ms", "fabric_aggregators": 0}
 WEIGHTS = torch.tensor([[1.0], [-2.0], [0.5]])
@@ -102,6 +107,83 @@ def test_validation_and_early_stopping() -> None:
     assert [row["val_loss"] for row in history] == [row["val_loss"] for row in loops[1].progress.history]
 
 
+def resumable(
+    directory: Path,
+    sync: str,
+    epochs: int,
+    resume: bool = False,
+    world: int = 2,
+    strategy: type[FabricWorker] = FabricWorker,
+    **conf: Any,
+) -> Fit:
+    """Ranks with an Adam each; a checkpoint at the end of each epoch, if it has two updates."""
+    return Fit(
+        directory,
+        strategy,
+        epochs,
+        make=lambda: torch.nn.Linear(3, 1),
+        parts=line().cut(*[120 // world] * world),
+        validation=line(40).cut(*[40 // world] * world),
+        batch=6 * world,
+        conf={**SETTINGS, "fabric_sync": sync, **conf},
+        resume=resume,
+    )
+
+
+@pytest.mark.parametrize(("world", "momentum"), [(2, 0.0), (1, 0.8)])
+def test_goes_on_from_a_checkpoint(tmp_path: Path, world: int, momentum: float) -> None:
+    """In step, so that what they do does not depend on who is faster; alone with momentum, which depends on the order."""
+    settings: dict[str, Any] = {"world": world, "fabric_momentum": momentum}
+    whole = resumable(tmp_path / "whole", "bsp", 5, **settings)
+    resumable(tmp_path / "cut", "bsp", 2, **settings)
+    epoch = whole.loops[0].progress.history[0]["step"]
+    assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == [f"step-{n * epoch:08d}" for n in (1, 2)]
+    rest = resumable(tmp_path / "cut", "bsp", 5, resume=True, **settings)
+    assert {restorer.step for restorer in rest.restorers.values()} == {2 * epoch}
+    for mine, other in zip(rest.loops, whole.loops, strict=True):
+        assert [row["step"] for row in mine.progress.history] == [epoch * n for n in range(1, 6)]
+        losses, expected = ([row["val_loss"] for row in loop.progress.history] for loop in (mine, other))
+        assert losses == pytest.approx(expected, rel=1e-4)
+        assert torch.allclose(mine.model.values, other.model.values, atol=1e-5)
+        assert mine.strategy.version == 5 * epoch
+        assert mine.state()["own"]["callbacks"] == other.state()["own"]["callbacks"]
+
+
+def test_goes_on_asynchronously(tmp_path: Path) -> None:
+    first = resumable(tmp_path, "async:8", 2)
+    begun = first.loops[0].strategy.version
+    rest = resumable(tmp_path, "async:8", 4, resume=True)
+    assert rest.restorers[0].step == begun
+    steps = [row["step"] for row in rest.loops[0].progress.history]
+    assert steps[:2] == [row["step"] for row in first.loops[0].progress.history]
+    assert all(20 <= after - before <= 24 for before, after in zip(steps, steps[1:], strict=False))
+    details = rest.loops[0].strategy.details()
+    assert details["updates"] == steps[-1] - begun
+    assert max(details["delays"]) <= 8
+    done = resumable(tmp_path, "async:8", 4, resume=True)
+    assert torch.equal(done.loops[0].model.values, rest.loops[0].model.values), "no update was left to make"
+
+
+def test_nobody_pushes_while_another_rank_copies_the_servers_state(tmp_path: Path) -> None:
+    copying, pushed = threading.Event(), threading.Event()
+    early: list[bool] = []
+
+    class Watched(FabricWorker):
+        def optimizer_state(self) -> dict[str, Any]:
+            copying.set()
+            early.append(pushed.wait(0.5))
+            copying.clear()
+            return super().optimizer_state()
+
+        def update(self, apply: bool = True) -> None:
+            super().update(apply)
+            if copying.is_set():
+                pushed.set()
+
+    resumable(tmp_path, "async:8", 3, strategy=Watched, fabric_momentum=0.5)
+    assert early == [False] * 3
+
+
 def test_a_killed_server_does_not_end_training() -> None:
     """Its process is killed in the fourth epoch; the replica's goes on."""
     killed = []
@@ -148,14 +230,12 @@ def test_what_needs_common_steps_is_refused() -> None:
         return Optimization(lambda params: torch.optim.SGD(params, lr=0.1), **more)
 
     conf = CommConf.from_mapping({}, strategy="fabric")
-    with pytest.raises(ConfError, match="writes no checkpoints"):
-        check(conf, make(), Checkpoints("/tmp/x", None, None, 1, False, "run"))
     with pytest.raises(ConfError, match="precision='fp16' scales the loss of common steps"):
-        check(conf, make(precision="fp16"), None)
+        check(conf, make(precision="fp16"))
     with pytest.raises(ConfError, match="lrSchedulerInterval='step'"):
-        check(conf, make(scheduler_interval="step"), None)
+        check(conf, make(scheduler_interval="step"))
     with pytest.raises(ConfError, match="data.shuffle=global deals rows to common steps"):
-        check(CommConf.from_mapping({}, strategy="fabric", data_shuffle="global"), make(), None)
+        check(CommConf.from_mapping({}, strategy="fabric", data_shuffle="global"), make())
     with pytest.raises(ConfError, match="lr_scheduler steps after each step"):
         fit(lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10**6))
     with pytest.raises(InputError, match="rank 1 got no rows"):

@@ -34,7 +34,7 @@ from tests.unit.fabric_helpers import raised, run
 from tests.unit.gang_helpers import SECONDS, gang_of
 
 WORKERS, UPDATES = 3, 120
-RACE = Race(System.parse("fabric"), WORKERS, UPDATES, 0.1, "C2", 10**8, 0.1, True, 3, SECONDS, "data.npz")
+RACE = Race(System.parse("fabric"), WORKERS, UPDATES, 0.1, "C2", 10**8, 0.1, 3, SECONDS, "data.npz")
 
 
 @pytest.fixture(scope="module")

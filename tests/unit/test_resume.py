@@ -94,7 +94,7 @@ class Fit:
             gang, restorer = self._ranks[threading.get_ident()]
             if restorer.step:
                 restorer.load_state(loop)
-            loop.after_step = Saver(self.checkpoints, restorer.run, gang, SECONDS)
+            loop.after_step = Saver(self.checkpoints, restorer.run, gang, SECONDS, restorer.step)
             self._savers.append(loop.after_step)
 
         def finish(loop: TrainingLoop) -> None:

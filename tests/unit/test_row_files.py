@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkdl_comm.data import local_disk
 from sparkdl_comm.data.cache import RankRows, Reading, RowCache
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.data.local_disk import LocalDisk
 from sparkdl_comm.data.spill import Spill
 from sparkdl_comm.errors import InputError, PersistenceError
+from tests.unit.disk_helpers import left
 
 CPU = torch.device("cpu")
 LABEL = Field("labelCol", "y", "int64", ())
@@ -43,11 +42,6 @@ def batch(ids: list[int], width: int = 3, **more: Any) -> pa.RecordBatch:
         **more,
     }
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def left(folder: Path) -> list[str]:
-    """What there is but for the lock of the whole."""
-    return sorted(path.name for path in (folder / "sparkdl-rows").glob("*/"))
 
 
 def tensors(cache: RowCache) -> list[torch.Tensor]:
@@ -233,65 +227,6 @@ def _resident(file: Path) -> int:
         if line.endswith(str(file)):
             found += next(int(each.split()[1]) for each in lines if each.startswith("Rss:")) * 1024
     return found
-
-
-class TestSpace:
-    """Of folders that several ranks and fits share."""
-
-    def test_the_oldest_that_nobody_uses_is_removed(self, tmp_path: Path) -> None:
-        space = disk(tmp_path, 100)
-        for age, name in enumerate(("new", "used", "old")):
-            folder = space.write()
-            folder.reserve(30)
-            folder.keep(name)
-            os.utime(folder.path / "bytes", (1000 - age, 1000 - age))
-            if name != "used":
-                folder.close()
-        mine = space.write()
-        mine.reserve(10)
-        assert left(tmp_path) == sorted(["new", "old", "used", mine.path.name])
-        mine.reserve(40)
-        assert left(tmp_path) == sorted(["new", "used", mine.path.name])
-        mine.reserve(70)
-        assert left(tmp_path) == sorted(["used", mine.path.name])
-        with pytest.raises(PersistenceError, match=r"110 bytes .*cacheLimit=100 allows .*\(30 are in use by other"):
-            mine.reserve(80)
-
-    def test_what_a_killed_rank_left_is_removed_by_the_next(self, tmp_path: Path) -> None:
-        space = disk(tmp_path)
-        pid = os.fork()
-        if pid == 0:
-            space.write().reserve(5)
-            os._exit(9)
-        os.waitpid(pid, 0)
-        alive, mine = space.write(), space.write()
-        alive.reserve(5)
-        assert len(left(tmp_path)) == 2, "the dead one's is gone"
-        mine.reserve(5)
-        assert left(tmp_path) == sorted([alive.path.name, mine.path.name])
-
-    def test_some_of_the_disk_is_left_to_others(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1000, 940, 60))
-        folder = disk(tmp_path).write()
-        folder.reserve(10)
-        with pytest.raises(PersistenceError, match="has no room for 11 more bytes: 60 are free, and 5% of the disk"):
-            folder.reserve(21)
-
-    def test_others_that_hold_the_lock_for_too_long(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(local_disk, "_LOCK_SECONDS", 0.0)
-        space = disk(tmp_path)
-        folder = space.write()
-        with space.locked(), pytest.raises(PersistenceError, match="other processes held"):
-            folder.reserve(1)
-
-    def test_the_largest_of_sparks_directories(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        sizes = {tmp_path / "one": 10, tmp_path / "two": 20, tmp_path / "gone": 30}
-        for path in list(sizes)[:2]:
-            path.mkdir()
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(sizes[path], 0, sizes[path]))
-        monkeypatch.setenv("SPARK_LOCAL_DIRS", ",".join(map(str, sizes)))
-        found = LocalDisk.of_executor(5).write()
-        assert found.path.parent == tmp_path / "two" / "sparkdl-rows"
 
 
 def test_descriptors_are_closed(tmp_path: Path) -> None:

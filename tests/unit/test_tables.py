@@ -148,7 +148,9 @@ def test_spreads_and_verdicts() -> None:
 )
 def test_a_verdict_on_accuracy_knows_how_seeds_differ(tmp_path: Path, shares: list[float], said: str) -> None:
     rows = {"dense": [0.97, 0.98, 0.99], "hitopk": shares}
-    save(tmp_path, "compress-accuracy", *(row(way, 1.0, extra={"accuracies": each}) for way, each in rows.items()))
+    save(
+        tmp_path, "compress-accuracy-lenet5", *(row(way, 1.0, extra={"accuracies": each}) for way, each in rows.items())
+    )
     [line] = TABLES["accuracy"].lines(Data(tmp_path))
     assert line[-1] == said
 
@@ -178,7 +180,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "fetch": [row(name, 1.0, case="1 server") for name in ("fetch", "notice", "fetchBlockSync")],
         "transform": [row(name, 1.0, extra={"rows": 9}) for name in ("pandas_udf", "transform")],
         "compress-operators": [row(name, 1.0, theory_seconds=0.5, extra={"count": 9}) for name in ("exact", "topk")],
-        "compress-accuracy": [
+        "compress-accuracy-lenet5": [
             row(name, 1.0, extra={"accuracies": shares})
             for name, shares in (("dense", [0.9, 0.9]), ("hitopk", [0.896, 0.9]), ("mstopk-lost", [0.5, 0.5]))
         ],

@@ -10,7 +10,6 @@ After any failure the engine is of no use any more: nobody knows what was in the
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import selectors
@@ -29,6 +28,7 @@ from sparkdl_comm.collectives.engine.rail import PATIENCE, Rail
 from sparkdl_comm.collectives.plan import Kind, Plan
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
+from sparkdl_comm.gang.posted_work import PostedWork
 
 #: How often the thread wakes if nothing is under way.
 _IDLE_SECONDS = 60.0
@@ -58,13 +58,10 @@ class SocketEngine:
         self._rails: dict[int, Rail] = {}  # the engine's thread only
         self._jobs: list[Job] = []  # under way, in their order; the engine's thread only
         self._moved = 0.0  # when bytes moved last, or there was nothing to move
-        self._posted: deque[Callable[[], None]] = deque()
+        self._posted = PostedWork()
         self._broken: SparkdlCommError | None = None
         self._selector = selectors.DefaultSelector()
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._wake_in.setblocking(False)
-        self._wake_out.setblocking(False)
-        self._selector.register(self._wake_out, selectors.EVENT_READ)
+        self._selector.register(self._posted.wake, selectors.EVENT_READ)
         self._registered: dict[Connection, int] = {}
         self._thread = threading.Thread(target=self._run, name=f"sparkdl-collectives-{rank}", daemon=True)
         self._thread.start()
@@ -83,7 +80,7 @@ class SocketEngine:
                 for sock in found.values():
                     sock.close()
                 raise broken
-            self._post(lambda: self._admit(made))
+            self._posted.post(lambda: self._admit(made))
         return prepared
 
     def start(self, prepared: Prepared, tensor: torch.Tensor, op: str = "sum") -> Job:
@@ -94,11 +91,11 @@ class SocketEngine:
                 raise self._broken
             job = Job(self._numbers, prepared, tensor, op, self._cancel)
             self._numbers += 1
-            self._post(lambda: self._begin(job))
+            self._posted.post(lambda: self._begin(job))
         return job
 
     def abort(self, error: SparkdlCommError) -> None:
-        self._post(lambda: self._break(error))
+        self._posted.post(lambda: self._break(error))
 
     def close(self) -> None:
         self.abort(GangError(f"rank {self.rank} closed its collectives"))
@@ -108,21 +105,16 @@ class SocketEngine:
 
     def sockets(self) -> list[socket.socket]:
         """All that are open, for a forked child to close."""
-        return [*(c.sock for c in self._connections.values()), self._wake_in, self._wake_out]
+        return [*(c.sock for c in self._connections.values()), *self._posted.sockets()]
 
     def _cancel(self, job: Job) -> None:
         def cancel() -> None:
             if job in self._jobs:
                 self._break(GangError(f"rank {self.rank} cancelled {job.name}"))
 
-        self._post(cancel)
+        self._posted.post(cancel)
 
     # ---- the engine's thread
-
-    def _post(self, work: Callable[[], None]) -> None:
-        self._posted.append(work)
-        with contextlib.suppress(OSError):  # full: it will wake anyway. Closed: it is past work.
-            self._wake_in.send(b"x")
 
     def _run(self) -> None:
         try:
@@ -130,11 +122,10 @@ class SocketEngine:
                 held_up = [rail for rail in self._rails.values() if rail.is_held_up]
                 for key, events in self._selector.select(self._patience(bool(held_up))):
                     if key.data is None:
-                        self._drain()
+                        self._posted.drain()
                     else:
                         self._serve(key.data, events)
-                while self._posted:
-                    self._posted.popleft()()
+                self._posted.run()
                 if held_up:
                     self._send(held_up)
                 self._check_deadline()
@@ -143,15 +134,9 @@ class SocketEngine:
             self._break(GangError(f"the collectives' thread of rank {self.rank} failed: {exc!r}"))
         finally:
             self._break(GangError(f"rank {self.rank} closed its collectives"))
-            while self._posted:
-                self._posted.popleft()()
+            self._posted.run()
             self._selector.close()
-            self._wake_in.close()
-            self._wake_out.close()
-
-    def _drain(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._wake_out.recv(4096)
+            self._posted.close()
 
     def _patience(self, held_up: bool) -> float:
         """Seconds until something is to be done even if nothing happens. ``held_up``: some rail is."""

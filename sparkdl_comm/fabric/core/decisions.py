@@ -68,7 +68,7 @@ class Push(Transfer):
 class Model(Transfer):
     """The model, or the component of server ``shard``, for ``workers``: the target, or whom it passes the model on to by
     further transfers. ``shard`` is None if all components are sent. ``batch``: all transfers of one batch bring one
-    version, which is that of each server when it starts to send."""
+    version, which is that of each server when it starts to send the first."""
 
     workers: tuple[int, ...]
     shard: int | None

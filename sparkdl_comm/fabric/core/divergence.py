@@ -55,10 +55,6 @@ class Divergence:
         self._applied[1, at] = self._steps[1]
         self._steps[1] += 1
 
-    def forget(self, updates: Sequence[int]) -> None:
-        """Neither side will have these updates."""
-        self._keep(~np.isin(self._ids, updates))
-
     def bound(self) -> float:
         """The most that the L2 norm of the difference of their parameters can be."""
         if not self._ids:

@@ -72,9 +72,11 @@ class TransferEnded:
 
 @dataclass(frozen=True)
 class NodeLost:
-    """A node has failed. A lost server is replaced by its replicas, all of them at once."""
+    """A node has failed. A lost server is replaced by its replicas, all of them at once; ``version``: the updates that a
+    replica has applied then, as it says itself."""
 
     node: Node
+    version: int = 0
 
 
 Event = UpdateReady | ModelRequested | BandwidthReported | TransferProgressed | TransferEnded | NodeLost

@@ -72,9 +72,9 @@ class Held:
             self.punted.remove(number)
 
     def arrived(self, transfer: int, numbers: Iterable[int]) -> list[Released]:
-        """A transfer to a server or a replica that carried these updates has ended."""
+        """A transfer to a server or a replica that carried these updates, or some of them, has ended."""
         released = []
-        for number in numbers:
+        for number in list(numbers):
             holding = self.by_id.get(number)
             if holding is None:
                 continue
@@ -95,30 +95,40 @@ class Held:
         return [Released(number, holding.update.worker)]
 
     def unserve(self, delivery: int, numbers: Iterable[int], servers: int) -> list[Released]:
-        """A transfer to a server was cancelled. If no server has had the updates, they wait for the next batch again; else
-        that server has to do without."""
+        """A transfer to a server was cancelled. The updates wait for the next batch again, unless another server has them, or
+        their replicas have or may get them: then that server has to do without, so that nobody applies them twice."""
         released = []
         for number in numbers:
             holding = self.by_id.get(number)
             if holding is None or holding.serving is None:
                 continue
-            if len(holding.serving) < servers:
+            if len(holding.serving) < servers or holding.replicating is not None:
                 released += self.arrived(delivery, [number])
                 continue
-            holding.serving = holding.replicating = None
+            holding.serving = None
             self.punted = [other for other in self.punted if other != number]
             self.pending.append(number)
         return released
 
-    def copied(self) -> list[Released]:
-        """The replicas get, as a copy, all that the servers have or will have; or there are none any more."""
+    def copy(self, copies: Iterable[int]) -> None:
+        """These transfers bring the replicas all that the servers have or will have."""
+        brought = set(copies)
         self.punted = []
-        released = []
-        for number, holding in list(self.by_id.items()):
-            if holding.serving is not None:
-                holding.replicating = set()
-                released += self.release(number)
-        return released
+        for holding in self.by_id.values():
+            if holding.serving is not None and holding.replicating != set():
+                holding.replicating = set(brought)
+
+    def uncopy(self, copy: int) -> None:
+        """The replicas do not get what this transfer was to bring."""
+        for number, holding in self.by_id.items():
+            if holding.replicating and copy in holding.replicating:
+                holding.replicating = None
+                self.punted.append(number)
+
+    def lose_replicas(self) -> list[Released]:
+        """The servers have no replicas any more."""
+        self.replicated, self.punted = False, []
+        return [released for number in list(self.by_id) for released in self.release(number)]
 
     def take_over(self) -> list[Dropped | Released]:
         """The replicas become the servers. What was sent to the servers alone is lost; what the replicas have is applied."""

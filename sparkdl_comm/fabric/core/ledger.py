@@ -8,7 +8,7 @@ from itertools import count
 
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.fabric.core.batch import State
-from sparkdl_comm.fabric.core.decisions import Transfer
+from sparkdl_comm.fabric.core.decisions import Copy, Transfer
 from sparkdl_comm.fabric.core.divergence import Divergence
 from sparkdl_comm.fabric.core.events import ModelRequested
 from sparkdl_comm.fabric.core.flight import Flight
@@ -31,8 +31,9 @@ class Ledger:
         self.held = Held(len(roles.workers), replicated=bool(roles.replicas))
         self.flight = Flight()
         self.requests: list[ModelRequested] = []
-        #: Of servers and replicas, when all that was decided on has been applied: the version, the next turn, the time.
-        self.versions: dict[Role, int] = {"server": 0, "replica": 0}
+        #: That of the servers, in updates, when all that was decided on has been applied.
+        self.version = rules.version
+        #: Of servers and replicas, when all that was decided on has been applied: the next turn, the time.
         self.turns: dict[Role, int] = {"server": 0, "replica": 0}
         self.busy: dict[Role, float] = {"server": -math.inf, "replica": -math.inf}
         self.divergence = Divergence(rules.momentum)
@@ -55,7 +56,18 @@ class Ledger:
 
     @property
     def state(self) -> State:
-        return State(self.versions[self.serving], self.divergence, self.busy[self.serving], self.busy["replica"])
+        return State(self.version, self.divergence, self.busy[self.serving], self.busy["replica"])
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether copies of the servers are on their way to the replicas."""
+        return any(isinstance(transfer, Copy) for transfer in self.flight.transfers())
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether the servers may have more updates: not while it takes a copy to bring the replicas as near as they must
+        be."""
+        return self.rules.divergence == math.inf or not self.is_copying
 
     def report(self, host: int, up: float, down: float) -> None:
         """What is to be had of a host's links, bytes per second.

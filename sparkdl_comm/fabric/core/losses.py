@@ -14,9 +14,10 @@ from sparkdl_comm.fabric.core.ledger import Ledger
 from sparkdl_comm.fabric.core.roles import Node, Role
 
 
-def lose(ledger: Ledger, node: Node) -> list[Decision]:
+def lose(ledger: Ledger, node: Node, version: int) -> list[Decision]:
     """Takes the node out of the ledger.
 
+    :param version: as that of :class:`~sparkdl_comm.fabric.core.events.NodeLost`.
     :raises RankLostError: a server is lost that has no replica.
     """
     if node in ledger.lost:
@@ -27,13 +28,14 @@ def lose(ledger: Ledger, node: Node) -> list[Decision]:
     if node.role == "aggregator":
         return _lose_aggregator(ledger, node)
     if node.role == ledger.serving:
-        return _lose_servers(ledger, node)
+        return _lose_servers(ledger, node, version)
     return _lose_replicas(ledger) if node.role == "replica" and ledger.replicas else []
 
 
 def copies(ledger: Ledger, network: Residual, now: float) -> list[Decision]:
     """The replicas become what the servers will be: what is under way to them is cancelled, as it is in the copy."""
     decisions = _cancel_all(ledger, "replica")
+    made: list[int] = []
     for shard, (server, replica) in enumerate(zip(ledger.servers, ledger.replicas, strict=True)):
         target = Node(ledger.serving, shard)
         after = tuple(transfer.id for transfer in ledger.flight.transfers() if transfer.target == target)
@@ -55,11 +57,17 @@ def copies(ledger: Ledger, network: Residual, now: float) -> list[Decision]:
         ledger.launch(copy)
         ledger.busy["replica"] = max(ledger.busy["replica"], end(schedule, ready))
         decisions.append(copy)
-    decisions += ledger.held.copied()
-    ledger.versions["replica"] = ledger.versions[ledger.serving]
-    ledger.divergence = Divergence(ledger.rules.momentum)
+        made.append(copy.id)
+    ledger.held.copy(made)
     ledger.apart = False
     return decisions
+
+
+def copied(ledger: Ledger, copy: Copy) -> list[Decision]:
+    """A replica has become what its server was."""
+    if not ledger.is_copying:
+        ledger.divergence = Divergence(ledger.rules.momentum)
+    return list(ledger.held.arrived(copy.id, ledger.held.by_id))
 
 
 def _lose_worker(ledger: Ledger, worker: Node) -> list[Decision]:
@@ -107,28 +115,30 @@ def _lose_aggregator(ledger: Ledger, aggregator: Node) -> list[Decision]:
     return decisions
 
 
-def _lose_servers(ledger: Ledger, server: Node) -> list[Decision]:
+def _lose_servers(ledger: Ledger, server: Node, version: int) -> list[Decision]:
     if not ledger.replicas:
         raise RankLostError(f"{server.role} {server.index} is lost, and there is no replica that could take over")
     decisions = _cancel_all(ledger, ledger.serving)
     ledger.divergence = Divergence(ledger.rules.momentum)
     decisions += ledger.held.take_over()
     ledger.serving = "replica"
+    underway = (transfer for transfer in ledger.flight.transfers() if transfer.target == Node("replica", 0))
+    ledger.version = version + sum(len(push.updates) for push in underway if isinstance(push, Push))
     return decisions
 
 
 def _lose_replicas(ledger: Ledger) -> list[Decision]:
     decisions = _cancel_all(ledger, "replica")
-    ledger.held.replicated = False
-    return [*decisions, *ledger.held.copied()]
+    return [*decisions, *ledger.held.lose_replicas()]
 
 
 def _cancel_all(ledger: Ledger, role: Role) -> list[Decision]:
-    """Everything to or from the nodes of a role, what it is summed of included."""
+    """Everything to or from the nodes of a role, what it is summed of included; and all models, if they are the servers."""
     decisions: list[Decision] = []
     parts: set[int] = set()
     for transfer in reversed(ledger.flight.transfers()):
-        if role in (transfer.source.role, transfer.target.role) or transfer.id in parts:
+        theirs = role in (transfer.source.role, transfer.target.role)
+        if theirs or transfer.id in parts or (role == ledger.serving and isinstance(transfer, Model)):
             decisions += _cancel(ledger, transfer)
             if transfer.source.role == "aggregator":
                 parts |= {other for other in transfer.after if ledger.flight.reaches(other, transfer.source)}
@@ -143,10 +153,12 @@ def _cancel(ledger: Ledger, transfer: Transfer) -> list[Decision]:
     if isinstance(transfer, Push) and transfer.turn is not None:
         decisions.append(Skipped(transfer.target, transfer.turn))
         _uncount(ledger, transfer, transfer.updates)
+    elif isinstance(transfer, Copy):
+        ledger.held.uncopy(transfer.id)
     return decisions
 
 
-def _uncount(ledger: Ledger, transfer: Push, updates: Sequence[int]) -> None:
+def _uncount(ledger: Ledger, push: Push, updates: Sequence[int]) -> None:
     """The version does not rise by these; said once, by the first server's component."""
-    if transfer.shard == 0:
-        ledger.versions[transfer.target.role] -= len(updates)
+    if push.target == Node(ledger.serving, 0):
+        ledger.version -= len(updates)

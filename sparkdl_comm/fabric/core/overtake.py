@@ -2,7 +2,10 @@
 
 Servers apply updates in the order in which they were decided on, or else nobody could say what delay an update will have.
 So one that is sent over a slow link would hold up all later batches. Where the delay bound allows it, it is given a place
-behind the new batch instead.
+behind the new batch instead. Until a server hears of that, it may have applied the slow one, and another server not: so the
+new ones keep their delay bounds behind it, too.
+
+With replicas nothing is overtaken: they have been promised the old order.
 """
 
 from __future__ import annotations
@@ -45,16 +48,15 @@ def overtake(ledger: Ledger, planned: Callable[[State], Batch], now: float) -> t
     """
     queue = waiting(ledger)
     state = replace(ledger.state, servers_busy=max([now, *(group.end for group in queue)]))
-    if not ledger.rules.overtaking or ledger.replicas:
+    if ledger.replicas or not queue:
         return planned(state), []
     free = planned(replace(state, servers_busy=now)).bounded.served
     count = sum(len(group.members) for group in free)
     late = [group for group in queue if free and group.end > free[-1].done]
     late = _movable(ledger, queue, late, count)
     if late:
-        behind = sum(len(group.updates) for group in late)
         busy = max([now, *(group.end for group in queue if group not in late)])
-        batch = planned(replace(state, version=state.version - behind, servers_busy=busy))
+        batch = planned(replace(state, servers_busy=busy))
         count = sum(len(group.members) for group in batch.bounded.served)
         if _movable(ledger, queue, late, count) == late:
             return batch, late
@@ -67,7 +69,6 @@ def move_behind(ledger: Ledger, late: Sequence[Waiting]) -> list[Decision]:
     for group in late:
         turn = ledger.turns[ledger.serving]
         ledger.turns[ledger.serving] += 1
-        ledger.versions[ledger.serving] += len(group.updates)
         for push in group.pushes:
             if push.turn is not None:
                 decisions += [Reordered(push.id, turn), Skipped(push.target, push.turn)]
@@ -88,7 +89,7 @@ def _movable(ledger: Ledger, queue: Sequence[Waiting], late: Sequence[Waiting], 
 
 def _stuck(ledger: Ledger, queue: Sequence[Waiting], moved: Sequence[Waiting], count: int) -> Waiting | None:
     """The first that could not be applied so late."""
-    applied = ledger.versions[ledger.serving] - sum(len(group.updates) for group in moved)
+    applied = ledger.version - sum(len(group.updates) for group in moved)
     for group in moved:
         applied += count
         count = 0

@@ -18,8 +18,7 @@ class Rules:
     the servers' and the replicas' parameters may be; not used without replicas.
     ``lead``: while more than half of a server's link is taken for longer than this, seconds, updates and requests wait: those
     that come meanwhile are grouped with them, and none is decided on long before its transfer can begin.
-    ``overtaking``: without replicas, what arrives sooner may be applied before what is under way already, if no delay bound
-    is missed thereby.
+    ``version``: of the model that the servers begin with, in updates.
 
     :raises ConfError: a momentum, a divergence or a lead outside of these.
     """
@@ -29,7 +28,7 @@ class Rules:
     momentum: float = 0.0
     divergence: float = math.inf
     lead: float = 0.1
-    overtaking: bool = False
+    version: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:

@@ -9,7 +9,7 @@ from itertools import count
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.fabric.core.bandwidth import taken_until
 from sparkdl_comm.fabric.core.batch import Batch, State, plan
-from sparkdl_comm.fabric.core.decisions import Decision, Push
+from sparkdl_comm.fabric.core.decisions import Copy, Decision, Push
 from sparkdl_comm.fabric.core.events import (
     BandwidthReported,
     Event,
@@ -20,7 +20,7 @@ from sparkdl_comm.fabric.core.events import (
     UpdateReady,
 )
 from sparkdl_comm.fabric.core.ledger import Ledger
-from sparkdl_comm.fabric.core.losses import copies, lose
+from sparkdl_comm.fabric.core.losses import copied, copies, lose
 from sparkdl_comm.fabric.core.overtake import move_behind, overtake
 from sparkdl_comm.fabric.core.roles import Node, Roles
 from sparkdl_comm.fabric.core.rules import Rules
@@ -46,7 +46,7 @@ class Scheduler:
     @property
     def version(self) -> int:
         """That of the servers, in updates, when all that was decided on has been applied."""
-        return self._ledger.versions[self._ledger.serving]
+        return self._ledger.version
 
     def observe(self, event: Event, now: float) -> list[Decision]:
         """Notes what happened at ``now``. Returns what cannot wait for the next batch: what follows from a lost node, a
@@ -79,8 +79,10 @@ class Scheduler:
                     ended = ledger.flight.end(transfer)
                     if isinstance(ended, Push) and ended.turn is not None:
                         return list(ledger.held.arrived(transfer, ended.updates))
-            case NodeLost(node):
-                return lose(ledger, node)
+                    if isinstance(ended, Copy):
+                        return copied(ledger, ended)
+            case NodeLost(node, version):
+                return lose(ledger, node, version)
         return []
 
     def decide(self, now: float) -> list[Decision]:
@@ -96,20 +98,25 @@ class Scheduler:
         if ledger.apart and ledger.replicas:
             decisions += copies(ledger, network, now)
         soon = now + ledger.rules.lead
-        if ledger.held.pending and all(taken_until(network.links[2 * server + 1]) <= soon for server in ledger.servers):
+        free = all(taken_until(network.links[2 * server + 1]) <= soon for server in ledger.servers)
+        if ledger.held.pending and free and ledger.may_serve:
             sides = ledger.sides()
 
             def planned(state: State) -> Batch:
                 return plan(ledger.held, ledger.roles.workers, network, sides, ledger.rules, state, now)
 
             batch, late = overtake(ledger, planned, now)
-            ledger.versions[ledger.serving] -= sum(len(group.updates) for group in late)
             decisions += pushes(ledger, batch)
             decisions += move_behind(ledger, late)
             network = batch.bounded.left
         if ledger.requests and all(taken_until(network.links[2 * server]) <= soon for server in ledger.servers):
-            decisions += models(ledger, network, next(self._batches), now)
+            decisions += models(ledger, network, self._batch(), now)
         return decisions
+
+    def _batch(self) -> int:
+        """The number of the models that are asked for now. With ``bsp`` that of the iteration, so that who asks late gets what
+        the others got, though they may have gone on."""
+        return self._ledger.held.slowest() if self._ledger.rules.synchrony.kind == "bsp" else next(self._batches)
 
     def _advance(self, now: float) -> None:
         if now < self._now:

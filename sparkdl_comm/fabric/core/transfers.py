@@ -138,13 +138,13 @@ def _group(
     ids = [push.id for push in deliveries]
     if role == ledger.serving:
         ledger.held.serve(numbers, ids)
+        ledger.version += len(numbers)
         if ledger.replicas:
             ledger.divergence.serve(numbers, [holding.norm for holding in held])
     else:
         ledger.held.replicate(numbers, ids)
         ledger.divergence.replicate(numbers)
     ledger.turns[role] += 1
-    ledger.versions[role] += len(numbers)
     ledger.busy[role] = group.done
     for push in [*made, *deliveries]:
         ledger.launch(push)

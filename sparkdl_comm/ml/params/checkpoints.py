@@ -32,7 +32,10 @@ class CheckpointParams(KeywordParams):
         TypeConverters.toString,
     )
     checkpointInterval: Param[int] = Param(
-        Params._dummy(), "checkpointInterval", "steps from checkpoint to checkpoint", TypeConverters.toInt
+        Params._dummy(),
+        "checkpointInterval",
+        "steps from checkpoint to checkpoint; with strategy fabric, updates of the model, and the next end of an epoch",
+        TypeConverters.toInt,
     )
     checkpointSeconds: Param[float] = Param(
         Params._dummy(), "checkpointSeconds", "seconds from checkpoint to checkpoint", TypeConverters.toFloat

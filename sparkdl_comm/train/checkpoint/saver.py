@@ -1,6 +1,7 @@
 """When and how a rank writes checkpoints while it trains.
 
-1. After an optimizer step that :class:`Cadence` names, the same on all ranks, each rank copies what it is to write.
+1. After an optimizer step that :class:`Cadence` names, the same on all ranks, each rank copies what it is to write. Where
+   ranks have no steps in common, that is at the end of an epoch, and steps are updates of the model.
 2. A thread writes the copy while training goes on, and tells rank 0 through the gang's store. If the one before is still being
    written then, training waits.
 3. Rank 0's thread completes the checkpoint when it has heard of all ranks.
@@ -36,23 +37,31 @@ _ABANDON_SECONDS = 2.0
 
 
 class Cadence:
-    """Decides after which steps there is a checkpoint: every ``steps``, and the first that ends ``seconds`` after the last
-    checkpoint by the clock of rank 0. For that the ranks talk, not after every step, but whenever about half of the time left
-    has passed."""
+    """Decides after which steps there is a checkpoint: the first after every ``steps``, and the first that ends ``seconds``
+    after the last checkpoint by the clock of rank 0. For that the ranks talk, not after every step, but whenever about half of
+    the time left has passed. ``begun``: the step that training goes on from."""
 
     def __init__(
-        self, steps: int | None, seconds: float | None, gang: Gang, timeout: float, clock: Callable[[], float]
+        self,
+        steps: int | None,
+        seconds: float | None,
+        gang: Gang,
+        timeout: float,
+        clock: Callable[[], float],
+        begun: int = 0,
     ) -> None:
         self._steps, self._seconds = steps, seconds
+        self._before = begun
         self._gang, self._timeout, self._clock = gang, timeout, clock
         self._last = clock()
         self._seen = 0
         self._look: int | None = None
 
     def due(self, step: int) -> bool:
-        """To be called after every step, on all ranks."""
+        """To be called after every step, or after several, on all ranks."""
         self._seen += 1
-        due = self._steps is not None and step % self._steps == 0
+        due = self._steps is not None and step // self._steps > self._before // self._steps
+        self._before = step
         if not due and self._seconds is not None and (self._look is None or step >= self._look):
             away = gather_json(self._gang, self._steps_away(self._seconds), self._timeout)[0]
             due, self._look = away == 0, step + away
@@ -71,10 +80,14 @@ class Cadence:
 class Saver:
     """Writes one rank's part of the checkpoints. Call it after every step, and close it at the end. Not thread-safe."""
 
-    def __init__(self, checkpoints: Checkpoints, run: dict[str, Any], gang: Gang, timeout: float) -> None:
-        """``run``: what the manifest says of the run."""
+    def __init__(
+        self, checkpoints: Checkpoints, run: dict[str, Any], gang: Gang, timeout: float, begun: int = 0
+    ) -> None:
+        """``run``: what the manifest says of the run. ``begun``: the step that it goes on from."""
         self._checkpoints, self._run, self._gang, self._timeout = checkpoints, run, gang, timeout
-        self._cadence = Cadence(checkpoints.every_steps, checkpoints.every_seconds, gang, timeout, time.monotonic)
+        self._cadence = Cadence(
+            checkpoints.every_steps, checkpoints.every_seconds, gang, timeout, time.monotonic, begun
+        )
         self._store = gang.store("checkpoint")
         self._store.set_timeout(datetime.timedelta(seconds=timeout))
         self._storage = CheckpointStorage.at(checkpoints.directory, timeout)
@@ -91,10 +104,10 @@ class Saver:
         """
         if self._writing is not None and self._writing.done():
             self.wait()
-        if self._cadence.due(loop.progress.step):
+        if self._cadence.due(loop.version):
             self.wait()
             parts = snapshot(loop, self._gang.rank)
-            self._writing = self._thread.submit(self._write, loop.progress.step, parts)
+            self._writing = self._thread.submit(self._write, loop.version, parts)
 
     def wait(self) -> None:
         """Returns when the last checkpoint is complete, as far as this rank is concerned. Errors are those of a call."""

@@ -7,6 +7,7 @@
 3. When all ranks have come so far, nothing is under way. They all get the model, which is one version now. The epoch's loss
    is the mean over all rows that were computed in it, also for updates that were dropped.
 4. Validation, schedulers, early stopping and callbacks as in any epoch.
+5. A checkpoint, if one is due: after every so many updates, or seconds, the next end of an epoch is its moment.
 
 If ranks do not run free (``bsp``, ``ssp``), a rank's epoch is a pass over its rows.
 """
@@ -30,11 +31,12 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.asynchronous import Asynchronous
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.train.loop.class_mean import Shares
-from sparkdl_comm.train.loop.training_loop import Progress, Tell, TrainingLoop
-from sparkdl_comm.train.spec import Checkpoints, TrainSpec
+from sparkdl_comm.train.loop.progress import Progress
+from sparkdl_comm.train.loop.training_loop import Tell, TrainingLoop
+from sparkdl_comm.train.spec import TrainSpec
 
 
-def check(conf: CommConf, optimization: Optimization, checkpoints: Checkpoints | None) -> None:
+def check(conf: CommConf, optimization: Optimization) -> None:
     """What needs steps that are common to all ranks.
 
     :raises ConfError: it is asked for.
@@ -43,10 +45,6 @@ def check(conf: CommConf, optimization: Optimization, checkpoints: Checkpoints |
     if conf.data_shuffle == "global":
         raise ConfError(
             f"{PREFIX}data.shuffle=global deals rows to common steps, which strategy {strategy} has not: set local"
-        )
-    if checkpoints is not None:
-        raise ConfError(
-            f"checkpointDir={checkpoints.directory!r}: strategy {strategy} writes no checkpoints; leave it out"
         )
     if optimization.precision == "fp16":
         raise ConfError(
@@ -57,7 +55,7 @@ def check(conf: CommConf, optimization: Optimization, checkpoints: Checkpoints |
 
 
 class AsynchronousLoop(TrainingLoop):
-    """Trains one rank; see the module."""
+    """Trains one rank; see the module. ``after_step`` is called at the end of each epoch."""
 
     synchronous = False
 
@@ -77,7 +75,7 @@ class AsynchronousLoop(TrainingLoop):
         :raises ConfError: something needs common steps.
         :raises InputError: this rank has no rows.
         """
-        check(spec.conf, spec.optimization, spec.checkpoints)
+        check(spec.conf, spec.optimization)
         super().__init__(spec, gang, rows, sampler, model, strategy, progress, validation)
         if self._schedule.is_per_step:
             raise ConfError(f"lr_scheduler steps after each step; strategy {spec.conf.strategy} has no common ones")
@@ -88,6 +86,19 @@ class AsynchronousLoop(TrainingLoop):
         self._shares = Shares(None, rows, self._dealing, sampler, gang, spec.conf.timeout)
         self._pass = 0
         self._updates = sampler.steps * gang.world
+
+    @property
+    def version(self) -> int:
+        return self._asynchronous.version
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        state = super().state()
+        state["own"]["pass"] = self._pass
+        return state
+
+    def load_state(self, state: dict[str, dict[str, Any]]) -> None:
+        super().load_state(state)
+        self._pass = state["own"]["pass"]
 
     def _epoch(self, tell: Tell) -> None:
         at, strategy = self.progress, self._asynchronous
@@ -158,6 +169,10 @@ class AsynchronousLoop(TrainingLoop):
         at.stopped = self._observer.epoch_end(row, self._rows.rows)
         at.history.append(row)
         at.epoch, at.batch = at.epoch + 1, 0
+        if self.after_step is not None:
+            at.phase = "after step"
+            self.after_step(self)
+            gather_json(self._gang, None, timeout)  # until all have copied what they write, nobody makes an update
 
 
 def loop_for(

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -26,39 +26,12 @@ from sparkdl_comm.train.loop.class_mean import ClassMean, Shares
 from sparkdl_comm.train.loop.dealing import Dealing
 from sparkdl_comm.train.loop.objective import Objective, on_device
 from sparkdl_comm.train.loop.observer import Observer
-from sparkdl_comm.train.loop.output_shape import OutputShape, shape_of
+from sparkdl_comm.train.loop.output_shape import shape_of
+from sparkdl_comm.train.loop.progress import Progress
 from sparkdl_comm.train.loop.step_rows import StepRows
 from sparkdl_comm.train.spec import TrainSpec
 
 Tell = Callable[[dict[str, Any]], None]
-
-_OF_A_STEP = ("pull", "forward", "backward", "push", "update")
-
-
-@dataclass
-class Progress:
-    """How far a rank has come.
-
-    ``step``: optimizer steps done, through all epochs. ``epoch``: the current one, from 0; ``batch``: steps done in it;
-    ``skipped``: how many of these the optimizer left out; ``epoch_loss``: sum of this rank's parts of the others' losses.
-    ``history``: a row per finished epoch, with this rank's part
-    of the loss. ``stopped``: there are to be no more. ``phase`` is for messages about a failure.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0
-    skipped: int = 0
-    epoch_loss: float = 0.0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    stopped: bool = False
-    output_shape: OutputShape | None = None
-    phase: str = "set-up"
-
-    @property
-    def number(self) -> int | None:
-        """Of the step that is being done, or else of the last one, from 1; None before the first."""
-        return self.step + 1 if self.phase in _OF_A_STEP else self.step or None
 
 
 class TrainingLoop:
@@ -69,7 +42,8 @@ class TrainingLoop:
     without a row in the step takes part with gradient zero. With ``accumulation_steps`` k the slice is computed in k
     parts, whose gradients add up to those of the whole.
 
-    ``after_step``, if set, is called after every optimizer step, when :meth:`state` is what the next step begins with.
+    ``after_step``, if set, is called after every optimizer step that all ranks have in common, when :meth:`state` is what the
+    next step begins with.
     """
 
     #: Whether it is for strategies whose steps are common to all ranks.
@@ -152,6 +126,11 @@ class TrainingLoop:
                     rank=self._rank,
                     step=self.progress.step,
                 )
+
+    @property
+    def version(self) -> int:
+        """How many updates the model has had, the same on all ranks."""
+        return self.progress.step
 
     def state(self) -> dict[str, dict[str, Any]]:
         """Everything, but for parameters and optimizer, that decides how training goes on: numbers, strings, lists and dicts

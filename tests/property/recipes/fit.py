@@ -21,20 +21,20 @@ from unittest import mock
 
 from pyspark.sql import SparkSession
 
-import sparkdl_comm.job.launch
 import sparkdl_comm.job.slots
+import sparkdl_comm.ml.fit
 from sparkdl_comm import Callback, TorchEstimator
 from sparkdl_comm.errors import CallbackError
 from sparkdl_comm.job.launch import run_gang
 from sparkdl_comm.job.local import HOST
 from sparkdl_comm.job.summary import RankReport
+from sparkdl_comm.lab.settings import applied
 
 from . import components, rows
 from .crew import Crew
 from .modules import build, seeded, takes_ids
 from .recipe import Recipe
 
-PREFIX = "spark.sparkdl.comm."
 #: Seconds that a wait of the product may take; that all ranks may take.
 WAIT, DEADLINE = 60, 200.0
 
@@ -76,7 +76,8 @@ class Fitter:
         schema = rows.schema(recipe)
         if schema not in self._frames:
             self._frames[schema] = self._spark.createDataFrame([], schema)
-        with self._in_place_of_spark(recipe), self._settings(recipe), warnings.catch_warnings():
+        settings = {"timeout": f"{WAIT}s", "progress": "false", "logs": "false", **recipe.settings}
+        with self._in_place_of_spark(recipe), applied(self._spark, settings), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if recipe.stop is None:
                 model = self._estimator(recipe).fit(self._frames[schema])
@@ -132,19 +133,6 @@ class Fitter:
         )
 
     @contextmanager
-    def _settings(self, recipe: Recipe) -> Iterator[None]:
-        conf = self._spark.conf
-        settings = {"timeout": f"{WAIT}s", "progress": "false", "logs": "false", **recipe.settings}
-        before = {PREFIX + key: conf.get(PREFIX + key, None) for key in settings}
-        try:
-            for key, value in settings.items():
-                conf.set(PREFIX + key, value)
-            yield
-        finally:
-            for key, value in before.items():
-                conf.unset(key) if value is None else conf.set(key, value)
-
-    @contextmanager
     def _in_place_of_spark(self, recipe: Recipe) -> Iterator[None]:
         batches = [rows.batches(recipe, part) for part in rows.make(recipe)]
 
@@ -164,7 +152,7 @@ class Fitter:
             return tensors, [RankReport.from_json(report) for report in reports], 0
 
         with (
-            mock.patch.object(sparkdl_comm.job.launch, "launch", launch),
+            mock.patch.object(sparkdl_comm.ml.fit, "launch", launch),
             mock.patch.object(sparkdl_comm.job.slots, "check_slots", return_value=recipe.world),
             mock.patch.object(sparkdl_comm.job.slots, "slots_now", return_value=None),
         ):

@@ -1,0 +1,64 @@
+"""All-reduces of a fabric's workers, alone and beside a server."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparkdl_comm.errors import InputError
+from sparkdl_comm.fabric.params import FabricParams
+from tests.unit.fabric_helpers import SERVER, raised, run, scheduler, server, worker
+
+PARAMS = FabricParams("async:30")
+
+
+@pytest.mark.parametrize("rails", [1, 2])
+@pytest.mark.parametrize(("aggregators", "elements"), [(0, 1), (0, 1000), (1, 999)])
+def test_all_reduce(aggregators, elements, rails):
+    def reducing(mine):
+        def work(made):
+            sums = []
+            for turn in range(4):
+                vector = np.arange(elements, dtype=np.float32) + mine + turn
+                assert made.all_reduce(vector) is vector
+                sums.append(vector)
+            return sums
+
+        return work
+
+    results, _ = run([worker(PARAMS, reducing(rank), aggregators) for rank in range(3)], rails)
+    raised(results)
+    for sums in results:
+        for turn, total in enumerate(sums):
+            np.testing.assert_array_equal(total, 3 * np.arange(elements, dtype=np.float32) + 3 + 3 * turn)
+
+
+def test_all_reduce_beside_a_server():
+    def work(made):
+        outcome = made.push(SERVER, np.ones(made.elements, np.float32))
+        vector = made.all_reduce(np.full(10, 2.0, np.float32))
+        return outcome.wait().version is not None, vector
+
+    results, _ = run([scheduler(PARAMS), server(PARAMS), worker(PARAMS, work, 1), worker(PARAMS, work)])
+    raised(results)
+    for _, total in results[2:]:
+        np.testing.assert_array_equal(total, 4.0)
+    np.testing.assert_array_equal(results[SERVER].snapshot()[0], float(sum(applied for applied, _ in results[2:])))
+
+
+def test_all_reduce_that_does_not_fit():
+    def reducing(elements):
+        return worker(PARAMS, lambda made: made.all_reduce(np.ones(elements, np.float32)))
+
+    results, _ = run([reducing(10), reducing(11)])
+    assert all("all workers must call the same ones in the same order" in str(result) for result in results)
+
+    good = worker(PARAMS, lambda made: made.all_reduce(np.ones(10, np.float32)))
+    results, _ = run([good, worker(PARAMS, lambda made: made.all_reduce(np.full(10, np.nan, np.float32)))])
+    assert all("rank 1's part of all-reduce number 1 has no finite norm" in str(result) for result in results)
+
+    def bad(made):
+        with pytest.raises(InputError, match="all_reduce takes flat float32 vectors"):
+            made.all_reduce(np.ones(10))
+
+    raised(run([worker(PARAMS, bad)])[0])

@@ -1,0 +1,29 @@
+"""A daemon that stands still is lost: the scheduler does not wait for it twice."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from sparkdl_comm.errors import DeadlineError
+from sparkdl_comm.fabric.control_link import ControlLink
+from sparkdl_comm.fabric.protocol import End, Register
+from sparkdl_comm.fabric.reception import Peer
+from tests.unit.gang_helpers import SECONDS
+
+
+def test_a_peer_that_does_not_take_its_messages() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    with ours, theirs:
+        for sock in (ours, theirs):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            sock.setblocking(False)
+        link = ControlLink(ours, patience=0.1)
+        with pytest.raises(DeadlineError):
+            link.send(End("x" * 2_000_000))
+        Peer(Register("server", 1, "host", [], {}), link).tell(End("x" * 2_000_000))
+        with pytest.raises(ConnectionError):
+            link.receive(SECONDS)

@@ -1,0 +1,101 @@
+"""What a fabric refuses: roles that do not fit together, requests that make no sense, params that are none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparkdl_comm.errors import ConfError, GangError, InputError
+from sparkdl_comm.fabric.params import FabricParams
+from tests.unit.fabric_helpers import ELEMENTS, SERVER, pushing, raised, replica, run, scheduler, server, worker
+
+PARAMS = FabricParams("async:30")
+
+
+@pytest.mark.parametrize(
+    ("parts", "error", "words"),
+    [
+        ([scheduler(PARAMS), server(PARAMS)], GangError, "a worker and a server at least, not 0 and 1"),
+        (
+            [scheduler(PARAMS), server(PARAMS), worker(FabricParams("async:2"), pushing(1))],
+            GangError,
+            "all ranks must give the same",
+        ),
+        (
+            [scheduler(PARAMS), server(PARAMS), replica(1, PARAMS, 7), worker(PARAMS, pushing(1))],
+            GangError,
+            "begins with another model than its server",
+        ),
+        (
+            [scheduler(PARAMS), server(PARAMS), server(PARAMS), worker(PARAMS, pushing(1))],
+            GangError,
+            "each server needs another",
+        ),
+    ],
+)
+def test_roles_that_do_not_fit_together(parts, error, words):
+    results, _ = run(parts)
+    for result in results:
+        assert isinstance(result, error)
+        assert words in str(result)
+
+
+def test_no_server():
+    def work(made):
+        with pytest.raises(InputError, match="rank 1 is no server; there are none"):
+            made.get(SERVER, np.ones(3, np.float32))
+
+    raised(run([scheduler(PARAMS), worker(PARAMS, work)])[0])
+
+
+def test_no_aggregator_is_free():
+    parts = [scheduler(PARAMS), server(PARAMS), replica(SERVER, PARAMS), worker(PARAMS, pushing(1))]
+    results, _ = run(parts, replica_aggregators=1)
+    assert all("1 aggregators are to work for replicas, and there are 0: none is free" in str(each) for each in results)
+
+
+def test_what_a_rank_cannot_ask_for():
+    def work(made):
+        with pytest.raises(InputError, match=r"an update must be float32 \[1000\], as the model, not float64 \[1000\]"):
+            made.push(SERVER, np.ones(ELEMENTS))
+        with pytest.raises(InputError, match=r"the model is float32 \[1000\]; it cannot be put into float32 \[3\]"):
+            made.get(SERVER, np.ones(3, np.float32))
+        with pytest.raises(InputError, match="rank 2 is no server"):
+            made.push(2, np.ones(ELEMENTS, np.float32))
+
+    def late(fabric):
+        work(fabric.register_as_worker(PARAMS))
+        with pytest.raises(GangError, match="rank 2 has registered already, as worker"):
+            fabric.register_as_worker(PARAMS)
+        with pytest.raises(InputError, match="rank 2 cannot be the scheduler"):
+            fabric.register_as_scheduler(PARAMS)
+        with pytest.raises(InputError, match="server=2: must be another rank"):
+            fabric.register_as_replica(2, PARAMS, np.ones(3, np.float32))
+        with pytest.raises(ConfError, match="bsp has no use for a replica"):
+            fabric.register_as_replica(1, FabricParams("bsp"), np.ones(3, np.float32))
+        fabric.close()
+
+    results, _ = run([scheduler(PARAMS), server(PARAMS), late])
+    raised(results)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"sync": "async:0"}, ConfError, "TAU at least 1"),
+        ({"sync": "sometimes"}, ConfError, "must be bsp, ssp:K"),
+        ({"divergence_bound": 0.0}, InputError, "divergence_bound=0.0: must be more than 0"),
+        ({"momentum": 1.0}, InputError, "momentum=1.0: must be from 0 to below 1"),
+        ({"step_scale": -1.0}, InputError, "step_scale=-1.0: must be a number above 0"),
+        ({"version": -1}, InputError, "version=-1: must be at least 0"),
+    ],
+)
+def test_params_that_are_none(changes, error, words):
+    with pytest.raises(error, match=words.replace("(", r"\(")):
+        FabricParams(**changes)
+
+
+def test_params_are_rules_of_the_scheduler():
+    rules = FabricParams("ssp:2", momentum=0.5, step_scale=3.0, version=4).rules()
+    assert (rules.synchrony.kind, rules.synchrony.bound, rules.momentum, rules.version) == ("ssp", 2, 0.5, 4)
+    assert rules.step_size(7, 2) == 1.0
