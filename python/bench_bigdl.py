@@ -1,6 +1,6 @@
 """Iterations per second of BigDL models: BigDL's DistriOptimizer beside this package's IBatchOptimizer, on the same executors.
 
-    python python/bench_bigdl.py --executors 2 --networks lenet,vgg --json
+    python python/bench_bigdl.py --executors 2 --networks lenet,vgg --json FILE
 
 local-cluster, one core each; with `--topology star:4 --rate 200`, executors on the hosts of an emulated network. Both train
 LeNet-5 (22,278 parameters) or a network like VGG (1.34 million) with SGD; `bigdl` without its compression. The time of an

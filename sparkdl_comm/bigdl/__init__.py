@@ -4,6 +4,7 @@
 - :mod:`.engine`: BigDL's engine in a Spark session
 - :mod:`.optimizer`: ``IBatchOptimizer``, in the place of BigDL's ``DistriOptimizer``
 - :mod:`.estimator`: ``BigDLEstimator``, which fits a model to a DataFrame
+- :mod:`.model`: ``BigDLModel``, which comes of that
 - :mod:`.networks`: some networks
 
 BigDL 2.4.0 runs on Spark 3.5 with Scala 2.12 and Java up to 17, and its Python API with numpy below 2.3. Its pins of other

@@ -1,11 +1,10 @@
-"""``BigDLEstimator``: a BigDL model is fitted to a DataFrame, and what comes of it is BigDL's own ``NNModel``."""
+"""``BigDLEstimator``: a BigDL model is fitted to a DataFrame."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from bigdl.dllib.nnframes import NNModel
 from bigdl.dllib.optim.optimizer import SGD, MaxEpoch
 from bigdl.dllib.utils.common import callBigDlFunc
 from pyspark import keyword_only
@@ -14,15 +13,15 @@ from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.param.shared import HasFeaturesCol, HasLabelCol, HasMaxIter, HasPredictionCol
 from pyspark.sql import DataFrame
 
+from sparkdl_comm.bigdl.model import BigDLModel
 from sparkdl_comm.bigdl.optimizer import IBatchOptimizer
 
 
 class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionCol, HasMaxIter):
     """Trains a BigDL model on a DataFrame with :class:`~sparkdl_comm.bigdl.optimizer.IBatchOptimizer`.
 
-    :func:`~sparkdl_comm.bigdl.engine.start_engine` comes first. ``fit`` returns BigDL's ``NNModel``, with the model that was
-    given, trained: ``transform`` adds the column ``predictionCol``, what the model computes of each row, and ``save`` and
-    ``NNModel.load`` keep it.
+    :func:`~sparkdl_comm.bigdl.engine.start_engine` comes first. ``fit`` returns a
+    :class:`~sparkdl_comm.bigdl.model.BigDLModel` with the model that was given, trained.
     """
 
     batchSize: Param[int] = Param(
@@ -57,7 +56,7 @@ class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionC
             maxIter=maxIter,
         )
 
-    def _fit(self, dataset: DataFrame) -> Any:
+    def _fit(self, dataset: DataFrame) -> BigDLModel:
         optimizer = callBigDlFunc(
             "float",
             "createIBatchOptimizerOfFrame",
@@ -72,6 +71,4 @@ class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionC
             self.getOrDefault(self.batchSize),
         )
         trained = IBatchOptimizer.of(optimizer).optimize()
-        model = NNModel(trained, self._size)
-        model.setFeaturesCol(self.getFeaturesCol()).setPredictionCol(self.getPredictionCol())
-        return model
+        return BigDLModel(trained, self._size, self.getFeaturesCol(), self.getPredictionCol())

@@ -45,10 +45,10 @@ def main() -> None:
     start_engine(spark.sparkContext, EXECUTORS, 1)
 
     from bigdl.dllib.nn.criterion import ClassNLLCriterion
-    from bigdl.dllib.nnframes import NNModel
     from bigdl.dllib.optim.optimizer import Adam
 
     from sparkdl_comm.bigdl.estimator import BigDLEstimator
+    from sparkdl_comm.bigdl.model import BigDLModel
     from sparkdl_comm.bigdl.networks import lenet5
 
     pixels, labels = (tensor.numpy() for tensor in digits_28x28())
@@ -67,7 +67,7 @@ def main() -> None:
     model = estimator.fit(rows)
     saved = str(folder / "model")
     model.save(saved)
-    loaded = NNModel.load(saved)
+    loaded = BigDLModel.load(saved)
     try:
         estimator.copy({estimator.labelCol: "target"}).fit(rows)
         said = ""

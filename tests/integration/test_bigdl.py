@@ -44,9 +44,9 @@ def run(program: Path, *arguments: str, folder: Path) -> str:
 
 def test_lenet_has_the_weights_that_bigdl_gives_it(tmp_path: Path) -> None:
     batching = "--conf=spark.sparkdl.comm.ps.batching=layerwise"
-    rows = json.loads(
-        run(PROGRAMS / "bench_bigdl.py", "--quick", "--json", "--networks=lenet", batching, folder=tmp_path)
-    )
+    output = tmp_path / "rows.json"
+    run(PROGRAMS / "bench_bigdl.py", "--quick", f"--json={output}", "--networks=lenet", batching, folder=tmp_path)
+    rows = json.loads(output.read_text())["rows"]
     assert [(row["system"], row["network"], row["executors"]) for row in rows] == [
         ("bigdl", "lenet", 2),
         ("ibatch", "lenet", 2),

@@ -1,0 +1,60 @@
+"""``BigDLModel``: what ``BigDLEstimator`` makes of a BigDL model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bigdl.dllib.nn.layer import Model as BigDLNetwork
+from bigdl.dllib.nnframes import NNModel
+from pyspark.ml import Model
+from pyspark.ml.param.shared import HasFeaturesCol, HasPredictionCol
+from pyspark.sql import DataFrame
+
+from sparkdl_comm.errors import PersistenceError
+
+_DEFINITION, _WEIGHTS, _ABOUT = "model.bigdl", "weights.bin", "about.json"
+
+
+class BigDLModel(Model[Any], HasFeaturesCol, HasPredictionCol):
+    """A BigDL model for DataFrames. ``model``: the BigDL ``Layer``.
+
+    BigDL's ``NNModel`` computes; it cannot be saved on Spark 3.5, whose JSON library is another one.
+    """
+
+    def __init__(self, model: Any, featureSize: Sequence[int], featuresCol: str, predictionCol: str) -> None:
+        super().__init__()
+        self.model, self._size = model, list(featureSize)
+        self._set(featuresCol=featuresCol, predictionCol=predictionCol)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the model in BigDL's own format, and how it is used, to the folder ``path``, which may exist.
+
+        :raises PersistenceError: the folder cannot be written.
+        """
+        folder = Path(path)
+        about = {"size": self._size, "features": self.getFeaturesCol(), "prediction": self.getPredictionCol()}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.model.saveModel(str(folder / _DEFINITION), str(folder / _WEIGHTS), True)
+            (folder / _ABOUT).write_text(json.dumps(about))
+        except OSError as exc:
+            raise PersistenceError(f"{folder}: the model could not be written: {exc}") from exc
+
+    @classmethod
+    def load(cls, path: str | Path) -> BigDLModel:
+        """:raises PersistenceError: there is no saved model."""
+        folder = Path(path)
+        try:
+            about = json.loads((folder / _ABOUT).read_text())
+            names = about["size"], about["features"], about["prediction"]
+        except (OSError, ValueError, KeyError) as exc:
+            raise PersistenceError(f"{folder}: no saved BigDLModel: {exc}") from exc
+        return cls(BigDLNetwork.loadModel(str(folder / _DEFINITION), str(folder / _WEIGHTS)), *names)
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        scoring = NNModel(self.model, self._size)
+        scoring.setFeaturesCol(self.getFeaturesCol()).setPredictionCol(self.getPredictionCol())
+        return scoring.transform(dataset)
