@@ -8,14 +8,13 @@ counts, and nothing of a run's begin and end.
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from peers.applications import answer
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -32,23 +31,20 @@ SHORT = 10
 
 @dataclass(frozen=True)
 class Job:
-    """``rows``: of each executor in an iteration. ``seconds``: about so many for the iterations of a long run. ``output``: a
-    file for the results, JSON lines."""
+    """``rows``: of each executor in an iteration. ``seconds``: about so many for the iterations of a long run."""
 
     networks: Sequence[str]
     executors: int
     rows: int
     seconds: float
     repeats: int
-    output: str = ""
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
 
-def measured(sc: SparkContext, job: Job) -> list[dict[str, Any]]:
+def measured(spark: SparkSession, job: Job) -> list[dict[str, Any]]:
     """For each network and system: ``samples``, seconds of an iteration; ``verified``, whether both have the same weights in
     the end; ``parameters``; of ibatch, ``batching``: how layers travelled."""
+    sc = spark.sparkContext
+    sc.setLogLevel("ERROR")
     start_engine(sc, job.executors, 1)
     return [row for network in job.networks for row in _compared(sc, job, network)]
 
@@ -124,14 +120,5 @@ class _Runs:
         return lambda: optimizer.optimize()
 
 
-def main() -> None:
-    job = Job(**json.loads(sys.argv[1]))
-    spark = SparkSession.builder.appName("bench_bigdl").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    rows = measured(spark.sparkContext, job)
-    Path(job.output).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    spark.stop()
-
-
 if __name__ == "__main__":
-    main()
+    answer("bench_bigdl", Job, measured)

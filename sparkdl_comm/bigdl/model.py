@@ -18,7 +18,7 @@ from sparkdl_comm.errors import PersistenceError
 _DEFINITION, _WEIGHTS, _ABOUT = "model.bigdl", "weights.bin", "about.json"
 
 
-class BigDLModel(Model[Any], HasFeaturesCol, HasPredictionCol):
+class BigDLModel(Model, HasFeaturesCol, HasPredictionCol):
     """A BigDL model for DataFrames. ``model``: the BigDL ``Layer``.
 
     BigDL's ``NNModel`` computes; it cannot be saved on Spark 3.5, whose JSON library is another one.
