@@ -107,7 +107,8 @@ def schedule_auto(data: Data) -> Iterator[Line]:
 def sparse_pushes(data: Data) -> Iterator[Line]:
     for ours in data.rows("compress-ps"):
         dense_way, _, kind = ours.algorithm.partition("-")
-        for rival in (dense_way, "ring", "ddp") if kind == "sparse" else ():
+        rivals = {"sparse": (dense_way, "ring", "ddp"), "": ("ring", "ddp") if dense_way == "ibatch" else ()}
+        for rival in rivals[kind]:
             other = data.row("compress-ps", algorithm=rival, case=ours.case, rate_mbit=ours.rate_mbit)
             if other:
                 share = ours.bytes / other.bytes

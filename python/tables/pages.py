@@ -147,15 +147,6 @@ def ibatch(data: Data) -> Iterator[Line]:
                     yield about, told, gained, beside(ours, other)
 
 
-def ibatch_all_reduce(data: Data) -> Iterator[Line]:
-    for way in ("ibatch", "optimal"):
-        for ours in data.rows("ibatch-all-reduce", algorithm=way):
-            for rival in ("whole", "layerwise", "ring", "ddp"):
-                if other := data.row("ibatch-all-reduce", algorithm=rival, case=ours.case, rate_mbit=ours.rate_mbit):
-                    about = f"`{way}`, {ours.case}, {ours.topology}, {ours.rate_mbit:.0f} Mbit/s"
-                    yield about, f"`{rival}`: {with_theory(other)}", with_theory(ours), beside(ours, other)
-
-
 def fetch(data: Data) -> Iterator[Line]:
     conversions = [(f"{wire} {way}", "memcpy") for wire in ("bf16", "fp16") for way in ("encode", "decode")]
     fetches = [("fetch", "fetchBlockSync"), ("notice", "fetchBlockSync"), ("at once", "in turn")]
@@ -192,7 +183,6 @@ TABLES = {
     "loopback": Table(PEER, loopback),
     "jobs": Table(PAPER, jobs),
     "ibatch": Table(PAPER, ibatch),
-    "ibatch_all_reduce": Table(PEER, ibatch_all_reduce),
     "fetch": Table(PEER, fetch),
     "transform": Table(("", "by hand, in the same run", "ours", "verdict"), transform),
     "selection": Table(PEER, compression.selection),

@@ -26,9 +26,8 @@ ROWS = 512
 
 def accuracy(model: Any, rows: DataFrame) -> float:
     scored = model.transform(rows)
-    best = F.array_position(
-        "prediction", F.array_max("prediction")
-    )  # BigDL counts classes from 1, as Spark does positions
+    # BigDL counts classes from 1, as Spark does positions.
+    best = F.expr("array_position(prediction, array_max(prediction))")
     return float(scored.agg(F.avg((best == F.col("label")).cast("double"))).first()[0])
 
 

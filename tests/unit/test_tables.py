@@ -177,7 +177,6 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "loopback": [row(name, 1.0, case="allreduce", extra=bus) for name in ("ring", "gloo-loopback")],
         "jobs-lenet5": [row(name, 1.0, extra=iteration, **links) for name in ("bml", "p2p-ps", "ddp")],
         "ibatch-networks": batches,
-        "ibatch-all-reduce": [row(name, 1.0, case="vgg19", **links) for name in ("ibatch", "ring", "ddp")],
         "fetch": [row(name, 1.0, case="1 server") for name in ("fetch", "notice", "fetchBlockSync")],
         "transform": [row(name, 1.0, extra={"rows": 9}) for name in ("pandas_udf", "transform")],
         "compress-operators": [row(name, 1.0, theory_seconds=0.5, extra={"count": 9}) for name in ("exact", "topk")],
