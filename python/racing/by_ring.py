@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 
 import torch
 from racing.curve import Curve
@@ -27,33 +27,17 @@ def train(
     ``begin``: called by rank 0, when all are ready; the others have no curve.
     """
     learner: Learner = task.learner(gang.rank, gang.world)
-    group = CollectiveGroup(gang, "ring", conf)
-    try:
-        return _train(gang, group, conf.timeout, task, learner, updates, step, begin)
-    finally:
-        group.close()
-
-
-def _train(
-    gang: Gang,
-    group: CollectiveGroup,
-    timeout: float,
-    task: Task,
-    learner: Learner,
-    updates: int,
-    step: Callable[[], AbstractContextManager[None]],
-    begin: Callable[[], Curve],
-) -> Curve | None:
     model = task.start()
-    group.prepare("all_reduce", task.elements, torch.float32)
-    gang.all_gather(b"", timeout)
-    curve = begin() if gang.rank == 0 else None
-    for number in range(1, 1 + updates // gang.world):
-        with step():
-            total = torch.from_numpy(learner.update(model))
-        group.start("all_reduce", total).wait(timeout)
-        learner.settle(True)
-        model += total.numpy()
-        if curve is not None:
-            curve.add(number * gang.world, model)
+    with closing(CollectiveGroup(gang, "ring", conf)) as group:
+        group.prepare("all_reduce", task.elements, torch.float32)
+        gang.all_gather(b"", conf.timeout)
+        curve = begin() if gang.rank == 0 else None
+        for number in range(1, 1 + updates // gang.world):
+            with step():
+                total = torch.from_numpy(learner.update(model))
+            group.start("all_reduce", total).wait(conf.timeout)
+            learner.settle(True)
+            model += total.numpy()
+            if curve is not None:
+                curve.add(number * gang.world, model)
     return curve

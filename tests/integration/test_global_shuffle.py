@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,7 +69,7 @@ def test_each_epoch_has_all_rows_on_other_ranks(spark: SparkSession, path: str, 
                 hands.append(set(rows[epoch * count : (epoch + 1) * count]))
         for hands in epochs:
             assert sorted(row for hand in hands for row in hand) == list(range(ROWS))
-        for one, other in zip(epochs, epochs[1:], strict=False):
+        for one, other in itertools.pairwise(epochs):
             assert all(mine != theirs for mine, theirs in zip(one, other, strict=True))
         return model, sum(map(len, told(decoded).values())), set(by_process)
 

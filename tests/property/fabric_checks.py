@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -32,13 +33,13 @@ def check_flows(network: Residual, flows: Iterable[Flow], left: Residual | None 
             continue
         assert math.isclose(sum(rate * (stop - begin) for begin, stop, rate in schedule), size, rel_tol=1e-9)
         assert schedule[0][0] >= ready - 1e-12
-        assert all(before[1] <= after[0] for before, after in zip(schedule, schedule[1:], strict=False))
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(schedule))
     for index, link in enumerate(network.links):
         used = [
             flow[4] for flow in flows if flow[0] != flow[1] and index == (2 * flow[1] + 1 if index % 2 else 2 * flow[0])
         ]
         edges = sorted({edge for spans in [link, *used] for span in spans for edge in span[:2] if edge < math.inf})
-        moments = [(one + other) / 2 for one, other in zip(edges, edges[1:], strict=False) if other - one > 1e-9]
+        moments = [(one + other) / 2 for one, other in itertools.pairwise(edges) if other - one > 1e-9]
         for moment in [*moments, edges[-1] + 1]:
             taken = sum(carried(schedule, moment) for schedule in used)
             assert taken <= carried(link, moment) * (1 + 1e-9)

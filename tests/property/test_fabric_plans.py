@@ -1,5 +1,6 @@
 """Ordering, grouping and distribution in the fabric: properties on drawn networks, and searches of tiny cases."""
 
+import itertools
 from itertools import combinations, permutations
 
 import pytest
@@ -131,7 +132,7 @@ def test_groups_are_the_best_of_all_cases(data: st.DataObject, servers: int, rel
     left = network.copy()
     groups = aggregate(jobs, range(len(jobs)), left, hosts, aggregators, 0.0)
     assert [index for group in groups for index in group.members] == list(range(len(jobs))), "the order is kept"
-    assert all(before.done <= after.done for before, after in zip(groups, groups[1:], strict=False))
+    assert all(before.done <= after.done for before, after in itertools.pairwise(groups))
     check_flows(network, flows_of(jobs, groups, hosts, aggregators, 0.0), left)
     if groups:
         found = (groups[-1].done, sum(group.done * len(group.members) for group in groups))

@@ -31,7 +31,7 @@ def test_parts_add_up_to_the_iteration(lengths: list[int]) -> None:
     """Whatever is hidden: of spans that the worker has one after the other, with compression across their bounds."""
     ends = [sum(lengths[: number + 1]) for number in range(4)]
     names = ("forward", "backward", "wait for push", "update")
-    spans = [span(name, begin, end) for name, begin, end in zip(names, [0, *ends], ends, strict=False)]
+    spans = [span(name, begin, end) for name, begin, end in zip(names, [0, *ends[:-1]], ends, strict=True)]
     compressing = [sum(lengths[4 : 5 + number]) for number in range(4)]
     spans += [span("compress", *compressing[:2]), span("compress", *compressing[2:])]
     parts = of_iteration(spans)

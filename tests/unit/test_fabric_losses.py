@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -80,7 +81,7 @@ def test_replica_takes_over(tmp_path):
     assert applied > KILLED_AT
     assert 0 < largest_delay <= 30
     for _, versions in workers:
-        falls = [before - after for before, after in zip(versions, versions[1:], strict=False) if after < before]
+        falls = [before - after for before, after in itertools.pairwise(versions) if after < before]
         assert len(falls) <= 1  # only when the replica took over
 
 
