@@ -42,6 +42,7 @@ OPERATIONS = [
         "timeout": 60.5,
     },
     {"op": "attach", "path": "/proc/1/fd/3"},
+    {"op": "measured", "forward": [0.5, 0.25, 0], "backward": None, "update": 0.125, "seconds": 0.5},
     {"op": "replan", "reports": [{"pull": PROFILE, "push": None, "seconds": 0.5}]},
     {"op": "batching"},
     {"op": "cut", **BATCHES},

@@ -8,7 +8,7 @@ from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets
 from tests.unit.gang_helpers import SECONDS, gang_of
 
 WHOLE = {"pull": [[1, 3]], "push": [[1, 3]], "next_look": 6}
-NOTHING = {"pull": None, "push": None, "seconds": None}
+NOTHING = {"forward": None, "backward": None, "update": 0.0, "seconds": None}
 
 
 class Session:
@@ -17,6 +17,9 @@ class Session:
     def __init__(self, *answers: dict[str, Any]) -> None:
         self.answers = list(answers)
         self.asked: list[list[dict[str, Any]]] = []
+
+    def measured(self, computing: dict[str, Any]) -> dict[str, Any]:
+        return {"pull": None, "push": None, "seconds": computing["seconds"]}
 
     def replan(self, reports: list[dict[str, Any]]) -> dict[str, Any]:
         self.asked.append(reports)
@@ -34,7 +37,7 @@ def test_rank_0_decides_for_all():
     with gang_of(3) as gangs, ThreadPoolExecutor(3) as threads:
         ranks = [adaptive(session, gang) for session, gang in zip(sessions, gangs, strict=True)]
         for rank, buckets in enumerate(ranks):
-            buckets.profiler.report = lambda rank=rank: {**NOTHING, "seconds": float(rank)}  # type: ignore
+            buckets.profiler.times = lambda rank=rank: {**NOTHING, "seconds": float(rank)}  # type: ignore
             assert (len(buckets.pulls), [step for step in range(70) if buckets.due(step)]) == (1, [6])
         assert list(threads.map(AdaptiveBuckets.replan, ranks, timeout=SECONDS)) == [True, True, True]
         for buckets in ranks:
@@ -42,7 +45,7 @@ def test_rank_0_decides_for_all():
             assert [step for step in range(70) if buckets.due(step)] == [11]
         assert list(threads.map(AdaptiveBuckets.replan, ranks, timeout=SECONDS)) == [False, False, False]
         assert all(buckets.due(56) and not buckets.due(11) for buckets in ranks)
-    reports = [{**NOTHING, "seconds": float(rank)} for rank in range(3)]
+    reports = [{"pull": None, "push": None, "seconds": float(rank)} for rank in range(3)]
     assert [session.asked for session in sessions] == [[reports, reports], [], []]
 
 

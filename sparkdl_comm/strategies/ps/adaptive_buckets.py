@@ -14,7 +14,7 @@ from sparkdl_comm.strategies.ps.session import Session
 class AdaptiveBuckets:
     """The buckets of one rank; all ranks have the same ones in the same step. How they are decided: AdaptiveBuckets.scala.
 
-    ``pulls``, ``pushes``: those that this rank was told last. ``profiler``: takes measurements; None if no policy needs them.
+    ``pulls``, ``pushes``: those that this rank was told last. ``profiler``: measures what this rank computes; None if no policy needs them.
     """
 
     def __init__(
@@ -36,7 +36,8 @@ class AdaptiveBuckets:
         All ranks call it in the same step. Takes one trip to rank 0.
         """
         assert self.profiler is not None, "nothing is due"
-        decided = decide_json(self._gang, self.profiler.report(), self._session.replan, self._timeout)
+        measured = self._session.measured(self.profiler.times())
+        decided = decide_json(self._gang, measured, self._session.replan, self._timeout)
         self._learn(decided)
         planned: bool = decided["planned"]
         return planned

@@ -23,7 +23,7 @@ from sparkdl_comm.errors import (
     SparkdlCommError,
 )
 
-PROTOCOL = 11
+PROTOCOL = 12
 #: Requests that have no answer, as they are made many times in an iteration; PostedRequest on the executor's side.
 POSTED = frozenset({"cut", "publish", "prefetch", "push"})
 MAX_FRAME = 16 << 20

@@ -99,7 +99,7 @@ class ParameterServer(Strategy):
         # A GPU computes behind the host's back: what needs a profile stays at one bucket.
         self._profiler = None if self._on_gpu else self._buckets.profiler
         self._bucket_trace = BatchTrace(self.trace)
-        self._sums = ShardSums(self._jvm, self.watch, self._bucket_trace, self._profiler)
+        self._sums = ShardSums(self._jvm, self.watch, self._bucket_trace)
         self._pulls = ParameterPulls(
             self._jvm,
             model,

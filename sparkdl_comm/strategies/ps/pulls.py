@@ -117,9 +117,5 @@ class ParameterPulls:
         self._trace.go_on()
         self._pulled = bucket + 1
         self._watch.bytes["pull"] += answer["bytes"]
-        if self._profiler is not None:
-            self._profiler.pulls.add(answer["batches"])
-            if self._all_here():
-                self._profiler.pulls.end()
         if self._all_here() and self._early:
             self.prefetch(self._version + 1)

@@ -70,8 +70,15 @@ class Session:
         """The JVM maps the shared memory at ``path``."""
         self._bridge.request("attach", path=path)
 
+    def measured(self, computing: dict[str, Any]) -> dict[str, Any]:
+        """What this rank measured in its last steps, its transfers included: see RankReport.scala. ``computing``: what
+        ComputingTimes.scala says."""
+        answer = self._bridge.request("measured", **computing)
+        del answer["ok"]
+        return answer
+
     def replan(self, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """At rank 0: what the executor decides from all ranks' ``reports``, see RankReport.scala. ``pull``, ``push``: first
+        """At rank 0: what the executor decides from what :meth:`measured` answered each rank. ``pull``, ``push``: first
         and last layer of each bucket, counted from 1; ``planned``: whether they were planned anew; ``next_look``: the step,
         counted from 1, after which to ask next, or None if there is nothing to measure."""
         answer = self._bridge.request("replan", reports=list(reports))

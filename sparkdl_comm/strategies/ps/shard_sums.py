@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sparkdl_comm.space.layer_buckets import LayerBuckets
 from sparkdl_comm.strategies.base import Stopwatch
-from sparkdl_comm.strategies.ps.profiler import Profiler
 from sparkdl_comm.strategies.ps.session import Session
 from sparkdl_comm.strategies.trace import BatchTrace
 
@@ -15,8 +14,8 @@ class ShardSums:
     ``collected``: how many are in the shard's memory.
     """
 
-    def __init__(self, jvm: Session, watch: Stopwatch, trace: BatchTrace, profiler: Profiler | None) -> None:
-        self._jvm, self._watch, self._trace, self._profiler = jvm, watch, trace, profiler
+    def __init__(self, jvm: Session, watch: Stopwatch, trace: BatchTrace) -> None:
+        self._jvm, self._watch, self._trace = jvm, watch, trace
         self.collected = 0
 
     def begin_step(self, version: int, buckets: LayerBuckets) -> None:
@@ -36,11 +35,6 @@ class ShardSums:
         self._watch.seconds["push"] -= answer["aggregate_seconds"]
         self._watch.seconds["aggregate"] += answer["aggregate_seconds"]
         self._watch.bytes["push"] += answer["bytes"]
-        if self._profiler is not None:
-            self._profiler.pushes.add(answer["batches"])
-            self._profiler.pushes.summed(*answer["sum"])
-            if self.is_complete:
-                self._profiler.pushes.end()
 
     def collect_all(self) -> None:
         while not self.is_complete:

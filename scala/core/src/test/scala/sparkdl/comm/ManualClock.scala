@@ -2,13 +2,19 @@ package sparkdl.comm
 
 import java.util.concurrent.{CompletableFuture, TimeUnit, TimeoutException}
 
-/** A clock that stands still until a test moves it. Tasks run on the thread that moves it, each at its time. */
+/** A clock that stands still until a test moves it, unless it ticks. Tasks run on the thread that moves it, each at its time. */
 final class ManualClock extends Clock {
   private var now = 0L
   private var tasks = Vector.empty[(Long, () => Unit)]
   private var waiting = 0
 
-  override def nanoTime: Long = synchronized(now)
+  /** Each reading moves it by so much. */
+  @volatile var tickNanos = 0L
+
+  override def nanoTime: Long = synchronized {
+    now += tickNanos
+    now
+  }
 
   override def after(nanos: Long)(task: => Unit): Unit = synchronized(tasks :+= ((now + nanos, () => task)))
 

@@ -40,7 +40,7 @@ private[bigdl] object IBatchSettings {
       catch { case e: IllegalArgumentException => throw new UnsupportedTrainingException(e.getMessage) }
     val timeout = parse("timeout", "a time such as 5min")(conf.getTimeAsMs(Prefix + "timeout", "5min") / 1e3)(_ > 0)
     val restarts = parse("maxRestarts", "a number, 0 or more")(text("maxRestarts", "2").toInt)(_ >= 0)
-    val session = SessionSettings(Encodings(wire), batching.overlap, false, batching.inTurn, timeout)
+    val session = SessionSettings(Encodings(wire), batching.overlap, false, batching.inTurn, batching.measuredSteps, timeout)
     IBatchSettings(batching, session, restarts)
   }
 }

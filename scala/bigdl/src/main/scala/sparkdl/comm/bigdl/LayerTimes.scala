@@ -1,10 +1,11 @@
 package sparkdl.comm.bigdl
 
 import sparkdl.comm.Clock
+import sparkdl.comm.ibatch.RecentSteps
 
-/** A stopwatch that is always at one layer, or stopped. Keeps the last `window` rounds. Times are in seconds. */
-private[bigdl] final class LayerTimes(layers: Int, window: Int, clock: Clock) {
-  private val rounds = new Window[Array[Double]](window)
+/** A stopwatch that is always at one layer, or stopped. Keeps the rounds of the last `steps` steps. Times are in seconds. */
+private[bigdl] final class LayerTimes(layers: Int, steps: Int, clock: Clock) {
+  private val rounds = new RecentSteps[Array[Double]](steps)
   private var round = new Array[Double](layers)
   private var since = 0L
   private var current = Option.empty[Int]
@@ -46,5 +47,5 @@ private[bigdl] final class LayerTimes(layers: Int, window: Int, clock: Clock) {
 
   /** The median of each layer; None if there was no round. */
   def medians: Option[IndexedSeq[Double]] =
-    if (rounds.isEmpty) None else Some((0 until layers).map(layer => Window.median(rounds.values.map(_(layer)))))
+    if (rounds.isEmpty) None else Some((0 until layers).map(layer => RecentSteps.median(rounds.values.map(_(layer)))))
 }

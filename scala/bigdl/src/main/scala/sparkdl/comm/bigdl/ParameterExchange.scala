@@ -3,7 +3,7 @@ package sparkdl.comm.bigdl
 import java.util.Arrays
 
 import sparkdl.comm.gang.JvmRank
-import sparkdl.comm.ps.{AllocatedSegment, Segment, SegmentMap, Transfer}
+import sparkdl.comm.ps.{AllocatedSegment, Segment, SegmentMap}
 
 /**
  * Parameters and gradients of one rank on their way: each layer of the replicas waits for its parameters, and when the last
@@ -111,7 +111,7 @@ private[bigdl] final class ParameterExchange(
     uses.endStep()
     var next = pushes
     if (decided.due(step)) {
-      if (profiler.exists(measured => decided.replan(measured.report))) {
+      if (profiler.exists(measured => decided.replan(session.measured(measured.times)))) {
         pulls = decided.pulls
         next = decided.pushes
         session.cut(pulls.batches, next.batches)
@@ -139,7 +139,7 @@ private[bigdl] final class ParameterExchange(
 
   /** Waits for the parameters up to those of this bucket. */
   private def pull(bucket: Int): Unit = {
-    val transfer = session.pull(version, bucket)
+    session.pull(version, bucket)
     memory.access {
       (pulled to bucket).foreach { number =>
         val (first, last) = (pulls.layers(number).head, pulls.layers(number).last)
@@ -148,13 +148,7 @@ private[bigdl] final class ParameterExchange(
       }
     }
     pulled = bucket + 1
-    measurePull(transfer)
     prefetchNext()
-  }
-
-  private def measurePull(transfer: Transfer): Unit = profiler.foreach { measuring =>
-    measuring.pulls.add(transfer)
-    if (pulled == pulls.size) measuring.pulls.end()
   }
 
   private def prefetchNext(): Unit = if (early && pulled == pulls.size) prefetch(version + 1)
@@ -183,13 +177,9 @@ private[bigdl] final class ParameterExchange(
 
   /** The optimizer's step on the next bucket of gradients, once it is summed; parameters are published a bucket at a time. */
   private def updateNext(): Unit = {
-    val transfer = session.collect(version, collected)
+    session.collect(version, collected)
     val updated = pushes.layers(collected)
     collected += 1
-    profiler.foreach { measuring =>
-      measuring.pushes.add(transfer)
-      if (collected == pushes.size) measuring.pushes.end()
-    }
     profiler.fold(shard.step(updated, progress))(_.update(shard.step(updated, progress)))
     if (unpublished.isEmpty) unpublished = Some(new Countdown(pulls))
     unpublished.foreach(left => updated.flatMap(left.arrived(_)).sorted.foreach(session.publish(version + 1, _)))

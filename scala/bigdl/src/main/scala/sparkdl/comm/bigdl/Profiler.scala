@@ -1,16 +1,15 @@
 package sparkdl.comm.bigdl
 
 import sparkdl.comm.Clock
-import sparkdl.comm.ibatch.RankReport
+import sparkdl.comm.ibatch.{ComputingTimes, RecentSteps}
 
-/** One rank's measurements; medians are over the last `window` steps. */
-private[bigdl] final class Profiler(layers: Int, window: Int, clock: Clock) {
+/** What one rank measures of its computing; medians are over the last `steps` steps. */
+private[bigdl] final class Profiler(layers: Int, steps: Int, clock: Clock) {
   import Profiler._
 
-  val forward, backward = new LayerTimes(layers, window, clock)
-  val pulls, pushes = new NetworkTimes(window)
-  private val updates = new Window[Double](window)
-  private val iterations = new Window[Double](math.max(0, window - Settling))
+  val forward, backward = new LayerTimes(layers, steps, clock)
+  private val updates = new RecentSteps[Double](steps)
+  private val iterations = new RecentSteps[Double](math.max(0, steps - Settling))
   private var updating = 0.0
   private var began = Option.empty[Long]
 
@@ -33,18 +32,14 @@ private[bigdl] final class Profiler(layers: Int, window: Int, clock: Clock) {
     result
   }
 
-  def report: RankReport = {
-    def median(of: Window[Double]) = if (of.isEmpty) None else Some(Window.median(of.values))
-    RankReport(
-      forward.medians.flatMap(pulls.profile(_, 0)),
-      backward.medians.flatMap(pushes.profile(_, median(updates).getOrElse(0))),
-      median(iterations)
-    )
+  def times: ComputingTimes = {
+    def median(of: RecentSteps[Double]) = if (of.isEmpty) None else Some(RecentSteps.median(of.values))
+    ComputingTimes(forward.medians, backward.medians, median(updates).getOrElse(0), median(iterations))
   }
 }
 
 private object Profiler {
 
-  /** New buckets take effect after one iteration for pulls, after two for pushes; windows that are no longer cannot time them. */
+  /** New buckets take effect after one iteration for pulls, after two for pushes; no more steps than that cannot time them. */
   private val Settling = 2
 }

@@ -5,7 +5,7 @@ import java.util.concurrent.CompletableFuture
 import org.scalatest.funsuite.AnyFunSuite
 
 import sparkdl.comm.Clock
-import sparkdl.comm.ps.{BlockTimes, Span, Transfer}
+import sparkdl.comm.ibatch.ComputingTimes
 
 class MeasuringSpec extends AnyFunSuite {
   private final class Seconds extends Clock {
@@ -15,9 +15,6 @@ class MeasuringSpec extends AnyFunSuite {
     override def await(done: CompletableFuture[_], deadline: Long): Unit = fail("nobody waits")
     override def after(nanos: Long)(task: => Unit): Unit = fail("nothing is put off")
   }
-
-  private def block(from: Int, requested: Int, first: Int, last: Int, bytes: Long): BlockTimes =
-    BlockTimes(from, requested * 1000000000L, first * 1000000000L, last * 1000000000L, bytes)
 
   test("time counts for the layer that is computed, not for what it waits for") {
     val clock = new Seconds
@@ -49,21 +46,8 @@ class MeasuringSpec extends AnyFunSuite {
     assert(times.medians === Some(Seq(4.0, 1.0)))
   }
 
-  test("transfers count once where they overlap, start-ups where the network was idle") {
-    val times = new NetworkTimes(3)
-    val buckets = Seq(Seq(block(1, 0, 2, 4, 30)), Seq(block(1, 1, 3, 6, 10)), Seq(block(1, 7, 7, 7, 5)))
-    times.add(Transfer(45, buckets, sum = Some(Span(0, 1500000000L))))
-    times.end()
-    val profile = times.profile(IndexedSeq(1.0), 0.5).get
-    assert(profile.startup === 2.0)
-    assert(profile.perByte === 4.0 / 40, "what came with its notice says nothing")
-    assert(profile.gap === Some(1.0))
-    assert((profile.sum, profile.update) === ((1.5, 0.5)))
-  }
-
   test("nothing is told of what was not measured") {
     val profiler = new Profiler(2, 5, new Seconds)
-    val report = profiler.report
-    assert((report.pull, report.push, report.seconds) === ((None, None, None)))
+    assert(profiler.times === ComputingTimes(None, None, 0, None))
   }
 }

@@ -74,7 +74,7 @@ private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNod
 }
 
 private[bridge] object BridgeConnection {
-  val Protocol = 11L
+  val Protocol = 12L
   private val log = LoggerFactory.getLogger(classOf[BridgeConnection])
 
   private val operationThread: ThreadFactory = task => {

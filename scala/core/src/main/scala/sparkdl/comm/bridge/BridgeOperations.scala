@@ -5,7 +5,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.FileStatus
 
 import sparkdl.comm.{Build, CommException}
-import sparkdl.comm.ibatch.{AdaptiveBuckets, Policy, RankReport}
+import sparkdl.comm.ibatch.{AdaptiveBuckets, DirectionProfile, Policy, RankReport}
 import sparkdl.comm.ps.{BlockEncoding, Encodings, PsNode, PsSession, SegmentMap, SessionSettings, Transfer}
 import sparkdl.comm.transport.ChunkPeer
 
@@ -37,6 +37,7 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
       case request: Hello => hello(request, reply)
       case request: Open => open(request, reply)
       case Attach(path) => current.attach(path, decided.pulls, decided.pushes)
+      case Measured(computing) => describe(current.measured(computing), reply)
       case Replan(reports) => replan(reports, reply)
       case ReportBatching => decided.report(reply)
       case Cut(pull, push) => current.cut(pull, push)
@@ -80,7 +81,15 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
     val encodings = Encodings(request.wire, if (request.density.isDefined) BlockEncoding.Sparse else request.wire)
     val batching = request.batching
     val ahead = request.canPullAhead && batching.overlap
-    val settings = SessionSettings(encodings, ahead, request.shared, batching.inTurn, request.timeoutSeconds)
+    val settings =
+      SessionSettings(
+        encodings,
+        ahead,
+        request.shared,
+        batching.inTurn,
+        batching.measuredSteps,
+        request.timeoutSeconds
+      )
     val map = current.open(request.peers, request.layers, settings)
     describe(map, reply)
     val traffic = map.traffic(node.blocks.inlineThreshold, request.density.getOrElse(1.0))
@@ -93,6 +102,28 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
   private def replan(reports: IndexedSeq[RankReport], reply: ObjectNode): Unit = {
     reply.put("planned", decided.replan(reports).isDefined)
     describe(decided, reply)
+  }
+
+  private def describe(measured: RankReport, reply: ObjectNode): Unit = {
+    def direction(name: String, profile: Option[DirectionProfile]): Unit = profile match {
+      case Some(known) => describe(known, reply.putObject(name))
+      case None => reply.putNull(name)
+    }
+    direction("pull", measured.pull)
+    direction("push", measured.push)
+    put("seconds", measured.seconds, reply)
+  }
+
+  private def describe(profile: DirectionProfile, reply: ObjectNode): Unit = {
+    profile.compute.foldLeft(reply.putArray("compute"))(_.add(_))
+    reply.put("startup", profile.startup).put("per_byte", profile.perByte)
+    put("gap", profile.gap, reply)
+    reply.put("sum", profile.sum).put("update", profile.update)
+  }
+
+  private def put(field: String, value: Option[Double], reply: ObjectNode): Unit = value match {
+    case Some(known) => reply.put(field, known)
+    case None => reply.putNull(field)
   }
 
   private def describe(buckets: AdaptiveBuckets, reply: ObjectNode): Unit = {

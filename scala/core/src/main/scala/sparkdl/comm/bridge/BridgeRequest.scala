@@ -5,7 +5,7 @@ import scala.reflect.{classTag, ClassTag}
 import com.fasterxml.jackson.databind.JsonNode
 
 import sparkdl.comm.CommException
-import sparkdl.comm.ibatch.{Batch, BatchingSettings, DirectionProfile, RankReport}
+import sparkdl.comm.ibatch.{Batch, BatchingSettings, ComputingTimes, DirectionProfile, RankReport}
 import sparkdl.comm.ps.{BlockEncoding, DenseEncoding, Peer}
 import sparkdl.comm.transport.ChunkPeer
 
@@ -42,6 +42,8 @@ private[bridge] object BridgeRequest {
   ) extends BridgeRequest
   final case class Attach(path: String) extends BridgeRequest
 
+  final case class Measured(computing: ComputingTimes) extends BridgeRequest
+
   /** @param reports of all ranks, in the order of the ranks */
   final case class Replan(reports: IndexedSeq[RankReport]) extends BridgeRequest
   case object ReportBatching extends BridgeRequest
@@ -77,6 +79,7 @@ private[bridge] object BridgeRequest {
     operation("hello")(fields => Hello(fields.number("protocol"), fields.number("job"), fields.int("rank"))),
     operation("open")(open),
     operation("attach")(fields => Attach(fields.text("path"))),
+    operation("measured")(fields => Measured(computing(fields))),
     operation("replan")(fields => Replan(fields.objects("reports").map(report))),
     operation("batching")(_ => ReportBatching),
     operation("cut")(fields => Cut(batches(fields, "pull"), batches(fields, "push"))),
@@ -133,6 +136,13 @@ private[bridge] object BridgeRequest {
       fields.seconds("timeout", MostSeconds)
     )
   }
+
+  private def computing(fields: Fields): ComputingTimes = ComputingTimes(
+    fields.nullable("forward")(fields.amounts),
+    fields.nullable("backward")(fields.amounts),
+    fields.amount("update"),
+    fields.nullable("seconds")(fields.amount)
+  )
 
   private def report(fields: Fields): RankReport = {
     def direction(field: String): DirectionProfile = profile(fields.child(field))

@@ -22,6 +22,9 @@ private[comm] final case class BatchingSettings(
   def inTurn: Boolean = pull == Policy.Paper
 
   def needsProfile: Boolean = policies.exists(_.needsProfile)
+
+  /** How many steps measurements are over; None if no policy needs any. */
+  def measuredSteps: Option[Int] = if (needsProfile) Some(profileIterations) else None
 }
 
 private[comm] object BatchingSettings {

@@ -3,34 +3,25 @@ package sparkdl.comm.ps
 import java.nio.ByteBuffer
 
 /**
- * Rank `from` gives rank `to` its part of what all ranks gather. Its encoding is the fields in their order, numbers
- * big-endian, the kind where a [[Notice]] has its own.
+ * Rank `from` gives rank `to` its part of what all ranks gather. Its encoding is a [[MessageHead]] and the fields that follow.
  *
  * @param round counts what was gathered
  */
 private[comm] final case class Contribution(job: Long, to: Int, from: Int, round: Long, part: Array[Byte]) {
-  def encode: Array[Byte] = {
-    val bytes = ByteBuffer.allocate(Contribution.HeadBytes + part.length)
-    bytes.putLong(job).putInt(to).putInt(from).put(Contribution.Kind).putLong(round).put(part).array
-  }
+  def encode: Array[Byte] =
+    MessageHead(job, to, from, Contribution.Kind).encode(Contribution.NumberBytes + part.length)(_.putLong(round).put(part))
 }
 
 private[comm] object Contribution {
   val Kind: Byte = 3
-  private val HeadBytes = 25
+  private val NumberBytes = 8
 
   /** None if it is no contribution. */
   def decode(message: ByteBuffer): Option[Contribution] =
-    if (message.remaining < HeadBytes) None
-    else {
-      val fields = message.slice()
-      val (job, to, from, kind) = (fields.getLong(), fields.getInt(), fields.getInt(), fields.get())
-      val round = fields.getLong()
-      lazy val part = {
-        val bytes = new Array[Byte](fields.remaining)
-        fields.get(bytes)
-        bytes
-      }
-      if (kind == Kind) Some(Contribution(job, to, from, round, part)) else None
+    MessageHead.decode(message, Set(Kind), NumberBytes) { (head, body) =>
+      val round = body.getLong()
+      val part = new Array[Byte](body.remaining)
+      body.get(part)
+      Some(Contribution(head.job, head.to, head.from, round, part))
     }
 }

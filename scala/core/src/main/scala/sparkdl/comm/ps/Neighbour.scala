@@ -13,8 +13,8 @@ import org.slf4j.LoggerFactory
 import sparkdl.comm.CommException
 
 /**
- * Rank `from` tells rank `to` where its memory is. Its encoding is the fields in their order, numbers big-endian, the kind
- * where a [[Notice]] has its own, the two texts with their length before them.
+ * Rank `from` tells rank `to` where its memory is. Its encoding is a [[MessageHead]] and the two texts, with their length
+ * before them.
  *
  * @param host as [[SegmentOffer.thisHost]] says
  * @param path of the open memory file of `from`'s worker
@@ -22,10 +22,9 @@ import sparkdl.comm.CommException
 private[comm] final case class SegmentOffer(job: Long, to: Int, from: Int, host: String, path: String) {
   def encode: Array[Byte] = {
     val texts = Seq(host, path).map(_.getBytes(UTF_8))
-    val bytes = ByteBuffer.allocate(17 + texts.map(4 + _.length).sum)
-    bytes.putLong(job).putInt(to).putInt(from).put(SegmentOffer.Kind)
-    texts.foreach(text => bytes.putInt(text.length).put(text))
-    bytes.array
+    MessageHead(job, to, from, SegmentOffer.Kind).encode(texts.map(4 + _.length).sum) { body =>
+      texts.foreach(text => body.putInt(text.length).put(text))
+    }
   }
 }
 
@@ -33,19 +32,19 @@ private[comm] object SegmentOffer {
   val Kind: Byte = 2
 
   /** None if it is no offer. */
-  def decode(message: ByteBuffer): Option[SegmentOffer] = Try {
-    val fields = message.slice()
-    val (job, to, from, kind) = (fields.getLong(), fields.getInt(), fields.getInt(), fields.get())
-    def text(): String = {
-      val length = fields.getInt()
-      require(length <= fields.remaining)
-      val bytes = new Array[Byte](length)
-      fields.get(bytes)
-      new String(bytes, UTF_8)
+  def decode(message: ByteBuffer): Option[SegmentOffer] =
+    MessageHead.decode(message, Set(Kind), leastBody = 0) { (head, body) =>
+      for (host <- text(body); path <- text(body) if !body.hasRemaining)
+        yield SegmentOffer(head.job, head.to, head.from, host, path)
     }
-    val offer = SegmentOffer(job, to, from, text(), text())
-    if (kind == Kind && !fields.hasRemaining) Some(offer) else None
-  }.toOption.flatten
+
+  private def text(body: ByteBuffer): Option[String] = Try {
+    val length = body.getInt()
+    require(length <= body.remaining)
+    val bytes = new Array[Byte](length)
+    body.get(bytes)
+    new String(bytes, UTF_8)
+  }.toOption
 
   /**
    * Processes of which this is the same see each other's memory files, and the same network: one machine that plays several

@@ -4,7 +4,7 @@ import java.nio.ByteBuffer
 
 /**
  * Rank `from` tells rank `to` that it published a block: who needs bytes fetches them. Its encoding is the fields in their
- * order, numbers big-endian.
+ * order, as a [[MessageHead]] begins.
  *
  * @param blockBytes of the block
  * @param contents all of the block, if it fits inline: nothing is fetched then. Empty otherwise
@@ -21,10 +21,8 @@ private[comm] final case class Notice(
 ) {
   def isInline: Boolean = contents.hasRemaining
 
-  def encode: Array[Byte] = {
-    val bytes = ByteBuffer.allocate(Notice.HeadBytes + contents.remaining)
-    bytes.putLong(job).putInt(to).putInt(from).put(kind).putInt(bucket).putLong(version).putLong(blockBytes)
-    bytes.put(contents.duplicate).array
+  def encode: Array[Byte] = MessageHead(job, to, from, kind).encode(Notice.NumberBytes + contents.remaining) {
+    _.putInt(bucket).putLong(version).putLong(blockBytes).put(contents.duplicate)
   }
 }
 
@@ -40,18 +38,15 @@ private[comm] object Notice {
   /** The block is to be fetched. */
   val ToFetch: ByteBuffer = ByteBuffer.allocate(0).asReadOnlyBuffer
 
-  private val HeadBytes = 37
+  private val NumberBytes = 20
 
   /** None if it is no notice. Its contents are copied: a notice may come long before anybody waits for it. */
   def decode(message: ByteBuffer): Option[Notice] =
-    if (message.remaining < HeadBytes) None
-    else {
-      val fields = message.slice()
-      val (job, to, from) = (fields.getLong(), fields.getInt(), fields.getInt())
-      val (kind, bucket, version, blockBytes) = (fields.get(), fields.getInt(), fields.getLong(), fields.getLong())
-      val isKind = kind == Parameters || kind == Gradients
-      val isSize = blockBytes > 0 && (!fields.hasRemaining || fields.remaining == blockBytes)
-      lazy val contents = ByteBuffer.allocate(fields.remaining).put(fields).flip()
-      if (isKind && isSize) Some(Notice(job, to, from, kind, bucket, version, blockBytes, contents)) else None
+    MessageHead.decode(message, Set(Parameters, Gradients), NumberBytes) { (head, body) =>
+      val (bucket, version, blockBytes) = (body.getInt(), body.getLong(), body.getLong())
+      lazy val contents = ByteBuffer.allocate(body.remaining).put(body).flip()
+      if (blockBytes > 0 && (!body.hasRemaining || body.remaining == blockBytes))
+        Some(Notice(head.job, head.to, head.from, head.kind, bucket, version, blockBytes, contents))
+      else None
     }
 }

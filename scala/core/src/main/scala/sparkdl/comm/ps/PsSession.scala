@@ -6,7 +6,7 @@ import org.slf4j.LoggerFactory
 
 import sparkdl.comm.CommException
 import sparkdl.comm.CommException.{Closed, Deadline, PeerLost, Protocol}
-import sparkdl.comm.ibatch.Batch
+import sparkdl.comm.ibatch.{Batch, ComputingTimes, RankReport}
 import sparkdl.comm.transport.ChunkPeer
 
 /**
@@ -47,6 +47,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   private var collected = 0
   private var complete = -1L // the last version of which all parameters are here
   private val summedBuckets = new SummedBuckets
+  private var pullTimes, pushTimes = Option.empty[NetworkTimes]
 
   /** What all ranks gather, once they are known. */
   lazy val gathering = new Gathering(job, rank, peers.size, settings.timeoutSeconds, clock, incoming, outgoing)
@@ -60,6 +61,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
       throw new CommException(Protocol, s"rank $rank is not one of the ${peers.size} peers")
     this.peers = peers
     this.settings = settings
+    pullTimes = settings.profileIterations.map(new NetworkTimes(_))
+    pushTimes = settings.profileIterations.map(new NetworkTimes(_))
     // Nanoseconds: who waits for a block says more than its fetch does.
     incoming.open(peers, ((settings.timeoutSeconds + CloseSeconds) * 1e9).toLong)
     outgoing.open(peers)
@@ -135,14 +138,15 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
       pulled += 1
     }
     val finished = inFlight.slice(from, pulled)
-    val bytes = finished.map(_.bytes).sum
+    val transfer = Transfer(finished.map(_.bytes).sum, finished.map(_.times))
+    pullTimes.foreach(_.add(transfer, ends = pulled == inFlight.size))
     if (pulled == inFlight.size) {
       complete = version
       retire(Notice.Gradients, version - 1)
     }
-    node.metrics.pulledBytes.inc(bytes)
+    node.metrics.pulledBytes.inc(transfer.bytes)
     node.metrics.pullTime.update(clock.nanoTime - begin, TimeUnit.NANOSECONDS)
-    Transfer(bytes, finished.map(_.times))
+    transfer
   }
 
   /** This rank's gradients of a bucket of `version` are final: give them to the servers. */
@@ -166,16 +170,26 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     val reduced = clock.nanoTime
     val arrived = found.inFlight.times.map(_.lastByte).foldLeft(begin)(_ max _)
     if (!found.slice.isEmpty) retire(Notice.Parameters, version)
+    val seconds = (reduced - arrived) / 1e9
+    val transfer = Transfer(found.inFlight.bytes, Seq(found.inFlight.times), seconds, Some(found.sum.join()))
     collected += 1
+    pushTimes.foreach(_.add(transfer, ends = collected == reductions.size))
     if (collected == reductions.size) {
       collected = 0
       reductions = reduce(version + 1)
     }
-    node.metrics.pushedBytes.inc(found.inFlight.bytes)
+    node.metrics.pushedBytes.inc(transfer.bytes)
     node.metrics.pushTime.update(arrived - begin, TimeUnit.NANOSECONDS)
     node.metrics.aggregateTime.update(reduced - arrived, TimeUnit.NANOSECONDS)
-    Transfer(found.inFlight.bytes, Seq(found.inFlight.times), (reduced - arrived) / 1e9, Some(found.sum.join()))
+    transfer
   }
+
+  /** What this rank measured in its last steps: `computing`, as its front end says, and its transfers. */
+  def measured(computing: ComputingTimes): RankReport = RankReport(
+    computing.forward.flatMap(layers => pullTimes.flatMap(_.profile(layers, 0))),
+    computing.backward.flatMap(layers => pushTimes.flatMap(_.profile(layers, computing.update))),
+    computing.iteration
+  )
 
   /** How many buckets of gradients of `version` are added up, from the first one on. Asked at any time, on any thread. */
   def summed(version: Long): Int = summedBuckets.of(version)

@@ -6,6 +6,7 @@ package sparkdl.comm.ps
  * @param ahead as in [[SegmentMap]]
  * @param shared ranks on one host read each other's memory
  * @param inTurn a bucket of parameters is asked for when the one before is here
+ * @param profileIterations how many steps transfers are measured over; None: they are not measured
  * @param timeoutSeconds how long an operation may wait
  */
 private[comm] final case class SessionSettings(
@@ -13,5 +14,6 @@ private[comm] final case class SessionSettings(
     ahead: Boolean = false,
     shared: Boolean = false,
     inTurn: Boolean = false,
+    profileIterations: Option[Int] = None,
     timeoutSeconds: Double
 )

@@ -8,7 +8,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import sparkdl.comm.{CommException, Golden}
 import sparkdl.comm.bridge.BridgeRequest._
-import sparkdl.comm.ibatch.{Batch, BatchingSettings, DirectionProfile, Policy, RankReport}
+import sparkdl.comm.ibatch.{Batch, BatchingSettings, ComputingTimes, DirectionProfile, Policy, RankReport}
 import sparkdl.comm.ps.{Bf16, Peer}
 import sparkdl.comm.transport.ChunkPeer
 
@@ -24,7 +24,7 @@ class BridgeRequestSpec extends AnyFunSuite {
   private val peer = Peer(ChunkPeer("a.example", 40000), "3")
   private val profile = DirectionProfile(IndexedSeq(0.5, 0.25, 0), 0.001, 1e-9, None, 0.125, 0)
   private val expected: Map[String, BridgeRequest] = Map(
-    "hello" -> Hello(11, 2305843009213693953L, 1),
+    "hello" -> Hello(12, 2305843009213693953L, 1),
     "open" -> Open(
       IndexedSeq(peer),
       IndexedSeq("0.1.0 (jar 0123456789ab)"),
@@ -37,6 +37,7 @@ class BridgeRequestSpec extends AnyFunSuite {
       timeoutSeconds = 60.5
     ),
     "attach" -> Attach("/proc/1/fd/3"),
+    "measured" -> Measured(ComputingTimes(Some(IndexedSeq(0.5, 0.25, 0)), None, 0.125, Some(0.5))),
     "replan" -> Replan(IndexedSeq(RankReport(Some(profile), None, Some(0.5)))),
     "batching" -> ReportBatching,
     "cut" -> Cut(pull, push),

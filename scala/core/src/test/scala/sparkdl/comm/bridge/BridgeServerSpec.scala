@@ -122,6 +122,9 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     val first = rank.ask(openRequest(here, here))
     assert(Seq("ahead", "cuts_pushes").forall(first.get(_).asBoolean))
     assert(Seq("pull", "push", "next_look").map(first.get(_).toString) === Seq("[[1,2]]", "[[1,2]]", "6"))
+    val measured = rank.ask("""{"op": "measured", "forward": [0.5, 0.25], "backward": null, "update": 0, "seconds": 2}""")
+    assert(Seq("pull", "push").forall(measured.get(_).isNull), "nothing travelled yet")
+    assert(measured.get("seconds").asDouble === 2)
     val direction =
       """{"compute": [0.5, 0.25], "startup": 0.001, "per_byte": 1e-6, "gap": null, "sum": 0, "update": 0}"""
     val report = s"""{"pull": $direction, "push": $direction, "seconds": 2}"""

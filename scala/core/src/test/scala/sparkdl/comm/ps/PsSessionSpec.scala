@@ -13,7 +13,7 @@ import com.codahale.metrics.MetricRegistry
 import org.scalatest.funsuite.AnyFunSuite
 
 import sparkdl.comm.{CommConf, CommException, ManualClock}
-import sparkdl.comm.ibatch.Batch
+import sparkdl.comm.ibatch.{Batch, ComputingTimes}
 import sparkdl.comm.transport.{InMemoryNetwork, InMemoryTransport}
 
 /** Two ranks on an in-memory network. */
@@ -80,6 +80,7 @@ class PsSessionSpec extends AnyFunSuite {
       encodings: Encodings = Encodings(Fp32),
       shared: Boolean = false,
       inTurn: Boolean = false,
+      profileIterations: Option[Int] = None,
       before: IndexedSeq[String] => Unit = _ => ()
   )(body: IndexedSeq[Worker] => Unit): Unit = {
     val network = new InMemoryNetwork
@@ -93,7 +94,7 @@ class PsSessionSpec extends AnyFunSuite {
     nodes.foreach(_.address)
     val peers = IndexedSeq.tabulate(2)(rank => Peer(executors(rank).address, rank.toString))
     val sessions = nodes.indices.map(rank => nodes(rank).join(Job, rank))
-    val settings = SessionSettings(encodings, ahead, shared, inTurn, TimeoutSeconds.toDouble)
+    val settings = SessionSettings(encodings, ahead, shared, inTurn, profileIterations, TimeoutSeconds.toDouble)
     val maps = sessions.map(_.open(peers, layers.toIndexedSeq, settings))
     Memory.withPath(maps(0).bytes) { first =>
       Memory.withPath(maps(1).bytes) { second =>
@@ -155,6 +156,20 @@ class PsSessionSpec extends AnyFunSuite {
       iterate(workers)
       assert(executors.map(_.served.get) === Seq(2, 2))
     }
+  }
+
+  test("transfers are measured if that is set, for layers of which computing was measured") {
+    val computing = ComputingTimes(Some(IndexedSeq(1.0)), Some(IndexedSeq(2.0)), update = 0.25, Some(4.0))
+    for (steps <- Seq(Some(5), None))
+      withWorkers(Seq(40000L), ahead = false, profileIterations = steps) { workers =>
+        clock.tickNanos = 1
+        iterate(workers)
+        val found = workers.head.session.measured(computing)
+        assert(found.seconds === Some(4.0))
+        assert(found.pull.map(_.compute) === steps.map(_ => IndexedSeq(1.0)))
+        assert(found.push.map(push => (push.compute, push.update)) === steps.map(_ => (IndexedSeq(2.0), 0.25)))
+        assert(workers.head.session.measured(computing.copy(forward = None)).pull === None)
+      }
   }
 
   test("what is fetched in 16 bits is decoded as it comes") {

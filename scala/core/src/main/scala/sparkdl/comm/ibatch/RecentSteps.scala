@@ -1,15 +1,15 @@
-package sparkdl.comm.bigdl
+package sparkdl.comm.ibatch
 
-/** The last `size` values. */
-private[bigdl] final class Window[T](size: Int) {
+/** Values of the last `steps` steps. */
+private[comm] final class RecentSteps[T](steps: Int) {
   private var kept = Vector.empty[T]
 
-  def add(value: T): Unit = kept = (kept :+ value).takeRight(size)
+  def add(value: T): Unit = kept = (kept :+ value).takeRight(steps)
   def values: IndexedSeq[T] = kept
   def isEmpty: Boolean = kept.isEmpty
 }
 
-private[bigdl] object Window {
+private[comm] object RecentSteps {
 
   /** @param values at least one */
   def median(values: IndexedSeq[Double]): Double = {

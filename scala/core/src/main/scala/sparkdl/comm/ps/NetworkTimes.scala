@@ -1,35 +1,38 @@
-package sparkdl.comm.bigdl
+package sparkdl.comm.ps
 
-import sparkdl.comm.ibatch.DirectionProfile
-import sparkdl.comm.ps.{BlockTimes, Transfer}
+import sparkdl.comm.ibatch.{DirectionProfile, RecentSteps}
 
 /**
- * Measures transfers, in the last `window` steps.
+ * Measures transfers, in the last `steps` steps.
  *
  * Buckets travel at the same time: one is asked for while the one before still comes. So the transfer time of a step is the
  * time in which anything came, and only a bucket that found the network idle shows what a start-up takes. Two blocks of one
  * server show no more of the gap between start-ups than what lies between their first bytes, so the least of that counts.
  */
-private[bigdl] final class NetworkTimes(window: Int) {
+private[ps] final class NetworkTimes(steps: Int) {
   import NetworkTimes._
 
-  private val startups, perByte, gaps, sums = new Window[Double](window)
+  private val startups, perByte, gaps, sums = new RecentSteps[Double](steps)
   private var buckets = Vector.empty[Seq[BlockTimes]]
   private var summing = 0.0
 
-  /** Some buckets came. Blocks that came inside of their notices, which nobody asked for, say nothing of what a fetch takes. */
-  def add(transfer: Transfer): Unit = {
+  /**
+   * Some buckets came. Blocks that came inside of their notices, which nobody asked for, say nothing of what a fetch takes.
+   *
+   * @param ends they were the last ones of a step
+   */
+  def add(transfer: Transfer, ends: Boolean): Unit = {
     transfer.sum.foreach(span => summing += (span.ended - span.begun) / 1e9)
     buckets ++= transfer.buckets.map(_.filter(block => block.firstByte > block.requested)).filter(_.nonEmpty)
+    if (ends) end()
   }
 
-  /** All buckets of a step were added. */
-  def end(): Unit = {
+  private def end(): Unit = {
     sums.add(summing)
     summing = 0
     val blocks = buckets.flatten
     if (blocks.nonEmpty) {
-      startups.add(Window.median(idleStartups(buckets)))
+      startups.add(RecentSteps.median(idleStartups(buckets)))
       leastGap(blocks).foreach(gaps.add)
       perByte.add(union(blocks) / blocks.map(_.bytes).sum)
     }
@@ -40,9 +43,9 @@ private[bigdl] final class NetworkTimes(window: Int) {
   def profile(compute: IndexedSeq[Double], update: Double): Option[DirectionProfile] =
     if (perByte.isEmpty) None
     else {
-      val startup = Window.median(startups.values)
-      val gap = if (gaps.isEmpty) None else Some(math.min(startup, Window.median(gaps.values)))
-      Some(DirectionProfile(compute, startup, Window.median(perByte.values), gap, Window.median(sums.values), update))
+      val startup = RecentSteps.median(startups.values)
+      val gap = if (gaps.isEmpty) None else Some(math.min(startup, RecentSteps.median(gaps.values)))
+      Some(DirectionProfile(compute, startup, RecentSteps.median(perByte.values), gap, RecentSteps.median(sums.values), update))
     }
 }
 
