@@ -25,7 +25,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "dict[str, Any]": st.dictionaries(st.text(max_size=5), floats, max_size=3),
     "list[int]": st.lists(numbers, max_size=4),
     "RailAddresses": rails,
-    "list[Flow]": st.lists(st.builds(Flow, numbers, floats, numbers, floats, numbers), max_size=3),
+    "list[Flow]": st.lists(st.builds(Flow, numbers, floats, numbers, floats, numbers, floats), max_size=3),
     "list[tuple[float, float, float]]": st.lists(st.tuples(floats, floats, floats), max_size=3),
 }
 
