@@ -14,7 +14,8 @@ from sparkdl_comm.strategies.ps.session import Session
 class AdaptiveBuckets:
     """The buckets of one rank; all ranks have the same ones in the same step. How they are decided: AdaptiveBuckets.scala.
 
-    ``pulls``, ``pushes``: those that this rank was told last. ``profiler``: measures what this rank computes; None if no policy needs them.
+    ``pulls``, ``pushes``: those that this rank was told last. ``profiler``: measures what this rank computes; None if no
+    policy needs it.
     """
 
     def __init__(
