@@ -14,8 +14,9 @@ compute slower, so that computing and sending are in proportion. With `--shrink`
 and of its computing time, which keeps the proportion.
 
 Theory of an iteration: forward, and then backward, or what the hosts' links allow for the all-reduce, whichever is longer;
-with compressed gradients computing alone. `parts` are where the time of an iteration goes, the mean of all ranks, for all
-but `ddp`: see peers/breakdown.py.
+with compressed gradients computing alone. With `--loop decoupled` parameters travel beside forward: all computing, or all
+that the links carry, whichever is longer, and the exchange of one bucket, that of the first layers, which nothing hides.
+`parts` are where the time of an iteration goes, the mean of all ranks, for all but `ddp`: see peers/breakdown.py.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import math
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from peers.workload import RankJob
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, InputError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.arguments import link_rate, positive, whole_numbers
+from sparkdl_comm.lab.arguments import link_rate, numbers, positive, size, whole_numbers
 from sparkdl_comm.lab.arguments import parser as bench_parser
 from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, versions
 from sparkdl_comm.lab.profile import Profile
@@ -44,17 +45,23 @@ from sparkdl_comm.topology import Topology
 
 PROGRAMS = Path(__file__).parent / "peers"
 DDP = "ddp"
+LOOPS = ("all-reduce", "decoupled")
 
 
 def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
     path = folder / "profile.json"
     path.write_text(options.profile.to_json())
-    for number, ((name, topology), rows) in enumerate(itertools.product(options.systems, options.rows)):
-        scale = rows / options.profile.rows * options.paper_rate / options.rate / options.teraflops
+    nbytes, bucket = 4 * options.profile.parameters, options.bucket or CommConf.from_mapping({}).bucket
+    runs = itertools.product(cases(options), options.exchange or options.rows)
+    for number, ((name, loop, topology), load) in enumerate(runs):
+        links = allreduce_seconds(len(topology.hosts), nbytes, options.rate) / topology.rails
+        scale = scale_of(options, load, links)
         strategy, _, compression = name.partition("+")
         job = RankJob(
             strategy,
+            loop,
             compression or "none",
+            options.bucket,
             str(path),
             scale,
             options.steps,
@@ -69,11 +76,11 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
             command = [sys.executable, str(program), str(rendezvous), json.dumps(asdict(job))]
             env = {"GLOO_SOCKET_IFNAME": lab.layout.node(0).interface(0)}
             result = json.loads(lab.run(command, timeout=options.timeout, env=env)[0].stdout)
-        forward, backward = (
-            scale * math.fsum(getattr(layer, way) for layer in options.profile.layers)
-            for way in ("forward", "backward")
-        )
-        sending = allreduce_seconds(len(topology.hosts), result["bytes"], options.rate) / topology.rails
+        forward, backward = (scale * seconds for seconds in passes(options.profile))
+        if loop == "decoupled":
+            theory = max(forward + backward, links) + links * min(1.0, bucket / nbytes)
+        else:
+            theory = forward + max(backward, 0.0 if compression else links)
         yield Row(
             suite="jobs",
             case=options.name,
@@ -83,12 +90,13 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
             world=topology.world,
             bytes=result["bytes"],
             samples=result["samples"],
-            theory_seconds=forward + max(backward, 0.0 if compression else sending),
+            theory_seconds=theory,
             verified=result["verified"],
             compute="emulated",
             versions=versions("torch", "numpy"),
             extra={
-                "rows": rows,
+                "loop": loop,
+                ("exchange" if options.exchange else "rows"): load,
                 "computing": forward + backward,
                 "parts": result["parts"],
                 "teraflops": options.teraflops,
@@ -97,13 +105,37 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
         )
 
 
-def system(text: str, rate_mbit: float) -> tuple[str, Topology]:
+def cases(options: Namespace) -> list[tuple[str, str, Topology]]:
+    """The systems, those of this package with each loop."""
+    return [
+        (name, loop, topology)
+        for name, topology in options.systems
+        for loop in (options.loop if name != DDP else ["all-reduce"])
+    ]
+
+
+def scale_of(options: Namespace, load: float, links: float) -> float:
+    """By which the profile's times are multiplied. `load`: rows, or a figure of `--exchange`. `links`: seconds that they need
+    for an all-reduce."""
+    if options.exchange:
+        return links / load / passes(options.profile)[1]
+    return load / options.profile.rows * options.paper_rate / options.rate / options.teraflops
+
+
+def passes(profile: Profile) -> tuple[float, float]:
+    """Seconds of forward and of backward."""
+    forward, backward = (math.fsum(getattr(layer, way) for layer in profile.layers) for way in ("forward", "backward"))
+    return forward, backward
+
+
+def system(text: str, rate_mbit: float, loops: Sequence[str]) -> tuple[str, Topology]:
     strategy, _, shape = text.partition("@")
     topology = Topology.parse(shape).with_rates(round(rate_mbit * 1e6))
     name, _, compression = strategy.partition("+")
     if name != DDP:
-        conf = CommConf.from_mapping({}, strategy=name, compression=compression or "none")
-        strategy_class(conf).check(conf, topology.world)
+        for loop in loops:
+            conf = CommConf.from_mapping({}, strategy=name, compression=compression or "none", loop=loop)
+            strategy_class(conf).check(conf, topology.world)
     elif compression:
         raise ConfError(f"--systems {text}: {DDP} sends whole gradients here")
     if strategy == DDP and topology.rails > 1:
@@ -116,6 +148,18 @@ def arguments() -> Namespace:
     parser.add_argument("--profile", default="lenet5", help="see sparkdl_comm/lab/profiles")
     parser.add_argument(
         "--rows", type=whole_numbers(), default="128,256,512,1024", help="of a rank in an iteration, the sub-minibatch"
+    )
+    parser.add_argument(
+        "--exchange",
+        type=numbers,
+        help="in place of --rows and --teraflops: by what the links allow, an all-reduce takes so many times as long as"
+        " backward, such as 1,1.5",
+    )
+    parser.add_argument(
+        "--loop", nargs="+", choices=LOOPS, default=LOOPS[:1], help="collective.loop, one after another; not for ddp"
+    )
+    parser.add_argument(
+        "--bucket", type=size, help="bytes of gradients that travel at once, at least; default: what each system has"
     )
     parser.add_argument("--teraflops", type=float, default=4.0, help="of a host; the profiles' times are for 1")
     parser.add_argument("--shrink", type=positive, default=1, help="for networks that are too large for one machine")
@@ -132,10 +176,11 @@ def arguments() -> Namespace:
     options = parser.parse_args()
     if options.quick:
         options.rows, options.steps, options.repeats, options.shrink = options.rows[:1], 1, 1, 64
+        options.exchange = options.exchange and options.exchange[:1]
     try:
         share = 1 / options.shrink
         options.name, options.profile = options.profile, Profile.load(options.profile).scaled(share, share)
-        options.systems = [system(text, options.rate) for text in options.systems]
+        options.systems = [system(text, options.rate, options.loop) for text in options.systems]
     except (ConfError, InputError) as error:
         parser.error(str(error))
     return options

@@ -16,7 +16,7 @@ PARTS = ("computing", "compression", "communication", "update")
 
 def of_iteration(spans: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Seconds by part. Compression is what of it goes on while the worker waits for the sum of the gradients, communication
-    the rest of that wait.
+    the rest of that wait, and what forward waits for parameters. What is updated meanwhile is part of neither.
 
     :param spans: of one rank in one iteration, as :class:`sparkdl_comm.strategies.trace.Trace` keeps them.
     """
@@ -24,10 +24,11 @@ def of_iteration(spans: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     def named(*names: str) -> list[tuple[float, float]]:
         return [(span["begin"], span["end"]) for span in spans if span["name"] in names]
 
-    waiting = named("wait for push")
-    waited, compressing = _length(waiting), _length(_common(waiting, named("compress")))
-    parts = _length(named("forward", "backward")), compressing, waited - compressing, _length(named("update"))
-    return dict(zip(PARTS, parts, strict=True))
+    passes, waiting, updating = named("forward", "backward"), named("wait for push", "wait for pull"), named("update")
+    computing = _length(passes) - _length(_common(passes, waiting)) - _length(_common(passes, updating))
+    waited = _length(waiting) - _length(_common(waiting, updating))
+    compressing = _length(_common(waiting, named("compress")))
+    return dict(zip(PARTS, (computing, compressing, waited - compressing, _length(updating)), strict=True))
 
 
 def mean(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -34,7 +34,10 @@ def main() -> None:
     )
     profile = Profile.read(Path(job.profile))
     module = network(profile, job.scale)
-    samples, verified = trained(module, profile, ROWS, steps=job.steps, warmup=job.warmup, repeats=job.repeats)
+    bucket_mb = None if job.bucket is None else job.bucket / (1 << 20)
+    samples, verified = trained(
+        module, profile, ROWS, steps=job.steps, warmup=job.warmup, repeats=job.repeats, bucket_mb=bucket_mb
+    )
     if dist.get_rank() == 0:
         told = {"bytes": nbytes(profile), "samples": samples, "parts": {}, "verified": verified}
         print(json.dumps(told), flush=True)

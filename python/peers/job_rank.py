@@ -43,6 +43,8 @@ def main() -> None:
         {},
         strategy=job.strategy,
         compression=job.compression,
+        loop=job.loop,
+        bucket=job.bucket,
         topology=str(place.topology),
         rails=place.addresses,
         timeout=f"{job.timeout}s",

@@ -73,11 +73,13 @@ class Job:
 
 @dataclass(frozen=True)
 class RankJob:
-    """Of bench_jobs.py. ``compression``: as the setting of that name. ``profile``: a file. ``scale``: of its waits. ``steps``:
-    iterations of a run; ``warmup`` runs precede ``repeats``."""
+    """Of bench_jobs.py. ``loop``, ``compression``, ``bucket``: as the settings of these names; ``bucket`` None: the default.
+    ``profile``: a file. ``scale``: of its waits. ``steps``: iterations of a run; ``warmup`` runs precede ``repeats``."""
 
     strategy: str
+    loop: str
     compression: str
+    bucket: int | None
     profile: str
     scale: float
     steps: int

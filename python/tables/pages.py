@@ -134,6 +134,19 @@ def jobs(data: Data) -> Iterator[Line]:
                     yield f"{about}: `bml` beside `{rival}`", paper, ours, beside(bml, other)
 
 
+def job_loops(data: Data) -> Iterator[Line]:
+    for name in ("jobs-loops-star", "jobs-loops-bcube"):
+        for ours in data.rows(name, loop="decoupled"):
+            exchange = ours.extra["exchange"]
+            about = f"`{ours.algorithm}`, {ours.topology}, exchange {exchange:g} x backward"
+            yield about, f"the bound: {ours.theory_seconds:.3g} s", seconds(ours), at_most(ours.ratio or 0, 1.10)
+            for rival in (ours.algorithm, "ddp"):
+                other = data.row(name, algorithm=rival, loop="all-reduce", exchange=exchange)
+                if other:
+                    theirs = f"`{rival}`, all-reduce: {seconds(other)}"
+                    yield about, theirs, seconds(ours), beside(ours, other)
+
+
 def ibatch(data: Data) -> Iterator[Line]:
     for name in ("ibatch-networks", "ibatch-delays", "ibatch-real"):
         for ours in data.rows(name, algorithm="ibatch"):
@@ -182,6 +195,7 @@ TABLES = {
     "fig5": Table(("", "paper's formula, T_F", "ours, T_F", "verdict"), fig5),
     "loopback": Table(PEER, loopback),
     "jobs": Table(PAPER, jobs),
+    "job_loops": Table(("", "bound, or in the same run", "`decoupled`", "verdict"), job_loops),
     "ibatch": Table(PAPER, ibatch),
     "fetch": Table(PEER, fetch),
     "transform": Table(("", "by hand, in the same run", "ours", "verdict"), transform),

@@ -139,10 +139,10 @@ class CollectiveGroup:
             parts.put(vector, rank, row.reshape(-1))
         return Finishing(self.start("reduce_scatter", vector, op), lambda: parts.get(vector, mine, result.view(-1)))
 
-    def arriving(self, operation: Operation, count: int, dtype: torch.dtype) -> tuple[int, int]:
+    def arriving(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> tuple[int, int]:
         """Bytes of a collective that come to this rank: to be combined with its own, and complete ones."""
         nbytes = {Kind.COMBINE: 0, Kind.RECEIVE: 0}
-        for step in self.prepare(operation, count, dtype).plan.program(self.place).steps:
+        for step in self.prepare(operation, count, dtype, root).plan.program(self.place).steps:
             if step.kind is not Kind.SEND:
                 nbytes[step.kind] += dtype.itemsize * (step.stop - step.start)
         return nbytes[Kind.COMBINE], nbytes[Kind.RECEIVE]

@@ -38,6 +38,11 @@ class Staged:
         if self.error is not None:
             raise self.error
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended here, well or not."""
+        return self._over.is_set()
+
     def then(self, callback: Callable[[Staged], object]) -> None:
         """Has ``callback`` called once when it has ended, well or not (``error``). For one callback."""
         with self._lock:

@@ -130,10 +130,12 @@ KEYS: tuple[Key, ...] = (
         "loop",
         "name",
         "all-reduce",
-        "What a step with a collective is: all-reduce (gradients are all-reduced, every rank updates), root (they are\n"
-        "reduced to rank 0, which updates and broadcasts the parameters), or root-overlap (likewise, and forward uses\n"
-        "each layer's parameters as they come). The last two for strategies that reduce and broadcast.",
-        values.one_of("all-reduce", "root", "root-overlap"),
+        "What a step with a collective is: all-reduce (gradients are all-reduced, every rank updates), decoupled (they are\n"
+        "reduce-scattered, every rank updates its part, and parameters are all-gathered while forward uses each layer's as\n"
+        "they come; not for auto, nor with a compression), root (gradients are reduced to rank 0, which updates and\n"
+        "broadcasts the parameters), or root-overlap (likewise, and forward uses each layer's parameters as they come). The\n"
+        "last two for strategies that reduce and broadcast.",
+        values.one_of("all-reduce", "decoupled", "root", "root-overlap"),
     ),
     Key(
         "collective.resync",

@@ -7,6 +7,7 @@ the option and what is wrong.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -63,6 +64,17 @@ def whole_numbers(least: int = 1) -> Callable[[str], list[int]]:
     return parse
 
 
+def numbers(text: str) -> list[float]:
+    """An argument of numbers above 0, separated by commas: ``1,1.5``."""
+    try:
+        found = [float(number) for number in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 < number < math.inf for number in found):
+        raise argparse.ArgumentTypeError(f"must be numbers above 0, separated by commas, not {text!r}")
+    return found
+
+
 def names_of(known: Iterable[str]) -> Callable[[str], list[str]]:
     """The type of arguments that are lists of some of these names: ``ring,bml``."""
     there = list(known)
@@ -83,6 +95,14 @@ def sizes(text: str) -> list[int]:
         return [parse_size(f"{size}MiB" if _PLAIN.fullmatch(size) else size) // 4 * 4 for size in text.split(",")]
     except ConfError as error:
         raise argparse.ArgumentTypeError(f"{error}; without a unit it is in MiB") from error
+
+
+def size(text: str) -> int:
+    """An argument that must be one size, as in :func:`sizes`."""
+    found = sizes(text)
+    if len(found) != 1:
+        raise argparse.ArgumentTypeError(f"must be one size, not {text!r}")
+    return found[0]
 
 
 def fraction(text: str) -> float:

@@ -80,31 +80,32 @@ def check(model: FlatModel, make_optimizer: OptimizerMaker, *, certain: bool = T
     except Exception as error:  # whatever a user's optimizer raises
         if certain:
             raise ModelError(
-                f"{name} fails on a few small tensors, on which it is tried out, as strategy ps takes only elementwise ones:"
+                f"{name} fails on a few small tensors, on which it is tried out, as ranks are to update stripes of tensors:"
                 f" {type(error).__name__}: {error}"
             ) from error
         return
     if not any(bool((after != sample.values.flatten()).any()) for after, sample in zip(whole, samples, strict=True)):
         raise ModelError(
-            f"{name} changed nothing in {_STEPS} steps, so it is not known whether it is elementwise. {_HINT}"
+            f"{name} changed nothing in {_STEPS} steps, so it is not known whether it is elementwise. {HINT}"
         )
     try:
         with torch.random.fork_rng(devices=[]):
             stripes = [_trained(make_optimizer, samples, cut, tape) for cut in zip(_CUTS, _CUTS[1:], strict=False)]
     except Exception as error:
-        raise ModelError(f"{name} fails on stripes of tensors ({type(error).__name__}: {error}). {_HINT}") from error
+        raise ModelError(f"{name} fails on stripes of tensors ({type(error).__name__}: {error}). {HINT}") from error
     for sample, expected, *parts in zip(samples, whole, *stripes, strict=True):
         far = (expected - sample.values.flatten()).abs().max()
         if not torch.allclose(torch.cat(parts), expected, rtol=0.0, atol=1e-6 * float(far), equal_nan=True):
             raise ModelError(
                 f"{name} is not elementwise: a tensor of shape {list(sample.values.shape)} ends with other values when its"
-                f" stripes are updated apart. {_HINT}"
+                f" stripes are updated apart. {HINT}"
             )
 
 
-_HINT = (
-    "Strategy ps has each rank update stripes of the tensors; use one that gives an optimizer whole tensors, such as gloo or"
-    " ring (strategy, or spark.sparkdl.comm.strategy)"
+#: What to do if it is not.
+HINT = (
+    "Strategy ps, and others with collective.loop=decoupled, have each rank update stripes of the tensors; use one that gives"
+    " an optimizer whole tensors, such as gloo or ring without that loop (strategy, or spark.sparkdl.comm.strategy)"
 )
 
 
@@ -122,9 +123,9 @@ def _refuse(kind: type) -> None:
     """ModelError if it is a class, or a subclass of one, that is known not to be elementwise."""
     ancestors = {base.__name__ for base in kind.__mro__ if base.__module__.split(".")[:2] == ["torch", "optim"]}
     if "SparseAdam" in ancestors:
-        raise ModelError(f"optimizer {kind.__name__} takes sparse gradients only. {_HINT}")
+        raise ModelError(f"optimizer {kind.__name__} takes sparse gradients only. {HINT}")
     if ancestors & {"Adafactor", "Muon"}:
-        raise ModelError(f"optimizer {kind.__name__} is not elementwise. {_HINT}")
+        raise ModelError(f"optimizer {kind.__name__} is not elementwise. {HINT}")
 
 
 @dataclass(frozen=True)

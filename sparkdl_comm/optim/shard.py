@@ -18,10 +18,10 @@ from sparkdl_comm.space.flat import FlatModel
 
 @dataclass(frozen=True)
 class _Stripe:
-    """A part of the parameter with the number ``owner``, which lies in ``layer``."""
+    """A part of the parameter with the number ``owner``, from element ``start`` of the flat vector on."""
 
     owner: int
-    layer: int
+    start: int
     values: torch.nn.Parameter
     gradient: torch.Tensor
 
@@ -31,7 +31,7 @@ class Shard:
     all-gather in each of its steps.
 
     ``owned``: (first element, exact values, float32 ``[n]``); ``gradients``: of the same ranges.
-    ``in_parts``: :meth:`step_layers` may be used. Optimizers of torch keep all of their state per parameter; others may
+    ``in_parts``: :meth:`step_stretch` may be used. Optimizers of torch keep all of their state per parameter; others may
     count their steps.
 
     :raises ModelError: the optimizer is not elementwise, but for norms.
@@ -57,7 +57,7 @@ class Shard:
             for cut in model.cut(start, len(values)):
                 stripe = torch.nn.Parameter(values[cut.start - start : cut.start - start + cut.count])
                 stripe.grad = gradients[cut.start : cut.start + cut.count]
-                self._stripes.append(_Stripe(cut.number, model.layer_of_each[cut.number], stripe, stripe.grad))
+                self._stripes.append(_Stripe(cut.number, cut.start, stripe, stripe.grad))
                 tensors.append((model.parameters[cut.number], stripe))
         self.optimizer = make_optimizer(tensors)
         if isinstance(self.optimizer, Layerwise):
@@ -65,18 +65,20 @@ class Shard:
             self.optimizer.norms = StripedNorms(numbers, len(model.parameters), ranks)
         if make_optimizer.wants_sparse(self.optimizer):
             raise ModelError(
-                f"optimizer {type(self.optimizer).__name__} treats the rows of an Embedding with sparse=True apart, and"
-                " strategy ps cuts through rows: set sparse=False, or use strategy gloo or ring (spark.sparkdl.comm.strategy)"
+                f"optimizer {type(self.optimizer).__name__} treats the rows of an Embedding with sparse=True apart, and ranks"
+                f" update stripes that cut through rows: set sparse=False. {elementwise.HINT}"
             )
         self.in_parts = type(self.optimizer).__module__.startswith("torch.optim.")
 
     def step(self) -> None:
         """The optimizer's step on all of it."""
-        self.step_layers(range(len(self._model.layers)))
+        self.step_stretch(slice(0, self._model.count))
 
-    def step_layers(self, layers: range) -> None:
-        """The optimizer's step on these layers, whose gradients are summed; one for each layer makes a whole step."""
+    def step_stretch(self, stretch: slice) -> None:
+        """The optimizer's step on what lies in this stretch of the flat vector, which ends where parameters do and whose
+        gradients are summed. Stretches that cover the vector make a whole step."""
         for stripe in self._stripes:
-            due = stripe.layer in layers and not self._model.is_unused(stripe.owner, stripe.gradient)
+            here = stretch.start <= stripe.start < stretch.stop
+            due = here and not self._model.is_unused(stripe.owner, stripe.gradient)
             stripe.values.grad = stripe.gradient if due else None
         self.optimizer.step()

@@ -1,10 +1,11 @@
 """Strategies named after the algorithms of ``collectives/algorithms``, and auto: gradients travel by these collectives.
 
-What follows backward, ``spark.sparkdl.comm.collective.loop``, is one of the linear-pipeline paper's three loops:
+What follows backward, ``spark.sparkdl.comm.collective.loop``, is one of the linear-pipeline paper's three loops, or a fourth:
 
 1. ``root-overlap`` (Algorithm 1) and ``root`` (Algorithm 2): ``rooted.py``;
 2. ``all-reduce`` (Algorithm 3), here: gradients are all-reduced while backward goes on, and every rank takes the optimizer's
-   whole step; every ``collective.resync`` steps, if that is not 0, rank 0's parameters are broadcast.
+   whole step; every ``collective.resync`` steps, if that is not 0, rank 0's parameters are broadcast;
+3. ``decoupled``: ``decoupled.py``.
 """
 
 from __future__ import annotations
@@ -84,11 +85,11 @@ class CollectiveStrategy(Strategy):
             self._nccl = default_group("nccl", gang, self.conf.timeout)
         self._group = CollectiveGroup(gang, self.algorithm, self.conf, device)
         self._opened.append(self._group)
-        self._exchange = self._exchange_of(model.gradients, operation)
-        self._opened.append(self._exchange)
         self._under_way: list[Pending] = []
         self._buckets = Buckets(model, self.conf.bucket, self._send)
         self._opened.append(self._buckets)
+        self._exchange = self._exchange_of(model.gradients, operation)
+        self._opened.append(self._exchange)
         self._exchange.prepare(self._buckets.ranges)
 
     def _exchange_of(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:

@@ -70,7 +70,7 @@ class CompressedExchange(CollectiveExchange):
             with self._typed():
                 staged.wait()
 
-        return Pending(start, stop, wait)
+        return Pending(start, stop, wait, lambda: staged.is_over)
 
     def _kept(self, own: Part, dense: Pending) -> Pending:
         """``dense``, after which momentum correction goes on from the sum."""
@@ -83,7 +83,7 @@ class CompressedExchange(CollectiveExchange):
             total = self._vector[own.start : own.stop]
             self._feedback.summed(own.start, total, scale, self._compressed.contributors, own.unused(total))
 
-        return Pending(dense.start, dense.stop, wait)
+        return Pending(dense.start, dense.stop, wait, dense.is_over)
 
     def end_step(self, applied: bool) -> None:
         self._feedback.settle(applied)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,12 +20,14 @@ from sparkdl_comm.strategies.base import StepInfo, Stopwatch
 class Pending(NamedTuple):
     """An exchange of the elements ``start`` to ``stop`` that was begun.
 
-    ``wait()`` returns when they are final on this rank, or raises why they cannot be.
+    ``wait()`` returns when they are final on this rank, or raises why they cannot be. ``is_over()``: whether it would do so at
+    once.
     """
 
     start: int
     stop: int
     wait: Callable[[], object]
+    is_over: Callable[[], bool]
 
 
 class BucketExchange(ABC):
@@ -81,40 +83,49 @@ class BucketExchange(ABC):
 
 
 class CollectiveExchange(BucketExchange):
-    """Every bucket takes part as a whole in one collective of ``operation`` (sum, root 0) by ``group``.
+    """Every bucket takes part as a whole in one collective of ``operation`` (sum) by ``group``.
 
     :param vector: the flat vector, on the group's device.
     :param watch: is told of the bytes: those that are combined with this rank's own as pushed, others as pulled.
+    :param roots: the root of each range by its first element; rank 0 is that of all others.
     """
 
     def __init__(
-        self, gang: Gang, group: CollectiveGroup, operation: Operation, vector: torch.Tensor, watch: Stopwatch
+        self,
+        gang: Gang,
+        group: CollectiveGroup,
+        operation: Operation,
+        vector: torch.Tensor,
+        watch: Stopwatch,
+        roots: Mapping[int, int] | None = None,
     ) -> None:
         self._gang, self._group, self._operation, self._vector, self._watch = gang, group, operation, vector, watch
-        self._counted: dict[int, dict[str, int]] = {}
+        self._roots = roots or {}
+        self._counted: dict[tuple[int, int], dict[str, int]] = {}
 
     def prepare(self, ranges: Sequence[tuple[int, int]]) -> None:
         for start, stop in ranges:
-            self._group.prepare(self._operation, stop - start, self._vector.dtype)
+            self._group.prepare(self._operation, stop - start, self._vector.dtype, self._roots.get(start, 0))
 
     def start(self, start: int, stop: int) -> Pending:
+        root = self._roots.get(start, 0)
         with self._typed():
-            work = self._group.start(self._operation, self._vector[start:stop])
-        for way, nbytes in self._arriving(stop - start).items():
+            work = self._group.start(self._operation, self._vector[start:stop], root=root)
+        for way, nbytes in self._arriving(stop - start, root).items():
             self._watch.bytes[way] += nbytes
 
         def wait() -> None:
             with self._typed():
                 work.wait()
 
-        return Pending(start, stop, wait)
+        return Pending(start, stop, wait, lambda: work.is_over)
 
-    def _arriving(self, count: int) -> dict[str, int]:
+    def _arriving(self, count: int, root: int) -> dict[str, int]:
         """Bytes that come to this rank: to be combined with its own, and complete ones."""
-        if count not in self._counted:
-            combined, complete = self._group.arriving(self._operation, count, self._vector.dtype)
-            self._counted[count] = {"push": combined, "pull": complete}
-        return self._counted[count]
+        if (count, root) not in self._counted:
+            combined, complete = self._group.arriving(self._operation, count, self._vector.dtype, root)
+            self._counted[count, root] = {"push": combined, "pull": complete}
+        return self._counted[count, root]
 
     @contextlib.contextmanager
     def _typed(self) -> Iterator[None]:

@@ -11,13 +11,22 @@ from sparkdl_comm.collectives.group import AUTO
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.strategies.base import STRATEGIES, Strategy, register
-from sparkdl_comm.strategies.collective import CollectiveAllReduce
+from sparkdl_comm.strategies.collective import CollectiveAllReduce, CollectiveStrategy
+from sparkdl_comm.strategies.decoupled import CollectiveDecoupled
 from sparkdl_comm.strategies.rooted import CollectiveAtRoot
+
+#: By ``collective.loop``.
+_LOOPS: dict[str, type[CollectiveStrategy]] = {
+    "all-reduce": CollectiveAllReduce,
+    "decoupled": CollectiveDecoupled,
+    "root": CollectiveAtRoot,
+    "root-overlap": CollectiveAtRoot,
+}
 
 
 @register(*ALGORITHMS, AUTO)
 def _by_loop(conf: CommConf) -> type[Strategy]:
-    kind = CollectiveAllReduce if conf.loop == "all-reduce" else CollectiveAtRoot
+    kind = _LOOPS[conf.loop]
     return type(f"{kind.__name__}_{conf.strategy}", (kind,), {"algorithm": conf.strategy})
 
 

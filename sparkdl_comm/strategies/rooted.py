@@ -9,8 +9,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Iterator
 
 import torch
 
@@ -18,9 +16,8 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.wait_on_use import WaitOnUse, can_wait_on_use
+from sparkdl_comm.strategies.arrivals import Arrivals
 from sparkdl_comm.strategies.collective import CollectiveStrategy
-from sparkdl_comm.strategies.exchange import Pending
 
 
 class CollectiveAtRoot(CollectiveStrategy):
@@ -41,25 +38,16 @@ class CollectiveAtRoot(CollectiveStrategy):
         self._is_root = gang.rank == 0
         self.optimizer = make_optimizer([(p, p) for p in model.parameters] if self._is_root else [])
         self._sparse = make_optimizer.wants_sparse(self.optimizer)
-        overlap = self.conf.loop == "root-overlap" and can_wait_on_use(model.module)
-        self._gate = WaitOnUse(model, self._need, self._all_there) if overlap else None
-        self._coming: deque[Pending] = deque()  # parameters on their way here, in the order of the vector
+        self._arrivals = Arrivals(model, self.watch, overlap=self.conf.loop == "root-overlap")
 
     def before_forward(self) -> None:
-        self._await(self._model.count)
+        self._arrivals.wait()
 
     def begin_step(self) -> None:
-        if self._gate is None:
-            self.before_forward()
+        self._arrivals.begin_step()
 
-    @contextlib.contextmanager
-    def forward(self) -> Iterator[None]:
-        if self._gate is not None and not self._all_there():
-            with self._gate:
-                yield
-        else:
-            yield
-        self.before_forward()
+    def forward(self) -> contextlib.AbstractContextManager[None]:
+        return self._arrivals.forward()
 
     def gradients(self) -> list[torch.Tensor]:
         return [self._model.gradients] if self._is_root else []
@@ -72,7 +60,7 @@ class CollectiveAtRoot(CollectiveStrategy):
                 self._model.settle_gradients(self._sparse)
             self.optimizer.step()
         for start, stop in reversed(self._buckets.ranges):
-            self._coming.append(self._parameters.start(start, stop))
+            self._arrivals.add(self._parameters.start(start, stop))
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return [(0, self._model.values)] if self._is_root else []
@@ -80,18 +68,3 @@ class CollectiveAtRoot(CollectiveStrategy):
     def finish(self) -> None:
         self.before_forward()
         self._gang.all_gather(b"", self.conf.timeout)  # nobody leaves before all have the parameters
-
-    def _all_there(self) -> bool:
-        return not self._coming
-
-    def _need(self, number: int) -> None:
-        """Forward is about to use this layer."""
-        layer = self._model.layers[number]
-        self._await(layer.start + layer.count)
-
-    def _await(self, stop: int) -> None:
-        """Returns when the parameters up to element ``stop`` are there."""
-        while self._coming and self._coming[0].start < stop:
-            with self.watch.phase("pull"):
-                self._coming[0].wait()
-            self._coming.popleft()

@@ -26,6 +26,7 @@ VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "ring": ("ring", {}),
     "lp": ("lp", {}),
+    "ring decoupled": ("ring", {"spark.sparkdl.comm.collective.loop": "decoupled"}),
     "lp at the root": ("lp", {"spark.sparkdl.comm.collective.loop": "root-overlap"}),
     "bml": ("bml", _BLOCK),
     "p2p-ps": ("p2p-ps", _BLOCK),

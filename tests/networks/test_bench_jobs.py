@@ -39,12 +39,28 @@ def test_hosts_with_several_ranks_and_compressed_gradients(networks, rows_of):
     assert sparse["parts"]["compression"] > 0
 
 
+@pytest.mark.slow
+def test_loops_where_an_exchange_takes_a_given_time(networks, rows_of):
+    words = ["--exchange", "1.5", "--loop", "all-reduce", "decoupled", "--bucket", "4KiB"]
+    whole, decoupled, ddp = rows_of(bench_jobs, "--rate", "20", *words, "--systems", "ring@star:2", "ddp@star:2")
+    assert [row["loop"] for row in (whole, decoupled, ddp)] == ["all-reduce", "decoupled", "all-reduce"]
+    for row in (whole, decoupled, ddp):
+        assert row["verified"]
+        assert row["exchange"] == 1.5
+        assert row["computing"] == whole["computing"]
+    assert decoupled["parts"]["communication"] > 0
+    # An all-reduce has backward alone to travel beside; in halves it has forward, too.
+    assert decoupled["theory_seconds"] < whole["theory_seconds"] == ddp["theory_seconds"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--systems", "bml@ring:3"], "unknown kind 'ring'"),
         (["--systems", "ddp@bcube:2,2"], "one NIC per host"),
         (["--rows", "0"], "--rows: must be whole numbers, at least 1"),
+        (["--exchange", "0"], "--exchange: must be numbers above 0"),
+        (["--loop", "decoupled", "--systems", "auto@star:2"], "collective.loop=decoupled: auto may choose"),
         (["--profile", "lenet6"], "profile 'lenet6' is not known"),
         (["--systems", "gloo+topk:0.1@star:2"], "strategy gloo"),
         (["--systems", "ddp+topk:0.1@star:2"], "sends whole gradients"),

@@ -1,6 +1,7 @@
 """Every plan, on paper: it ends, with the exact result, and moves the bytes that the papers say."""
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,6 +99,33 @@ def test_results_are_the_same_bits_on_all_ranks(collective):
         memory = [random.standard_normal(s).astype(np.float32) for s in size]
         run(plan, memory, np.add)
         assert len({vector[: collective.count].tobytes() for vector in memory}) == 1, plan
+
+
+def floats(collective, *plans):
+    """Vector and scratch of each rank, for any of the plans; the vectors are those of the collective, each time."""
+    random = np.random.default_rng(2)
+    found = []
+    for rank in range(collective.world):
+        scratch = max(plan.program(rank).scratch for plan in plans)
+        found.append(np.append(random.standard_normal(collective.count), np.zeros(scratch)).astype(np.float32))
+    return found
+
+
+@settings(deadline=None, max_examples=30)
+@given(collectives("all_reduce"))
+def test_two_halves_make_an_all_reduce_bit_by_bit(collective):
+    """A rank owns the same ranges in both, so it may change them in between."""
+    scatters, gathers = (plans_of(replace(collective, operation=half)) for half in ("reduce_scatter", "all_gather"))
+    for scatter, gather in zip(scatters, gathers, strict=True):
+        whole = make_plan(scatter.algorithm, collective)
+        for rank in range(collective.world):
+            assert scatter.owned(rank) == gather.owned(rank), f"{scatter}, rank {rank}"
+        at_once, in_halves = floats(collective, whole), floats(collective, scatter, gather)
+        run(whole, at_once, np.add)
+        run(scatter, in_halves, np.add)
+        run(gather, in_halves, np.add)
+        for one, other in zip(at_once, in_halves, strict=True):
+            assert one[: collective.count].tobytes() == other[: collective.count].tobytes(), scatter
 
 
 def all_reduce(name, text, count, **changes):

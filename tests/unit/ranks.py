@@ -173,7 +173,7 @@ def train(
         finally:
             joined.close()
 
-    with gang_of(world, attempt=spec.attempt_id) as gangs:
+    with gang_of(world, attempt=spec.attempt_id, rails=spec.conf.rails) as gangs:
         threads = [threading.Thread(target=one, args=(gang,), daemon=True) for gang in gangs]
         for thread in threads:
             thread.start()

@@ -13,7 +13,9 @@ from sparkdl_comm.lab.arguments import (
     link_rate,
     link_rates,
     names_of,
+    numbers,
     parser,
+    size,
     sizes,
     topology_of,
     whole_numbers,
@@ -38,6 +40,16 @@ def test_sizes_have_units_or_are_in_mib() -> None:
     assert sizes("16") == sizes("16MiB") == [16 << 20]
     assert sizes("0.25,64KiB, 1 ,1kB") == [1 << 18, 1 << 16, 1 << 20, 1000]
     assert sizes("10B") == [8], "whole float32 values"
+    assert size("0.5") == 1 << 19
+    with pytest.raises(argparse.ArgumentTypeError, match="one size, not '1,2'"):
+        size("1,2")
+
+
+def test_numbers_are_above_0() -> None:
+    assert numbers("1,1.5") == [1.0, 1.5]
+    for wrong in ("", "0", "1,-2", "nan", "inf", "1;2"):
+        with pytest.raises(argparse.ArgumentTypeError, match="must be numbers above 0"):
+            numbers(wrong)
 
 
 @pytest.mark.parametrize("text", ["", "16,", "-1", "1e3", "sixteen", "16Mbit", "0", "2B"])

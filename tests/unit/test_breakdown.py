@@ -26,6 +26,18 @@ def test_what_backward_hides_does_not_count() -> None:
     assert of_iteration(spans) == {"computing": 6, "compression": 1.5, "communication": 2.5, "update": 1}
 
 
+def test_what_forward_waits_for_and_what_backward_updates_is_no_computing() -> None:
+    spans = [
+        span("wait for pull", 1, 2),
+        span("forward", 0, 4),
+        span("update", 5, 6),
+        span("backward", 4, 9),
+        span("wait for push", 9, 10),
+        span("update", 10, 12),
+    ]
+    assert of_iteration(spans) == {"computing": 7, "compression": 0, "communication": 2, "update": 3}
+
+
 @given(st.lists(st.integers(1, 100), min_size=9, max_size=9))
 def test_parts_add_up_to_the_iteration(lengths: list[int]) -> None:
     """Whatever is hidden: of spans that the worker has one after the other, with compression across their bounds."""

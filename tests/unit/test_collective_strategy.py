@@ -31,6 +31,7 @@ def check(strategy, world, settings):
             {"loop": "root"},
             "collective.loop=root: strategy ring does no broadcast, reduce; lp, mst, be.* do",
         ),
+        ("auto", 3, {"loop": "decoupled"}, "collective.loop=decoupled: auto may choose two .* such as ring"),
         ("bml", 3, {"resync": 5}, "collective.resync=5: strategy bml does no broadcast; lp, mst, be.* do"),
     ],
 )
@@ -47,6 +48,8 @@ def test_topologies_that_do_not_fit(strategy, world, settings, complaint):
         ("hierarchical", 8, {"topology": "hosts:4x2"}),
         ("gloo", 3, {"topology": "bcube:2,2", "loop": "root"}),
         ("lp", 3, {"loop": "root-overlap"}),
+        ("lp", 3, {"loop": "decoupled"}),
+        ("bml", 9, {"loop": "decoupled", "topology": "bcube:3,2", "rails": ("eth1", "eth2")}),
         ("auto", 3, {"loop": "root"}),
         ("be", 3, {"resync": 5}),
     ],

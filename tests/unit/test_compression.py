@@ -209,6 +209,7 @@ def test_bytes_are_counted() -> None:
     [
         ({"strategy": "gloo"}, "compression=topk:0.1: strategy gloo .*by ps, bml, ring.*hitopk"),
         ({"strategy": "lp", "loop": "root"}, "collective.loop=root "),
+        ({"strategy": "ring", "loop": "decoupled"}, "collective.loop=decoupled "),
     ],
 )
 def test_strategies_that_send_whole_gradients_are_refused(settings: dict[str, Any], complaint: str) -> None:

@@ -30,6 +30,7 @@ def test_buckets_are_waited_for_in_any_order_and_their_bytes_are_counted():
         begun = [exchange.start(3, 12), exchange.start(0, 3)]
         for pending in reversed(begun):
             pending.wait()
+            assert pending.is_over()
         gang.all_gather(b"", SECONDS)
         group.close()
         return [pending[:2] for pending in begun], vector.tolist(), watch.bytes, exchange.state()

@@ -208,6 +208,7 @@ def test_none_is_whole(tmp_path: Path) -> None:
         ({"optimizer": torch.optim.SGD}, ConfError, "optimizer='SGD': .* was made with '.*lambda>'"),
         ({"lr_scheduler": None}, ConfError, "lr_scheduler=None: "),
         ({"conf": {"data_shuffle": "global"}}, ConfError, r"data\.shuffle='global': .* was made with 'local'"),
+        ({"conf": {"loop": "root"}}, ConfError, r"collective\.loop='root': .* was made with 'all-reduce'"),
         ({"batch": 6}, ConfError, "batchSize x accumulationSteps=6: .* was made with 8"),
         ({"parts": table()[::2], "validation": None, "observation": None}, ConfError, "num_workers=2: .* with 3"),
     ],
@@ -222,6 +223,7 @@ def test_tensors_that_differ_are_named() -> None:
     settings = (
         "world",
         "strategy",
+        "loop",
         "compression",
         "device",
         "rows_per_step",

@@ -176,6 +176,10 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "fig5-fattree": [row(name, 1.0, **reduced) for name in ("p2p-ps", "hierarchical")],
         "loopback": [row(name, 1.0, case="allreduce", extra=bus) for name in ("ring", "gloo-loopback")],
         "jobs-lenet5": [row(name, 1.0, extra=iteration, **links) for name in ("bml", "p2p-ps", "ddp")],
+        "jobs-loops-star": [
+            row(name, 1.0, extra={"loop": loop, "exchange": 1.5}, **links)
+            for name, loop in (("ring", "all-reduce"), ("ring", "decoupled"), ("ddp", "all-reduce"))
+        ],
         "ibatch-networks": batches,
         "fetch": [row(name, 1.0, case="1 server") for name in ("fetch", "notice", "fetchBlockSync")],
         "transform": [row(name, 1.0, extra={"rows": 9}) for name in ("pandas_udf", "transform")],
@@ -226,7 +230,14 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         assert all(len(line) == len(table.columns) for line in lines)
         counts[name] = len(lines)
     expected = {"ps": 1, "peers": 2, "lab": 2, "collectives": 4, "pipeline": 1, "fig5": 3, "loopback": 1, "jobs": 2}
-    assert counts == expected | {"ibatch": 2, "fetch": 2, "transform": 1, "selection": 1, "sparse_sums": 1} | {
+    assert counts == expected | {
+        "job_loops": 3,
+        "ibatch": 2,
+        "fetch": 2,
+        "transform": 1,
+        "selection": 1,
+        "sparse_sums": 1,
+    } | {
         "accuracy": 2,
         "record": 4,
         "schedule_auto": 1,

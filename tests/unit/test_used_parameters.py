@@ -37,6 +37,8 @@ ALL = pytest.mark.parametrize(
         RING,
         collective("lp", loop="root"),
         collective("be", loop="root-overlap"),
+        collective("ring", loop="decoupled"),
+        collective("lp", loop="decoupled"),
         collective("p2p-ps", compression="topk:1"),
         collective("hitopk", compression="topk:1", topology="hosts:1x3"),
     ],

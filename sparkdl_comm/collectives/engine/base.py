@@ -27,6 +27,10 @@ class Work(Protocol):
     """One collective that one rank has started. Its tensor must not be touched until the collective has ended."""
 
     @property
+    def is_over(self) -> bool:
+        """Whether the collective has ended here, well or not."""
+
+    @property
     def error(self) -> SparkdlCommError | None:
         """Why the collective failed; None if it did not, or has not ended."""
 

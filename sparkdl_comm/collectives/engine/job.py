@@ -104,6 +104,10 @@ class Job:
         if self._callback is not None:
             self._callback(self)
 
+    @property
+    def is_over(self) -> bool:
+        return self._done.is_set()
+
     def then(self, callback: Callable[[Job], object]) -> None:
         with self._lock:
             if not self._done.is_set():

@@ -57,6 +57,7 @@ class Enqueued:
     """
 
     error: SparkdlCommError | None = None
+    is_over = True
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor

@@ -290,7 +290,7 @@ class ParameterServer(Strategy):
         self._sums.collect()
         with self._bucket_trace.one("update batch", self._pushes, self._sums.collected - 1):
             if apply:
-                self._shard.step_layers(layers)
+                self._shard.step_stretch(self._model.stretch(layers))
         complete = [self._unpublished.arrived(layer) for layer in layers]
         self._jvm.publish(self._version + 1, sorted(bucket for bucket in complete if bucket is not None))
 

@@ -29,6 +29,7 @@ from sparkdl_comm.train.spec import Checkpoints, TrainSpec
 _SETTINGS = {
     "world": "num_workers",
     "strategy": "strategy",
+    "loop": "spark.sparkdl.comm.collective.loop",
     "compression": "compression",
     "device": "device",
     "rows_per_step": "batchSize x accumulationSteps",
@@ -143,6 +144,7 @@ def describe(name: str, spec: TrainSpec, model: FlatModel, rows: list[str]) -> d
         "name": name,
         "world": spec.world,
         "strategy": spec.strategy,
+        "loop": spec.conf.loop,
         "compression": as_text(spec.conf.compression),
         "device": spec.device,
         "rows_per_step": spec.batch_size * spec.optimization.accumulation_steps,

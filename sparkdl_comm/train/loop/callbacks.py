@@ -37,7 +37,8 @@ class TrainingState:
 class Callback:
     """Base of callbacks; every hook does nothing. Each rank has a copy of its own, and calls it in the order of the list.
 
-    In ``on_step_end`` under strategy ps, parameters are on their way to the next version: look at them in the other hooks.
+    In ``on_step_end`` under strategy ps, or with ``collective.loop`` other than all-reduce, parameters are on their way to the
+    next version: look at them in the other hooks.
     What a hook keeps is part of a checkpoint if :meth:`state_dict` gives it: numbers, strings, lists, dicts, tensors.
     """
 

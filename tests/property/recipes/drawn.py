@@ -175,7 +175,7 @@ def _strategy(random: Random) -> tuple[str, dict[str, str], int]:
     """A strategy, what is set for it, and for how many ranks."""
     choice = random.choice
     world = choice((1, 2, 2, 3, 3, 4))
-    kind = choice(("ps", "ps", "ps", "collective", "collective", "collective", "rooted", "gloo"))
+    kind = choice(("ps", "ps", "ps", "collective", "collective", "collective", "decoupled", "rooted", "gloo"))
     settings: dict[str, str] = {}
     if kind == "gloo":
         return "gloo", settings, world
@@ -194,10 +194,12 @@ def _strategy(random: Random) -> tuple[str, dict[str, str], int]:
     if kind == "rooted":
         settings["collective.loop"] = choice(("root", "root-overlap"))
         return choice(ROOTED), settings, world
-    strategy = choice(COLLECTIVES)
-    if strategy in ROOTED and _one_in(2, random):
+    strategy = choice(tuple(ALGORITHMS) if kind == "decoupled" else COLLECTIVES)
+    if kind == "decoupled":
+        settings["collective.loop"] = "decoupled"
+    elif strategy in ROOTED and _one_in(2, random):
         settings["collective.resync"] = "2"
-    if strategy == "hitopk" or (strategy in COMPRESSING and _one_in(3, random)):
+    if strategy == "hitopk" or (kind != "decoupled" and strategy in COMPRESSING and _one_in(3, random)):
         settings["compression"] = choice(COMPRESSIONS)
     if strategy in ("hierarchical", "hitopk"):
         world = max(world, 2)

@@ -97,8 +97,13 @@ def refusable(recipe: Recipe) -> bool:
         or recipe.optimizer == "LBFGS"  # torch only sees that it lacks its closure if fp16 does not skip all steps
         or (not parts.isdisjoint({"weight normed", "hooked"}) and recipe.given == "module")  # cannot be pickled
         or not parts.isdisjoint({"extra dict", "extra tensor", "embedded sparse", "checkpointed shared re-entrant"})
-        or (recipe.strategy == "ps" and recipe.optimizer in {*components.WHOLE, *components.OWN, "SparseAdam"})
+        or (cuts_tensors(recipe) and recipe.optimizer in {*components.WHOLE, *components.OWN, "SparseAdam"})
     )
+
+
+def cuts_tensors(recipe: Recipe) -> bool:
+    """Whether optimizers have stripes of tensors."""
+    return recipe.strategy == "ps" or recipe.settings.get("collective.loop") == "decoupled"
 
 
 def _difference(recipe: Recipe, trained: Trained, fitted: Fitted) -> tuple[str, str] | None:

@@ -1,0 +1,196 @@
+"""Every rank updates its own part of the parameters, and the two halves of an all-reduce are apart: gradients travel beside
+backward, parameters beside the next forward pass, beside which nothing travels if gradients are all-reduced.
+
+1. backward: gradients are reduce-scattered bucket by bucket, as soon as they are there, so that each rank has the sums of its
+   own part of each bucket;
+2. its optimizer updates that part; only it has the optimizer's state of it;
+3. parameters are all-gathered bucket by bucket, and the next forward pass waits for each layer when it comes to it.
+
+With an algorithm that does not scatter, such as ``lp``, each bucket is reduced to the rank that owns all of it, which then
+broadcasts its parameters.
+
+If the optimizer is elementwise and gradients are not clipped, algorithms that scatter give the bits that their all-reduce
+does. ``lp`` and its kin add in another order for each owner.
+
+Computing hides all that travels if it is spread over forward and backward alike. Backward takes about twice as long as
+forward, so it should have two thirds of it: all gradients, and a third of the parameters. These are those of the last layers,
+whose sums are there first. They come into memory of their own, as backward still uses the old ones, and over connections of
+their own, since ranks need not have the sums at the same time, and what one connection carries has one order. This takes
+memory for two versions of the parameters. Where the optimizer must see all gradients at once (clipping, fp16, optimizers that
+are not torch's own), and on GPUs, all parameters are gathered after backward, in the memory that there is.
+
+Buckets have ``collective.bucket`` bytes at least. The parameter server has them planned by iBatch; that planner is in the
+plugin's JVM, and collectives do without the plugin.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+import torch
+
+from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.collectives.group import AUTO, CollectiveGroup
+from sparkdl_comm.collectives.plan import Operation
+from sparkdl_comm.collectives.rank_group import RankGroup
+from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.parallel import GangRanks, deal
+from sparkdl_comm.optim.shard import Shard
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.arrivals import Arrivals
+from sparkdl_comm.strategies.collective import CollectiveStrategy
+from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
+
+#: The share of the vector, from its end, whose parameters are gathered while backward goes on.
+_AHEAD = 1 / 3
+
+
+class CollectiveDecoupled(CollectiveStrategy):
+    """Steps: reduce-scatters of gradients beside backward; the optimizer on the rank's own part; all-gathers of parameters
+    beside the next forward pass, and of the last layers' beside backward."""
+
+    sharded = True
+    cuts_tensors = True
+
+    @classmethod
+    def check(cls, conf: CommConf, world: int) -> None:
+        super().check(conf, world)
+        if cls.algorithm == AUTO:
+            raise ConfError(
+                f"{PREFIX}collective.loop={conf.loop}: auto may choose two algorithms for the two halves, in which ranks own"
+                " different parts: set the strategy to one of them, such as ring"
+            )
+        cls._check_does("collective.loop", conf.loop, *cls._halves())
+
+    @classmethod
+    def _halves(cls) -> tuple[Operation, Operation]:
+        """What is done with gradients, and with parameters."""
+        if "reduce_scatter" in ALGORITHMS[cls.algorithm].operations:
+            return "reduce_scatter", "all_gather"
+        return "reduce", "broadcast"
+
+    def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
+        device = next(model.module.parameters()).device
+        model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))
+        reducing, gathering = self._halves()
+        self._form(gang, model, reducing)
+        self._own = {start: self._owned_of(start, stop) for start, stop in self._buckets.ranges}
+        exact = [(start, model.values[start:stop].clone()) for own in self._own.values() for start, stop in own]
+        self._exact = dict(exact)
+        self._shard = Shard(model, exact, model.gradients, make_optimizer, GangRanks(gang, self.conf.timeout))
+        self.optimizer = self._shard.optimizer
+        self._arrivals = Arrivals(model, self.watch, overlap=True)
+        #: How many buckets are gathered while backward goes on, and how many of this step's are updated already.
+        self._ahead = self._updated = 0
+        if device.type == "cpu" and self._shard.in_parts and not make_optimizer.judges_gradients:
+            last = model.count * (1 - _AHEAD)
+            self._ahead = sum(start >= last for start, _ in self._buckets.ranges)
+        #: In which parameters are, and into which the next ones come.
+        self._memories = [model.values, model.values.clone()] if self._ahead else [model.values]
+        group = self._group
+        if self._ahead:
+            ranks = RankGroup(gang, range(gang.world), "parameters")
+            group = CollectiveGroup(gang, self.algorithm, self.conf, device, ranks)
+            self._opened.append(group)
+        self._parameters = [
+            CollectiveExchange(gang, group, gathering, memory, self.watch, self._roots) for memory in self._memories
+        ]
+        self._parameters[0].prepare(self._buckets.ranges)
+
+    def before_forward(self) -> None:
+        self._arrivals.wait()
+
+    def begin_step(self) -> None:
+        self._arrivals.begin_step()
+
+    def forward(self) -> contextlib.AbstractContextManager[None]:
+        return self._arrivals.forward()
+
+    def gradients(self) -> list[torch.Tensor]:
+        return self._shard.gradients
+
+    def update(self, apply: bool = True) -> None:
+        if not apply:
+            return
+        ranges = self._buckets.ranges
+        rest = ranges[self._updated - 1][0] if self._updated else self._model.count
+        with self.watch.phase("update"):
+            self._shard.step_stretch(slice(0, rest))
+        for start, stop in [*ranges[self._updated : self._ahead], *reversed(ranges[self._ahead :])]:
+            self._gather(start, stop)
+        self._updated = 0
+        if self._ahead:
+            self._model.move(self._memories[-1])
+            self._memories.reverse()
+            self._parameters.reverse()
+
+    def owned(self) -> list[tuple[int, torch.Tensor]]:
+        return self._shard.owned
+
+    def optimizer_state(self) -> dict[str, Any]:
+        return {**super().optimizer_state(), "parts": self._parts()}
+
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        if state.get("parts") != self._parts():
+            raise ConfError(
+                f"rank {self._gang.rank} updates other parts of the parameters than when the checkpoint was made: set"
+                f" {PREFIX}collective.bucket, collective.block, rails and topology as they were then (collective.block, if it"
+                " was 0, to a size)"
+            )
+        super().load_optimizer_state({name: value for name, value in state.items() if name != "parts"})
+
+    def details(self) -> dict[str, Any]:
+        return {"decoupled": {"buckets": len(self._buckets.ranges), "gathered_in_backward": self._ahead}}
+
+    def finish(self) -> None:
+        self.before_forward()
+        self._gang.all_gather(b"", self.conf.timeout)  # nobody leaves before all have the parameters
+
+    def _exchange_of(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
+        return CollectiveExchange(self._gang, self._group, operation, vector, self.watch, self._roots)
+
+    @functools.cached_property
+    def _roots(self) -> dict[int, int]:
+        """The rank that owns all of a bucket, by the bucket's first element; of algorithms that do not scatter."""
+        if "reduce_scatter" in self._halves():
+            return {}
+        ranges = self._buckets.ranges
+        owners = deal([stop - start for start, stop in ranges], self._gang.world)
+        return {start: owner for (start, _), owner in zip(ranges, owners, strict=True)}
+
+    def _owned_of(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """What this rank owns of a bucket."""
+        if self._roots:
+            return [(start, stop)] if self._roots[start] == self._gang.rank else []
+        plan = self._group.prepare("reduce_scatter", stop - start, self._model.values.dtype).plan
+        return [(start + first, start + last) for first, last in plan.owned(self._group.place) if first < last]
+
+    def _parts(self) -> list[list[int]]:
+        """First element and length of what this rank updates."""
+        return [[start, len(values)] for start, values in self._shard.owned]
+
+    def _send(self, start: int, stop: int) -> None:
+        super()._send(start, stop)
+        self._gather_ahead()
+
+    def _gather_ahead(self) -> None:
+        """In the backward pass: updates and gathers what is reduced of the last layers. Does not wait."""
+        for reduced in self._under_way[self._updated : self._ahead]:
+            if not reduced.is_over():
+                return
+            reduced.wait()
+            with self.watch.phase("update"):
+                self._shard.step_stretch(slice(reduced.start, reduced.stop))
+            self._gather(reduced.start, reduced.stop)
+            self._updated += 1
+
+    def _gather(self, start: int, stop: int) -> None:
+        """Begins to bring all ranks the next parameters of a bucket."""
+        for first, last in self._own[start]:
+            self._memories[-1][first:last] = self._exact[first]
+        self._arrivals.add(self._parameters[-1].start(start, stop))
