@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sparkdl_comm.collectives.cost import LOCAL_BETA, Cost
+from sparkdl_comm.sim.network import HEADERS, ethernet_cost
 from sparkdl_comm.topology import Topology
 
-#: Bytes on an Ethernet of an MTU of 1500 for a byte of a TCP stream with time stamps: 14 + 20 + 32 more for each 1448.
-HEADERS = 1514 / 1448
 STARTUPS = (0.0, 2e-5, 5e-5, 1e-4)
 LATENCIES = (0.0, 1e-4, 2e-4, 5e-4)
 LOCALS = (1e-9, 2e-9, 3e-9, 4e-9)
@@ -41,8 +40,7 @@ class Parameters:
 
     def cost(self, topology: Topology) -> Cost:
         """With the topology's rates, less headers."""
-        cost = Cost.of(topology, alpha=self.startup)
-        return replace(cost, betas=tuple(beta * HEADERS for beta in cost.betas), local=self.local)
+        return ethernet_cost(topology, self.startup, self.local)
 
 
 Simulated = Callable[[Parameters], float]

@@ -2,8 +2,8 @@
 
 ``fig5``: Songtao Wang and others, "BML: A High-performance, Low-cost Gradient Synchronization Algorithm for DML Training",
 2018: an all-reduce on BCube and Fat-Tree, in times T_F that a link needs for all bytes. ``formula`` is the paper's, without
-start-ups. The vector is that of LeNet-5 or VGG-19, rounded up to equal parts for all ranks. `p2p-ps` on BCube(32,2) is left
-out: its programs pass on eight million messages.
+start-ups. The vector is that of LeNet-5 or VGG-19, rounded up to equal parts for all ranks; adding up takes no time. `p2p-ps`
+on BCube(32,2) is left out: its programs pass on eight million messages.
 
 ``fig4``: Linnan Wang and others, "Efficient Communications in Training Large Scale Neural Networks", 2016: collectives on 2
 to 64 ranks, in blocks as the cost model says.
@@ -23,10 +23,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from simulating.parameters import HEADERS
-
 from sparkdl_comm.collectives.algorithms import make_plan
-from sparkdl_comm.collectives.cost import ALPHA, Cost
+from sparkdl_comm.collectives.cost import ALPHA
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.select import collective_for
 from sparkdl_comm.lab.arguments import names_of
@@ -34,6 +32,7 @@ from sparkdl_comm.lab.bench import Row, versions
 from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.sim.collective import even_count, simulate
 from sparkdl_comm.sim.group_run import hierarchical_top_k
+from sparkdl_comm.sim.network import ethernet_cost
 from sparkdl_comm.sim.step_run import Computing, step_seconds
 from sparkdl_comm.topology import Topology
 
@@ -80,17 +79,12 @@ def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
         yield from made[figure](options)
 
 
-def _cost(topology: Topology, startup: float) -> Cost:
-    cost = Cost.of(topology, alpha=startup)
-    return replace(cost, betas=tuple(beta * HEADERS for beta in cost.betas))
-
-
 def _fig5(options: Namespace) -> Iterator[Row]:
     for nbytes in (LENET5, VGG19):
         for name, text, formula in FIG5[: 2 if options.quick else None]:
             topology = Topology.parse(text).with_rates(FIG5_RATE)
             count = even_count(topology, nbytes // 4)
-            cost = _cost(topology, options.startup)
+            cost = replace(ethernet_cost(topology, options.startup), gamma=0.0)
             begun = time.perf_counter()
             plan = make_plan(name, collective_for(name, "all_reduce", topology, count, 4, cost))
             found = simulate(plan, cost)
@@ -105,7 +99,7 @@ def _fig4(options: Namespace) -> Iterator[Row]:
         for name in FIG4_NAMES:
             for world in FIG4_RANKS[: 2 if options.quick else None]:
                 topology = Topology.parse(f"star:{world}").with_rates(FIG4_RATE)
-                cost = _cost(topology, options.startup)
+                cost = ethernet_cost(topology, options.startup)
                 collective = collective_for(name, operation, topology, FIG4_BYTES // 4, 4, cost)
                 seconds = simulate(make_plan(name, collective), cost).seconds
                 link = FIG4_BYTES * 8 / topology.rates[0]
@@ -115,7 +109,7 @@ def _fig4(options: Namespace) -> Iterator[Row]:
 
 def _commlib(options: Namespace) -> Iterator[Row]:
     topology = Topology.parse("hosts:2x2,25gbit" if options.quick else COMMLIB_TOPOLOGY)
-    cost = replace(_cost(topology, options.startup), local=NVLINK)
+    cost = ethernet_cost(topology, options.startup, NVLINK)
     for network, name, alone in COMMLIB[: 1 if options.quick else None]:
         profile = Profile.load(name)
         computing = Computing.of(profile, alone / profile.seconds, COMMLIB_BUCKET)

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.cost import ALPHA, LOCAL_BETA, Cost
 from sparkdl_comm.errors import PlanError
 from sparkdl_comm.sim.engine import Action, Engine
 from sparkdl_comm.sim.links import Links
@@ -32,6 +33,8 @@ Path = tuple[int, ...]
 
 #: What sums of rates are wrong by, as a share.
 _SLACK = 1e-9
+#: Bytes on an Ethernet of an MTU of 1500 for a byte of a TCP stream with time stamps: 14 + 20 + 32 more for each 1448.
+HEADERS = 1514 / 1448
 #: Seconds of a port's rate that its queue holds: those of the lab's links.
 QUEUE = 0.05
 
@@ -138,6 +141,17 @@ class Network:
             link, switch = self._above[switch]
             downs = tuple(up + 1 for up in link) + downs
         return ups[switch] + downs
+
+
+def ethernet_cost(topology: Topology, alpha: float = ALPHA, local: float = LOCAL_BETA) -> Cost:
+    """That of the topology's rates, less what headers take.
+
+    :param alpha: seconds per message.
+    :param local: seconds per byte between ranks of a host.
+    :raises ConfError: it has no rates.
+    """
+    cost = Cost.of(topology, alpha)
+    return replace(cost, betas=tuple(beta * HEADERS for beta in cost.betas), local=local)
 
 
 def _sent_over_trunks(topology: Topology, rates: Sequence[float]) -> list[float]:

@@ -7,6 +7,7 @@ from simulating.validation import FITTED, cells
 from sparkdl_comm.lab.results import FIELDS
 
 
+@pytest.mark.slow
 def test_cells_are_told_with_their_errors(rows_of):
     rows = rows_of(bench_sim, "--validate")
     assert {row["case"] for row in rows} == {"collectives", "exchanges", "steps", "server"}
