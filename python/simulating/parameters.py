@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sparkdl_comm.collectives.cost import LOCAL_BETA, Cost
-from sparkdl_comm.sim.network import HEADERS, ethernet_cost
+from sparkdl_comm.sim.network import ethernet_cost
 from sparkdl_comm.topology import Topology
 
 STARTUPS = (0.0, 2e-5, 5e-5, 1e-4)
 LATENCIES = (0.0, 1e-4, 2e-4, 5e-4)
 LOCALS = (1e-9, 2e-9, 3e-9, 4e-9)
-SERVER_SLOWDOWNS = (1.05, 1.15, 1.25, 1.35, 1.45)
-SERVER_STARTUPS = (0.0, 0.02, 0.04)
-SERVER_GAPS = (0.0, 0.002, 0.003, 0.004, 0.005)
+SERVER_STARTUPS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
+NOTICE_GAPS = (0.0, 0.002, 0.004, 0.005, 0.006, 0.008)
 
 
 @dataclass(frozen=True)
@@ -25,18 +24,16 @@ class Parameters:
     program. ``local``: seconds per byte between processes of a host. ``update``: seconds for a byte of the parameters that
     all ranks of the machine update.
 
-    Of the parameter server: ``server_slowdown``, how many times as long a byte takes as the link's rate says, for headers and
-    for what is lost as all ranks fetch from all at once; ``server_startup``, seconds from asking for a batch to its first
-    byte, of which ``server_gap`` follow those of others.
+    Of the parameter server: ``server_startup``, seconds from asking for a batch to its first byte; ``notice_gap``, how much
+    later than another one a small batch begins, as these come with their notices.
     """
 
     startup: float
     latency: float
     local: float = LOCAL_BETA
     update: float = 0.0
-    server_slowdown: float = HEADERS
     server_startup: float = 0.0
-    server_gap: float = 0.0
+    notice_gap: float = 0.0
 
     def cost(self, topology: Topology) -> Cost:
         """With the topology's rates, less headers."""
@@ -57,14 +54,12 @@ class Known:
 
 def fitted(known: Mapping[str, Sequence[Known]]) -> Parameters:
     """Of a grid, those with which the mean error is least: start-up and latency of ``collectives``, the local rate of
-    ``exchanges``, and those of ``server``; then the update that takes what is missing in ``steps``."""
+    ``exchanges``, the start-up of ``server``, the gap of its ``notices``; then the update that takes what is missing in
+    ``steps``."""
     best = _least(known["collectives"], (Parameters(*pair) for pair in itertools.product(STARTUPS, LATENCIES)))
     best = _least(known["exchanges"], (replace(best, local=local) for local in LOCALS))
-    served = itertools.product(SERVER_SLOWDOWNS, SERVER_STARTUPS, SERVER_GAPS)
-    best = _least(
-        known["server"],
-        (replace(best, server_slowdown=slow, server_startup=start, server_gap=gap) for slow, start, gap in served),
-    )
+    best = _least(known["server"], (replace(best, server_startup=startup) for startup in SERVER_STARTUPS))
+    best = _least(known["notices"], (replace(best, notice_gap=gap) for gap in NOTICE_GAPS))
     missing = [(cell.seconds - cell.simulated(best)) / cell.nbytes for cell in known["steps"]]
     return replace(best, update=max(0.0, statistics.mean(missing)))
 

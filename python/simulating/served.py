@@ -8,8 +8,11 @@ from simulating.parameters import Parameters, Simulated
 
 from sparkdl_comm.lab.bench import Row
 from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.sim.network import HEADERS
 from sparkdl_comm.sim.server_run import Batch, ServedLayer, ServerCost, iteration_seconds
 
+#: A server's block of a batch that has up to so many bytes is in its notice (SparkdlBlocks.scala).
+NOTICE_BYTES = 64 << 10
 #: Ways to cut layers into batches that can be simulated: of the last one the row has the plans.
 WAYS = ("whole", "layerwise", "ibatch")
 
@@ -22,11 +25,15 @@ def served(row: Row) -> Simulated:
     share = 4 * (row.world - 1) / row.world
     layers = [ServedLayer(layer.forward, layer.backward, share * layer.parameters) for layer in profile.layers]
     pulls, pushes = (_batches(row, way, len(layers)) for way in ("pull", "push"))
-    beta = 8 / ((row.rate_mbit or 0.0) * 1e6)
+    beta = HEADERS * 8 / ((row.rate_mbit or 0.0) * 1e6)
+    # Where start-ups are slowed down all blocks are fetched, and those from one server start up one after another
+    # (SlowStart.scala).
+    delay = row.extra["delay"]
+    notice_bytes = 0 if delay else NOTICE_BYTES * (row.world - 1)
 
     def simulated(parameters: Parameters) -> float:
-        startup = parameters.server_startup + row.extra["delay"]
-        cost = ServerCost(beta * parameters.server_slowdown, startup, parameters.server_gap)
+        startup = parameters.server_startup + delay
+        cost = ServerCost(beta, startup, delay, notice_bytes, parameters.notice_gap)
         return iteration_seconds(layers, pulls, pushes, cost)
 
     return simulated

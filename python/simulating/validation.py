@@ -94,7 +94,8 @@ def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
     for cell in every:
         row = cell.row
         if cell.is_fitted:
-            known.setdefault(cell.suite, []).append(Known(row.seconds, row.world * row.bytes, cell.simulated))
+            part = "notices" if cell.source == "ibatch-networks" else cell.suite
+            known.setdefault(part, []).append(Known(row.seconds, row.world * row.bytes, cell.simulated))
     parameters = fitted(known)
     note(f"fitted: {parameters}")
     errors: dict[str, list[float]] = {}

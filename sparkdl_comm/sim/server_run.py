@@ -40,11 +40,14 @@ class ServedLayer:
 @dataclass(frozen=True)
 class ServerCost:
     """``beta``: seconds per byte of a NIC. ``startup``: seconds from asking for a batch to its first byte, of which ``gap``
-    follow those of others. ``summing`` and ``updating``: seconds per byte of a batch's gradients."""
+    follow those of others; of batches of up to ``notice_bytes``, which come inside of the notices that they are there,
+    ``notice_gap`` do. ``summing`` and ``updating``: seconds per byte of a batch's gradients."""
 
     beta: float
     startup: float
     gap: float = 0.0
+    notice_bytes: float = 0.0
+    notice_gap: float = 0.0
     summing: float = 0.0
     updating: float = 0.0
 
@@ -161,9 +164,10 @@ class _Run:
         self._ask((1, self._pulls[number][0]), self._pulls[number], came)
 
     def _ask(self, urgency: tuple[int, int], batch: Batch, done: Action) -> None:
-        self._asked = max(self._engine.now, self._asked) + self._cost.gap
-        begin = self._asked + self._cost.startup - self._cost.gap
-        self._engine.at(begin, partial(self._nic.send, urgency, self._bytes(batch), done))
+        cost, nbytes = self._cost, self._bytes(batch)
+        gap = cost.gap if nbytes > cost.notice_bytes else cost.notice_gap
+        self._asked = max(self._engine.now, self._asked) + gap
+        self._engine.at(self._asked + cost.startup - gap, partial(self._nic.send, urgency, nbytes, done))
 
     def _bytes(self, batch: Batch) -> float:
         first, last = batch

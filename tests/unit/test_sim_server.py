@@ -32,8 +32,17 @@ def test_start_ups_overlap_but_for_their_gaps():
     # The next iteration begins when all is pushed and updated; then parameters are asked for, all at once.
     assert iteration_seconds(layers, LAYERWISE, LAYERWISE, overlapping) == pytest.approx(2.0, rel=1e-3)
     in_turn = ServerCost(beta=1.0, startup=1.0, gap=1.0)
-    assert iteration_seconds(layers, LAYERWISE, LAYERWISE, in_turn) == pytest.approx(6.0, rel=0.4)
-    assert iteration_seconds(layers, LAYERWISE, LAYERWISE, in_turn) > 4.0
+    assert iteration_seconds(layers, LAYERWISE, LAYERWISE, in_turn) == pytest.approx(6.0, rel=1e-3)
+
+
+def test_small_batches_come_with_their_notices():
+    layers = _layers((0, 0, 1e-6), (0, 0, 1e-6), (0, 0, 1e-6))
+    cost = ServerCost(beta=1.0, startup=1.0, gap=1.0, notice_bytes=1.0, notice_gap=0.0)
+    assert iteration_seconds(layers, LAYERWISE, LAYERWISE, cost) == pytest.approx(2.0, rel=1e-3)
+    assert iteration_seconds(layers, WHOLE, WHOLE, cost) == pytest.approx(2.0, rel=1e-3)
+    fetched = _layers((0, 0, 1e-6), (0, 0, 1e-6), (0, 0, 1.5))
+    # Its fetch begins when the start-ups of the two others' pushes, and then of their pulls, have not held it up.
+    assert iteration_seconds(fetched, LAYERWISE, LAYERWISE, cost) == pytest.approx(2.0 + 2 * 1.5, rel=1e-3)
 
 
 def test_a_link_that_limits_is_never_idle_for_long():
