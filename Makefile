@@ -217,8 +217,10 @@ bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench
 	$(BENCH) python/bench_fabric.py --simulate --workers 6 --quick
 	$(BENCH) python/bench_fabric.py --train --workers 3 --accuracy 0.5 --quick
 	$(BENCH) python/bench_fabric.py --lda --workers 3 --perplexity 800 --words 2000 --quick
+	$(BENCH) python/bench_sim.py --validate --quick
+	$(BENCH) python/bench_sim.py --scale --quick
 
-PAGE ?= ps peers lab collectives jobs ibatch fetch transform compression fabric
+PAGE ?= ps peers lab collectives jobs ibatch fetch transform compression fabric scale
 
 .PHONY: results
 results: env jar bigdl build/spark3-home/.stamp ## measures what PAGE=lab of python/results tells (all pages: hours), and makes its tables

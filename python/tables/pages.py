@@ -12,6 +12,7 @@ from peers.breakdown import PARTS
 from tables import compression
 from tables.data import Data, at_most, beside, seconds, with_theory
 from tables.fabric import fabric_lda, fabric_scheduler, fabric_simulated, fabric_trained
+from tables.scale import scale_cells, scale_commlib, scale_errors, scale_fig4, scale_fig5
 
 from sparkdl_comm.lab.results import Row
 
@@ -213,4 +214,9 @@ TABLES = {
     "fabric_simulated": Table(PAPER, fabric_simulated),
     "fabric_trained": Table(PAPER, fabric_trained),
     "fabric_lda": Table(PAPER, fabric_lda),
+    "scale_errors": Table(("", "cells", "median error", "worst", "at most 5 % and 15 %"), scale_errors),
+    "scale_cells": Table(("", "measured", "simulated", "error"), scale_cells),
+    "scale_fig5": Table(("", "paper's formula, T_F", "simulated, T_F", "verdict"), scale_fig5),
+    "scale_fig4": Table(("", "in the same run", "`lp`, simulated", "verdict"), scale_fig4),
+    "scale_commlib": Table(("", "paper, of linear scaling", "simulated", "difference"), scale_commlib),
 }

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from sparkdl_comm.fabric.core.decisions import Piece
 from sparkdl_comm.sim.engine import Action, Engine
-from sparkdl_comm.sim.flows import ROUNDING, Flows
+from sparkdl_comm.sim.flows import Flows
+from sparkdl_comm.sim.links import ROUNDING, Flow
 
 
 class Paced:
@@ -25,7 +26,7 @@ class Paced:
         self._engine, self._flows, self._ends, self._size, self._done = engine, flows, ends, size, done
         #: Bytes that no flow carries yet.
         self._rest = float(size)
-        self._flow: int | None = None
+        self._flow: Flow | None = None
         self._generation = 0
         self.repace(schedule)
 

@@ -10,6 +10,7 @@ from sparkdl_comm.cli import main
     [
         [],
         ["explain"],
+        ["predict"],
         ["lab"],
         *(["lab", action] for action in ("up", "status", "exec", "down", "check", "run", "submit")),
     ],

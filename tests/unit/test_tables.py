@@ -162,6 +162,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
     batches = [row(way, 1.0, extra={"delay": 0.02}, case="vgg19", **links) for way in ("whole", "layerwise", "ibatch")]
     iteration = {"rows": 128, "computing": 0.5}
     reduced = {"case": "allreduce", **links}
+    cell = {"source": "lp-9", "what": "reduce", "measured": 1.0, "error": 0.1, "rows": None, "delay": 0.02}
     files: dict[str, list[Row]] = {
         "ps": [row("ps", 1.0), row("gloo", 1.0)],
         "peers-star3": [row(name, 1.0, case="training") for name in ("torch-ddp", "bigdl-mkl", "sparkdl-ps")],
@@ -221,6 +222,15 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             row(name, 1.0, case="lda C1-N1", extra={"max_delay": 9}) for name in ("fabric-30", "fabric-bsp", "async")
         ],
         "compress-0.01": [row(name, 1.0, extra={"count": 9, "density": 0.01}) for name in ("hitopk", "torus2d")],
+        "scale-validation": [
+            row("bml", 1.0, case="collectives", rate_mbit=200.0, extra={**cell, "fitted": fitted})
+            for fitted in (True, False)
+        ],
+        "scale-figures": [
+            row("bml", 1.0, case="fig5", extra={"links": 1.1, "formula": 1.0}),
+            *(row(name, 1.0, case="reduce") for name in ("lp", "mst", "be")),
+            row("tree", 1.0, case="commlib", extra={"network": "vgg19", "efficiency": 50.0}),
+        ],
     }
     for name, rows in files.items():
         save(tmp_path, name, *rows)
@@ -250,6 +260,11 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "fabric_simulated": 1,
         "fabric_trained": 3,
         "fabric_lda": 3,
+        "scale_errors": 2,
+        "scale_cells": 2,
+        "scale_fig5": 1,
+        "scale_fig4": 1,
+        "scale_commlib": 1,
     }
 
 

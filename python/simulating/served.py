@@ -1,0 +1,46 @@
+"""Cells of the parameter server: iterations with layers in batches, whose computing is emulated."""
+
+from __future__ import annotations
+
+import math
+
+from simulating.parameters import Parameters, Simulated
+
+from sparkdl_comm.lab.bench import Row
+from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.sim.network import HEADERS
+from sparkdl_comm.sim.server_run import Batch, ServedLayer, ServerCost, iteration_seconds
+
+#: A server's block of a batch that has up to so many bytes is in its notice (SparkdlBlocks.scala).
+NOTICE_BYTES = 64 << 10
+#: Ways to cut layers into batches that can be simulated: of the last one the row has the plans.
+WAYS = ("whole", "layerwise", "ibatch")
+
+
+def served(row: Row) -> Simulated:
+    """What gives the seconds of an iteration of the row."""
+    full = Profile.load(row.case)
+    forward = math.fsum(layer.forward for layer in full.layers)
+    profile = full.scaled(row.extra["scale"], row.extra["forward_seconds"] / forward)
+    share = 4 * (row.world - 1) / row.world
+    layers = [ServedLayer(layer.forward, layer.backward, share * layer.parameters) for layer in profile.layers]
+    pulls, pushes = (_batches(row, way, len(layers)) for way in ("pull", "push"))
+    beta = HEADERS * 8 / ((row.rate_mbit or 0.0) * 1e6)
+    # Where start-ups are slowed down all blocks are fetched, and those from one server start up one after another
+    # (SlowStart.scala).
+    delay = row.extra["delay"]
+    notice_bytes = 0 if delay else NOTICE_BYTES * (row.world - 1)
+
+    def simulated(parameters: Parameters) -> float:
+        startup = parameters.server_startup + delay
+        cost = ServerCost(beta, startup, delay, notice_bytes, parameters.notice_gap)
+        return iteration_seconds(layers, pulls, pushes, cost)
+
+    return simulated
+
+
+def _batches(row: Row, way: str, layers: int) -> list[Batch]:
+    """In the order of the layers."""
+    if row.algorithm in ("whole", "layerwise"):
+        return [(0, layers - 1)] if row.algorithm == "whole" else [(layer, layer) for layer in range(layers)]
+    return sorted((first - 1, last - 1) for first, last in row.extra["plans"][way])

@@ -1,0 +1,237 @@
+"""Cells that the lab has measured, simulated: collectives, sums of compressed training, steps of training and iterations with
+the parameter server, both with emulated computing.
+
+Cells are rows of python/results/*.json. What is not known of them beforehand is fitted to those of FITTED, which are told and
+not counted: see ``parameters.py``. What ranks compute in a cell (layers' waits, selecting, adding up) is taken from its row,
+as it is not what is simulated.
+"""
+
+from __future__ import annotations
+
+import statistics
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from simulating.parameters import Known, Parameters, Simulated, fitted
+from simulating.served import WAYS, served
+
+from sparkdl_comm.collectives.algorithms import make_plan
+from sparkdl_comm.collectives.plan import Collective
+from sparkdl_comm.collectives.select import collective_for
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.lab.bench import Row, versions
+from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.lab.results import read
+from sparkdl_comm.sim.collective import simulate
+from sparkdl_comm.sim.group_run import hierarchical_top_k
+from sparkdl_comm.sim.step_run import Computing, step_seconds
+from sparkdl_comm.topology import Topology
+
+RESULTS = Path(__file__).parents[1] / "results"
+OPERATIONS = {"allreduce": "all_reduce", "broadcast": "broadcast", "reduce": "reduce"}
+#: How peers and the package's own rows call algorithms -> the plan that is run for them. gloo and DDP reduce by a ring.
+PLANS = {
+    **{name: name for name in ("ring", "bml", "lp", "be", "torus2d", "p2p-ps", "hierarchical", "tree")},
+    "gloo": "ring",
+    "ddp": "ring",
+    "tree-ar": "tree",
+}
+COLLECTIVES = (
+    "collectives-star",
+    "collectives-bcube-3-2",
+    "collectives-bcube-2-3",
+    "collectives-bcube-2x3",
+    "lp-2",
+    "lp-9",
+    "fig5-bcube",
+    "fig5-fattree",
+)
+EXCHANGES = ("compress-0.01", "compress-0.001")
+STEPS = ("jobs-lenet5", "jobs-vgg19", "compress-resnet50", "compress-resnet50-96", "compress-vgg19")
+SERVER = ("ibatch-networks", "ibatch-delays")
+#: (file, case, algorithm, bytes, or rows of a rank, or seconds added to a start-up): what parameters are fitted to.
+FITTED = {
+    ("collectives-star", "allreduce", "ring", 4 << 20),
+    ("collectives-bcube-3-2", "allreduce", "bml", 16 << 20),
+    ("lp-9", "broadcast", "lp", 16 << 20),
+    ("compress-0.01", "exchange", "hitopk", 100_000_000),
+    ("jobs-lenet5", "lenet5", "bml", 128),
+    ("compress-vgg19", "vgg19", "torus2d", 128),
+    ("ibatch-delays", "vgg19", "whole", 0.0),
+    ("ibatch-delays", "vgg19", "layerwise", 0.0),
+    ("ibatch-networks", "googlenet", "layerwise", 0.0),
+}
+#: Bytes of torch's first bucket, and of the others.
+DDP_FIRST, DDP_BUCKET = 1 << 20, 25 << 20
+
+
+@dataclass(frozen=True)
+class Cell:
+    """``simulated``: its seconds with some parameters."""
+
+    suite: str
+    source: str
+    row: Row
+    simulated: Simulated
+
+    @property
+    def is_fitted(self) -> bool:
+        row = self.row
+        size = {"steps": row.extra.get("rows"), "server": row.extra.get("delay")}.get(self.suite, row.bytes)
+        return (self.source, row.case, row.algorithm, size) in FITTED
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--validate", action="store_true", help="cells that the lab has measured")
+
+
+def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
+    """A row for each cell; notes the parameters, and the errors of what was not fitted."""
+    every = cells()
+    known: dict[str, list[Known]] = {}
+    for cell in every:
+        row = cell.row
+        if cell.is_fitted:
+            part = "notices" if cell.source == "ibatch-networks" else cell.suite
+            known.setdefault(part, []).append(Known(row.seconds, row.world * row.bytes, cell.simulated))
+    parameters = fitted(known)
+    note(f"fitted: {parameters}")
+    errors: dict[str, list[float]] = {}
+    for cell in every[:: 6 if options.quick else 1]:
+        row = _row(cell, parameters)
+        if not cell.is_fitted:
+            errors.setdefault(cell.suite, []).append(abs(row.extra["error"]))
+        yield row
+    for suite, found in {**errors, "all": sum(errors.values(), [])}.items():
+        median, worst = statistics.median(found), max(found)
+        note(f"{suite}: {len(found)} cells, error median {median:.1%}, worst {worst:.1%}")
+
+
+def cells() -> list[Cell]:
+    """All that there are."""
+    return [*_collectives(), *_exchanges(), *_steps(), *_server()]
+
+
+def _row(cell: Cell, parameters: Parameters) -> Row:
+    measured, simulated = cell.row, cell.simulated(parameters)
+    return Row(
+        suite="sim",
+        case=cell.suite,
+        algorithm=measured.algorithm,
+        topology=measured.topology,
+        rate_mbit=measured.rate_mbit,
+        world=measured.world,
+        bytes=measured.bytes,
+        samples=[simulated],
+        theory_seconds=measured.theory_seconds,
+        verified=simulated >= (measured.theory_seconds or 0.0),
+        compute="emulated",
+        versions=versions("numpy"),
+        extra={
+            "source": cell.source,
+            "what": measured.case,
+            "measured": measured.seconds,
+            "measured_spread": measured.spread,
+            "error": simulated / measured.seconds - 1,
+            "fitted": cell.is_fitted,
+            "parameters": asdict(parameters),
+            "delay": measured.extra.get("delay"),
+            "rows": measured.extra.get("rows"),
+        },
+    )
+
+
+def _collectives() -> Iterator[Cell]:
+    for source in COLLECTIVES:
+        for row in _read(source):
+            if row.algorithm in PLANS and not (row.algorithm == "gloo" and row.case != "allreduce"):
+                topology = _topology(row)
+                block = max(1, row.extra.get("block", 0) // 4)
+                collective = Collective(OPERATIONS[row.case], topology, row.bytes // 4, block=block)
+                yield Cell(
+                    "collectives", source, row, _collective(PLANS[row.algorithm], collective, row.extra["calls"])
+                )
+
+
+def _collective(name: str, collective: Collective, calls: int) -> Simulated:
+    plan = make_plan(name, collective)
+
+    def simulated(parameters: Parameters) -> float:
+        cost = parameters.cost(collective.topology)
+        return simulate(plan, cost, latency=parameters.latency, calls=calls).seconds / calls
+
+    return simulated
+
+
+def _exchanges() -> Iterator[Cell]:
+    for source in EXCHANGES:
+        for row in _read(source):
+            topology = _topology(row)
+            if row.algorithm == "hitopk":
+                yield Cell("exchanges", source, row, _hitopk(row, topology))
+            elif row.algorithm in PLANS:
+                yield Cell("exchanges", source, row, _dense(PLANS[row.algorithm], topology, row.bytes // 4))
+
+
+def _dense(name: str, topology: Topology, count: int) -> Simulated:
+    def simulated(parameters: Parameters) -> float:
+        cost = parameters.cost(topology)
+        plan = make_plan(name, collective_for(name, "all_reduce", topology, count, 4, cost))
+        return simulate(plan, cost, latency=parameters.latency).seconds
+
+    return simulated
+
+
+def _hitopk(row: Row, topology: Topology) -> Simulated:
+    def simulated(parameters: Parameters) -> float:
+        return hierarchical_top_k(
+            topology,
+            row.extra["count"],
+            row.extra["density"],
+            parameters.cost(topology),
+            latency=parameters.latency,
+            selecting=row.extra["select_seconds"],
+            adding=row.extra["add_seconds"],
+        )
+
+    return simulated
+
+
+def _steps() -> Iterator[Cell]:
+    for source in STEPS:
+        for row in _read(source):
+            if row.algorithm in PLANS:
+                yield Cell("steps", source, row, _step(row, _topology(row)))
+
+
+def _step(row: Row, topology: Topology) -> Simulated:
+    share = 1 / row.extra["shrink"]
+    profile = Profile.load(row.case).scaled(share, share)
+    scale = row.extra["computing"] / profile.seconds
+    ddp = row.algorithm == "ddp"
+    bucket = DDP_BUCKET if ddp else CommConf.from_mapping({}).bucket
+
+    def simulated(parameters: Parameters) -> float:
+        update = parameters.update * row.world * row.bytes
+        computing = Computing.of(profile, scale, bucket, update, DDP_FIRST if ddp else None)
+        cost = parameters.cost(topology)
+        return step_seconds(PLANS[row.algorithm], topology, computing, cost, latency=parameters.latency)
+
+    return simulated
+
+
+def _server() -> Iterator[Cell]:
+    for source in SERVER:
+        for row in _read(source):
+            if row.algorithm in WAYS:
+                yield Cell("server", source, row, served(row))
+
+
+def _read(source: str) -> list[Row]:
+    return list(read(RESULTS / f"{source}.json").rows)
+
+
+def _topology(row: Row) -> Topology:
+    return Topology.parse(row.topology).with_rates(round((row.rate_mbit or 0) * 1e6))

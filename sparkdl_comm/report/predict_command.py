@@ -1,0 +1,64 @@
+"""``sparkdl-comm predict``: what an iteration of a fit would take on another network, by its timeline."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sparkdl_comm.errors import ConfError
+
+
+def add_parser(commands: Any) -> None:
+    """Adds ``predict``."""
+    predict = commands.add_parser(
+        "predict",
+        help="time of an iteration on another network, or with another strategy, from the timeline of a fit",
+        description="Simulates an iteration in which ranks compute as the timeline tells, and says what limits it.",
+    )
+    predict.add_argument("--timeline", required=True, type=Path, metavar="FILE", help="as Timeline.save wrote it")
+    predict.add_argument("--topology", help="such as bcube:3,2; default: star of --world hosts")
+    predict.add_argument("--rate", help="of every link, such as 10gbit, if the topology does not say")
+    predict.add_argument("--world", type=int, help="ranks; default: those of the topology, or else of the timeline")
+    predict.add_argument("--strategy", help="ps or a collective; default: ps if the timeline is of ps, else ring")
+    predict.add_argument("--batching", default="traced", help="of ps: traced (as in the timeline), whole, layerwise")
+    predict.add_argument("--bucket", default="4MiB", help="gradients that a collective reduces at once, at least")
+    predict.add_argument("--bytes", help="of the parameters, float32; needed unless the timeline is of ps")
+    predict.add_argument("--json", action="store_true")
+    predict.set_defaults(call=_predict)
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from sparkdl_comm.report.trace_file import read_spans
+    from sparkdl_comm.sim.forecast import SERVER, Setting, forecast
+    from sparkdl_comm.sim.traced import traced
+    from sparkdl_comm.topology import Topology
+    from sparkdl_comm.units import parse_size
+
+    spans = read_spans(options.timeline)
+    world = options.world if options.world is not None else len({span["rank"] for span in spans})
+    topology = Topology.parse(options.topology or f"star:{world}")
+    if options.world is not None and options.world != topology.world:
+        raise ConfError(f"--world {options.world}: {topology} has {topology.world} ranks")
+    if options.rate is not None:
+        topology = topology.with_rates(*options.rate.split("/"))
+    computed = traced(spans, None if options.bytes is None else parse_size(options.bytes))
+    strategy = options.strategy or (SERVER if computed.pulls else "ring")
+    found = forecast(computed, Setting(topology, strategy, options.batching, parse_size(options.bucket)))
+    if options.json:
+        told = {"topology": str(topology), "strategy": strategy, **asdict(found), "bottleneck": found.bottleneck}
+        print(json.dumps(told, indent=1))
+        return 0
+    print(f"{strategy} on {topology}, {topology.world} ranks: {found.seconds:.4g} s an iteration")
+    print(f"computing alone {found.computing:.4g} s, communication alone {found.communication:.4g} s")
+    print(f"bottleneck: {found.bottleneck}")
+    for rail, seconds in enumerate(found.doubled):
+        print(f"rail {rail} twice as fast: {seconds:.4g} s, {_less(seconds, found.seconds)}")
+    print(f"computing twice as fast: {found.faster:.4g} s, {_less(found.faster, found.seconds)}")
+    return 0
+
+
+def _less(seconds: float, before: float) -> str:
+    return f"{100 * (1 - seconds / before):.1f} % less"

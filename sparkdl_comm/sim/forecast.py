@@ -1,0 +1,130 @@
+"""How long an iteration of a fit would take on another network, with another strategy or other batches, and what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.sim.network import ethernet_cost
+from sparkdl_comm.sim.server_run import Batch, ServedLayer, ServerCost, iteration_seconds
+from sparkdl_comm.sim.step_run import Bucket, Computing, step_seconds
+from sparkdl_comm.sim.traced import Traced
+from sparkdl_comm.topology import Topology
+
+#: The parameter server's name among strategies, and how its layers can be cut into batches.
+SERVER = "ps"
+BATCHINGS = ("traced", "whole", "layerwise")
+_ITEMSIZE = 4
+
+
+@dataclass(frozen=True)
+class Setting:
+    """``strategy``: "ps", or an algorithm of collectives. ``batching``: of ps; "traced" is as in the timeline. ``bucket``:
+    bytes of gradients that a collective reduces at once, at least.
+
+    :raises ConfError: a strategy or a batching that there is not, or that cannot run on the topology; a topology without
+        rates.
+    """
+
+    topology: Topology
+    strategy: str
+    batching: str = "traced"
+    bucket: int = 4 << 20
+
+    def __post_init__(self) -> None:
+        if self.strategy != SERVER and self.strategy not in ALGORITHMS:
+            raise ConfError(f"strategy {self.strategy!r}: there are {SERVER}, {', '.join(ALGORITHMS)}")
+        if self.batching not in BATCHINGS:
+            raise ConfError(f"batching {self.batching!r}: there are {', '.join(BATCHINGS)}")
+        if not self.topology.rates:
+            raise ConfError(f"{self.topology} has no rates: give one, such as 10gbit")
+        if self.strategy == SERVER:
+            reason = (
+                ""
+                if self.topology.rails == self.topology.slots == 1
+                else "ps is simulated with one NIC and one rank a host"
+            )
+        elif "all_reduce" not in ALGORITHMS[self.strategy].operations:
+            reason = "it does no all_reduce"
+        else:
+            reason = ALGORITHMS[self.strategy].unfit(self.topology)
+        if reason:
+            raise ConfError(f"strategy {self.strategy} on {self.topology}: {reason}")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """``seconds`` of an iteration, ``computing`` alone, ``communication`` alone. ``doubled``: seconds if one rail were twice
+    as fast, for each rail. ``faster``: if computing took half as long."""
+
+    seconds: float
+    computing: float
+    communication: float
+    doubled: tuple[float, ...]
+    faster: float
+
+    @property
+    def bottleneck(self) -> str:
+        """Computing, or the rail whose doubling gains most."""
+        best = min(range(len(self.doubled)), key=self.doubled.__getitem__)
+        return "computing" if self.faster <= self.doubled[best] else f"rail {best}"
+
+
+def forecast(traced: Traced, setting: Setting) -> Forecast:
+    """What an iteration would take if ranks computed as in ``traced``."""
+    topology = setting.topology
+    doubled = [
+        replace(
+            setting,
+            topology=topology.with_rates(*(rate * (1 + (other == rail)) for other, rate in enumerate(topology.rates))),
+        )
+        for rail in range(topology.rails)
+    ]
+    return Forecast(
+        seconds=_seconds(traced, setting),
+        computing=traced.computing,
+        communication=_seconds(_computing_times(traced, 0.0), setting),
+        doubled=tuple(_seconds(traced, each) for each in doubled),
+        faster=_seconds(_computing_times(traced, 0.5), setting),
+    )
+
+
+def _computing_times(traced: Traced, factor: float) -> Traced:
+    layers = tuple(replace(one, forward=one.forward * factor, backward=one.backward * factor) for one in traced.layers)
+    return replace(traced, layers=layers, update=traced.update * factor)
+
+
+def _seconds(traced: Traced, setting: Setting) -> float:
+    cost = ethernet_cost(setting.topology)
+    if setting.strategy != SERVER:
+        return step_seconds(setting.strategy, setting.topology, _computing(traced, setting.bucket), cost)
+    world = setting.topology.world
+    layers = [ServedLayer(one.forward, one.backward, one.nbytes * (world - 1) / world) for one in traced.layers]
+    nbytes = sum(layer.nbytes for layer in layers)
+    server = ServerCost(cost.betas[0], traced.startup, updating=traced.update / nbytes if nbytes else 0.0)
+    pulls, pushes = (_batches(each, setting.batching, len(layers)) for each in (traced.pulls, traced.pushes))
+    return iteration_seconds(layers, pulls, pushes, server)
+
+
+def _computing(traced: Traced, bucket: int) -> Computing:
+    """With buckets that end where layers do."""
+    buckets: list[Bucket] = []
+    nbytes, seconds = 0.0, 0.0
+    for layer in reversed(traced.layers):
+        nbytes, seconds = nbytes + layer.nbytes, seconds + layer.backward
+        if nbytes >= bucket:
+            buckets.append(Bucket(round(nbytes / _ITEMSIZE), seconds))
+            nbytes = 0.0
+    if nbytes:
+        buckets.append(Bucket(round(nbytes / _ITEMSIZE), seconds))
+    return Computing(sum(layer.forward for layer in traced.layers), seconds, tuple(buckets), traced.update)
+
+
+def _batches(found: Sequence[Batch], batching: str, layers: int) -> Sequence[Batch]:
+    if batching == "layerwise":
+        return [(layer, layer) for layer in range(layers)]
+    if batching == "whole" or not found:
+        return [(0, layers - 1)]
+    return found

@@ -1,0 +1,141 @@
+"""Links that transfers share as fluids: each gets its max-min fair share of all links that it takes, but never more than its
+own limit.
+
+When a transfer comes or goes, rates change only among those that share links with it, and with them, and so on. In a network
+without congestion these are few, so that an event costs no more on a thousand hosts than on ten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from sparkdl_comm.sim.engine import Action, Engine
+
+#: Bytes that are no transfer: what sums of floats are wrong by.
+ROUNDING = 1e-3
+
+
+class Flow:
+    """A transfer of ``size`` bytes over the links of ``path``, at ``rate`` bytes per second now."""
+
+    __slots__ = ("done", "generation", "left", "limit", "path", "rate", "since", "size")
+
+    def __init__(self, path: tuple[int, ...], size: float, limit: float, done: Action) -> None:
+        self.path, self.size, self.limit, self.done = path, size, limit, done
+        #: Bytes that were still to be sent at the time ``since``, when the rate changed last.
+        self.left, self.since = size, 0.0
+        self.rate = 0.0
+        self.generation = 0
+
+
+class Links:
+    """All links of a network.
+
+    :param capacities: of every link, bytes per second.
+    """
+
+    def __init__(self, engine: Engine, capacities: Iterable[float]) -> None:
+        self._engine = engine
+        self._capacities = list(capacities)
+        self._users: list[dict[Flow, None]] = [{} for _ in self._capacities]
+        #: Bytes that have passed each link, of flows that have ended.
+        self.carried = [0.0] * len(self._capacities)
+
+    def start(self, path: tuple[int, ...], size: float, done: Action, limit: float = math.inf) -> Flow:
+        """Begins a flow. ``done`` is called when it is complete: in the next event, if it takes no link."""
+        flow = Flow(path, size, limit, done)
+        if not path or size <= ROUNDING:
+            flow.left = 0.0
+            self._engine.after(0.0, done)
+            return flow
+        for link in path:
+            self._users[link][flow] = None
+        self._share(path)
+        return flow
+
+    def left(self, flow: Flow) -> float:
+        """Bytes of it that are still to be sent; 0 if it is complete."""
+        return max(0.0, flow.left - flow.rate * (self._engine.now - flow.since))
+
+    def stop(self, flow: Flow) -> float:
+        """Breaks a flow off. Returns what was left of it."""
+        left = self.left(flow)
+        if left:
+            self._end(flow, left)
+        return left
+
+    def change(self, capacities: Iterable[float]) -> None:
+        """Links have other capacities from now on."""
+        self._capacities = list(capacities)
+        self._share(range(len(self._capacities)))
+
+    def _end(self, flow: Flow, left: float) -> None:
+        flow.left, flow.rate = 0.0, 0.0
+        flow.generation += 1
+        for link in flow.path:
+            del self._users[link][flow]
+            self.carried[link] += flow.size - left
+        self._share(flow.path)
+
+    def _share(self, links: Iterable[int]) -> None:
+        """Sets the rates of all flows that a change on these links can touch, and the events at which they are complete."""
+        flows = self._touched(links)
+        before = [flow.rate for flow in flows]
+        share(flows, self._capacities)
+        now = self._engine.now
+        for flow, rate in zip(flows, before, strict=True):
+            if flow.rate == rate:
+                continue
+            flow.left = max(0.0, flow.left - rate * (now - flow.since))
+            flow.since = now
+            flow.generation += 1
+            if flow.rate > 0:
+                self._engine.after(flow.left / flow.rate, partial(self._complete, flow, flow.generation))
+
+    def _touched(self, links: Iterable[int]) -> list[Flow]:
+        todo = list(links)
+        seen = set(todo)
+        found: dict[Flow, None] = {}
+        while todo:
+            for flow in self._users[todo.pop()]:
+                if flow not in found:
+                    found[flow] = None
+                    beyond = [link for link in flow.path if link not in seen]
+                    seen.update(beyond)
+                    todo += beyond
+        return list(found)
+
+    def _complete(self, flow: Flow, generation: int) -> None:
+        if generation == flow.generation:
+            self._end(flow, 0.0)
+            flow.done()
+
+
+def share(flows: Sequence[Flow], capacities: Sequence[float]) -> None:
+    """Sets the flows' rates to their max-min fair shares, by filling all of them alike until a link or a limit is reached."""
+    if len(flows) == 1:
+        flows[0].rate = min(flows[0].limit, *(capacities[link] for link in flows[0].path))
+        return
+    room: dict[int, float] = {}
+    users: dict[int, dict[Flow, None]] = {}
+    for flow in flows:
+        flow.rate = 0.0
+        for link in flow.path:
+            room[link] = capacities[link]
+            users.setdefault(link, {})[flow] = None
+    if all(sum(flow.limit for flow in sharing) <= room[link] for link, sharing in users.items()):
+        for flow in flows:
+            flow.rate = flow.limit
+        return
+    waiting = dict.fromkeys(flows)
+    while waiting:
+        level, narrow = min((room[link] / len(sharing), link) for link, sharing in users.items() if sharing)
+        limited = [flow for flow in waiting if flow.limit <= level]
+        for flow in limited or list(users[narrow]):
+            flow.rate = flow.limit if limited else level
+            del waiting[flow]
+            for link in flow.path:
+                del users[link][flow]
+                room[link] = max(0.0, room[link] - flow.rate)

@@ -1,0 +1,110 @@
+"""A collective in virtual time: a plan as it is, over a network.
+
+A step is taken when those that it waits for are complete. A message is sent without asking whether its receiver is that far:
+what comes early is held by the receiver until its step's turn has come. Combining takes the receiver the cost's gamma per
+byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from sparkdl_comm.collectives.plan import Kind, Step
+from sparkdl_comm.sim.network import Network, Path
+from sparkdl_comm.sim.script import Part, Script
+
+
+class PlanRun:
+    """One run of a script.
+
+    :param ranks: ``ranks[rank]`` is the network's rank that the plan's is.
+    :param itemsize: bytes per element.
+    :param number: of the collective; of several under way, what belongs to the first is sent first.
+    :param done: is called with the number of a part when all of its steps are complete.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        script: Script,
+        ranks: Sequence[int],
+        itemsize: int,
+        number: int,
+        done: Callable[[int], None],
+    ) -> None:
+        self._network, self._number, self._itemsize = network, number, itemsize
+        self._parts = [_Progress(part, ranks[part.rank]) for part in script.parts]
+        self._ranks, self._part_of = ranks, script.part_of
+        self._paths: dict[tuple[int, int, int], Path] = {}
+        self._done = done
+
+    def begin(self, part: int) -> None:
+        """The ranks of the part take their first steps."""
+        progress = self._parts[part]
+        for index, waits in enumerate(progress.part.waits):
+            if not waits:
+                self._possible(part, index)
+        if not progress.part.steps:
+            self._network.engine.after(0.0, partial(self._done, part))
+
+    def _possible(self, number: int, index: int) -> None:
+        """What the step has waited for is complete."""
+        progress = self._parts[number]
+        step = progress.part.steps[index]
+        if step.kind is not Kind.SEND:
+            progress.possible.add(index)
+            if index in progress.arrived:
+                self._take(number, index)
+            return
+        to, met = progress.part.mates[index]
+        nbytes = (step.stop - step.start) * self._itemsize
+        sent, arrived = partial(self._complete, number, index), partial(self._arrived, to, met)
+        path = self._path(number, step)
+        self._network.send(progress.rank, step.rail, path, nbytes, (self._number, index), sent, arrived)
+
+    def _path(self, number: int, step: Step) -> Path:
+        """Into the NIC of the rank that is run for the peer."""
+        key = number, step.peer, step.rail
+        if key not in self._paths:
+            path = self._network.path(self._parts[number].rank, self._ranks[step.peer], step.rail)
+            other = self._parts[self._part_of[step.peer]].rank
+            if other != self._ranks[step.peer]:
+                path = (*path[:-1], self._network.nic(self._network.topology.host_of(other).index, step.rail) + 1)
+            self._paths[key] = path
+        return self._paths[key]
+
+    def _arrived(self, number: int, index: int) -> None:
+        progress = self._parts[number]
+        progress.arrived.add(index)
+        if index in progress.possible:
+            self._take(number, index)
+
+    def _take(self, number: int, index: int) -> None:
+        step = self._parts[number].part.steps[index]
+        if step.kind is Kind.COMBINE:
+            seconds = self._network.cost.gamma * (step.stop - step.start) * self._itemsize
+            self._network.engine.after(seconds, partial(self._complete, number, index))
+        else:
+            self._complete(number, index)
+
+    def _complete(self, number: int, index: int) -> None:
+        progress = self._parts[number]
+        progress.left -= 1
+        for follower in progress.part.followers[index]:
+            progress.waits[follower] -= 1
+            if not progress.waits[follower]:
+                self._possible(number, follower)
+        if not progress.left:
+            self._done(number)
+
+
+class _Progress:
+    """How far a part is. ``possible``, ``arrived``: its receives whose turn has come, and those whose messages are there."""
+
+    def __init__(self, part: Part, rank: int) -> None:
+        self.part, self.rank = part, rank
+        self.waits = list(part.waits)
+        self.left = len(part.steps)
+        self.possible: set[int] = set()
+        self.arrived: set[int] = set()

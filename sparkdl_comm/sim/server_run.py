@@ -1,0 +1,211 @@
+"""Iterations with the parameter server in virtual time, with layers in any batches.
+
+All ranks do the same at the same time, so that one is run for all: of each layer it gets (N-1)/N of the bytes over its NIC, in
+either direction. Of what is on its way the most urgent has the NIC: gradients before parameters, and of these the layer that
+is used first. A communication begins with a start-up, which overlaps with those of others but for its gap: these follow one
+another.
+
+Pulls of an iteration begin when their layers are updated. That happens in the backward pass before, between its layers, or at
+its end; with one batch for all pulls, or for all pushes, at its end.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count, pairwise
+
+from sparkdl_comm.errors import InputError
+from sparkdl_comm.sim.engine import Action, Engine
+from sparkdl_comm.sim.links import Flow, Links
+
+#: First and last layer, from 0.
+Batch = tuple[int, int]
+#: Iterations that are run, and of how many of the last ones the mean is told.
+_RUN, _TOLD = 8, 4
+
+
+@dataclass(frozen=True)
+class ServedLayer:
+    """Seconds of ``forward`` and ``backward``; ``nbytes`` of its parameters that other ranks serve, (N-1)/N of all."""
+
+    forward: float
+    backward: float
+    nbytes: float
+
+
+@dataclass(frozen=True)
+class ServerCost:
+    """``beta``: seconds per byte of a NIC. ``startup``: seconds from asking for a batch to its first byte, of which ``gap``
+    follow those of others; of batches of up to ``notice_bytes``, which come inside of the notices that they are there,
+    ``notice_gap`` do. ``summing`` and ``updating``: seconds per byte of a batch's gradients."""
+
+    beta: float
+    startup: float
+    gap: float = 0.0
+    notice_bytes: float = 0.0
+    notice_gap: float = 0.0
+    summing: float = 0.0
+    updating: float = 0.0
+
+
+def iteration_seconds(
+    layers: Sequence[ServedLayer], pulls: Sequence[Batch], pushes: Sequence[Batch], cost: ServerCost
+) -> float:
+    """Seconds of an iteration, when iterations have settled.
+
+    :param pulls: batches whose parameters travel together, in the order of their layers; all layers are in one.
+    :param pushes: likewise of gradients.
+    :raises InputError: batches that are not all layers in their order.
+    """
+    for batches in (pulls, pushes):
+        ends = [(-1, -1), *batches]
+        follow = all(last + 1 == first <= end for (_, last), (first, end) in pairwise(ends))
+        if not batches or not follow or batches[-1][1] != len(layers) - 1:
+            raise InputError(
+                f"batches {list(batches)}: must be layers 0 to {len(layers) - 1}, each in one, in their order"
+            )
+    return _Run(layers, pulls, pushes, cost).seconds()
+
+
+class _Run:
+    def __init__(
+        self, layers: Sequence[ServedLayer], pulls: Sequence[Batch], pushes: Sequence[Batch], cost: ServerCost
+    ) -> None:
+        self._layers, self._pulls, self._pushes, self._cost = layers, pulls, pushes, cost
+        self._engine = Engine()
+        self._nic = _UrgentLink(self._engine, 1 / cost.beta)
+        self._ahead = len(pulls) > 1 and len(pushes) > 1
+        self._asked = 0.0  # when the gap of the last start-up is over
+        self._begins: list[float] = []
+        self._step = 0  # forward computes layers in steps 0 to L - 1, backward in the next L, the last layer first
+        self._is_busy = False
+        self._here: set[int] = set()  # pulls whose parameters are there
+        self._summed: list[int] = []  # pushes whose gradients are there, of all ranks
+        self._to_push: list[int] = []  # layers of each push that backward has yet to do
+        self._to_update: list[int] = []  # layers of each pull that are not updated yet
+        self._updates = 0
+
+    def seconds(self) -> float:
+        for number in range(len(self._pulls)):
+            self._pull(number)
+        self._begin()
+        self._engine.run(math.inf)
+        return (self._begins[-1] - self._begins[-1 - _TOLD]) / _TOLD
+
+    def _begin(self) -> None:
+        self._begins.append(self._engine.now)
+        self._step = self._updates = 0
+        self._to_push = [last - first + 1 for first, last in self._pushes]
+        self._to_update = [last - first + 1 for first, last in self._pulls]
+        if len(self._begins) > _RUN:
+            self._engine.stop()
+
+    def _work(self) -> None:
+        """Has the worker do what it can do next, unless it does something."""
+        depth = len(self._layers)
+        if self._is_busy:
+            return
+        if self._summed and (self._step == 2 * depth or self._ahead and self._step > depth):
+            number = self._summed.pop(0)
+            self._take(self._bytes(self._pushes[number]) * self._cost.updating, partial(self._updated, number))
+        elif self._step < depth and _holding(self._pulls, self._step) in self._here:
+            self._take(self._layers[self._step].forward, self._stepped)
+        elif depth <= self._step < 2 * depth:
+            self._take(self._layers[2 * depth - 1 - self._step].backward, self._stepped)
+
+    def _take(self, seconds: float, done: Action) -> None:
+        self._is_busy = True
+
+        def end() -> None:
+            self._is_busy = False
+            done()
+            self._work()
+
+        self._engine.after(seconds, end)
+
+    def _stepped(self) -> None:
+        layer = 2 * len(self._layers) - 1 - self._step
+        self._step += 1
+        if self._step == len(self._layers):
+            self._here.clear()
+        if self._step > len(self._layers):
+            number = _holding(self._pushes, layer)
+            self._to_push[number] -= 1
+            if not self._to_push[number]:
+                self._ask((0, -self._pushes[number][0]), self._pushes[number], partial(self._pushed, number))
+
+    def _pushed(self, number: int) -> None:
+        def summed() -> None:
+            self._summed.append(number)
+            self._work()
+
+        self._engine.after(self._bytes(self._pushes[number]) * self._cost.summing, summed)
+
+    def _updated(self, number: int) -> None:
+        first, last = self._pushes[number]
+        for layer in range(first, last + 1):
+            whole = _holding(self._pulls, layer)
+            self._to_update[whole] -= 1
+            if not self._to_update[whole]:
+                self._pull(whole)
+        self._updates += 1
+        if self._updates == len(self._pushes):
+            self._begin()
+
+    def _pull(self, number: int) -> None:
+        def came() -> None:
+            self._here.add(number)
+            self._work()
+
+        self._ask((1, self._pulls[number][0]), self._pulls[number], came)
+
+    def _ask(self, urgency: tuple[int, int], batch: Batch, done: Action) -> None:
+        cost, nbytes = self._cost, self._bytes(batch)
+        gap = cost.gap if nbytes > cost.notice_bytes else cost.notice_gap
+        self._asked = max(self._engine.now, self._asked) + gap
+        self._engine.at(self._asked + cost.startup - gap, partial(self._nic.send, urgency, nbytes, done))
+
+    def _bytes(self, batch: Batch) -> float:
+        first, last = batch
+        return math.fsum(layer.nbytes for layer in self._layers[first : last + 1])
+
+
+def _holding(batches: Sequence[Batch], layer: int) -> int:
+    """The number of the batch that has the layer."""
+    return next(number for number, (_, last) in enumerate(batches) if layer <= last)
+
+
+class _UrgentLink:
+    """A link that the most urgent of what is to pass it has for itself; others go on when it is through."""
+
+    def __init__(self, engine: Engine, rate: float) -> None:
+        self._links = Links(engine, [rate])
+        self._numbers = count()
+        self._waiting: list[tuple[tuple[int, int], int, float, Action]] = []
+        self._moving: tuple[tuple[int, int], int, Action, Flow] | None = None
+
+    def send(self, urgency: tuple[int, int], nbytes: float, done: Action) -> None:
+        heapq.heappush(self._waiting, (urgency, next(self._numbers), nbytes, done))
+        if self._moving is not None and urgency < self._moving[0]:
+            held_urgency, number, held_done, flow = self._moving
+            left = self._links.stop(flow)
+            if not left:
+                return  # it is complete in this moment
+            heapq.heappush(self._waiting, (held_urgency, number, left, held_done))
+            self._moving = None
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._moving is None and self._waiting:
+            urgency, number, nbytes, done = heapq.heappop(self._waiting)
+            flow = self._links.start((0,), nbytes, partial(self._arrived, done))
+            self._moving = urgency, number, done, flow
+
+    def _arrived(self, done: Action) -> None:
+        self._moving = None
+        done()
+        self._go_on()

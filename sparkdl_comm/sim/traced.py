@@ -1,0 +1,124 @@
+"""What the ranks of a fit computed, layer by layer, as the spans of its timeline tell (``report/timeline.py``)."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkdl_comm.errors import InputError
+
+Span = Mapping[str, Any]
+#: Layers that a network is taken to have of which the spans tell none.
+_SLICES = 64
+
+
+@dataclass(frozen=True)
+class TracedLayer:
+    """Seconds of ``forward`` and ``backward``, ``nbytes`` of the parameters."""
+
+    forward: float
+    backward: float
+    nbytes: float
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The mean of all ranks and iterations. ``startup``: seconds from asking for parameters to their first byte. ``pulls``,
+    ``pushes``: batches of layers, from 0, in which the parameter server moved them; empty with other strategies."""
+
+    layers: tuple[TracedLayer, ...]
+    update: float
+    startup: float
+    pulls: tuple[tuple[int, int], ...]
+    pushes: tuple[tuple[int, int], ...]
+
+    @property
+    def computing(self) -> float:
+        return sum(layer.forward + layer.backward for layer in self.layers) + self.update
+
+
+def traced(spans: Sequence[Span], nbytes: int | None) -> Traced:
+    """What spans tell. Within a batch all layers are taken to be alike; where no batches are told, all layers of the network,
+    and gradients then come evenly during backward.
+
+    :param spans: as :attr:`~sparkdl_comm.report.timeline.Timeline.spans`, in the order in which they began.
+    :param nbytes: of all parameters; None: as the spans tell.
+    :raises InputError: there is no forward or no backward pass, or nothing tells how many bytes the parameters have.
+    """
+    ranks = len({span["rank"] for span in spans})
+    passes = ranks * len({span["iteration"] for span in spans})
+    spent = _without_waits(spans)
+    for name in ("forward", "backward"):
+        if not spent[name]:
+            raise InputError(f"the timeline has no span {name!r}: it must be of at least one iteration")
+    pulled, pushed = (_batches(spans, name) for name in ("pull batch", "push batch"))
+    depth = max((last for batches in (pulled, pushed) for _, last in batches), default=_SLICES)
+    forward = _spread(spans, "forward batch", depth, spent["forward"] / passes)
+    backward = _spread(spans, "backward batch", depth, spent["backward"] / passes)
+    if nbytes is not None:
+        sizes = [nbytes / depth] * depth
+    elif pulled and ranks > 1:
+        sizes = _sizes(spans, depth, passes, ranks)
+    else:
+        raise InputError("the timeline does not tell how many bytes the parameters have: give them (--bytes)")
+    startups = [span["startup"] for span in spans if span["name"] == "pull batch" and "startup" in span]
+    return Traced(
+        tuple(TracedLayer(*layer) for layer in zip(forward, backward, sizes, strict=True)),
+        spent["update"] / passes,
+        statistics.median(startups) if startups else 0.0,
+        tuple((first - 1, last - 1) for first, last in pulled),
+        tuple((first - 1, last - 1) for first, last in pushed),
+    )
+
+
+def _without_waits(spans: Iterable[Span]) -> dict[str, float]:
+    """Seconds of all ranks and iterations by name, those of waits within taken off."""
+    spent: dict[str, float] = defaultdict(float)
+    around: dict[int, list[Span]] = defaultdict(list)
+    for span in spans:
+        if "batch" in span:
+            continue
+        outer = around[span["rank"]]
+        while outer and outer[-1]["end"] <= span["begin"]:
+            outer.pop()
+        if outer:
+            spent[outer[-1]["name"]] -= span["end"] - span["begin"]
+        outer.append(span)
+        spent[span["name"]] += span["end"] - span["begin"]
+    return spent
+
+
+def _batches(spans: Iterable[Span], name: str) -> list[tuple[int, int]]:
+    """Those of the last iteration that has any, in the order of their layers, from 1."""
+    found: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for span in spans:
+        if span["name"] == name:
+            first, last = span["layers"]
+            found[span["iteration"]].add((first, last))
+    return sorted(found[max(found)]) if found else []
+
+
+def _spread(spans: Iterable[Span], name: str, depth: int, seconds: float) -> list[float]:
+    """``seconds`` over the layers, in proportion to what their batches took; evenly where none are told."""
+    weights = [0.0] * depth
+    for span in spans:
+        if span["name"] == name:
+            first, last = span["layers"]
+            for layer in range(first - 1, min(last, depth)):
+                weights[layer] += (span["end"] - span["begin"]) / (last - first + 1)
+    total = sum(weights)
+    return [seconds * weight / total for weight in weights] if total else [seconds / depth] * depth
+
+
+def _sizes(spans: Iterable[Span], depth: int, passes: int, ranks: int) -> list[float]:
+    """Bytes of each layer, by what ranks have pulled: all but their own stripes."""
+    sizes = [0.0] * depth
+    for span in spans:
+        if span["name"] == "pull batch":
+            first, last = span["layers"]
+            for layer in range(first - 1, last):
+                sizes[layer] += span["bytes"] / (last - first + 1) / passes * ranks / (ranks - 1)
+    return sizes

@@ -1,0 +1,143 @@
+"""`sparkdl-comm predict`: an iteration on other networks, from what a timeline tells."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkdl_comm.cli import main
+from sparkdl_comm.collectives.algorithms import make_plan
+from sparkdl_comm.collectives.plan import Collective
+from sparkdl_comm.errors import ConfError, InputError
+from sparkdl_comm.report.timeline import Timeline
+from sparkdl_comm.report.trace_file import read_spans
+from sparkdl_comm.sim.collective import simulate
+from sparkdl_comm.sim.forecast import Setting, forecast
+from sparkdl_comm.sim.network import ethernet_cost
+from sparkdl_comm.sim.traced import Traced, TracedLayer, traced
+from sparkdl_comm.topology import Topology
+
+#: Of one rank, iteration after iteration: forward 2 s of work, backward 4 s, update 1 s, whatever waits there are.
+PLAIN = [("forward", 0.0, 3.0), ("wait for pull", 1.0, 2.0), ("backward", 3.0, 7.0), ("wait for push", 7.0, 9.0)]
+PLAIN += [("update", 9.0, 10.0)]
+BATCHES: list[dict[str, Any]] = [
+    {"name": "pull batch", "begin": 0.5, "end": 1.0, "batch": 0, "layers": [1, 1], "bytes": 300, "startup": 0.25},
+    {"name": "pull batch", "begin": 1.0, "end": 2.0, "batch": 1, "layers": [2, 3], "bytes": 900, "startup": 0.75},
+    {"name": "forward batch", "begin": 2.0, "end": 2.5, "batch": 0, "layers": [1, 1]},
+    {"name": "forward batch", "begin": 2.5, "end": 3.0, "batch": 1, "layers": [2, 3]},
+    {"name": "backward batch", "begin": 3.0, "end": 6.0, "batch": 0, "layers": [2, 3]},
+    {"name": "backward batch", "begin": 6.0, "end": 7.0, "batch": 1, "layers": [1, 1]},
+    {"name": "push batch", "begin": 7.0, "end": 8.0, "batch": 0, "layers": [1, 3], "bytes": 1200, "startup": 9.0},
+    {"name": "aggregate batch", "begin": 8.0, "end": 9.0, "batch": 0, "layers": [1, 3]},
+]
+LAYERS = (TracedLayer(1.0, 1.0, 400), TracedLayer(0.5, 1.5, 600), TracedLayer(0.5, 1.5, 600))
+
+
+def saved(folder: Path, *, ranks: int = 4, batches: bool = True) -> Path:
+    clocks = {"boot": "a", "sent": [0.0], "received": [0.0]}
+    spans = [{"name": name, "begin": begin, "end": end} for name, begin, end in PLAIN]
+    spans += BATCHES if batches else []
+    iterations = [
+        {
+            "iteration": number,
+            "spans": [{**span, "begin": span["begin"] + later, "end": span["end"] + later} for span in spans],
+        }
+        for number, later in ((7, 0.0), (8, 20.0))
+    ]
+    report = {"clocks": clocks, "iterations": iterations}
+    path = folder / "trace.json"
+    Timeline([report] * ranks).save(path)
+    return path
+
+
+def test_computing_is_what_the_timeline_tells_without_waits(tmp_path):
+    found = traced(read_spans(saved(tmp_path)), None)
+    for layer, wanted in zip(found.layers, LAYERS, strict=True):
+        assert asdict(layer) == pytest.approx(asdict(wanted))
+    assert (found.update, found.startup) == (pytest.approx(1.0), pytest.approx(0.5))
+    assert (found.pulls, found.pushes) == (((0, 0), (1, 2)), ((0, 2),))
+
+
+def test_without_batches_gradients_come_evenly(tmp_path):
+    spans = read_spans(saved(tmp_path, batches=False))
+    found = traced(spans, 6400)
+    assert {layer.nbytes for layer in found.layers} == {100}
+    assert found.computing == pytest.approx(7.0)
+    assert not found.pulls
+    with pytest.raises(InputError, match="--bytes"):
+        traced(spans, None)
+
+
+def test_a_faster_link_gains_what_shows_of_communication():
+    found = Traced((TracedLayer(1.0, 2.0, 40e6),), 0.5, 0.0, (), ())
+    topology = Topology.parse("star:2,100mbit")
+    result = forecast(found, Setting(topology, "ring"))
+    plan = make_plan("ring", Collective("all_reduce", topology, 10_000_000))
+    alone = simulate(plan, ethernet_cost(topology)).seconds
+    assert result.seconds == pytest.approx(3.5 + alone)
+    assert (result.computing, result.communication) == (pytest.approx(3.5), pytest.approx(alone))
+    assert result.doubled[0] == pytest.approx(3.5 + alone / 2, rel=1e-3)
+    assert result.faster == pytest.approx(1.75 + alone)
+    assert result.bottleneck == "computing"
+    assert forecast(found, Setting(topology.with_rates("10mbit"), "ring")).bottleneck == "rail 0"
+
+
+def test_the_server_overlaps_what_its_batches_allow():
+    found = Traced(LAYERS, 0.0, 0.0, ((0, 0), (1, 2)), ((0, 2),))
+    topology = Topology.parse("star:2,8kbit")
+    whole = forecast(found, Setting(topology, "ps", "whole"))
+    assert whole.seconds == pytest.approx(6 + whole.communication)
+    assert forecast(found, Setting(topology, "ps", "layerwise")).seconds < whole.seconds
+
+
+def test_the_command_tells_time_bottleneck_and_gain(tmp_path, capsys):
+    words = ["predict", "--timeline", str(saved(tmp_path)), "--rate", "8kbit"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("ps on star:4,8kbit, 4 ranks: ")
+    assert "bottleneck: " in shown
+    assert "rail 0 twice as fast: " in shown
+    assert main([*words, "--strategy", "bml", "--topology", "bcube:2,2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["strategy"], len(told["doubled"])) == ("bml", 2)
+    assert told["seconds"] >= told["computing"] == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--rate", "1gbit", "--strategy", "tea"], "strategy 'tea': there are ps, "),
+        (["--rate", "1gbit", "--batching", "tea"], "batching 'tea'"),
+        (["--rate", "1gbit", "--strategy", "bml", "--topology", "hosts:2x2"], "bml on hosts:2x2,1gbit"),
+        (["--rate", "1gbit", "--topology", "bcube:2,2"], "ps is simulated with one NIC"),
+        (["--rate", "1gbit", "--topology", "star:3", "--world", "4"], "--world 4: star:3 has 3 ranks"),
+        (["--rate", "1gbit", "--world", "0"], "number of hosts"),
+        ([], "has no rates"),
+        (["--rate", "1gbit", "--bytes", "tea"], "tea"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path, capsys, words, complaint):
+    assert main(["predict", "--timeline", str(saved(tmp_path)), *words]) == 1
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"traceEvents": []}', '{"traceEvents": [{"ph": "X", "ts": 1}]}', '{"traceEvents": [1]}']
+)
+def test_what_is_no_timeline_is_refused(tmp_path, content):
+    path = tmp_path / "trace.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=r"trace\.json"):
+        read_spans(path)
+    with pytest.raises(InputError, match=r"nowhere\.json"):
+        read_spans(tmp_path / "nowhere.json")
+
+
+def test_a_timeline_without_backward_is_refused(tmp_path):
+    spans = [span for span in read_spans(saved(tmp_path)) if span["name"] != "backward"]
+    with pytest.raises(InputError, match="no span 'backward'"):
+        traced(spans, None)
+    with pytest.raises(ConfError, match="no all_reduce|there are"):
+        Setting(Topology.parse("star:2,1gbit"), "hitopk")

@@ -1,0 +1,57 @@
+"""The parameter server in virtual time, beside what one can reckon."""
+
+import pytest
+
+from sparkdl_comm.errors import InputError
+from sparkdl_comm.sim.server_run import ServedLayer, ServerCost, iteration_seconds
+
+WHOLE = [(0, 2)]
+LAYERWISE = [(0, 0), (1, 1), (2, 2)]
+
+
+def _layers(*triples: tuple[float, float, float]) -> list[ServedLayer]:
+    return [ServedLayer(*triple) for triple in triples]
+
+
+def test_in_one_batch_nothing_overlaps():
+    layers = _layers((1, 2, 10), (1, 3, 20), (2, 4, 30))
+    cost = ServerCost(beta=0.1, startup=0.5, gap=0.25, summing=0.01, updating=0.02)
+    assert iteration_seconds(layers, WHOLE, WHOLE, cost) == pytest.approx(0.5 + 6 + 4 + 9 + 0.5 + 6 + 0.6 + 1.2)
+
+
+def test_layer_by_layer_the_link_is_busy_while_others_are_computed():
+    # Computing takes longer than sending: what shows is the first layer's push and pull.
+    layers = _layers((2, 4, 10), (2, 4, 10), (2, 4, 10))
+    cost = ServerCost(beta=0.1, startup=0.0)
+    assert iteration_seconds(layers, LAYERWISE, LAYERWISE, cost) == pytest.approx(18 + 1 + 1)
+
+
+def test_start_ups_overlap_but_for_their_gaps():
+    layers = _layers((0, 0, 1e-6), (0, 0, 1e-6), (0, 0, 1e-6))
+    overlapping = ServerCost(beta=1.0, startup=1.0)
+    # The next iteration begins when all is pushed and updated; then parameters are asked for, all at once.
+    assert iteration_seconds(layers, LAYERWISE, LAYERWISE, overlapping) == pytest.approx(2.0, rel=1e-3)
+    in_turn = ServerCost(beta=1.0, startup=1.0, gap=1.0)
+    assert iteration_seconds(layers, LAYERWISE, LAYERWISE, in_turn) == pytest.approx(6.0, rel=1e-3)
+
+
+def test_small_batches_come_with_their_notices():
+    layers = _layers((0, 0, 1e-6), (0, 0, 1e-6), (0, 0, 1e-6))
+    cost = ServerCost(beta=1.0, startup=1.0, gap=1.0, notice_bytes=1.0, notice_gap=0.0)
+    assert iteration_seconds(layers, LAYERWISE, LAYERWISE, cost) == pytest.approx(2.0, rel=1e-3)
+    assert iteration_seconds(layers, WHOLE, WHOLE, cost) == pytest.approx(2.0, rel=1e-3)
+    fetched = _layers((0, 0, 1e-6), (0, 0, 1e-6), (0, 0, 1.5))
+    # Its fetch begins when the start-ups of the two others' pushes, and then of their pulls, have not held it up.
+    assert iteration_seconds(fetched, LAYERWISE, LAYERWISE, cost) == pytest.approx(2.0 + 2 * 1.5, rel=1e-3)
+
+
+def test_a_link_that_limits_is_never_idle_for_long():
+    layers = _layers((0.1, 0.1, 100), (0.1, 0.1, 100), (0.1, 0.1, 100))
+    seconds = iteration_seconds(layers, LAYERWISE, LAYERWISE, ServerCost(beta=0.01, startup=0.0))
+    assert 6 <= seconds <= 6 + 6 * 0.1 + 1e-9
+
+
+@pytest.mark.parametrize("batches", [[], [(0, 1)], [(0, 0), (2, 2)], [(1, 2), (0, 0)], [(0, 2), (2, 2)], [(0, 3)]])
+def test_batches_that_are_not_all_layers_are_refused(batches):
+    with pytest.raises(InputError, match="must be layers 0 to 2"):
+        iteration_seconds(_layers(*[(1, 1, 1)] * 3), batches, WHOLE, ServerCost(1.0, 0.0))

@@ -1,0 +1,60 @@
+"""Exchanges of several stages, and steps of training, in virtual time."""
+
+import pytest
+
+from sparkdl_comm.collectives.algorithms import make_plan
+from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.plan import Collective
+from sparkdl_comm.compress.wire import SparseFormat
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.lab.profile import Layer, Profile
+from sparkdl_comm.sim.collective import simulate
+from sparkdl_comm.sim.engine import Engine
+from sparkdl_comm.sim.group_run import Group, Stage, hierarchical_top_k, run_stages
+from sparkdl_comm.sim.network import Network
+from sparkdl_comm.sim.step_run import Bucket, Computing, step_seconds
+from sparkdl_comm.topology import Topology
+
+COST = Cost((1.0,), alpha=0.5, gamma=0.0, local=0.25)
+
+
+def test_a_rank_goes_on_when_its_own_part_is_complete():
+    topology = Topology.parse("star:3")
+    pair = make_plan("ring", Collective("all_gather", Topology.parse("star:2"), 2))
+    stages = [Stage([Group(pair, (0, 2), 1)]), Stage([Group(pair, (1, 2), 1)], computing=10.0), Stage((), 1.0)]
+    # Ranks 0 and 2 take 1.5 s, then 2 computes, while 1, which is in no group of the first stage, waits for it.
+    assert run_stages(Network(Engine(), topology, COST), stages) == pytest.approx(1.5 + 10 + 1.5 + 1)
+
+
+def test_hierarchical_top_k_takes_what_its_stages_take():
+    topology, count, density = Topology.parse("hosts:3x2"), 4096, 0.125
+    message = SparseFormat.of_density(count // 2, density).nbytes
+    inside = 0.5 + 4 * count / 2 * COST.local
+    # Two ranks of a host share its NIC; a ring passes on two hosts' messages.
+    between = 2 * (0.5 + 2 * message)
+    last = 0.5 + 3 * message * COST.local
+    found = hierarchical_top_k(topology, count, density, COST, selecting=7.0, adding=3.0)
+    assert found == pytest.approx(inside + 7 + between + last + 3, rel=1e-3)
+    with pytest.raises(ConfError, match="not 2"):
+        hierarchical_top_k(Topology.parse("bcube:2,2"), count, density, COST)
+
+
+def test_buckets_end_where_parameters_do_and_are_complete_when_their_layers_are():
+    layers = [("first", {"weight": [4], "bias": [1]}, 1.0), ("middle", {"weight": [3]}, 2.0), ("last", {"w": [2]}, 4.0)]
+    profile = Profile("three", 1, "by hand", tuple(Layer(name, shapes, 1.0, back) for name, shapes, back in layers))
+    computing = Computing.of(profile, 0.5, bucket_bytes=16)
+    assert (computing.forward, computing.backward) == (1.5, 3.5)
+    assert computing.buckets == (Bucket(5, 3.0), Bucket(5, 3.5))
+    assert Computing.of(profile, 0.5, 16, first_bytes=8).buckets == (Bucket(2, 2.0), Bucket(4, 3.5), Bucket(4, 3.5))
+
+
+def test_reductions_overlap_backward_and_the_rest_follows_it():
+    topology = Topology.parse("star:2")
+    one = simulate(make_plan("ring", Collective("all_reduce", topology, 10)), COST).seconds
+    computing = Computing(forward=2.0, backward=120.0, buckets=(Bucket(10, 20.0), Bucket(10, 120.0)), update=3.0)
+    assert one < 80
+    assert step_seconds("ring", topology, computing, COST) == pytest.approx(122 + one + 3)
+    early = Computing(2.0, 120.0, (Bucket(10, 20.0), Bucket(10, 21.0)), 3.0)
+    assert step_seconds("ring", topology, early, COST) == pytest.approx(122 + 3), "all is hidden"
+    slow = step_seconds("ring", topology, computing, COST, slowdowns=[1.0, 2.0])
+    assert slow == pytest.approx(244 + one + 3), "the slowest rank's bucket is waited for"
