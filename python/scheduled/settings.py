@@ -9,8 +9,11 @@ all systems.
 ``ring`` goes over each NIC once. ``ring-2`` goes over it twice: then 100 MB take 320 ms at 10 Gbit/s, as the paper reckons
 in section 2, where two workers share a NIC.
 
-Seconds are virtual, those until the accuracy was reached, a sample for each seed. Verified: it was reached in all of them,
-and no update was applied with a delay above the bound.
+With ``--divergence`` the server has a replica on a host of its own, whose links also have the full rate; there is a row for
+each bound on how far its model may be from the server's, and for each ``--lag``.
+
+Seconds are virtual, those until the accuracy was reached, or until the model has had ``--updates``, a sample for each seed.
+Verified: it was reached in all of them, and no update was applied with a delay above the bound.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ import itertools
 import re
 import statistics
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from sparkdl_comm.errors import ConfError
@@ -48,17 +53,23 @@ PAPER = {
 #: C of the step size: of 0.25, 0.5, 1 and 2 the one with which each of the systems needs the fewest updates, if the network
 #: takes no time.
 SCALE = 0.5
-#: Bytes of an update and of the model, those of ResNet-50; virtual seconds after which a run is given up.
-BYTES, LIMIT = 100_000_000, 3600.0
+#: Virtual seconds after which a run is given up.
+LIMIT = 3600.0
 _SYSTEM = re.compile(r"(ring)(?:-(\d+))?|(async)|(fabric)-(bsp|\d+)")
 
 
 class System(NamedTuple):
-    """``begin`` makes a run of a job with a seed; ``bound``: on delays, None if there is none."""
+    """``begin`` makes a run of a job with a seed; ``bound``: on delays, None if there is none; ``control``: of the fabric."""
 
     name: str
     bound: int | None
     begin: Callable[[Job, int], Run]
+    control: Control | None = None
+
+    @property
+    def steady(self) -> int:
+        """How many hosts serve the model."""
+        return 1 if self.control is None or self.control.divergence is None else 2
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -68,11 +79,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--systems", default="fabric-30,ring,ring-2,async", help="fabric-TAU, fabric-bsp, ring, ring-PASSES, async"
     )
+    parser.add_argument(
+        "--bytes", type=positive, default=100_000_000, help="of an update and of the model: those of ResNet-50"
+    )
     parser.add_argument("--computing", type=float, default=0.1, help="seconds of an iteration that is not slowed down")
     parser.add_argument("--accuracy", type=float, default=0.8, help="to be reached")
     parser.add_argument("--interval", type=float, default=0.1, help="seconds between batches of decisions")
     parser.add_argument("--eager", action="store_true", help="workers get the model while their update is on its way")
-    parser.add_argument("--lag", type=float, default=0.2, help="seconds after which a change of rate is reported")
+    parser.add_argument(
+        "--lag", type=_numbers, default="0.2", help="seconds after which a change of rate is reported; rows for each"
+    )
+    parser.add_argument(
+        "--divergence", type=_numbers, default="", help="the server has a replica that is kept so near; rows for each"
+    )
 
 
 def check(parser: ArgumentParser, options: Namespace) -> None:
@@ -82,17 +101,21 @@ def check(parser: ArgumentParser, options: Namespace) -> None:
         compute, _, network = setting.partition("-")
         if compute not in STRAGGLERS or network not in LIKELY:
             parser.error(f"--settings {setting}: there are {', '.join(STRAGGLERS)} with {', '.join(LIKELY)}")
-    control = Control(options.interval, options.lag, eager=options.eager)
+    controls = [
+        Control(options.interval, lag, options.eager, divergence)
+        for lag in options.lag
+        for divergence in options.divergence or [None]
+    ]
     try:
-        options.systems = [system(name, control) for name in options.systems.split(",")]
+        options.systems = [one for name in options.systems.split(",") for one in systems(name, controls)]
     except ConfError as error:
         parser.error(f"--systems: {error}")
     if options.quick:
         options.settings, options.repeats = options.settings[:1], 1
 
 
-def system(name: str, control: Control) -> System:
-    """Makes one of its name.
+def systems(name: str, controls: Sequence[Control]) -> list[System]:
+    """Makes those of a name, of the fabric one for each control.
 
     :raises ConfError: there is none.
     """
@@ -101,39 +124,42 @@ def system(name: str, control: Control) -> System:
         raise ConfError(f"{name}: there are fabric-TAU, fabric-bsp, ring, ring-PASSES and async")
     if found[1]:
         passes = int(found[2] or 1)
-        return System(name, None, lambda job, seed: RingRun(job, seed, passes))
+        return [System(name, None, lambda job, seed: RingRun(job, seed, passes))]
     if found[3]:
-        return System(name, None, AsyncRun)
+        return [System(name, None, AsyncRun)]
     synchrony = Synchrony.parse("bsp" if found[5] == "bsp" else f"async:{found[5]}", "fabric-TAU")
-    return System(name, synchrony.bound or None, lambda job, seed: FabricRun(job, seed, synchrony, control))
+    return [
+        System(name, synchrony.bound or None, partial(FabricRun, synchrony=synchrony, control=control), control)
+        for control in controls
+    ]
 
 
 def rows(options: Namespace) -> Iterator[Row]:
     """A row for each setting and system."""
     for setting in options.settings:
-        made = {
-            one.name: [_run(one, setting, options.seed + n, options) for n in range(options.repeats)]
+        made = [
+            (one, [_run(one, setting, options.seed + n, options) for n in range(options.repeats)])
             for one in options.systems
-        }
-        for one in options.systems:
-            yield _row(one, setting, made, options)
+        ]
+        rings = {one.name: _seconds(outcomes) for one, outcomes in made if one.name.startswith("ring")}
+        for one, outcomes in made:
+            yield _row(one, setting, outcomes, rings, options)
 
 
-def _row(one: System, setting: str, made: dict[str, list[Outcome]], options: Namespace) -> Row:
-    outcomes = made[one.name]
+def _row(one: System, setting: str, outcomes: list[Outcome], rings: dict[str, float], options: Namespace) -> Row:
     speedups = {
-        f"speedup_over_{ring.replace('-', '_')}": _seconds(made[ring]) / _seconds(outcomes)
-        for ring in made
-        if ring.startswith("ring") and ring != one.name
+        f"speedup_over_{ring.replace('-', '_')}": seconds / _seconds(outcomes)
+        for ring, seconds in rings.items()
+        if ring != one.name
     }
     return Row(
         suite="fabric",
         case=setting,
         algorithm=one.name,
-        topology=f"star:{options.workers + 1}",
+        topology=f"star:{options.workers + one.steady}",
         rate_mbit=10_000,
         world=options.workers,
-        bytes=BYTES,
+        bytes=options.bytes,
         samples=[min(outcome.seconds, LIMIT) for outcome in outcomes],
         verified=all(
             outcome.seconds < LIMIT and (one.bound is None or max(outcome.delays) <= one.bound) for outcome in outcomes
@@ -150,9 +176,9 @@ def _row(one: System, setting: str, made: dict[str, list[Outcome]], options: Nam
             "updates": statistics.median(outcome.updates for outcome in outcomes),
             "dropped": statistics.median(outcome.dropped for outcome in outcomes),
             **speedups,
+            **_fabric_only(one, outcomes),
             "paper_speedup": PAPER.get(setting) if one.name.startswith("fabric-") else None,
             "computing": options.computing,
-            "eager": options.eager,
             "seed": options.seed,
         },
     )
@@ -160,9 +186,28 @@ def _row(one: System, setting: str, made: dict[str, list[Outcome]], options: Nam
 
 def _run(one: System, setting: str, seed: int, options: Namespace) -> Outcome:
     compute, _, network = setting.partition("-")
-    conditions = Conditions(compute, network, options.workers, 1, seed, computing=options.computing)
-    job = Job(Task.points(seed), conditions, options.workers, BYTES, options.accuracy, SCALE, limit=LIMIT)
+    conditions = Conditions(compute, network, options.workers, one.steady, seed, computing=options.computing)
+    job = Job(Task.points(seed), conditions, options.workers, options.bytes, options.accuracy, SCALE, limit=LIMIT)
+    if options.updates:
+        job = replace(job, goal=0.0, evaluated=options.updates)
     return one.begin(job, seed).run()
+
+
+def _fabric_only(one: System, outcomes: list[Outcome]) -> dict[str, object]:
+    """``replicated``: bytes that the replica got for each update of the model; ``norm``: of an update as it was applied.
+    Both in the mean."""
+    if one.control is None:
+        return {}
+    updates = sum(outcome.updates for outcome in outcomes)
+    return {
+        **vars(one.control),
+        "replicated": sum(outcome.replicated for outcome in outcomes) / updates,
+        "norm": sum(outcome.norms for outcome in outcomes) / updates,
+    }
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(number) for number in text.split(",") if number]
 
 
 def _seconds(outcomes: list[Outcome]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 
 from scheduled.settings import PAPER
@@ -17,6 +18,8 @@ LDA_PAPER = {"ring": 182, "fabric-30": 139, "fabric-60": 169, "async": 1080}
 #: Settings whose races on emulated hosts are kept.
 RACED = ("C1-N1", "C2-N2", "C3-N3")
 _FABRIC = "fabric-"
+#: What is sent to the replica with the largest bound, in the paper's Fig. 9: so many times less than each update.
+_LESS_PAPER = 5.6
 
 
 def fabric_scheduler(data: Data) -> Iterator[Line]:
@@ -39,9 +42,38 @@ def fabric_simulated(data: Data) -> Iterator[Line]:
                     yield f"{about}, computing {computing} s", *told
 
 
+def fabric_bounds(data: Data) -> Iterator[Line]:
+    rows = data.rows("fabric-bounds")
+    tightest = {row.case: row for row in reversed(rows)}
+    for row in rows:
+        told = f"{seconds(row)}; delay {row.extra['mean_delay']:.1f} in the mean, at most {row.extra['max_delay']}; "
+        told += f"{row.extra['updates']:g} updates, {row.extra['dropped']:g} dropped"
+        verdict = "-" if row is tightest[row.case] else beside(row, tightest[row.case])
+        yield f"{row.case}, `{row.algorithm}`", "-", told, verdict
+
+
+def fabric_lags(data: Data) -> Iterator[Line]:
+    rows = data.rows("fabric-lags")
+    shortest = {row.case: row for row in reversed(rows)}
+    for row in rows:
+        verdict = "-" if row is shortest[row.case] else beside(row, shortest[row.case])
+        yield f"{row.case}, reported {row.extra['lag']:g} s later", "-", seconds(row), verdict
+
+
+def fabric_replicated(data: Data) -> Iterator[Line]:
+    rows = data.rows("fabric-replicated")
+    for row in rows:
+        bound, each = row.extra["divergence"], row.extra["replicated"]
+        about = f"{row.case}, Div_max {bound:g}, the norms of {bound / row.extra['norm']:.1f} updates"
+        told = f"{each / 1e6:.1f} MB for each update, {row.bytes / each:.2f} x less; {seconds(row)}"
+        is_last = row is rows[-1]
+        verdict = at_most(_LESS_PAPER * each / row.bytes, 1.0) + " of the paper's bytes" if is_last else "-"
+        yield about, f"{_LESS_PAPER} x less" if is_last else "-", told, verdict
+
+
 def fabric_trained(data: Data) -> Iterator[Line]:
     for setting in RACED:
-        raced = [row for kind in ("server", "all-reduce") for row in data.rows(f"fabric-trained-{setting}-{kind}")]
+        raced = [row for kind in ("server", "ring", "ddp") for row in data.rows(f"fabric-trained-{setting}-{kind}")]
         by_system = {row.algorithm: row for row in raced}
         for rival in ("ring", "ddp", "async"):
             if rival in by_system and "fabric" in by_system:
@@ -49,6 +81,18 @@ def fabric_trained(data: Data) -> Iterator[Line]:
                 about, paper, gained, verdict = _race(ours, other, f"{PAPER[setting]:g} x" if rival == "ring" else "-")
                 cores = f"cores busy: {ours.extra['busy_cores']:.1f}; {other.extra['busy_cores']:.1f}"
                 yield about, paper, f"{gained}; {cores}", verdict
+
+
+def fabric_predicted(data: Data) -> Iterator[Line]:
+    for predicted in data.rows("fabric-predicted"):
+        system = predicted.algorithm.removesuffix("-30")
+        kind = "server" if system in ("fabric", "async") else system
+        raced = data.row(f"fabric-trained-{predicted.case}-{kind}", algorithm=system)
+        if raced:
+            measured = statistics.median(curve[-1][0] for curve in raced.extra["curves"])
+            about = f"{predicted.case}, `{system}`, {predicted.extra['updates']:g} updates"
+            told = f"predicted {seconds(predicted)}; measured {measured:.3g} s"
+            yield about, "-", told, at_most(abs(predicted.seconds / measured - 1), 0.15) + " of it is the difference"
 
 
 def fabric_lda(data: Data) -> Iterator[Line]:

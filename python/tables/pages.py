@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from peers.breakdown import PARTS
 from tables import compression
 from tables.data import Data, at_most, beside, seconds, with_theory
-from tables.fabric import fabric_lda, fabric_scheduler, fabric_simulated, fabric_trained
+from tables.fabric import (
+    fabric_bounds,
+    fabric_lags,
+    fabric_lda,
+    fabric_predicted,
+    fabric_replicated,
+    fabric_scheduler,
+    fabric_simulated,
+    fabric_trained,
+)
 from tables.scale import scale_cells, scale_commlib, scale_errors, scale_fig4, scale_fig5
 
 from sparkdl_comm.lab.results import Row
@@ -212,7 +221,11 @@ TABLES = {
     "schedule_auto": Table(("", "in the same run", "`auto`", "verdict"), compression.schedule_auto),
     "fabric_scheduler": Table(PAPER, fabric_scheduler),
     "fabric_simulated": Table(PAPER, fabric_simulated),
+    "fabric_bounds": Table(PAPER, fabric_bounds),
+    "fabric_lags": Table(PAPER, fabric_lags),
+    "fabric_replicated": Table(PAPER, fabric_replicated),
     "fabric_trained": Table(PAPER, fabric_trained),
+    "fabric_predicted": Table(PAPER, fabric_predicted),
     "fabric_lda": Table(PAPER, fabric_lda),
     "scale_errors": Table(("", "cells", "median error", "worst", "at most 5 % and 15 %"), scale_errors),
     "scale_cells": Table(("", "measured", "simulated", "error"), scale_cells),

@@ -49,7 +49,8 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "fabric_batch_interval",
         "time",
         "100ms",
-        "How often the fabric's scheduler decides on the updates and models that have been asked for meanwhile.",
+        "How often the fabric's scheduler decides on what has come meanwhile. Where a link of the server is idle it does so\n"
+        "at once.",
         values.seconds,
     ),
     Key(

@@ -35,6 +35,8 @@ _STRANGE = 0.3
 _RECENT = 1.0
 #: Seconds for which a suspicion counts.
 _MEMORY = 2.0
+#: Share by which a host's bandwidth has to change for the core to hear of it: it makes new schedules then.
+_CHANGED = 0.05
 #: Share of the nominal rate below which nothing is believed.
 _LEAST = 0.001
 
@@ -135,10 +137,19 @@ class Bandwidths:
         self._up = [_Link(nominal, nominal) for _ in range(hosts)]
         self._down = [_Link(nominal, nominal) for _ in range(hosts)]
         self._cases: list[_Case] = []
+        self._told = {host: self.of(host) for host in range(hosts)}
 
     def of(self, host: int) -> tuple[float, float]:
         """Bytes per second that the job can send from and to the host now."""
         return self._free(self._up[host]), self._free(self._down[host])
+
+    def told(self) -> dict[int, tuple[float, float]]:
+        """Of every host the same, without small changes."""
+        for host, before in self._told.items():
+            found = self.of(host)
+            if any(abs(new - old) > _CHANGED * old for new, old in zip(found, before, strict=True)):
+                self._told[host] = found
+        return self._told
 
     def observe(self, host: int, seconds: float, up: int, down: int, samples: Sequence[Sample], now: float) -> None:
         """A daemon of ``host`` reports: in the last ``seconds``, ``up`` and ``down`` bytes passed its NICs, and its

@@ -90,6 +90,10 @@ class Course:
     def decide(self, now: float) -> None:
         self._carry_out(self._core.decide(now), now)
 
+    def is_due(self, now: float) -> bool:
+        """As that of the core."""
+        return self._core.is_due(now)
+
     def actual(self, node: Node) -> Node:
         """The root of an all-reduce is a worker."""
         return self.root if self.root is not None and node.role == "server" else node

@@ -49,10 +49,10 @@ from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 from sparkdl_comm.gang.gang import Gang
 
-#: Share by which a host's bandwidth has to change for the core to hear of it: it makes new schedules then.
-_CHANGED = 0.05
 #: Seconds after its end within which a transfer is in its sender's report.
 _REPORTED = 1.0
+#: After these messages there may be something to decide on at once.
+_TELLING = (Ready, Wanted, Reduce, Ended)
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,6 @@ class SchedulerService:
         self._by_node: dict[Node, Peer] = {}
         self._courses: dict[int, Course] = {}
         self._bandwidths: Bandwidths
-        self._reported: dict[int, tuple[float, float]] = {}
         self._ended: dict[int, tuple[int, float]] = {}  # transfers of late: the host they went to, and when they ended
         self._fences = Fences()
         #: Until :class:`Fenced`: a daemon may wait the timeout itself before it answers.
@@ -78,6 +77,8 @@ class SchedulerService:
         #: Of each replica that has told of updates: the version of its model.
         self._replicated: dict[Node, int] = {}
         self._begun = self._stopped = False
+        #: Whether something was heard after which a course may be due.
+        self._heard = False
         self._directory: Directory
         if tolerant:
             gang.tolerate(lambda rank: None)  # the daemons' connections tell
@@ -115,9 +116,11 @@ class SchedulerService:
                     if self._begun:
                         self._decide()
                     continue
-                heard = self._reception.hear(left)
+                heard = self._reception.hear(0.0 if self._heard else left)
                 if heard is not None:
                     self._hear(*heard)
+                elif self._heard:  # all of it, that is
+                    self._decide_if_due()
         except SparkdlCommError as exc:
             self._gang.announce_failure(Failure.of(exc, exc.rank or 0, phase="fabric"))
             self._end(exc.message)
@@ -160,6 +163,7 @@ class SchedulerService:
         self._bandwidths = Bandwidths(len(directory.hosts), self._options.link)
         if directory.elements:
             self._courses[0] = Course(0, directory, self._rules, self._tell_node)
+            self._courses[0].report(self._bandwidths.told(), self._clock())
         servers = [directory.nodes[Node("server", shard)].rank for shard in range(len(directory.elements))]
         for peer in self._peers:
             peer.tell(Welcome(servers, list(directory.elements)))
@@ -168,20 +172,23 @@ class SchedulerService:
     def _decide(self) -> None:
         now = self._clock()
         self._check_fences(now)
-        for host in range(len(self._directory.hosts)):
-            found, before = self._bandwidths.of(host), self._reported.get(host, (0.0, 0.0))
-            if any(abs(new - old) > _CHANGED * old for new, old in zip(found, before, strict=True)):
-                self._reported[host] = found
         self._ended = {number: end for number, end in self._ended.items() if now - end[1] <= _REPORTED}
         for number, course in list(self._courses.items()):
-            course.report(self._reported, now)
+            course.report(self._bandwidths.told(), now)
             course.decide(now)
             if course.root is not None and course.is_over(self._workers()):
                 self._tell_node(course.root, Reduced(number))
                 del self._courses[number]
 
+    def _decide_if_due(self) -> None:
+        self._heard = False
+        now = self._clock()
+        if any(course.is_due(now) for course in self._courses.values()):
+            self._decide()
+
     def _take(self, node: Node, peer: Peer, message: Message | None) -> None:
         now = self._clock()
+        self._heard |= isinstance(message, _TELLING)
         if isinstance(message, Ready):
             self._courses[0].ready(node, message.update, message.version, message.norm, now)
         elif isinstance(message, Wanted):
@@ -221,6 +228,7 @@ class SchedulerService:
             directory = self._directory.for_reduction(root, message.elements)
             rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
             course = self._courses[message.number] = Course(message.number, directory, rules, self._tell_node, root)
+            course.report(self._bandwidths.told(), now)
             for lost in self._directory.nodes.keys() - self._by_node.keys():
                 course.lose(lost, 0, False, now)
         if course.directory.elements != (message.elements,):

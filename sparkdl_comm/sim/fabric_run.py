@@ -6,8 +6,9 @@ reported, they take longer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -22,10 +23,11 @@ from sparkdl_comm.fabric.core.events import (
     Update,
     UpdateReady,
 )
-from sparkdl_comm.fabric.core.roles import Roles
+from sparkdl_comm.fabric.core.roles import Role, Roles
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.core.synchrony import Synchrony
+from sparkdl_comm.sim.engine import Action
 from sparkdl_comm.sim.paced import Paced
 from sparkdl_comm.sim.run import Job, Run
 from sparkdl_comm.sim.task import Floats
@@ -34,35 +36,52 @@ from sparkdl_comm.sim.task import Floats
 @dataclass(frozen=True)
 class Control:
     """``interval``: seconds between batches of decisions. ``lag``: seconds after which the monitor reports that a rate has
-    changed. ``eager``: workers ask for the model as soon as they have an update, not when it was applied or dropped: they wait
-    less, and their updates have longer delays."""
+    changed. ``eager``: workers ask for the model as soon as they have an update, not when it was applied or dropped; for that
+    they wait before they push the next one. They wait less, and their updates have longer delays.
+    ``divergence``: the server has a replica, which keeps this bound; None: it has none."""
 
     interval: float = 0.1
     lag: float = 0.2
     eager: bool = False
+    divergence: float | None = None
+
+
+@dataclass
+class _Turns:
+    """What has come to a server or its replica, by turn, and which is the next to be applied."""
+
+    next: int = 0
+    arrived: dict[int, Push] = field(default_factory=dict)
+    skipped: set[int] = field(default_factory=set)
 
 
 class FabricRun(Run):
-    """The server is on the first host after those of the workers; each of these has an aggregator."""
+    """The server is on the first host after those of the workers, its replica on the next one. Each worker's host has an
+    aggregator; a third of them work for the replica, if there is one."""
 
     def __init__(self, job: Job, seed: int, synchrony: Synchrony, control: Control = Control()) -> None:
         super().__init__(job, seed)
-        hosts = job.conditions.hosts
+        hosts, bound = job.conditions.hosts, control.divergence
+        spared = 0 if bound is None else hosts // 3
         self._control = control
         self._roles = Roles(
             workers=tuple(job.host(worker) for worker in range(job.workers)),
             servers=(hosts,),
-            aggregators=tuple(range(hosts)),
+            aggregators=tuple(range(hosts - spared)),
+            replicas=() if bound is None else (hosts + 1,),
+            replica_aggregators=tuple(range(hosts - spared, hosts)),
         )
-        self._scheduler = Scheduler(self._roles, Rules(synchrony, self.scaled, job.momentum))
+        rules = Rules(synchrony, self.scaled, job.momentum, math.inf if bound is None else bound)
+        self._scheduler = Scheduler(self._roles, rules)
         self._updates: list[tuple[int, Floats, int]] = []
         self._transfers: dict[int, Transfer] = {}
         self._waits: dict[int, set[int]] = {}
         self._paced: dict[int, Paced] = {}
-        self._arrived: dict[int, Push] = {}
-        self._turn = 0
-        self._skipped: set[int] = set()
+        self._turns: dict[Role, _Turns] = {"server": _Turns(), "replica": _Turns()}
         self._models: dict[int, tuple[Floats, int]] = {}
+        self._looking = False
+        #: Of each worker whose last update was neither applied nor dropped yet: what it does when it has been.
+        self._unsettled: dict[int, Action] = {}
 
     def _begin(self) -> None:
         self._report(self.job.conditions.rates(0))
@@ -73,14 +92,21 @@ class FabricRun(Run):
     def _compute(self, worker: int, parameters: Floats, base: int) -> None:
         def ready() -> None:
             update = self.computed(worker, parameters)
-            number = len(self._updates)
-            self._updates.append((worker, update, base))
-            norm = float(np.linalg.norm(update))
-            self._observe(UpdateReady(Update(number, worker, (self.job.bytes,), base, norm)))
-            if self._control.eager:
-                self._ask(worker)
+            if worker in self._unsettled:
+                self._unsettled[worker] = lambda: self._push(worker, update, base)
+            else:
+                self._push(worker, update, base)
 
         self.engine.after(self.computing_seconds(worker), ready)
+
+    def _push(self, worker: int, update: Floats, base: int) -> None:
+        number = len(self._updates)
+        self._updates.append((worker, update, base))
+        self._unsettled[worker] = (lambda: None) if self._control.eager else (lambda: self._ask(worker))
+        norm = float(np.linalg.norm(update))
+        self._observe(UpdateReady(Update(number, worker, (self.job.bytes,), base, norm)))
+        if self._control.eager:
+            self._ask(worker)
 
     def _decide(self) -> None:
         self._carry_out(self._scheduler.decide(self.engine.now))
@@ -88,6 +114,14 @@ class FabricRun(Run):
 
     def _observe(self, event: Event) -> None:
         self._carry_out(self._scheduler.observe(event, self.engine.now))
+        if not self._looking:
+            self._looking = True
+            self.engine.after(0.0, self._decide_if_due)
+
+    def _decide_if_due(self) -> None:
+        self._looking = False
+        if self._scheduler.is_due(self.engine.now):
+            self._carry_out(self._scheduler.decide(self.engine.now))
 
     def _carry_out(self, decisions: Sequence[Decision]) -> None:
         for decision in decisions:
@@ -104,9 +138,9 @@ class FabricRun(Run):
                         self._transfers[transfer] = replace(self._transfers[transfer], schedule=schedule)
                 case Reordered(transfer, turn):
                     self._reorder(transfer, turn)
-                case Skipped(turn=turn):
-                    self._skipped.add(turn)
-                    self._apply_due()
+                case Skipped(target, turn):
+                    self._turns[target.role].skipped.add(turn)
+                    self._apply_due(target.role)
                 case Dropped(worker=worker):
                     self.outcome.dropped += 1
                     self._settled(worker)
@@ -124,31 +158,38 @@ class FabricRun(Run):
         transfer = self._transfers[number]
         del self._paced[number]
         if isinstance(transfer, Push) and transfer.turn is not None:
-            self._arrived[transfer.turn] = transfer
-            self._apply_due()
+            role = transfer.target.role
+            self._turns[role].arrived[transfer.turn] = transfer
+            self._apply_due(role)
             return
         self._finish(number)
         if isinstance(transfer, Model) and transfer.target.role == "worker":
             self._compute(transfer.target.index, *self._models[transfer.batch])
 
-    def _apply_due(self) -> None:
+    def _apply_due(self, role: Role) -> None:
         """Applies all whose turn it is. What follows from one may make it another's."""
-        while self._turn in self._arrived or self._turn in self._skipped:
-            self._turn += 1
-            if push := self._arrived.pop(self._turn - 1, None):
+        turns = self._turns[role]
+        while turns.next in turns.arrived or turns.next in turns.skipped:
+            turns.next += 1
+            if push := turns.arrived.pop(turns.next - 1, None):
                 self._apply(push)
 
     def _reorder(self, number: int, turn: int) -> None:
         push = self._transfers.get(number)
         if not isinstance(push, Push) or push.turn is None:
-            self._skipped.add(turn)  # it was applied
+            self._turns["server"].skipped.add(turn)  # it was applied; only what goes to the server is overtaken
             return
         moved = replace(push, turn=turn)
         self._transfers[number] = moved
-        if self._arrived.pop(push.turn, None):
-            self._arrived[turn] = moved
+        arrived = self._turns[push.target.role].arrived
+        if arrived.pop(push.turn, None):
+            arrived[turn] = moved
 
     def _apply(self, push: Push) -> None:
+        if push.target.role == "replica":
+            self.outcome.replicated += push.bytes
+            self._finish(push.id)
+            return
         parts = []
         for number, scale in zip(push.updates, push.scales, strict=True):
             _, update, base = self._updates[number]
@@ -169,8 +210,7 @@ class FabricRun(Run):
 
     def _settled(self, worker: int) -> None:
         """The worker's update was applied or dropped."""
-        if not self._control.eager:
-            self._ask(worker)
+        self._unsettled.pop(worker)()
 
     def _ask(self, worker: int) -> None:
         self._observe(ModelRequested(worker, (self.job.bytes,)))

@@ -42,13 +42,16 @@ class Job:
 class Outcome:
     """``seconds``: virtual time at which the goal was reached, infinity if it was not. ``updates``: how many were applied
     until then, with ``delays`` in updates, each counted itself; ``dropped``: how many were thrown away. ``accuracy``: the
-    last one seen."""
+    last one seen. ``replicated``: bytes that the replica has got, if there is one; ``norms``: the sum of the norms of all
+    updates as they were applied."""
 
     seconds: float = math.inf
     updates: int = 0
     dropped: int = 0
     accuracy: float = 0.0
     delays: list[int] = field(default_factory=list)
+    replicated: int = 0
+    norms: float = 0.0
 
 
 class Run:
@@ -89,6 +92,7 @@ class Run:
         self._step *= self.job.momentum
         for update, scale, base in updates:
             self._step += scale * update
+            self.outcome.norms += scale * float(np.linalg.norm(update))
             self.version += 1
             self.outcome.delays.append(self.version - base)
         self.parameters = self.parameters + self._step

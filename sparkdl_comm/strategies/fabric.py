@@ -98,6 +98,8 @@ class FabricWorker(Asynchronous):
         return np.concatenate([self._values, step])
 
     def before_forward(self) -> None:
+        # It could come while this rank's last update is on its way: but with longer delays it takes many more updates.
+        self.settle()
         worker = self._in_fabric()
         with self.watch.phase("pull"):
             self.version = worker.get(_SERVER, self._values)
@@ -110,7 +112,6 @@ class FabricWorker(Asynchronous):
         return [self._model.gradients]
 
     def update(self, apply: bool = True) -> None:
-        self.settle()
         if not apply:
             return
         with self.watch.phase("update"):

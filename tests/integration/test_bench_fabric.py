@@ -38,6 +38,23 @@ def test_a_row_for_each_setting_and_system(rows_of):
     assert rows[0]["speedup_over_ring"] == pytest.approx(rows[1]["seconds"] / rows[0]["seconds"])
 
 
+def test_a_row_for_each_lag_and_each_bound_of_the_replica(rows_of):
+    arguments = ["--workers", "4", "--settings", "C2-N1", "--systems", "fabric-8,async", "--accuracy", "0.5"]
+    rows = rows_of(bench_fabric, "--simulate", *arguments, "--lag", "0.2,1", "--divergence", "5,50")
+    told = [(row["system"], row.get("lag"), row.get("divergence"), row["topology"]) for row in rows]
+    fabric = [("fabric-8", lag, divergence, "star:6") for lag in (0.2, 1.0) for divergence in (5.0, 50.0)]
+    assert told == [*fabric, ("async", None, None, "star:5")]
+    assert all(row["verified"] for row in rows)
+    assert all(0 < row["replicated"] <= row["bytes"] and row["norm"] > 0 for row in rows[:4])
+
+
+def test_the_time_that_so_many_updates_take(rows_of):
+    arguments = ["--workers", "4", "--settings", "C0-N0", "--systems", "ring"]
+    [row] = rows_of(bench_fabric, "--simulate", *arguments, "--updates", "40", "--bytes", "100000000")
+    assert row["updates"] == 40
+    assert row["seconds"] == pytest.approx(10 * (0.1 + 2 * 3 / 4 * 1e8 / 1.25e9))
+
+
 @pytest.mark.parametrize("case", ["even", "drawn"])
 def test_a_schedule_that_was_tampered_with_is_not_verified(case):
     batch = batches.drawn(30, case, np.random.default_rng(5))

@@ -43,6 +43,12 @@ def test_rank_0_may_be_a_worker_too():
     np.testing.assert_array_equal(results[SERVER].snapshot()[0], np.full(ELEMENTS, 3.0))
 
 
+def test_nobody_waits_for_the_next_batch_where_links_are_idle():
+    results, _ = run([scheduler(PARAMS), server(PARAMS), worker(PARAMS, pushing(3), 1)], interval=10 * SECONDS)
+    raised(results)
+    assert [outcome.version for outcome in results[2]] == [1, 2, 3]
+
+
 def test_momentum():
     """One worker, so that each update is a step: as the paper's equation 2 says."""
     params = FabricParams("async:5", momentum=0.5)

@@ -201,6 +201,69 @@ def test_what_overtakes_keeps_its_delay_bound_if_the_other_one_was_applied_befor
     assert of(Dropped, decisions) == ([] if kept else [Dropped(1, 1, "deadline")])
 
 
+def test_what_is_under_way_and_what_is_new_get_their_turns_by_their_ends():
+    made = scheduler([1.0, 10.0, 0.5, 100.0])
+    ready(made, 0, 0.0)
+    [slow] = of(Push, made.decide(0.0))
+    ready(made, 1, 1.0)
+    ready(made, 2, 1.0)
+    decisions = made.decide(1.0)
+    assert {push.updates: push.turn for push in of(Push, decisions)} == {(1,): 1, (2,): 3}
+    assert of(Reordered, decisions) == [Reordered(slow.id, 2)]
+    assert of(Skipped, decisions) == [Skipped(SERVER, 0)]
+
+
+@pytest.mark.parametrize(("base", "yields"), [(0, True), (-1, False)])
+def test_what_becomes_slow_lets_pass_what_is_under_way_if_its_delay_bound_allows_it(base, yields):
+    made = scheduler([10.0, 5.0, 100.0], bound=2)
+    ready(made, 0, 0.0, base=base)
+    ready(made, 1, 0.0)
+    slow, _ = of(Push, made.decide(0.0))
+    assert (slow.updates, slow.turn) == ((0,), 0)
+    made.observe(BandwidthReported(0, 0.5, 0.5), 4.0)
+    decisions = made.decide(4.0)
+    assert of(Reordered, decisions) == ([Reordered(slow.id, 2)] if yields else [])
+    assert of(Skipped, decisions) == ([Skipped(SERVER, 0)] if yields else [])
+    assert not of(Reordered, made.decide(5.0)), "it is the last one now, or has to stay the first"
+
+
+def test_nothing_is_put_behind_a_later_one_that_has_to_keep_its_turn():
+    made = scheduler([2.0, 1.0, 10.0, 100.0], bound=2)
+    ready(made, 0, 0.0, base=1)
+    made.decide(0.0)
+    ready(made, 1, 0.0)
+    made.decide(0.0)
+    ready(made, 2, 1.0, base=2)
+    decisions = made.decide(1.0)
+    assert [push.turn for push in of(Push, decisions)] == [2]
+    assert not of(Reordered, decisions), "update 0, which ends at 50, would come after update 1, which ends at 100"
+
+
+def test_a_batch_is_due_when_a_link_of_the_server_is_idle():
+    made = scheduler([10.0] * 3)
+    assert not made.is_due(0.0), "nothing is waiting"
+    ready(made, 0, 0.0)
+    assert made.is_due(0.0)
+    made.decide(0.0)
+    ready(made, 1, 1.0)
+    assert not made.is_due(1.0), "the server's link is taken until 10"
+    made.observe(ModelRequested(0, (100,)), 2.0)
+    assert made.is_due(2.0), "its link out is not"
+    made.decide(2.0)
+    assert not made.is_due(2.0)
+    assert made.is_due(10.0)
+
+
+def test_a_request_that_may_not_be_answered_makes_no_batch_due():
+    made = Scheduler(Roles(workers=(0, 1), servers=(2,)), Rules(Synchrony("bsp"), constant))
+    for host in range(3):
+        made.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
+    ready(made, 0, 0.0)
+    made.decide(0.0)
+    made.observe(ModelRequested(0, (100,)), 1.0)
+    assert not made.is_due(1.0), "worker 1 has no update yet"
+
+
 def test_after_a_loss_the_replica_gets_a_copy_of_the_server():
     roles = Roles(workers=(0, 1), servers=(2,), replicas=(3,))
     made = Scheduler(roles, Rules(Synchrony("async", 10), constant, momentum=0.9))

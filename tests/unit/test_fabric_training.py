@@ -58,8 +58,8 @@ def test_learns(sync: str) -> None:
     assert [row["epoch"] for row in history] == list(range(1, 7))
     steps = np.diff([0, *(row["step"] for row in history)])
     if sync.startswith("async"):
-        # Of each rank, one is under way when the last one is applied, and it makes one more before it knows.
-        assert all(20 <= step <= 24 for step in steps)
+        # One of the other rank may be under way when the last one is applied.
+        assert all(20 <= step <= 21 for step in steps)
     else:
         assert all(step == 20 for step in steps)
     details = loops[0].strategy.details()
@@ -150,6 +150,11 @@ def test_goes_on_from_a_checkpoint(tmp_path: Path, world: int, momentum: float) 
         assert mine.state()["own"]["callbacks"] == other.state()["own"]["callbacks"]
 
 
+def test_a_rank_gets_a_model_that_has_its_last_update() -> None:
+    details = fit(world=1, conf={"fabric_sync": "async:8"})[0].strategy.details()
+    assert details["delays"] == {1: details["updates"]}
+
+
 def test_goes_on_asynchronously(tmp_path: Path) -> None:
     first = resumable(tmp_path, "async:8", 2)
     begun = first.loops[0].strategy.version
@@ -158,7 +163,7 @@ def test_goes_on_asynchronously(tmp_path: Path) -> None:
     steps = [row["step"] for row in rest.loops[0].progress.history]
     assert steps[:2] == [row["step"] for row in first.loops[0].progress.history]
     assert len(steps) == 4
-    assert all(20 <= after - before <= 24 for before, after in itertools.pairwise(steps))
+    assert all(20 <= after - before <= 21 for before, after in itertools.pairwise(steps))
     details = rest.loops[0].strategy.details()
     assert details["updates"] == steps[-1] - begun
     assert max(details["delays"]) <= 8

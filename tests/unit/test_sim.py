@@ -154,6 +154,16 @@ def test_eager_workers_have_longer_delays():
     assert statistics.mean(eager.delays) > statistics.mean(patient.delays)
 
 
+def test_a_replica_gets_what_the_server_gets_summed():
+    job = _job("C1", "N1")
+    beside = replace(job, conditions=replace(job.conditions, steady=2))
+    outcome = FabricRun(beside, 1, Synchrony("async", 50), Control(divergence=1.0)).run()
+    assert outcome.accuracy >= 0.9
+    assert 0 < outcome.replicated < outcome.updates * MEGABYTES
+    assert outcome.norms > 0
+    assert FabricRun(job, 1, Synchrony("async", 50)).run().replicated == 0
+
+
 def test_the_fabric_is_synchronous_if_it_is_told_to_be():
     outcome = FabricRun(_job("C2", "N2"), 1, Synchrony("bsp")).run()
     assert outcome.updates % 6 == 0

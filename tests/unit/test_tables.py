@@ -212,11 +212,29 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             row(name, 1.0, case="C1-N1", extra={"max_delay": 9, "paper_speedup": 1.74})
             for name in ("fabric-30", "ring")
         ],
-        "fabric-trained-C2-N2-server": [
-            row(name, 1.0, extra={"max_delay": 9, "busy_cores": 1.5}) for name in ("fabric", "async")
+        "fabric-bounds": [
+            row(
+                f"fabric-{bound}",
+                1.0,
+                case="C1-N1",
+                extra={"mean_delay": 5.0, "max_delay": 9, "updates": 90, "dropped": 0},
+            )
+            for bound in (30, 60)
         ],
-        "fabric-trained-C2-N2-all-reduce": [
-            row(name, 1.0, extra={"max_delay": 6, "busy_cores": 1.5}) for name in ("ring", "ddp")
+        "fabric-lags": [row("fabric-30", 1.0, case="C2-N3", extra={"lag": lag}) for lag in (0.2, 1.0)],
+        "fabric-replicated": [
+            row("fabric-30", 1.0, case="C1-N1", extra={"divergence": 4.0, "norm": 0.5, "replicated": 100.0})
+        ],
+        "fabric-trained-C2-N2-server": [
+            row(name, 1.0, extra={"max_delay": 9, "busy_cores": 1.5, "curves": [[[2.0, 90, 0.9]]]})
+            for name in ("fabric", "async")
+        ],
+        **{
+            f"fabric-trained-C2-N2-{name}": [row(name, 1.0, extra={"max_delay": 6, "busy_cores": 1.5})]
+            for name in ("ring", "ddp")
+        },
+        "fabric-predicted": [
+            row(name, 1.0, case="C2-N2", extra={"updates": 90}) for name in ("fabric-30", "async", "ring-2")
         ],
         "fabric-lda": [
             row(name, 1.0, case="lda C1-N1", extra={"max_delay": 9}) for name in ("fabric-30", "fabric-bsp", "async")
@@ -258,7 +276,11 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "cache": 1,
         "fabric_scheduler": 1,
         "fabric_simulated": 1,
+        "fabric_bounds": 2,
+        "fabric_lags": 2,
+        "fabric_replicated": 1,
         "fabric_trained": 3,
+        "fabric_predicted": 2,
         "fabric_lda": 3,
         "scale_errors": 2,
         "scale_cells": 2,

@@ -82,6 +82,12 @@ class Ledger:
             self._rates[host] = (up, down)
             self.flight.outdate()
 
+    @property
+    def answerable(self) -> list[int]:
+        """The workers that have asked for the model and may have it."""
+        held, slowest = self.held, self.held.slowest()
+        return [r.worker for r in self.requests if self.rules.may_begin(held.pushed[r.worker], slowest)]
+
     def rates(self) -> list[tuple[float, float]]:
         """Of every host, bytes per second out and in.
 

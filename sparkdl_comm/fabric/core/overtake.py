@@ -1,27 +1,33 @@
-"""Which transfers that are under way to the servers a new batch need not wait for.
+"""In which order the servers apply what is under way to them, and what is decided on now.
 
 Servers apply updates in the order in which they were decided on, or else nobody could say what delay an update will have.
-So one that is sent over a slow link would hold up all later batches. Where the delay bound allows it, it is given a place
-behind the new batch instead. Until a server hears of that, it may have applied the slow one, and another server not: so the
-new ones keep their delay bounds behind it, too.
+So one that is sent over a slow link would hold up all that come sooner. Where its delay bound allows it, it is given a place
+behind these instead, whether they are under way too or new. Until a server hears of that, it may have applied the slow one,
+and another server not: so all others keep their delay bounds behind it, too.
 
 With replicas nothing is overtaken: they have been promised the old order.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from sparkdl_comm.fabric.core.aggregate import Group
 from sparkdl_comm.fabric.core.batch import Batch, State
-from sparkdl_comm.fabric.core.decisions import Decision, Push, Reordered, Skipped
+from sparkdl_comm.fabric.core.decisions import Push, Reordered, Skipped
 from sparkdl_comm.fabric.core.ledger import Ledger
+
+#: Seconds by which what is overtaken has to be later: less is not worth the messages.
+_WORTHWHILE = 0.01
 
 
 @dataclass(frozen=True)
 class Waiting:
     """The pushes of one turn, one to each server that has not applied it yet; ``end``: when the last is there, seconds."""
 
+    turn: int
     pushes: list[Push]
     end: float
 
@@ -37,68 +43,72 @@ def waiting(ledger: Ledger) -> list[Waiting]:
         if isinstance(transfer, Push) and transfer.turn is not None and transfer.target.role == ledger.serving:
             turns.setdefault(transfer.turn, []).append(transfer)
     return [
-        Waiting(pushes, max(ledger.flight.planned(push.id) for push in pushes)) for _, pushes in sorted(turns.items())
+        Waiting(turn, pushes, max(ledger.flight.planned(push.id) for push in pushes))
+        for turn, pushes in sorted(turns.items())
     ]
 
 
 def overtake(ledger: Ledger, planned: Callable[[State], Batch], now: float) -> tuple[Batch, list[Waiting]]:
-    """A batch, and those that are under way that it overtakes.
+    """A batch, and those under way that get new turns among its groups, in the order of their ends.
 
     :param planned: the batch, if this is what earlier ones have led to.
     """
     queue = waiting(ledger)
-    state = replace(ledger.state, servers_busy=max([now, *(group.end for group in queue)]))
-    if ledger.replicas or not queue:
-        return planned(state), []
-    free = planned(replace(state, servers_busy=now)).bounded.served
-    count = sum(len(group.members) for group in free)
-    late = [group for group in queue if free and group.end > free[-1].done]
-    late = _movable(ledger, queue, late, count)
-    if late:
-        busy = max([now, *(group.end for group in queue if group not in late)])
-        batch = planned(replace(state, servers_busy=busy))
-        count = sum(len(group.members) for group in batch.bounded.served)
-        if _movable(ledger, queue, late, count) == late:
-            return batch, late
-    return planned(state), []
-
-
-def move_behind(ledger: Ledger, late: Sequence[Waiting]) -> list[Decision]:
-    """Gives turns after all others to what was overtaken."""
-    decisions: list[Decision] = []
-    for group in late:
-        turn = ledger.turns[ledger.serving]
-        ledger.turns[ledger.serving] += 1
-        for push in group.pushes:
-            if push.turn is not None:
-                decisions += [Reordered(push.id, turn), Skipped(push.target, push.turn)]
-            ledger.flight.replace(replace(push, turn=turn))
-    return decisions
-
-
-def _movable(ledger: Ledger, queue: Sequence[Waiting], late: Sequence[Waiting], count: int) -> list[Waiting]:
-    """Those of ``late`` that keep their delay bounds behind the others of ``queue`` and ``count`` new updates."""
-    chosen = list(late)
+    late = [] if ledger.replicas else queue
     while True:
-        moved = [group for group in queue if group in chosen]
-        stuck = _stuck(ledger, queue, moved, count)
-        if stuck is None:
+        busy = max([now, *(group.end for group in queue if group not in late)])
+        batch = planned(replace(ledger.state, servers_busy=busy))
+        found = holding_up(ledger, queue, batch.bounded.served) if late else []
+        if len(found) >= len(late):
+            return batch, found
+        late = found
+
+
+def holding_up(ledger: Ledger, queue: Sequence[Waiting], new: Sequence[Group]) -> list[Waiting]:
+    """Those of the queue that are to be behind others that end before them, of the queue or of ``new``; in the order of their
+    ends. None that may not wait, nor any that would come behind such a one."""
+    soonest = new[0].done if new else math.inf
+    ends = []
+    for group in reversed(queue):
+        if group.end > soonest + _WORTHWHILE:
+            ends.append(group.end)
+        soonest = min(soonest, group.end)
+    while ends:
+        first = min(ends)
+        moved = sorted((group for group in queue if group.end >= first), key=lambda group: group.end)
+        stuck = [group.end for group in moved if not _may_wait(ledger, group, new)]
+        if not stuck:
             return moved
-        chosen.remove(stuck)
+        ends = [end for end in ends if end > max(stuck)]
+    return []
 
 
-def _stuck(ledger: Ledger, queue: Sequence[Waiting], moved: Sequence[Waiting], count: int) -> Waiting | None:
-    """The first that could not be applied so late."""
-    applied = ledger.version - sum(len(group.updates) for group in moved)
-    for group in moved:
-        applied += count
-        count = 0
-        for number in group.updates:
-            holding = ledger.held.by_id.get(number)
-            if holding is None:  # its worker was lost
-                return group
-            deadline = ledger.rules.deadline(holding.update.base, applied)
-            if deadline is not None and deadline < 1:
-                return group
-            applied += 1
-    return None
+def move_behind(ledger: Ledger, group: Waiting) -> list[Reordered]:
+    """Gives it a turn after all others so far."""
+    turn = ledger.turns[ledger.serving]
+    ledger.turns[ledger.serving] += 1
+    for push in group.pushes:
+        ledger.flight.replace(replace(push, turn=turn))
+    return [Reordered(push.id, turn) for push in group.pushes]
+
+
+def left(moved: Sequence[Waiting]) -> list[Skipped]:
+    """The turns that nobody has any more. To be said last: what waits for one of them may have got another turn too."""
+    return [Skipped(push.target, group.turn) for group in moved for push in group.pushes]
+
+
+def _may_wait(ledger: Ledger, group: Waiting, new: Sequence[Group]) -> bool:
+    """Whether it keeps its delay bound behind all others that are under way, in whatever order servers have applied them, and
+    those of ``new`` that end before it; and no server is known to have applied it."""
+    if len(group.pushes) < len(ledger.servers):
+        return False
+    applied = ledger.version - len(group.updates)
+    applied += sum(len(one.members) for one in new if one.done <= group.end)
+    for place, number in enumerate(group.updates):
+        holding = ledger.held.by_id.get(number)
+        if holding is None:  # its worker was lost
+            return False
+        deadline = ledger.rules.deadline(holding.update.base, applied + place)
+        if deadline is not None and deadline < 1:
+            return False
+    return True

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.fabric.core.bandwidth import taken_until
+from sparkdl_comm.fabric.core.bandwidth import Residual, taken_until
 from sparkdl_comm.fabric.core.batch import Batch, State, plan
 from sparkdl_comm.fabric.core.decisions import Copy, Decision, Push
 from sparkdl_comm.fabric.core.events import (
@@ -21,7 +21,7 @@ from sparkdl_comm.fabric.core.events import (
 )
 from sparkdl_comm.fabric.core.ledger import Ledger
 from sparkdl_comm.fabric.core.losses import copied, copies, lose
-from sparkdl_comm.fabric.core.overtake import move_behind, overtake
+from sparkdl_comm.fabric.core.overtake import holding_up, left, move_behind, overtake, waiting
 from sparkdl_comm.fabric.core.roles import Node, Roles
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.transfers import models, pushes
@@ -33,7 +33,7 @@ class Scheduler:
         scheduler = Scheduler(roles, rules)
         scheduler.observe(BandwidthReported(...), now)    # of every host, before the first decide
         scheduler.observe(UpdateReady(...), now)          # at any time; what it says is to be done is done at once
-        decisions = scheduler.decide(now)                 # every batch interval, 100 ms in the paper
+        decisions = scheduler.decide(now)                 # every batch interval, 100 ms in the paper, and if is_due
 
     Times are seconds and never go back. It is not thread-safe.
     """
@@ -98,20 +98,49 @@ class Scheduler:
         if ledger.apart and ledger.replicas:
             decisions += copies(ledger, network, now)
         soon = now + ledger.rules.lead
-        free = all(taken_until(network.links[2 * server + 1]) <= soon for server in ledger.servers)
-        if ledger.held.pending and free and ledger.may_serve:
+        if self._awaits_servers(network, soon):
             sides = ledger.sides()
 
             def planned(state: State) -> Batch:
                 return plan(ledger.held, ledger.roles.workers, network, sides, ledger.rules, state, now)
 
             batch, late = overtake(ledger, planned, now)
-            decisions += pushes(ledger, batch)
-            decisions += move_behind(ledger, late)
+            decisions += pushes(ledger, batch, late)
+            decisions += left(late)
             network = batch.bounded.left
-        if ledger.requests and all(taken_until(network.links[2 * server]) <= soon for server in ledger.servers):
+        elif not ledger.replicas:
+            late = holding_up(ledger, waiting(ledger), [])
+            for group in late:
+                decisions += move_behind(ledger, group)
+            decisions += left(late)
+        if self._awaits_models(network, soon):
             decisions += models(ledger, network, self._batch(), now)
         return decisions
+
+    def is_due(self, now: float) -> bool:
+        """Whether something is waiting that could begin at once, as a link of the servers is idle: so nothing is gained by
+        waiting for what comes until the next batch.
+
+        :raises InputError: a host whose bandwidth was never reported.
+        """
+        ledger = self._ledger
+        if not ledger.held.pending and not ledger.answerable:
+            return False
+        network = ledger.flight.residual(ledger.rates(), now)
+        return self._awaits_servers(network, now) or self._awaits_models(network, now)
+
+    def _awaits_servers(self, network: Residual, soon: float) -> bool:
+        """Whether there are updates for servers that take them soon."""
+        ledger = self._ledger
+        free = all(taken_until(network.links[2 * server + 1]) <= soon for server in ledger.servers)
+        return bool(ledger.held.pending) and free and ledger.may_serve
+
+    def _awaits_models(self, network: Residual, soon: float) -> bool:
+        """Whether there are requests that may be answered, by servers that send soon."""
+        ledger = self._ledger
+        return bool(ledger.answerable) and all(
+            taken_until(network.links[2 * server]) <= soon for server in ledger.servers
+        )
 
     def _batch(self) -> int:
         """The number of the models that are asked for now. With ``bsp`` that of the iteration, so that who asks late gets what

@@ -12,11 +12,12 @@ from sparkdl_comm.fabric.core.distribute import distribute
 from sparkdl_comm.fabric.core.flight import pieces
 from sparkdl_comm.fabric.core.ledger import Ledger
 from sparkdl_comm.fabric.core.order import Job
+from sparkdl_comm.fabric.core.overtake import Waiting, move_behind
 from sparkdl_comm.fabric.core.roles import Node, Role
 
 
-def pushes(ledger: Ledger, batch: Batch) -> list[Decision]:
-    """What becomes of a batch of updates."""
+def pushes(ledger: Ledger, batch: Batch, late: Sequence[Waiting]) -> list[Decision]:
+    """What becomes of a batch of updates. ``late``: those under way, by their ends, that get new turns among its groups."""
     held, served, replicated = ledger.held, batch.bounded.served, batch.bounded.replicated
     decisions: list[Decision] = [held.drop(number, "deadline") for number in batch.late]
     decisions += [held.drop(number, "divergence") for number in batch.apart]
@@ -25,8 +26,13 @@ def pushes(ledger: Ledger, batch: Batch) -> list[Decision]:
             held.by_id[number].scale = scale
     awaited = batch.bounded.awaited
     relays = ledger.relays(ledger.serving)
+    rest = list(late)
     for group in served[:-1] if awaited else served:
+        while rest and rest[0].end < group.done:
+            decisions += move_behind(ledger, rest.pop(0))
         decisions += _group(ledger, batch, group, ledger.serving, relays, ())
+    for last in rest:
+        decisions += move_behind(ledger, last)
     copied: list[int] = []
     for number, group in enumerate(replicated):
         made = _group(ledger, batch, group, "replica", ledger.relays("replica"), ())
@@ -41,9 +47,7 @@ def pushes(ledger: Ledger, batch: Batch) -> list[Decision]:
 
 def models(ledger: Ledger, network: Residual, batch: int, now: float) -> list[Decision]:
     """Answers to the requests that may be answered. Takes what they use out of ``network``."""
-    held, sizes = ledger.held, ledger.sizes
-    slowest = held.slowest()
-    asking = [r.worker for r in ledger.requests if ledger.rules.may_begin(held.pushed[r.worker], slowest)]
+    sizes, asking = ledger.sizes, ledger.answerable
     if not asking:
         return []
     ledger.requests = [request for request in ledger.requests if request.worker not in asking]
