@@ -16,6 +16,8 @@ class MeasuringSpec extends AnyFunSuite {
     override def after(nanos: Long)(task: => Unit): Unit = fail("nothing is put off")
   }
 
+  private def span(begun: Int, ended: Int): Span = Span(begun * 1000000000L, ended * 1000000000L)
+
   private def block(from: Int, requested: Int, first: Int, last: Int, bytes: Long): BlockTimes =
     BlockTimes(from, requested * 1000000000L, first * 1000000000L, last * 1000000000L, bytes)
 
@@ -65,5 +67,39 @@ class MeasuringSpec extends AnyFunSuite {
     val profiler = new Profiler(2, 5, new Seconds)
     val report = profiler.report
     assert((report.pull, report.push, report.seconds) === ((None, None, None)))
+  }
+
+  test("a phase inside of another one counts once, and what computes is told apart") {
+    val clock = new Seconds
+    val watch = new Stopwatch(clock)
+    watch.in(Phase.Forward) {
+      clock.pass(1)
+      watch.in(Phase.Pull)(clock.pass(2))
+      clock.pass(4)
+    }
+    clock.pass(8)
+    watch.in(Phase.Push)(clock.pass(16))
+    watch.move(Phase.Push, Phase.Aggregate, 3)
+    val expected = Map("forward" -> 5.0, "pull" -> 2.0, "push" -> 13.0, "aggregate" -> 3.0)
+    assert(watch.seconds.filter(_._2 > 0) === expected)
+    assert(watch.takeComputed() === Seq(span(0, 1), span(3, 7)))
+    assert(watch.takeComputed().isEmpty)
+  }
+
+  test("computing and communication are cut into what overlaps and what does not") {
+    val overlap = new Overlap
+    overlap.computed(Seq(span(0, 10), span(14, 20)))
+    overlap.communicated(Seq(span(8, 12), span(9, 15), span(19, 30)))
+    overlap.settle(25000000000L)
+    assert(overlap.parts === Map("overlapped" -> 4.0, "communication_only" -> 9.0, "computation_only" -> 12.0))
+  }
+
+  test("a transfer that is told an iteration later counts for the time in which it was") {
+    val overlap = new Overlap
+    overlap.computed(Seq(span(0, 10)))
+    overlap.settle(4000000000L)
+    overlap.communicated(Seq(span(6, 12)))
+    overlap.settle(Long.MaxValue)
+    assert(overlap.parts === Map("overlapped" -> 4.0, "communication_only" -> 2.0, "computation_only" -> 6.0))
   }
 }
