@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from peers.breakdown import PARTS
-from tables import compression
+from tables import bigdl, compression
 from tables.data import Data, at_most, beside, seconds, with_theory
 from tables.fabric import fabric_lda, fabric_scheduler, fabric_simulated, fabric_trained
+from tables.paper import IBATCH_PAPER
 
 from sparkdl_comm.lab.results import Row
 
@@ -19,8 +20,6 @@ Line = tuple[str, ...]
 MIB = 1 << 20
 #: The BML paper's figures 6 and 7, less time than its parameter server: the least and the most, %.
 JOBS_PAPER = {"lenet5": (18.7, 56.4), "vgg19": (29.2, 52.1)}
-#: The iBatch paper, 30 nodes: speed-up over one node with iBatch, by default, one batch per layer.
-IBATCH_PAPER = {"googlenet": (29, 26, 25), "inception_v3": (28, 25, 24), "vgg19": (26, 23, 22)}
 #: The BML paper's figure 5, in times that a link needs for all bytes.
 FIG5_PAPER = {"bml": 0.94, "p2p-ps bcube": 1.50, "hierarchical": 1.88, "p2p-ps fattree": 1.88}
 
@@ -199,4 +198,7 @@ TABLES = {
     "fabric_simulated": Table(PAPER, fabric_simulated),
     "fabric_trained": Table(PAPER, fabric_trained),
     "fabric_lda": Table(PAPER, fabric_lda),
+    "bigdl": Table(PAPER, bigdl.beside_bigdl),
+    "bigdl_overlap": Table(("", "overlapped", "communication only", "computation only", "iteration"), bigdl.overlap),
+    "bigdl_scaling": Table(("", "paper", "ours", "beside `bigdl`"), bigdl.scaling),
 }
