@@ -63,9 +63,9 @@ BIGDL_INSTALL = $(MAVEN) org.apache.maven.plugins:maven-install-plugin:3.1.4:ins
 	-DlocalRepositoryPath=$(CURDIR)/$(BIGDL_REPOSITORY)
 
 $(BIGDL_REPOSITORY)/.stamp: build/bigdl/.stamp $(wildcard scala/bigdl/wheel/*.pom)
-	$(BIGDL_INSTALL) -DpomFile=scala/bigdl/wheel/bigdl-dllib-spark3.pom \
-	  -Dfile=build/bigdl/bigdl/share/dllib/lib/bigdl-dllib-spark_3.1.3-2.4.0-jar-with-dependencies.jar
-	$(BIGDL_INSTALL) -DpomFile=scala/bigdl/wheel/bigdl-core.pom -Dfile=build/bigdl/bigdl/share/core/lib/all-2.3.0.jar
+	$(BIGDL_INSTALL) -DpomFile=$(CURDIR)/scala/bigdl/wheel/bigdl-dllib-spark3.pom \
+	  -Dfile=$(CURDIR)/build/bigdl/bigdl/share/dllib/lib/bigdl-dllib-spark_3.1.3-2.4.0-jar-with-dependencies.jar
+	$(BIGDL_INSTALL) -DpomFile=$(CURDIR)/scala/bigdl/wheel/bigdl-core.pom -Dfile=$(CURDIR)/build/bigdl/bigdl/share/core/lib/all-2.3.0.jar
 	@touch $@
 
 .PHONY: bigdl-jar
@@ -219,11 +219,12 @@ bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench
 	$(BENCH) python/bench_fabric.py --lda --workers 3 --perplexity 800 --words 2000 --quick
 	$(BENCH) python/bench_sim.py --validate --quick
 	$(BENCH) python/bench_sim.py --scale --quick
+	$(BENCH) python/bench_bigdl.py --networks lenet --quick
 
-PAGE ?= ps peers lab collectives jobs ibatch fetch transform compression fabric scale
+PAGE ?= ps peers lab collectives jobs ibatch fetch transform compression fabric scale bigdl
 
 .PHONY: results
-results: env jar bigdl build/spark3-home/.stamp ## measures what PAGE=lab of python/results tells (all pages: hours), and makes its tables
+results: env jar bigdl-jar build/spark3-home/.stamp ## measures what PAGE=lab of python/results tells (all pages: hours), and makes its tables
 	for page in $(PAGE); do commands=$$($(BIN)/python python/make_tables.py --commands $$page); \
 	  PATH=$(BIN):$$PATH $(BENCH_SETTINGS) bash -exc "$$commands"; done
 	$(MAKE) --no-print-directory tables

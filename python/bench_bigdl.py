@@ -1,103 +1,166 @@
-"""Iterations per second of BigDL models: BigDL's DistriOptimizer beside this package's IBatchOptimizer, on the same executors.
+"""Seconds of an iteration of BigDL models: BigDL's DistriOptimizer beside this package's IBatchOptimizer.
 
     python python/bench_bigdl.py --executors 2 --networks lenet,vgg --json FILE
 
-local-cluster, one core each; with `--topology star:4 --rate 200`, executors on the hosts of an emulated network. Both train
-LeNet-5 (22,278 parameters) or a network like VGG (1.34 million) with SGD; `bigdl` without its compression. The time of an
-iteration is wall time: what a long run takes longer than a short one, so what BigDL's driver does between its two Spark jobs
-per iteration counts. `--conf spark.sparkdl.comm.ps.batching=ibatch` and its kin say how layers of `ibatch` travel.
+On the same executors: of local-cluster, one core each; with `--topology star:8`, on the hosts of an emulated network.
+`--executors 1,2,4,8` takes so many of them, one number after the other. Systems: `bigdl`, without its compression, and
+policies of `spark.sparkdl.comm.ps.batching`: `ibatch`, `layerwise`, `whole`. They train LeNet-5 (22,278 parameters) or a
+network like VGG (1.34 million) with SGD, or networks whose computing is emulated:
 
-Verified: from the same weights, after ten iterations on the same rows, both have the same weights, up to rounding. BigDL is
-installed by `make bigdl`, and this package's adapter built by `make bigdl-jar`.
+    python python/bench_bigdl.py --topology star:8 --networks vgg19 --rate auto:1 --systems bigdl,whole,layerwise,ibatch --json
+
+Their layers only wait, by a device `--slowdown` times slower than that of the profiles, which does 1e12 operations a second;
+and of each layer a share is taken, parameters and times alike, so that forward takes `--forward` seconds. `auto:1`: at which a
+pull on all hosts takes as long as forward.
+
+The time of an iteration is wall time: what a long run takes longer than a short one, so what BigDL's driver does between its
+two Spark jobs per iteration counts. `overlap` says for how long ranks of IBatchOptimizer computed while something came to them
+(`overlapped`), and for how long they did one of the two alone. Theory, of emulated networks: batching/lab.py.
+
+Verified: from the same weights, after the same iterations on the same rows, all systems have the same weights, up to rounding.
+BigDL is installed by `make bigdl`, and this package's adapter built by `make bigdl-jar`.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
+import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ibatched.job import Job, measured
+from batching.case import Case, case_of, share_of
+from ibatched.job import BIGDL, Job, measured
 from peers.applications import local_cluster, submit
 from peers.arena import PROGRAMS, python_path
 
 from sparkdl_comm.bigdl import installation
+from sparkdl_comm.errors import PluginError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.arguments import link_rate, names_of, positive, topology_of, whole_numbers
+from sparkdl_comm.lab.arguments import names_of, positive, topology_of, whole_numbers
 from sparkdl_comm.lab.arguments import parser as bench_parser
 from sparkdl_comm.lab.bench import Report, Row, versions
+from sparkdl_comm.lab.profile import PROFILES
+from sparkdl_comm.lab.rates import LinkRate
 
-BIGDL = Path(__file__).parents[1] / "build" / "bigdl"
-_NETWORKS = ("lenet", "vgg")
+INSTALLED = Path(__file__).parents[1] / "build" / "bigdl"
+_REAL = ("lenet", "vgg")
+_NETWORKS = (*_REAL, *sorted(path.stem for path in PROFILES.glob("*.json")))
+_SYSTEMS = (BIGDL, "whole", "layerwise", "ibatch")
 _EXECUTOR_MIB = 2048
+_FOLDER = Path(__file__).parent
 
 
-def rows(found: list[dict[str, Any]], topology: str, rate_mbit: float | None) -> list[Row]:
-    return [
-        Row(
-            suite="bigdl",
-            case=one["network"],
-            algorithm=one["system"],
-            topology=topology,
-            rate_mbit=rate_mbit,
-            world=one["executors"],
-            bytes=4 * one["parameters"],
-            samples=one["samples"],
-            verified=one["verified"],
-            versions=versions("pyspark", "sparkdl_comm") | {"bigdl": "2.4.0"},
-            extra={
-                "system": one["system"],
-                "network": one["network"],
-                "executors": one["executors"],
-                "iterations_per_second": 1 / statistics.median(one["samples"]),
-                "apart": one["apart"],
-            },
-        )
-        for one in found
-    ]
+def row(found: dict[str, Any], case: Case, topology: str) -> Row:
+    about = case.about
+    return Row(
+        suite="bigdl",
+        case=case.name,
+        algorithm=found["system"],
+        topology=topology,
+        rate_mbit=None if topology == "loopback" else case.rate / 1e6,
+        world=case.world,
+        bytes=4 * found["parameters"],
+        samples=found["samples"],
+        theory_seconds=about.get("bound_seconds"),
+        verified=found["verified"],
+        compute="emulated" if about else "real",
+        versions=versions("pyspark", "sparkdl_comm") | {"bigdl": "2.4.0"},
+        extra={
+            "system": found["system"],
+            "network": case.name,
+            "executors": case.world,
+            "iterations_per_second": 1 / statistics.median(found["samples"]),
+            "apart": found["apart"],
+            "batches": found["batches"],
+            "phases": found["phases"],
+            "overlap": found["overlap"],
+            "pull_seconds": about.get("pull_seconds"),
+        },
+    )
 
 
-def bench(options: Namespace) -> Iterator[Row]:
-    """Rows of all systems on all executors asked for.
+def bench(options: Namespace, conf: dict[str, str]) -> Iterator[Row]:
+    """Rows of all systems, for each network and number of executors.
 
-    :raises LabError: the application failed.
+    :param conf: of Spark.
+    :raises ConfError: a rate that makes no sense. LabError: the application failed.
     """
-    conf = installation.spark_conf() | dict(setting.split("=", 1) for setting in options.conf)
-    about = options.rows, options.seconds, options.repeats
-    if options.topology is None:
-        for executors in options.executors:
-            spark = local_cluster("bench_bigdl", executors, _EXECUTOR_MIB, conf)
-            yield from rows(measured(spark, Job(options.networks, executors, *about)), "loopback", None)
-            spark.stop()
-        return
-    topology, folder = options.topology, Path(__file__).parent
+    with tempfile.TemporaryDirectory(prefix="sparkdl-bigdl-") as folder:
+        yield from (_on_a_lab if options.topology else _on_this_machine)(options, conf, Path(folder))
+
+
+def _on_this_machine(options: Namespace, conf: dict[str, str], folder: Path) -> Iterator[Row]:
+    conf = conf | {"spark.executorEnv.PYTHONPATH": python_path(INSTALLED)}
+    for executors in options.executors or [2]:
+        spark = local_cluster("bench_bigdl", executors, _EXECUTOR_MIB, conf)
+        for network in options.networks:
+            case = _case(network, executors, "inf", options)
+            for found in measured(spark, _job(case, folder, options)):
+                yield row(found, case, "loopback")
+        spark.stop()
+
+
+def _on_a_lab(options: Namespace, conf: dict[str, str], folder: Path) -> Iterator[Row]:
+    topology = options.topology
+    cases = [_case(network, topology.world, options.rate, options) for network in options.networks]
+    environment = {"PYTHONPATH": python_path(_FOLDER, PROGRAMS, INSTALLED)}
     with (
-        Lab(topology.with_rates(round(options.rate * 1e6))) as lab,
-        lab.spark(memory="1g", env={"PYTHONPATH": python_path(folder, PROGRAMS, BIGDL)}) as spark,
+        Lab(topology.with_rates(round(cases[0].rate))) as lab,
+        lab.spark(memory="1g", env=environment) as spark,
     ):
-        job = Job(options.networks, topology.world, *about)
-        found = submit(spark, folder / "ibatched" / "job.py", job, options.timeout, conf)
-    yield from rows(found, topology.text, options.rate)
+        for whole in cases:
+            link = LinkRate(round(whole.rate), round(whole.rate))
+            lab.set_rates({(host.index, 0): link for host in topology.hosts})
+            for executors in options.executors or [topology.world]:
+                case = Case(whole.name, whole.profile, executors, whole.rate)
+                some = conf | {"spark.cores.max": str(executors), "spark.executor.instances": str(executors)}
+                job = _job(case, folder, options)
+                for found in submit(spark, _FOLDER / "ibatched" / "job.py", job, options.timeout, some):
+                    yield row(found, case, topology.text)
+
+
+def _case(network: str, world: int, rate: str, options: Namespace) -> Case:
+    profile = None if network in _REAL else share_of(network, options.forward, options.slowdown)
+    return case_of(network, profile, world, rate)
+
+
+def _job(case: Case, folder: Path, options: Namespace) -> Job:
+    file = folder / f"{case.name}.json"
+    if case.profile is not None:
+        file.write_text(case.profile.to_json())
+    profile = None if case.profile is None else str(file)
+    about = options.rows, options.iterations, options.seconds, options.repeats
+    return Job(case.name, profile, options.systems, case.world, *about)
 
 
 def main() -> int:
     parser = bench_parser(__doc__)
-    parser.add_argument("--executors", type=whole_numbers(), default="2", help="numbers of executors on local-cluster")
-    parser.add_argument("--networks", type=names_of(_NETWORKS), default=",".join(_NETWORKS))
+    parser.add_argument("--executors", type=whole_numbers(), help="numbers of executors; default: 2, or all hosts")
+    parser.add_argument("--networks", type=names_of(_NETWORKS), default=",".join(_REAL))
+    parser.add_argument("--systems", type=names_of(_SYSTEMS), default=f"{BIGDL},ibatch")
     parser.add_argument("--rows", type=positive, default=16, help="of each executor in an iteration")
+    parser.add_argument("--iterations", type=positive, help="by which a long run is longer; default: by --seconds")
     parser.add_argument("--seconds", type=float, default=8.0, help="about so many for the iterations of a long run")
+    parser.add_argument("--forward", type=float, default=0.25, help="seconds to which emulated networks are scaled")
+    parser.add_argument("--slowdown", type=float, default=60.0, help="of the device that computes in them")
     parser.add_argument("--topology", type=topology_of, help="executors on an emulated network: star:N")
-    parser.add_argument("--rate", type=link_rate, default=200.0, help="Mbit/s of each link there")
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all on an emulated network")
+    parser.add_argument("--rate", default="200", help="Mbit/s of each link there, or auto:R")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for an application there")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="of Spark, to try settings")
     options = parser.parse_args()
     if options.quick:
-        options.seconds, options.repeats = 1.0, 1
-    sys.path.insert(0, str(BIGDL))
-    return Report(json_to=options.json).finish_after(bench(options))
+        options.iterations, options.repeats, options.forward = options.iterations or 60, 1, 0.02
+    sys.path.insert(0, str(INSTALLED))
+    report = Report(json_to=options.json)
+    try:
+        conf = installation.spark_conf()
+    except PluginError as reason:
+        report.note(f"skipped: {reason}")
+        return 0
+    return report.finish_after(bench(options, conf | dict(setting.split("=", 1) for setting in options.conf)))
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ import tempfile
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from batching.case import Case, case_of, number, share_of
 from batching.job import DDP, REAL, WAYS, Job
 from bench_jar import bench_jar
 from peers.applications import submit
@@ -32,47 +32,12 @@ import sparkdl_comm
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.lab import Lab
 from sparkdl_comm.lab.bench import Report, Row, versions
-from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.lab.rates import LinkRate, RateSchedule
 from sparkdl_comm.lab.spark import SparkCluster
 from sparkdl_comm.strategies.ps.planner import iteration_seconds
 from sparkdl_comm.topology import Topology
 
 _FOLDER = Path(__file__).parents[1]
-_BITS = 8 * 4  # of a parameter
-
-
-@dataclass(frozen=True)
-class Case:
-    """A network on the lab. `profile`: None if it really computes; `rate`: bit/s of a link; `delay`: seconds that the lab adds
-    to a communication's start-up."""
-
-    name: str
-    profile: Profile | None
-    world: int
-    rate: float
-    delay: float
-
-    @property
-    def about(self) -> dict[str, float]:
-        """Of an emulated network: its `parameters`, and `scale`, their share of the real one's; `pull_seconds`, in which all
-        parameters reach a rank, and likewise all gradients their servers; `forward_seconds`; `bound_seconds`, the theory
-        value."""
-        if self.profile is None:
-            return {}
-        first, last = self.profile.layers[0], self.profile.layers[-1]
-        pull = self._transfer(self.profile.parameters)
-        computing = self.profile.seconds + 2 * (self.delay + self._transfer(first.parameters))
-        return {
-            "parameters": self.profile.parameters,
-            "scale": self.profile.parameters / Profile.load(self.name).parameters,
-            "pull_seconds": pull,
-            "forward_seconds": sum(layer.forward for layer in self.profile.layers),
-            "bound_seconds": max(computing, 2 * (pull + self.delay) + last.forward + last.backward),
-        }
-
-    def _transfer(self, parameters: int) -> float:
-        return parameters * _BITS * (self.world - 1) / self.world / self.rate
 
 
 def bench(options: Namespace, report: Report) -> None:
@@ -89,7 +54,7 @@ def bench(options: Namespace, report: Report) -> None:
         for name in options.model.split(",")
         for rate in options.rate.split(",")
         for delay in options.delay.split(",")
-        for case in [_case(name, rate, _number("--delay", delay) / 1e3, topology.world, options)]
+        for case in [_case(name, rate, number("--delay", delay) / 1e3, topology.world, options)]
     ]
     if options.schedule and len({case.rate for case in cases}) > 1:
         raise ConfError(
@@ -127,27 +92,8 @@ def _changing(lab: Lab, schedule: str | None) -> contextlib.AbstractContextManag
 
 
 def _case(name: str, rate: str, delay: float, world: int, options: Namespace) -> Case:
-    """`rate`: Mbit/s, or "auto:R": at which pulling takes R times as long as forward."""
-    kind, _, ratio = rate.partition(":")
-    if name in REAL:
-        if kind == "auto":
-            raise ConfError(f"--rate {rate}: {name} computes as fast as it can; give Mbit/s")
-        return Case(name, None, world, _number("--rate", rate) * 1e6, delay)
-    full = Profile.load(name)
-    share = options.forward / options.slowdown / sum(layer.forward for layer in full.layers)
-    profile = full.scaled(share, share * options.slowdown)
-    if kind != "auto":
-        return Case(name, profile, world, _number("--rate", rate) * 1e6, delay)
-    wanted = _number("--rate", ratio) if ratio else 1.0
-    at_1_bit = Case(name, profile, world, 1.0, delay).about
-    return Case(name, profile, world, at_1_bit["pull_seconds"] / at_1_bit["forward_seconds"] / wanted, delay)
-
-
-def _number(option: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfError(f"{option} {text}: must be numbers") from None
+    profile = None if name in REAL else share_of(name, options.forward, options.slowdown)
+    return case_of(name, profile, world, rate, delay)
 
 
 def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float, nic: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from peers.breakdown import PARTS
-from tables import compression
+from tables import bigdl, compression
 from tables.data import Data, at_most, beside, seconds, with_theory
 from tables.fabric import (
     fabric_bounds,
@@ -21,6 +21,7 @@ from tables.fabric import (
     fabric_simulated,
     fabric_trained,
 )
+from tables.paper import IBATCH_PAPER
 from tables.scale import scale_cells, scale_commlib, scale_errors, scale_fig4, scale_fig5
 
 from sparkdl_comm.lab.results import Row
@@ -29,8 +30,6 @@ Line = tuple[str, ...]
 MIB = 1 << 20
 #: The BML paper's figures 6 and 7, less time than its parameter server: the least and the most, %.
 JOBS_PAPER = {"lenet5": (18.7, 56.4), "vgg19": (29.2, 52.1)}
-#: The iBatch paper, 30 nodes: speed-up over one node with iBatch, by default, one batch per layer.
-IBATCH_PAPER = {"googlenet": (29, 26, 25), "inception_v3": (28, 25, 24), "vgg19": (26, 23, 22)}
 #: The BML paper's figure 5, in times that a link needs for all bytes.
 FIG5_PAPER = {"bml": 0.94, "p2p-ps bcube": 1.50, "hierarchical": 1.88, "p2p-ps fattree": 1.88}
 
@@ -232,4 +231,7 @@ TABLES = {
     "scale_fig5": Table(("", "paper's formula, T_F", "simulated, T_F", "verdict"), scale_fig5),
     "scale_fig4": Table(("", "in the same run", "`lp`, simulated", "verdict"), scale_fig4),
     "scale_commlib": Table(("", "paper, of linear scaling", "simulated", "difference"), scale_commlib),
+    "bigdl": Table(PAPER, bigdl.beside_bigdl),
+    "bigdl_overlap": Table(("", "overlapped", "communication only", "computation only", "iteration"), bigdl.overlap),
+    "bigdl_scaling": Table(("", "paper", "ours", "beside `bigdl`"), bigdl.scaling),
 }

@@ -4,6 +4,7 @@ the probabilities of ten classes."""
 from __future__ import annotations
 
 from bigdl.dllib.nn.layer import (
+    Layer,
     Linear,
     LogSoftMax,
     ReLU,
@@ -14,7 +15,10 @@ from bigdl.dllib.nn.layer import (
     Tanh,
 )
 
+from sparkdl_comm.lab.profile import Profile
+
 CLASSES = 10
+_PIXELS = 28 * 28
 
 
 def lenet5() -> Sequential:
@@ -38,6 +42,24 @@ def vgg() -> Sequential:
     pixels = 3 * 3 * planes
     network.add(Reshape([pixels])).add(Linear(pixels, 904)).add(ReLU())
     return network.add(Linear(904, CLASSES)).add(LogSoftMax())
+
+
+class EmulatedLayer(Layer):
+    """A layer that owns parameters and gives gradients, but only waits instead of computing: see ``EmulatedLayer`` in
+    ``scala/bigdl``. Inputs are rows by columns.
+
+    ``index``: of these layers, from 0; ``parameters``: how many; ``forward``, ``backward``: seconds that a pass takes."""
+
+    def __init__(self, index: int, parameters: int, forward: float, backward: float) -> None:
+        super().__init__(None, "float", index, parameters, forward, backward)
+
+
+def emulated(profile: Profile) -> Sequential:
+    """The layers of a profile, which only wait, behind a small one that computes."""
+    network = Sequential().add(Reshape([_PIXELS])).add(Linear(_PIXELS, CLASSES))
+    for index, layer in enumerate(profile.layers):
+        network.add(EmulatedLayer(index, layer.parameters, layer.forward, layer.backward))
+    return network.add(LogSoftMax())
 
 
 NETWORKS = {"lenet": lenet5, "vgg": vgg}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,6 +62,11 @@ class IBatchOptimizer(Optimizer):
         return self
 
     @property
-    def batching(self) -> str:
-        """How layers travelled in the last training, as JSON: ``pull`` and ``push``, as the summary of a fit has them."""
-        return str(self.value.batching())
+    def summary(self) -> dict[str, Any]:
+        """The last training in numbers, as :attr:`sparkdl_comm.TorchModel.summary` has them: ``strategy``, ``world``,
+        ``iterations``, ``seconds_per_iteration`` (of the slowest rank), ``iterations_per_second``, ``phases`` (seconds per
+        iteration, mean over ranks), ``bytes`` (``pull`` and ``push``, all ranks, whole training), ``batching``: how layers
+        travelled. And ``overlap``, seconds per iteration: for how long a rank computed while something came to it
+        (``overlapped``), or did one of the two alone (``communication_only``, ``computation_only``)."""
+        found: dict[str, Any] = json.loads(self.value.summary())
+        return found

@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from peers.applications import local_cluster
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl_comm.bigdl import installation
@@ -21,6 +22,7 @@ from sparkdl_comm.bigdl.engine import start_engine
 from sparkdl_comm.networks import digits_28x28
 
 EXECUTORS = 2
+EXECUTOR_MIB = 1536
 ROWS = 512
 
 
@@ -33,14 +35,8 @@ def accuracy(model: Any, rows: DataFrame) -> float:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    conf = installation.spark_conf() | {
-        "spark.master": f"local-cluster[{EXECUTORS},1,1536]",
-        "spark.executor.memory": "1536m",
-        "spark.ui.enabled": "false",
-        "spark.sparkdl.comm.timeout": "30s",
-    }
-    spark = SparkSession.builder.config(map=conf).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    conf = installation.spark_conf() | {"spark.sparkdl.comm.timeout": "30s"}
+    spark = local_cluster("bigdl_fitted", EXECUTORS, EXECUTOR_MIB, conf)
     start_engine(spark.sparkContext, EXECUTORS, 1)
 
     from bigdl.dllib.nn.criterion import ClassNLLCriterion

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from pyspark.sql import SparkSession
+from peers.applications import local_cluster
 
 from sparkdl_comm.bigdl import installation
 from sparkdl_comm.bigdl.engine import start_engine
 from sparkdl_comm.networks import digits_28x28
 
 EXECUTORS = 2
+EXECUTOR_MIB = 1536
 ITERATIONS = 300
 EVERY = 20
 _EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -44,14 +45,10 @@ def kill_one(folder: Path, killed: list[int], over: threading.Event) -> None:
 def main() -> None:
     folder = Path(sys.argv[1])
     conf = installation.spark_conf() | {
-        "spark.master": f"local-cluster[{EXECUTORS},1,1536]",
-        "spark.executor.memory": "1536m",
-        "spark.ui.enabled": "false",
         "spark.sparkdl.comm.timeout": "30s",
         "spark.sparkdl.comm.ps.batching": "layerwise",
     }
-    spark = SparkSession.builder.config(map=conf).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = local_cluster("bigdl_killed", EXECUTORS, EXECUTOR_MIB, conf)
     start_engine(spark.sparkContext, EXECUTORS, 1)
 
     from bigdl.dllib.nn.criterion import ClassNLLCriterion

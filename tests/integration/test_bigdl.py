@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ pytestmark = [
 def run(program: Path, *arguments: str, folder: Path) -> str:
     environment = {**os.environ, **spark_home.environment(folder)}
     del environment["SPARK_CONF_DIR"]  # its class path would be all that there is
-    environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], str(BIGDL)])
+    environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], str(PROGRAMS), str(BIGDL)])
     done = subprocess.run(
         [sys.executable, str(program), *arguments],
         env=environment,
@@ -42,19 +43,42 @@ def run(program: Path, *arguments: str, folder: Path) -> str:
     return done.stdout
 
 
+def bench(*arguments: str, folder: Path) -> list[dict[str, Any]]:
+    output = folder / "rows.json"
+    run(PROGRAMS / "bench_bigdl.py", "--quick", f"--json={output}", *arguments, folder=folder)
+    found: list[dict[str, Any]] = json.loads(output.read_text())["rows"]
+    return found
+
+
 def test_lenet_has_the_weights_that_bigdl_gives_it(tmp_path: Path) -> None:
-    batching = "--conf=spark.sparkdl.comm.ps.batching=layerwise"
-    output = tmp_path / "rows.json"
-    run(PROGRAMS / "bench_bigdl.py", "--quick", f"--json={output}", "--networks=lenet", batching, folder=tmp_path)
-    rows = json.loads(output.read_text())["rows"]
+    rows = bench("--networks=lenet", "--systems=bigdl,layerwise", folder=tmp_path)
     assert [(row["system"], row["network"], row["executors"]) for row in rows] == [
         ("bigdl", "lenet", 2),
-        ("ibatch", "lenet", 2),
+        ("layerwise", "lenet", 2),
     ]
     for row in rows:
         assert row["verified"]
         assert row["bytes"] == 4 * 22_278
+        assert row["compute"] == "real"
         assert row["iterations_per_second"] > 0
+
+
+def test_layers_that_only_wait_say_what_overlaps(tmp_path: Path) -> None:
+    rows = bench("--networks=lenet5", "--systems=bigdl,ibatch", "--executors=1,2", folder=tmp_path)
+    assert [(row["system"], row["executors"]) for row in rows] == [
+        ("bigdl", 1),
+        ("ibatch", 1),
+        ("bigdl", 2),
+        ("ibatch", 2),
+    ]
+    for row in rows:
+        assert row["verified"]
+        assert row["compute"] == "emulated"
+        assert row["theory_seconds"] > 0
+    alone = rows[1]["overlap"]
+    assert alone.keys() == {"overlapped", "communication_only", "computation_only"}
+    assert alone["communication_only"] == alone["overlapped"] == 0
+    assert rows[0]["overlap"] == {}
 
 
 def test_the_demo_learns_the_digits(tmp_path: Path) -> None:
@@ -63,6 +87,9 @@ def test_the_demo_learns_the_digits(tmp_path: Path) -> None:
     assert summary["executors"] == 2
     assert summary["iterations"] == 3 * -(-(1797 - 360) // 64)
     assert summary["accuracy"] > 0.8
+    assert summary["phases"]["forward"] > 0
+    assert sum(summary["phases"].values()) < summary["seconds_per_iteration"]
+    assert summary["bytes"]["pull"] > 0
 
 
 def test_after_an_executor_was_killed_training_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:

@@ -163,6 +163,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
     iteration = {"rows": 128, "computing": 0.5}
     reduced = {"case": "allreduce", **links}
     cell = {"source": "lp-9", "what": "reduce", "measured": 1.0, "error": 0.1, "rows": None, "delay": 0.02}
+    parts = dict.fromkeys(("overlapped", "communication_only", "computation_only"), 0.1)
     files: dict[str, list[Row]] = {
         "ps": [row("ps", 1.0), row("gloo", 1.0)],
         "peers-star3": [row(name, 1.0, case="training") for name in ("torch-ddp", "bigdl-mkl", "sparkdl-ps")],
@@ -239,6 +240,13 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "fabric-lda": [
             row(name, 1.0, case="lda C1-N1", extra={"max_delay": 9}) for name in ("fabric-30", "fabric-bsp", "async")
         ],
+        "bigdl-star8": [
+            row("bigdl", 1.0, case="vgg19", extra={"overlap": {}}),
+            *(row(name, 1.0, case="vgg19", extra={"overlap": parts}) for name in ("whole", "ibatch")),
+        ],
+        "bigdl-scaling": [
+            row(name, 1.0, case="vgg19", world=world) for world in (1, 2) for name in ("bigdl", "ibatch")
+        ],
         "compress-0.01": [row(name, 1.0, extra={"count": 9, "density": 0.01}) for name in ("hitopk", "torus2d")],
         "scale-validation": [
             row("bml", 1.0, case="collectives", rate_mbit=200.0, extra={**cell, "fitted": fitted})
@@ -287,6 +295,9 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "scale_fig5": 1,
         "scale_fig4": 1,
         "scale_commlib": 1,
+        "bigdl": 2,
+        "bigdl_overlap": 2,
+        "bigdl_scaling": 2,
     }
 
 

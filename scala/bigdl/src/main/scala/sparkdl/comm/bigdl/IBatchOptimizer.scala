@@ -36,11 +36,11 @@ class IBatchOptimizer(
 
   private var clipping = Option.empty[(Float, Float)]
   private var byNorm = false
-  private var planned = "{}"
+  private var numbers = "{}"
   private var own = Map.empty[String, String]
 
-  /** Of the last training, how layers travelled: `pull` and `push`, as a fit's summary has them, in JSON. */
-  def batching: String = planned
+  /** The last training in numbers, with the fields of a fit's summary that [[Account.summary]] names, as JSON. */
+  def summary: String = numbers
 
   /** Sets a key of this package's, such as `spark.sparkdl.comm.ps.batching`, for this optimizer alone. */
   def setConf(key: String, value: String): this.type = {
@@ -78,7 +78,7 @@ class IBatchOptimizer(
     if (!data.isCached) prepareInput()
     val job = new TrainingJob(sc, model, data, criterion, conf)
     checkpointPath = checkpointPath.map(Checkpoints.newFolder)
-    val told = job.run(
+    val (told, summed) = job.run(
       optimMethods,
       clipping,
       endWhen,
@@ -86,7 +86,7 @@ class IBatchOptimizer(
       validationDataSet.map(_.toDistributed()),
       for (trigger <- checkpointTrigger; path <- checkpointPath) yield CheckpointRequest(trigger, path, isOverWrite)
     )
-    planned = told.batching
+    numbers = summed
     optimMethods.foreach { case (name, method) =>
       SparkdlBigDL.state(told.methods(name)).foreach { case (key, value) => SparkdlBigDL.state(method)(key) = value }
     }

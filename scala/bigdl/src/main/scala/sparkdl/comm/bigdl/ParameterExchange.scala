@@ -30,6 +30,7 @@ private[bigdl] final class ParameterExchange(
     if (decided.profiles) Some(new Profiler(layers.size, settings.batching.profileIterations, rank.clock)) else None
   private val uses = new LayerUses(layers.size)
   private val inPlace = map.encodings.parameters.inPlace
+  private val accounting = new Accounting(replicas.watches, rank.clock)
 
   memory.putFloats(map.parameters(0), replicas.weights, replicas.weights.length)
   session.attach(memory, decided.pulls.batches, decided.pushes.batches)
@@ -65,7 +66,8 @@ private[bigdl] final class ParameterExchange(
     collected = 0
     unpublished = None
     profiler.foreach(_.iteration())
-    if (version == 0) await() else uses.silent.foreach(pullFor)
+    accounting.iteration()
+    if (version == 0) await() else uses.silent.foreach(pullFor(_, replicas.watches(0)))
     prefetchNext()
     profiler.foreach(_.forward.begin())
   }
@@ -74,7 +76,7 @@ private[bigdl] final class ParameterExchange(
     val timed = profiler.filter(_ => replica == 0)
     timed.foreach(_.forward.stop())
     if (version == 0) synchronized(uses.needed(layer))
-    if (pulls.of(layer) >= pulled) synchronized(pullFor(layer))
+    if (pulls.of(layer) >= pulled) synchronized(pullFor(layer, replicas.watches(replica)))
     timed.foreach(_.forward.at(layer))
   }
 
@@ -82,14 +84,17 @@ private[bigdl] final class ParameterExchange(
   def forwardEnded(replica: Int): Unit = {
     val timed = profiler.filter(_ => replica == 0)
     timed.foreach(_.forward.end())
-    synchronized(await()) // before gradients are written: others may still fetch the last ones
+    synchronized(
+      pullAll(replicas.watches(replica))
+    ) // before gradients are written: others may still fetch the last ones
     timed.foreach(_.backward.begin())
   }
 
   override def made(replica: Int, layer: Int): Unit = {
     val timed = profiler.filter(_ => replica == 0)
     timed.foreach(_.backward.was(layer))
-    synchronized {
+    val watch = replicas.watches(replica)
+    watch.in(Phase.Push)(synchronized {
       val complete = uses.isComplete(layer)
       if (pushes.size > 1) {
         if (uses.isTooLate(layer))
@@ -99,15 +104,16 @@ private[bigdl] final class ParameterExchange(
           )
         if (complete) take(layer)
       }
-      if (early) while (collected < session.summed(version)) updateNext()
-    }
+      if (early) while (collected < session.summed(version)) updateNext(watch)
+    })
     timed.foreach(_.backward.skip())
   }
 
   /** Backward is over on all replicas. */
   def end(): Unit = synchronized {
     profiler.foreach(_.backward.end())
-    layers.counts.indices.reverse.filterNot(taken(_)).foreach(take)
+    val watch = replicas.watches(0)
+    watch.in(Phase.Push)(layers.counts.indices.reverse.filterNot(taken(_)).foreach(take))
     uses.endStep()
     var next = pushes
     if (decided.due(step)) {
@@ -118,28 +124,34 @@ private[bigdl] final class ParameterExchange(
       }
     }
     prefetch(version + 1)
-    while (collected < pushes.size) updateNext()
+    while (collected < pushes.size) updateNext(watch)
     version += 1
     pulled = 0
     pushes = next
   }
 
   /** Waits until all parameters are where the replicas compute. */
-  def await(): Unit = synchronized(if (pulled < pulls.size) pull(pulls.size - 1))
+  def await(): Unit = synchronized(pullAll(replicas.watches(0)))
 
   def stretches: Seq[Stretch] = shard.stretches
 
   /** Of rank 0: how layers travelled, as JSON. */
-  def summary: String = decided.summary
+  def batching: String = decided.summary
+
+  /** What this rank did, once all parameters are here. */
+  def account(seconds: Double): Account = accounting.account(seconds)
 
   /** Of the current step, counted from 1. */
   private def step: Int = version.toInt + 1
 
-  private def pullFor(layer: Int): Unit = if (pulls.of(layer) >= pulled) pull(pulls.of(layer))
+  private def pullFor(layer: Int, watch: Stopwatch): Unit = pullUpTo(pulls.of(layer), watch)
+  private def pullAll(watch: Stopwatch): Unit = pullUpTo(pulls.size - 1, watch)
 
   /** Waits for the parameters up to those of this bucket. */
+  private def pullUpTo(bucket: Int, watch: Stopwatch): Unit = if (pulled <= bucket) watch.in(Phase.Pull)(pull(bucket))
+
   private def pull(bucket: Int): Unit = {
-    session.pull(version, bucket)
+    val transfer = session.pull(version, bucket)
     memory.access {
       (pulled to bucket).foreach { number =>
         val (first, last) = (pulls.layers(number).head, pulls.layers(number).last)
@@ -148,6 +160,7 @@ private[bigdl] final class ParameterExchange(
       }
     }
     pulled = bucket + 1
+    accounting.pulled(transfer)
     prefetchNext()
   }
 
@@ -176,11 +189,15 @@ private[bigdl] final class ParameterExchange(
   }
 
   /** The optimizer's step on the next bucket of gradients, once it is summed; parameters are published a bucket at a time. */
-  private def updateNext(): Unit = {
-    session.collect(version, collected)
+  private def updateNext(watch: Stopwatch): Unit = watch.in(Phase.Push) {
+    val transfer = session.collect(version, collected)
+    watch.move(Phase.Push, Phase.Aggregate, transfer.aggregateSeconds)
+    accounting.pushed(transfer)
     val updated = pushes.layers(collected)
     collected += 1
-    profiler.fold(shard.step(updated, progress))(_.update(shard.step(updated, progress)))
+    watch.in(Phase.Update) {
+      profiler.fold(shard.step(updated, progress))(_.update(shard.step(updated, progress)))
+    }
     if (unpublished.isEmpty) unpublished = Some(new Countdown(pulls))
     unpublished.foreach(left => updated.flatMap(left.arrived(_)).sorted.foreach(session.publish(version + 1, _)))
   }

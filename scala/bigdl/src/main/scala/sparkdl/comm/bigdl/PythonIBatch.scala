@@ -24,6 +24,10 @@ final class PythonIBatch extends PythonBigDL[Float] {
   ): IBatchOptimizer =
     setUp(IBatchOptimizer(model, toJSample(rows.rdd), criterion, batchSize), methods, endWhen)
 
+  /** A layer that only waits, as BigDL's Python API makes layers: see [[EmulatedLayer]]. */
+  def createEmulatedLayer(index: Int, count: Int, forwardSeconds: Double, backwardSeconds: Double): EmulatedLayer =
+    new EmulatedLayer(index, count, forwardSeconds, backwardSeconds)
+
   /** Likewise, for the rows of a DataFrame: see [[FrameRows]]. */
   def createIBatchOptimizerOfFrame(
       model: Module[Float],

@@ -32,6 +32,7 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
   def run(): RankResult = {
     val state = T("epoch" -> progress.epoch, "neval" -> progress.iteration, "parallelism" -> request.cores)
     describe(state)
+    val begun = clock.nanoTime
     while (!request.endWhen(state)) {
       if (context.isInterrupted()) throw new TaskKilledException
       iterate(state)
@@ -39,10 +40,11 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
       saveCheckpoint(state)
     }
     exchange.await()
+    val account = exchange.account((clock.nanoTime - begun) / 1e9)
     val told =
       if (rank.number != 0) None
-      else Some(Told(iterations, judgements, methods, replicas.extras, exchange.summary))
-    RankResult(exchange.stretches, told)
+      else Some(Told(iterations, judgements, methods, replicas.extras, exchange.batching))
+    RankResult(exchange.stretches, account, told)
   }
 
   private def conf: SparkConf = new SparkConf(false).setAll(request.conf)
@@ -50,7 +52,8 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
   private def replica(): Replica = Replica(
     request.network.value(initGradient = true, shareWeight = false),
     request.criterion.cloneCriterion(),
-    request.validation.fold(Seq.empty[ValidationMethod[Float]])(_.methods.map(_.clone()))
+    request.validation.fold(Seq.empty[ValidationMethod[Float]])(_.methods.map(_.clone())),
+    new Stopwatch(clock)
   )
 
   private def shard(map: SegmentMap, memory: Segment): Shard = {

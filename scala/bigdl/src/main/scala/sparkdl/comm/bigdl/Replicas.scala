@@ -8,11 +8,12 @@ import com.intel.analytics.bigdl.dllib.optim.{ValidationMethod, ValidationResult
 import com.intel.analytics.bigdl.dllib.tensor.Tensor
 import com.intel.analytics.bigdl.dllib.utils.DistriParameterSynchronizer
 
-/** One of a rank's networks, with the criterion and the validation methods that it computes with. */
+/** One of a rank's networks, with the criterion and the validation methods that it computes with, and what times that. */
 private[bigdl] final case class Replica(
     network: Network,
     criterion: Criterion[Float],
-    methods: Seq[ValidationMethod[Float]]
+    methods: Seq[ValidationMethod[Float]],
+    watch: Stopwatch
 )
 
 /**
@@ -36,6 +37,7 @@ private[bigdl] final class Replicas(all: IndexedSeq[Replica]) {
   private val leavesOfEach = all.map(replica => SparkdlBigDL.leaves(replica.network))
 
   def size: Int = all.size
+  def watches: IndexedSeq[Stopwatch] = all.map(_.watch)
 
   /** What a network keeps that is no parameter, such as the means of batch normalization: of the first one. */
   def extras: Array[Tensor[Float]] = first.getExtraParameter()
@@ -58,13 +60,15 @@ private[bigdl] final class Replicas(all: IndexedSeq[Replica]) {
           " that is a multiple of executors times cores"
       )
     onEach { number =>
-      val Replica(network, criterion, _) = all(number)
+      val Replica(network, criterion, _, watch) = all(number)
       val part = if (size == 1) batch else batch.slice(number * (rows / size) + 1, rows / size)
       network.training()
-      val output = network.forward(part.getInput())
-      forwardEnded(number, criterion.forward(output, part.getTarget()).toDouble)
-      val errors = criterion.backward(output, part.getTarget())
-      network.backward(part.getInput(), errors)
+      val (output, loss) = watch.in(Phase.Forward) {
+        val output = network.forward(part.getInput())
+        (output, criterion.forward(output, part.getTarget()).toDouble)
+      }
+      forwardEnded(number, loss)
+      watch.in(Phase.Backward)(network.backward(part.getInput(), criterion.backward(output, part.getTarget())))
     }
   }
 

@@ -27,7 +27,7 @@ private[bigdl] final class TrainingJob(
 
   private val settings = IBatchSettings(conf)
 
-  /** Trains; then the model has its new parameters. */
+  /** Trains; then the model has its new parameters. Returns what rank 0 tells, and the summary of all, as JSON. */
   def run(
       given: Map[String, OptimMethod[Float]],
       clipping: Option[(Float, Float)],
@@ -35,11 +35,11 @@ private[bigdl] final class TrainingJob(
       validation: Option[Validation],
       validationData: Option[DistributedDataSet[MiniBatch[Float]]],
       checkpoint: Option[CheckpointRequest]
-  ): Told = {
+  ): (Told, String) = {
     given.values.foreach(_.clearHistory())
     val spans = spansOf(given.keySet)
 
-    def attempt(number: Int, network: Module[Float], methods: Map[String, OptimMethod[Float]]): Told = {
+    def attempt(number: Int, network: Module[Float], methods: Map[String, OptimMethod[Float]]): (Told, String) = {
       val state = SparkdlBigDL.state(methods.values.head)
       val used = state.getOrElse("recordsProcessedThisEpoch", 0).toLong
       val start = Progress(
@@ -103,14 +103,14 @@ private[bigdl] final class TrainingJob(
       }.toMap
   }
 
-  private def finish(results: Seq[RankResult]): Told = {
+  private def finish(results: Seq[RankResult]): (Told, String) = {
     val weights = SparkdlBigDL.flatten(model)._1.storage().array()
     results.flatMap(_.stretches).foreach { stretch =>
       System.arraycopy(stretch.values, 0, weights, stretch.start, stretch.values.length)
     }
     val told = results.flatMap(_.told).head
     if (told.extras.nonEmpty) model.setExtraParameter(told.extras)
-    told
+    (told, Account.summary(results.map(_.account), told.iterations.size, told.batching))
   }
 }
 

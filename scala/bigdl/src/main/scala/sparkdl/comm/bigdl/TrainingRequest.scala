@@ -74,7 +74,7 @@ private[bigdl] final case class Judgement(iteration: Int, values: Seq[(String, F
  * @param stretches the parameters that it updated
  * @param told by rank 0 alone
  */
-private[bigdl] final case class RankResult(stretches: Seq[Stretch], told: Option[Told])
+private[bigdl] final case class RankResult(stretches: Seq[Stretch], account: Account, told: Option[Told])
 
 /**
  * @param methods with what they know of how far training is

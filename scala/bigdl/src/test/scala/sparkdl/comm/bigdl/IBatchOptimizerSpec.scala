@@ -2,12 +2,13 @@ package sparkdl.comm.bigdl
 
 import java.nio.file.{Files, Path}
 
+import com.fasterxml.jackson.databind.ObjectMapper
 import org.apache.spark.{SparkConf, SparkContext}
 import org.apache.spark.rdd.RDD
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
-import com.intel.analytics.bigdl.{Criterion, SparkdlBigDL}
+import com.intel.analytics.bigdl.{Criterion, OtherEngine, SparkdlBigDL}
 import com.intel.analytics.bigdl.SparkdlBigDL.Network
 import com.intel.analytics.bigdl.dllib.feature.dataset.{
   DataSet,
@@ -31,6 +32,7 @@ import com.intel.analytics.bigdl.dllib.nn.{
 }
 import com.intel.analytics.bigdl.dllib.optim.{Adam, DistriOptimizer, LBFGS, Loss, OptimMethod, Optimizer, SGD, Trigger}
 import com.intel.analytics.bigdl.dllib.tensor.{Storage, Tensor}
+import com.intel.analytics.bigdl.dllib.utils.MklDnn
 import com.intel.analytics.bigdl.dllib.visualization.{TrainSummary, ValidationSummary}
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
@@ -60,6 +62,11 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
   private def linear(inputs: Int, outputs: Int, name: String): Network =
     Linear(inputs, outputs).setName(name).asInstanceOf[Network]
 
+  private def emulated(forwardSeconds: Double): Network = Sequential()
+    .add(linear(Inputs, 1, "first"))
+    .add(new EmulatedLayer(0, 30, forwardSeconds, 0).asInstanceOf[Network])
+    .add(new EmulatedLayer(1, 7, 0, 0).asInstanceOf[Network])
+
   private val networks: Map[String, () => Network] = Map(
     "a sequence" -> (() =>
       Sequential().add(linear(Inputs, 40, "first")).add(ReLU()).add(linear(40, 20, "second")).add(linear(20, 1, "last"))
@@ -80,7 +87,8 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
         .add(Recurrent().add(LSTM(Inputs / 3, 5)))
         .add(Select(2, -1))
         .add(linear(5, 1, "last"))
-    )
+    ),
+    "layers that only wait" -> (() => emulated(forwardSeconds = 0))
   )
 
   private def rows(count: Int): RDD[Sample[Float]] = {
@@ -156,10 +164,17 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     assertClose(clipped(ibatch(start.cloneModule(), "layerwise")), clipped(bigdl(start.cloneModule())))
   }
 
-  test("how layers travelled is told") {
-    val optimizer = ibatch(networks("a sequence")(), "ibatch")
+  test("the training is told in numbers") {
+    val optimizer = ibatch(emulated(forwardSeconds = 0.002), "ibatch")
     trained(optimizer, new SGD(0.05))
-    assert(optimizer.batching.contains("\"asked\":\"ibatch\""))
+    val told = new ObjectMapper().readTree(optimizer.summary)
+    assert((told.get("world").asInt, told.get("iterations").asInt) === ((Ranks, Iterations)))
+    assert(told.get("phases").get("forward").asDouble >= 0.002)
+    assert(told.get("seconds_per_iteration").asDouble >= told.get("phases").get("forward").asDouble)
+    val computing = Seq("overlapped", "computation_only").map(told.get("overlap").get(_).asDouble).sum
+    assert(computing >= told.get("phases").get("forward").asDouble)
+    assert(told.get("bytes").get("pull").asLong === 0, "both ranks are in one executor")
+    assert(told.get("batching").get("pull").get("asked").asText === "ibatch")
   }
 
   test("validation judges all rows, and its score ends training") {
@@ -194,6 +209,12 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     val optimizer = failing(ibatch(_, "layerwise"), 1).setConf("spark.sparkdl.comm.maxRestarts", "0")
     val failed = intercept[TrainingFailedException](trained(optimizer, new SGD(0.05)))
     assert(failed.getMessage.contains("spark.sparkdl.comm.maxRestarts=0"))
+  }
+
+  test("with mkldnn, which keeps parameters in memory of its own, training is refused") {
+    val optimizer = ibatch(networks("a sequence")(), "layerwise")
+    val refused = intercept[UnsupportedTrainingException](OtherEngine.during(MklDnn)(optimizer.optimize()))
+    assert(refused.getMessage.contains("bigdl.engineType=mklblas"))
   }
 
   test("what cannot be trained is refused before anything is") {

@@ -6,6 +6,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import sparkdl.comm.Clock
 import sparkdl.comm.ibatch.ComputingTimes
+import sparkdl.comm.ps.Span
 
 class MeasuringSpec extends AnyFunSuite {
   private final class Seconds extends Clock {
@@ -15,6 +16,8 @@ class MeasuringSpec extends AnyFunSuite {
     override def await(done: CompletableFuture[_], deadline: Long): Unit = fail("nobody waits")
     override def after(nanos: Long)(task: => Unit): Unit = fail("nothing is put off")
   }
+
+  private def span(begun: Int, ended: Int): Span = Span(begun * 1000000000L, ended * 1000000000L)
 
   test("time counts for the layer that is computed, not for what it waits for") {
     val clock = new Seconds
@@ -49,5 +52,39 @@ class MeasuringSpec extends AnyFunSuite {
   test("nothing is told of what was not measured") {
     val profiler = new Profiler(2, 5, new Seconds)
     assert(profiler.times === ComputingTimes(None, None, 0, None))
+  }
+
+  test("a phase inside of another one counts once, and what computes is told apart") {
+    val clock = new Seconds
+    val watch = new Stopwatch(clock)
+    watch.in(Phase.Forward) {
+      clock.pass(1)
+      watch.in(Phase.Pull)(clock.pass(2))
+      clock.pass(4)
+    }
+    clock.pass(8)
+    watch.in(Phase.Push)(clock.pass(16))
+    watch.move(Phase.Push, Phase.Aggregate, 3)
+    val expected = Map("forward" -> 5.0, "pull" -> 2.0, "push" -> 13.0, "aggregate" -> 3.0)
+    assert(watch.seconds.filter(_._2 > 0) === expected)
+    assert(watch.takeComputed() === Seq(span(0, 1), span(3, 7)))
+    assert(watch.takeComputed().isEmpty)
+  }
+
+  test("computing and communication are cut into what overlaps and what does not") {
+    val overlap = new Overlap
+    overlap.computed(Seq(span(0, 10), span(14, 20)))
+    overlap.communicated(Seq(span(8, 12), span(9, 15), span(19, 30)))
+    overlap.settle(25000000000L)
+    assert(overlap.parts === Map("overlapped" -> 4.0, "communication_only" -> 9.0, "computation_only" -> 12.0))
+  }
+
+  test("a transfer that is told an iteration later counts for the time in which it was") {
+    val overlap = new Overlap
+    overlap.computed(Seq(span(0, 10)))
+    overlap.settle(4000000000L)
+    overlap.communicated(Seq(span(6, 12)))
+    overlap.settle(Long.MaxValue)
+    assert(overlap.parts === Map("overlapped" -> 4.0, "communication_only" -> 2.0, "computation_only" -> 6.0))
   }
 }

@@ -10,13 +10,17 @@ import com.intel.analytics.bigdl.dllib.optim.Loss
 import com.intel.analytics.bigdl.dllib.tensor.Tensor
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
+import sparkdl.comm.SystemClock
+
 class ReplicasSpec extends AnyFunSuite {
   private val network: Network = Sequential().add(Linear(3, 2)).add(Linear(2, 1))
 
   private def replicas(count: Int): Replicas = {
     SparkdlBigDL.setNodeAndCore(1, count)
     def criterion: Criterion[Float] = MSECriterion[Float]().asInstanceOf[Criterion[Float]]
-    new Replicas(IndexedSeq.fill(count)(Replica(network.cloneModule(), criterion, Seq(new Loss(criterion)))))
+    def replica: Replica =
+      Replica(network.cloneModule(), criterion, Seq(new Loss(criterion)), new Stopwatch(SystemClock))
+    new Replicas(IndexedSeq.fill(count)(replica))
   }
 
   private def batch(rows: Int): MiniBatch[Float] = {

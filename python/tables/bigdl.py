@@ -1,0 +1,61 @@
+"""The tables of BigDL models. See pages.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tables.data import Data, beside, seconds, with_theory
+from tables.paper import IBATCH_NODES, IBATCH_PAPER
+
+from sparkdl_comm.lab.results import Row
+
+_FILES = ("bigdl-local", "bigdl-star4", "bigdl-star8")
+#: What the iBatch paper compares with, in the order of IBATCH_PAPER.
+_PAPER_WAYS = ("ibatch", "bigdl", "layerwise")
+
+
+def beside_bigdl(data: Data) -> Iterator[tuple[str, ...]]:
+    for name in _FILES:
+        for ours in data.rows(name, algorithm="ibatch"):
+            for way in ("bigdl", "whole", "layerwise"):
+                other = data.row(name, algorithm=way, case=ours.case, world=ours.world)
+                if other:
+                    paper = _paper(ours.case, "ibatch") / _paper(ours.case, way) if _paper(ours.case, way) else None
+                    told = f"{paper:.2f} x the throughput" if paper else "-"
+                    gained = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}; {seconds(other)}"
+                    yield f"{_about(ours)}: beside `{way}`", told, gained, beside(ours, other)
+
+
+def overlap(data: Data) -> Iterator[tuple[str, ...]]:
+    for name in _FILES:
+        for row in data.rows(name):
+            if parts := row.extra["overlap"]:
+                told = (parts[part] for part in ("overlapped", "communication_only", "computation_only"))
+                yield f"{_about(row)}: `{row.algorithm}`", *(_share(part, row) for part in told), seconds(row)
+
+
+def scaling(data: Data) -> Iterator[tuple[str, ...]]:
+    rows = data.rows("bigdl-scaling")
+    for row in rows:
+        alone = [one.seconds for one in rows if one.world == 1 and one.case == row.case]
+        if row.world > 1 and alone:
+            speedup = row.world * min(alone) / row.seconds
+            paper = _paper(row.case, row.algorithm)
+            told = f"{paper} x on {IBATCH_NODES}: {paper / IBATCH_NODES:.2f} of linear" if paper else "-"
+            ours = f"{speedup:.2f} x: {speedup / row.world:.2f} of linear; {seconds(row)}"
+            rival = data.row("bigdl-scaling", algorithm="bigdl", case=row.case, world=row.world)
+            verdict = beside(row, rival) if rival and row.algorithm != "bigdl" else "-"
+            yield f"{row.case}, {row.world} executors: `{row.algorithm}`", told, ours, verdict
+
+
+def _about(row: Row) -> str:
+    return f"{row.case}, {'local-cluster' if row.topology == 'loopback' else row.topology}"
+
+
+def _share(part: float, row: Row) -> str:
+    return f"{part * 1e3:.3g} ms, {part / row.seconds:.0%}"
+
+
+def _paper(network: str, way: str) -> int:
+    """The speed-up over one node; 0 if the paper has none."""
+    return dict(zip(_PAPER_WAYS, IBATCH_PAPER.get(network, ()), strict=False)).get(way, 0)

@@ -1,0 +1,6 @@
+"""Figures of the iBatch paper that several tables stand beside."""
+
+#: Speed-up over one node on so many nodes.
+IBATCH_NODES = 30
+#: With iBatch, by default, one batch per layer.
+IBATCH_PAPER = {"googlenet": (29, 26, 25), "inception_v3": (28, 25, 24), "vgg19": (26, 23, 22)}

@@ -1,0 +1,94 @@
+package sparkdl.comm.bigdl
+
+import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+import sparkdl.comm.Clock
+import sparkdl.comm.ps.{Span, Transfer}
+
+/**
+ * What one rank did in a whole training.
+ *
+ * @param seconds that it took
+ * @param phases seconds in each, the mean over replicas
+ * @param overlap as in [[Overlap]], seconds
+ * @param bytes that came from other executors, by `pull` and `push`
+ */
+private[bigdl] final case class Account(
+    seconds: Double,
+    phases: Map[String, Double],
+    overlap: Map[String, Double],
+    bytes: Map[String, Long]
+)
+
+private[bigdl] object Account {
+
+  /**
+   * The training in numbers, by the names that the summary of a fit has, as JSON: seconds are of an iteration, the mean over
+   * ranks, but `seconds_per_iteration` is that of the slowest one; bytes are of all ranks in the whole training.
+   *
+   * @param batching how layers travelled, as JSON
+   */
+  def summary(ranks: Seq[Account], iterations: Int, batching: String): String = {
+    val mapper = new ObjectMapper
+    val told = mapper.createObjectNode()
+    val times = math.max(1, iterations)
+    val seconds = ranks.map(_.seconds).max / times
+    told.put("strategy", "ps").put("world", ranks.size).put("iterations", iterations)
+    told.put("seconds_per_iteration", seconds).put("iterations_per_second", 1 / seconds)
+    def putMeans(name: String, of: Account => Map[String, Double]): Unit = {
+      val means = told.putObject(name)
+      ranks.flatMap(of).groupBy(_._1).toSeq.sortBy(_._1).foreach { case (key, values) =>
+        means.put(key, values.map(_._2).sum / ranks.size / times)
+      }
+    }
+    putMeans("phases", _.phases)
+    putMeans("overlap", _.overlap)
+    val bytes = told.putObject("bytes")
+    Seq("pull", "push").foreach(kind => bytes.put(kind, ranks.map(_.bytes(kind)).sum))
+    told.set[ObjectNode]("batching", mapper.readTree(batching): JsonNode).toString
+  }
+}
+
+/** Makes the account of a rank. `watches`: of its replicas, of which the first one shows when it computes. */
+private[bigdl] final class Accounting(watches: IndexedSeq[Stopwatch], clock: Clock) {
+  private val overlap = new Overlap
+  private var pulledBytes, pushedBytes = 0L
+  private var begun = Option.empty[Long]
+
+  /** An iteration begins. A pull begins after forward of the iteration before: what happened earlier is known. */
+  def iteration(): Unit = {
+    settle(begun)
+    begun = Some(clock.nanoTime)
+  }
+
+  def pulled(transfer: Transfer): Unit = {
+    pulledBytes += transfer.bytes
+    came(transfer)
+  }
+
+  def pushed(transfer: Transfer): Unit = {
+    pushedBytes += transfer.bytes
+    came(transfer)
+  }
+
+  /** Of all that happened. */
+  def account(seconds: Double): Account = {
+    settle(Some(clock.nanoTime))
+    val phases = watches.flatMap(_.seconds).groupBy(_._1)
+    Account(
+      seconds,
+      phases.map { case (phase, found) => phase -> found.map(_._2).sum / watches.size },
+      overlap.parts,
+      Map("pull" -> pulledBytes, "push" -> pushedBytes)
+    )
+  }
+
+  private def came(transfer: Transfer): Unit =
+    overlap.communicated(transfer.buckets.flatten.map(block => Span(block.requested, block.lastByte)))
+
+  private def settle(before: Option[Long]): Unit = {
+    overlap.computed(watches.head.takeComputed())
+    before.foreach(overlap.settle)
+  }
+}

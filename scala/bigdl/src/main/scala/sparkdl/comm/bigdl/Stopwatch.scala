@@ -1,0 +1,58 @@
+package sparkdl.comm.bigdl
+
+import sparkdl.comm.Clock
+import sparkdl.comm.ps.Span
+
+/** What the thread that computes a replica does in an iteration, as the summary of a fit calls it. */
+private[bigdl] object Phase extends Enumeration {
+  val Pull: Value = Value("pull")
+  val Forward: Value = Value("forward")
+  val Backward: Value = Value("backward")
+  val Push: Value = Value("push")
+  val Aggregate: Value = Value("aggregate")
+  val Update: Value = Value("update")
+
+  /** Those that compute. */
+  val Computing: Set[Value] = Set(Forward, Backward, Update)
+}
+
+/** Seconds that one thread spent in each phase. */
+private[bigdl] final class Stopwatch(clock: Clock) {
+  private val spent = new Array[Double](Phase.maxId)
+  private var current = Option.empty[Phase.Value]
+  private var since = 0L
+  private var computed = Vector.empty[Span]
+
+  /** A phase inside of another one is not counted into that one. */
+  def in[T](phase: Phase.Value)(body: => T): T = {
+    val outside = current
+    switch(Some(phase))
+    try body
+    finally switch(outside)
+  }
+
+  /** So much of what was counted for `from` was `to`. */
+  def move(from: Phase.Value, to: Phase.Value, seconds: Double): Unit = {
+    spent(from.id) -= seconds
+    spent(to.id) += seconds
+  }
+
+  def seconds: Map[String, Double] = Phase.values.toSeq.map(phase => phase.toString -> spent(phase.id)).toMap
+
+  /** When it computed since the last call. */
+  def takeComputed(): IndexedSeq[Span] = {
+    val taken = computed
+    computed = Vector.empty
+    taken
+  }
+
+  private def switch(to: Option[Phase.Value]): Unit = {
+    val now = clock.nanoTime
+    current.foreach { phase =>
+      spent(phase.id) += (now - since) / 1e9
+      if (Phase.Computing(phase)) computed :+= Span(since, now)
+    }
+    current = to
+    since = now
+  }
+}
