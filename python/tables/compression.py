@@ -95,12 +95,12 @@ def record(data: Data) -> Iterator[Line]:
             yield about, paper, f"{ours.extra['rows'] / ours.seconds:,.0f} rows/s; {accuracies}", verdict
 
 
-def schedule_auto(data: Data) -> Iterator[Line]:
-    for ours in data.rows("compress-auto", algorithm="auto"):
-        for other in data.rows("compress-auto", case=ours.case, rate_mbit=ours.rate_mbit):
+def schedule_auto(data: Data, results: str) -> Iterator[Line]:
+    for ours in data.rows(results, algorithm="auto"):
+        for other in data.rows(results, case=ours.case, rate_mbit=ours.rate_mbit):
             if other.algorithm != "auto":
-                [tried] = ours.extra["tried"][0]
-                about = f"{ours.case}, {ours.rate_mbit:g} Mbit/s, {tried['steps']} steps chosen"
+                chosen = " then ".join(trial["steps"] for trial in ours.extra["tried"][0])
+                about = f"{ours.case}, {ours.rate_mbit:g} Mbit/s, {chosen} steps chosen"
                 yield about, f"`{other.algorithm}`: {seconds(other)}", seconds(ours), beside(ours, other)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from peers.breakdown import PARTS
 from tables import bigdl, compression
@@ -194,6 +195,7 @@ def transform(data: Data) -> Iterator[Line]:
 
 PAPER = ("", "paper", "ours", "verdict")
 PEER = ("", "in the same run", "ours", "verdict")
+BESIDE_AUTO = ("", "in the same run", "`auto`", "verdict")
 #: By the name that pages know them by.
 TABLES = {
     "ps": Table(("network", "`gloo` in the same run", "`ps`", "verdict"), ps),
@@ -217,7 +219,8 @@ TABLES = {
     "pto": Table(("", "paper", "computed by all ranks, to dealt out", "verdict"), compression.pto),
     "cache": Table(("", "`memory`, second fit, in the same run", "ours", "verdict"), compression.cache),
     "record": Table(("", "paper", "ours", "beside `dense`"), compression.record),
-    "schedule_auto": Table(("", "in the same run", "`auto`", "verdict"), compression.schedule_auto),
+    "schedule_auto": Table(BESIDE_AUTO, partial(compression.schedule_auto, results="compress-auto")),
+    "schedule_auto_again": Table(BESIDE_AUTO, partial(compression.schedule_auto, results="compress-auto-rates")),
     "fabric_scheduler": Table(PAPER, fabric_scheduler),
     "fabric_simulated": Table(PAPER, fabric_simulated),
     "fabric_bounds": Table(PAPER, fabric_bounds),

@@ -10,9 +10,12 @@ import torch
 from pyspark.sql import SparkSession
 
 from sparkdl_comm import TorchEstimator, TorchModel
+from sparkdl_comm.cli import main
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.report.timeline import Timeline
+from sparkdl_comm.report.trace_file import read_spans
+from sparkdl_comm.sim.traced import traced as what_was_traced
 
 WORLD, STEPS, TRACED, LAYERS = 3, 6, 2, 4
 
@@ -85,6 +88,21 @@ def test_every_batch_of_every_rank_is_there(timeline: Timeline) -> None:
             ]
             expected = [(i, r, b) for i in timeline.iterations for r in range(WORLD) for b in range(batches)]
             assert sorted(found) == expected, name
+
+
+def test_a_saved_timeline_tells_what_predictions_need(timeline: Timeline, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "trace.json"
+    timeline.save(path)
+    spans = read_spans(path)
+    found, saved = (sorted((s["rank"], s["iteration"], s["name"]) for s in each) for each in (spans, timeline.spans))
+    assert found == saved
+    told = what_was_traced(spans, None)
+    assert (told.pulls, told.pushes) == (((0, 0), (1, 1), (2, 2), (3, 3)), ((0, 0), (1, 1), (2, 3)))
+    parameters = sum(parameter.numel() for parameter in Deep().parameters())
+    assert sum(layer.nbytes for layer in told.layers) == pytest.approx(4 * parameters)
+    assert main(["predict", "--timeline", str(path), "--rate", "100mbit", "--json"]) == 0
+    predicted = json.loads(capsys.readouterr().out)
+    assert predicted["seconds"] >= predicted["computing"] > 0
 
 
 def test_the_order_is_possible(timeline: Timeline) -> None:

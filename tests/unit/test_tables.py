@@ -195,9 +195,13 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             for way in ("dense", "record")
             for case, more in (("16 x 16", {}), ("training", {"target": 0.9, "reached": 1}))
         ],
-        "compress-auto": [
-            row(name, 1.0, rate_mbit=50.0, extra={"tried": [[{"steps": "dense"}]]}) for name in ("dense", "auto")
-        ],
+        **{
+            name: [row(way, 1.0, rate_mbit=50.0, extra={"tried": [trials]}) for way in ("dense", "auto")]
+            for name, trials in (
+                ("compress-auto", [{"steps": "dense"}]),
+                ("compress-auto-rates", [{"steps": "dense"}, {"steps": "sparse"}]),
+            )
+        },
         "compress-ps": [row(name, 1.0, rate_mbit=50.0) for name in ("whole", "whole-sparse", "ring")],
         "compress-vgg19": [
             row(name, 1.0, extra={"computing": 0.5, "parts": parts})
@@ -277,6 +281,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "accuracy": 2,
         "record": 4,
         "schedule_auto": 1,
+        "schedule_auto_again": 1,
         "sparse_pushes": 2,
         "pto": 1,
         "throughput": 2,
