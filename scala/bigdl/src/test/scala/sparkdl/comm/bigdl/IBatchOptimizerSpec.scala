@@ -62,10 +62,11 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
   private def linear(inputs: Int, outputs: Int, name: String): Network =
     Linear(inputs, outputs).setName(name).asInstanceOf[Network]
 
+  // Even counts: the middle of an odd ramp has a gradient of rounding alone, which Adam makes as large as others.
   private def emulated(forwardSeconds: Double): Network = Sequential()
     .add(linear(Inputs, 1, "first"))
     .add(new EmulatedLayer(0, 30, forwardSeconds, 0).asInstanceOf[Network])
-    .add(new EmulatedLayer(1, 7, 0, 0).asInstanceOf[Network])
+    .add(new EmulatedLayer(1, 8, 0, 0).asInstanceOf[Network])
 
   private val networks: Map[String, () => Network] = Map(
     "a sequence" -> (() =>
