@@ -9,7 +9,9 @@ import java.nio.ByteBuffer
  */
 private[comm] final case class Contribution(job: Long, to: Int, from: Int, round: Long, part: Array[Byte]) {
   def encode: Array[Byte] =
-    MessageHead(job, to, from, Contribution.Kind).encode(Contribution.NumberBytes + part.length)(_.putLong(round).put(part))
+    MessageHead(job, to, from, Contribution.Kind).encode(Contribution.NumberBytes + part.length)(
+      _.putLong(round).put(part)
+    )
 }
 
 private[comm] object Contribution {

@@ -45,7 +45,14 @@ private[ps] final class NetworkTimes(steps: Int) {
     else {
       val startup = RecentSteps.median(startups.values)
       val gap = if (gaps.isEmpty) None else Some(math.min(startup, RecentSteps.median(gaps.values)))
-      Some(DirectionProfile(compute, startup, RecentSteps.median(perByte.values), gap, RecentSteps.median(sums.values), update))
+      Some(DirectionProfile(
+        compute,
+        startup,
+        RecentSteps.median(perByte.values),
+        gap,
+        RecentSteps.median(sums.values),
+        update
+      ))
     }
 }
 

@@ -122,7 +122,8 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     val first = rank.ask(openRequest(here, here))
     assert(Seq("ahead", "cuts_pushes").forall(first.get(_).asBoolean))
     assert(Seq("pull", "push", "next_look").map(first.get(_).toString) === Seq("[[1,2]]", "[[1,2]]", "6"))
-    val measured = rank.ask("""{"op": "measured", "forward": [0.5, 0.25], "backward": null, "update": 0, "seconds": 2}""")
+    val measured =
+      rank.ask("""{"op": "measured", "forward": [0.5, 0.25], "backward": null, "update": 0, "seconds": 2}""")
     assert(Seq("pull", "push").forall(measured.get(_).isNull), "nothing travelled yet")
     assert(measured.get("seconds").asDouble === 2)
     val direction =
