@@ -30,8 +30,8 @@ def main() -> int:
     if options.validate == options.scale:
         parser.error("one of --validate and --scale")
     report = Report(json_to=options.json)
-    suite = validation if options.validate else scale
-    return report.finish_after(suite.rows(options, report.note))
+    rows = scale.rows(options) if options.scale else validation.rows(options, report.note)
+    return report.finish_after(rows)
 
 
 if __name__ == "__main__":

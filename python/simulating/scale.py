@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from sparkdl_comm.collectives.algorithms import make_plan
@@ -33,13 +33,12 @@ from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.sim.collective import even_count, simulate
 from sparkdl_comm.sim.group_run import hierarchical_top_k
 from sparkdl_comm.sim.network import ethernet_cost
-from sparkdl_comm.sim.step_run import Computing, step_seconds
+from sparkdl_comm.sim.step_run import ITEMSIZE, Computing, step_seconds
 from sparkdl_comm.topology import Topology
 
 MBIT = 1e6
-#: Bytes of the parameters of LeNet-5 and of VGG-19.
-LENET5, VGG19 = 13_098_536, 574_671_192
-#: (algorithm, topology, formula in T_F), of 16 and of 1,024 servers.
+#: Networks, all of whose gradients are summed; (algorithm, topology, formula in T_F), of 16 and of 1,024 servers.
+FIG5_NETWORKS = ("lenet5", "vgg19")
 FIG5 = (
     ("bml", "bcube:4,2", 0.9375),
     ("p2p-ps", "bcube:4,2", 1.5),
@@ -73,25 +72,26 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--startup", type=float, default=ALPHA, help="seconds before each message")
 
 
-def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
+def rows(options: Namespace) -> Iterator[Row]:
     made = {"fig5": _fig5, "fig4": _fig4, "commlib": _commlib}
     for figure in options.figures:
         yield from made[figure](options)
 
 
 def _fig5(options: Namespace) -> Iterator[Row]:
-    for nbytes in (LENET5, VGG19):
+    for network in FIG5_NETWORKS:
+        parameters = Profile.load(network).parameters
         for name, text, formula in FIG5[: 2 if options.quick else None]:
             topology = Topology.parse(text).with_rates(FIG5_RATE)
-            count = even_count(topology, nbytes // 4)
+            count = even_count(topology, parameters)
             cost = replace(ethernet_cost(topology, options.startup), gamma=0.0)
             begun = time.perf_counter()
-            plan = make_plan(name, collective_for(name, "all_reduce", topology, count, 4, cost))
+            plan = make_plan(name, collective_for(name, "all_reduce", topology, count, ITEMSIZE, cost))
             found = simulate(plan, cost)
             spent = time.perf_counter() - begun
-            link = nbytes * 8 / topology.rates[0]
+            link = ITEMSIZE * parameters * 8 / topology.rates[0]
             extra = {"formula": formula, "links": found.seconds / link, "simulated": found.simulated, "spent": spent}
-            yield _row("fig5", name, topology, 4 * count, found.seconds, formula * link, extra)
+            yield _row("fig5", name, topology, ITEMSIZE * count, found.seconds, formula * link, extra)
 
 
 def _fig4(options: Namespace) -> Iterator[Row]:
@@ -100,7 +100,7 @@ def _fig4(options: Namespace) -> Iterator[Row]:
             for world in FIG4_RANKS[: 2 if options.quick else None]:
                 topology = Topology.parse(f"star:{world}").with_rates(FIG4_RATE)
                 cost = ethernet_cost(topology, options.startup)
-                collective = collective_for(name, operation, topology, FIG4_BYTES // 4, 4, cost)
+                collective = collective_for(name, operation, topology, FIG4_BYTES // ITEMSIZE, ITEMSIZE, cost)
                 seconds = simulate(make_plan(name, collective), cost).seconds
                 link = FIG4_BYTES * 8 / topology.rates[0]
                 least = link * (2 * (world - 1) / world if operation == "all_reduce" else 1)
@@ -117,7 +117,7 @@ def _commlib(options: Namespace) -> Iterator[Row]:
         found["hitopk"] = alone + hierarchical_top_k(topology, profile.parameters, COMMLIB_DENSITY, cost)
         for way, seconds in found.items():
             extra = {"network": network, "efficiency": 100 * alone / seconds}
-            yield _row("commlib", way, topology, 4 * profile.parameters, seconds, alone, extra)
+            yield _row("commlib", way, topology, ITEMSIZE * profile.parameters, seconds, alone, extra)
 
 
 def _row(

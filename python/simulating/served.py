@@ -9,12 +9,13 @@ from simulating.parameters import Parameters, Simulated
 from sparkdl_comm.lab.bench import Row
 from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.sim.network import HEADERS
-from sparkdl_comm.sim.server_run import Batch, ServedLayer, ServerCost, iteration_seconds
+from sparkdl_comm.sim.server_run import UNPLANNED, Batch, ServedLayer, ServerCost, iteration_seconds
+from sparkdl_comm.sim.step_run import ITEMSIZE
 
 #: A server's block of a batch that has up to so many bytes is in its notice (SparkdlBlocks.scala).
 NOTICE_BYTES = 64 << 10
 #: Ways to cut layers into batches that can be simulated: of the last one the row has the plans.
-WAYS = ("whole", "layerwise", "ibatch")
+WAYS = (*UNPLANNED, "ibatch")
 
 
 def served(row: Row) -> Simulated:
@@ -22,7 +23,7 @@ def served(row: Row) -> Simulated:
     full = Profile.load(row.case)
     forward = math.fsum(layer.forward for layer in full.layers)
     profile = full.scaled(row.extra["scale"], row.extra["forward_seconds"] / forward)
-    share = 4 * (row.world - 1) / row.world
+    share = ITEMSIZE * (row.world - 1) / row.world
     layers = [ServedLayer(layer.forward, layer.backward, share * layer.parameters) for layer in profile.layers]
     pulls, pushes = (_batches(row, way, len(layers)) for way in ("pull", "push"))
     beta = HEADERS * 8 / ((row.rate_mbit or 0.0) * 1e6)
@@ -41,6 +42,6 @@ def served(row: Row) -> Simulated:
 
 def _batches(row: Row, way: str, layers: int) -> list[Batch]:
     """In the order of the layers."""
-    if row.algorithm in ("whole", "layerwise"):
-        return [(0, layers - 1)] if row.algorithm == "whole" else [(layer, layer) for layer in range(layers)]
+    if row.algorithm in UNPLANNED:
+        return UNPLANNED[row.algorithm](layers)
     return sorted((first - 1, last - 1) for first, last in row.extra["plans"][way])

@@ -26,7 +26,7 @@ from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.lab.results import read
 from sparkdl_comm.sim.collective import simulate
 from sparkdl_comm.sim.group_run import hierarchical_top_k
-from sparkdl_comm.sim.step_run import Computing, step_seconds
+from sparkdl_comm.sim.step_run import ITEMSIZE, Computing, step_seconds
 from sparkdl_comm.topology import Topology
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -148,8 +148,8 @@ def _collectives() -> Iterator[Cell]:
         for row in _read(source):
             if row.algorithm in PLANS and not (row.algorithm == "gloo" and row.case != "allreduce"):
                 topology = _topology(row)
-                block = max(1, row.extra.get("block", 0) // 4)
-                collective = Collective(OPERATIONS[row.case], topology, row.bytes // 4, block=block)
+                block = max(1, row.extra.get("block", 0) // ITEMSIZE)
+                collective = Collective(OPERATIONS[row.case], topology, row.bytes // ITEMSIZE, block=block)
                 yield Cell(
                     "collectives", source, row, _collective(PLANS[row.algorithm], collective, row.extra["calls"])
                 )
@@ -172,13 +172,13 @@ def _exchanges() -> Iterator[Cell]:
             if row.algorithm == "hitopk":
                 yield Cell("exchanges", source, row, _hitopk(row, topology))
             elif row.algorithm in PLANS:
-                yield Cell("exchanges", source, row, _dense(PLANS[row.algorithm], topology, row.bytes // 4))
+                yield Cell("exchanges", source, row, _dense(PLANS[row.algorithm], topology, row.bytes // ITEMSIZE))
 
 
 def _dense(name: str, topology: Topology, count: int) -> Simulated:
     def simulated(parameters: Parameters) -> float:
         cost = parameters.cost(topology)
-        plan = make_plan(name, collective_for(name, "all_reduce", topology, count, 4, cost))
+        plan = make_plan(name, collective_for(name, "all_reduce", topology, count, ITEMSIZE, cost))
         return simulate(plan, cost, latency=parameters.latency).seconds
 
     return simulated

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from peers.breakdown import PARTS
+from simulating.scale import FIG5
 from tables import bigdl, compression
 from tables.data import Data, at_most, beside, seconds, with_theory
 from tables.fabric import (
@@ -32,7 +33,7 @@ MIB = 1 << 20
 #: The BML paper's figures 6 and 7, less time than its parameter server: the least and the most, %.
 JOBS_PAPER = {"lenet5": (18.7, 56.4), "vgg19": (29.2, 52.1)}
 #: The BML paper's figure 5, in times that a link needs for all bytes.
-FIG5_PAPER = {"bml": 0.94, "p2p-ps bcube": 1.50, "hierarchical": 1.88, "p2p-ps fattree": 1.88}
+FIG5_PAPER = {(algorithm, topology): formula for algorithm, topology, formula in FIG5}
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,9 @@ def pipeline(data: Data) -> Iterator[Line]:
 
 
 def fig5(data: Data) -> Iterator[Line]:
-    for name, topology in (("fig5-bcube", "bcube"), ("fig5-fattree", "fattree")):
+    for name in ("fig5-bcube", "fig5-fattree"):
         for row in data.rows(name, case="allreduce"):
-            paper = FIG5_PAPER.get(row.algorithm) or FIG5_PAPER[f"{row.algorithm} {topology}"]
+            paper = FIG5_PAPER[row.algorithm, row.topology]
             links = row.bytes * 8 / (row.rate_mbit or 1) / 1e6
             ours = row.seconds / links
             verdict = f"{ours / paper:.2f} of the formula"

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.sim.network import ethernet_cost
-from sparkdl_comm.sim.server_run import Batch, ServedLayer, ServerCost, iteration_seconds
-from sparkdl_comm.sim.step_run import Bucket, Computing, step_seconds
+from sparkdl_comm.sim.server_run import UNPLANNED, Batch, ServedLayer, ServerCost, iteration_seconds
+from sparkdl_comm.sim.step_run import Computing, cut, step_seconds
 from sparkdl_comm.sim.traced import Traced
 from sparkdl_comm.topology import Topology
 
 #: The parameter server's name among strategies, and how its layers can be cut into batches.
 SERVER = "ps"
-BATCHINGS = ("traced", "whole", "layerwise")
-_ITEMSIZE = 4
+BATCHINGS = ("traced", *UNPLANNED)
 
 
 @dataclass(frozen=True)
@@ -110,21 +109,18 @@ def _seconds(traced: Traced, setting: Setting) -> float:
 
 def _computing(traced: Traced, bucket: int) -> Computing:
     """With buckets that end where layers do."""
-    buckets: list[Bucket] = []
-    nbytes, seconds = 0.0, 0.0
-    for layer in reversed(traced.layers):
-        nbytes, seconds = nbytes + layer.nbytes, seconds + layer.backward
-        if nbytes >= bucket:
-            buckets.append(Bucket(round(nbytes / _ITEMSIZE), seconds))
-            nbytes = 0.0
-    if nbytes:
-        buckets.append(Bucket(round(nbytes / _ITEMSIZE), seconds))
-    return Computing(sum(layer.forward for layer in traced.layers), seconds, tuple(buckets), traced.update)
+
+    def made() -> Iterator[tuple[float, float]]:
+        seconds = 0.0
+        for layer in reversed(traced.layers):
+            seconds += layer.backward
+            yield layer.nbytes, seconds
+
+    forward, backward = (sum(getattr(layer, way) for layer in traced.layers) for way in ("forward", "backward"))
+    return Computing(forward, backward, cut(made(), bucket), traced.update)
 
 
 def _batches(found: Sequence[Batch], batching: str, layers: int) -> Sequence[Batch]:
-    if batching == "layerwise":
-        return [(layer, layer) for layer in range(layers)]
-    if batching == "whole" or not found:
-        return [(0, layers - 1)]
-    return found
+    if batching in UNPLANNED:
+        return UNPLANNED[batching](layers)
+    return found or UNPLANNED["whole"](layers)

@@ -20,6 +20,7 @@ from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.network import Network
 from sparkdl_comm.sim.plan_run import PlanRun
 from sparkdl_comm.sim.script import script
+from sparkdl_comm.sim.step_run import ITEMSIZE
 from sparkdl_comm.topology import Topology
 
 
@@ -100,7 +101,7 @@ def hierarchical_top_k(
     star = Topology.parse(f"star:{hosts}")
     chosen = ranking("all_gather", star, hosts * message, 1, cost)[0].algorithm if hosts > 1 else "ring"
     stages = [
-        Stage(_groups("ring", "reduce_scatter", f"hosts:1x{slots}", inside, count, 4, cost)),
+        Stage(_groups("ring", "reduce_scatter", f"hosts:1x{slots}", inside, count, ITEMSIZE, cost)),
         Stage(_groups(chosen, "all_gather", f"star:{hosts}", between, hosts * message, 1, cost), selecting),
         Stage(_groups("ring", "all_gather", f"hosts:1x{slots}", inside, slots * hosts * message, 1, cost)),
         Stage((), adding),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, pairwise
@@ -24,6 +24,11 @@ from sparkdl_comm.sim.links import Flow, Links
 
 #: First and last layer, from 0.
 Batch = tuple[int, int]
+#: Ways to cut so many layers into batches that need no plan.
+UNPLANNED: Mapping[str, Callable[[int], list[Batch]]] = {
+    "whole": lambda layers: [(0, layers - 1)],
+    "layerwise": lambda layers: [(layer, layer) for layer in range(layers)],
+}
 #: Iterations that are run, and of how many of the last ones the mean is told.
 _RUN, _TOLD = 8, 4
 

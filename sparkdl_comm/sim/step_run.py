@@ -8,7 +8,7 @@ collective.py`` and torch's DistributedDataParallel.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +21,9 @@ from sparkdl_comm.sim.network import Network
 from sparkdl_comm.sim.plan_run import PlanRun
 from sparkdl_comm.sim.script import script
 from sparkdl_comm.topology import Topology
+
+#: Bytes of an element: parameters and gradients are float32.
+ITEMSIZE = 4
 
 
 @dataclass(frozen=True)
@@ -52,20 +55,38 @@ class Computing:
         :param update: seconds.
         :param first_bytes: those of the first bucket, if it has others.
         """
-        least = bucket_bytes if first_bytes is None else first_bytes
-        buckets: list[Bucket] = []
-        elements, seconds = 0, 0.0
-        for layer in reversed(profile.layers):
-            seconds += layer.backward * scale
-            for shape in reversed(list(layer.shapes.values())):
-                elements += math.prod(shape)
-                if 4 * elements >= least:
-                    buckets.append(Bucket(elements, seconds))
-                    elements, least = 0, bucket_bytes
-        if elements:
-            buckets.append(Bucket(elements, seconds))
-        forward = math.fsum(layer.forward for layer in profile.layers) * scale
-        return cls(forward, seconds, tuple(buckets), update)
+
+        def made() -> Iterator[tuple[float, float]]:
+            seconds = 0.0
+            for layer in reversed(profile.layers):
+                seconds += layer.backward * scale
+                for shape in reversed(list(layer.shapes.values())):
+                    yield ITEMSIZE * math.prod(shape), seconds
+
+        forward, backward = (
+            math.fsum(getattr(layer, way) for layer in profile.layers) * scale for way in ("forward", "backward")
+        )
+        return cls(forward, backward, cut(made(), bucket_bytes, first_bytes), update)
+
+
+def cut(made: Iterable[tuple[float, float]], bucket_bytes: int, first_bytes: int | None = None) -> tuple[Bucket, ...]:
+    """Cuts gradients into buckets.
+
+    :param made: bytes of gradients, and how many seconds after the beginning of backward they are there, in this order.
+    :param bucket_bytes: that buckets have at least, but the last one.
+    :param first_bytes: that the first bucket has at least, if it is another one.
+    """
+    least = bucket_bytes if first_bytes is None else first_bytes
+    buckets: list[Bucket] = []
+    nbytes, seconds = 0.0, 0.0
+    for more, seconds in made:
+        nbytes += more
+        if nbytes >= least:
+            buckets.append(Bucket(round(nbytes / ITEMSIZE), seconds))
+            nbytes, least = 0.0, bucket_bytes
+    if nbytes:
+        buckets.append(Bucket(round(nbytes / ITEMSIZE), seconds))
+    return tuple(buckets)
 
 
 def step_seconds(
@@ -91,9 +112,9 @@ def step_seconds(
         ends[rank] = max(ends[rank], engine.now)
 
     for number, bucket in enumerate(computing.buckets):
-        plan = make_plan(algorithm, collective_for(algorithm, "all_reduce", topology, bucket.elements, 4, cost))
+        plan = make_plan(algorithm, collective_for(algorithm, "all_reduce", topology, bucket.elements, ITEMSIZE, cost))
         every = range(topology.world)
-        run = PlanRun(network, script(plan, every), every, 4, number, reduced)
+        run = PlanRun(network, script(plan, every), every, ITEMSIZE, number, reduced)
         for rank, factor in enumerate(slow):
             engine.at((computing.forward + bucket.seconds) * factor, partial(run.begin, rank))
     engine.run(math.inf)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.wait_on_use import WaitOnUse, can_wait_on_use
 from sparkdl_comm.strategies.base import Stopwatch
+from sparkdl_comm.strategies.collective import CollectiveStrategy
 from sparkdl_comm.strategies.exchange import Pending
 
 
@@ -62,3 +63,22 @@ class Arrivals:
             with self._watch.phase("pull"):
                 bucket.wait()
             self._coming.remove(bucket)
+
+
+class ArrivingParameters(CollectiveStrategy):
+    """Strategies whose parameters are on their way when a step begins. ``join`` makes ``_arrivals``."""
+
+    _arrivals: Arrivals
+
+    def before_forward(self) -> None:
+        self._arrivals.wait()
+
+    def begin_step(self) -> None:
+        self._arrivals.begin_step()
+
+    def forward(self) -> contextlib.AbstractContextManager[None]:
+        return self._arrivals.forward()
+
+    def finish(self) -> None:
+        self.before_forward()
+        self._gang.all_gather(b"", self.conf.timeout)  # nobody leaves before all have the parameters

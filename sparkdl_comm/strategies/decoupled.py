@@ -25,7 +25,6 @@ plugin's JVM, and collectives do without the plugin.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Any
 
@@ -42,15 +41,14 @@ from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.optim.parallel import GangRanks, deal
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.arrivals import Arrivals
-from sparkdl_comm.strategies.collective import CollectiveStrategy
+from sparkdl_comm.strategies.arrivals import Arrivals, ArrivingParameters
 from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
 
 #: The share of the vector, from its end, whose parameters are gathered while backward goes on.
 _AHEAD = 1 / 3
 
 
-class CollectiveDecoupled(CollectiveStrategy):
+class CollectiveDecoupled(ArrivingParameters):
     """Steps: reduce-scatters of gradients beside backward; the optimizer on the rank's own part; all-gathers of parameters
     beside the next forward pass, and of the last layers' beside backward."""
 
@@ -102,15 +100,6 @@ class CollectiveDecoupled(CollectiveStrategy):
         ]
         self._parameters[0].prepare(self._buckets.ranges)
 
-    def before_forward(self) -> None:
-        self._arrivals.wait()
-
-    def begin_step(self) -> None:
-        self._arrivals.begin_step()
-
-    def forward(self) -> contextlib.AbstractContextManager[None]:
-        return self._arrivals.forward()
-
     def gradients(self) -> list[torch.Tensor]:
         return self._shard.gradients
 
@@ -146,10 +135,6 @@ class CollectiveDecoupled(CollectiveStrategy):
 
     def details(self) -> dict[str, Any]:
         return {"decoupled": {"buckets": len(self._buckets.ranges), "gathered_in_backward": self._ahead}}
-
-    def finish(self) -> None:
-        self.before_forward()
-        self._gang.all_gather(b"", self.conf.timeout)  # nobody leaves before all have the parameters
 
     def _exchange_of(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
         return CollectiveExchange(self._gang, self._group, operation, vector, self.watch, self._roots)

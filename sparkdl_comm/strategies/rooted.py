@@ -8,19 +8,16 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.arrivals import Arrivals
-from sparkdl_comm.strategies.collective import CollectiveStrategy
+from sparkdl_comm.strategies.arrivals import Arrivals, ArrivingParameters
 
 
-class CollectiveAtRoot(CollectiveStrategy):
+class CollectiveAtRoot(ArrivingParameters):
     """Rank 0 owns all parameters, the others own none."""
 
     sharded = True
@@ -40,15 +37,6 @@ class CollectiveAtRoot(CollectiveStrategy):
         self._sparse = make_optimizer.wants_sparse(self.optimizer)
         self._arrivals = Arrivals(model, self.watch, overlap=self.conf.loop == "root-overlap")
 
-    def before_forward(self) -> None:
-        self._arrivals.wait()
-
-    def begin_step(self) -> None:
-        self._arrivals.begin_step()
-
-    def forward(self) -> contextlib.AbstractContextManager[None]:
-        return self._arrivals.forward()
-
     def gradients(self) -> list[torch.Tensor]:
         return [self._model.gradients] if self._is_root else []
 
@@ -64,7 +52,3 @@ class CollectiveAtRoot(CollectiveStrategy):
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return [(0, self._model.values)] if self._is_root else []
-
-    def finish(self) -> None:
-        self.before_forward()
-        self._gang.all_gather(b"", self.conf.timeout)  # nobody leaves before all have the parameters

@@ -174,8 +174,8 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "collectives-bcube-3-2": [row("bml", 1.0, **{**reduced, "topology": "bcube:3,2"})],
         "collectives-star": [row(name, 1.0, **reduced) for name in ("ring", "gloo", "openmpi")],
         "lp-9": [row("lp", 1.0, **{**reduced, "case": "broadcast"})],
-        "fig5-bcube": [row("p2p-ps", 1.0, **reduced)],
-        "fig5-fattree": [row(name, 1.0, **reduced) for name in ("p2p-ps", "hierarchical")],
+        "fig5-bcube": [row("p2p-ps", 1.0, **{**reduced, "topology": "bcube:4,2"})],
+        "fig5-fattree": [row(name, 1.0, **{**reduced, "topology": "fattree:4"}) for name in ("p2p-ps", "hierarchical")],
         "loopback": [row(name, 1.0, case="allreduce", extra=bus) for name in ("ring", "gloo-loopback")],
         "jobs-lenet5": [row(name, 1.0, extra=iteration, **links) for name in ("bml", "p2p-ps", "ddp")],
         "jobs-loops-star": [
