@@ -1,10 +1,10 @@
-"""Draws a bucketing: what is transferred and what is computed, when. Needs matplotlib."""
+"""Draws a bucketing: what is transferred and what is computed, when."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from sparkdl_comm.errors import PersistenceError, PluginError
+from sparkdl_comm.report.drawing import new_figure, save_figure
 from sparkdl_comm.strategies.ps.planner import Bucketing
 
 
@@ -14,11 +14,7 @@ def save_plot(plan: Bucketing, direction: str, path: Path) -> None:
     :raises PluginError: there is no matplotlib.
     :raises PersistenceError: the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as exc:
-        raise PluginError("--plot needs matplotlib: pip install sparkdl_comm[demo]") from exc
-    figure = Figure(figsize=(10, 2.4), layout="constrained")
+    figure = new_figure(10, 2.4)
     axes = figure.add_subplot()
     rows = {"pull": ("pull", "forward"), "push": ("push", "backward")}[direction]
     for number, ((first, last), times) in enumerate(zip(plan.batches, plan.schedule, strict=True)):
@@ -33,7 +29,4 @@ def save_plot(plan: Bucketing, direction: str, path: Path) -> None:
     axes.set_title(
         f"{len(plan.batches)} batches, {plan.predicted_seconds:.4g} s, {plan.optimal_ratio:.3f} x the optimum"
     )
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as exc:
-        raise PersistenceError(f"--plot {path}: {exc}") from exc
+    save_figure(figure, path)

@@ -4,35 +4,48 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkdl_comm.errors import ConfError
+
+if TYPE_CHECKING:
+    from sparkdl_comm.sim.forecast import Forecast
+    from sparkdl_comm.topology import Topology
+
+_ALL = "all"
 
 
 def add_parser(commands: Any) -> None:
     """Adds ``predict``."""
     predict = commands.add_parser(
         "predict",
-        help="time of an iteration on another network, or with another strategy, from the timeline of a fit",
+        help="time of an iteration on another network, or with other strategies, from the timeline of a fit",
         description="Simulates an iteration in which ranks compute as the timeline tells, and says what limits it.",
     )
     predict.add_argument("--timeline", required=True, type=Path, metavar="FILE", help="as Timeline.save wrote it")
     predict.add_argument("--topology", help="such as bcube:3,2; default: star of --world hosts")
     predict.add_argument("--rate", help="of every link, such as 10gbit, if the topology does not say")
     predict.add_argument("--world", type=int, help="ranks; default: those of the topology, or else of the timeline")
-    predict.add_argument("--strategy", help="ps or a collective; default: ps if the timeline is of ps, else ring")
+    predict.add_argument(
+        "--strategy",
+        action="append",
+        help=f"ps or a collective, several times to rank them, or {_ALL}: what the topology allows; default: ps if the"
+        " timeline is of ps, else ring",
+    )
     predict.add_argument("--batching", default="traced", help="of ps: traced (as in the timeline), whole, layerwise")
     predict.add_argument("--bucket", default="4MiB", help="gradients that a collective reduces at once, at least")
     predict.add_argument("--bytes", help="of the parameters, float32; needed unless the timeline is of ps")
+    predict.add_argument("--plot", type=Path, metavar="FILE", help="draw the strategies' times: .png, .svg or .pdf")
     predict.add_argument("--json", action="store_true")
     predict.set_defaults(call=_predict)
 
 
 def _predict(options: argparse.Namespace) -> int:
     from sparkdl_comm.report.trace_file import read_spans
-    from sparkdl_comm.sim.forecast import SERVER, Setting, forecast
+    from sparkdl_comm.sim.forecast import SERVER, STRATEGIES, Setting, forecast, unfit
     from sparkdl_comm.sim.traced import traced
     from sparkdl_comm.topology import Topology
     from sparkdl_comm.units import parse_size
@@ -45,19 +58,46 @@ def _predict(options: argparse.Namespace) -> int:
     if options.rate is not None:
         topology = topology.with_rates(*options.rate.split("/"))
     computed = traced(spans, None if options.bytes is None else parse_size(options.bytes))
-    strategy = options.strategy or (SERVER if computed.pulls else "ring")
-    found = forecast(computed, Setting(topology, strategy, options.batching, parse_size(options.bucket)))
+    asked = options.strategy or [SERVER if computed.pulls else "ring"]
+    left_out: dict[str, str] = {}
+    if _ALL in asked:
+        left_out = {name: reason for name in STRATEGIES if (reason := unfit(name, topology))}
+        asked = [name for name in STRATEGIES if name not in left_out]
+    settings = [Setting(topology, name, options.batching, parse_size(options.bucket)) for name in dict.fromkeys(asked)]
+    every = [(setting.strategy, forecast(computed, setting)) for setting in settings]
+    found = dict(sorted(every, key=lambda pair: pair[1].seconds))
+    if options.plot is not None:
+        from sparkdl_comm.report.predict_plot import save_plot
+
+        save_plot(found, topology, options.plot)
     if options.json:
-        told = {"topology": str(topology), "strategy": strategy, **asdict(found), "bottleneck": found.bottleneck}
-        print(json.dumps(told, indent=1))
-        return 0
+        rows = [{"strategy": name, **asdict(one), "bottleneck": one.bottleneck} for name, one in found.items()]
+        print(json.dumps({"topology": str(topology), "predictions": rows, "left_out": left_out}, indent=1))
+    elif len(found) == 1:
+        _tell(*found.popitem(), topology)
+    else:
+        _rank(found, left_out, topology)
+    return 0
+
+
+def _tell(strategy: str, found: Forecast, topology: Topology) -> None:
     print(f"{strategy} on {topology}, {topology.world} ranks: {found.seconds:.4g} s an iteration")
     print(f"computing alone {found.computing:.4g} s, communication alone {found.communication:.4g} s")
     print(f"bottleneck: {found.bottleneck}")
     for rail, seconds in enumerate(found.doubled):
         print(f"rail {rail} twice as fast: {seconds:.4g} s, {_less(seconds, found.seconds)}")
     print(f"computing twice as fast: {found.faster:.4g} s, {_less(found.faster, found.seconds)}")
-    return 0
+
+
+def _rank(found: Mapping[str, Forecast], left_out: Mapping[str, str], topology: Topology) -> None:
+    computing = next(iter(found.values())).computing
+    print(f"an iteration on {topology}, {topology.world} ranks; computing alone {computing:.4g} s")
+    print(f"{'strategy':<14}{'seconds':>10}{'communication':>15}  bottleneck, and what twice of it gains")
+    for name, one in found.items():
+        gained = _less(min(one.faster, *one.doubled), one.seconds)
+        print(f"{name:<14}{one.seconds:>10.4g}{one.communication:>15.4g}  {one.bottleneck}, {gained}")
+    for name, reason in left_out.items():
+        print(f"{name:<14}  left out: {reason}")
 
 
 def _less(seconds: float, before: float) -> str:

@@ -60,8 +60,7 @@ def simulate(
     begins = tuple(starts) or (0.0,) * topology.world
     engine = Engine()
     network = Network(engine, topology, cost, latency, queue)
-    can_be_alike = coalesce and topology.slots == 1 and not network.trunks
-    marks: Sequence[float] = begins if can_be_alike else range(topology.world)
+    marks: Sequence[float] = begins if coalesce and network.can_be_alike else range(topology.world)
     followed = script(plan, marks)
     ends: dict[int, float] = {}
     runs: list[PlanRun] = []

@@ -15,6 +15,7 @@ from sparkdl_comm.topology import Topology
 
 #: The parameter server's name among strategies, and how its layers can be cut into batches.
 SERVER = "ps"
+STRATEGIES = (SERVER, *ALGORITHMS)
 BATCHINGS = ("traced", *UNPLANNED)
 
 
@@ -33,24 +34,24 @@ class Setting:
     bucket: int = 4 << 20
 
     def __post_init__(self) -> None:
-        if self.strategy != SERVER and self.strategy not in ALGORITHMS:
-            raise ConfError(f"strategy {self.strategy!r}: there are {SERVER}, {', '.join(ALGORITHMS)}")
+        if self.strategy not in STRATEGIES:
+            raise ConfError(f"strategy {self.strategy!r}: there are {', '.join(STRATEGIES)}")
         if self.batching not in BATCHINGS:
             raise ConfError(f"batching {self.batching!r}: there are {', '.join(BATCHINGS)}")
         if not self.topology.rates:
             raise ConfError(f"{self.topology} has no rates: give one, such as 10gbit")
-        if self.strategy == SERVER:
-            reason = (
-                ""
-                if self.topology.rails == self.topology.slots == 1
-                else "ps is simulated with one NIC and one rank a host"
-            )
-        elif "all_reduce" not in ALGORITHMS[self.strategy].operations:
-            reason = "it does no all_reduce"
-        else:
-            reason = ALGORITHMS[self.strategy].unfit(self.topology)
-        if reason:
+        if reason := unfit(self.strategy, self.topology):
             raise ConfError(f"strategy {self.strategy} on {self.topology}: {reason}")
+
+
+def unfit(strategy: str, topology: Topology) -> str:
+    """Why a strategy of STRATEGIES cannot be simulated on the topology; empty if it can."""
+    if strategy == SERVER:
+        alone = topology.rails == topology.slots == 1
+        return "" if alone else "ps is simulated with one NIC and one rank a host"
+    if "all_reduce" not in ALGORITHMS[strategy].operations:
+        return "it does no all_reduce"
+    return ALGORITHMS[strategy].unfit(topology)
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,11 @@ class Network:
         self.links = Links(engine, capacities)
         self._senders: dict[tuple[int, int], _Sender] = {}
 
+    @property
+    def can_be_alike(self) -> bool:
+        """Whether ranks that do the same at the same times are through at the same times: they share no NIC and no trunk."""
+        return self.topology.slots == 1 and not self.trunks
+
     def send(
         self, source: int, rail: int, path: Path, nbytes: float, turn: Turn, sent: Action, arrived: Action
     ) -> None:

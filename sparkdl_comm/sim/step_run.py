@@ -8,7 +8,7 @@ collective.py`` and torch's DistributedDataParallel.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,10 +16,11 @@ from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.select import collective_for
 from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.sim.collective import even_count
 from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.network import Network
 from sparkdl_comm.sim.plan_run import PlanRun
-from sparkdl_comm.sim.script import script
+from sparkdl_comm.sim.script import Script, script
 from sparkdl_comm.topology import Topology
 
 #: Bytes of an element: parameters and gradients are float32.
@@ -103,19 +104,37 @@ def step_seconds(
     :param algorithm: of :data:`~sparkdl_comm.collectives.algorithms.ALGORITHMS`.
     :param slowdowns: how many times as long each rank computes, but for its update; default: 1.
     """
+    every = range(topology.world)
     slow = tuple(slowdowns) or (1.0,) * topology.world
     engine = Engine()
     network = Network(engine, topology, cost, latency)
     ends = [(computing.forward + computing.backward) * factor for factor in slow]
 
-    def reduced(rank: int) -> None:
-        ends[rank] = max(ends[rank], engine.now)
+    def reduced(part: int) -> None:
+        ends.append(engine.now)
 
+    followed = _scripts(algorithm, computing.buckets, topology, cost, slow if network.can_be_alike else every)
     for number, bucket in enumerate(computing.buckets):
-        plan = make_plan(algorithm, collective_for(algorithm, "all_reduce", topology, bucket.elements, ITEMSIZE, cost))
-        every = range(topology.world)
-        run = PlanRun(network, script(plan, every), every, ITEMSIZE, number, reduced)
-        for rank, factor in enumerate(slow):
-            engine.at((computing.forward + bucket.seconds) * factor, partial(run.begin, rank))
+        parts = followed[bucket.elements]
+        run = PlanRun(network, parts, every, ITEMSIZE, number, reduced)
+        for part, member in enumerate(parts.parts):
+            engine.at((computing.forward + bucket.seconds) * slow[member.rank], partial(run.begin, part))
     engine.run(math.inf)
     return max(ends) + computing.update
+
+
+def _scripts(
+    algorithm: str, buckets: Sequence[Bucket], topology: Topology, cost: Cost, marks: Sequence[Hashable]
+) -> dict[int, Script]:
+    """Those of buckets with so many elements, in which the same ranks are alike. Buckets are made a little larger, so that all
+    ranks have equal parts of them."""
+    plans = {}
+    for elements in {bucket.elements for bucket in buckets}:
+        collective = collective_for(algorithm, "all_reduce", topology, even_count(topology, elements), ITEMSIZE, cost)
+        plans[elements] = make_plan(algorithm, collective)
+    while True:
+        found = {elements: script(plan, marks) for elements, plan in plans.items()}
+        together = list(zip(*(one.part_of for one in found.values()), strict=True))
+        if all(len(one.parts) == len(set(together)) for one in found.values()):
+            return found
+        marks = together

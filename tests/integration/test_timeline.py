@@ -101,7 +101,7 @@ def test_a_saved_timeline_tells_what_predictions_need(timeline: Timeline, tmp_pa
     parameters = sum(parameter.numel() for parameter in Deep().parameters())
     assert sum(layer.nbytes for layer in told.layers) == pytest.approx(4 * parameters)
     assert main(["predict", "--timeline", str(path), "--rate", "100mbit", "--json"]) == 0
-    predicted = json.loads(capsys.readouterr().out)
+    [predicted] = json.loads(capsys.readouterr().out)["predictions"]
     assert predicted["seconds"] >= predicted["computing"] > 0
 
 

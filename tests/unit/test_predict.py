@@ -1,6 +1,8 @@
 """`sparkdl-comm predict`: an iteration on other networks, from what a timeline tells."""
 
 import json
+import re
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,15 +12,17 @@ import pytest
 from sparkdl_comm.cli import main
 from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.plan import Collective
-from sparkdl_comm.errors import ConfError, InputError
+from sparkdl_comm.errors import ConfError, InputError, PersistenceError
+from sparkdl_comm.report.drawing import new_figure, save_figure
 from sparkdl_comm.report.timeline import Timeline
 from sparkdl_comm.report.trace_file import read_spans
 from sparkdl_comm.sim.collective import simulate
-from sparkdl_comm.sim.forecast import Setting, forecast
+from sparkdl_comm.sim.forecast import STRATEGIES, Setting, forecast
 from sparkdl_comm.sim.network import ethernet_cost
 from sparkdl_comm.sim.traced import Traced, TracedLayer, traced
 from sparkdl_comm.topology import Topology
 
+README = Path(__file__).parents[2] / "README.md"
 #: Of one rank, iteration after iteration: forward 2 s of work, backward 4 s, update 1 s, whatever waits there are.
 PLAIN = [("forward", 0.0, 3.0), ("wait for pull", 1.0, 2.0), ("backward", 3.0, 7.0), ("wait for push", 7.0, 9.0)]
 PLAIN += [("update", 9.0, 10.0)]
@@ -100,9 +104,32 @@ def test_the_command_tells_time_bottleneck_and_gain(tmp_path, capsys):
     assert "bottleneck: " in shown
     assert "rail 0 twice as fast: " in shown
     assert main([*words, "--strategy", "bml", "--topology", "bcube:2,2", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    [told] = json.loads(capsys.readouterr().out)["predictions"]
     assert (told["strategy"], len(told["doubled"])) == ("bml", 2)
     assert told["seconds"] >= told["computing"] == pytest.approx(7.0)
+
+
+def test_the_command_ranks_strategies(tmp_path, capsys):
+    words = ["predict", "--timeline", str(saved(tmp_path)), "--rate", "8kbit", "--strategy", "mst"]
+    assert main([*words, "--strategy", "ring", "--strategy", "mst"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["an", "strategy", "ring", "mst"]
+    assert main([*words, "--strategy", "all", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    ranked = [row["strategy"] for row in told["predictions"]]
+    assert (ranked[-1], set(ranked) | set(told["left_out"])) == ("mst", set(STRATEGIES))
+    assert [row["seconds"] for row in told["predictions"]] == sorted(row["seconds"] for row in told["predictions"])
+
+
+def test_the_readme_ranks_strategies_and_draws(tmp_path, monkeypatch, capsys):
+    """Its command as it stands, on a timeline of that name."""
+    [command] = re.findall(r"^sparkdl-comm predict .*$", README.read_text(), re.MULTILINE)
+    saved(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)[1:]) == 0
+    assert "left out: " in capsys.readouterr().out
+    assert (tmp_path / "prediction.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(PersistenceError, match=r"--plot .*tea"):
+        save_figure(new_figure(1, 1), tmp_path / "prediction.tea")
 
 
 @pytest.mark.parametrize(

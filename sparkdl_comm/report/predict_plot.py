@@ -1,0 +1,37 @@
+"""Draws predicted iterations: of each strategy what it takes, and what computing and communication alone would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from sparkdl_comm.report.drawing import new_figure, save_figure
+from sparkdl_comm.sim.forecast import Forecast
+from sparkdl_comm.topology import Topology
+
+#: What is drawn of a forecast, from above, and its colour.
+_BARS = {"seconds": "tab:blue", "computing": "tab:green", "communication": "tab:orange"}
+_THICK = 0.8 / len(_BARS)
+
+
+def save_plot(found: Mapping[str, Forecast], topology: Topology, path: Path) -> None:
+    """Writes the drawing; the suffix says the format (.png, .svg, .pdf).
+
+    :param found: by strategy, in the order in which they are drawn, from above.
+    :raises PluginError: there is no matplotlib.
+    :raises PersistenceError: the file cannot be written.
+    """
+    figure = new_figure(9, 1.4 + 0.6 * len(found))
+    axes = figure.add_subplot()
+    for bar, (field, colour) in enumerate(_BARS.items()):
+        places = [row + (bar - 1) * _THICK for row in range(len(found))]
+        label = "iteration" if field == "seconds" else f"{field} alone"
+        axes.barh(places, [getattr(one, field) for one in found.values()], _THICK, color=colour, label=label)
+    for row, one in enumerate(found.values()):
+        axes.text(one.seconds, row - _THICK, f" {one.seconds:.4g} s: {one.bottleneck}", va="center", fontsize="small")
+    axes.set_yticks(range(len(found)), list(found))
+    axes.invert_yaxis()
+    axes.margins(x=0.25)
+    axes.set_xlabel(f"seconds on {topology}, {topology.world} ranks; beside the bar is the bottleneck")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(_BARS), frameon=False)
+    save_figure(figure, path)
