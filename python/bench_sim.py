@@ -2,6 +2,7 @@
 
     python python/bench_sim.py --validate --json
     python python/bench_sim.py --scale --json
+    python python/bench_sim.py --predict --json
 
 ``--validate`` simulates cells that the lab has measured, whose results are in python/results: measured, simulated and error of
 each, and of those that no parameter was fitted to the median and the worst error (see ``simulating/validation.py``).
@@ -9,29 +10,38 @@ each, and of those that no parameter was fitted to the median and the worst erro
 ``--scale`` simulates the BML paper's figure 5 at 1,024 servers with start-ups counted, and collectives of up to 64 ranks as in
 the linear-pipeline paper's figure 4 (see ``simulating/scale.py``).
 
-Nothing is measured here: seconds are virtual. Verified: no time is below what links allow.
+``--predict`` trains on the lab, predicts other networks and strategies from one fit's timeline, and trains there (see
+``simulating/predicted.py``). Only here is anything measured; other seconds are virtual. Verified: no time is below what links
+allow; fits that were measured have the same weights.
 """
 
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 
-from simulating import scale, validation
+from simulating import predicted, scale, validation
 
 from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report
+from sparkdl_comm.lab.bench import Report, Row
+
+
+def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
+    if options.scale:
+        return scale.rows(options)
+    return (predicted if options.predict else validation).rows(options, note)
 
 
 def main() -> int:
     parser = bench_parser(__doc__)
-    validation.add_arguments(parser)
-    scale.add_arguments(parser)
+    for suite in (validation, scale, predicted):
+        suite.add_arguments(parser)
     options = parser.parse_args()
-    if options.validate == options.scale:
-        parser.error("one of --validate and --scale")
+    if [options.validate, options.scale, options.predict].count(True) != 1:
+        parser.error("one of --validate, --scale and --predict")
     report = Report(json_to=options.json)
-    rows = scale.rows(options) if options.scale else validation.rows(options, report.note)
-    return report.finish_after(rows)
+    return report.finish_after(rows(options, report.note))
 
 
 if __name__ == "__main__":

@@ -30,9 +30,16 @@ from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.networks import LeNet5
 from sparkdl_comm.report.timeline import Timeline
 
+#: Of gradients that are all-reduced at once, at least.
+BUCKET = "256KiB"
+
 
 def _ps(pull: str, push: str) -> dict[str, str]:
     return {"strategy": "ps", "ps.batching": pull, "ps.pushBatching": push}
+
+
+def _all_reduce(name: str) -> dict[str, str]:
+    return {"strategy": name, "collective.bucket": BUCKET}
 
 
 #: What a way is called in the table -> what is set of spark.sparkdl.comm. The paper batches pulls only, and asks for one batch
@@ -44,14 +51,16 @@ WAYS: dict[str, dict[str, str]] = {
     "ibatch-pull": _ps("ibatch", "whole"),
     "ibatch": _ps("ibatch", "ibatch"),
     "optimal": _ps("optimal", "optimal"),
-    "ring": {"strategy": "ring", "collective.bucket": "256KiB"},
-    "bml": {"strategy": "bml", "collective.bucket": "256KiB"},
+    "ring": _all_reduce("ring"),
+    "bml": _all_reduce("bml"),
 }
+#: All-reduces that are not in bench_ps.py's table.
+OTHER_WAYS = {name: _all_reduce(name) for name in ("p2p-ps", "lp", "torus2d", "tree", "hierarchical")}
 #: Ways of which a hundredth of the gradients is pushed.
 SPARSE_WAYS = {
     f"{name}-sparse": WAYS[name] | {"compression": "mstopk:0.01"} for name in ("whole", "layerwise", "ibatch")
 }
-_SETTINGS = WAYS | SPARSE_WAYS
+_SETTINGS = WAYS | OTHER_WAYS | SPARSE_WAYS
 #: One way more: torch's DistributedDataParallel over gloo, under TorchDistributor.
 DDP = "ddp"
 _WARM_UP_EPOCHS = 5
@@ -79,8 +88,9 @@ REAL: dict[str, Callable[[], nn.Module]] = {"real:lenet5": LeNet5, "real:vgg": S
 @dataclass(frozen=True)
 class Job:
     """`network`: of REAL, or the file that an emulated one's profile is in; `scale`: the share of the real one's parameters
-    that it has; `ways`: of WAYS, SPARSE_WAYS, or DDP; `rows`: of a rank in a step;
-    `steps`: of an epoch; `epochs`: timed ones; `warmup`: fits before all others, as JVMs compile what they run often."""
+    that it has; `ways`: of WAYS, OTHER_WAYS, SPARSE_WAYS, or DDP; `rows`: of a rank in a step;
+    `steps`: of an epoch; `epochs`: timed ones; `warmup`: fits before all others, as JVMs compile what they run often.
+    `timeline`: the file to which that of the first way is written."""
 
     network: str
     scale: float
@@ -90,6 +100,7 @@ class Job:
     steps: int
     epochs: int
     warmup: int
+    timeline: str | None = None
 
     def profile_iterations(self) -> int:
         """So that what was chosen is in use before the first epoch that is timed. It is after the profile, and a trial of
@@ -189,6 +200,8 @@ def results(spark: SparkSession, job: Job) -> Iterator[dict[str, Any]]:
             yield {"way": way, **distributor.run(train_with_ddp, job)}
         else:
             model = train(spark, data, job, way)
+            if job.timeline and way == job.ways[0]:
+                model.timeline().save(job.timeline)
             is_sparse = way in SPARSE_WAYS
             yield {"way": way, "sparse": is_sparse, **result(model, job, others.setdefault(is_sparse, weights(model)))}
 

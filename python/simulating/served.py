@@ -12,8 +12,6 @@ from sparkdl_comm.sim.network import HEADERS
 from sparkdl_comm.sim.server_run import UNPLANNED, Batch, ServedLayer, ServerCost, iteration_seconds
 from sparkdl_comm.sim.step_run import ITEMSIZE
 
-#: A server's block of a batch that has up to so many bytes is in its notice (SparkdlBlocks.scala).
-NOTICE_BYTES = 64 << 10
 #: Ways to cut layers into batches that can be simulated: of the last one the row has the plans.
 WAYS = (*UNPLANNED, "ibatch")
 
@@ -27,14 +25,12 @@ def served(row: Row) -> Simulated:
     layers = [ServedLayer(layer.forward, layer.backward, share * layer.parameters) for layer in profile.layers]
     pulls, pushes = (_batches(row, way, len(layers)) for way in ("pull", "push"))
     beta = HEADERS * 8 / ((row.rate_mbit or 0.0) * 1e6)
-    # Where start-ups are slowed down all blocks are fetched, and those from one server start up one after another
-    # (SlowStart.scala).
+    # Start-ups that are slowed down follow one another at each server (SlowStart.scala).
     delay = row.extra["delay"]
-    notice_bytes = 0 if delay else NOTICE_BYTES * (row.world - 1)
 
     def simulated(parameters: Parameters) -> float:
         startup = parameters.server_startup + delay
-        cost = ServerCost(beta, startup, delay, notice_bytes, parameters.notice_gap)
+        cost = ServerCost(beta, startup, delay, handling=parameters.handling)
         return iteration_seconds(layers, pulls, pushes, cost)
 
     return simulated

@@ -94,7 +94,7 @@ def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
     for cell in every:
         row = cell.row
         if cell.is_fitted:
-            part = "notices" if cell.source == "ibatch-networks" else cell.suite
+            part = "batches" if cell.source == "ibatch-networks" else cell.suite
             known.setdefault(part, []).append(Known(row.seconds, row.world * row.bytes, cell.simulated))
     parameters = fitted(known)
     note(f"fitted: {parameters}")

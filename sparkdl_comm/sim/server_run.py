@@ -45,16 +45,15 @@ class ServedLayer:
 @dataclass(frozen=True)
 class ServerCost:
     """``beta``: seconds per byte of a NIC. ``startup``: seconds from asking for a batch to its first byte, of which ``gap``
-    follow those of others; of batches of up to ``notice_bytes``, which come inside of the notices that they are there,
-    ``notice_gap`` do. ``summing`` and ``updating``: seconds per byte of a batch's gradients."""
+    follow those of others. ``summing`` and ``updating``: seconds per byte of a batch's gradients; ``handling``: of the worker
+    for each batch of gradients, however small."""
 
     beta: float
     startup: float
     gap: float = 0.0
-    notice_bytes: float = 0.0
-    notice_gap: float = 0.0
     summing: float = 0.0
     updating: float = 0.0
+    handling: float = 0.0
 
 
 def iteration_seconds(
@@ -116,7 +115,8 @@ class _Run:
             return
         if self._summed and (self._step == 2 * depth or self._ahead and self._step > depth):
             number = self._summed.pop(0)
-            self._take(self._bytes(self._pushes[number]) * self._cost.updating, partial(self._updated, number))
+            seconds = self._bytes(self._pushes[number]) * self._cost.updating + self._cost.handling
+            self._take(seconds, partial(self._updated, number))
         elif self._step < depth and _holding(self._pulls, self._step) in self._here:
             self._take(self._layers[self._step].forward, self._stepped)
         elif depth <= self._step < 2 * depth:
@@ -169,10 +169,11 @@ class _Run:
         self._ask((1, self._pulls[number][0]), self._pulls[number], came)
 
     def _ask(self, urgency: tuple[int, int], batch: Batch, done: Action) -> None:
-        cost, nbytes = self._cost, self._bytes(batch)
-        gap = cost.gap if nbytes > cost.notice_bytes else cost.notice_gap
-        self._asked = max(self._engine.now, self._asked) + gap
-        self._engine.at(self._asked + cost.startup - gap, partial(self._nic.send, urgency, nbytes, done))
+        cost = self._cost
+        self._asked = max(self._engine.now, self._asked) + cost.gap
+        self._engine.at(
+            self._asked + cost.startup - cost.gap, partial(self._nic.send, urgency, self._bytes(batch), done)
+        )
 
     def _bytes(self, batch: Batch) -> float:
         first, last = batch

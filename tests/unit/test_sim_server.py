@@ -35,14 +35,11 @@ def test_start_ups_overlap_but_for_their_gaps():
     assert iteration_seconds(layers, LAYERWISE, LAYERWISE, in_turn) == pytest.approx(6.0, rel=1e-3)
 
 
-def test_small_batches_come_with_their_notices():
-    layers = _layers((0, 0, 1e-6), (0, 0, 1e-6), (0, 0, 1e-6))
-    cost = ServerCost(beta=1.0, startup=1.0, gap=1.0, notice_bytes=1.0, notice_gap=0.0)
-    assert iteration_seconds(layers, LAYERWISE, LAYERWISE, cost) == pytest.approx(2.0, rel=1e-3)
-    assert iteration_seconds(layers, WHOLE, WHOLE, cost) == pytest.approx(2.0, rel=1e-3)
-    fetched = _layers((0, 0, 1e-6), (0, 0, 1e-6), (0, 0, 1.5))
-    # Its fetch begins when the start-ups of the two others' pushes, and then of their pulls, have not held it up.
-    assert iteration_seconds(fetched, LAYERWISE, LAYERWISE, cost) == pytest.approx(2.0 + 2 * 1.5, rel=1e-3)
+def test_the_worker_handles_each_batch_of_gradients():
+    layers = _layers((1, 2, 1e-6), (1, 2, 1e-6), (1, 2, 1e-6))
+    cost = ServerCost(beta=1e-3, startup=0.0, handling=0.5)
+    assert iteration_seconds(layers, WHOLE, WHOLE, cost) == pytest.approx(9 + 0.5)
+    assert iteration_seconds(layers, LAYERWISE, LAYERWISE, cost) == pytest.approx(9 + 1.5)
 
 
 def test_a_link_that_limits_is_never_idle_for_long():
