@@ -12,6 +12,8 @@ to 64 ranks, in blocks as the cost model says.
 the efficiency of 128 GPUs, 16 hosts with 8 each and one NIC of 25 Gbit/s. A step takes one GPU as long as the paper's
 throughput of one GPU says; `hitopk` begins when backward has ended, and selecting takes no time.
 
+``ibatch`` and ``greedy``: see ``batched.py``.
+
 Parameters are not those of the lab, whose ranks share two cores: a message's start-up is ``--startup``, headers are those of
 Ethernet.
 """
@@ -22,6 +24,8 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from dataclasses import replace
+
+from simulating import batched
 
 from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import ALPHA
@@ -63,17 +67,24 @@ COMMLIB = (
 COMMLIB_TOPOLOGY, COMMLIB_BUCKET, COMMLIB_DENSITY = "hosts:16x8,25gbit", 25 << 20, 0.001
 #: Seconds per byte between two GPUs of a host: NVLink.
 NVLINK = 1e-11
-PARTS = ("fig5", "fig4", "commlib")
+PARTS = ("fig5", "fig4", "commlib", "ibatch", "greedy")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--scale", action="store_true", help="the papers' figures at their sizes")
     parser.add_argument("--figures", type=names_of(PARTS), default=list(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--startup", type=float, default=ALPHA, help="seconds before each message")
+    batched.add_arguments(parser)
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    made = {"fig5": _fig5, "fig4": _fig4, "commlib": _commlib}
+    made = {
+        "fig5": _fig5,
+        "fig4": _fig4,
+        "commlib": _commlib,
+        "ibatch": batched.scaling,
+        "greedy": batched.greedy,
+    }
     for figure in options.figures:
         yield from made[figure](options)
 

@@ -24,7 +24,16 @@ from tables.fabric import (
     fabric_trained,
 )
 from tables.paper import IBATCH_PAPER
-from tables.scale import scale_cells, scale_commlib, scale_errors, scale_fig4, scale_fig5
+from tables.scale import (
+    scale_cells,
+    scale_commlib,
+    scale_errors,
+    scale_fig4,
+    scale_fig5,
+    scale_greedy,
+    scale_ibatch,
+    scale_ibatch_split,
+)
 
 from sparkdl_comm.lab.results import Row
 
@@ -235,6 +244,9 @@ TABLES = {
     "scale_fig5": Table(("", "paper's formula, T_F", "simulated, T_F", "verdict"), scale_fig5),
     "scale_fig4": Table(("", "in the same run", "`lp`, simulated", "verdict"), scale_fig4),
     "scale_commlib": Table(("", "paper, of linear scaling", "simulated", "difference"), scale_commlib),
+    "scale_ibatch": Table(("", "paper: iBatch; default; layer by layer", "simulated", "verdict"), scale_ibatch),
+    "scale_ibatch_split": Table(("", "overlapping", "communication", "computation", "iteration"), scale_ibatch_split),
+    "scale_greedy": Table(("", "greedy 1", "greedy 2", "the better one"), scale_greedy),
     "bigdl": Table(PAPER, bigdl.beside_bigdl),
     "bigdl_overlap": Table(("", "overlapped", "communication only", "computation only", "iteration"), bigdl.overlap),
     "bigdl_scaling": Table(("", "paper", "ours", "beside `bigdl`"), bigdl.scaling),

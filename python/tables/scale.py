@@ -7,11 +7,15 @@ from collections.abc import Iterator
 
 from tables.compression import TABLE3_PAPER
 from tables.data import Data
+from tables.paper import IBATCH_NODES, IBATCH_PAPER, IBATCH_PAPER_72
 
 from sparkdl_comm.lab.results import Row
 
 Line = tuple[str, ...]
 MIB = 1 << 20
+#: The parts of an iteration in the iBatch paper's figure 7.
+SPLIT = ("overlapping", "communication", "computation")
+GREEDY = ("greedy1", "greedy2", "ibatch")
 #: Errors of simulated seconds that were aimed at, %: the median and the worst.
 AIMS = (5.0, 15.0)
 SUITES = {
@@ -77,6 +81,49 @@ def scale_commlib(data: Data) -> Iterator[Line]:
         ours = row.extra["efficiency"]
         gap = f"{ours - TABLE3_PAPER[network][row.algorithm]:+.1f} points"
         yield f"{network}, `{row.algorithm}`, {row.topology}", paper, f"{ours:.1f} %", gap
+
+
+def scale_ibatch(data: Data) -> Iterator[Line]:
+    rows = data.rows("scale-figures", case="ibatch")
+    for network, paper in IBATCH_PAPER.items():
+        for nodes in sorted({row.extra["nodes"] for row in rows if row.extra["network"] == network}):
+            found = {
+                row.algorithm: row.extra["speedup"]
+                for row in rows
+                if (row.extra["network"], row.extra["nodes"]) == (network, nodes)
+            }
+            told = {IBATCH_NODES: paper, 72: IBATCH_PAPER_72 if network == "vgg19_22k" else ()}.get(nodes, ())
+            ours = [found[way] for way in ("paper", "whole", "layerwise")]
+            ratios = "; ".join(f"{mine / theirs:.2f}" for mine, theirs in zip(ours, told, strict=False))
+            yield (
+                f"{network}, {nodes} nodes",
+                "; ".join(map(str, told)) or "-",
+                "; ".join(f"{one:.1f}" for one in ours) + f"; both ways {found['both ways']:.1f}",
+                f"{ratios} of the paper's" if told else "-",
+            )
+
+
+def scale_ibatch_split(data: Data) -> Iterator[Line]:
+    """Shares of the iteration by `whole`."""
+    for network in ("inception_v3", "vgg19"):
+        rows = data.rows("scale-figures", case="ibatch", network=network, nodes=72)
+        whole = next((row.seconds for row in rows if row.algorithm == "whole"), 0.0)
+        for row in rows:
+            if "split" in row.extra:
+                shares = (f"{row.extra['split'][part] / whole:.3f}" for part in SPLIT)
+                yield f"{network}, `{row.algorithm}`", *shares, f"{row.seconds / whole:.3f}"
+
+
+def scale_greedy(data: Data) -> Iterator[Line]:
+    for row in data.rows("scale-figures", case="greedy", algorithm="ibatch"):
+        network = row.extra["network"]
+        found = (data.row("scale-figures", case="greedy", algorithm=way, network=network) for way in GREEDY)
+        yield network, *(_over_optimum(each) for each in found if each)
+
+
+def _over_optimum(row: Row) -> str:
+    over = row.extra["over_optimum"]
+    return f"{statistics.median(over):.3f} ({min(over):.3f} to {max(over):.3f})"
 
 
 def _time(row: Row) -> str:

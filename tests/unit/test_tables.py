@@ -163,6 +163,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
     iteration = {"rows": 128, "computing": 0.5}
     reduced = {"case": "allreduce", **links}
     cell = {"source": "lp-9", "what": "reduce", "measured": 1.0, "error": 0.1, "rows": None, "delay": 0.02}
+    split = dict.fromkeys(("overlapping", "communication", "computation"), 0.1)
     parts = dict.fromkeys(("overlapped", "communication_only", "computation_only"), 0.1)
     files: dict[str, list[Row]] = {
         "ps": [row("ps", 1.0), row("gloo", 1.0)],
@@ -260,6 +261,14 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             row("bml", 1.0, case="fig5", extra={"links": 1.1, "formula": 1.0}),
             *(row(name, 1.0, case="reduce") for name in ("lp", "mst", "be")),
             row("tree", 1.0, case="commlib", extra={"network": "vgg19", "efficiency": 50.0}),
+            *(
+                row(name, 1.0, case="ibatch", extra={"network": "vgg19", "nodes": 72, "speedup": 50.0, "split": split})
+                for name in ("paper", "whole", "layerwise", "both ways")
+            ),
+            *(
+                row(name, 1.0, case="greedy", extra={"network": "vgg19", "over_optimum": [1.0, 1.1]})
+                for name in ("greedy1", "greedy2", "ibatch")
+            ),
         ],
     }
     for name, rows in files.items():
@@ -300,6 +309,9 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "scale_fig5": 1,
         "scale_fig4": 1,
         "scale_commlib": 1,
+        "scale_ibatch": 1,
+        "scale_ibatch_split": 4,
+        "scale_greedy": 1,
         "bigdl": 2,
         "bigdl_overlap": 2,
         "bigdl_scaling": 2,
