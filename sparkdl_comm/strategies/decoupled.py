@@ -7,7 +7,8 @@ backward, parameters beside the next forward pass, beside which nothing travels 
 3. parameters are all-gathered bucket by bucket, and the next forward pass waits for each layer when it comes to it.
 
 With an algorithm that does not scatter, such as ``lp``, each bucket is reduced to the rank that owns all of it, which then
-broadcasts its parameters.
+broadcasts its parameters. Ranks own one bucket after another in turn, in the order in which linear pipelines follow each other
+without gaps (``algorithms/lp.py``): from the one reduced first on, and for broadcasts, from the one reduced last back.
 
 If the optimizer is elementwise and gradients are not clipped, algorithms that scatter give the bits that their all-reduce
 does. ``lp`` and its kin add in another order for each owner.
@@ -39,12 +40,13 @@ from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
-from sparkdl_comm.optim.parallel import GangRanks, deal
+from sparkdl_comm.optim.parallel import GangRanks
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.arrivals import Arrivals
 from sparkdl_comm.strategies.collective import CollectiveStrategy
 from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
+from sparkdl_comm.strategies.owners import in_turns
 
 #: The share of the vector, from its end, whose parameters are gathered while backward goes on.
 _AHEAD = 1 / 3
@@ -160,7 +162,7 @@ class CollectiveDecoupled(CollectiveStrategy):
         if "reduce_scatter" in self._halves():
             return {}
         ranges = self._buckets.ranges
-        owners = deal([stop - start for start, stop in ranges], self._gang.world)
+        owners = in_turns([stop - start for start, stop in ranges], self._group.chain[::-1])
         return {start: owner for (start, _), owner in zip(ranges, owners, strict=True)}
 
     def _owned_of(self, start: int, stop: int) -> list[tuple[int, int]]:
