@@ -34,12 +34,12 @@ def test_blocks_of_steps_are_dense_and_sparse_in_turn_and_one_that_is_disturbed_
         kinds.append(trial.kind)
         trial.took(100.0 if len(kinds) in (3, 7) else {"dense": 2.0, "sparse": 1.0}[trial.kind])
     assert kinds == (["dense"] * 4 + ["sparse"] * 4) * 2
-    assert trial.measured() == {"dense": 2.0, "sparse": 1.0}
+    assert trial.measured() == {"dense": 2.0, "sparse": 1.0, "lost": 0.0}
 
 
 def test_the_slowest_rank_counts() -> None:
     trial = Trial()
-    trial.choose([{"dense": 1.0, "sparse": 0.5}, {"dense": 1.1, "sparse": 2.0}])
+    trial.choose([{"dense": 1.0, "sparse": 0.5, "lost": 0.0}, {"dense": 1.1, "sparse": 2.0, "lost": 0.0}])
     assert (trial.chosen, trial.seconds) == ("dense", {"dense": 1.1, "sparse": 2.0})
 
 
@@ -61,6 +61,23 @@ def test_trying_again_costs_a_hundredth_as_far_as_is_known(before: float, now: f
         before = now
     trial.choose([trial.measured()])
     assert trial.chosen == ("sparse" if now < 0.98 else "dense")
+
+
+@given(st.floats(1.0, 3.0))
+def test_steps_that_are_slow_because_kinds_change_are_paid_for(slower: float) -> None:
+    trial, lost = tried(dense=[1.0] * 8, sparse=[1.0] * 8), 0.0
+    for _ in range(3):
+        trial.choose([trial.measured()])
+        steps = 0
+        while trial.kind == "dense":  # the last ones are the next trial's first block
+            trial.took(1.0)
+            steps += 1
+        assert steps >= 100
+        assert lost <= 0.01 * steps
+        lost = 0.0
+        while not trial.is_due:
+            trial.took(slower)
+            lost += slower - 1.0
 
 
 @pytest.mark.parametrize("strategy", ["ring", "hitopk"])
