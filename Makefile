@@ -221,7 +221,7 @@ bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench
 	$(BENCH) python/bench_sim.py --scale --quick
 	$(BENCH) python/bench_bigdl.py --networks lenet --quick
 
-PAGE ?= ps peers lab collectives jobs ibatch fetch transform compression fabric scale bigdl
+PAGE ?= ps peers lab collectives lp jobs ibatch fetch transform compression fabric scale bigdl
 
 .PHONY: results
 results: env jar bigdl-jar build/spark3-home/.stamp ## measures what PAGE=lab of python/results tells (all pages: hours), and makes its tables

@@ -1,4 +1,4 @@
-"""Collectives of this package on an emulated network, against what its links allow, and beside their peers.
+"""Collectives of this package on emulated networks, against what their links allow, and beside their peers.
 
     python python/bench_collectives.py --topology bcube:3,2 --rate 200 --sizes 4,16 --algorithms bml,ring --json
 
@@ -10,6 +10,8 @@ critical path takes by the model.
 With `--calls N` a repeat is N calls one after another, each on a vector of its own, which a rank begins when the last one is
 complete there; seconds are the mean. So ranks do not meet before each call, as in training, and the first one's late
 beginnings are shared by all.
+
+Rails may differ: `--rate 100,200` gives each its own. Of several topologies and blocks each is measured with each.
 
 With `--peers` gloo and Open MPI run in the same call, on star:N of as many hosts: they use one NIC per host. `--loopback` runs
 on the loopback interface, without limits: theory is left out, and bus bandwidth, 2 (N-1)/N x bytes / seconds, and CPU seconds
@@ -29,74 +31,76 @@ from pathlib import Path
 from typing import Any
 
 from peers.arena import Arena, NotInstalledError
-from peers.collectives import PEERS
+from peers.collectives import OPERATIONS, PEERS
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.select import predict
+from sparkdl_comm.errors import ConfError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.arguments import link_rate, names_of, positive, sizes, topology_of
+from sparkdl_comm.lab.arguments import link_rates, names_of, positive, sizes, topology_of, whole_numbers
 from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row, broadcast_seconds, per_gigabyte, versions
+from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, broadcast_seconds, per_gigabyte, versions
 from sparkdl_comm.topology import Topology
 
 RANK_PROGRAM = Path(__file__).parent / "peers" / "collective_rank.py"
-OPERATIONS = ("all_reduce", "broadcast", "reduce")
 
 
-def own(options: Namespace, folder: Path) -> Iterator[Row]:
-    """Rows of all algorithms, operations and sizes on the options' topology."""
-    cluster = Lab.loopback(options.topology) if options.loopback else Lab(options.topology)
+def own(options: Namespace, topology: Topology, folder: Path) -> Iterator[Row]:
+    """Rows of all algorithms, operations, blocks and sizes on a topology."""
+    cluster = Lab.loopback(topology) if options.loopback else Lab(topology)
     with cluster:
-        for algorithm in options.algorithms:
+        for algorithm, block in itertools.product(options.algorithms, options.block):
             asked = [operation for operation in options.operations if operation in ALGORITHMS[algorithm].operations]
-            arguments = [options.warmup, options.repeats, options.calls, options.timeout, options.block, *options.bytes]
-            rendezvous = folder / algorithm
+            arguments = [options.warmup, options.repeats, options.calls, options.timeout, block, *options.bytes]
+            rendezvous = folder / f"{algorithm}-{block}"
             rendezvous.mkdir()
             results = cluster.run(
                 [sys.executable, str(RANK_PROGRAM), str(rendezvous), algorithm, ",".join(asked), *map(str, arguments)],
                 timeout=options.timeout,
             )
             for line in results[0].stdout.splitlines():
-                yield row(algorithm, json.loads(line), options)
+                yield row(algorithm, json.loads(line), block, topology, options)
 
 
-def row(algorithm: str, result: dict[str, Any], options: Namespace) -> Row:
-    topology, nbytes, operation = options.topology, result["bytes"], result["case"]
-    extra = {"cpu_seconds": result["cpu_seconds"], "calls": options.calls}
+def row(algorithm: str, result: dict[str, Any], block: int, topology: Topology, options: Namespace) -> Row:
+    nbytes, operation = result["bytes"], result["case"]
+    extra: dict[str, Any] = {"cpu_seconds": result["cpu_seconds"], "calls": options.calls}
     if options.loopback:
         extra |= per_gigabyte(topology.world, nbytes, statistics.median(result["samples"]), result["cpu_seconds"])
     else:
-        predicted = predict(algorithm, operation, topology, nbytes // 4, 4, Cost.of(topology), options.block)
-        extra |= {"block": predicted.block, "predicted": predicted.seconds}
+        predicted = predict(algorithm, operation, topology, nbytes // 4, 4, Cost.of(topology), block)
+        extra |= {"block": predicted.block, "best": not block, "predicted": predicted.seconds}
+        extra |= {"rates": options.rate} if len(options.rate) > 1 else {}
     return Row(
         suite="collectives",
         case=operation.replace("_", ""),  # as bench_peers has it
         algorithm=algorithm,
         topology="loopback" if options.loopback else topology.text,
-        rate_mbit=None if options.loopback else options.rate,
+        rate_mbit=None if options.loopback else statistics.fmean(options.rate),
         world=topology.world,
         bytes=nbytes,
         samples=result["samples"],
-        theory_seconds=None if options.loopback else theory_seconds(operation, topology, nbytes, options.rate),
+        theory_seconds=None if options.loopback else theory_seconds(operation, topology, nbytes),
         verified=result["verified"],
         versions=versions("torch", "numpy"),
         extra=extra,
     )
 
 
-def theory_seconds(operation: str, topology: Topology, nbytes: int, rate_mbit: float) -> float:
+def theory_seconds(operation: str, topology: Topology, nbytes: int) -> float:
     """The least time that the links allow, whatever the algorithm."""
     if operation != "all_reduce":
-        return broadcast_seconds(nbytes, rate_mbit)  # over one rail
-    hosts = len(topology.hosts)
-    return 2 * (hosts - 1) / hosts * nbytes * 8 / (rate_mbit * 1e6) / topology.rails
+        return broadcast_seconds(nbytes, max(topology.rates) / 1e6)  # over one rail
+    return allreduce_seconds(len(topology.hosts), nbytes, sum(topology.rates) / 1e6)
 
 
-def peers(options: Namespace, folder: Path, note: Callable[[str], None]) -> Iterator[Row]:
-    """Rows of bench_peers's peers, on a star of as many hosts: they know one NIC per host. Notes those that are skipped."""
-    star = Topology.parse(f"star:{len(options.topology.hosts)}").with_rates(round(options.rate * 1e6))
-    with Arena(Namespace(**{**vars(options), "topology": star}), folder) as arena:
+def peers(options: Namespace, topology: Topology, folder: Path, note: Callable[[str], None]) -> Iterator[Row]:
+    """Rows of bench_peers's peers, on a star of as many hosts: they know one NIC per host, the fastest. Notes those that are
+    skipped."""
+    rate = max(options.rate)
+    star = Topology.parse(f"star:{len(topology.hosts)}").with_rates(round(rate * 1e6))
+    with Arena(Namespace(**{**vars(options), "topology": star, "rate": rate}), folder) as arena:
         for name in options.peers:
             try:
                 yield from PEERS[name](arena)
@@ -104,17 +108,36 @@ def peers(options: Namespace, folder: Path, note: Callable[[str], None]) -> Iter
                 note(f"{name} skipped: {reason}")
 
 
+def rows(options: Namespace, folder: Path, note: Callable[[str], None]) -> Iterator[Row]:
+    for number, topology in enumerate(options.topology):
+        place = folder / str(number)
+        place.mkdir()
+        yield from own(options, topology, place)
+        yield from peers(options, topology, place, note)
+
+
 def arguments() -> Namespace:
     parser = bench_parser(__doc__)
-    parser.add_argument("--topology", type=topology_of, default="bcube:3,2", help="see sparkdl_comm.topology")
-    parser.add_argument("--rate", type=link_rate, default=200.0, help="Mbit/s of each link, each way")
+    parser.add_argument(
+        "--topology",
+        nargs="+",
+        type=topology_of,
+        default=[topology_of("bcube:3,2")],
+        help="see sparkdl_comm.topology; one after another",
+    )
+    parser.add_argument(
+        "--rate", type=link_rates, default="200", help="Mbit/s of each link, each way: of all, or of each rail's"
+    )
     parser.add_argument("--sizes", dest="bytes", type=sizes, default="4,16", help="of the vector: 16 (MiB), 64KiB, ...")
-    parser.add_argument("--algorithms", help="default: all that fit the topology")
+    parser.add_argument("--algorithms", help="default: all that fit the topologies")
     parser.add_argument(
         "--operations", type=names_of(OPERATIONS), default="all_reduce", help=f"of {', '.join(OPERATIONS)}"
     )
     parser.add_argument(
-        "--block", type=int, default=0, help="bytes per block of pipelines; 0: what the model says is best"
+        "--block",
+        type=whole_numbers(0),
+        default="0",
+        help="bytes per block of pipelines, one after another; 0: what the model says is best",
     )
     parser.add_argument("--calls", type=positive, default=1, help="of the operation, one after another, in each repeat")
     parser.add_argument(
@@ -126,11 +149,17 @@ def arguments() -> Namespace:
     if options.quick:
         options.bytes, options.repeats = sizes("256KiB"), 1
     if not options.loopback:  # there the ranks measure what a byte costs
-        options.topology = options.topology.with_rates(round(options.rate * 1e6))
-    fitting = [name for name, algorithm in ALGORITHMS.items() if not algorithm.unfit(options.topology)]
+        try:
+            options.topology = [
+                each.with_rates(*(round(rate * 1e6) for rate in options.rate)) for each in options.topology
+            ]
+        except ConfError as error:
+            parser.error(f"--rate: {error}")
+    fitting = [name for name, algorithm in ALGORITHMS.items() if not any(map(algorithm.unfit, options.topology))]
     options.algorithms = options.algorithms.split(",") if options.algorithms else fitting
     if unfit := set(options.algorithms) - set(fitting):
-        parser.error(f"{', '.join(sorted(unfit))}: {options.topology.text} fits {', '.join(fitting)}")
+        texts = ", ".join(topology.text for topology in options.topology)
+        parser.error(f"{', '.join(sorted(unfit))}: {texts} fits {', '.join(fitting)}")
     return options
 
 
@@ -138,9 +167,7 @@ def main() -> int:
     options = arguments()
     report = Report(json_to=options.json)
     with tempfile.TemporaryDirectory(prefix="sparkdl-collectives-") as folder:
-        return report.finish_after(
-            itertools.chain(own(options, Path(folder)), peers(options, Path(folder), report.note))
-        )
+        return report.finish_after(rows(options, Path(folder), report.note))
 
 
 if __name__ == "__main__":

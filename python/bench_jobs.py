@@ -13,9 +13,14 @@ every byte is sent. The BML paper's links have 40 Gbit/s (`--paper-rate`); as ma
 compute slower, so that computing and sending are in proportion. With `--shrink` D every layer has about 1/D of its parameters
 and of its computing time, which keeps the proportion.
 
+`--loop` takes the three loops of the linear-pipeline paper (L. Wang et al., 2016): `root-overlap` is its Algorithm 1, `root`
+Algorithm 2, `all-reduce` Algorithm 3 (its Table 2 and figure 5), and `decoupled`. Reductions overlap backward in all of them.
+
 Theory of an iteration: forward, and then backward, or what the hosts' links allow for the all-reduce, whichever is longer;
-with compressed gradients computing alone. With `--loop decoupled` parameters travel beside forward: all computing, or all
-that the links carry, whichever is longer, and the exchange of one bucket, that of the first layers, which nothing hides.
+with compressed gradients computing alone. With `root-overlap` each of forward and backward, or the time in which one link
+carries all parameters, whichever is longer; with `root` parameters travel after backward, beside nothing. With `decoupled`
+all computing, or all that the links carry, whichever is longer, and the exchange of one bucket, that of the first layers,
+which nothing hides.
 `parts` are where the time of an iteration goes, the mean of all ranks, for all but `ddp`: see peers/breakdown.py.
 """
 
@@ -38,24 +43,25 @@ from sparkdl_comm.errors import ConfError, InputError
 from sparkdl_comm.lab import Lab
 from sparkdl_comm.lab.arguments import link_rate, numbers, positive, size, whole_numbers
 from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, versions
+from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, broadcast_seconds, versions
 from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.topology import Topology
 
 PROGRAMS = Path(__file__).parent / "peers"
 DDP = "ddp"
-LOOPS = ("all-reduce", "decoupled")
+LOOPS = ("all-reduce", "root", "root-overlap", "decoupled")
 
 
 def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
     path = folder / "profile.json"
     path.write_text(options.profile.to_json())
     nbytes, bucket = 4 * options.profile.parameters, options.bucket or CommConf.from_mapping({}).bucket
-    runs = itertools.product(cases(options), options.exchange or options.rows)
-    for number, ((name, loop, topology), load) in enumerate(runs):
+    loads = [(0.0, exchange) for exchange in options.exchange or ()]
+    loads = loads or list(itertools.product(options.teraflops, options.rows))
+    for number, ((name, loop, topology), (speed, load)) in enumerate(itertools.product(cases(options), loads)):
         links = allreduce_seconds(len(topology.hosts), nbytes, options.rate) / topology.rails
-        scale = scale_of(options, load, links)
+        scale = scale_of(options, speed, load, links)
         strategy, _, compression = name.partition("+")
         job = RankJob(
             strategy,
@@ -77,10 +83,13 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
             env = {"GLOO_SOCKET_IFNAME": lab.layout.node(0).interface(0)}
             result = json.loads(lab.run(command, timeout=options.timeout, env=env)[0].stdout)
         forward, backward = (scale * seconds for seconds in passes(options.profile))
-        if loop == "decoupled":
-            theory = max(forward + backward, links) + links * min(1.0, bucket / nbytes)
-        else:
-            theory = forward + max(backward, 0.0 if compression else links)
+        whole = broadcast_seconds(nbytes, options.rate)
+        theory = {
+            "all-reduce": forward + max(backward, 0.0 if compression else links),
+            "root": forward + max(backward, whole) + whole,
+            "root-overlap": max(forward, whole) + max(backward, whole),
+            "decoupled": max(forward + backward, links) + links * min(1.0, bucket / nbytes),
+        }
         yield Row(
             suite="jobs",
             case=options.name,
@@ -90,7 +99,7 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
             world=topology.world,
             bytes=result["bytes"],
             samples=result["samples"],
-            theory_seconds=theory,
+            theory_seconds=theory[loop],
             verified=result["verified"],
             compute="emulated",
             versions=versions("torch", "numpy"),
@@ -99,7 +108,7 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
                 ("exchange" if options.exchange else "rows"): load,
                 "computing": forward + backward,
                 "parts": result["parts"],
-                "teraflops": options.teraflops,
+                "teraflops": speed or None,
                 "shrink": options.shrink,
             },
         )
@@ -114,12 +123,12 @@ def cases(options: Namespace) -> list[tuple[str, str, Topology]]:
     ]
 
 
-def scale_of(options: Namespace, load: float, links: float) -> float:
+def scale_of(options: Namespace, teraflops: float, load: float, links: float) -> float:
     """By which the profile's times are multiplied. `load`: rows, or a figure of `--exchange`. `links`: seconds that they need
     for an all-reduce."""
     if options.exchange:
         return links / load / passes(options.profile)[1]
-    return load / options.profile.rows * options.paper_rate / options.rate / options.teraflops
+    return load / options.profile.rows * options.paper_rate / options.rate / teraflops
 
 
 def passes(profile: Profile) -> tuple[float, float]:
@@ -161,7 +170,9 @@ def arguments() -> Namespace:
     parser.add_argument(
         "--bucket", type=size, help="bytes of gradients that travel at once, at least; default: what each system has"
     )
-    parser.add_argument("--teraflops", type=float, default=4.0, help="of a host; the profiles' times are for 1")
+    parser.add_argument(
+        "--teraflops", type=numbers, default="4", help="of a host, one after another; the profiles' times are for 1"
+    )
     parser.add_argument("--shrink", type=positive, default=1, help="for networks that are too large for one machine")
     parser.add_argument(
         "--systems",

@@ -6,9 +6,9 @@ One rank per host, or as many as `hosts:MxS` says. All peers run on the same emu
 their data crossed its links is checked with the links' own counters. A link lets a burst of some 80 KiB pass at once, so
 buffers that are not much larger can be faster than theory.
 
-The cases `allreduce` and `broadcast` are one operation on a buffer. Theory: 2 (N-1)/N x bytes / rate for an all-reduce
-between N hosts, bytes / rate for a broadcast. A repeat is timed from a barrier to the end of the slowest rank, and its
-result is checked on every rank.
+The cases `allreduce`, `broadcast` and `reduce` are one operation on a buffer. Theory: 2 (N-1)/N x bytes / rate for an
+all-reduce between N hosts, bytes / rate for the others. A repeat is timed from a barrier to the end of the slowest rank, and
+its result is checked on every rank.
 
 The case `training` is an iteration of synchronous SGD, in a Spark application on a Spark standalone cluster on that network:
 forward and backward pass of a perceptron with so many bytes of float32 parameters, for a few rows per rank, really computed
@@ -19,7 +19,7 @@ those that one process finds.
 
 Peers, each skipped with one line if it is not installed, or if networks cannot be emulated here:
 
-gloo         torch.distributed: all-reduce and broadcast
+gloo         torch.distributed: the operations
 openmpi      as it chooses itself, and with its ring for the all-reduce, over TCP
 openmpi-shm  Open MPI in shared memory, without a network: what this machine does itself
 torch-ddp    training: DistributedDataParallel over gloo, under pyspark's TorchDistributor
@@ -67,6 +67,12 @@ def arguments() -> Namespace:
     parser.add_argument("--peers", type=names_of(PEERS), default=",".join(PEERS))
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all runs of a program")
     parser.add_argument("--calls", type=positive, default=1, help="of a collective, one after another, in each repeat")
+    parser.add_argument(
+        "--operations",
+        type=names_of(collectives.OPERATIONS),
+        default="all_reduce,broadcast",
+        help=f"of {', '.join(collectives.OPERATIONS)}",
+    )
     group = parser.add_argument_group("training")
     group.add_argument("--steps", type=positive, default=10, help="iterations of a run")
     group.add_argument("--profile", help="train this network, with emulated computing, instead: lenet5, resnet50, …")

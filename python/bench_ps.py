@@ -139,7 +139,7 @@ def main() -> int:
     )
     beside.add_argument("--strategies", default="ps,gloo")
     lab = parser.add_argument_group("in batches, on the lab")
-    lab.add_argument("--topology", type=topology_of, help="star:N, hosts:MxS, fattree:k")
+    lab.add_argument("--topology", type=topology_of, help="star:N, hosts:MxS, fattree:k, bcube:m,k")
     networks = f"profiles of networks, or {', '.join(REAL)}; default: googlenet, inception_v3, vgg19"
     lab.add_argument("--model", help=networks)
     known = [*WAYS, DDP, *SPARSE_WAYS]

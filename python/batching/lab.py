@@ -1,4 +1,5 @@
-"""The parameter server with layers in batches, on an emulated network; computing is emulated, or real.
+"""The parameter server with layers in batches, on an emulated network; computing is emulated, or real. Of several rails
+collectives use all, all else the first one.
 
 Theory of an iteration, whatever the batches: links carry each parameter and each gradient once, (N-1)/N of the bytes each
 way, and no pull of a step ends after its first push begins; computing is that of the profile, and not known of networks that
@@ -70,7 +71,7 @@ def bench(options: Namespace, report: Report) -> None:
     ):
         for case in cases:
             link = LinkRate(round(case.rate), round(case.rate))
-            lab.set_rates({(host.index, 0): link for host in topology.hosts})
+            lab.set_rates({(host.index, rail): link for host in topology.hosts for rail in range(topology.rails)})
             about = ", ".join(f"{name} {value:.3g}" for name, value in case.about.items())
             report.note(f"{case.name} at {case.rate / 1e6:.1f} Mbit/s, {case.delay:g} s added to a start-up: {about}")
             network = case.name
@@ -81,7 +82,8 @@ def bench(options: Namespace, report: Report) -> None:
             scale = case.about.get("scale", 1.0)
             job = Job(network, scale, ways, case.world, options.rows, options.steps, epochs, warmup)
             with _changing(lab, options.schedule):
-                found = _submit(spark, job, case, options.timeout, lab.layout.node(0).interface(0))
+                nics = [lab.layout.node(0).interface(rail) for rail in range(topology.rails)]
+                found = _submit(spark, job, case, options.timeout, nics)
             for row in _rows(case, found, topology, options):
                 report.add(row)
 
@@ -96,8 +98,10 @@ def _case(name: str, rate: str, delay: float, world: int, options: Namespace) ->
     return case_of(name, profile, world, rate, delay)
 
 
-def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float, nic: str) -> list[dict[str, Any]]:
-    conf = {"spark.executorEnv.GLOO_SOCKET_IFNAME": nic}
+def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float, nics: list[str]) -> list[dict[str, Any]]:
+    conf = {"spark.executorEnv.GLOO_SOCKET_IFNAME": nics[0]}
+    if len(nics) > 1:
+        conf["spark.sparkdl.comm.rails"] = ",".join(nics)
     if case.delay:
         conf["spark.jars"] = f"{sparkdl_comm.spark_conf()['spark.jars']},{bench_jar()}"
         conf["spark.executor.extraJavaOptions"] = f"-Dlab.sparkdl.startupSeconds={case.delay}"

@@ -85,7 +85,7 @@ class Arena:
                 extra |= per_gigabyte(topology.world, nbytes, seconds, result["cpu_seconds"])
             if trained and self.options.profile:
                 extra["profile"] = self.options.profile
-            if result["case"] == "broadcast":
+            if result["case"] in ("broadcast", "reduce"):
                 theory = broadcast_seconds(nbytes, rate)
             else:
                 theory = allreduce_seconds(len(topology.hosts), nbytes, rate)

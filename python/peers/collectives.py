@@ -17,15 +17,23 @@ from sparkdl_comm.lab import Cluster, Lab
 from sparkdl_comm.lab.bench import Row, versions
 from sparkdl_comm.lab.layout import CONTROL
 
+OPERATIONS = ("all_reduce", "broadcast", "reduce")
 RING = ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm", "4"]
 
 
 def gloo(arena: Arena) -> Iterator[Row]:
     lab, options = arena.lab, arena.options
     counts = [options.warmup, options.repeats, options.calls, options.timeout, *options.bytes]
-    with arena.crossing(necessary(arena)):
+    asked = ",".join(options.operations)
+    with arena.crossing(necessary(arena, arena.options.operations)):
         results = lab.run(
-            [sys.executable, str(PROGRAMS / "gloo_rank.py"), str(arena.folder / "rendezvous"), *map(str, counts)],
+            [
+                sys.executable,
+                str(PROGRAMS / "gloo_rank.py"),
+                str(arena.folder / "rendezvous"),
+                asked,
+                *map(str, counts),
+            ],
             timeout=options.timeout,
             env={"GLOO_SOCKET_IFNAME": lab.layout.node(0).interface(0)},
         )
@@ -35,9 +43,10 @@ def gloo(arena: Arena) -> Iterator[Row]:
 def gloo_loopback(arena: Arena) -> Iterator[Row]:
     options = arena.options
     counts = [options.warmup, options.repeats, options.calls, options.timeout, *options.bytes]
+    asked = ",".join(options.operations)
     with Lab.loopback(options.topology) as cluster:
         results = cluster.run(
-            [sys.executable, str(PROGRAMS / "gloo_rank.py"), str(arena.folder / "meeting"), *map(str, counts)],
+            [sys.executable, str(PROGRAMS / "gloo_rank.py"), str(arena.folder / "meeting"), asked, *map(str, counts)],
             timeout=options.timeout,
             env={"GLOO_SOCKET_IFNAME": "lo"},
         )
@@ -56,13 +65,13 @@ def openmpi(arena: Arena) -> Iterator[Row]:
     network = ["--host", ",".join(f"{address}:{lab.topology.slots}" for address in nodes)]
     network += ["--mca", "plm_rsh_agent", str(agent), "--mca", "oob_tcp_if_include", control]
     network += ["--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", rail]
-    with arena.crossing(necessary(arena)):
+    with arena.crossing(necessary(arena, arena.options.operations)):
         chosen = mpirun(arena, lab, network, program)
     yield from arena.rows("openmpi", chosen, installed)
-    with arena.crossing(necessary(arena)):
-        ring = mpirun(arena, lab, [*network, *RING], program)
-    # The ring is one of the all-reduce; the broadcast is the same as before.
-    yield from (row for row in arena.rows("openmpi-ring", ring, installed) if row.case == "allreduce")
+    if "all_reduce" in arena.options.operations:  # the other operations have no ring
+        with arena.crossing(necessary(arena, ["all_reduce"])):
+            ring = mpirun(arena, lab, [*network, *RING], program, ["all_reduce"])
+        yield from arena.rows("openmpi-ring", ring, installed)
 
 
 def openmpi_shm(arena: Arena) -> Iterator[Row]:
@@ -75,10 +84,11 @@ def openmpi_shm(arena: Arena) -> Iterator[Row]:
 PEERS = {"gloo": gloo, "gloo-loopback": gloo_loopback, "openmpi": openmpi, "openmpi-shm": openmpi_shm}
 
 
-def necessary(arena: Arena) -> int:
-    """Bytes that a host must receive: all, in each run of each of the two operations."""
+def necessary(arena: Arena, operations: Sequence[str]) -> int:
+    """Bytes that a host must receive: all, in each run of each operation but a reduce, of which some only send."""
     options = arena.options
-    return 2 * (options.warmup + options.repeats) * options.calls * sum(options.bytes)
+    receiving = sum(operation != "reduce" for operation in operations)
+    return receiving * (options.warmup + options.repeats) * options.calls * sum(options.bytes)
 
 
 # --- Open MPI -------------------------------------------------------------------------------------------------------
@@ -111,12 +121,15 @@ def launch_agent(namespaces: Mapping[str, str]) -> str:
     return "\n".join(["#!/bin/sh", 'case "$1" in', *cases, refuse, "esac", "address=$1; shift", run, ""])
 
 
-def mpirun(arena: Arena, cluster: Cluster, arguments: Sequence[str], program: str) -> str:
-    """Runs the program on all hosts, launched from host 0; what it printed."""
+def mpirun(
+    arena: Arena, cluster: Cluster, arguments: Sequence[str], program: str, operations: Sequence[str] = ()
+) -> str:
+    """Runs the program on all hosts, launched from host 0; what it printed. `operations`: if not those of the options."""
     options = arena.options
     # Ranks yield their core while they wait: there are more of them than cores, which Open MPI does not see.
     argv = ["mpirun", "-n", str(cluster.topology.world), "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
-    argv += [*arguments, program, *map(str, (options.warmup, options.repeats, options.calls, *options.bytes))]
+    argv += [*arguments, program, ",".join(operations or options.operations)]
+    argv += map(str, (options.warmup, options.repeats, options.calls, *options.bytes))
     # Inside a lab all run as root, be it only in a user namespace; Open MPI wants to be told that this is meant.
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     [result] = cluster.run_each([(0, argv, environment)], timeout=options.timeout)

@@ -1,11 +1,11 @@
 """One rank of bench_peers.py: times torch.distributed's gloo backend.
 
-    python gloo_rank.py RENDEZVOUS_FILE WARMUP REPEATS CALLS SECONDS BYTES...
+    python gloo_rank.py RENDEZVOUS_FILE OPERATIONS WARMUP REPEATS CALLS SECONDS BYTES...
 
-RANK and WORLD_SIZE are in the environment, and GLOO_SOCKET_IFNAME names the network interface. Rank 0 prints a JSON line
-for each operation and size: how long the slowest rank took in each repeat, of CALLS calls one after another, and the CPU
-seconds of all ranks, both for one call; and whether all ranks had the right results after every one. `SECONDS` is the
-deadline of each operation.
+OPERATIONS are some of all_reduce, broadcast, reduce, with commas between. RANK and WORLD_SIZE are in the environment, and
+GLOO_SOCKET_IFNAME names the network interface. Rank 0 prints a JSON line for each operation and size: how long the slowest
+rank took in each repeat, of CALLS calls one after another, and the CPU seconds of all ranks, both for one call; and whether
+all ranks had the right results after every one. `SECONDS` is the deadline of each operation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ PERIOD = 997
 
 
 def main() -> None:
-    rendezvous, warmup, repeats, calls, seconds, *sizes = sys.argv[1:]
+    rendezvous, operations, *numbers = sys.argv[1:]
+    warmup, repeats, calls = map(int, numbers[:3])
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -33,31 +34,15 @@ def main() -> None:
         init_method=f"file://{rendezvous}",
         rank=rank,
         world_size=world,
-        timeout=timedelta(seconds=float(seconds)),
+        timeout=timedelta(seconds=float(numbers[3])),
     )
-
-    def calls_of(run: int) -> range:
-        return range(run * int(calls), (run + 1) * int(calls))
-
-    for nbytes in map(int, sizes):
+    for nbytes in map(int, numbers[4:]):
         base = (torch.arange(nbytes // 4) % PERIOD).float()
-
-        def allreduce(run: int, base: torch.Tensor = base) -> tuple[float, float, bool]:
-            buffers = {call: base + (rank + call) for call in calls_of(run)}
-            taken = timed(dist.all_reduce, buffers.values())
-            rest = world * (world - 1) / 2
-            return *taken, all(torch.equal(buffer, world * (base + call) + rest) for call, buffer in buffers.items())
-
-        def broadcast(run: int, base: torch.Tensor = base) -> tuple[float, float, bool]:
-            buffers = {call: base + call if rank == 0 else torch.zeros_like(base) for call in calls_of(run)}
-            taken = timed(lambda buffer: dist.broadcast(buffer, 0), buffers.values())
-            return *taken, all(torch.equal(buffer, base + call) for call, buffer in buffers.items())
-
-        for case, operation in (("allreduce", allreduce), ("broadcast", broadcast)):
-            for run in range(int(warmup)):
-                operation(run)
+        for name in operations.split(","):
             # The call's number is in the data: what an earlier one left behind is wrong.
-            done = [operation(int(warmup) + run) for run in range(int(repeats))]
+            done = [
+                once(name, base, range(run * calls, (run + 1) * calls), rank, world) for run in range(warmup + repeats)
+            ][warmup:]
             samples = torch.tensor([taken for taken, _, _ in done], dtype=torch.float64)
             used = torch.tensor(sum(used for _, used, _ in done) / len(done), dtype=torch.float64)
             verified = torch.tensor([int(all(right for _, _, right in done))])
@@ -66,7 +51,7 @@ def main() -> None:
             dist.all_reduce(verified, dist.ReduceOp.MIN)
             if rank == 0:
                 result = {
-                    "case": case,
+                    "case": name.replace("_", ""),
                     "bytes": nbytes,
                     "samples": samples.tolist(),
                     "cpu_seconds": used.item(),
@@ -75,6 +60,20 @@ def main() -> None:
                 print(json.dumps(result), flush=True)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def once(name: str, base: torch.Tensor, calls: range, rank: int, world: int) -> tuple[float, float, bool]:
+    """A run: seconds, CPU seconds, and whether this rank has the right results. Rank 0 is the root."""
+    if name == "broadcast":
+        buffers = {call: base + call if rank == 0 else torch.zeros_like(base) for call in calls}
+        taken = timed(lambda buffer: dist.broadcast(buffer, 0), buffers.values())
+        return *taken, all(torch.equal(buffer, base + call) for call, buffer in buffers.items())
+    buffers = {call: base + (rank + call) for call in calls}
+    taken = timed(dist.all_reduce if name == "all_reduce" else lambda buffer: dist.reduce(buffer, 0), buffers.values())
+    if name == "reduce" and rank != 0:
+        return *taken, True
+    rest = world * (world - 1) / 2
+    return *taken, all(torch.equal(buffer, world * (base + call) + rest) for call, buffer in buffers.items())
 
 
 def timed(operation: Callable[[torch.Tensor], object], buffers: Collection[torch.Tensor]) -> tuple[float, float]:

@@ -46,8 +46,8 @@ def selection(data: Data) -> Iterator[Line]:
             )
 
 
-def sparse_sums(data: Data) -> Iterator[Line]:
-    for name in ("compress-0.01", "compress-0.001"):
+def sparse_sums(data: Data, *names: str) -> Iterator[Line]:
+    for name in names:
         for ours in data.rows(name, algorithm="hitopk"):
             for other in data.rows(name, bytes=ours.bytes):
                 if other.algorithm != "hitopk":

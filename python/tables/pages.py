@@ -12,6 +12,7 @@ from functools import partial
 from peers.breakdown import PARTS
 from simulating.scale import FIG5
 from tables import bigdl, compression
+from tables import pipeline as lp
 from tables.data import Data, at_most, beside, seconds, with_theory
 from tables.fabric import (
     fabric_bounds,
@@ -142,12 +143,13 @@ def loopback(data: Data) -> Iterator[Line]:
                 yield _size(row), f"{other.algorithm}: {theirs}", ours, beside(row, other)
 
 
-def jobs(data: Data) -> Iterator[Line]:
+def jobs(data: Data, results: str) -> Iterator[Line]:
     for name, (least, most) in JOBS_PAPER.items():
-        for bml in data.rows(f"jobs-{name}", algorithm="bml"):
-            about = f"{name}, {bml.extra['rows']} rows of a rank, computing {bml.extra['computing']:.3g} s"
-            for rival, paper in (("p2p-ps", f"-{least} to -{most} %"), ("ddp", "-")):
-                other = data.row(f"jobs-{name}", algorithm=rival, rows=bml.extra["rows"])
+        for bml in data.rows(f"{results}-{name}", algorithm="bml"):
+            rows, rate = bml.extra["rows"], bml.extra["teraflops"]
+            about = f"{name}, {rows} rows of a rank, computing {bml.extra['computing']:.3g} s at {rate:g} teraflop/s"
+            for rival, paper in (("p2p-ps", f"-{least} to -{most} %"), ("ddp", "-"), ("gloo", "-")):
+                other = data.row(f"{results}-{name}", algorithm=rival, rows=rows, teraflops=rate)
                 if other:
                     change = f"{(bml.seconds / other.seconds - 1) * 100:+.1f} %"
                     ours = f"{change}: {seconds(bml)}, `{rival}` {seconds(other)}"
@@ -155,7 +157,7 @@ def jobs(data: Data) -> Iterator[Line]:
 
 
 def job_loops(data: Data) -> Iterator[Line]:
-    for name in ("jobs-loops-star", "jobs-loops-bcube"):
+    for name in ("jobs-loops-star", "jobs-loops-bcube", "jobs-loops-bcube-2-2"):
         for ours in data.rows(name, loop="decoupled"):
             exchange = ours.extra["exchange"]
             about = f"`{ours.algorithm}`, {ours.topology}, exchange {exchange:g} x backward"
@@ -165,6 +167,27 @@ def job_loops(data: Data) -> Iterator[Line]:
                 if other:
                     theirs = f"`{rival}`, all-reduce: {seconds(other)}"
                     yield about, theirs, seconds(ours), beside(ours, other)
+
+
+def jobs_real(data: Data) -> Iterator[Line]:
+    """By Spark: `bml` on two NICs beside what there is for one."""
+    least, most = JOBS_PAPER["lenet5"]
+    others = {row.algorithm: row for row in data.rows("jobs-real-star")}
+    for bml in data.rows("jobs-real-bcube", algorithm="bml"):
+        for rival, paper in (("whole", f"-{least} to -{most} %"), ("ring", "-")):
+            other = others.get(rival)
+            if other:
+                name = "ps" if rival == "whole" else rival
+                about = f"{bml.case}, {bml.topology}: `bml` beside `{name}`, {other.topology}"
+                change = f"{(bml.seconds / other.seconds - 1) * 100:+.1f} %"
+                yield about, paper, f"{change}: {seconds(bml)}; {seconds(other)}", beside(bml, other)
+
+
+def rails(data: Data) -> Iterator[Line]:
+    for row in data.rows("collectives-rails", case="allreduce"):
+        rates = " + ".join(f"{rate:g}" for rate in row.extra["rates"])
+        about = f"{_size(row)}, {rates} Mbit/s"
+        yield about, f"{row.theory_seconds:.3g} s", seconds(row), at_most(row.ratio or 0, 1.08)
 
 
 def ibatch(data: Data) -> Iterator[Line]:
@@ -205,6 +228,7 @@ def transform(data: Data) -> Iterator[Line]:
 
 PAPER = ("", "paper", "ours", "verdict")
 PEER = ("", "in the same run", "ours", "verdict")
+BESIDE_HITOPK = ("", "in the same run", "`hitopk`", "verdict")
 BESIDE_AUTO = ("", "in the same run", "`auto`", "verdict")
 #: By the name that pages know them by.
 TABLES = {
@@ -213,15 +237,24 @@ TABLES = {
     "lab": Table(("", "nominal", "measured", "verdict"), lab),
     "collectives": Table(("all-reduce", "paper, or peer in the same run", "ours", "verdict"), collectives),
     "pipeline": Table(PAPER, pipeline),
+    "lp_training": Table(PAPER, lp.training),
+    "lp_profile": Table(("", "paper", "ours", "verdict"), lp.profile),
+    "lp_sizes": Table(("`lp`", "paper, mean", *(f"{size / MIB:g} MiB" for size in lp.SIZES), "mean"), lp.by_size),
+    "lp_ranks": Table(("seconds", *(f"{world} ranks" for world in lp.RANKS), "9 beside 2"), lp.by_ranks),
+    "lp_blocks": Table(("", "predicted", "ours", "beside the fastest"), lp.by_block),
     "fig5": Table(("", "paper's formula, T_F", "ours, T_F", "verdict"), fig5),
     "loopback": Table(PEER, loopback),
-    "jobs": Table(PAPER, jobs),
+    "jobs": Table(PAPER, partial(jobs, results="jobs")),
+    "job_rates": Table(PAPER, partial(jobs, results="jobs-rates")),
+    "jobs_real": Table(PAPER, jobs_real),
+    "rails": Table(("all-reduce", "the links' time", "ours", "verdict"), rails),
     "job_loops": Table(("", "bound, or in the same run", "`decoupled`", "verdict"), job_loops),
     "ibatch": Table(PAPER, ibatch),
     "fetch": Table(PEER, fetch),
     "transform": Table(("", "by hand, in the same run", "ours", "verdict"), transform),
     "selection": Table(PEER, compression.selection),
-    "sparse_sums": Table(("", "in the same run", "`hitopk`", "verdict"), compression.sparse_sums),
+    "sparse_sums": Table(BESIDE_HITOPK, lambda data: compression.sparse_sums(data, "compress-0.01", "compress-0.001")),
+    "sparse_sums_large": Table(BESIDE_HITOPK, lambda data: compression.sparse_sums(data, "compress-large")),
     "accuracy": Table(("", "`dense`, in the same run", "ours", "verdict"), compression.accuracy),
     "sparse_pushes": Table(("", "in the same run", "ours", "verdict"), compression.sparse_pushes),
     "throughput": Table(("", "paper", "ours", "beside `tree`"), compression.throughput),

@@ -34,7 +34,10 @@ class _Part:
     next_left: torch.Tensor
     velocity: torch.Tensor | None = None
     next_velocity: torch.Tensor | None = None
-    #: Between :meth:`Feedback.add` and :meth:`Feedback.settle`.
+    #: Nothing is left out, and there is no velocity.
+    is_clear: bool = True
+    #: Between :meth:`Feedback.add` and :meth:`Feedback.settle`: what it will be then.
+    will_be_clear: bool = False
     is_changed: bool = False
     #: Between :meth:`Feedback.empty` and :meth:`Feedback.summed`: what this rank had no gradient of.
     unused: Sequence[slice] = ()
@@ -63,7 +66,7 @@ class Feedback:
         :param unused: parts of it that belong to parameters without a gradient on this rank. They are -0.0 in the result.
         """
         part = self._part(start, gradient)
-        part.is_changed = True
+        part.is_changed, part.will_be_clear = True, False
         if part.velocity is None:
             torch.add(part.left, gradient, alpha=1 / scale, out=part.next_left)
         else:
@@ -105,13 +108,19 @@ class Feedback:
         for stretch in unused:
             part.next_left[stretch] = part.left[stretch]
 
+    def is_clear(self, start: int) -> bool:
+        """Whether nothing of this part is kept, so that :meth:`empty` has nothing to do. It would read and write the gradient
+        several times, in each step of a run whose steps are dense."""
+        return not self._momentum and (start not in self._parts or self._parts[start].is_clear)
+
     def empty(self, start: int, gradient: torch.Tensor, scale: float, unused: Sequence[slice] = ()) -> None:
         """Adds what was left out to the gradient, in place, and keeps nothing: all elements travel. With momentum the
         velocity travels, and :meth:`summed` is to follow."""
-        if start not in self._parts and not self._momentum:
+        if self.is_clear(start):
             return
         part = self._part(start, gradient)
         part.is_changed, part.unused = True, unused
+        part.will_be_clear = part.velocity is None and not any(part.left[stretch].any() for stretch in unused)
         part.next_left.zero_()
         if part.velocity is not None:
             gradient.add_(part.velocity, alpha=scale * self._momentum)
@@ -151,6 +160,7 @@ class Feedback:
             if part.is_changed and applied:
                 part.left, part.next_left = part.next_left, part.left
                 part.velocity, part.next_velocity = part.next_velocity, part.velocity
+                part.is_clear = part.will_be_clear
             part.is_changed = False
 
     def state(self) -> dict[str, Any]:
@@ -171,6 +181,7 @@ class Feedback:
         for start, left in state["left"].items():
             part = self._part(int(start), left)
             part.left.copy_(left)
+            part.is_clear = False
             if part.velocity is not None:
                 part.velocity.copy_(state["velocity"][start])
 

@@ -59,8 +59,9 @@ class CompressedExchange(CollectiveExchange):
     def start(self, start: int, stop: int) -> Pending:
         if self._density is None:
             own = self._compressed.own(start, stop)
-            gradient = self._vector[own.start : own.stop]
-            self._feedback.empty(own.start, gradient, self._scale, own.unused(gradient))
+            if not self._feedback.is_clear(own.start):
+                gradient = self._vector[own.start : own.stop]
+                self._feedback.empty(own.start, gradient, self._scale, own.unused(gradient))
             return self._kept(own, super().start(start, stop))
         stages = self._compressed.stages(start, self._vector[start:stop], self._density, self._scale)
         staged = self._stages.start(stages, last=(start, stop) == self._last)

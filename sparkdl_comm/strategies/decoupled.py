@@ -7,17 +7,19 @@ backward, parameters beside the next forward pass, beside which nothing travels 
 3. parameters are all-gathered bucket by bucket, and the next forward pass waits for each layer when it comes to it.
 
 With an algorithm that does not scatter, such as ``lp``, each bucket is reduced to the rank that owns all of it, which then
-broadcasts its parameters.
+broadcasts its parameters. Ranks own one bucket after another in turn, in the order in which linear pipelines follow each other
+without gaps (``algorithms/lp.py``): reduces in the order of backward, broadcasts in that of forward.
 
 If the optimizer is elementwise and gradients are not clipped, algorithms that scatter give the bits that their all-reduce
 does. ``lp`` and its kin add in another order for each owner.
 
 Computing hides all that travels if it is spread over forward and backward alike. Backward takes about twice as long as
 forward, so it should have two thirds of it: all gradients, and a third of the parameters. These are those of the last layers,
-whose sums are there first. They come into memory of their own, as backward still uses the old ones, and over connections of
-their own, since ranks need not have the sums at the same time, and what one connection carries has one order. This takes
-memory for two versions of the parameters. Where the optimizer must see all gradients at once (clipping, fp16, optimizers that
-are not torch's own), and on GPUs, all parameters are gathered after backward, in the memory that there is.
+whose sums are there first; when all of them are, they are gathered, in the order of forward as the others. They come into
+memory of their own, as backward still uses the old ones, and over connections of their own, since ranks need not have the sums
+at the same time, and what one connection carries has one order. It takes memory for two versions of the parameters. Where the
+optimizer must see all gradients at once (clipping, fp16, optimizers that are not torch's own), and on GPUs, all parameters are
+gathered after backward, in the memory that there is.
 
 Buckets have ``collective.bucket`` bytes at least. The parameter server has them planned by iBatch; that planner is in the
 plugin's JVM, and collectives do without the plugin.
@@ -38,11 +40,12 @@ from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
-from sparkdl_comm.optim.parallel import GangRanks, deal
+from sparkdl_comm.optim.parallel import GangRanks
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.arrivals import Arrivals, ArrivingParameters
 from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
+from sparkdl_comm.strategies.owners import in_turns
 
 #: The share of the vector, from its end, whose parameters are gathered while backward goes on.
 _AHEAD = 1 / 3
@@ -83,8 +86,8 @@ class CollectiveDecoupled(ArrivingParameters):
         self._shard = Shard(model, exact, model.gradients, make_optimizer, GangRanks(gang, self.conf.timeout))
         self.optimizer = self._shard.optimizer
         self._arrivals = Arrivals(model, self.watch, overlap=True)
-        #: How many buckets are gathered while backward goes on, and how many of this step's are updated already.
-        self._ahead = self._updated = 0
+        #: How many buckets are gathered while backward goes on, and whether this step's are already.
+        self._ahead, self._gathered_ahead = 0, False
         if device.type == "cpu" and self._shard.in_parts and not make_optimizer.judges_gradients:
             last = model.count * (1 - _AHEAD)
             self._ahead = sum(start >= last for start, _ in self._buckets.ranges)
@@ -107,12 +110,12 @@ class CollectiveDecoupled(ArrivingParameters):
         if not apply:
             return
         ranges = self._buckets.ranges
-        rest = ranges[self._updated - 1][0] if self._updated else self._model.count
+        ahead, rest = ranges[: self._ahead], ranges[self._ahead :]
         with self.watch.phase("update"):
-            self._shard.step_stretch(slice(0, rest))
-        for start, stop in [*ranges[self._updated : self._ahead], *reversed(ranges[self._ahead :])]:
+            self._shard.step_stretch(slice(0, ahead[-1][0] if self._gathered_ahead else self._model.count))
+        for start, stop in reversed(rest) if self._gathered_ahead else [*reversed(ahead), *reversed(rest)]:
             self._gather(start, stop)
-        self._updated = 0
+        self._gathered_ahead = False
         if self._ahead:
             self._model.move(self._memories[-1])
             self._memories.reverse()
@@ -145,7 +148,7 @@ class CollectiveDecoupled(ArrivingParameters):
         if "reduce_scatter" in self._halves():
             return {}
         ranges = self._buckets.ranges
-        owners = deal([stop - start for start, stop in ranges], self._gang.world)
+        owners = in_turns([stop - start for start, stop in ranges], self._group.chain[::-1])
         return {start: owner for (start, _), owner in zip(ranges, owners, strict=True)}
 
     def _owned_of(self, start: int, stop: int) -> list[tuple[int, int]]:
@@ -164,15 +167,16 @@ class CollectiveDecoupled(ArrivingParameters):
         self._gather_ahead()
 
     def _gather_ahead(self) -> None:
-        """In the backward pass: updates and gathers what is reduced of the last layers. Does not wait."""
-        for reduced in self._under_way[self._updated : self._ahead]:
-            if not reduced.is_over():
-                return
+        """In the backward pass: updates and gathers the last layers as soon as all of them are reduced. Does not wait."""
+        ahead = self._under_way[: self._ahead]
+        if self._gathered_ahead or len(ahead) < max(1, self._ahead) or not all(reduced.is_over() for reduced in ahead):
+            return
+        for reduced in reversed(ahead):
             reduced.wait()
             with self.watch.phase("update"):
                 self._shard.step_stretch(slice(reduced.start, reduced.stop))
             self._gather(reduced.start, reduced.stop)
-            self._updated += 1
+        self._gathered_ahead = True
 
     def _gather(self, start: int, stop: int) -> None:
         """Begins to bring all ranks the next parameters of a bucket."""

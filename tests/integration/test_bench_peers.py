@@ -47,8 +47,11 @@ def rows(*arguments: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_gloo() -> None:
-    found = rows("--peers", "gloo")
-    assert [(row["case"], row["algorithm"]) for row in found] == [("allreduce", "gloo"), ("broadcast", "gloo")]
+    operations = "all_reduce,broadcast,reduce"
+    found = rows("--peers", "gloo", "--operations", operations)
+    assert [(row["case"], row["algorithm"]) for row in found] == [
+        (operation.replace("_", ""), "gloo") for operation in operations.split(",")
+    ]
     for row in found:
         assert list(row) == [*FIELDS, "cpu_seconds", "calls"]
         assert row["verified"]
@@ -59,13 +62,16 @@ def test_gloo() -> None:
 
 @pytest.mark.skipif(not (shutil.which("mpirun") and shutil.which("mpicc")), reason="Open MPI is not installed")
 def test_openmpi() -> None:
-    found = {(row["case"], row["algorithm"]): row for row in rows("--peers", "openmpi,openmpi-shm", "--calls", "2")}
+    openmpi = ["--peers", "openmpi,openmpi-shm", "--calls", "2", "--operations", "all_reduce,broadcast,reduce"]
+    found = {(row["case"], row["algorithm"]): row for row in rows(*openmpi)}
     assert found.keys() == {
         ("allreduce", "openmpi"),
         ("broadcast", "openmpi"),
+        ("reduce", "openmpi"),
         ("allreduce", "openmpi-ring"),
         ("allreduce", "openmpi-shm"),
         ("broadcast", "openmpi-shm"),
+        ("reduce", "openmpi-shm"),
     }
     assert all(row["verified"] and row["versions"]["openmpi"] for row in found.values())
     assert found["allreduce", "openmpi-shm"]["theory_seconds"] is None

@@ -53,6 +53,30 @@ def test_loops_where_an_exchange_takes_a_given_time(networks, rows_of):
     assert decoupled["theory_seconds"] < whole["theory_seconds"] == ddp["theory_seconds"]
 
 
+@pytest.mark.slow
+def test_loops_of_the_linear_pipeline_paper(networks, rows_of):
+    loops = ["root-overlap", "root", "all-reduce"]
+    words = ["--exchange", "1", "--loop", *loops, "--bucket", "4KiB", "--systems", "lp@star:3"]
+    rows = rows_of(bench_jobs, "--rate", "20", *words)
+    assert [row["loop"] for row in rows] == loops
+    assert all(row["verified"] for row in rows)
+    overlapped, apart, reduced = (row["theory_seconds"] for row in rows)
+    links = rows[0]["bytes"] * 8 / 20e6
+    # An all-reduce takes as long as backward, 4/3 of what a link needs for all bytes once.
+    backward = 4 / 3 * links
+    forward = rows[0]["computing"] - backward
+    assert overlapped == pytest.approx(max(forward, links) + backward, rel=1e-3)
+    assert apart == pytest.approx(forward + backward + links, rel=1e-3)
+    assert reduced == pytest.approx(forward + backward, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_several_computing_rates(networks, rows_of):
+    slow, fast = rows_of(bench_jobs, "--teraflops", "100,200", "--systems", "ring@star:2")
+    assert (slow["teraflops"], fast["teraflops"]) == (100, 200)
+    assert slow["computing"] == pytest.approx(2 * fast["computing"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -43,9 +43,13 @@ def test_all_gradients_arrive_in_the_end(steps):
             sent = torch.zeros(COUNT).index_add_(0, chosen, values)
         else:
             sent = gradient.clone()
+            had_nothing = feedback.is_clear(7)
             feedback.empty(7, sent, scale, unused)
+            assert not had_nothing or torch.equal(sent, gradient)
         feedback.settle(applied)
         if applied:
+            if kind == "dense" and not is_unused:
+                assert feedback.is_clear(7)
             total += gradient / scale
             arrived += sent / scale
     left = feedback.state()["left"].get("7", torch.zeros(COUNT))

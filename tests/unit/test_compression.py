@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl_comm.compress.feedback import Feedback
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.strategies.registry import strategy_class
@@ -125,6 +126,23 @@ def test_after_sparse_steps_a_dense_one_carries_what_was_left_out(strategy: str)
     after = values(trained(Linear, {**settings, "compression_schedule": "epochs:1-3"}, 4, loss=product))
     torch.testing.assert_close(after, dense)
     assert not torch.allclose(sparse, dense * 3 / 4)
+
+
+@pytest.mark.parametrize("strategy", ["ring", "hitopk"])
+def test_of_dense_steps_only_the_first_has_more_to_do_than_all_reduces(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emptied: list[int] = []
+    empty = Feedback.empty
+
+    def told(feedback: Feedback, start: int, *given: Any) -> None:
+        emptied.append(start)
+        empty(feedback, start, *given)
+
+    monkeypatch.setattr(Feedback, "empty", told)
+    settings = {"strategy": strategy, "topology": "hosts:2x2", "compression": "topk:0.1"}
+    values(trained(Sometimes, {**settings, "compression_schedule": "steps:1-3"}, 6))
+    assert len(emptied) == 4, "one bucket on each rank"
 
 
 @pytest.mark.parametrize("strategy", ["ring", "hitopk"])

@@ -28,8 +28,8 @@ def test_bench_collectives_asks_its_peers_on_a_star(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(bench_collectives, "PEERS", {"here": here, "missing": missing})
     skipped: list[str] = []
-    options = Namespace(topology=Topology.parse("bcube:2,2"), rate=50.0, peers=["missing", "here"])
-    found = list(bench_collectives.peers(options, tmp_path, skipped.append))
+    options = Namespace(rate=[20.0, 50.0], peers=["missing", "here"])
+    found = list(bench_collectives.peers(options, Topology.parse("bcube:2,2"), tmp_path, skipped.append))
     assert [(row.algorithm, row.compute, row.theory_seconds) for row in found] == [("here", "real", 8000 / 50e6)]
     assert skipped == ["missing skipped: no such thing"]
 

@@ -160,7 +160,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
     links = {"topology": "star:9", "rate_mbit": 200.0, "world": 9, "bytes": 16 << 20, "theory_seconds": 1.0}
     bus = {"bus_gb_per_s": 1.0, "cpu_s_per_gb": 1.0}
     batches = [row(way, 1.0, extra={"delay": 0.02}, case="vgg19", **links) for way in ("whole", "layerwise", "ibatch")]
-    iteration = {"rows": 128, "computing": 0.5}
+    iteration = {"rows": 128, "computing": 0.5, "teraflops": 12.0}
     reduced = {"case": "allreduce", **links}
     cell = {"source": "lp-9", "what": "reduce", "measured": 1.0, "error": 0.1, "rows": None, "delay": 0.02}
     split = dict.fromkeys(("overlapping", "communication", "computation"), 0.1)
@@ -175,10 +175,32 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "collectives-bcube-3-2": [row("bml", 1.0, **{**reduced, "topology": "bcube:3,2"})],
         "collectives-star": [row(name, 1.0, **reduced) for name in ("ring", "gloo", "openmpi")],
         "lp-9": [row("lp", 1.0, **{**reduced, "case": "broadcast"})],
+        "lp-alexnet": [
+            row(name, 1.0, **links, extra={"loop": loop, "computing": 0.5})
+            for name, loop in (("lp", "all-reduce"), ("lp", "root-overlap"), ("mst", "root-overlap"))
+        ],
+        "lp-sizes": [
+            row(name, 1.0, case="reduce", bytes=size)
+            for name in ("lp", "mst")
+            for size in (1 << 18, 1 << 20, 4 << 20, 16 << 20)
+        ],
+        "lp-ranks": [row("lp", 1.0, case="reduce", world=world) for world in range(2, 10)],
+        "lp-blocks": [
+            row("lp", 1.0, case="reduce", extra={"block": block, "best": block == 8192, "predicted": 0.9})
+            for block in (2048, 8192)
+        ],
+        "collectives-rails": [row("bml", 1.0, **reduced, extra={"rates": [100, 200]})],
         "fig5-bcube": [row("p2p-ps", 1.0, **{**reduced, "topology": "bcube:4,2"})],
         "fig5-fattree": [row(name, 1.0, **{**reduced, "topology": "fattree:4"}) for name in ("p2p-ps", "hierarchical")],
         "loopback": [row(name, 1.0, case="allreduce", extra=bus) for name in ("ring", "gloo-loopback")],
         "jobs-lenet5": [row(name, 1.0, extra=iteration, **links) for name in ("bml", "p2p-ps", "ddp")],
+        "jobs-rates-lenet5": [
+            row(name, 1.0, extra={**iteration, "teraflops": rate}, **links)
+            for rate in (4.0, 40.0)
+            for name in ("bml", "p2p-ps", "gloo")
+        ],
+        "jobs-real-bcube": [row("bml", 1.0, **{**links, "topology": "bcube:3,2"})],
+        "jobs-real-star": [row(name, 1.0, **links) for name in ("whole", "ring")],
         "jobs-loops-star": [
             row(name, 1.0, extra={"loop": loop, "exchange": 1.5}, **links)
             for name, loop in (("ring", "all-reduce"), ("ring", "decoupled"), ("ddp", "all-reduce"))
@@ -252,7 +274,10 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "bigdl-scaling": [
             row(name, 1.0, case="vgg19", world=world) for world in (1, 2) for name in ("bigdl", "ibatch")
         ],
-        "compress-0.01": [row(name, 1.0, extra={"count": 9, "density": 0.01}) for name in ("hitopk", "torus2d")],
+        **{
+            name: [row(way, 1.0, extra={"count": 9, "density": 0.01}) for way in ("hitopk", "torus2d")]
+            for name in ("compress-0.01", "compress-large")
+        },
         "scale-validation": [
             row("bml", 1.0, case="collectives", rate_mbit=200.0, extra={**cell, "fitted": fitted})
             for fitted in (True, False)
@@ -281,11 +306,20 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
     expected = {"ps": 1, "peers": 2, "lab": 2, "collectives": 4, "pipeline": 1, "fig5": 3, "loopback": 1, "jobs": 2}
     assert counts == expected | {
         "job_loops": 3,
+        "job_rates": 4,
+        "jobs_real": 2,
+        "rails": 1,
+        "lp_training": 1,
+        "lp_profile": 3,
+        "lp_sizes": 1,
+        "lp_ranks": 1,
+        "lp_blocks": 2,
         "ibatch": 2,
         "fetch": 2,
         "transform": 1,
         "selection": 1,
         "sparse_sums": 1,
+        "sparse_sums_large": 1,
     } | {
         "accuracy": 2,
         "record": 4,

@@ -3,13 +3,17 @@
 Steps: N - 1 + n/b for a broadcast or a reduce, each of b bytes; for an all-reduce twice that at most.
 Bytes on the wire: n over each link, in each direction in which it is used; with n large the time does not depend on N.
 
-1. broadcast: every rank passes on block j while it receives block j + 1;
-2. reduce: the same towards the root, each rank adding its own block first;
+1. reduce: every rank adds its own block j and passes it on, towards the root, while it receives block j + 1;
+2. broadcast: the same without adding, and from the root back the way on which a reduce comes to it;
 3. all-reduce: reduce along the chain, and as soon as a block is complete at its end it flows back, so that the pipe is
    filled once: 9 steps for 4 blocks on 3 ranks, where reduce and then broadcast take 10.
 
 In an all-reduce the first rank sends one way only, twice as fast as the next one can pass on what comes from both sides. It
 would fill that one's port, whose switch would drop packets; so it is ahead of what comes back by N - 1 blocks at most.
+
+Pipelines that follow each other leave no gaps on the links if the root moves back by one rank from reduce to reduce, or on
+by one from broadcast to broadcast: the rank that has nothing to pass on in one pipeline then begins the next. With any other
+order of roots, a link is idle while the pipeline passes that does not use it.
 
 The best block has sqrt(n alpha / ((N-1) beta)) bytes. On BCube the chain follows a cycle in which successors share a switch.
 
@@ -53,13 +57,13 @@ def _incoming(collective: Collective) -> Kind:
 
 
 def _chain(collective: Collective) -> list[int]:
-    """The ranks in their order; a broadcast begins at the root, a reduce ends there."""
+    """The ranks in their order; a reduce ends at the root, a broadcast begins there."""
     cycle = collective.topology.cycle()
     if collective.operation == "all_reduce":
         return cycle
-    at = cycle.index(collective.root)
-    chain = cycle[at:] + cycle[:at]
-    return chain if collective.operation == "broadcast" else chain[1:] + chain[:1]
+    behind = cycle.index(collective.root) + 1
+    chain = cycle[behind:] + cycle[:behind]
+    return chain if collective.operation == "reduce" else chain[::-1]
 
 
 def _depth(topology: Topology) -> float:
