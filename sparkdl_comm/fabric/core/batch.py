@@ -61,7 +61,8 @@ def plan(
         for version, index in enumerate(placed, state.version + 1)
     }
     left = network.copy()
-    groups = aggregate(jobs, placed, left, sides.servers, sides.aggregators, now, state.servers_busy)
+    following = held.share_without(len(placed))
+    groups = aggregate(jobs, placed, left, sides.servers, sides.aggregators, now, state.servers_busy, following)
     late = [ids[first + index] for index in ordered.dropped]
     if not sides.replicas:
         return Batch(ids, Bounded(groups, [], 0, left), late, [], scales)

@@ -98,6 +98,16 @@ class Ledger:
             raise InputError(f"the bandwidth of host {self._rates.index(None)} was not reported yet")
         return known
 
+    @property
+    def gathering_seconds(self) -> float:
+        """What the server's first aggregator takes to get all updates that no decision was made on, but for one, which may be
+        on its host."""
+        first = next(iter(self.relays(self.serving)), None)
+        if first is None:
+            return 0.0
+        _, down = self.rates()[self.roles.host(Node("aggregator", first))]
+        return (len(self.held.pending) - 1) * sum(self.sizes) / down if down else 0.0
+
     def relays(self, role: Role) -> list[int]:
         """The numbers of the aggregators of this role that are left, those first that pass an update on the soonest."""
         mine = len(self.roles.aggregators)

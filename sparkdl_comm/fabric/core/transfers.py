@@ -53,9 +53,9 @@ def models(ledger: Ledger, network: Residual, batch: int, now: float) -> list[De
     ledger.requests = [request for request in ledger.requests if request.worker not in asking]
     relays = ledger.relays(ledger.serving)
     jobs = [Job(ledger.roles.workers[worker], sizes) for worker in asking]
-    branches = distribute(
-        jobs, network, ledger.servers, [ledger.roles.host(Node("aggregator", a)) for a in relays], now
-    )
+    distributors = [ledger.roles.host(Node("aggregator", number)) for number in relays]
+    following = ledger.held.share_without(len(asking))
+    branches = distribute(jobs, network, ledger.servers, distributors, now, following)
     decisions: list[Decision] = []
     for branch in branches:
         workers = tuple(asking[index] for index in branch.members)
