@@ -9,6 +9,7 @@ from itertools import count
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.fabric.core.bandwidth import Residual, taken_until
 from sparkdl_comm.fabric.core.batch import Batch, State, plan
+from sparkdl_comm.fabric.core.catch_up import catch_up, caught_up
 from sparkdl_comm.fabric.core.decisions import Copy, Decision, Push
 from sparkdl_comm.fabric.core.events import (
     BandwidthReported,
@@ -78,6 +79,7 @@ class Scheduler:
                 if transfer in ledger.flight:
                     ended = ledger.flight.end(transfer)
                     if isinstance(ended, Push) and ended.turn is not None:
+                        caught_up(ledger, ended)
                         return list(ledger.held.arrived(transfer, ended.updates))
                     if isinstance(ended, Copy):
                         return copied(ledger, ended)
@@ -113,6 +115,8 @@ class Scheduler:
             for group in late:
                 decisions += move_behind(ledger, group)
             decisions += left(late)
+        if ledger.replicas:
+            decisions += catch_up(ledger, network, now)
         if self._awaits_models(network, now + lead):
             decisions += models(ledger, network, self._batch(), now)
         return decisions
