@@ -84,7 +84,9 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "fabric_divergence",
         "number",
         "inf",
-        "The most that the L2 norm of the difference between the models of the fabric's server and replica may be.",
+        "The most that the L2 norm of the difference between the models of the fabric's server and replica may be: the replica"
+        " gets updates in fewer and larger sums the larger it is, up to eight updates for each worker. inf: it gets what the"
+        " network leaves room for.",
         above_0,
     ),
     Key(

@@ -24,7 +24,7 @@ the model of ``momentum.py``, or ``aggregator.py``; in the process of a rank, or
 
 At rank 0, ``service.py`` hears all daemons (``reception.py``). For the servers' model, and for each all-reduce, there is a
 ``course.py``: the core decides, and ``dispatch.py`` makes orders of it. ``directory.py`` knows who is which node, and
-``bandwidth.py`` works out of all reports what links can carry.
+``bandwidth.py`` works out of all reports (``watch.py``) what links can carry.
 
 A rank or process that is lost is not the gang's end, unless it is rank 0, a server without replica, or the root of an
 all-reduce that is under way. Its daemon's connection breaks; what it sent may have arrived without the scheduler's knowing, so

@@ -55,7 +55,7 @@ class Daemon:
         self._orders: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
         self.error: SparkdlCommError | None = None
-        self._receiver = Receiver(self._arrived, wires.timeout)
+        self._receiver = Receiver(self._arrived, self._fail, wires.timeout)
         self._sender = Sender(wires.dial, wires.timeout)
         serve(DATA, self._receiver.serve)
         self._link = wires.dial_scheduler()
@@ -209,6 +209,13 @@ class Daemon:
         """What the node itself does raised: neither can it go on, nor can the others."""
         if self._over:
             return
-        _log.error("rank %d, %s of the fabric, failed", self.register.rank, self.register.role, exc_info=exc)
-        self.tell(Failed(f"rank {self.register.rank}, {self.register.role} of the fabric, failed: {exc!r}"))
-        self._end(exc if isinstance(exc, SparkdlCommError) else GangError(repr(exc), rank=self.register.rank))
+        me, rank = f"rank {self.register.rank}, {self.register.role} of the fabric", self.register.rank
+        _log.error("%s, failed", me, exc_info=exc)
+        if isinstance(exc, SparkdlCommError):
+            self.tell(
+                Failed(f"{me}, failed: {exc.message}", type(exc).__name__, rank if exc.rank is None else exc.rank)
+            )
+            self._end(exc)
+        else:
+            self.tell(Failed(f"{me}, failed: {exc!r}", GangError.__name__, rank))
+            self._end(GangError(repr(exc), rank=rank))

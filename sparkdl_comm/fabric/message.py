@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from sparkdl_comm.errors import ProtocolError
 
-#: kind, updates in the sum, id, base version, norm, offset, length, next hop; then the checksum of these and of the bytes.
+#: kind, updates in the sum, id, base version, norm, offset, length, next hop; then the checksums of these, and of the bytes.
 _FIELDS = struct.Struct("!BIQqdQQi")
-_CRC = struct.Struct("!I")
-HEADER_BYTES = _FIELDS.size + _CRC.size
+_CRCS = struct.Struct("!II")
+HEADER_BYTES = _FIELDS.size + _CRCS.size
 #: As next hop: the message ends at its receiver.
 NOWHERE = -1
 
@@ -46,27 +46,30 @@ class Header:
     next_hop: int = NOWHERE
 
     def pack(self, data: memoryview) -> bytes:
-        """The header with its checksum; ``data``: the bytes that follow."""
-        return self._fields() + _CRC.pack(self.checksum(data))
-
-    def checksum(self, data: memoryview) -> int:
-        """CRC-32 of the header's fields and ``data``."""
-        return zlib.crc32(data, zlib.crc32(self._fields()))
+        """The header with the checksums; ``data``: the bytes that follow."""
+        fields = _FIELDS.pack(
+            self.kind, self.count, self.id, self.base_version, self.norm, self.offset, self.length, self.next_hop
+        )
+        return fields + _CRCS.pack(zlib.crc32(fields), zlib.crc32(data))
 
     @classmethod
     def unpack(cls, data: bytes) -> tuple[Header, int]:
-        """The header in ``data`` (``HEADER_BYTES``), and its checksum, which is that of the bytes too.
+        """The header in ``data`` (``HEADER_BYTES``), and the CRC-32 of the bytes that follow.
 
-        :raises ProtocolError: there is no such kind of message.
+        :raises ProtocolError: it is damaged, or there is no such kind of message.
         """
+        crc, crc_of_bytes = _CRCS.unpack_from(data, _FIELDS.size)
+        if zlib.crc32(data[: _FIELDS.size]) != crc:
+            raise ProtocolError("a message came whose header has another checksum than its bytes")
         kind, count, number, base, norm, offset, length, hop = _FIELDS.unpack_from(data)
         try:
             header = cls(Kind(kind), number, base, norm, count, offset, length, hop)
         except ValueError as exc:
-            raise ProtocolError(f"a peer sent a message of kind {kind}, which there is not") from exc
-        return header, _CRC.unpack_from(data, _FIELDS.size)[0]
+            raise ProtocolError(f"a message of kind {kind} came, which there is not") from exc
+        return header, crc_of_bytes
 
-    def _fields(self) -> bytes:
-        return _FIELDS.pack(
-            self.kind, self.count, self.id, self.base_version, self.norm, self.offset, self.length, self.next_hop
-        )
+    @property
+    def named(self) -> str:
+        """For people."""
+        what = {Kind.MODEL: "the model", Kind.STATE: "a server's state"}.get(self.kind, f"{self.count} update(s)")
+        return f"transfer {self.id} ({what}, version {self.base_version})"

@@ -90,9 +90,12 @@ class Fenced:
 
 @dataclass(frozen=True)
 class Failed:
-    """The daemon cannot go on; ``why`` is for people."""
+    """The daemon cannot go on; ``why`` is for people. ``error``: a class of ``sparkdl_comm.errors``; ``rank``: whom it is
+    about."""
 
     why: str
+    error: str
+    rank: int
 
 
 @dataclass(frozen=True)

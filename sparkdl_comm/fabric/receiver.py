@@ -6,12 +6,13 @@ import logging
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
 
-from sparkdl_comm.errors import DeadlineError, ProtocolError, SparkdlCommError
+from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, SparkdlCommError
 from sparkdl_comm.fabric.message import HEADER_BYTES, Header, Kind
 from sparkdl_comm.fabric.protocol import Expect
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, hang_up, recv_exact, recv_into
@@ -19,6 +20,8 @@ from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, hang_up, recv_exact, re
 _PIECE = 1 << 20
 #: Seconds for which a connection may be idle before it is looked at again.
 _IDLE = 3600.0
+#: Seconds within which the scheduler says that a sender is lost, after a connection was broken off in the middle of a message.
+_SETTLED = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -54,11 +57,18 @@ class _Incoming:
 
 
 class Receiver:
-    """Of one daemon. ``on_arrival`` is called in the thread of a connection, with each transfer that was expected.
-    ``patience``: seconds that a message may take from one piece to the next, and that it may come before it is expected."""
+    """Of one daemon. ``on_arrival`` is called in the thread of a connection, with each transfer that was expected;
+    ``on_refusal`` with why something that is still expected cannot be taken: nobody sends it again. ``patience``: seconds
+    that a message may take from one piece to the next, and that it may come before it is expected."""
 
-    def __init__(self, on_arrival: Callable[[Arrival], None], patience: float, clock: Clock = time.monotonic) -> None:
-        self._on_arrival, self._patience, self._clock = on_arrival, patience, clock
+    def __init__(
+        self,
+        on_arrival: Callable[[Arrival], None],
+        on_refusal: Callable[[GangError], None],
+        patience: float,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._on_arrival, self._on_refusal, self._patience, self._clock = on_arrival, on_refusal, patience, clock
         self._changed = threading.Condition()
         self._incoming: dict[int, _Incoming] = {}
         #: Transfers that were cancelled: they may be on their way, and what a connection brings has to be read.
@@ -96,19 +106,25 @@ class Receiver:
 
     def serve(self, sock: socket.socket, rank: int) -> None:
         """Receives from an authenticated connection of ``rank`` until it ends; owns it."""
+        header: Header | None = None
         with self._changed:
             self._sockets.add(sock)
         try:
             while not self._closed:
+                header = None
                 try:
                     head = recv_exact(sock, HEADER_BYTES, self._clock() + _IDLE, self._clock)
                 except DeadlineError:
                     continue
-                self._receive(sock, *Header.unpack(head))
-        except ConnectionError as exc:
-            _log.info("a data connection of rank %d ended: %s", rank, exc)
+                header, crc = Header.unpack(head)
+                self._receive(sock, header, crc)
+        except ProtocolError as exc:
+            what = "" if header is None else f"{header.named}: "
+            self._on_refusal(ProtocolError(f"rank {rank} sent what cannot be taken: {what}{exc.message}", rank=rank))
         except (SparkdlCommError, OSError) as exc:
-            _log.warning("a data connection of rank %d was given up: %s", rank, exc)
+            _log.info("a data connection of rank %d ended: %s", rank, exc)
+            if header is not None and self._remains_expected(header.id):
+                self._on_refusal(GangError(f"rank {rank} sent a part only of {header.named}: {exc}", rank=rank))
         finally:
             with self._changed:
                 self._sockets.discard(sock)
@@ -131,8 +147,8 @@ class Receiver:
         room = incoming.room(header)
         for start in range(0, len(room), _PIECE):
             recv_into(sock, room[start : start + _PIECE], self._clock() + self._patience, self._clock)
-        if header.checksum(room) != crc:
-            raise ProtocolError(f"transfer {header.id} came with another checksum than its bytes have")
+        if zlib.crc32(room) != crc:
+            raise ProtocolError("the checksum is another one than its bytes have")
         with self._changed:
             incoming.missing -= header.length
             if incoming.missing or self._incoming.pop(header.id, None) is not incoming:
@@ -145,6 +161,11 @@ class Receiver:
                 self._delivering.discard(header.id)
                 self._changed.notify_all()
 
+    def _remains_expected(self, transfer: int) -> bool:
+        """Whether nobody says that nothing more comes of it: its sender is there, and has no reason to break it off."""
+        with self._changed:
+            return not self._changed.wait_for(lambda: self._closed or transfer not in self._incoming, _SETTLED)
+
     def _await_expected(self, header: Header) -> _Incoming:
         """What the scheduler said of the transfer: that may come a little later than the transfer itself."""
         with self._changed:
@@ -155,11 +176,11 @@ class Receiver:
             if header.id in self._cancelled:
                 incoming = _Incoming(self._cancelled[header.id])
         if incoming is None:
-            raise ProtocolError(f"transfer {header.id} came, which the scheduler has not announced")
+            raise ProtocolError("the scheduler has not announced it")
         expected = incoming.expected
         kind = Kind(expected.content)
         if header.kind is not kind or header.length > incoming.missing or header.offset % 4:
-            raise ProtocolError(f"transfer {header.id} is no {kind.name} of {expected.elements} elements: {header}")
+            raise ProtocolError(f"it is no {kind.name} of {expected.elements} elements: {header}")
         if header.offset + header.length > 4 * expected.elements:
-            raise ProtocolError(f"transfer {header.id} has {expected.elements} elements; it came with {header}")
+            raise ProtocolError(f"it has {expected.elements} elements; it came with {header}")
         return incoming

@@ -14,9 +14,15 @@ import socket
 import threading
 import time
 
-from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError, SparkdlCommError
-from sparkdl_comm.fabric.bandwidth import Bandwidths, Sample
-from sparkdl_comm.fabric.core import events
+from sparkdl_comm.errors import (
+    BY_NAME,
+    DeadlineError,
+    GangError,
+    InputError,
+    ProtocolError,
+    RankLostError,
+    SparkdlCommError,
+)
 from sparkdl_comm.fabric.core.roles import Node
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.synchrony import Synchrony
@@ -45,12 +51,11 @@ from sparkdl_comm.fabric.protocol import (
     course_of,
 )
 from sparkdl_comm.fabric.reception import Peer, Reception
+from sparkdl_comm.fabric.watch import Watch
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 from sparkdl_comm.gang.gang import Gang
 
-#: Seconds after its end within which a transfer is in its sender's report.
-_REPORTED = 1.0
 #: After these messages there may be something to decide on at once.
 _TELLING = (Ready, Wanted, Reduce, Ended)
 
@@ -65,13 +70,11 @@ class SchedulerService:
     ) -> None:
         """``tolerant``: a rank that is lost is not the gang's failure."""
         self._gang, self._rules, self._options, self._clock = gang, rules, options, clock
-        self._reception = Reception(options.timeout, clock)
+        self._reception, self._fences = Reception(options.timeout, clock), Fences()
         self._peers: list[Peer] = []
         self._by_node: dict[Node, Peer] = {}
         self._courses: dict[int, Course] = {}
-        self._bandwidths: Bandwidths
-        self._ended: dict[int, tuple[int, float]] = {}  # transfers of late: the host they went to, and when they ended
-        self._fences = Fences()
+        self._watch: Watch
         #: Until :class:`Fenced`: a daemon may wait the timeout itself before it answers.
         self._answer_seconds = 2 * options.timeout
         #: Of each replica that has told of updates: the version of its model.
@@ -154,16 +157,16 @@ class SchedulerService:
         if len(ranks) < self._gang.world or len(self._peers) < self._gang.world + sum(rank.helpers for rank in ranks):
             return
         registered = [peer.register for peer in self._peers]
-        directory = self._directory = Directory.of(registered, self._options.replica_aggregators)
+        self._directory = directory = Directory.of(registered, self._options.replica_aggregators)
         node_of = {id(register): node for node, register in directory.nodes.items()}
         for peer in self._peers:
             peer.node = node_of.get(id(peer.register))
             if peer.node is not None:
                 self._by_node[peer.node] = peer
-        self._bandwidths = Bandwidths(len(directory.hosts), self._options.link)
+        self._watch = Watch(directory, self._options.link)
         if directory.elements:
             self._courses[0] = Course(0, directory, self._rules, self._tell_node)
-            self._courses[0].report(self._bandwidths.told(), self._clock())
+            self._courses[0].report(self._watch.bandwidths(self._clock()), self._clock())
         servers = [directory.nodes[Node("server", shard)].rank for shard in range(len(directory.elements))]
         for peer in self._peers:
             peer.tell(Welcome(servers, list(directory.elements)))
@@ -172,9 +175,9 @@ class SchedulerService:
     def _decide(self) -> None:
         now = self._clock()
         self._check_fences(now)
-        self._ended = {number: end for number, end in self._ended.items() if now - end[1] <= _REPORTED}
+        bandwidths = self._watch.bandwidths(now)
         for number, course in list(self._courses.items()):
-            course.report(self._bandwidths.told(), now)
+            course.report(bandwidths, now)
             course.decide(now)
             if course.root is not None and course.is_over(self._workers()):
                 self._tell_node(course.root, Reduced(number))
@@ -201,17 +204,17 @@ class SchedulerService:
             if node.role == "replica":
                 self._replicated[node] = message.version
             if course is not None and course.target(transfer) == node:
-                self._ended[message.transfer] = self._directory.host(node), now
+                self._watch.ended(message.transfer, node, now)
                 course.ended(transfer, message.version, now)
         elif isinstance(message, Rates):
-            self._rates(node, message, now)
+            self._watch.take(node, message, self._courses, now)
         elif isinstance(message, Broken):
             self._broken(message, now)
         elif isinstance(message, Fenced):
             self._fences.answered(message.number, node)
             self._conclude(now)
         elif isinstance(message, Failed):
-            raise GangError(message.why, rank=peer.register.rank)
+            raise BY_NAME.get(message.error, GangError)(message.why, rank=message.rank)
         elif message is None or isinstance(message, Leave):
             self._lost(node, message is not None, now)
         else:
@@ -228,7 +231,7 @@ class SchedulerService:
             directory = self._directory.for_reduction(root, message.elements)
             rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
             course = self._courses[message.number] = Course(message.number, directory, rules, self._tell_node, root)
-            course.report(self._bandwidths.told(), now)
+            course.report(self._watch.bandwidths(now), now)
             for lost in self._directory.nodes.keys() - self._by_node.keys():
                 course.lose(lost, 0, False, now)
         if course.directory.elements != (message.elements,):
@@ -238,24 +241,6 @@ class SchedulerService:
             )
         course.ready(node, 0, 0, message.norm, now)
         course.wanted(node, now)
-
-    def _rates(self, node: Node, rates: Rates, now: float) -> None:
-        samples = []
-        for flow in rates.flows:
-            number, transfer = course_of(flow.transfer)
-            course = self._courses.get(number)
-            target = None if course is None else course.target(transfer)
-            if course is not None and target is not None:
-                receiving = self._directory.host(target)
-                course.observe(events.TransferProgressed(transfer, flow.total), now)
-            elif flow.transfer in self._ended:
-                receiving, _ = self._ended[flow.transfer]
-            else:
-                continue
-            samples.append(Sample(receiving, flow.seconds, flow.sent, flow.held, flow.total, flow.ago))
-        host = self._directory.host(node)
-        self._bandwidths.limit(host, rates.speed)
-        self._bandwidths.observe(host, rates.seconds, rates.up, rates.down, samples, now)
 
     def _broken(self, message: Broken, now: float) -> None:
         """A transfer could not be sent: its target cannot be reached any more."""

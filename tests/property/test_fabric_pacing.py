@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import socket
+import struct
 import threading
+import zlib
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.errors import GangError, InputError, ProtocolError
+from sparkdl_comm.fabric import receiver as receiving
 from sparkdl_comm.fabric.message import HEADER_BYTES, Header, Kind
 from sparkdl_comm.fabric.pacing import Pacing, Slice
 from sparkdl_comm.fabric.protocol import Expect
@@ -60,12 +63,21 @@ def test_header(
     header = Header(kind, number, base, norm, count, offset, size, 7)
     packed = header.pack(memoryview(data))
     assert len(packed) == HEADER_BYTES
-    assert Header.unpack(packed) == (header, header.checksum(memoryview(data)))
+    assert Header.unpack(packed) == (header, zlib.crc32(data))
 
 
 def test_refuses_a_kind_that_there_is_not() -> None:
+    fields = b"\x4d" + bytes(HEADER_BYTES - 9)
     with pytest.raises(ProtocolError, match="kind 77"):
-        Header.unpack(b"\x4d" + bytes(HEADER_BYTES - 1))
+        Header.unpack(fields + struct.pack("!II", zlib.crc32(fields), 0))
+
+
+@given(st.integers(0, HEADER_BYTES - 5), st.integers(1, 255))
+def test_refuses_a_damaged_header(place: int, flipped: int) -> None:
+    packed = bytearray(Header(Kind.UPDATE, 5, 3, 1.0, 1).pack(memoryview(b"")))
+    packed[place] ^= flipped
+    with pytest.raises(ProtocolError, match="another checksum"):
+        Header.unpack(bytes(packed))
 
 
 class Wires:
@@ -75,7 +87,8 @@ class Wires:
         self.now = 0.0
         self.arrived: list[Arrival] = []
         self.event = threading.Event()
-        self.receiver = Receiver(self._take, SECONDS)
+        self.refused: list[GangError] = []
+        self.receiver = Receiver(self._take, self.refused.append, SECONDS)
         self.sender = Sender(self._dial, 1e9, lambda: self.now, self._pause)
         self.left: list[tuple[float, float]] = []
 
@@ -206,7 +219,35 @@ def test_refuses_what_is_not_as_announced(header: Header, expect: Expect) -> Non
     thread.join(SECONDS)
     assert not thread.is_alive()
     assert not wires.arrived
+    [refusal] = wires.refused
+    assert isinstance(refusal, ProtocolError)
+    assert refusal.rank == 1
+    assert f"rank 1 sent what cannot be taken: {header.named}" in refusal.message
     ours.close()
+    wires.close()
+
+
+@pytest.mark.parametrize("sender", ["is there", "is lost", "is lost soon"])
+def test_a_message_that_is_broken_off(sender: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler says whether its sender is lost."""
+    monkeypatch.setattr(receiving, "_SETTLED", 0.05 if sender == "is there" else SECONDS)
+    wires = Wires()
+    wires.receiver.expect(Expect(5, 10))
+    ours, theirs = _tcp_pair()
+    thread = threading.Thread(target=wires.receiver.serve, args=(theirs, 1), daemon=True)
+    thread.start()
+    ours.send(Header(Kind.UPDATE, 5, 3, 1.0, 1, length=40).pack(memoryview(bytes(40))) + bytes(8))
+    if sender == "is lost":
+        wires.receiver.fence([5], "a worker")
+    ours.close()
+    if sender == "is lost soon":
+        thread.join(0.05)
+        wires.receiver.fence([5], "a worker")
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    words = [error.message for error in wires.refused]
+    assert len(words) == (sender == "is there")
+    assert all("rank 1 sent a part only of transfer 5 (1 update(s), version 3)" in each for each in words)
     wires.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import threading
 import numpy as np
 import pytest
 
-from sparkdl_comm.errors import DeadlineError, GangError, RankLostError
+from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, RankLostError
+from sparkdl_comm.fabric import sender
 from sparkdl_comm.fabric.daemon import Daemon
+from sparkdl_comm.fabric.message import HEADER_BYTES, Header, Kind
 from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.protocol import Fence
 from sparkdl_comm.fabric.roles import Fabric
@@ -205,6 +208,46 @@ def test_the_scheduler_is_lost(tmp_path, rank):
     with Crew(3, tmp_path, killed_scheduler) as crew:
         for other in (1, 2):
             assert isinstance(crew.hear(other, 60.0), RankLostError)
+
+
+@pytest.mark.parametrize(
+    ("kind", "in_header", "words"),
+    [
+        (
+            Kind.UPDATE,
+            False,
+            r"rank 2 sent .* \(1 update\(s\), version 0\): the checksum",
+        ),
+        (
+            Kind.MODEL,
+            False,
+            r"rank 1 sent .* \(the model, version 0\): the checksum",
+        ),
+        (Kind.UPDATE, True, r"rank 2 sent .* header has another checksum"),
+    ],
+)
+def test_a_byte_that_becomes_another_one_on_its_way(kind, in_header, words, monkeypatch):
+    """All hear of it at once; the deadline is far away."""
+    send, due = sender.send_all, []
+
+    def spoilt_send(sock, data, *more):
+        is_header = len(data) == HEADER_BYTES
+        if is_header and Header.unpack(bytes(data))[0].kind is kind:
+            due.append(sock)
+        if due == [sock] and is_header == in_header:
+            data = bytearray(data)
+            data[7] ^= 0x10
+            due.append(None)
+        send(sock, data, *more)
+
+    monkeypatch.setattr(sender, "send_all", spoilt_send)
+    results, fabrics = run(
+        [scheduler(PARAMS), server(PARAMS), worker(PARAMS, lambda made: push_ones(made, 3))], timeout=600.0
+    )
+    assert due[1] is None, "the byte was spoilt"
+    assert all(isinstance(result, GangError) and re.search(words, result.message) for result in results), results
+    failure = fabrics[0]._gang.failure().to_exception()
+    assert (type(failure), failure.rank) == (ProtocolError, 1 if kind is Kind.MODEL else 2)
 
 
 def killed_scheduler(gang, pipe):

@@ -254,6 +254,26 @@ def test_a_batch_is_due_when_a_link_of_the_server_is_idle():
     assert made.is_due(10.0)
 
 
+def test_a_batch_is_due_as_soon_as_half_of_it_can_be_summed_meanwhile():
+    """An update takes a link 10 s, and one of them is beside its aggregator."""
+    made = Scheduler(
+        Roles(workers=(0, 1, 2, 3), servers=(4,), aggregators=(0, 1, 2, 3)), Rules(Synchrony("async", 10), constant)
+    )
+    for host in range(5):
+        made.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
+    ready(made, 0, 0.0)
+    made.decide(0.0)
+    ready(made, 1, 1.0)
+    ready(made, 2, 1.0)
+    assert not made.is_due(4.0), "the server's link is taken until 10, and one of two is at an aggregator after 5 s"
+    assert made.is_due(5.0)
+    ready(made, 3, 4.0)
+    assert made.is_due(4.0)
+    pushes = [push for push in of(Push, made.decide(4.0)) if push.turn is not None]
+    assert [push.updates for push in pushes] == [(1, 2), (3,)]
+    assert pushes[-1].end == pytest.approx(30), "the server's link does not rest"
+
+
 def test_a_request_that_may_not_be_answered_makes_no_batch_due():
     made = Scheduler(Roles(workers=(0, 1), servers=(2,)), Rules(Synchrony("bsp"), constant))
     for host in range(3):

@@ -10,5 +10,6 @@ Inside, one file per section of the paper, on hosts and sizes alone: ``bandwidth
 in a row; ``step_size.py`` is the delay-adaptive step size (3.1).
 
 What the scheduler remembers is in ``ledger.py``: the updates that workers hold (``held.py``), the transfers under way
-(``flight.py``). ``transfers.py`` makes decisions of plans, ``losses.py`` of the loss of a node.
+(``flight.py``). ``transfers.py`` makes decisions of plans, ``losses.py`` of the loss of a node; ``catch_up.py`` sends the
+replica what ``replicate.py`` has punted.
 """

@@ -3,10 +3,17 @@
 Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.2,
 algorithm 3: the first n updates, in their order, go straight to the servers. The following ones are sent to the first
 aggregator as long as each is there before the servers run out of what comes earlier, then to the second, and so on; an
-aggregator's sum is sent on when its group is complete. The last aggregator takes all that are left. Of all n the one with
-the earliest end is taken, of those with the same end the one with the earliest mean end of updates.
+aggregator's sum is sent on when its group is complete. The last aggregator takes all that are left.
 
-An aggregator always takes the first update of its group, which the paper leaves open: with none it would have nothing to send.
+The paper takes the n with the earliest end. Where other updates follow this batch, each transfer to the servers holds them up.
+So here that n is taken for which the end, and the time for which a server's link is taken, have the least sum; the latter
+counts by the share of the workers whose updates are to follow. Of equal ones the one with the earliest mean end of updates is
+taken. For the same reason a sum may be the first thing that reaches the servers, and take as long as one or two updates would
+that went straight.
+
+The paper draws which aggregator takes which group. Here it is one on the host of the group's first update, which then needs
+no transfer, unless another one, over faster links, passes that update on sooner. An aggregator always takes the first update
+of its group, which the paper leaves open: with none it would have nothing to send.
 """
 
 from __future__ import annotations
@@ -21,6 +28,8 @@ from sparkdl_comm.fabric.core.order import Job
 
 #: Seconds by which an update may be late at its aggregator: what sums of floats are wrong by.
 _ROUNDING = 1e-9
+#: The first sum may take as long as so many updates would that went straight.
+_PATIENCE = (1, 2)
 
 
 @dataclass
@@ -49,14 +58,16 @@ def aggregate(
     aggregators: Sequence[int],
     now: float,
     busy: float = -math.inf,
+    following: float = 0.0,
 ) -> list[Group]:
     """Groups of ``placed``, indices of jobs in their order, which it keeps.
 
     :param servers: the host of each; ``aggregators``: likewise, in the order in which they are to be used.
     :param busy: until when the servers are busy with earlier groups.
+    :param following: what a second that a server's link is taken counts for, beside one by which the batch ends later.
     :returns: with bandwidth for all of them reserved in ``network``.
     """
-    search = _Search(jobs, placed, servers, aggregators, now, max(now, busy))
+    search = _Search(jobs, placed, servers, aggregators, now, max(now, busy), following)
     network.links = search.best(network)
     return search.groups
 
@@ -112,22 +123,28 @@ class _Search:
         aggregators: Sequence[int],
         now: float,
         busy: float,
+        following: float,
     ) -> None:
         self._jobs, self._placed, self._servers, self._aggregators = jobs, placed, servers, aggregators
-        self._now, self._busy = now, busy
+        self._now, self._busy, self._following = now, busy, following
         self._direct: list[Group] = []
         self._value = (math.inf, math.inf)
         self._links: list[Spans] = []
+        self._fastest: list[float] = []
+        self._near: dict[int, list[int]] = {}
+        for aggregator, host in enumerate(aggregators):
+            self._near.setdefault(host, []).append(aggregator)
         self.groups: list[Group] = []
 
     def best(self, network: Residual) -> list[Spans]:
         """Sets ``groups``. Returns the links that they leave."""
         after = [network]
         self._links = network.links
+        self._fastest = [max(rate for _, _, rate in link) for link in network.links]
         if not self._aggregators or not self._placed:
             self._try(len(self._placed), after)
             return self._links
-        rate = sum(max(rate for _, _, rate in network.links[2 * host + 1]) for host in self._aggregators)
+        rate = sum(self._fastest[2 * host + 1] for host in self._aggregators)
         rest = self._bytes_over_links()
         likely = 0
         while likely < len(self._placed) and rate * (self._until(likely, after) - self._now) < rest[likely]:
@@ -137,17 +154,21 @@ class _Search:
                 break
             self._try(number, after)
         for number in range(likely + 1, len(self._placed) + 1):
-            if self._until(number, after) > self._value[0]:
+            if self._until(number, after) + self._taken(self._direct[:number]) > self._value[0]:
                 break
             self._try(number, after)
+        for number in _PATIENCE:
+            if number < len(self._placed):
+                self._try(0, after, self._until(number, after))
         return self._links
 
     def _bytes_over_links(self) -> list[int]:
         """By how many updates go straight: the least bytes that have to arrive at aggregators over links. What is on an
         aggregator's host may need none."""
-        hosts = set(self._aggregators)
         sizes = [sum(self._jobs[index].sizes) for index in self._placed]
-        near = sum(size for index, size in zip(self._placed, sizes, strict=True) if self._jobs[index].host in hosts)
+        near = sum(
+            size for index, size in zip(self._placed, sizes, strict=True) if self._jobs[index].host in self._near
+        )
         return [sum(sizes) - near - before for before in accumulate(sizes, initial=0)]
 
     def _until(self, number: int, after: list[Residual]) -> float:
@@ -158,15 +179,26 @@ class _Search:
             self._direct.append(self._straight(index, after[-1], self._direct))
         return self._direct[number - 1].done if number else self._busy
 
-    def _try(self, number: int, after: list[Residual]) -> None:
+    def _try(self, number: int, after: list[Residual], patience: float = -math.inf) -> None:
+        """The first ``number`` go straight; the first sum may be complete at ``patience`` if that is later."""
         self._until(number, after)
         trial = after[number].copy()
-        groups = self._summed(self._direct[:number], trial)
+        groups = self._summed(self._direct[:number], trial, patience)
         if groups is None:
             return
-        value = (groups[-1].done if groups else self._busy, sum(group.done * len(group.members) for group in groups))
+        done = groups[-1].done if groups else self._busy
+        value = (done + self._taken(groups), sum(group.done * len(group.members) for group in groups))
         if value < self._value:
             self._value, self.groups, self._links = value, groups, trial.links
+
+    def _taken(self, groups: Sequence[Group]) -> float:
+        """What it counts for that the link of the server with the most to do is taken by these."""
+        seconds = [0.0] * len(self._servers)
+        for group in groups:
+            for number, schedule in enumerate(group.deliveries):
+                sent = sum(rate * (stop - begin) for begin, stop, rate in schedule)
+                seconds[number] += sent / self._fastest[2 * self._servers[number] + 1]
+        return self._following * max(seconds)
 
     def _straight(self, index: int, network: Residual, earlier: list[Group]) -> Group:
         group = Group([index], ready=self._now)
@@ -177,30 +209,53 @@ class _Search:
         after = earlier[-1].done if earlier else self._busy
         deliver(group, self._jobs, network, self._servers, self._aggregators, after)
 
-    def _summed(self, straight: list[Group], network: Residual) -> list[Group] | None:
-        """All groups if these go straight. None if they would end after the best end so far."""
-        groups, first, limit = straight, len(straight), self._value[0]
-        for aggregator, host in enumerate(self._aggregators):
-            if first == len(self._placed):
-                break
-            last = aggregator == len(self._aggregators) - 1
-            latest = math.inf if last else (groups[-1].done if groups else self._busy) + _ROUNDING
-            group = Group([], aggregator, ready=self._now)
-            for index in self._placed[first:]:
-                job = self._jobs[index]
-                schedule = network.fill(job.host, host, sum(job.sizes), self._now)
-                arrival = end(schedule, self._now)
-                if group.members and arrival > latest:
-                    break
-                if arrival > limit:
-                    return None
-                network.reserve(job.host, host, schedule)
-                group.members.append(index)
-                group.arrivals.append(schedule)
-                group.ready = max(group.ready, arrival)
-            first += len(group.members)
-            self._deliver(group, network, groups)
-            if group.done > limit:
+    def _summed(self, straight: list[Group], network: Residual, patience: float) -> list[Group] | None:
+        """All groups if these go straight. None if they would be worse than the best so far."""
+        groups, first = straight, len(straight)
+        used: set[int] = set()
+        while first < len(self._placed) and len(used) < len(self._aggregators):
+            aggregator = self._relay(self._jobs[self._placed[first]].host, used)
+            used.add(aggregator)
+            latest = max(patience, groups[-1].done if groups else self._busy) + _ROUNDING
+            if len(used) == len(self._aggregators):
+                latest = math.inf
+            group = self._gather(first, aggregator, network, latest)
+            if group is None:
                 return None
-            groups.append(group)
+            first, patience = first + len(group.members), -math.inf
+            self._deliver(group, network, groups)
+            groups = [*groups, group]
+            if group.done + self._taken(groups) > self._value[0] + _ROUNDING:
+                return None
         return groups
+
+    def _gather(self, first: int, aggregator: int, network: Residual, latest: float) -> Group | None:
+        """The group that begins with the ``first`` of those placed. None if one would arrive after the best end so far."""
+        group, host = Group([], aggregator, ready=self._now), self._aggregators[aggregator]
+        for index in self._placed[first:]:
+            job = self._jobs[index]
+            schedule = network.fill(job.host, host, sum(job.sizes), self._now)
+            arrival = end(schedule, self._now)
+            if group.members and arrival > latest:
+                break
+            if arrival > self._value[0]:
+                return None
+            network.reserve(job.host, host, schedule)
+            group.members.append(index)
+            group.arrivals.append(schedule)
+            group.ready = max(group.ready, arrival)
+        if len(group.members) == 1 and not group.arrivals[0]:
+            return Group(group.members, ready=self._now)  # it is there, and need not go through another process
+        return group
+
+    def _relay(self, host: int, used: set[int]) -> int:
+        """Which aggregator, of those not used yet, takes the group whose first update is on ``host``."""
+        following = next(number for number in range(len(self._aggregators)) if number not in used)
+        near = next((number for number in self._near.get(host, ()) if number not in used), following)
+        return min(near, following, key=lambda number: self._seconds_per_byte(host, self._aggregators[number]))
+
+    def _seconds_per_byte(self, source: int, host: int) -> float:
+        """Of an update to an aggregator, of another one, which may share its way in, and of the sum from there."""
+        out, into = self._fastest[2 * host], self._fastest[2 * host + 1]
+        first = 0.0 if source == host else 1 / min(self._fastest[2 * source], into)
+        return first + 1 / into + 1 / out

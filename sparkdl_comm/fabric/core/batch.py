@@ -33,12 +33,13 @@ class Batch:
 @dataclass(frozen=True)
 class State:
     """What earlier batches have led to: ``version``, of the servers when all that was decided on is applied, and the bound
-    then; until when servers and replicas are busy, seconds."""
+    then; until when servers and replicas are busy, seconds; ``coming``: as that of :func:`bounded`."""
 
     version: int
     divergence: Divergence
     servers_busy: float
     replicas_busy: float
+    coming: Sequence[Divergence] = ()
 
 
 def plan(
@@ -61,7 +62,8 @@ def plan(
         for version, index in enumerate(placed, state.version + 1)
     }
     left = network.copy()
-    groups = aggregate(jobs, placed, left, sides.servers, sides.aggregators, now, state.servers_busy)
+    following = held.share_without(len(placed))
+    groups = aggregate(jobs, placed, left, sides.servers, sides.aggregators, now, state.servers_busy, following)
     late = [ids[first + index] for index in ordered.dropped]
     if not sides.replicas:
         return Batch(ids, Bounded(groups, [], 0, left), late, [], scales)
@@ -70,12 +72,22 @@ def plan(
     def kept_near(planned: list[Group]) -> Bounded:
         punted = range(first)
         return bounded(
-            jobs, norms, punted, planned, network, sides, state.divergence, rules.divergence, now, state.replicas_busy
+            jobs,
+            norms,
+            punted,
+            planned,
+            network,
+            sides,
+            state.divergence,
+            rules.divergence,
+            now,
+            state.replicas_busy,
+            state.coming,
         )
 
     found = kept_near(groups)
     apart: list[int] = []
-    if groups and not found.served:
+    if groups and not found.served and not state.coming:
         alone = Group([placed[0]], ready=now)
         deliver(alone, jobs, network.copy(), sides.servers, sides.aggregators, max(now, state.servers_busy))
         found = kept_near([alone])

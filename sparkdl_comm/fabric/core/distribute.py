@@ -33,17 +33,23 @@ class Branch:
 
 
 def distribute(
-    jobs: Sequence[Job], network: Residual, servers: Sequence[int], distributors: Sequence[int], now: float
+    jobs: Sequence[Job],
+    network: Residual,
+    servers: Sequence[int],
+    distributors: Sequence[int],
+    now: float,
+    following: float = 0.0,
 ) -> list[Branch]:
     """The branches in the order in which the servers send to them, reserved in ``network``.
 
     :param jobs: of each request the worker's host, and the bytes of each server's component.
-    :param distributors: the host of each, in the order in which they are to be used.
+    :param distributors: the host of each, in the order in which they are to be used. ``following``: as that of
+        :func:`~sparkdl_comm.fabric.core.aggregate.aggregate`.
     """
     mirrored = network.mirrored()
     placed = order(jobs, mirrored, servers, now).kept
     branches = []
-    for group in reversed(aggregate(jobs, placed, mirrored, servers, distributors, now)):
+    for group in reversed(aggregate(jobs, placed, mirrored, servers, distributors, now, following=following)):
         first = jobs[group.members[0]]
         receiver = first.host if group.aggregator is None else distributors[group.aggregator]
         arrivals, onward = [], []

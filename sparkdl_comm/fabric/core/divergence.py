@@ -55,11 +55,12 @@ class Divergence:
         self._applied[1, at] = self._steps[1]
         self._steps[1] += 1
 
-    def bound(self) -> float:
-        """The most that the L2 norm of the difference of their parameters can be."""
+    def bound(self, behind: int = 0) -> float:
+        """The most that the L2 norm of the difference of their parameters can be; or could be before the server took the last
+        ``behind`` of its steps."""
         if not self._ids:
             return 0.0
-        parts = self._parts()
+        parts = self._parts(behind)
         return float(np.abs(parts[0] - parts[1]) @ self._norms)
 
     def prune(self) -> None:
@@ -67,9 +68,10 @@ class Divergence:
         steps = np.where(self._applied < 0, 0, np.array(self._steps)[:, None] - self._applied)
         self._keep((self._momentum ** steps.min(axis=0)) > _FADED)
 
-    def _parts(self) -> NDArray[np.float64]:
+    def _parts(self, behind: int) -> NDArray[np.float64]:
         """c of each side and update, [2, updates]."""
-        steps = np.where(self._applied < 0, 0, np.array(self._steps)[:, None] - self._applied)
+        taken = np.array([self._steps[0] - behind, self._steps[1]])[:, None]
+        steps = np.where(self._applied < 0, 0, np.maximum(taken - self._applied, 0))
         return (1 - self._momentum**steps) / (1 - self._momentum)
 
     def _keep(self, kept: NDArray[np.bool_]) -> None:

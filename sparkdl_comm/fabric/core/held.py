@@ -161,6 +161,11 @@ class Held:
         """The fewest updates that one of the workers that are left has had applied or dropped."""
         return min((count for worker, count in enumerate(self.settled) if worker not in self.lost), default=0)
 
+    def share_without(self, workers: int) -> float:
+        """Of the workers that are left, the share that is not among so many."""
+        left = self.workers - len(self.lost)
+        return max(0.0, 1 - workers / left) if left else 0.0
+
     def _settle(self, holding: Holding) -> None:
         """Counts the update, once, when all servers have it."""
         if not holding.serving and not holding.applied:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import count
 
 from sparkdl_comm.errors import InputError
@@ -16,6 +17,14 @@ from sparkdl_comm.fabric.core.held import Held
 from sparkdl_comm.fabric.core.replicate import Sides
 from sparkdl_comm.fabric.core.roles import Node, Role, Roles
 from sparkdl_comm.fabric.core.rules import Rules
+
+
+@dataclass
+class CatchingUp:
+    """Updates that are on their way to the replicas; ``missing``: the transfers to them that have not ended."""
+
+    updates: tuple[int, ...]
+    missing: set[int]
 
 
 class Ledger:
@@ -37,6 +46,8 @@ class Ledger:
         self.turns: dict[Role, int] = {"server": 0, "replica": 0}
         self.busy: dict[Role, float] = {"server": -math.inf, "replica": -math.inf}
         self.divergence = Divergence(rules.momentum)
+        #: By turn, what the replicas catch up with: ``divergence`` does not count on it.
+        self.catching_up: dict[int, CatchingUp] = {}
         self.ids = count()
         #: Bytes of an update, or of the model, at each server: those that were seen last.
         self.sizes: tuple[int, ...] = (0,) * len(roles.servers)
@@ -56,7 +67,17 @@ class Ledger:
 
     @property
     def state(self) -> State:
-        return State(self.version, self.divergence, self.busy[self.serving], self.busy["replica"])
+        busy = self.busy
+        return State(self.version, self.divergence, busy[self.serving], busy["replica"], self.coming)
+
+    @property
+    def coming(self) -> list[Divergence]:
+        """The divergence after each of the turns with which the replicas catch up."""
+        states: list[Divergence] = []
+        for each in self.catching_up.values():
+            states.append((states[-1] if states else self.divergence).copy())
+            states[-1].replicate(each.updates)
+        return states
 
     @property
     def is_copying(self) -> bool:
@@ -97,6 +118,16 @@ class Ledger:
         if len(known) < len(self._rates):
             raise InputError(f"the bandwidth of host {self._rates.index(None)} was not reported yet")
         return known
+
+    @property
+    def gathering_seconds(self) -> float:
+        """What the server's first aggregator takes to get all updates that no decision was made on, but for one, which may be
+        on its host."""
+        first = next(iter(self.relays(self.serving)), None)
+        if first is None:
+            return 0.0
+        _, down = self.rates()[self.roles.host(Node("aggregator", first))]
+        return (len(self.held.pending) - 1) * sum(self.sizes) / down if down else 0.0
 
     def relays(self, role: Role) -> list[int]:
         """The numbers of the aggregators of this role that are left, those first that pass an update on the soonest."""

@@ -120,6 +120,7 @@ def _lose_servers(ledger: Ledger, server: Node, version: int) -> list[Decision]:
         raise RankLostError(f"{server.role} {server.index} is lost, and there is no replica that could take over")
     decisions = _cancel_all(ledger, ledger.serving)
     ledger.divergence = Divergence(ledger.rules.momentum)
+    ledger.catching_up = {}
     decisions += ledger.held.take_over()
     ledger.serving = "replica"
     underway = (transfer for transfer in ledger.flight.transfers() if transfer.target == Node("replica", 0))
@@ -152,6 +153,8 @@ def _cancel(ledger: Ledger, transfer: Transfer) -> list[Decision]:
     decisions: list[Decision] = [Cancelled(transfer.id)]
     if isinstance(transfer, Push) and transfer.turn is not None:
         decisions.append(Skipped(transfer.target, transfer.turn))
+        if transfer.target.role == "replica":
+            ledger.catching_up.pop(transfer.turn, None)
         _uncount(ledger, transfer, transfer.updates)
     elif isinstance(transfer, Copy):
         ledger.held.uncopy(transfer.id)

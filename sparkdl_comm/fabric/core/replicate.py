@@ -9,6 +9,10 @@ server is delayed until enough has arrived at the replica.
 The paper looks at the bound when the batch is complete. Here every transfer that is applied on either side has to keep it:
 where one before the last would not, the batch ends with that one, and what follows waits for the next batch. The replica
 applies nothing that the server has not.
+
+In the paper the replica shares the server's link, so that little of a batch reaches it in time, and what is punted is summed;
+on a host of its own it would get all of it, in small sums, whatever the bound is. So here, if there is a bound, a batch is
+punted as a whole where that keeps it. ``catch_up.py`` says when what was punted is sent.
 """
 
 from __future__ import annotations
@@ -56,6 +60,7 @@ def bounded(
     limit: float,
     now: float,
     busy: float = -math.inf,
+    coming: Sequence[Divergence] = (),
 ) -> Bounded:
     """How much of a batch can be served, and with which transfers to the replica.
 
@@ -67,10 +72,17 @@ def bounded(
     :param divergence: after everything that was decided on before. It is left as it is.
     :param limit: what the bound must not exceed.
     :param busy: until when the replicas are busy with earlier groups.
-    :returns: without any group if the first one would exceed the limit even if the replica had all before it.
+    :param coming: the divergence after each of the replicas' transfers that are on their way, and do not count in
+        ``divergence``: nobody waits for them, and whenever they come the limit is to be kept.
+    :returns: without any group if the first one would exceed the limit even if the replica had all before it; or, while it
+        catches up, as it is.
     """
     plan = _Plan(jobs, updates, punted, network, sides, divergence, limit, now, busy)
     served = list(groups)
+    if served and limit < math.inf:
+        alone = min((plan.without_replicas(served, state) for state in (divergence, *coming)), key=_count)
+        if coming or len(alone.served) == len(served):
+            return alone
     while served:
         found = plan.all_at_once(served)
         if isinstance(found, Bounded):
@@ -80,6 +92,10 @@ def bounded(
             return late
         served.pop()
     return plan.nothing()
+
+
+def _count(bounded: Bounded) -> int:
+    return len(bounded.served)
 
 
 @dataclass(frozen=True)
@@ -93,6 +109,13 @@ class _Plan:
     limit: float
     now: float
     busy: float
+
+    def without_replicas(self, served: list[Group], divergence: Divergence) -> Bounded:
+        """What keeps the limit although the replica gets nothing more than in this state."""
+        walk = _Walk(replace(self, divergence=divergence), served, [])
+        while walk.serve():
+            pass
+        return Bounded(served[: walk.served], [], 0, self._left(served[: walk.served]))
 
     def all_at_once(self, served: list[Group]) -> Bounded | int:
         """Without delays. The number of the first group that would exceed the limit, if one does."""

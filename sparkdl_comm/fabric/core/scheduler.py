@@ -9,6 +9,7 @@ from itertools import count
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.fabric.core.bandwidth import Residual, taken_until
 from sparkdl_comm.fabric.core.batch import Batch, State, plan
+from sparkdl_comm.fabric.core.catch_up import catch_up, caught_up
 from sparkdl_comm.fabric.core.decisions import Copy, Decision, Push
 from sparkdl_comm.fabric.core.events import (
     BandwidthReported,
@@ -78,6 +79,7 @@ class Scheduler:
                 if transfer in ledger.flight:
                     ended = ledger.flight.end(transfer)
                     if isinstance(ended, Push) and ended.turn is not None:
+                        caught_up(ledger, ended)
                         return list(ledger.held.arrived(transfer, ended.updates))
                     if isinstance(ended, Copy):
                         return copied(ledger, ended)
@@ -97,8 +99,8 @@ class Scheduler:
         network = ledger.flight.residual(rates, now)
         if ledger.apart and ledger.replicas:
             decisions += copies(ledger, network, now)
-        soon = now + ledger.rules.lead
-        if self._awaits_servers(network, soon):
+        lead = ledger.rules.lead
+        if self._awaits_servers(network, now, lead):
             sides = ledger.sides()
 
             def planned(state: State) -> Batch:
@@ -113,13 +115,15 @@ class Scheduler:
             for group in late:
                 decisions += move_behind(ledger, group)
             decisions += left(late)
-        if self._awaits_models(network, soon):
+        if ledger.replicas:
+            decisions += catch_up(ledger, network, now)
+        if self._awaits_models(network, now + lead):
             decisions += models(ledger, network, self._batch(), now)
         return decisions
 
     def is_due(self, now: float) -> bool:
-        """Whether something is waiting that could begin at once, as a link of the servers is idle: so nothing is gained by
-        waiting for what comes until the next batch.
+        """Whether something is waiting that could begin at once, as a link of the servers is idle, or will be when it could be
+        summed: so nothing is gained by waiting for what comes until the next batch.
 
         :raises InputError: a host whose bandwidth was never reported.
         """
@@ -127,13 +131,15 @@ class Scheduler:
         if not ledger.held.pending and not ledger.answerable:
             return False
         network = ledger.flight.residual(ledger.rates(), now)
-        return self._awaits_servers(network, now) or self._awaits_models(network, now)
+        return self._awaits_servers(network, now, 0.0) or self._awaits_models(network, now)
 
-    def _awaits_servers(self, network: Residual, soon: float) -> bool:
-        """Whether there are updates for servers that take them soon."""
+    def _awaits_servers(self, network: Residual, now: float, lead: float) -> bool:
+        """Whether there are updates for servers that take them within ``lead`` seconds, or when half of them can be summed."""
         ledger = self._ledger
-        free = all(taken_until(network.links[2 * server + 1]) <= soon for server in ledger.servers)
-        return bool(ledger.held.pending) and free and ledger.may_serve
+        if not ledger.held.pending or not ledger.may_serve:
+            return False
+        latest = now + max(lead, ledger.gathering_seconds / 2)
+        return all(taken_until(network.links[2 * server + 1]) <= latest for server in ledger.servers)
 
     def _awaits_models(self, network: Residual, soon: float) -> bool:
         """Whether there are requests that may be answered, by servers that send soon."""

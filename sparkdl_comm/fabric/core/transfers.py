@@ -30,17 +30,18 @@ def pushes(ledger: Ledger, batch: Batch, late: Sequence[Waiting]) -> list[Decisi
     for group in served[:-1] if awaited else served:
         while rest and rest[0].end < group.done:
             decisions += move_behind(ledger, rest.pop(0))
-        decisions += _group(ledger, batch, group, ledger.serving, relays, ())
+        decisions += deliveries(ledger, batch.updates, group, ledger.serving, relays, ())
     for last in rest:
         decisions += move_behind(ledger, last)
     copied: list[int] = []
     for number, group in enumerate(replicated):
-        made = _group(ledger, batch, group, "replica", ledger.relays("replica"), ())
+        made = deliveries(ledger, batch.updates, group, "replica", ledger.relays("replica"), ())
+        ledger.divergence.replicate([batch.updates[index] for index in group.members])
         decisions += made
         if number < awaited:
             copied += [push.id for push in made if push.turn is not None]
     if awaited:
-        decisions += _group(ledger, batch, served[-1], ledger.serving, relays, copied)
+        decisions += deliveries(ledger, batch.updates, served[-1], ledger.serving, relays, copied)
     ledger.divergence.prune()
     return decisions
 
@@ -53,9 +54,9 @@ def models(ledger: Ledger, network: Residual, batch: int, now: float) -> list[De
     ledger.requests = [request for request in ledger.requests if request.worker not in asking]
     relays = ledger.relays(ledger.serving)
     jobs = [Job(ledger.roles.workers[worker], sizes) for worker in asking]
-    branches = distribute(
-        jobs, network, ledger.servers, [ledger.roles.host(Node("aggregator", a)) for a in relays], now
-    )
+    distributors = [ledger.roles.host(Node("aggregator", number)) for number in relays]
+    following = ledger.held.share_without(len(asking))
+    branches = distribute(jobs, network, ledger.servers, distributors, now, following)
     decisions: list[Decision] = []
     for branch in branches:
         workers = tuple(asking[index] for index in branch.members)
@@ -97,11 +98,15 @@ def models(ledger: Ledger, network: Residual, batch: int, now: float) -> list[De
     return decisions
 
 
-def _group(
-    ledger: Ledger, batch: Batch, group: Group, role: Role, relays: Sequence[int], awaited: Sequence[int]
+def deliveries(
+    ledger: Ledger, updates: Sequence[int], group: Group, role: Role, relays: Sequence[int], awaited: Sequence[int]
 ) -> list[Push]:
-    """The transfers of one group to the nodes of ``role``, and what the ledger knows of it then."""
-    held = [ledger.held.by_id[batch.updates[index]] for index in group.members]
+    """The transfers of one group to the nodes of ``role``, and what the ledger knows of it then.
+
+    :param updates: ids, whose indices are the group's members. ``relays``: numbers of the aggregators of that role.
+    :param awaited: transfers that those to the nodes wait for.
+    """
+    held = [ledger.held.by_id[updates[index]] for index in group.members]
     numbers = [holding.update.id for holding in held]
     scales = tuple(holding.scale for holding in held)
     source = Node("worker", held[0].update.worker)
@@ -124,7 +129,7 @@ def _group(
             for holding, schedule in zip(held, group.arrivals, strict=True)
         ]
     after = (*(push.id for push in made), *awaited)
-    deliveries = [
+    last = [
         Push(
             id=next(ledger.ids),
             source=source,
@@ -139,7 +144,7 @@ def _group(
         )
         for shard, schedule in enumerate(group.deliveries)
     ]
-    ids = [push.id for push in deliveries]
+    ids = [push.id for push in last]
     if role == ledger.serving:
         ledger.held.serve(numbers, ids)
         ledger.version += len(numbers)
@@ -147,9 +152,8 @@ def _group(
             ledger.divergence.serve(numbers, [holding.norm for holding in held])
     else:
         ledger.held.replicate(numbers, ids)
-        ledger.divergence.replicate(numbers)
     ledger.turns[role] += 1
     ledger.busy[role] = group.done
-    for push in [*made, *deliveries]:
+    for push in [*made, *last]:
         ledger.launch(push)
-    return [*made, *deliveries]
+    return [*made, *last]
