@@ -4,7 +4,8 @@ Rank 0 decides for all ranks. What all do between two decisions is a *turn*: so 
 which are not measured. After each turn the ranks tell rank 0 what its steps took, and hear of the next one:
 
 1. the first candidate takes some steps, by which computing is measured; then all are predicted;
-2. those whose prediction is near the least are tried, the best first; one that is far behind after a step is given up;
+2. of each family of candidates, such as all-reduces, the one that is predicted to be the fastest is tried, if it is near the
+   least of all; the best first; one that is far behind after a step is given up;
 3. the fastest stays, and the one before the trials if none is faster by more than chance;
 4. from then on a turn is a window; where its median is far from what was measured in the trial, in either direction, it is
    predicted and tried again.
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 #: Steps after a change that are not measured: they connect, and touch their memory for the first time.
 SETTLING = 1
@@ -56,9 +57,6 @@ class Decision:
     measured: dict[str, float] = field(default_factory=dict)
     chosen: str | None = None
     since: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
 
 
 class Choice:
@@ -103,14 +101,18 @@ class Choice:
         self._next(step)
         return False
 
-    def predicted(self, seconds: Mapping[str, float], step: int) -> None:
-        """What a step of each candidate that there is should take; the one that is used has just been measured."""
+    def predicted(self, seconds: Mapping[str, float], step: int, families: Mapping[str, str] | None = None) -> None:
+        """What a step of each candidate that there is should take; the one that is used has just been measured. ``families``:
+        of candidates of which one is tried, at most; others are each their own."""
         again = bool(self.decisions)
         self.decisions.append(Decision(step, self._why, dict(seconds), {self._held: self._latest}))
         self._reference = None
         near = (1 + NEAR) * min(seconds.values(), default=0.0)
-        worth = [name for name in sorted(seconds, key=lambda name: seconds[name]) if seconds[name] <= near]
-        others = [name for name in worth if name != self._held and not (again and name in self._long)]
+        best: dict[str, str] = {}  # of each family
+        for name in sorted(seconds, key=lambda name: seconds[name]):
+            best.setdefault((families or {}).get(name, name), name)
+        worth = [name for name in best.values() if seconds[name] <= near and name != self._held]
+        others = [name for name in worth if not (again and name in self._long)]
         self._queue = others[: TRIED_AGAIN if again else TRIED_FIRST]
         self._next(step)
 
