@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from sparkdl_comm.collectives.group import CollectiveGroup
+from sparkdl_comm.collectives.group import AUTO, CollectiveGroup
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.errors import ModelError
+from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim import elementwise
@@ -76,7 +76,14 @@ class Succession:
         return {"sharded": strategy.sharded, "part": part.stored(stripes)}
 
     def load(self, stored: dict[str, Any]) -> None:
-        """What :meth:`stored` returned, on all ranks; before the first step, whichever strategy has joined."""
+        """What :meth:`stored` returned, on all ranks; before the first step, whichever strategy has joined.
+
+        :raises ConfError: it is something else.
+        """
+        if ("part" in stored) != (self.unstriped is None):
+            raise ConfError(
+                f"strategy {AUTO} does not write an optimizer's state as this checkpoint has it; an earlier version did"
+            )
         if self.unstriped is not None:
             self._give(stored["whole"])
             return
