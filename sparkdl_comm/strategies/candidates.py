@@ -30,6 +30,8 @@ CHEAPEST, SERVER, HITOPK = "cheapest", "ps", "hitopk"
 _STARTUP = 2e-3
 #: Iterations after which the server's planner looks at a profile here, and how many such periods its policies need to settle.
 _PROFILED, _PERIODS = 3, 3
+#: Steps of the parameter server that are not measured, in which its JVMs compile.
+_COMPILING = 2
 #: Steps of which the last ones are told, when they have settled.
 _RUN, _TOLD = 6, 4
 _ITEMSIZE = 4
@@ -80,7 +82,7 @@ def able(
         profiled = batching not in ("whole", "layerwise", "paper") and not batching.startswith("fixed")
         if profiled:
             of_server = replace(of_server, ps_profile_iterations=min(conf.ps_profile_iterations, _PROFILED))
-        settling = _PERIODS * of_server.ps_profile_iterations + 1 if profiled else None
+        settling = _PERIODS * of_server.ps_profile_iterations + 1 if profiled else _COMPILING
         found.append(Candidate(f"{SERVER}+{batching}", f"{SERVER}+{batching}", of_server, settling))
     reasons = {each.name: _unfit(each, topology, unstriped, plugin) for each in found}
     left_out = {name: reason for name, reason in reasons.items() if reason is not None}

@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 #: Steps after a change that are not measured: they connect, and touch their memory for the first time.
 SETTLING = 1
+#: Candidates with more of them are tried at the beginning only.
+MOST_SETTLING = 3
 #: Measured steps: at the beginning, of a candidate at first sight and when it is not given up, and of a window.
 BEGINNING, GLIMPSE, MORE, WINDOW = 3, 1, 2, 5
 #: Candidates that are tried beside the one that is used: at the beginning, and again, where a change is to be answered soon.
@@ -64,12 +66,11 @@ class Choice:
     next one.
 
     :param first: the candidate to begin with.
-    :param settling: steps of a candidate that are not measured, where they are more than usual; these candidates are tried at
-        the beginning only.
+    :param settling: steps of a candidate that are not measured, where they are more than usual.
     """
 
     def __init__(self, first: str, settling: Mapping[str, int] | None = None) -> None:
-        self._long = dict(settling or {})
+        self._settle = dict(settling or {})
         self.turn = Turn(first, self._settling(first) + 1, BEGINNING)
         #: All there were, the last one perhaps without its outcome.
         self.decisions: list[Decision] = []
@@ -112,7 +113,7 @@ class Choice:
         for name in sorted(seconds, key=lambda name: seconds[name]):
             best.setdefault((families or {}).get(name, name), name)
         worth = [name for name in best.values() if seconds[name] <= near and name != self._held]
-        others = [name for name in worth if not (again and name in self._long)]
+        others = [name for name in worth if not again or self._settling(name) <= MOST_SETTLING]
         self._queue = others[: TRIED_AGAIN if again else TRIED_FIRST]
         self._next(step)
 
@@ -146,4 +147,4 @@ class Choice:
         return True
 
     def _settling(self, candidate: str) -> int:
-        return self._long.get(candidate, SETTLING)
+        return self._settle.get(candidate, SETTLING)

@@ -73,13 +73,14 @@ def test_one_that_is_far_behind_costs_two_steps(table: list[float], settling: in
             assert used.count(name) == 1 + (settling if name in extra else choice.SETTLING)
 
 
-@given(tables, tables, st.integers(60, 100), st.floats(1.35, 4.0), st.booleans())
+@given(tables, tables, st.integers(60, 100), st.floats(1.35, 4.0), st.booleans(), st.integers(1, choice.MOST_SETTLING))
 def test_a_change_is_answered_within_twenty_steps(
-    before: list[float], after: list[float], change: int, factor: float, faster: bool
+    before: list[float], after: list[float], change: int, factor: float, faster: bool, settling: int
 ) -> None:
     names = NAMES[: min(len(before), len(after))]
     then = dict(zip(names, before, strict=False))
-    chosen, used = run(59, lambda name, _: then[name], lambda name, _: then[name], names)
+    settles = dict.fromkeys(names, settling)
+    chosen, used = run(59, lambda name, _: then[name], lambda name, _: then[name], names, settles)
     held = used[-1]
     now = dict(zip(names, after, strict=False))
     now[held] = then[held] / factor if faster else then[held] * factor
@@ -87,7 +88,7 @@ def test_a_change_is_answered_within_twenty_steps(
     def seconds(name: str, step: int) -> float:
         return (now if step >= change else then)[name]
 
-    chosen, used = run(400, seconds, seconds, names)
+    chosen, used = run(400, seconds, seconds, names, settles)
     assert len(chosen.decisions) == 2
     settled = chosen.decisions[1].since
     assert settled is not None
