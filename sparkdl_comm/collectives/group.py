@@ -15,7 +15,7 @@ from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.discover import arrange
 from sparkdl_comm.collectives.engine.base import Engine, Prepared, Work
 from sparkdl_comm.collectives.engine.choose import make_engine
-from sparkdl_comm.collectives.measure import known_or_measured_cost
+from sparkdl_comm.collectives.measure import cost_measured_again, known_or_measured_cost
 from sparkdl_comm.collectives.parts import Parts
 from sparkdl_comm.collectives.plan import Kind, Operation, Plan
 from sparkdl_comm.collectives.rank_group import RankGroup
@@ -155,6 +155,11 @@ class CollectiveGroup:
     def does(self, operation: Operation) -> bool:
         """Whether :meth:`start` can do it."""
         return any(self.algorithm in (AUTO, algorithm.name) for algorithm in fitting(operation, self.topology))
+
+    def measure(self) -> Cost:
+        """What links cost now. Groups that are made later take it, unless the topology has rates. All ranks call it, when no
+        collective is under way."""
+        return cost_measured_again(self._engine, self.topology, self._ranks.members, self._gather)
 
     def close(self) -> None:
         """Closes the connections; whatever is under way fails."""

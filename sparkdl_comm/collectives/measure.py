@@ -31,12 +31,12 @@ Gather = Callable[[bytes], list[bytes]]
 
 
 #: By topology, kind of device, and the addresses of each rank.
-_known: dict[tuple[str, str, tuple[tuple[str, ...], ...]], Cost] = {}
+_known: dict[tuple[Any, ...], Cost] = {}
 
 
 def known_or_measured_cost(engine: Engine[Any], topology: Topology, members: Sequence[Member], gather: Gather) -> Cost:
     """As :func:`measured_cost`, but measured only if no rank knows it from an earlier gang of the same hosts."""
-    key = str(topology), engine.device.type, tuple(tuple(rail.address for rail in m.rails) for m in members)
+    key = _key(engine, topology, members)
     mine = asdict(_known[key]) if key in _known else None
     told = [json.loads(theirs) for theirs in gather(json.dumps(mine).encode())]
     first = next((theirs for theirs in told if theirs is not None), None)
@@ -45,6 +45,16 @@ def known_or_measured_cost(engine: Engine[Any], topology: Topology, members: Seq
     else:
         _known[key] = Cost(**{**first, "betas": tuple(first["betas"])})
     return _known[key]
+
+
+def cost_measured_again(engine: Engine[Any], topology: Topology, members: Sequence[Member], gather: Gather) -> Cost:
+    """As :func:`measured_cost`; the next gang of the same hosts takes it."""
+    found = _known[_key(engine, topology, members)] = measured_cost(engine, topology, gather)
+    return found
+
+
+def _key(engine: Engine[Any], topology: Topology, members: Sequence[Member]) -> tuple[Any, ...]:
+    return str(topology), engine.device.type, tuple(tuple(rail.address for rail in m.rails) for m in members)
 
 
 def measured_cost(engine: Engine[Any], topology: Topology, gather: Gather) -> Cost:

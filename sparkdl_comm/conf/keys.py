@@ -147,6 +147,17 @@ KEYS: tuple[Key, ...] = (
         values.count,
     ),
     Key(
+        "auto.candidates",
+        "auto_candidates",
+        "names",
+        "",
+        "Among which strategies auto chooses, such as ring,ring+decoupled,ps+whole: names of collectives that all-reduce,\n"
+        "alone or with +decoupled, cheapest (for each bucket the cheapest collective, by measured links), ps+BATCHING; with\n"
+        "a compression cheapest, hitopk and ps+BATCHING. Empty: all that can run; of ps, ps+whole and ps+layerwise, or what\n"
+        "ps.batching says if that is another.",
+        values.names,
+    ),
+    Key(
         "compression",
         "compression",
         "none|NAME:SHARE|powersgd:RANK",

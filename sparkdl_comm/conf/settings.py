@@ -34,6 +34,7 @@ class CommConf:
     bucket: int
     loop: str
     resync: int
+    auto_candidates: tuple[str, ...]
     compression: Compression | None
     compression_schedule: Schedule
     compression_values: str

@@ -123,7 +123,7 @@ class Rank:
         warnings = [text for text in (uneven, problem(accounts)) if text is not None]
         if driver is not None and warnings:
             driver.progress({"warning": "\n".join(warnings)})
-        restorer = self._last_checkpoint(gang, model, strategy, driver, stack)
+        restorer = self._last_checkpoint(gang, model, driver, stack)
         strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)
         rng.seed(spec.seed, self._rank)
@@ -159,7 +159,7 @@ class Rank:
         return report
 
     def _last_checkpoint(
-        self, gang: Gang, model: FlatModel, strategy: Strategy, driver: DriverClient | None, stack: ExitStack
+        self, gang: Gang, model: FlatModel, driver: DriverClient | None, stack: ExitStack
     ) -> Restorer | None:
         """Gives the model the parameters of the last checkpoint, if there is one. None without checkpoints at all."""
         spec = self._spec
@@ -167,7 +167,7 @@ class Rank:
             return None
         rows = [member.payload["data"]["sha256"] for member in gang.members]
         run = describe(spec.checkpoints.run, spec, model, rows)
-        restorer = Restorer(spec.checkpoints, run, gang, strategy.sharded, spec.conf.timeout)
+        restorer = Restorer(spec.checkpoints, run, gang, spec.conf.timeout)
         stack.callback(restorer.close)
         restorer.find(lambda text: driver is not None and driver.progress({"warning": text}))
         if restorer.step:

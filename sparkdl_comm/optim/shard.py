@@ -70,6 +70,11 @@ class Shard:
             )
         self.in_parts = type(self.optimizer).__module__.startswith("torch.optim.")
 
+    @property
+    def stripes(self) -> list[tuple[int, torch.nn.Parameter]]:
+        """What the optimizer has: (first element in the flat vector, flat stripe of a parameter)."""
+        return [(stripe.start, stripe.values) for stripe in self._stripes]
+
     def step(self) -> None:
         """The optimizer's step on all of it."""
         self.step_stretch(slice(0, self._model.count))

@@ -50,12 +50,14 @@ class Stopwatch:
 
 class StepInfo(NamedTuple):
     """``step``: from 1, through all epochs; ``epoch``: from 1. ``loss_scale``: by which the step's loss is multiplied, and so
-    its gradients are, until the rule for gradients undoes it. ``learning_rate``: of the optimizer's first group."""
+    its gradients are, until the rule for gradients undoes it. ``learning_rate``: of the optimizer's first group. ``dense``:
+    whatever compression left out before is to travel now, and nothing is left out."""
 
     step: int = 1
     epoch: int = 1
     loss_scale: float = 1.0
     learning_rate: float = 1.0
+    dense: bool = False
 
 
 class Strategy(ABC):
@@ -107,6 +109,12 @@ class Strategy(ABC):
 
     #: True if ``spark.sparkdl.comm.compression`` may make the gradients that travel sparse.
     compresses = False
+
+    #: True if ranks compute with rounded parameters, so that :meth:`owned` alone has the exact ones.
+    rounds = False
+
+    #: Which one of a rank's strategies it is, from 0: one after another may join one gang.
+    number = 0
 
     #: Which step is next, or under way: the training loop says so before :meth:`begin_step`.
     step_info = StepInfo()
@@ -168,6 +176,11 @@ class Strategy(ABC):
         Between :meth:`update` and :meth:`before_forward`, these are all that a rank of a sharded strategy has of the next
         step's values.
         """
+
+    def stripes(self) -> list[tuple[int, torch.nn.Parameter]]:
+        """What :attr:`optimizer` updates: (first element in the flat vector, whole parameter or flat stripe of one). Only of
+        strategies among which ``auto`` chooses."""
+        return []
 
     def optimizer_state(self) -> dict[str, Any]:
         """torch's ``state_dict``; of this rank's shard where the strategy is sharded. Tensors are not copied."""

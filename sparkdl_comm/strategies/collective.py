@@ -81,7 +81,7 @@ class CollectiveStrategy(Strategy):
         """Makes the group, and the buckets of gradients, which are exchanged by ``operation``. The model is bound."""
         self._gang, self._model = gang, model
         device = model.gradients.device
-        if device.type == "cuda":
+        if device.type == "cuda" and not dist.is_initialized():
             self._nccl = default_group("nccl", gang, self.conf.timeout)
         self._group = CollectiveGroup(gang, self.algorithm, self.conf, device)
         self._opened.append(self._group)

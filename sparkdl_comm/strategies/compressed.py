@@ -46,7 +46,8 @@ class CompressedExchange(CollectiveExchange):
         self._last = ranges[-1]
 
     def begin_step(self, info: StepInfo) -> None:
-        self._density = density_at(self._schedule, self._compression.density, info.step, info.epoch)
+        density = density_at(self._schedule, self._compression.density, info.step, info.epoch)
+        self._density = None if info.dense else density
         self._scale = info.loss_scale
         if self._momentum:
             self._scale /= max(info.learning_rate, _LEAST_RATE)

@@ -95,7 +95,7 @@ class CollectiveDecoupled(ArrivingParameters):
         self._memories = [model.values, model.values.clone()] if self._ahead else [model.values]
         group = self._group
         if self._ahead:
-            ranks = RankGroup(gang, range(gang.world), "parameters")
+            ranks = RankGroup(gang, range(gang.world), f"parameters {self.number}")
             group = CollectiveGroup(gang, self.algorithm, self.conf, device, ranks)
             self._opened.append(group)
         self._parameters = [
@@ -120,6 +120,9 @@ class CollectiveDecoupled(ArrivingParameters):
             self._model.move(self._memories[-1])
             self._memories.reverse()
             self._parameters.reverse()
+
+    def stripes(self) -> list[tuple[int, torch.nn.Parameter]]:
+        return self._shard.stripes
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return self._shard.owned

@@ -33,7 +33,8 @@ class HierarchicalTopK(CollectiveAllReduce):
         return self.conf.compression or DEFAULT_COMPRESSION
 
     def _compressed_sum(self, compression: Compression, part_of: PartOf) -> CompressedSum:
-        ranks, device = RankGroup.of_all(self._gang), self._model.gradients.device
+        name = f"hitopk {self.number}" if self.number else ""
+        ranks, device = RankGroup(self._gang, range(self._gang.world), name), self._model.gradients.device
         return HiTopK(self._sparsifier(compression), part_of, ranks, self.conf, device)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sparkdl_comm.strategies.all_reduce
+import sparkdl_comm.strategies.chosen
 import sparkdl_comm.strategies.fabric
 import sparkdl_comm.strategies.hitopk
 import sparkdl_comm.strategies.ps.parameter_server  # noqa: F401 - modules register what they have
@@ -11,6 +12,8 @@ from sparkdl_comm.collectives.group import AUTO
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.strategies.base import STRATEGIES, Strategy, register
+from sparkdl_comm.strategies.candidates import CHEAPEST
+from sparkdl_comm.strategies.chosen import Chosen
 from sparkdl_comm.strategies.collective import CollectiveAllReduce, CollectiveStrategy
 from sparkdl_comm.strategies.decoupled import CollectiveDecoupled
 from sparkdl_comm.strategies.rooted import CollectiveAtRoot
@@ -24,10 +27,17 @@ _LOOPS: dict[str, type[CollectiveStrategy]] = {
 }
 
 
-@register(*ALGORITHMS, AUTO)
+@register(*ALGORITHMS, CHEAPEST)
 def _by_loop(conf: CommConf) -> type[Strategy]:
     kind = _LOOPS[conf.loop]
-    return type(f"{kind.__name__}_{conf.strategy}", (kind,), {"algorithm": conf.strategy})
+    algorithm = AUTO if conf.strategy not in ALGORITHMS else conf.strategy
+    return type(f"{kind.__name__}_{conf.strategy}", (kind,), {"algorithm": algorithm})
+
+
+@register(AUTO)
+def _chosen(conf: CommConf) -> type[Strategy]:
+    """Which collectives another loop takes is the cost model's choice alone."""
+    return Chosen if conf.loop == "all-reduce" else _by_loop(conf)
 
 
 def strategy_class(conf: CommConf) -> type[Strategy]:
@@ -60,7 +70,8 @@ def strategy_class(conf: CommConf) -> type[Strategy]:
     if conf.compression is not None and not made.compresses:
         able = [a.name for a in ALGORITHMS.values() if "all_gather" in a.operations]
         raise ConfError(
-            f"{PREFIX}compression={conf.compression}: strategy {conf.strategy} with collective.loop={conf.loop} sends whole"
-            f" gradients; compressed ones travel by {', '.join(['ps', *able, AUTO, 'hitopk'])} with collective.loop=all-reduce"
+            f"{PREFIX}compression={conf.compression}: strategy {conf.strategy} with collective.loop={conf.loop} sends"
+            f" whole gradients; compressed ones travel by {', '.join(['ps', *able, CHEAPEST, AUTO, 'hitopk'])} with"
+            " collective.loop=all-reduce"
         )
     return made

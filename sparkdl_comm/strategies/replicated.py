@@ -37,5 +37,8 @@ class Replicated(Strategy):
                 self._model.settle_gradients(self._sparse)
                 self.optimizer.step()
 
+    def stripes(self) -> list[tuple[int, torch.nn.Parameter]]:
+        return [(entry.start, own) for entry, own in zip(self._model.entries, self._model.parameters, strict=True)]
+
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return [(0, self._model.values)]

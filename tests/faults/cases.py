@@ -29,6 +29,7 @@ VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "ring decoupled": ("ring", {"spark.sparkdl.comm.collective.loop": "decoupled"}),
     "lp at the root": ("lp", {"spark.sparkdl.comm.collective.loop": "root-overlap"}),
     "bml": ("bml", _BLOCK),
+    "auto": ("auto", {}),
     "p2p-ps": ("p2p-ps", _BLOCK),
     "gloo": ("gloo", {}),
 }

@@ -1,5 +1,6 @@
 """Networks for training tests; executors import them."""
 
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ import numpy as np
 import psutil
 import torch
 from torch import nn
+
+from sparkdl_comm.strategies import choice, chosen
 
 
 class Small(nn.Sequential):
@@ -200,3 +203,28 @@ class Backwards(nn.Module):
 
 def noisy(features: torch.Tensor) -> torch.Tensor:
     return features + torch.rand_like(features)
+
+
+class TakesTurns(Large):
+    """Where it is made, strategy auto uses these candidates in turn, for three steps each, until :meth:`untouched`."""
+
+    names = ("ps+whole", "ring+decoupled", "ps+layerwise", "ring", "ps+whole", "ring")
+
+    def __init__(self) -> None:
+        super().__init__()
+        chosen.Choice = functools.partial(InTurn, self.names)  # type: ignore[misc, assignment]
+
+    @staticmethod
+    def untouched() -> None:
+        chosen.Choice = choice.Choice  # type: ignore[misc]
+
+
+class InTurn(choice.Choice):
+    def __init__(self, names: tuple[str, ...], *given: Any) -> None:
+        super().__init__(*given)
+        self._names = list(names)
+        self.took([], 1)
+
+    def took(self, seconds: Any, step: int) -> bool:
+        self.turn = choice.Turn(self._names.pop(0) if self._names else self.turn.candidate, 1, 2)
+        return False

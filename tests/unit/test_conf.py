@@ -31,6 +31,7 @@ def test_defaults() -> None:
         bucket=4 << 20,
         loop="all-reduce",
         resync=0,
+        auto_candidates=(),
         compression=None,
         compression_schedule=Schedule(),
         compression_values="fp32",

@@ -83,7 +83,7 @@ class Fit:
 
         def arrive(spec: TrainSpec, gang: Gang, model: FlatModel) -> None:
             run = describe(self.checkpoints.run, spec, model, self.rows)
-            restorer = Restorer(self.checkpoints, run, gang, strategy.sharded, SECONDS)
+            restorer = Restorer(self.checkpoints, run, gang, SECONDS)
             restorer.find(self.warnings.append)
             if restorer.step:
                 restorer.load_parameters(model)

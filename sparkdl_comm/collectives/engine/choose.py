@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ def make_engine(
     if device.type != "cpu":
         return TorchEngine(place, order, device, process_group_of(order, timeout))
     engine = SocketEngine(place, Links(gang, name, order, rails, timeout), timeout)
-    gang.close_in_children(engine.sockets)
-    gang.on_failure(lambda failure: engine.abort(failure.to_exception()))
+    # Weakly: a gang may outlive engines that hold memory and plans.
+    reference = weakref.ref(engine)
+    gang.close_in_children(lambda: [] if (live := reference()) is None else live.sockets())
+    gang.on_failure(lambda failure: None if (live := reference()) is None else live.abort(failure.to_exception()))
     return engine

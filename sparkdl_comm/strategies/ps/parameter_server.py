@@ -66,11 +66,10 @@ class ParameterServer(Strategy):
     def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:
         self._session = Session(self.conf.timeout)
         # 62 bits: a job id is a positive long for the JVM, far from the ids that Spark gives to its broadcasts.
-        return self._session.hello(int(attempt_id, 16) >> 2 | 1 << 61, rank)
+        return self._session.hello((int(attempt_id, 16) + 4 * self.number >> 2) % (1 << 61) | 1 << 61, rank)
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
-        self._gang, self._model = gang, model
-        self._on_gpu = next(model.module.parameters()).device.type == "cuda"
+        self._gang, self._model, self._on_gpu = gang, model, next(model.module.parameters()).device.type == "cuda"
         compression = self.conf.compression
         layout = self._jvm.open(
             [member.payload["strategy"] for member in gang.members],
@@ -110,10 +109,10 @@ class ParameterServer(Strategy):
             watch=self.watch,
             trace=self._bucket_trace,
         )
-        # All ranks begin with the same values (the gang compared fingerprints), unless the wire rounds them.
-        rounded = self.conf.ps_wire != "fp32"
-        self._begin_version(0, here=not rounded)
-        if rounded:
+        # All ranks begin with the same values, unless the wire rounds them.
+        self.rounds = self.conf.ps_wire != "fp32"
+        self._begin_version(0, here=not self.rounds)
+        if self.rounds:
             self._pulls.prefetch(0)
             self._jvm.publish(0, range(len(self._pulls.buckets)))
 
@@ -186,6 +185,9 @@ class ParameterServer(Strategy):
         self._shared.use(self._version)
         self._bucket_trace.between = True
 
+    def stripes(self) -> list[tuple[int, torch.nn.Parameter]]:
+        return self._shard.stripes
+
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return self._shard.owned
 
@@ -201,7 +203,7 @@ class ParameterServer(Strategy):
     def finish(self) -> None:
         self._pulls.wait()
         # The others may still be fetching this rank's last blocks.
-        store = self._gang.store("ps")
+        store = self._gang.store(f"ps {self.number}")
         if store.add("finished", 1) == self._gang.world:
             store.set("all finished", b"1")
         store.wait(["all finished"])

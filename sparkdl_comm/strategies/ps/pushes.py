@@ -74,7 +74,8 @@ class SparsePushes(WholePushes):
                 )
 
     def begin_step(self, info: StepInfo) -> None:
-        self._density = density_at(self._schedule, self._compression.density, info.step, info.epoch)
+        density = density_at(self._schedule, self._compression.density, info.step, info.epoch)
+        self._density = None if info.dense else density
         self._scale = info.loss_scale
 
     def compress(self, layers: Iterable[int]) -> bool:

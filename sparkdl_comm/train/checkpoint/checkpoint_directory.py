@@ -50,6 +50,12 @@ def complete_steps(names: Iterable[str]) -> list[int]:
     return sorted((int(match[1]) for match in found if match), reverse=True)
 
 
+def writers_of(manifest: Mapping[str, Any]) -> list[int]:
+    """The ranks that wrote parameters and the optimizer's state: each its own part, if the strategy was sharded then, or rank
+    0 alone."""
+    return [rank for rank in range(manifest["run"]["world"]) if _file(f"parameters-{rank}") in manifest["files"]]
+
+
 def check_unused(directory: str, steps: Sequence[int], resume: bool) -> None:
     """Refuses a directory with complete checkpoints, unless training is to go on from them.
 

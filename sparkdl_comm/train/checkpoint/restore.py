@@ -20,7 +20,7 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.tensors import raw
 from sparkdl_comm.gang.values import unpack
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, check_unused
+from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, check_unused, writers_of
 from sparkdl_comm.train.checkpoint.storage import CheckpointStorage
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Checkpoints, TrainSpec
@@ -47,16 +47,12 @@ class Restorer:
     only if there is a checkpoint.
     """
 
-    def __init__(
-        self, checkpoints: Checkpoints, run: dict[str, Any], gang: Gang, sharded: bool, timeout: float
-    ) -> None:
-        """``run``: see :func:`describe`. ``sharded``: whether each rank wrote the optimizer's state of its own part."""
+    def __init__(self, checkpoints: Checkpoints, run: dict[str, Any], gang: Gang, timeout: float) -> None:
+        """``run``: see :func:`describe`."""
         self._checkpoints, self._gang, self._timeout = checkpoints, gang, timeout
         self._storage = CheckpointStorage.at(checkpoints.directory, timeout)
         self._directory = CheckpointDirectory(self._storage, gang.attempt)
-        writers = range(gang.world) if sharded else (0,)
-        self._parameters = [f"parameters-{rank}" for rank in writers]
-        self._optimizer = f"optimizer-{gang.rank if sharded else 0}"
+        self._writers = [0]
         self._own = f"rank-{gang.rank}"
         #: Of the checkpoint to go on from; 0: from the beginning.
         self.step = 0
@@ -78,6 +74,7 @@ class Restorer:
             manifest, fault = self._look(step)
             faults = [fault for fault in self._gather(fault) if fault]
             if not faults:
+                self._writers = writers_of(manifest)
                 self.step, self.run = step, {**self.run, "name": manifest["run"]["name"]}
                 break
             if rank == 0:
@@ -92,18 +89,21 @@ class Restorer:
 
     def load_parameters(self, model: FlatModel) -> None:
         """Loads the values into the module, before it is bound."""
-        for part in self._parameters:
+        for part in _parameters(self._writers):
             for start, values in self._directory.read(self.step, part).items():
                 model.load(int(start), values)
 
     def load_state(self, loop: TrainingLoop) -> None:
         """Loads the state of optimizer and loop, before the loop runs."""
-        loop.strategy.load_optimizer_state(unpack(self._directory.read(self.step, self._optimizer)))
+        loop.strategy.load_optimizer_state(unpack(self._directory.read(self.step, self._optimizer(self._writers))))
         own, common = (unpack(self._directory.read(self.step, part)) for part in (self._own, "common"))
         loop.load_state({"own": own, "common": common})
 
     def close(self) -> None:
         self._storage.close()
+
+    def _optimizer(self, writers: list[int]) -> str:
+        return f"optimizer-{self._gang.rank if len(writers) > 1 else writers[0]}"
 
     def _try_writing(self) -> None:
         """Each rank a file, which rank 0 sees: PersistenceError now, where it would come with the first checkpoint."""
@@ -124,9 +124,14 @@ class Restorer:
         manifest, fault = self._directory.manifest(step)
         if fault is None:
             check_same(self.run, manifest["run"], step)
-            parts = [*self._parameters, self._optimizer, self._own, "common"]
+            writers = writers_of(manifest)
+            parts = [*_parameters(writers), self._optimizer(writers), self._own, "common"]
             fault = self._directory.damage(step, manifest, parts)
         return manifest, fault
+
+
+def _parameters(writers: list[int]) -> list[str]:
+    return [f"parameters-{rank}" for rank in writers]
 
 
 def describe(name: str, spec: TrainSpec, model: FlatModel, rows: list[str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from sparkdl_comm.collectives.group import AUTO
 from .modules import PARTS
 from .recipe import Recipe
 
-COLLECTIVES = (*ALGORITHMS, AUTO, "hitopk")
+COLLECTIVES = (*ALGORITHMS, AUTO, "cheapest", "hitopk")
 #: Those that send the largest elements of gradients; all of them, here.
 COMPRESSING = (
     *(name for name, algorithm in ALGORITHMS.items() if "all_gather" in algorithm.operations),

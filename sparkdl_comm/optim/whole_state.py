@@ -1,0 +1,150 @@
+"""An optimizer's state of whole parameters, so that it can go on where other ranks update other parts of them.
+
+What an elementwise optimizer keeps of a parameter are tensors of the parameter's form, here parts of flat vectors, and
+numbers, such as how many steps it took, which all of a parameter's stripes have alike.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.gang.exchange import gather_json
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.space.flat import FlatModel
+
+#: What an optimizer has: (first element in the flat vector, whole parameter or flat stripe of one).
+Stripes = Sequence[tuple[int, torch.nn.Parameter]]
+#: Adds a float32 vector of the model's length up over all ranks, in place.
+Add = Callable[[torch.Tensor], None]
+
+
+@dataclass(frozen=True)
+class WholeState:
+    """``options`` of the optimizer's groups. ``vectors`` by name, float32 ``[count]`` each, -0.0 where this rank has none.
+    ``parameters``: by number, what an optimizer keeps of it: the names of its ``vectors``, and ``numbers`` by name; JSON-able.
+    """
+
+    options: list[dict[str, Any]]
+    vectors: dict[str, torch.Tensor]
+    parameters: dict[int, dict[str, Any]]
+
+    @classmethod
+    def of(cls, model: FlatModel, stripes: Stripes, optimizer: torch.optim.Optimizer) -> WholeState:
+        """What this rank has of it.
+
+        :raises ModelError: the optimizer keeps something else.
+        """
+        vectors: dict[str, torch.Tensor] = {}
+        parameters: dict[int, dict[str, Any]] = {}
+        kept = [(start, stripe, optimizer.state[stripe]) for start, stripe in stripes if optimizer.state.get(stripe)]
+        single = {
+            name
+            for _, stripe, state in kept
+            for name, value in state.items()
+            if not isinstance(value, torch.Tensor) or value.shape != stripe.shape
+        }
+        for start, stripe, state in kept:
+            numbers = {name: _number(optimizer, name, state[name]) for name in state if name in single}
+            for name in state.keys() - single:
+                if state[name].dtype != torch.float32:
+                    raise _other(optimizer, name, state[name])
+                if name not in vectors:
+                    vectors[name] = model.values.new_full((model.count,), -0.0)
+                vectors[name][start : start + stripe.numel()] = state[name].reshape(-1)
+            parameters[_owner(model, start)] = {"vectors": sorted(state.keys() - single), "numbers": numbers}
+        return cls(options_of(optimizer), vectors, parameters)
+
+    @classmethod
+    def from_stored(cls, model: FlatModel, stored: dict[str, Any]) -> WholeState:
+        """What :meth:`stored` returned, of a rank with the same stripes or with others."""
+        vectors = {}
+        for name, packed in stored["vectors"].items():
+            vectors[name], at = model.values.new_full((model.count,), -0.0), 0
+            for start, count in stored["stripes"]:
+                vectors[name][start : start + count] = packed[at : at + count]
+                at += count
+        return cls(stored["options"], vectors, {int(number): kept for number, kept in stored["parameters"].items()})
+
+    def stored(self, stripes: Stripes) -> dict[str, Any]:
+        """For a checkpoint: numbers, strings, lists and dicts of them, and tensors."""
+        ranges = [(start, stripe.numel()) for start, stripe in stripes]
+        empty = torch.empty(0)
+        vectors = {
+            name: torch.cat([empty.to(vector.device), *(vector[start : start + count] for start, count in ranges)])
+            for name, vector in self.vectors.items()
+        }
+        parameters = {str(number): kept for number, kept in self.parameters.items()}
+        return {"options": self.options, "stripes": ranges, "vectors": vectors, "parameters": parameters}
+
+    def gathered(self, gang: Gang, model: FlatModel, add: Add, timeout: float) -> WholeState:
+        """That of all ranks, each of which has other stripes. All of them call it.
+
+        Steps: an all-gather of a few numbers per parameter; an all-reduce for each vector, to which -0.0 adds no bit.
+        """
+        parameters: dict[int, dict[str, Any]] = {}
+        for told in gather_json(gang, {str(number): kept for number, kept in self.parameters.items()}, timeout):
+            parameters |= {int(number): kept for number, kept in told.items()}
+        vectors = {}
+        for name in sorted({name for kept in parameters.values() for name in kept["vectors"]}):
+            vectors[name] = self.vectors.get(name, model.values.new_full((model.count,), -0.0))
+            add(vectors[name])
+        return WholeState(self.options, vectors, parameters)
+
+    def give(self, model: FlatModel, stripes: Stripes, optimizer: torch.optim.Optimizer) -> None:
+        """``optimizer``, which has made no step, goes on from here with these stripes."""
+        set_options(optimizer, self.options)
+        for start, stripe in stripes:
+            kept = self.parameters.get(_owner(model, start))
+            if kept is None:
+                continue
+            state = {name: _value(told, stripe) for name, told in kept["numbers"].items()}
+            for name in kept["vectors"]:
+                part = self.vectors[name][start : start + stripe.numel()]
+                state[name] = torch.empty_like(stripe.detach()).copy_(part.view(stripe.shape))
+            optimizer.state[stripe] = state
+
+
+def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Those of its groups, such as learning rates."""
+    return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+
+
+def set_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, Any]]) -> None:
+    """Those of :func:`options_of`, of an optimizer with as many groups."""
+    for group, given in zip(optimizer.param_groups, options, strict=True):
+        group.update(given)
+
+
+def _owner(model: FlatModel, start: int) -> int:
+    """The number of the parameter in which an element lies."""
+    return bisect.bisect_right(model.entries, start, key=lambda entry: entry.start) - 1
+
+
+def _number(optimizer: torch.optim.Optimizer, name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        dtype = str(value.dtype).removeprefix("torch.")
+        return {"value": value.item(), "dtype": dtype, "shape": list(value.shape), "near": value.device.type != "cpu"}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"value": value}
+    raise _other(optimizer, name, value)
+
+
+def _value(told: dict[str, Any], stripe: torch.Tensor) -> Any:
+    if "dtype" not in told:
+        return told["value"]
+    device = stripe.device if told["near"] else "cpu"
+    return torch.full(told["shape"], told["value"], dtype=getattr(torch, told["dtype"]), device=device)
+
+
+def _other(optimizer: torch.optim.Optimizer, name: str, value: Any) -> ModelError:
+    what = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+    return ModelError(
+        f"optimizer {type(optimizer).__name__} keeps {name!r} of a parameter, {what}: not a number, nor float32 of the"
+        " parameter's form"
+    )

@@ -1,0 +1,260 @@
+"""Among which strategies ``auto`` may choose in a fit, and what a step is predicted to take with each of them. Pure.
+
+A step is forward, backward, and what travels. Of collectives, buckets of gradients follow each other over the links, each as
+soon as backward has made it and the one before has been sent; parameters likewise, and forward waits for them. What a bucket
+takes is what the cost model says (``collectives/select.py``); what is computed was measured in the fit's first steps. Steps of
+the parameter server are simulated (``sim/server_run.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.plan import Operation
+from sparkdl_comm.collectives.select import fitting, predict
+from sparkdl_comm.compress.predict import predict_sparse
+from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.sim.server_run import Batch, ServedLayer, ServerCost, iteration_seconds
+from sparkdl_comm.space.parameter_space import ParameterSpace
+from sparkdl_comm.strategies.base import STRATEGIES
+from sparkdl_comm.topology import Topology
+
+#: The strategy that takes whichever collective is the cheapest for each bucket, and the parameter server's and hitopk's names.
+CHEAPEST, SERVER, HITOPK = "cheapest", "ps", "hitopk"
+#: Seconds from asking for a batch of parameters to its first byte, of the order that executors have in one network.
+_STARTUP = 2e-3
+#: Iterations after which the server's planner looks at a profile here, and how many such periods its policies need to settle.
+_PROFILED, _PERIODS = 3, 3
+#: Steps of the parameter server that are not measured, in which its JVMs compile.
+_COMPILING = 2
+#: Steps of which the last ones are told, when they have settled.
+_RUN, _TOLD = 6, 4
+_ITEMSIZE = 4
+#: As in decoupled.py.
+_AHEAD = 1 / 3
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A strategy: that of ``conf``. ``family``: of candidates that are alike; ``settling``: steps until it is what it is going
+    to be, if they are many."""
+
+    name: str
+    family: str
+    conf: CommConf
+    settling: int | None = None
+
+
+@dataclass(frozen=True)
+class Computing:
+    """What a rank computed in a step, in seconds: ``forward`` is all that comes before the last backward pass; ``arrivals``,
+    from that one's beginning, when the gradient of each parameter was there."""
+
+    forward: float
+    backward: float
+    update: float
+    arrivals: tuple[float, ...]
+
+
+def able(
+    conf: CommConf, topology: Topology, *, unstriped: str | None, plugin: str | None
+) -> tuple[list[Candidate], dict[str, str]]:
+    """The candidates, the one to begin with first, and why others are left out, by name.
+
+    :param unstriped: why the optimizer cannot update stripes of parameters; None: it can.
+    :param plugin: why there is no parameter server; None: there is.
+    """
+    single, conf = conf.compression is not None, replace(conf, loop="all-reduce")
+    names = [] if single else [algorithm.name for algorithm in fitting("all_reduce", topology)]
+    found = [Candidate(name, "all-reduce", replace(conf, strategy=name)) for name in [CHEAPEST, *names]]
+    found += [
+        Candidate(f"{name}+decoupled", "decoupled", replace(conf, strategy=name, loop="decoupled")) for name in names
+    ]
+    found += [Candidate(HITOPK, HITOPK, replace(conf, strategy=HITOPK))] * single
+    batchings = ("whole", "layerwise") if conf.ps_batching == "whole" else (conf.ps_batching,)
+    for batching in batchings:
+        of_server = replace(conf, strategy=SERVER, ps_batching=batching)
+        profiled = batching not in ("whole", "layerwise", "paper") and not batching.startswith("fixed")
+        if profiled:
+            of_server = replace(of_server, ps_profile_iterations=min(conf.ps_profile_iterations, _PROFILED))
+        settling = _PERIODS * of_server.ps_profile_iterations + 1 if profiled else _COMPILING
+        found.append(Candidate(f"{SERVER}+{batching}", f"{SERVER}+{batching}", of_server, settling))
+    reasons = {each.name: _unfit(each, topology, unstriped, plugin) for each in found}
+    left_out = {name: reason for name, reason in reasons.items() if reason is not None}
+    return [each for each in found if each.name not in left_out], left_out
+
+
+def _unfit(candidate: Candidate, topology: Topology, unstriped: str | None, plugin: str | None) -> str | None:
+    conf, kind = candidate.conf, STRATEGIES[candidate.conf.strategy](candidate.conf)
+    try:
+        kind.check(conf, topology.world)
+    except ConfError as error:
+        return error.message
+    if conf.auto_candidates and candidate.name not in conf.auto_candidates:
+        return f"not in {PREFIX}auto.candidates"
+    if candidate.name == CHEAPEST:
+        return None
+    if topology.world == 1:
+        return "there is one rank"
+    if conf.compression is not None:
+        if conf.compression_momentum or conf.compression.rank:
+            return "what powersgd and momentum correction keep from step to step is not handed over"
+        if conf.compression_schedule.auto:
+            return f"{PREFIX}compression.schedule={conf.compression_schedule} has a trial of its own"
+    if kind.cuts_tensors and conf.resync:
+        return f"{PREFIX}collective.resync={conf.resync} is for strategies by which every rank updates all parameters"
+    if kind.needs_plugin and plugin is not None:
+        return plugin
+    return unstriped if kind.cuts_tensors else None
+
+
+class Predictor:
+    """Predicts steps of a model, whose ranks are on ``topology``, with links of ``cost``."""
+
+    def __init__(self, space: ParameterSpace, topology: Topology, cost: Cost) -> None:
+        self._space, self._topology, self._cost = space, topology, cost
+        self._collective = cache(self._collective_seconds)
+
+    def seconds(self, candidate: Candidate, computing: Computing) -> float:
+        """Of a step."""
+        conf = candidate.conf
+        if conf.strategy == SERVER:
+            return self._served(conf, computing)
+        buckets = buckets_of(self._space, conf.bucket)
+        sizes = [stop - start for start, stop in buckets]
+        if conf.compression is not None:
+            name = "naive-ag" if conf.strategy == CHEAPEST else conf.strategy
+            first = self._compressed(name, conf, sizes)
+        elif conf.loop == "decoupled":
+            algorithm = ALGORITHMS[conf.strategy]
+            scatters = "reduce_scatter" in algorithm.operations
+            first = self._collectives(algorithm.name, "reduce_scatter" if scatters else "reduce", sizes, conf)
+            second = self._collectives(algorithm.name, "all_gather" if scatters else "broadcast", sizes, conf)
+            return step_seconds(computing, self._space, buckets, first, second, 1 / self._topology.world)
+        else:
+            first = self._collectives(conf.strategy, "all_reduce", sizes, conf)
+        return step_seconds(computing, self._space, buckets, first)
+
+    def cheapest(self, conf: CommConf) -> str | None:
+        """The algorithm that is the cheapest for all buckets; None if it is not one alone."""
+        best = {
+            self._cheapest("all_reduce", _rounded(stop - start)) for start, stop in buckets_of(self._space, conf.bucket)
+        }
+        return best.pop() if len(best) == 1 else None
+
+    def _collectives(self, name: str, operation: Operation, sizes: Sequence[int], conf: CommConf) -> list[float]:
+        found = []
+        for size in sizes:
+            near = _rounded(size)
+            algorithm = self._cheapest(operation, near) if name == CHEAPEST else name
+            found.append(self._collective(algorithm, operation, near, conf.block) * size / near)
+        return found
+
+    def _collective_seconds(self, name: str, operation: Operation, count: int, block: int) -> float:
+        return predict(name, operation, self._topology, count, _ITEMSIZE, self._cost, block).seconds
+
+    def _cheapest(self, operation: Operation, count: int) -> str:
+        names = [algorithm.name for algorithm in fitting(operation, self._topology)]
+        return min(names, key=lambda name: self._collective(name, operation, count, 0))
+
+    def _compressed(self, name: str, conf: CommConf, sizes: Sequence[int]) -> list[float]:
+        assert conf.compression is not None
+        count, density = self._space.count, conf.compression.density
+        if conf.compression.rank:
+            return self._collectives(CHEAPEST, "all_reduce", sizes, conf)
+        found = {each.algorithm: each for each in predict_sparse(self._topology, count, density, self._cost)}
+        return [found[name].seconds * size / count for size in sizes]
+
+    def _served(self, conf: CommConf, computing: Computing) -> float:
+        """With ranks that share their host's first NIC."""
+        topology = self._topology
+        beside = topology.slots * (topology.world - topology.slots) / topology.world
+        if conf.compression is not None:
+            beside *= (1 + 1.5 * conf.compression.density) / 2  # parameters are whole; six bytes of each that is sent
+        made = _by_layer(self._space, computing)
+        layers = [
+            ServedLayer(seconds * computing.forward / computing.backward, seconds, _ITEMSIZE * layer.count * beside)
+            for seconds, layer in zip(made, self._space.layers, strict=True)
+        ]
+        nbytes = sum(layer.nbytes for layer in layers)
+        updating = computing.update / topology.world / nbytes if nbytes else 0.0
+        cost = ServerCost(self._cost.betas[0], _STARTUP, summing=self._cost.gamma, updating=updating)
+        whole: list[Batch] = [(0, len(layers) - 1)]
+        layerwise: list[Batch] = [(layer, layer) for layer in range(len(layers))]
+        each = {"whole": [whole], "layerwise": [layerwise]}.get(conf.ps_batching, [whole, layerwise])
+        return min(iteration_seconds(layers, batches, batches, cost) for batches in each)
+
+
+def buckets_of(space: ParameterSpace, nbytes: int) -> list[tuple[int, int]]:
+    """The parts of the flat gradient that travel together, as ``space/buckets.py`` cuts them: first element and end."""
+    buckets: list[tuple[int, int]] = []
+    stop = space.count
+    for entry in reversed(space.entries):
+        if (stop - entry.start) * _ITEMSIZE >= nbytes or entry.start == 0:
+            buckets.append((entry.start, stop))
+            stop = entry.start
+    return buckets
+
+
+def step_seconds(
+    computing: Computing,
+    space: ParameterSpace,
+    buckets: Sequence[tuple[int, int]],
+    first: Sequence[float],
+    second: Sequence[float] | None = None,
+    share: float = 1.0,
+) -> float:
+    """Seconds of a step, when steps have settled.
+
+    :param first: what the exchange of each bucket's gradients takes.
+    :param second: likewise of parameters, while the next forward pass begins, and of the last third while backward goes on;
+        None: they do not travel.
+    :param share: of the parameters that a rank updates.
+    """
+    ready = [_ready(computing, space, bucket) for bucket in buckets]
+    spans = [later - sooner for sooner, later in zip([0.0, *ready], [*ready, computing.backward], strict=False)]
+    total = sum(spans) or 1.0
+    forward = [computing.forward * span / total for span in spans]
+    ahead = 0 if second is None else sum(start >= space.count * (1 - _AHEAD) for start, _ in buckets)
+    here = [0.0] * len(buckets)
+    now = free = 0.0
+    begun = []
+    for _ in range(_RUN):
+        begun.append(now)
+        for number in reversed(range(len(buckets))):
+            now = max(now, here[number]) + forward[number]
+        reduced = 0.0
+        for number, taken in enumerate(first):
+            reduced = free = max(free, now + ready[number]) + taken
+            if second is not None and number < ahead:
+                here[number] = free = free + second[number]
+        now = max(now + computing.backward, reduced) + computing.update * share
+        for number in reversed(range(ahead, len(buckets))) if second is not None else ():
+            here[number] = free = max(free, now) + (0.0 if second is None else second[number])
+    return (begun[-1] - begun[-1 - _TOLD]) / _TOLD
+
+
+def _ready(computing: Computing, space: ParameterSpace, bucket: tuple[int, int]) -> float:
+    start, stop = bucket
+    return max(
+        arrival for arrival, entry in zip(computing.arrivals, space.entries, strict=True) if start <= entry.start < stop
+    )
+
+
+def _by_layer(space: ParameterSpace, computing: Computing) -> list[float]:
+    """Seconds of backward of each layer, which goes from the last one to the first."""
+    made, before = [0.0] * len(space.layers), 0.0
+    for arrival, layer in sorted(zip(computing.arrivals, space.layer_of_each, strict=True)):
+        made[layer] += arrival - before
+        before = arrival
+    return made
+
+
+def _rounded(count: int) -> int:
+    """Up to a power of two: costing all plans takes longer than running some."""
+    return 1 << max(0, count - 1).bit_length()

@@ -1,0 +1,257 @@
+"""Strategy auto: one of several strategies at a time, which a fit chooses by predictions and trials.
+
+``candidates.py`` says which there are and predicts them, ``choice.py`` decides at rank 0, ``step_watch.py`` measures, and
+``succession.py`` has one strategy take over from another. Gradients that a compression has left out travel in a dense step
+before that. So strategies that add in the same order give the bits of one of them alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import asdict
+from statistics import median_high
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.group import AUTO, CollectiveGroup
+from sparkdl_comm.collectives.rank_group import RankGroup
+from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.errors import ConfError, PluginError
+from sparkdl_comm.gang.exchange import decide_json, gather_json
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.gang.process_group import default_group
+from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.base import STRATEGIES, Strategy
+from sparkdl_comm.strategies.candidates import CHEAPEST, HITOPK, SERVER, Computing, Predictor, able
+from sparkdl_comm.strategies.choice import Choice, Turn
+from sparkdl_comm.strategies.ps.bridge import Bridge
+from sparkdl_comm.strategies.step_watch import StepWatch
+from sparkdl_comm.strategies.succession import Succession
+
+_log = logging.getLogger(__name__)
+
+
+class Chosen(Strategy):
+    """One rank's part. A fit that goes on from a checkpoint begins with the strategy that had written it, and tries anew."""
+
+    compresses = True
+
+    _attempt = ""
+    _nccl: dist.ProcessGroup | None = None
+    _group: CollectiveGroup | None = None
+    _strategies: Succession | None = None
+    #: None: there is nothing to choose.
+    _steps: StepWatch | None = None
+
+    def __init__(self, conf: CommConf) -> None:
+        super().__init__(conf)
+        self._left_out: dict[str, str] = {}
+        #: At rank 0: what it was predicted with; None before.
+        self._computing: Computing | None = None
+        self._has_predicted = False
+        #: What follows when a dense step has taken what compression left out, and whether it has.
+        self._next: Turn | None = None
+        self._is_empty = False
+        self._told = 0
+
+    @classmethod
+    def check(cls, conf: CommConf, world: int) -> None:
+        STRATEGIES[CHEAPEST](conf).check(conf, world)
+        for name in conf.auto_candidates:
+            strategy, _, how = name.partition("+")
+            known = name in (CHEAPEST, HITOPK, *ALGORITHMS) or (how == "decoupled" and strategy in ALGORITHMS)
+            if not known and not (strategy == SERVER and how):
+                raise ConfError(
+                    f"{PREFIX}auto.candidates: {name!r} is none; there are {CHEAPEST}, {HITOPK}, {', '.join(ALGORITHMS)},"
+                    f" each of these with +decoupled, and {SERVER}+whole or another of ps.batching"
+                )
+
+    def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:
+        self._attempt = attempt_id
+        return {}
+
+    def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
+        self._gang, self._model = gang, model
+        timeout, device = self.conf.timeout, next(model.module.parameters()).device
+        if device.type == "cuda":
+            self._nccl = default_group("nccl", gang, timeout)
+        ranks = RankGroup(gang, range(gang.world), "auto")
+        self._group = group = CollectiveGroup(gang, AUTO, self.conf, device, ranks)
+        self._strategies = Succession(self._attempt, gang, model, make_optimizer, group, timeout)
+        self.optimizer = self._strategies.optimizer
+        plugin = next(filter(None, gather_json(gang, self._no_plugin(), timeout)), None)
+        striped = self._strategies.unstriped
+        found, self._left_out = able(self.conf, group.topology, unstriped=striped, plugin=plugin)
+        if not found:
+            raise ConfError(f"{PREFIX}auto.candidates={','.join(self.conf.auto_candidates)}: {self._left_out}")
+        self._candidates = {candidate.name: candidate for candidate in found}
+        first = found[0].name
+        same = Predictor(model, group.topology, group.cost).cheapest(self.conf) if first == CHEAPEST else None
+        if same in self._candidates:
+            self._left_out[CHEAPEST] = f"it is {same} for all buckets"
+            del self._candidates[CHEAPEST]
+            first = same
+        self._begin(first)
+
+    def _begin(self, name: str) -> None:
+        """With this candidate."""
+        settling = {each.name: each.settling for each in self._candidates.values() if each.settling is not None}
+        self._choice = Choice(name, settling)
+        self._take(self._choice.turn)
+
+    def _take(self, turn: Turn) -> None:
+        if turn.candidate != self._turn.candidate:
+            self._all.take(self._candidates[turn.candidate].conf, self.watch, self.trace)
+            self.sharded = self._all.current.sharded
+        self._turn = turn
+        if self._steps is None and len(self._candidates) > 1:
+            self._steps = StepWatch(self._model)
+        if self._steps is not None:
+            self._steps.restart(turn.settling)
+
+    _turn = Turn("", 0, 0)
+
+    def before_forward(self) -> None:
+        self._all.current.before_forward()
+
+    def begin_step(self) -> None:
+        if self._next is not None and self._is_empty:
+            self._take(self._next)
+            self._next = None
+        elif self._next is None and self._steps is not None and len(self._steps.seconds) == self._turn.steps:
+            self._decide(self._steps)
+        if self._steps is not None:
+            self._steps.begin()
+        current = self._all.current
+        current.step_info = self.step_info._replace(dense=self._next is not None)
+        current.begin_step()
+
+    def forward(self) -> contextlib.AbstractContextManager[Any]:
+        return self._all.current.forward()
+
+    @contextlib.contextmanager
+    def backward(self, last: bool) -> Iterator[None]:
+        watched = self._steps.backward() if last and self._steps is not None else contextlib.nullcontext()
+        with watched, self._all.current.backward(last):
+            yield
+
+    def after_backward(self) -> None:
+        self._all.current.after_backward()
+
+    def gradients(self) -> list[torch.Tensor]:
+        return self._all.current.gradients()
+
+    def update(self, apply: bool = True) -> None:
+        with self._steps.update() if self._steps is not None else contextlib.nullcontext():
+            self._all.current.update(apply)
+        self.optimizer.step()
+        if self._next is not None:
+            self._is_empty = apply
+        elif self._steps is not None:
+            self._steps.end()
+
+    def owned(self) -> list[tuple[int, torch.Tensor]]:
+        return self._all.current.owned()
+
+    def optimizer_state(self) -> dict[str, Any]:
+        return self._all.stored()
+
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        self._all.load(state)
+
+    def state(self) -> dict[str, Any]:
+        return {"candidate": self._turn.candidate, "of": self._all.current.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        name = state["candidate"]
+        if name not in self._candidates:
+            _log.warning("the checkpoint is of %s, which cannot run here; begins with %s", name, self._turn.candidate)
+            return
+        self._begin(name)
+        self._all.current.load_state(state["of"])
+
+    def details(self) -> dict[str, Any]:
+        """``auto``: what was ``chosen`` at last, each of the ``decisions`` (see :class:`~.choice.Decision`), and why
+        strategies were ``left_out``; beside it what the chosen one says."""
+        decisions = [asdict(decision) for decision in self._choice.decisions]
+        told = {"chosen": self._turn.candidate, "decisions": decisions, "left_out": self._left_out}
+        return {**self._all.current.details(), "auto": told}
+
+    def finish(self) -> None:
+        self._all.current.finish()
+
+    def abort(self) -> None:
+        if self._strategies is not None:
+            self._strategies.abort()
+
+    def close(self) -> None:
+        for opened in (self._steps, self._strategies, self._group):
+            if opened is not None:
+                opened.close()
+        if self._nccl is not None:
+            self._nccl = None
+            dist.destroy_process_group()
+
+    @property
+    def _all(self) -> Succession:
+        assert self._strategies is not None, "join comes first"
+        return self._strategies
+
+    def _no_plugin(self) -> str | None:
+        """Why there is no parameter server in this executor."""
+        try:
+            Bridge.of_this_executor(self.conf.timeout).close()
+        except PluginError as error:
+            return error.message
+        return None
+
+    def _decide(self, steps: StepWatch) -> None:
+        """The turn is over; all ranks call it before the same step."""
+        timeout = self.conf.timeout
+        mine = {"seconds": steps.seconds, "computing": None if self._has_predicted else asdict(steps.computing())}
+        heard = decide_json(self._gang, mine, self._hear, timeout)
+        if heard["predict"]:
+            cost = self._measured_cost()
+            heard = decide_json(self._gang, None, lambda _: self._predict(cost), timeout)
+        turn = Turn(*heard["turn"])
+        if turn.candidate != self._turn.candidate and self.conf.compression is not None:
+            self._next, self._is_empty = turn, False
+        else:
+            self._take(turn)
+
+    def _hear(self, told: list[dict[str, Any]]) -> dict[str, Any]:
+        """At rank 0: what each rank's steps took."""
+        if self._computing is None:
+            slowest = max((each["computing"] for each in told), key=lambda each: each["forward"] + each["backward"])
+            self._computing = Computing(**{**slowest, "arrivals": tuple(slowest["arrivals"])})
+        seconds = [median_high(of_step) for of_step in zip(*(each["seconds"] for each in told), strict=True)]
+        wants = self._choice.took(seconds, self.step_info.step)
+        for decision in self._choice.decisions[self._told :]:
+            if decision.chosen is not None:
+                self._told += 1
+                how = decision.since, decision.chosen, decision.why, decision.measured, decision.predicted
+                _log.info("from step %d on %s, because of %s: measured seconds %s, predicted %s", *how)
+        return {"predict": wants, "turn": self._choice.turn}
+
+    def _measured_cost(self) -> Cost:
+        """All ranks call it. In the first decision links are as they were measured at the beginning."""
+        assert self._group is not None
+        first, self._has_predicted = not self._has_predicted, True
+        return self._group.cost if first else self._group.measure()
+
+    def _predict(self, cost: Cost) -> dict[str, Any]:
+        """At rank 0: what there is to try."""
+        assert self._group is not None
+        assert self._computing is not None
+        predictor = Predictor(self._model, self._group.topology, cost)
+        seconds = {name: predictor.seconds(each, self._computing) for name, each in self._candidates.items()}
+        families = {name: each.family for name, each in self._candidates.items()}
+        self._choice.predicted(seconds, self.step_info.step, families)
+        return {"turn": self._choice.turn}

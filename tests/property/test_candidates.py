@@ -1,0 +1,131 @@
+"""What steps are predicted to take by strategies that auto may choose, beside bounds and the simulator of all-reduces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.sim.step_run import Bucket
+from sparkdl_comm.sim.step_run import Computing as Simulated
+from sparkdl_comm.sim.step_run import step_seconds as simulated_seconds
+from sparkdl_comm.space.parameter_space import ParameterSpace
+from sparkdl_comm.strategies import registry  # noqa: F401 - strategies register themselves
+from sparkdl_comm.strategies.candidates import CHEAPEST, Candidate, Computing, Predictor, able, buckets_of, step_seconds
+from sparkdl_comm.topology import Topology
+
+shapes = st.lists(st.integers(1, 1 << 20), min_size=1, max_size=8)
+parts = st.lists(st.floats(0.001, 1.0), min_size=8, max_size=8)
+
+
+def space_of(sizes: list[int]) -> ParameterSpace:
+    return ParameterSpace({f"layer{number}.weight": [size] for number, size in enumerate(sizes)})
+
+
+def computing_of(sizes: list[int], seconds: list[float]) -> Computing:
+    """Backward goes from the last layer to the first."""
+    arrivals = tuple(sum(seconds[number : len(sizes)]) for number in range(len(sizes)))
+    return Computing(0.5 * arrivals[0], arrivals[0], 0.01, arrivals)
+
+
+def conf(**changes: Any) -> CommConf:
+    return CommConf.from_mapping({}, strategy="auto", **changes)
+
+
+@given(shapes, parts, parts, parts, st.booleans())
+def test_a_step_takes_as_long_as_computing_and_as_what_travels_and_not_longer_than_both(
+    sizes: list[int], seconds: list[float], first: list[float], second: list[float], gathers: bool
+) -> None:
+    space, computing = space_of(sizes), computing_of(sizes, seconds)
+    buckets = buckets_of(space, 1 << 20)
+    there, back = first[: len(buckets)], second[: len(buckets)] if gathers else None
+    found = step_seconds(computing, space, buckets, there, back)
+    computed = computing.forward + computing.backward + computing.update
+    travels = sum(there) + sum(back or ())
+    assert max(computed, travels) <= found * (1 + 1e-9)
+    assert found <= (computed + travels) * (1 + 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.sampled_from([1 << 18, 1 << 20]), min_size=1, max_size=6),
+    st.floats(0.02, 0.5),
+    st.sampled_from(["ring", "bml"]),
+)
+def test_all_reduces_as_the_simulator_has_them(sizes: list[int], seconds: float, name: str) -> None:
+    topology, cost = Topology.parse("star:4"), Cost((8 / 1e9,))
+    space, computing = space_of(sizes), computing_of(sizes, [seconds] * 8)
+    candidate = Candidate(name, "all-reduce", CommConf.from_mapping({}, strategy=name, bucket=1 << 20))
+    found = Predictor(space, topology, cost).seconds(candidate, computing)
+    arrivals = {entry.start: arrival for entry, arrival in zip(space.entries, computing.arrivals, strict=True)}
+    buckets = tuple(Bucket(stop - start, arrivals[start]) for start, stop in buckets_of(space, 1 << 20))
+    simulated = Simulated(computing.forward, computing.backward, buckets, computing.update)
+    assert found == pytest.approx(simulated_seconds(name, topology, simulated, cost), rel=0.1)
+
+
+def names(found: list[Candidate]) -> set[str]:
+    return {candidate.name for candidate in found}
+
+
+def test_all_that_fit() -> None:
+    found, left_out = able(conf(), Topology.parse("star:4"), unstriped=None, plugin=None)
+    assert found[0].name == CHEAPEST
+    assert {"ring", "lp", "ring+decoupled", "lp+decoupled", "ps+whole", "ps+layerwise"} <= names(found)
+    assert not any(name.startswith(("fabric", "hitopk", "hierarchical")) for name in names(found))
+    assert left_out == {}
+    found, left_out = able(conf(), Topology.parse("bcube:2,2"), unstriped="odd", plugin="no plugin")
+    assert names(found) == {CHEAPEST, "bml", "lp", "ring", "torus2d", "p2p-ps"}
+    assert left_out["ps+whole"] == "no plugin"
+    assert left_out["bml+decoupled"] == "odd"
+
+
+@pytest.mark.parametrize(
+    ("changes", "able_ones", "why"),
+    [
+        ({"compression": "mstopk:0.01"}, {CHEAPEST, "hitopk", "ps+whole", "ps+layerwise"}, None),
+        ({"compression": "powersgd:2"}, {CHEAPEST}, "strategy hitopk sends the largest"),
+        ({"compression": "topk:0.01", "compression_momentum": 0.9}, {CHEAPEST}, "what powersgd"),
+        ({"compression": "topk:0.01", "compression_schedule": "auto"}, {CHEAPEST}, "has a trial of its own"),
+        ({"auto_candidates": ("lp", "ring+decoupled")}, {"lp", "ring+decoupled"}, "not in spark.sparkdl.comm.auto"),
+    ],
+)
+def test_what_the_conf_allows(changes: dict[str, Any], able_ones: set[str], why: str | None) -> None:
+    found, left_out = able(conf(**changes), Topology.parse("star:4"), unstriped=None, plugin=None)
+    assert names(found) == able_ones
+    assert any((why or "") in reason for reason in left_out.values()) or why is None
+
+
+def test_batchings_of_the_users_are_tried_with_time_to_settle() -> None:
+    found, _ = able(conf(ps_batching="ibatch"), Topology.parse("star:4"), unstriped=None, plugin=None)
+    (served,) = [candidate for candidate in found if candidate.family.startswith("ps")]
+    assert (served.name, served.settling, served.conf.ps_profile_iterations) == ("ps+ibatch", 10, 3)
+
+
+def test_resync_is_for_those_that_update_all_parameters() -> None:
+    found, left_out = able(conf(resync=5), Topology.parse("star:4"), unstriped=None, plugin=None)
+    assert {"lp", "mst"} <= names(found)
+    assert "ps+whole" in left_out
+    assert "does no broadcast" in left_out["ring"]
+
+
+def test_slow_links_are_for_what_sends_least_and_shares_the_work() -> None:
+    topology = Topology.parse("star:4")
+    sizes, seconds = [1 << 20] * 6, [0.02] * 8
+    found, _ = able(conf(), topology, unstriped=None, plugin=None)
+    predicted = {
+        rate: {
+            each.name: Predictor(space_of(sizes), topology, Cost((8 / rate,))).seconds(
+                each, computing_of(sizes, seconds)
+            )
+            for each in found
+        }
+        for rate in (5e7, 1e11)
+    }
+    slow, fast = predicted[5e7], predicted[1e11]
+    assert slow["ring+decoupled"] < slow["ring"] < slow["mst"]
+    assert fast["ring"] == pytest.approx(0.19, rel=0.1), "computing alone"
+    assert slow["ps+layerwise"] < slow["ps+whole"]
