@@ -219,6 +219,9 @@ bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench
 	$(BENCH) python/bench_fabric.py --lda --workers 3 --perplexity 800 --words 2000 --quick
 	$(BENCH) python/bench_sim.py --validate --quick
 	$(BENCH) python/bench_sim.py --scale --quick
+	$(BENCH) python/bench_sim.py --blind --quick
+	$(BENCH) python/bench_sim.py --predict --quick
+	$(BENCH) python/bench_size.py --quick
 	$(BENCH) python/bench_bigdl.py --networks lenet --quick
 
 PAGE ?= ps peers lab collectives lp jobs ibatch fetch transform compression fabric scale bigdl

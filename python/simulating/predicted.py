@@ -1,9 +1,10 @@
 """What `sparkdl-comm predict` says beside what the lab then measures: one fit's timeline, and other rates, topologies and
 strategies.
 
-On the first setting a network is trained by the parameter server, layer by layer, and its timeline is all that predictions
-know. Then it is trained on every setting by every strategy, all in Spark, with emulated computing (see batching/job.py). A
-setting's links are so fast that on the first topology a pull takes `ratio` times as long as forward.
+In the first place a network is trained by the parameter server with batches by iBatch, and its timeline is all that
+predictions know. Then it is trained in every place by every strategy, all in Spark, with emulated computing (see
+batching/job.py). A place's links are so fast that on the first topology a pull takes `ratio` times as long as forward. In
+other places `ibatch` makes other batches, where predictions have those of the timeline.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from sparkdl_comm.units import parse_size
 
 _FOLDER = Path(__file__).parents[1]
 #: How the fit is trained whose timeline is used.
-SOURCE = "layerwise"
+SOURCE = "ibatch"
+#: The parameter server's ways -> batches that are predicted for them.
+BATCHINGS = {SOURCE: "traced", **{way: way for way in UNPLANNED}}
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,9 @@ class Place:
 
 #: The first is where the timeline is from.
 PLACES = (
-    Place("star:4", 1.0, (SOURCE, "whole", "ring", "p2p-ps", "lp")),
-    Place("star:4", 0.5, (SOURCE, "whole", "ring", "lp")),
-    Place("star:4", 2.0, (SOURCE, "whole", "ring", "lp")),
+    Place("star:4", 1.0, (SOURCE, "whole", "layerwise", "ring", "lp")),
+    Place("star:4", 0.5, (SOURCE, "whole", "ring", "p2p-ps", "lp")),
+    Place("star:4", 2.0, (SOURCE, "whole", "ring", "p2p-ps", "lp")),
     Place("star:6", 1.5, (SOURCE, "whole", "ring", "tree")),
     Place("bcube:2,2", 2.0, ("bml", "ring", "p2p-ps")),
     Place("hosts:2x2", 2.0, ("ring", "torus2d", "hierarchical")),
@@ -119,7 +122,7 @@ def _measured(
         rows=2,
         steps=options.steps,
         epochs=options.repeats,
-        warmup=0,
+        warmup=1 if BATCHINGS.keys() & set(place.ways) else 0,
         timeline=timeline,
     )
     environment = {"PYTHONPATH": python_path(_FOLDER, PROGRAMS)}
@@ -136,8 +139,8 @@ def _row(
     at_home: bool,
 ) -> Row:
     way = result["way"]
-    batched = way in UNPLANNED
-    setting = Setting(topology, SERVER if batched else way, way if batched else "traced", bucket=parse_size(BUCKET))
+    strategy = SERVER if way in BATCHINGS else way
+    setting = Setting(topology, strategy, BATCHINGS.get(way, "traced"), bucket=parse_size(BUCKET))
     seconds, measured = forecast(computed, setting).seconds, statistics.median(result["samples"])
     return Row(
         suite="predict",

@@ -1,6 +1,8 @@
 """Cells that the lab has measured, simulated: collectives, sums of compressed training, steps of training and iterations with
 the parameter server, both with emulated computing.
 
+Races with the fabric, and plain asynchronous ones, stand beside what bench_fabric.py has predicted of them.
+
 Cells are rows of python/results/*.json. What is not known of them beforehand is fitted to those of FITTED, which are told and
 not counted: see ``parameters.py``. What ranks compute in a cell (layers' waits, selecting, adding up) is taken from its row,
 as it is not what is simulated.
@@ -10,12 +12,13 @@ from __future__ import annotations
 
 import statistics
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from simulating.parameters import Known, Parameters, Simulated, fitted
 from simulating.served import WAYS, served
+from tables.fabric import RACED
 
 from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.plan import Collective
@@ -89,29 +92,37 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
     """A row for each cell; notes the parameters, and the errors of what was not fitted."""
-    every = cells()
-    known: dict[str, list[Known]] = {}
-    for cell in every:
-        row = cell.row
-        if cell.is_fitted:
-            part = "batches" if cell.source == "ibatch-networks" else cell.suite
-            known.setdefault(part, []).append(Known(row.seconds, row.world * row.bytes, cell.simulated))
-    parameters = fitted(known)
+    parameters = fitted_parameters()
     note(f"fitted: {parameters}")
     errors: dict[str, list[float]] = {}
-    for cell in every[:: 6 if options.quick else 1]:
+    for cell in cells()[:: 6 if options.quick else 1]:
         row = _row(cell, parameters)
         if not cell.is_fitted:
             errors.setdefault(cell.suite, []).append(abs(row.extra["error"]))
         yield row
     for suite, found in {**errors, "all": sum(errors.values(), [])}.items():
-        median, worst = statistics.median(found), max(found)
-        note(f"{suite}: {len(found)} cells, error median {median:.1%}, worst {worst:.1%}")
+        note(told(suite, found))
+
+
+def told(suite: str, errors: Sequence[float]) -> str:
+    median, worst = statistics.median(errors), max(errors)
+    return f"{suite}: {len(errors)} cells, error median {median:.1%}, worst {worst:.1%}"
+
+
+def fitted_parameters() -> Parameters:
+    """By the cells of FITTED."""
+    known: dict[str, list[Known]] = {}
+    for cell in cells():
+        row = cell.row
+        if cell.is_fitted:
+            part = "batches" if cell.source == "ibatch-networks" else cell.suite
+            known.setdefault(part, []).append(Known(row.seconds, row.world * row.bytes, cell.simulated))
+    return fitted(known)
 
 
 def cells() -> list[Cell]:
     """All that there are."""
-    return [*_collectives(), *_exchanges(), *_steps(), *_server()]
+    return [*_collectives(), *_exchanges(), *_steps(), *_server(), *_fabric()]
 
 
 def _row(cell: Cell, parameters: Parameters) -> Row:
@@ -150,12 +161,12 @@ def _collectives() -> Iterator[Cell]:
                 topology = _topology(row)
                 block = max(1, row.extra.get("block", 0) // ITEMSIZE)
                 collective = Collective(OPERATIONS[row.case], topology, row.bytes // ITEMSIZE, block=block)
-                yield Cell(
-                    "collectives", source, row, _collective(PLANS[row.algorithm], collective, row.extra["calls"])
-                )
+                simulated = collective_seconds(PLANS[row.algorithm], collective, row.extra["calls"])
+                yield Cell("collectives", source, row, simulated)
 
 
-def _collective(name: str, collective: Collective, calls: int) -> Simulated:
+def collective_seconds(name: str, collective: Collective, calls: int) -> Simulated:
+    """Of one of so many calls."""
     plan = make_plan(name, collective)
 
     def simulated(parameters: Parameters) -> float:
@@ -227,6 +238,17 @@ def _server() -> Iterator[Cell]:
         for row in _read(source):
             if row.algorithm in WAYS:
                 yield Cell("server", source, row, served(row))
+
+
+def _fabric() -> Iterator[Cell]:
+    """Races over a number of updates, whose predictions are results themselves."""
+    predicted = {(row.case, row.algorithm.removesuffix("-30")): row.seconds for row in _read("fabric-predicted")}
+    for setting in RACED:
+        source = f"fabric-trained-{setting}-server"
+        for row in _read(source) if (RESULTS / f"{source}.json").exists() else ():
+            seconds = predicted[row.case, row.algorithm]
+            ends = [curve[-1][0] for curve in row.extra["curves"]]
+            yield Cell("fabric", source, replace(row, samples=ends), lambda parameters, seconds=seconds: seconds)
 
 
 def _read(source: str) -> list[Row]:

@@ -26,6 +26,7 @@ from tables.fabric import (
 )
 from tables.paper import IBATCH_PAPER
 from tables.scale import (
+    scale_blind,
     scale_cells,
     scale_commlib,
     scale_errors,
@@ -34,6 +35,8 @@ from tables.scale import (
     scale_greedy,
     scale_ibatch,
     scale_ibatch_split,
+    scale_predict,
+    scale_size,
 )
 
 from sparkdl_comm.lab.results import Row
@@ -274,6 +277,11 @@ TABLES = {
     "fabric_lda": Table(PAPER, fabric_lda),
     "scale_errors": Table(("", "cells", "median error", "worst", "at most 5 % and 15 %"), scale_errors),
     "scale_cells": Table(("", "measured", "simulated", "error"), scale_cells),
+    "scale_blind": Table(("", "simulated before", "measured", "error"), scale_blind),
+    "scale_predict": Table(("", "predicted", "measured", "error"), scale_predict),
+    "scale_size": Table(
+        ("", "driver, until all are in", "rank 0", "another rank", "a gathering, rank 0", "another rank"), scale_size
+    ),
     "scale_fig5": Table(("", "paper's formula, T_F", "simulated, T_F", "verdict"), scale_fig5),
     "scale_fig4": Table(("", "in the same run", "`lp`, simulated", "verdict"), scale_fig4),
     "scale_commlib": Table(("", "paper, of linear scaling", "simulated", "difference"), scale_commlib),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from simulating.predicted import ordered
 from tables.compression import TABLE3_PAPER
-from tables.data import Data
+from tables.data import Data, seconds
 from tables.paper import IBATCH_NODES, IBATCH_PAPER, IBATCH_PAPER_72
 
 from sparkdl_comm.lab.results import Row
@@ -18,11 +20,16 @@ SPLIT = ("overlapping", "communication", "computation")
 GREEDY = ("greedy1", "greedy2", "ibatch")
 #: Errors of simulated seconds that were aimed at, %: the median and the worst.
 AIMS = (5.0, 15.0)
+#: Of predictions from a timeline: the median error, %, and the share of pairs of strategies in their order.
+PREDICT_AIM, ORDER_AIM = 10.0, 0.9
+#: Networks whose timelines predict.
+PREDICTED = ("googlenet", "vgg19")
 SUITES = {
     "collectives": "collectives",
     "exchanges": "sums of compressed training",
     "steps": "steps of training",
     "server": "parameter server",
+    "fabric": "asynchronous races",
 }
 
 
@@ -81,6 +88,68 @@ def scale_commlib(data: Data) -> Iterator[Line]:
         ours = row.extra["efficiency"]
         gap = f"{ours - TABLE3_PAPER[network][row.algorithm]:+.1f} points"
         yield f"{network}, `{row.algorithm}`, {row.topology}", paper, f"{ours:.1f} %", gap
+
+
+def scale_blind(data: Data) -> Iterator[Line]:
+    rows = data.rows("scale-blind")
+    for row in rows:
+        what = "" if row.case == "allreduce" else f" {row.case}"
+        about = f"`{row.algorithm}`{what}, {row.topology}, {row.rate_mbit:g} Mbit/s, {row.bytes / MIB:g} MiB"
+        yield about, f"{row.extra['simulated']:.4g} s", seconds(row), f"{row.extra['error'] * 100:+.1f} %"
+    if rows:
+        yield f"all {len(rows)}", "-", "-", _errors([row.extra["error"] for row in rows], *AIMS)
+
+
+def scale_predict(data: Data) -> Iterator[Line]:
+    every: list[Row] = []
+    for network in PREDICTED:
+        rows = data.rows(f"scale-predict-{network}")
+        every += rows
+        for row in rows:
+            about = f"{row.case}, `{row.algorithm}`, {row.topology}, {row.rate_mbit:.4g} Mbit/s"
+            error = "its timeline" if row.extra["source"] else f"{row.extra['error'] * 100:+.1f} %"
+            yield about, f"{row.extra['predicted']:.3g} s", seconds(row), error
+    if every:
+        errors = [row.extra["error"] for row in every if not row.extra["source"]]
+        yield f"all {len(errors)}", "-", "-", _errors(errors, PREDICT_AIM, math.inf)
+        right, pairs = ordered(every)
+        verdict = "reached" if right >= ORDER_AIM * pairs else "**missed**"
+        yield "pairs of strategies", "-", f"{right} of {pairs} in the right order", f"{verdict}: {right / pairs:.0%}"
+
+
+def _errors(found: Sequence[float], median_aim: float, worst_aim: float) -> str:
+    """Errors as shares, aims in %."""
+    median, worst = (100 * each for each in (statistics.median(map(abs, found)), max(map(abs, found))))
+    verdict = "reached" if median <= median_aim and worst <= worst_aim else "**missed**"
+    return f"{verdict}: median {median:.1f} %, worst {worst:.1f} %"
+
+
+def scale_size(data: Data) -> Iterator[Line]:
+    worlds = sorted({row.world for row in data.rows("scale-size")})
+    cases = (
+        ("rendezvous", "driver"),
+        ("join", "rank 0"),
+        ("join", "rank 1"),
+        ("gather", "rank 0"),
+        ("gather", "rank 1"),
+    )
+    for world in worlds:
+        found = {(row.case, row.algorithm): row for row in data.rows("scale-size", world=world)}
+        yield f"{world:,} ranks", *(_used(found[case]) for case in cases)
+    if len(worlds) > 1:
+        least, most = (
+            {(row.case, row.algorithm): row.bytes for row in data.rows("scale-size", world=world)}
+            for world in (worlds[-2], worlds[-1])
+        )
+        powers = (math.log(most[case] / least[case]) / math.log(worlds[-1] / worlds[-2]) for case in cases)
+        yield f"bytes, {worlds[-2]:,} to {worlds[-1]:,} ranks", *(f"as N^{power:.1f}" for power in powers)
+
+
+def _used(row: Row) -> str:
+    told = f"{_time(row)} CPU, {row.bytes / 1e6:.3g} MB, {row.extra['messages']:.4g} messages"
+    if row.case == "gather":
+        return told
+    return f"{told}, {row.extra['memory'] / 1e6:.3g} MB memory, {row.extra['files']} files"
 
 
 def scale_ibatch(data: Data) -> Iterator[Line]:

@@ -18,7 +18,8 @@ from sparkdl_comm.gang.handshake import Address
 MAX_HELLO = 4096
 #: Seconds that a connection has for handshake and hello.
 HANDSHAKE_SECONDS = 10.0
-#: Connections that are authenticated at once; more are refused, so that strangers cannot make us start threads forever.
+#: Connections that are authenticated at once, beside those of the peers that are expected; more are refused, so that strangers
+#: cannot make us start threads forever.
 MAX_HANDSHAKES = 256
 
 _log = logging.getLogger(__name__)
@@ -39,9 +40,11 @@ class Acceptor:
         on_peer: OnPeer,
         clock: Clock = time.monotonic,
         handshake_seconds: float = HANDSHAKE_SECONDS,
+        *,
+        peers: int = 0,
     ) -> None:
         """Binds at once. ``on_peer(sock, hello)`` runs in the connection's thread, and owns ``sock`` from then on; if it
-        raises a SparkdlCommError or OSError, ``sock`` is closed.
+        raises a SparkdlCommError or OSError, ``sock`` is closed. ``peers``: how many are expected, perhaps all at once.
 
         :raises ConfError: see :func:`~sparkdl_comm.gang.listen.bind`.
         """
@@ -49,7 +52,7 @@ class Acceptor:
         self._on_peer = on_peer
         self._clock = clock
         self._handshake_seconds = handshake_seconds
-        self._free = threading.Semaphore(MAX_HANDSHAKES)
+        self._free = threading.Semaphore(MAX_HANDSHAKES + peers)
         self._threads: list[threading.Thread] = []
         self.sock = listen.bind(ip, ports)
         name = self.sock.getsockname()

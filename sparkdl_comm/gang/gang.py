@@ -98,7 +98,9 @@ class Gang:
         gang.host = listen.choose_address(host, nic)
         gang.bind_ip = gang.host if nic is not None else None
         addresses = [listen.choose_address(host, rail, RAILS_KEY) for rail in rails] or [gang.host]
-        acceptors = {ip: Acceptor(ip, ports, secret, gang._on_peer, clock) for ip in {gang.host, *addresses}}
+        acceptors = {
+            ip: Acceptor(ip, ports, secret, gang._on_peer, clock, peers=world) for ip in {gang.host, *addresses}
+        }
         gang._control = Control(rank, world, list(acceptors.values()), clock)
         gang._store = StoreService(rank, world, serve=gang.serve, dial=gang.dial, check=gang.check, clock=clock)
         gang._control.on_failure(gang._store.fail)

@@ -4,7 +4,7 @@ keys."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,7 +150,7 @@ class KeyValueStore:
         given[rank] = value
         if len(given) >= self._world - 1:  # all, or all but one that waits for the others' first
             gathering.complete.notify_all()
-        self._wait_for_ranks(gathering, range(self._world), _seconds(request))
+        self._wait_for_ranks(gathering, _seconds(request))
         gathering.taken += 1
         if gathering.taken == self._world:
             del self._gatherings[key]
@@ -161,23 +161,25 @@ class KeyValueStore:
         """What each other rank gives to be gathered, by rank. They get nothing before this one has given, too."""
         (key,), rank = keys, int(request["rank"])
         gathering = self._gatherings.setdefault(key, _Gathering(threading.Condition(self._lock)))
-        others = [other for other in range(self._world) if other != rank]
-        self._wait_for_ranks(gathering, others, _seconds(request))
-        return {"values": [gathering.given[other] for other in others]}
+        if rank in gathering.given:
+            raise ProtocolError(f"store key {key[:200]}: rank {rank} has given already")
+        self._wait_for_ranks(gathering, _seconds(request), but=rank)
+        return {"values": [gathering.given[other] for other in range(self._world) if other != rank]}
 
-    def _wait_for_ranks(self, gathering: _Gathering, ranks: Iterable[int], seconds: float) -> None:
-        def missing() -> list[str]:
-            return [str(rank) for rank in ranks if rank not in gathering.given]
-
-        gathering.complete.wait_for(lambda: bool(self._over) or not missing(), seconds)
-        absent = missing()
-        if absent and self._over:
+    def _wait_for_ranks(self, gathering: _Gathering, seconds: float, but: int | None = None) -> None:
+        """Until all have given, or all ``but`` one."""
+        count = self._world - (but is not None)
+        # As many threads as there are ranks look at it, so it must not look at all ranks each time.
+        gathering.complete.wait_for(lambda: bool(self._over) or len(gathering.given) >= count, seconds)
+        if len(gathering.given) >= count:
+            return
+        if self._over:
             raise GangError(self._over)
-        if absent:
-            raise DeadlineError(
-                f"rank{'s' if len(absent) > 1 else ''} {', '.join(absent)[:200]} of {self._world} gave nothing within"
-                f" {seconds:g} s: late, or set {TIMEOUT_KEY}"
-            )
+        absent = [str(rank) for rank in range(self._world) if rank not in gathering.given and rank != but]
+        raise DeadlineError(
+            f"rank{'s' if len(absent) > 1 else ''} {', '.join(absent)[:200]} of {self._world} gave nothing within"
+            f" {seconds:g} s: late, or set {TIMEOUT_KEY}"
+        )
 
     _operations: dict[str, Callable[[KeyValueStore, list[str], list[bytes], Request], Request]] = {
         "set": _set,

@@ -19,7 +19,7 @@ BIND_KEY = "spark.driver.bindAddress"
 RAILS_KEY = "spark.sparkdl.comm.rails"
 PORTS_KEY = "spark.sparkdl.comm.ports"
 #: Connections that wait to be accepted.
-BACKLOG = 256
+BACKLOG = 1024
 
 
 def all_nics() -> dict[str, list[str]]:

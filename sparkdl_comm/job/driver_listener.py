@@ -90,7 +90,7 @@ class DriverListener:
         self._failure: Failure | None = None
         ip, told = listen.driver_addresses(host, bind)
         self._rendezvous = rendezvous.Rendezvous(world, timeout, clock)
-        self._acceptor = Acceptor(ip, ports, secret, self._on_peer, clock)
+        self._acceptor = Acceptor(ip, ports, secret, self._on_peer, clock, peers=world)
         #: For the ranks.
         self.address: Address = (told, self._acceptor.address[1])
         self._wake_in, self._wake_out = socket.socketpair()

@@ -6,14 +6,19 @@ has come. Spark's own way, the barrier's all-gather, polls: it takes a second.
 3. The driver answers all of them at once: with everybody's registrations, or with the failure that nobody is to wait any
    longer for: a rank died, the deadline has passed, or the driver gave the run up, as it does when a task fails.
 4. The connection ends.
+
+The driver sends as many times as many registrations as there are ranks. They are alike but for digests and addresses, and
+travel compressed: a frame that says how many bytes come, and then these.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 import time
+import zlib
 from dataclasses import asdict
 from typing import Any
 
@@ -59,7 +64,7 @@ class Rendezvous:
             registration = recv_frame(sock, MAX_REGISTRATION, self._clock() + HANDSHAKE_SECONDS, self._clock)
             refusal = self._register(sock, hello.get("rank"), registration.get("text"))
             answer = self._await_answer(sock, hello["rank"]) if refusal is None else _failed(refusal)
-            send_all(sock, answer, self._clock() + HANDSHAKE_SECONDS, self._clock)
+            send_all(sock, answer, self._clock() + self._timeout, self._clock)
         if refusal is not None:
             raise refusal
 
@@ -83,9 +88,8 @@ class Rendezvous:
                 self._deadline = self._clock() + self._timeout
             self._texts[rank] = text
             self._waiting.append(sock)
-            if not self._missing():
-                texts = [self._texts[each] for each in range(self._world)]
-                self._settle(encode_frame({"texts": texts}, self._world * MAX_REGISTRATION + MAX_HELLO))
+            if len(self._texts) == self._world:
+                self._settle(_told([self._texts[each] for each in range(self._world)]))
         return None
 
     def _await_answer(self, sock: socket.socket, rank: int) -> bytes:
@@ -125,6 +129,26 @@ class Rendezvous:
         return self._answer
 
 
+def _told(texts: list[str]) -> bytes:
+    packed = zlib.compress(json.dumps(texts).encode())
+    return encode_frame({"packed": len(packed)}, MAX_HELLO) + packed
+
+
+def _unpacked(packed: bytes | bytearray, world: int) -> list[str]:
+    """The registrations of all.
+
+    :raises ProtocolError: it is something else, or more than they can be.
+    """
+    inflate = zlib.decompressobj()
+    try:
+        texts = json.loads(inflate.decompress(packed, world * MAX_REGISTRATION))
+    except (zlib.error, ValueError, RecursionError) as exc:
+        raise ProtocolError(f"the driver's answer at the rendezvous has no registrations: {exc}") from exc
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        raise ProtocolError("the driver's answer at the rendezvous has no registrations")
+    return texts
+
+
 def _failed(error: SparkdlCommError) -> bytes:
     failure = Failure.of(error, 0, phase=PHASE, secondary=True)
     return encode_frame({"failure": asdict(failure)}, MAX_JSON + MAX_HELLO)
@@ -158,12 +182,18 @@ def register(
         try:
             send_frame(sock, {"kind": KIND, "epoch": attempt, "rank": rank}, MAX_HELLO, deadline, clock)
             send_all(sock, registration, deadline, clock)
-            answer = recv_frame(sock, world * MAX_REGISTRATION + 2 * MAX_JSON, deadline, clock)
+            answer = recv_frame(sock, MAX_JSON + MAX_HELLO, deadline, clock)
+            packed = recv_exact(sock, _size(answer, world), deadline, clock)
         except ConnectionError as exc:
             raise GangError(f"the driver turned rank {rank} of gang attempt {attempt} away, or is gone: {exc}") from exc
     if "failure" in answer:
         raise Failure.from_dict(answer["failure"]).to_exception()
-    texts = answer.get("texts")
-    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
-        raise ProtocolError("the driver's answer at the rendezvous has no registrations")
-    return texts
+    return _unpacked(packed, world)
+
+
+def _size(answer: dict[str, Any], world: int) -> int:
+    """Bytes that come after the answer's frame; 0 if it tells a failure."""
+    size = answer.get("packed", 0)
+    if type(size) is not int or not 0 <= size <= world * MAX_REGISTRATION:
+        raise ProtocolError(f"the driver announced registrations of {size!r:.20} bytes")
+    return size

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import select
 import signal
 import socket
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -27,6 +30,7 @@ from sparkdl_comm.errors import (
     SparkdlCommError,
 )
 from sparkdl_comm.gang import frames, handshake
+from sparkdl_comm.gang.acceptor import Acceptor
 from sparkdl_comm.job import rendezvous
 from sparkdl_comm.job.driver_listener import DriverListener
 from sparkdl_comm.job.task import RankTask
@@ -219,6 +223,42 @@ def test_a_registration_that_is_none():
         frames.send_frame(sock, {"kind": rendezvous.KIND, "epoch": ATTEMPT, "rank": 0}, 4096, deadline)
         frames.send_frame(sock, {"text": 1}, 4096, deadline)
         assert frames.recv_frame(sock, 1 << 20, deadline)["failure"]["error"] == ProtocolError.__name__
+
+
+@pytest.mark.parametrize(
+    ("announced", "sent", "complaint"),
+    [
+        (5, b"plain", "has no registrations"),
+        (None, zlib.compress(b"{}"), "has no registrations"),
+        (None, zlib.compress(b'["a", 1]'), "has no registrations"),
+        (None, zlib.compress(b'["' + bytes([120]) * (2 << 20) + b'"]'), "has no registrations"),
+        (2 << 20, b"", "registrations of 2097152 bytes"),
+        (-1, b"", "registrations of -1 bytes"),
+    ],
+)
+def test_an_answer_that_is_none(announced, sent, complaint):
+    def answer(sock: socket.socket, hello: dict[str, Any]) -> None:
+        with sock:
+            deadline = time.monotonic() + SECONDS
+            frames.recv_frame(sock, 1 << 20, deadline)
+            frames.send_frame(sock, {"packed": len(sent) if announced is None else announced}, 4096, deadline)
+            frames.send_all(sock, sent, deadline)
+            hangs_up(sock)
+
+    acceptor = Acceptor("127.0.0.1", None, SECRET, answer)
+    with closing(acceptor), ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: (select.select([acceptor.sock], [], [], SECONDS), acceptor.accept()))
+        sock = handshake.connect(acceptor.address, SECRET, time.monotonic() + SECONDS)
+        with pytest.raises(ProtocolError, match=complaint):
+            rendezvous.register(sock, 0, 1, ATTEMPT, "text", SECONDS)
+
+
+def test_strangers_leave_room_for_the_ranks(monkeypatch):
+    monkeypatch.setattr("sparkdl_comm.gang.acceptor.MAX_HANDSHAKES", 2)
+    with listen(1) as listener, ExitStack() as strangers:
+        for _ in range(2):  # they say nothing
+            strangers.enter_context(socket.create_connection(listener.address))
+        assert register(listener, 0, 1) == ["I am 0"]
 
 
 def task_of(rank: int, world: int, address: tuple[str, int]) -> RankTask:

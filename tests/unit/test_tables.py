@@ -282,6 +282,19 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             row("bml", 1.0, case="collectives", rate_mbit=200.0, extra={**cell, "fitted": fitted})
             for fitted in (True, False)
         ],
+        "scale-blind": [row("ring", 1.0, case="allreduce", rate_mbit=90.0, extra={"simulated": 1.1, "error": 0.1})],
+        "scale-size": [
+            row(who, 1.0, case=case, world=world, bytes=world**2, extra={"messages": 9, "memory": 1e6, "files": 9})
+            for case, who in (
+                *(("rendezvous", "driver"), ("join", "rank 0"), ("join", "rank 1")),
+                *(("gather", "rank 0"), ("gather", "rank 1")),
+            )
+            for world in (8, 64)
+        ],
+        "scale-predict-vgg19": [
+            row(way, taken, rate_mbit=50.0, extra={"predicted": 1.1, "error": 0.1, "source": way == "layerwise"})
+            for way, taken in (("layerwise", 1.0), ("ring", 2.0))
+        ],
         "scale-figures": [
             row("bml", 1.0, case="fig5", extra={"links": 1.1, "formula": 1.0}),
             *(row(name, 1.0, case="reduce") for name in ("lp", "mst", "be")),
@@ -340,6 +353,9 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "fabric_lda": 3,
         "scale_errors": 2,
         "scale_cells": 2,
+        "scale_blind": 2,
+        "scale_predict": 4,
+        "scale_size": 3,
         "scale_fig5": 1,
         "scale_fig4": 1,
         "scale_commlib": 1,

@@ -1,0 +1,100 @@
+"""What a gang costs at its size: the driver, rank 0 and any other rank, with 8 to 1,024 ranks on the loopback interface.
+
+    python python/bench_size.py --json
+
+The driver's listener, its rendezvous, rank 0 with the control connections and the key-value store, and rank 1 are the real
+ones, each in a process of its own; all other ranks are threads of one process, which register, connect and gather as ranks
+do, but have no gang of their own. For each of the three: processor seconds (those are what `seconds` has), memory, bytes
+through its sockets, messages, connections and threads, from its start until all are in, and for each gathering of 100 bytes
+per rank, such as there is one for each epoch. While training a rank sends nothing of all this but rank 0 a heartbeat to the
+driver, one a second, and progress, five a second at most, whatever the number of ranks.
+
+Verified: all ranks are in, and each gathering had what all gave.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkdl_comm.errors import LabError
+from sparkdl_comm.lab.arguments import parser as bench_parser
+from sparkdl_comm.lab.arguments import positive, whole_numbers
+from sparkdl_comm.lab.bench import Report, Row, versions
+
+PROGRAM = Path(__file__).parent / "sized" / "member.py"
+
+
+def rows(options: Namespace) -> Iterator[Row]:
+    for world in options.ranks:
+        driver, first, other = _run(world, options)
+        yield _row("rendezvous", "driver", world, driver["rendezvous"])
+        for algorithm, told in (("rank 0", first), ("rank 1", other)):
+            yield _row("join", algorithm, world, told["join"])
+            each = {name: told["gather"][name] / options.gathers for name in ("cpu", "elapsed", "bytes", "messages")}
+            yield _row("gather", algorithm, world, {**told["gather"], **each})
+
+
+def _run(world: int, options: Namespace) -> list[dict[str, Any]]:
+    """What the driver, rank 0 and rank 1 tell."""
+    with _start("driver", world) as driver:
+        port = int(driver.stdout.readline())
+        ranks = [_start("rank", world, port, options.gathers, rank) for rank in (0, 1)]
+        crowd = _start("crowd", world, port, options.gathers)
+        told = [_told(process, options.timeout) for process in (*ranks, crowd)]
+        driver.stdin.write("end\n")
+        driver.stdin.flush()
+        return [_told(driver, options.timeout), *told[:2]]
+
+
+def _start(*arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _told(process: subprocess.Popen[str], timeout: float) -> dict[str, Any]:
+    """:raises LabError: it failed, or does not end."""
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise LabError(f"{process.args} did not end within {timeout:g} s") from None
+    if process.returncode:
+        raise LabError(f"{process.args} ended with status {process.returncode}: {err[-1000:]}")
+    return dict(json.loads(out))
+
+
+def _row(case: str, algorithm: str, world: int, told: Mapping[str, float]) -> Row:
+    return Row(
+        suite="size",
+        case=case,
+        algorithm=algorithm,
+        topology="loopback",
+        rate_mbit=None,
+        world=world,
+        bytes=round(told["bytes"]),
+        samples=[told["cpu"]],
+        verified=True,
+        versions=versions("sparkdl_comm"),
+        extra={name: told[name] for name in ("elapsed", "memory", "messages", "files", "threads")},
+    )
+
+
+def main() -> int:
+    parser = bench_parser(__doc__)
+    parser.add_argument("--ranks", type=whole_numbers(2), default="8,64,512,1024", help="of a gang, one after another")
+    parser.add_argument("--gathers", type=positive, default=5, help="that are counted")
+    parser.add_argument("--timeout", type=float, default=240.0, help="seconds for one gang")
+    options = parser.parse_args()
+    if options.quick:
+        options.ranks, options.gathers = [4, 8], 2
+    return Report(json_to=options.json).finish_after(rows(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
