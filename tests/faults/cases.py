@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 #: By name: Spark's master, and the slots of each of the three executors.
@@ -33,11 +34,27 @@ VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "p2p-ps": ("p2p-ps", _BLOCK),
     "gloo": ("gloo", {}),
 }
+#: Likewise, without common steps: there is not one right result.
+ASYNCHRONOUS: dict[str, tuple[str, dict[str, str]]] = {
+    name: ("fabric", {"spark.sparkdl.comm.fabric.batchInterval": "20ms", **conf})
+    for name, conf in {
+        "fabric": {},
+        "fabric bsp": {"spark.sparkdl.comm.fabric.sync": "bsp"},
+        "fabric with a replica": {
+            "spark.sparkdl.comm.fabric.replica": "true",
+            "spark.sparkdl.comm.fabric.divergence": "1.0",
+        },
+    }.items()
+}
 EPOCHS, STEPS = 4, 32
 RANKS = 3
+#: Of the model, at least, in all epochs without common steps: each row is used once.
+UPDATES = RANKS * STEPS
 
 #: Struck by the rank itself, in a phase of its step; with how often they are drawn.
 INSIDE = {"kill worker": 2, "kill executor": 2, "cut link": 4, "flip byte": 3, "close store": 2, "full disk": 2}
+#: Of strategy fabric, whose aggregators, server and replica are processes beside ranks.
+BESIDE = {"kill aggregator": 3, "kill server": 3}
 #: Struck by the test's process, some time after the fit or its first step began.
 OUTSIDE = {
     "kill worker": 1,
@@ -81,7 +98,11 @@ class Case:
 
     @property
     def strategy(self) -> str:
-        return VARIANTS[self.variant][0]
+        return (VARIANTS | ASYNCHRONOUS)[self.variant][0]
+
+    @property
+    def is_asynchronous(self) -> bool:
+        return self.variant in ASYNCHRONOUS
 
     @property
     def timeout(self) -> int:
@@ -91,7 +112,7 @@ class Case:
     @property
     def conf(self) -> dict[str, str]:
         return {
-            **VARIANTS[self.variant][1],
+            **(VARIANTS | ASYNCHRONOUS)[self.variant][1],
             "spark.sparkdl.comm.timeout": f"{self.timeout}s",
             "spark.sparkdl.comm.maxRestarts": str(self.restarts),
         }
@@ -99,7 +120,13 @@ class Case:
     @property
     def must_succeed(self) -> bool:
         """Nothing is lost that a fit does not get over."""
-        return self.fault.startswith("slow") or (self.restarts > 0 and self.fault in ("kill worker", "kill executor"))
+        if self.fault == "kill server" and self.rank < 2:  # beside the others only aggregators are
+            return self.variant == "fabric with a replica" or self.rank > 0
+        return (
+            self.fault.startswith("slow")
+            or self.fault in BESIDE
+            or (self.restarts > 0 and self.fault in ("kill worker", "kill executor"))
+        )
 
     @property
     def deadline(self) -> float:
@@ -107,12 +134,14 @@ class Case:
         return 30.0 + self.timeout * self.fault.startswith("stop") + 45.0 * self.restarts
 
 
-def draw(seed: int, cluster: str) -> Case:
+def draw(seed: int, cluster: str, variants: Mapping[str, tuple[str, dict[str, str]]] = VARIANTS) -> Case:
     rng = random.Random(seed)
-    variant = rng.choice(list(VARIANTS))
+    variant = rng.choice(list(variants))
     inside = rng.random() < 0.5
     table = INSIDE if inside else OUTSIDE
-    if VARIANTS[variant][0] != "ps":
+    if inside and variants[variant][0] == "fabric":
+        table = INSIDE | BESIDE
+    if variants[variant][0] != "ps":
         table = {fault: weight for fault, weight in table.items() if fault != "cut executors"}
     fault = rng.choices(list(table), list(table.values()))[0]
     rank = 0 if fault == "close store" else rng.randrange(RANKS)
@@ -131,9 +160,9 @@ def _inside(rng: random.Random, fit: Case) -> dict[str, object]:
         phases += ["attach", "pull"]
     if fit.rank == 0:
         phases += ["send"]
-    if fit.interval:
+    if fit.interval and not fit.is_asynchronous:  # which are written after some update or other
         phases += ["checkpoint"] * 3
-    if not fit.fault.startswith("kill"):  # these need what is made while ranks join
+    if not fit.fault.startswith("kill") or fit.fault in BESIDE:  # these need what is made while ranks join
         phases = [phase for phase in phases if phase not in ("set-up", "join", "attach")]
     phase = rng.choice(phases)
     if phase == "checkpoint":

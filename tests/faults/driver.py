@@ -138,7 +138,9 @@ def run(spark: SparkSession, folder: Path, name: str, request: dict[str, Any]) -
         answer.update(describe(error))
     else:
         summary = {name: model.summary[name] for name in ("iterations", "resumed_at", "restarts")}
-        answer.update(error=None, weights=weights(model), **summary)
+        finite = all(bool(tensor.isfinite().all()) for tensor in model.module.state_dict().values())
+        updates = model.history[-1]["step"]
+        answer.update(error=None, weights=weights(model), finite=finite, updates=updates, **summary)
     finally:
         for key in conf:
             spark.conf.unset(key)

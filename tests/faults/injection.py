@@ -107,6 +107,7 @@ def arm(fault: Fault, rank: int, struck: bool) -> None:
     from sparkdl_comm.job.driver_client import DriverClient
     from sparkdl_comm.strategies.all_reduce import AllReduce
     from sparkdl_comm.strategies.collective import CollectiveAllReduce
+    from sparkdl_comm.strategies.fabric import FabricWorker
     from sparkdl_comm.strategies.ps.bridge import Bridge
     from sparkdl_comm.strategies.ps.parameter_server import ParameterServer
     from sparkdl_comm.train.checkpoint.storage import LocalStorage
@@ -125,7 +126,7 @@ def arm(fault: Fault, rank: int, struck: bool) -> None:
         lambda _storage, name, _write: "checkpoint" if name.startswith("step-") else "probe",
         lambda _storage, name, _write: int(name.split(".")[0][5:]) if name.startswith("step-") else None,
     )
-    for strategy in (AllReduce, CollectiveAllReduce, ParameterServer):
+    for strategy in (AllReduce, CollectiveAllReduce, FabricWorker, ParameterServer):
         close = strategy.close
 
         def close_and_disarm(self: Any, close: Callable[[Any], None] = close) -> None:

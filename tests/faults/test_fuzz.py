@@ -26,24 +26,29 @@ from tests.faults.cases import Case
 from tests.faults.outside import Outside, can_cut
 
 PER_CLUSTER = int(os.environ.get("SPARKDL_FAULT_CASES", "40"))
+#: Of strategy fabric, on a local-cluster.
+ASYNCHRONOUS = max(1, PER_CLUSTER // 4)
 PAUSE_SECONDS = 0.015
 #: A busy machine takes its time; what is too late is said by each case's own deadline.
 HANG_SECONDS = 240.0
 #: A case may take so many times longer than its fit takes without a fault, which says how busy the machine is.
 SLOWNESS = 3.0
+_ASYNCHRONOUS_SEEDS = 20_000
 #: Seeds of cases that failed, by cluster.
 KEPT: dict[str, tuple[int, ...]] = {"local-cluster": (1, 7)}
 
 
 def _drawn() -> list[Any]:
     """By cluster, as each takes an application of its own."""
-    found = []
+    found: list[Case] = []
     for number, cluster in enumerate(cases.CLUSTERS):
         first = 1000 * number
         for seed in dict.fromkeys((*KEPT.get(cluster, ()), *range(first, first + PER_CLUSTER))):
-            case = cases.draw(seed, cluster)
-            found.append(pytest.param(case, id=str(case)))
-    return found
+            found.append(cases.draw(seed, cluster))
+        if cluster == "local-cluster":
+            seeds = range(_ASYNCHRONOUS_SEEDS, _ASYNCHRONOUS_SEEDS + ASYNCHRONOUS)
+            found += [cases.draw(seed, cluster, cases.ASYNCHRONOUS) for seed in seeds]
+    return [pytest.param(case, id=str(case)) for case in found]
 
 
 class Range:
@@ -91,12 +96,16 @@ class Range:
         self._undo.close()
 
     def _fit(self, variant: str, files: bool) -> Outcome:
-        strategy, conf = cases.VARIANTS[variant]
+        strategy, conf = (cases.VARIANTS | cases.ASYNCHRONOUS)[variant]
         marker = self.application.begin(
             strategy, conf=conf, settings={"maxIter": cases.EPOCHS}, files=files, settle=False
         )
         outcome = self.application.end(f"{variant} without a fault", marker)
-        assert (outcome.error, outcome.answer.get("iterations")) == (None, cases.STEPS), outcome.answer.get("text")
+        assert outcome.error is None, outcome.answer.get("text")
+        least, most = (
+            (cases.UPDATES, 2 * cases.UPDATES) if variant in cases.ASYNCHRONOUS else (cases.STEPS, cases.STEPS)
+        )
+        assert least <= outcome.updates <= most
         return outcome
 
     def _start_standalone(self) -> None:
@@ -188,6 +197,10 @@ def _wrong(case: Case, outcome: Outcome, undisturbed: Outcome) -> Iterator[str]:
     deadline = case.deadline + SLOWNESS * undisturbed.seconds
     if outcome.mark is not None and outcome.ended_at - outcome.mark["at"] > deadline:
         yield f"{outcome.ended_at - outcome.mark['at']:.1f} s after the fault instead of {deadline:.1f}: {what}"
+    if outcome.error is None and case.is_asynchronous:
+        if outcome.updates < cases.UPDATES or not outcome.finite:
+            yield f"{outcome.updates} updates, finite: {outcome.finite}, and no error; {outcome.mark}"
+        return
     if outcome.error is None:
         if (outcome.weights, outcome.iterations) != (undisturbed.weights, cases.STEPS):
             yield f"wrong weights after {outcome.iterations} steps, and no error; {outcome.mark}"
