@@ -278,3 +278,24 @@ def test_buckets_of_the_prediction_are_those_that_travel(module: Any) -> None:
         model = FlatModel(module())
         model.bind(torch.empty(model.count), torch.empty(model.count))
         assert buckets_of(model, nbytes) == Buckets(model, nbytes, lambda start, stop: None).ranges
+
+
+class Breaks(nn.Module):
+    """Where the last rank's rows are, in a step of its own choosing."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.body, self.calls, self.step = net(), 0, step
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls == self.step and bool((x[:, 0] != 0).any()):
+            raise ValueError("this rank has enough")
+        return self.body(x)
+
+
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_a_rank_fails_while_another_strategy_takes_over(scripted: Any, step: int) -> None:
+    scripted("ring", "ring+decoupled", "ring")
+    with pytest.raises(Exception, match="this rank has enough"):
+        trained(functools.partial(Breaks, step), AUTO, 8)

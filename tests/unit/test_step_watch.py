@@ -1,0 +1,68 @@
+"""What steps take, and what of it is computing, by a clock that the test sets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.step_watch import StepWatch
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def after(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Slow(torch.autograd.Function):
+    """Passes gradients on, and lets time go by."""
+
+    @staticmethod
+    def forward(ctx, x, clock, seconds):
+        ctx.clock, ctx.seconds = clock, seconds
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.clock.after(ctx.seconds)
+        return gradient, None, None
+
+
+def test_the_mean_of_the_steps_that_are_measured() -> None:
+    clock, module = Clock(), nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    watch = StepWatch(FlatModel(module), clock)
+    watch.restart(1)
+    for number, (forward, middle) in enumerate([(9.0, 9.0), (1.0, 2.0), (3.0, 4.0)]):
+        watch.begin()
+        clock.after(forward)
+        output = module[1](Slow.apply(module[0](torch.ones(1, 2)), clock, middle))
+        with watch.backward():
+            output.sum().backward()
+            clock.after(0.5)
+        with watch.update():
+            clock.after(0.25)
+        watch.end()
+        assert len(watch.seconds) == max(0, number)
+    assert watch.seconds == [3.75, 7.75]
+    found = watch.computing()
+    assert (found.forward, found.backward, found.update) == (2.0, 3.5, 0.25)
+    assert found.arrivals == pytest.approx((3.0, 3.0, 0.0, 0.0)), (
+        "weight and bias of the first layer come after the wait"
+    )
+    watch.close()
+
+
+def test_a_rank_without_rows_has_a_step_all_the_same() -> None:
+    clock = Clock()
+    watch = StepWatch(FlatModel(nn.Linear(2, 1)), clock)
+    watch.begin()
+    clock.after(1.0)
+    watch.end()
+    assert watch.seconds == [1.0]
+    assert watch.computing().backward == 0.0
