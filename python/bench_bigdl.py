@@ -118,7 +118,8 @@ def _on_a_lab(options: Namespace, conf: dict[str, str], folder: Path) -> Iterato
                 case = Case(whole.name, whole.profile, executors, whole.rate)
                 some = conf | {"spark.cores.max": str(executors), "spark.executor.instances": str(executors)}
                 job = _job(case, folder, options)
-                for found in submit(spark, _FOLDER / "ibatched" / "job.py", job, options.timeout, some):
+                timeout = options.timeout or 120 + 60 * executors  # two cores start them, and compile for all of them
+                for found in submit(spark, _FOLDER / "ibatched" / "job.py", job, timeout, some):
                     yield row(found, case, topology.text)
 
 
@@ -148,7 +149,9 @@ def main() -> int:
     parser.add_argument("--slowdown", type=float, default=60.0, help="of the device that computes in them")
     parser.add_argument("--topology", type=topology_of, help="executors on an emulated network: star:N")
     parser.add_argument("--rate", default="200", help="Mbit/s of each link there, or auto:R")
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for an application there")
+    parser.add_argument(
+        "--timeout", type=float, help="seconds for an application there; default: 120, 60 more per executor"
+    )
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="of Spark, to try settings")
     options = parser.parse_args()
     if options.quick:

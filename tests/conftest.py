@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
 import sparkdl_comm
+from sparkdl_comm import plugin
 from sparkdl_comm.errors import LabUnavailableError, PluginError
 from sparkdl_comm.lab import access
 from tests import spark_home
@@ -153,6 +154,16 @@ def rows_of() -> Callable[..., list[dict[str, Any]]]:
         return list(json.loads(done.stdout))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def bigdl() -> Path:
+    """Where BigDL's Python packages are. Skips where they are not, or the adapter for them is not built."""
+    folder = ROOT / "build" / "bigdl"
+    if not (folder / "bigdl").exists() or not list(plugin.JARS.glob("sparkdl-comm-bigdl-*.jar")):
+        pytest.skip("`make bigdl-jar` installs BigDL and builds the adapter for it")
+    pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -70,5 +70,7 @@ class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionC
             MaxEpoch(self.getMaxIter()),
             self.getOrDefault(self.batchSize),
         )
-        trained = IBatchOptimizer.of(optimizer).optimize()
-        return BigDLModel(trained, self._size, self.getFeaturesCol(), self.getPredictionCol())
+        training = IBatchOptimizer.of(optimizer)
+        trained = training.optimize()
+        columns = self.getFeaturesCol(), self.getPredictionCol()
+        return BigDLModel(trained, self._size, *columns, training.summary, training.losses)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ def check_python(numpy_version: str = np.__version__, spark_version: str = pyspa
     major, minor = map(int, re.findall(r"\d+", numpy_version)[:2])
     if (major, minor) >= _TOO_NEW:
         raise PluginError(
-            f"BigDL's Python API needs numpy below 2.3, and this is numpy {numpy_version}: install an older one"
+            f"BigDL's Python API needs numpy below 2.3, and this is numpy {numpy_version}: pip install 'numpy<2.3'"
         )
     if importlib.util.find_spec("bigdl") is None:
         raise PluginError(
@@ -47,6 +48,17 @@ def check_java(java_version: str) -> None:
         raise PluginError(
             f"BigDL 2.4.0 runs on Java up to {_LAST_JAVA}, and this is Java {java_version}: set JAVA_HOME"
         )
+
+
+def java_version() -> str | None:
+    """Of the JVM that PySpark starts: of JAVA_HOME, or of the ``java`` on the PATH. None where its files do not tell."""
+    program = shutil.which("java")
+    home = os.environ.get("JAVA_HOME") or (program and Path(program).resolve().parents[1])
+    try:
+        told = re.search(r'^JAVA_VERSION="(.+)"', Path(home, "release").read_text(), re.MULTILINE) if home else None
+    except OSError:
+        return None
+    return told[1] if told else None
 
 
 def jars(folder: Path = plugin.JARS) -> list[Path]:
@@ -70,8 +82,10 @@ def spark_conf(folder: Path = plugin.JARS) -> dict[str, str]:
     """Settings of Spark by which driver and executors load these jars where they lie, the same everywhere, with the plugin and
     with what BigDL's engine needs. An application's own ``sparkdl_comm.spark_conf(...)`` comes before it.
 
-    :raises PluginError: as :func:`jars`.
+    :raises PluginError: as :func:`jars`, or BigDL cannot run on the Java that is here.
     """
+    if version := java_version():
+        check_java(version)  # no session would come up on a Java that is much too new, and none says why
     path = os.pathsep.join(map(str, jars(folder)))
     return {
         "spark.jars": "",

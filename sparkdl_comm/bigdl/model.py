@@ -19,14 +19,24 @@ _DEFINITION, _WEIGHTS, _ABOUT = "model.bigdl", "weights.bin", "about.json"
 
 
 class BigDLModel(Model, HasFeaturesCol, HasPredictionCol):
-    """A BigDL model for DataFrames. ``model``: the BigDL ``Layer``.
+    """A BigDL model for DataFrames. ``model``: the BigDL ``Layer``; ``summary`` and ``losses``: as of
+    :class:`~sparkdl_comm.bigdl.optimizer.IBatchOptimizer`, None and empty for a model that was not trained here.
 
     BigDL's ``NNModel`` computes; it cannot be saved on Spark 3.5, whose JSON library is another one.
     """
 
-    def __init__(self, model: Any, featureSize: Sequence[int], featuresCol: str, predictionCol: str) -> None:
+    def __init__(
+        self,
+        model: Any,
+        featureSize: Sequence[int],
+        featuresCol: str,
+        predictionCol: str,
+        summary: dict[str, Any] | None = None,
+        losses: Sequence[float] = (),
+    ) -> None:
         super().__init__()
         self.model, self._size = model, list(featureSize)
+        self.summary, self.losses = summary, list(losses)
         self._set(featuresCol=featuresCol, predictionCol=predictionCol)
 
     def save(self, path: str | Path) -> None:

@@ -70,3 +70,9 @@ class IBatchOptimizer(Optimizer):
         (``overlapped``), or did one of the two alone (``communication_only``, ``computation_only``)."""
         found: dict[str, Any] = json.loads(self.value.summary())
         return found
+
+    @property
+    def losses(self) -> list[float]:
+        """The mean loss of each iteration of the last training: after a restart, of the last attempt."""
+        found: list[float] = callBigDlFunc("float", "lossesOfIBatchOptimizer", self.value)
+        return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,20 +11,12 @@ from typing import Any
 
 import pytest
 
-from sparkdl_comm import plugin
 from tests import spark_home
 
 BIGDL = spark_home.ROOT / "build" / "bigdl"
 PROGRAMS = spark_home.ROOT / "python"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (BIGDL / "bigdl").exists(), reason="`make bigdl` installs BigDL"),
-    pytest.mark.skipif(
-        not list(plugin.JARS.glob("sparkdl-comm-bigdl-*.jar")), reason="`make bigdl-jar` builds the adapter"
-    ),
-    pytest.mark.skipif(importlib.util.find_spec("sklearn") is None, reason="the digits are scikit-learn's"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bigdl")]
 
 
 def run(program: Path, *arguments: str, folder: Path) -> str:

@@ -35,6 +35,20 @@ def test_java() -> None:
         installation.check_java("21.0.1")
 
 
+def test_java_is_known_before_a_session_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert installation.java_version() is None
+    (tmp_path / "release").write_text('IMPLEMENTOR="Some"\nJAVA_VERSION="25.0.3"\nJAVA_VERSION_DATE="2026-04-21"\n')
+    assert installation.java_version() == "25.0.3"
+    with pytest.raises(PluginError, match="Java up to 17, and this is Java 25.0.3: set JAVA_HOME"):
+        installation.spark_conf(tmp_path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").touch(mode=0o755)
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert installation.java_version() == "25.0.3"
+
+
 def test_without_bigdl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [])
     with pytest.raises(PluginError, match="BigDL is not installed"):

@@ -75,10 +75,10 @@ private[bigdl] final class Accounting(watches: IndexedSeq[Stopwatch], clock: Clo
   /** Of all that happened. */
   def account(seconds: Double): Account = {
     settle(Some(clock.nanoTime))
-    val phases = watches.flatMap(_.seconds).groupBy(_._1)
+    def mean(phase: Phase.Value): Double = watches.map(_.seconds(phase)).sum / watches.size
     Account(
       seconds,
-      phases.map { case (phase, found) => phase -> found.map(_._2).sum / watches.size },
+      Phase.values.toSeq.map(phase => phase.toString -> mean(phase)).toMap,
       overlap.parts,
       Map("pull" -> pulledBytes, "push" -> pushedBytes)
     )

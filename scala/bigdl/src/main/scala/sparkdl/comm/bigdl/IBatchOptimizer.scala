@@ -37,10 +37,14 @@ class IBatchOptimizer(
   private var clipping = Option.empty[(Float, Float)]
   private var byNorm = false
   private var numbers = "{}"
+  private var known = Seq.empty[Float]
   private var own = Map.empty[String, String]
 
   /** The last training in numbers, with the fields of a fit's summary that [[Account.summary]] names, as JSON. */
   def summary: String = numbers
+
+  /** The mean loss of each iteration of the last training: after a restart, of the last attempt. */
+  def losses: Seq[Float] = known
 
   /** Sets a key of this package's, such as `spark.sparkdl.comm.ps.batching`, for this optimizer alone. */
   def setConf(key: String, value: String): this.type = {
@@ -87,6 +91,7 @@ class IBatchOptimizer(
       for (trigger <- checkpointTrigger; path <- checkpointPath) yield CheckpointRequest(trigger, path, isOverWrite)
     )
     numbers = summed
+    known = told.iterations.map(_.loss)
     optimMethods.foreach { case (name, method) =>
       SparkdlBigDL.state(told.methods(name)).foreach { case (key, value) => SparkdlBigDL.state(method)(key) = value }
     }

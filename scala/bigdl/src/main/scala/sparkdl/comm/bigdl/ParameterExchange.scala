@@ -65,7 +65,7 @@ private[bigdl] final class ParameterExchange(
     awaited = new Countdown(pushes)
     collected = 0
     unpublished = None
-    profiler.foreach(_.iteration())
+    profiler.foreach(_.iteration(replicas.watches.map(_.seconds(Phase.Update)).sum))
     accounting.iteration()
     if (version == 0) await() else uses.silent.foreach(pullFor(_, replicas.watches(0)))
     prefetchNext()
@@ -195,9 +195,7 @@ private[bigdl] final class ParameterExchange(
     accounting.pushed(transfer)
     val updated = pushes.layers(collected)
     collected += 1
-    watch.in(Phase.Update) {
-      profiler.fold(shard.step(updated, progress))(_.update(shard.step(updated, progress)))
-    }
+    watch.in(Phase.Update)(shard.step(updated, progress))
     if (unpublished.isEmpty) unpublished = Some(new Countdown(pulls))
     unpublished.foreach(left => updated.flatMap(left.arrived(_)).sorted.foreach(session.publish(version + 1, _)))
   }

@@ -10,26 +10,16 @@ private[bigdl] final class Profiler(layers: Int, steps: Int, clock: Clock) {
   val forward, backward = new LayerTimes(layers, steps, clock)
   private val updates = new RecentSteps[Double](steps)
   private val iterations = new RecentSteps[Double](math.max(0, steps - Settling))
-  private var updating = 0.0
-  private var began = Option.empty[Long]
+  private var begun = Option.empty[(Long, Double)]
 
-  /** An iteration begins, and the one before it has ended. */
-  def iteration(): Unit = {
+  /** An iteration begins, and the one before it has ended. `updating`: seconds that the optimizer has taken in all of them. */
+  def iteration(updating: Double): Unit = {
     val now = clock.nanoTime
-    began.foreach { before =>
+    begun.foreach { case (before, earlier) =>
       iterations.add((now - before) / 1e9)
-      updates.add(updating)
+      updates.add(updating - earlier)
     }
-    began = Some(now)
-    updating = 0
-  }
-
-  /** Runs the optimizer, which has the thread that computes for so long. */
-  def update[T](body: => T): T = {
-    val begun = clock.nanoTime
-    val result = body
-    updating += (clock.nanoTime - begun) / 1e9
-    result
+    begun = Some((now, updating))
   }
 
   def times: ComputingTimes = {

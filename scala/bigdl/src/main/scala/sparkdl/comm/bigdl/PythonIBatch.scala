@@ -1,6 +1,7 @@
 package sparkdl.comm.bigdl
 
-import java.util.{List => JList, Map => JMap}
+import java.lang.{Double => JDouble}
+import java.util.{ArrayList, List => JList, Map => JMap}
 
 import scala.jdk.CollectionConverters._
 
@@ -24,10 +25,6 @@ final class PythonIBatch extends PythonBigDL[Float] {
   ): IBatchOptimizer =
     setUp(IBatchOptimizer(model, toJSample(rows.rdd), criterion, batchSize), methods, endWhen)
 
-  /** A layer that only waits, as BigDL's Python API makes layers: see [[EmulatedLayer]]. */
-  def createEmulatedLayer(index: Int, count: Int, forwardSeconds: Double, backwardSeconds: Double): EmulatedLayer =
-    new EmulatedLayer(index, count, forwardSeconds, backwardSeconds)
-
   /** Likewise, for the rows of a DataFrame: see [[FrameRows]]. */
   def createIBatchOptimizerOfFrame(
       model: Module[Float],
@@ -43,6 +40,14 @@ final class PythonIBatch extends PythonBigDL[Float] {
     val rows = FrameRows(frame, features, label, size.asScala.toArray)
     setUp(IBatchOptimizer(model, rows, criterion, batchSize), methods, endWhen)
   }
+
+  /** [[IBatchOptimizer.losses]], as BigDL's Python API takes lists. */
+  def lossesOfIBatchOptimizer(optimizer: IBatchOptimizer): JList[JDouble] =
+    new ArrayList(optimizer.losses.map(loss => Double.box(loss.toDouble)).asJava)
+
+  /** A layer that only waits, as BigDL's Python API makes layers: see [[EmulatedLayer]]. */
+  def createEmulatedLayer(index: Int, count: Int, forwardSeconds: Double, backwardSeconds: Double): EmulatedLayer =
+    new EmulatedLayer(index, count, forwardSeconds, backwardSeconds)
 
   private def setUp(
       optimizer: IBatchOptimizer,

@@ -37,7 +37,7 @@ private[bigdl] final class Stopwatch(clock: Clock) {
     spent(to.id) += seconds
   }
 
-  def seconds: Map[String, Double] = Phase.values.toSeq.map(phase => phase.toString -> spent(phase.id)).toMap
+  def seconds(phase: Phase.Value): Double = spent(phase.id)
 
   /** When it computed since the last call. */
   def takeComputed(): IndexedSeq[Span] = {

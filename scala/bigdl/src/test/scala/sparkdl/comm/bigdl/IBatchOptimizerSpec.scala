@@ -167,7 +167,8 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   test("the training is told in numbers") {
     val optimizer = ibatch(emulated(forwardSeconds = 0.002), "ibatch")
-    trained(optimizer, new SGD(0.05))
+    val (_, losses) = trained(optimizer, new SGD(0.05))
+    assert(optimizer.losses === losses)
     val told = new ObjectMapper().readTree(optimizer.summary)
     assert((told.get("world").asInt, told.get("iterations").asInt) === ((Ranks, Iterations)))
     assert(told.get("phases").get("forward").asDouble >= 0.002)

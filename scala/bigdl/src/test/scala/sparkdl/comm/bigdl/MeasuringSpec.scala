@@ -54,6 +54,19 @@ class MeasuringSpec extends AnyFunSuite {
     assert(profiler.times === ComputingTimes(None, None, 0, None))
   }
 
+  test("of an iteration, the time it took and what the optimizer took of it") {
+    val clock = new Seconds
+    val profiler = new Profiler(2, 5, clock)
+    profiler.iteration(updating = 10)
+    clock.pass(4)
+    profiler.iteration(updating = 11)
+    clock.pass(8)
+    profiler.iteration(updating = 14)
+    clock.pass(16)
+    profiler.iteration(updating = 16)
+    assert(profiler.times === ComputingTimes(None, None, 2, Some(8)))
+  }
+
   test("a phase inside of another one counts once, and what computes is told apart") {
     val clock = new Seconds
     val watch = new Stopwatch(clock)
@@ -65,8 +78,8 @@ class MeasuringSpec extends AnyFunSuite {
     clock.pass(8)
     watch.in(Phase.Push)(clock.pass(16))
     watch.move(Phase.Push, Phase.Aggregate, 3)
-    val expected = Map("forward" -> 5.0, "pull" -> 2.0, "push" -> 13.0, "aggregate" -> 3.0)
-    assert(watch.seconds.filter(_._2 > 0) === expected)
+    val expected = Map(Phase.Forward -> 5.0, Phase.Pull -> 2.0, Phase.Push -> 13.0, Phase.Aggregate -> 3.0)
+    assert(Phase.values.toSeq.map(phase => phase -> watch.seconds(phase)).filter(_._2 > 0).toMap === expected)
     assert(watch.takeComputed() === Seq(span(0, 1), span(3, 7)))
     assert(watch.takeComputed().isEmpty)
   }
