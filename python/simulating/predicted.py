@@ -159,7 +159,7 @@ def _row(
             "predicted": seconds,
             "error": seconds / measured - 1,
             "source": at_home and way == SOURCE,
-            "computing": computed.computing,
+            "computing": computed.passes,
             "startup": computed.startup,
         },
     )

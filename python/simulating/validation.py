@@ -246,7 +246,7 @@ def _fabric() -> Iterator[Cell]:
     for setting in RACED:
         source = f"fabric-trained-{setting}-server"
         for row in _read(source) if (RESULTS / f"{source}.json").exists() else ():
-            seconds = predicted[row.case, row.algorithm]
+            seconds = predicted[setting, row.algorithm]
             ends = [curve[-1][0] for curve in row.extra["curves"]]
             yield Cell("fabric", source, replace(row, samples=ends), lambda parameters, seconds=seconds: seconds)
 

@@ -10,6 +10,7 @@ phase what it used (see :class:`Watch`).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -95,10 +96,12 @@ class Watch:
 
 def payload(rank: int) -> dict[str, Any]:
     """What a rank of a fit by `ps` tells the others, about as large."""
-    digest = f"{rank:064x}"
-    rows = {"rows": 1000, "sha256": digest}
-    strategy = {"host": f"10.0.0.{rank % 250}", "port": 40000, "executor": str(rank), "block_manager": digest}
-    return {"data": {"training": rows, "validation": rows, "sealed": False}, "model": "c" * 64, "strategy": strategy}
+    rows = {
+        part: {"rows": 1000, "sha256": hashlib.sha256(f"{part} {rank}".encode()).hexdigest()}
+        for part in ("training", "validation")
+    }
+    strategy = {"host": f"10.0.{rank // 250}.{rank % 250}", "port": 30000 + 37 * rank % 30000, "executor": str(rank)}
+    return {"data": {**rows, "sealed": False}, "model": "c" * 64, "strategy": strategy}
 
 
 def registered(rank: int, world: int, port: int, text: str) -> list[str]:

@@ -90,12 +90,15 @@ def _tell(strategy: str, found: Forecast, topology: Topology) -> None:
 
 
 def _rank(found: Mapping[str, Forecast], left_out: Mapping[str, str], topology: Topology) -> None:
-    computing = next(iter(found.values())).computing
-    print(f"an iteration on {topology}, {topology.world} ranks; computing alone {computing:.4g} s")
-    print(f"{'strategy':<14}{'seconds':>10}{'communication':>15}  bottleneck, and what twice of it gains")
+    print(f"an iteration on {topology}, {topology.world} ranks, in seconds")
+    print(
+        f"{'strategy':<14}{'iteration':>10}{'computing':>11}{'communication':>15}  bottleneck, and what twice of it gains"
+    )
     for name, one in found.items():
         gained = _less(min(one.faster, *one.doubled), one.seconds)
-        print(f"{name:<14}{one.seconds:>10.4g}{one.communication:>15.4g}  {one.bottleneck}, {gained}")
+        print(
+            f"{name:<14}{one.seconds:>10.4g}{one.computing:>11.4g}{one.communication:>15.4g}  {one.bottleneck}, {gained}"
+        )
     for name, reason in left_out.items():
         print(f"{name:<14}  left out: {reason}")
 

@@ -84,7 +84,7 @@ def forecast(traced: Traced, setting: Setting) -> Forecast:
     ]
     return Forecast(
         seconds=_seconds(traced, setting),
-        computing=traced.computing,
+        computing=_alone(traced, setting),
         communication=_seconds(_computing_times(traced, 0.0), setting),
         doubled=tuple(_seconds(traced, each) for each in doubled),
         faster=_seconds(_computing_times(traced, 0.5), setting),
@@ -93,7 +93,15 @@ def forecast(traced: Traced, setting: Setting) -> Forecast:
 
 def _computing_times(traced: Traced, factor: float) -> Traced:
     layers = tuple(replace(one, forward=one.forward * factor, backward=one.backward * factor) for one in traced.layers)
-    return replace(traced, layers=layers, update=traced.update * factor)
+    return replace(traced, layers=layers, update=traced.update * factor, handling=traced.handling * factor)
+
+
+def _alone(traced: Traced, setting: Setting) -> float:
+    """Seconds that a rank computes."""
+    if setting.strategy != SERVER:
+        return traced.passes + traced.update + traced.handling
+    batches = len(_batches(traced.pushes, setting.batching, len(traced.layers)))
+    return traced.passes + traced.update / setting.topology.world + traced.handling * batches
 
 
 def _seconds(traced: Traced, setting: Setting) -> float:
@@ -103,7 +111,8 @@ def _seconds(traced: Traced, setting: Setting) -> float:
     world = setting.topology.world
     layers = [ServedLayer(one.forward, one.backward, one.nbytes * (world - 1) / world) for one in traced.layers]
     nbytes = sum(layer.nbytes for layer in layers)
-    server = ServerCost(cost.betas[0], traced.startup, updating=traced.update / nbytes if nbytes else 0.0)
+    updating = traced.update / world / nbytes if nbytes else 0.0
+    server = ServerCost(cost.betas[0], traced.startup, updating=updating, handling=traced.handling)
     pulls, pushes = (_batches(each, setting.batching, len(layers)) for each in (traced.pulls, traced.pushes))
     return iteration_seconds(layers, pulls, pushes, server)
 
@@ -118,7 +127,7 @@ def _computing(traced: Traced, bucket: int) -> Computing:
             yield layer.nbytes, seconds
 
     forward, backward = (sum(getattr(layer, way) for layer in traced.layers) for way in ("forward", "backward"))
-    return Computing(forward, backward, cut(made(), bucket), traced.update)
+    return Computing(forward, backward, cut(made(), bucket), traced.update + traced.handling)
 
 
 def _batches(found: Sequence[Batch], batching: str, layers: int) -> Sequence[Batch]:

@@ -26,18 +26,22 @@ class TracedLayer:
 
 @dataclass(frozen=True)
 class Traced:
-    """The mean of all ranks and iterations. ``startup``: seconds from asking for parameters to their first byte. ``pulls``,
-    ``pushes``: batches of layers, from 0, in which the parameter server moved them; empty with other strategies."""
+    """The mean of all ranks and iterations. ``update``: seconds in which a rank would update all parameters, where those of
+    the parameter server update a part each; ``handling``: seconds more for each batch of gradients. ``startup``: seconds from
+    asking for parameters to their first byte. ``pulls``, ``pushes``: batches of layers, from 0, in which the parameter server
+    moved them; empty with other strategies."""
 
     layers: tuple[TracedLayer, ...]
     update: float
     startup: float
     pulls: tuple[tuple[int, int], ...]
     pushes: tuple[tuple[int, int], ...]
+    handling: float = 0.0
 
     @property
-    def computing(self) -> float:
-        return sum(layer.forward + layer.backward for layer in self.layers) + self.update
+    def passes(self) -> float:
+        """Seconds of forward and backward."""
+        return sum(layer.forward + layer.backward for layer in self.layers)
 
 
 def traced(spans: Sequence[Span], nbytes: int | None) -> Traced:
@@ -64,13 +68,19 @@ def traced(spans: Sequence[Span], nbytes: int | None) -> Traced:
         sizes = _sizes(spans, depth, passes, ranks)
     else:
         raise InputError("the timeline does not tell how many bytes the parameters have: give them (--bytes)")
+    update, handling = spent["update"] / passes, 0.0
+    if pushed:
+        update = _of_bytes(spans, sizes, update)
+        handling = (spent["update"] / passes - update) / len(pushed)
+        update *= ranks  # each has updated its part
     startups = [span["startup"] for span in spans if span["name"] == "pull batch" and "startup" in span]
     return Traced(
         tuple(TracedLayer(*layer) for layer in zip(forward, backward, sizes, strict=True)),
-        spent["update"] / passes,
+        update,
         statistics.median(startups) if startups else 0.0,
         tuple((first - 1, last - 1) for first, last in pulled),
         tuple((first - 1, last - 1) for first, last in pushed),
+        handling,
     )
 
 
@@ -111,6 +121,21 @@ def _spread(spans: Iterable[Span], name: str, depth: int, seconds: float) -> lis
                 weights[layer] += (span["end"] - span["begin"]) / (last - first + 1)
     total = sum(weights)
     return [seconds * weight / total for weight in weights] if total else [seconds / depth] * depth
+
+
+def _of_bytes(spans: Iterable[Span], sizes: Sequence[float], update: float) -> float:
+    """What of the ``update`` of an iteration, in seconds, grows with the bytes that are updated: all of it, unless batches of
+    several sizes tell."""
+    taken: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for span in spans:
+        if span["name"] == "update batch":
+            first, last = span["layers"]
+            taken[first, last].append(span["end"] - span["begin"])
+    nbytes = [sum(sizes[first - 1 : last]) for first, last in taken]
+    if len(set(nbytes)) < 2:
+        return update
+    slope, _ = statistics.linear_regression(nbytes, [statistics.median(each) for each in taken.values()])
+    return min(update, max(0.0, slope) * sum(sizes))
 
 
 def _sizes(spans: Iterable[Span], depth: int, passes: int, ranks: int) -> list[float]:
