@@ -178,7 +178,9 @@ class Predictor:
             beside *= (1 + 1.5 * conf.compression.density) / 2  # parameters are whole; six bytes of each that is sent
         made = _by_layer(self._space, computing)
         layers = [
-            ServedLayer(seconds * computing.forward / (computing.backward or 1.0), seconds, _ITEMSIZE * layer.count * beside)
+            ServedLayer(
+                seconds * computing.forward / (computing.backward or 1.0), seconds, _ITEMSIZE * layer.count * beside
+            )
             for seconds, layer in zip(made, self._space.layers, strict=True)
         ]
         nbytes = sum(layer.nbytes for layer in layers)
