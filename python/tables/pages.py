@@ -11,7 +11,7 @@ from functools import partial
 
 from peers.breakdown import PARTS
 from simulating.scale import FIG5
-from tables import bigdl, compression
+from tables import batching, bigdl, compression
 from tables import pipeline as lp
 from tables.data import Data, at_most, beside, seconds, with_theory
 from tables.fabric import (
@@ -24,7 +24,6 @@ from tables.fabric import (
     fabric_simulated,
     fabric_trained,
 )
-from tables.paper import IBATCH_PAPER
 from tables.scale import (
     scale_blind,
     scale_cells,
@@ -193,19 +192,6 @@ def rails(data: Data) -> Iterator[Line]:
         yield about, f"{row.theory_seconds:.3g} s", seconds(row), at_most(row.ratio or 0, 1.08)
 
 
-def ibatch(data: Data) -> Iterator[Line]:
-    for name in ("ibatch-networks", "ibatch-delays", "ibatch-real"):
-        for ours in data.rows(name, algorithm="ibatch"):
-            for index, other_way in enumerate(("whole", "layerwise", "ring", "bml", "ddp", "paper"), 1):
-                other = data.row(name, algorithm=other_way, case=ours.case, delay=ours.extra["delay"])
-                if other:
-                    paper = IBATCH_PAPER.get(ours.case) if name == "ibatch-networks" else None
-                    told = f"{paper[0] / paper[index]:.2f} x the throughput" if paper and index < len(paper) else "-"
-                    about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: beside `{other_way}`"
-                    gained = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}; {seconds(other)}"
-                    yield about, told, gained, beside(ours, other)
-
-
 def fetch(data: Data) -> Iterator[Line]:
     conversions = [(f"{wire} {way}", "memcpy") for wire in ("bf16", "fp16") for way in ("encode", "decode")]
     fetches = [("fetch", "fetchBlockSync"), ("notice", "fetchBlockSync"), ("at once", "in turn")]
@@ -252,7 +238,8 @@ TABLES = {
     "jobs_real": Table(PAPER, jobs_real),
     "rails": Table(("all-reduce", "the links' time", "ours", "verdict"), rails),
     "job_loops": Table(("", "bound, or in the same run", "`decoupled`", "verdict"), job_loops),
-    "ibatch": Table(PAPER, ibatch),
+    "ibatch": Table(PAPER, batching.networks),
+    "ibatch_rivals": Table(("", "bound, or in the same run", "ours", "verdict"), batching.rivals),
     "fetch": Table(PEER, fetch),
     "transform": Table(("", "by hand, in the same run", "ours", "verdict"), transform),
     "selection": Table(PEER, compression.selection),

@@ -206,6 +206,10 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             for name, loop in (("ring", "all-reduce"), ("ring", "decoupled"), ("ddp", "all-reduce"))
         ],
         "ibatch-networks": batches,
+        "ibatch-rivals": [
+            row(way, 1.0, extra={"pull_seconds": 0.6, "forward_seconds": 0.5, "predicted_seconds": 1.1}, **links)
+            for way in ("ibatch", "ring", "ddp")
+        ],
         "fetch": [row(name, 1.0, case="1 server") for name in ("fetch", "notice", "fetchBlockSync")],
         "transform": [row(name, 1.0, extra={"rows": 9}) for name in ("pandas_udf", "transform")],
         "compress-operators": [row(name, 1.0, theory_seconds=0.5, extra={"count": 9}) for name in ("exact", "topk")],
@@ -328,6 +332,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "lp_ranks": 1,
         "lp_blocks": 2,
         "ibatch": 2,
+        "ibatch_rivals": 4,
         "fetch": 2,
         "transform": 1,
         "selection": 1,
