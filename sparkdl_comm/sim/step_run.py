@@ -98,11 +98,13 @@ def step_seconds(
     *,
     latency: float = 0.0,
     slowdowns: Sequence[float] = (),
+    coalesce: bool = True,
 ) -> float:
     """Seconds until all ranks have done a step with float32 gradients, if they begin at once.
 
     :param algorithm: of :data:`~sparkdl_comm.collectives.algorithms.ALGORITHMS`.
     :param slowdowns: how many times as long each rank computes, but for its update; default: 1.
+    :param coalesce: runs one rank for all that are alike (see ``script.py``); False: every rank.
     """
     every = range(topology.world)
     slow = tuple(slowdowns) or (1.0,) * topology.world
@@ -113,7 +115,8 @@ def step_seconds(
     def reduced(part: int) -> None:
         ends.append(engine.now)
 
-    followed = _scripts(algorithm, computing.buckets, topology, cost, slow if network.can_be_alike else every)
+    marks: Sequence[Hashable] = slow if coalesce and network.can_be_alike else every
+    followed = _scripts(algorithm, computing.buckets, topology, cost, marks)
     for number, bucket in enumerate(computing.buckets):
         parts = followed[bucket.elements]
         run = PlanRun(network, parts, every, ITEMSIZE, number, reduced)

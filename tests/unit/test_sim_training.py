@@ -58,3 +58,23 @@ def test_reductions_overlap_backward_and_the_rest_follows_it():
     assert step_seconds("ring", topology, early, COST) == pytest.approx(122 + 3), "all is hidden"
     slow = step_seconds("ring", topology, computing, COST, slowdowns=[1.0, 2.0])
     assert slow == pytest.approx(244 + one + 3), "the slowest rank's bucket is waited for"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "text"),
+    [
+        ("ring", "star:5"),
+        ("bml", "bcube:2,2"),
+        ("p2p-ps", "star:4"),
+        ("be", "star:4"),
+        ("lp", "star:3"),
+        ("mst", "star:6"),
+    ],
+)
+def test_ranks_that_are_alike_are_run_as_one(algorithm, text):
+    topology = Topology.parse(text)
+    cost = Cost((1e-3,) * topology.rails, alpha=0.01, gamma=1e-4, local=1e-4)
+    computing = Computing(1.0, 6.0, (Bucket(700, 1.0), Bucket(90, 1.5), Bucket(700, 4.0), Bucket(13, 6.0)), 0.5)
+    together = step_seconds(algorithm, topology, computing, cost)
+    each = step_seconds(algorithm, topology, computing, cost, coalesce=False)
+    assert together == pytest.approx(each)
