@@ -23,7 +23,15 @@ from tables.fabric import (
     fabric_trained,
 )
 from tables.paper import IBATCH_PAPER
-from tables.scale import scale_cells, scale_commlib, scale_errors, scale_fig4, scale_fig5
+from tables.scale import (
+    scale_auto,
+    scale_auto_regrets,
+    scale_cells,
+    scale_commlib,
+    scale_errors,
+    scale_fig4,
+    scale_fig5,
+)
 
 from sparkdl_comm.lab.results import Row
 
@@ -234,6 +242,10 @@ TABLES = {
     "scale_fig5": Table(("", "paper's formula, T_F", "simulated, T_F", "verdict"), scale_fig5),
     "scale_fig4": Table(("", "in the same run", "`lp`, simulated", "verdict"), scale_fig4),
     "scale_commlib": Table(("", "paper, of linear scaling", "simulated", "difference"), scale_commlib),
+    "scale_auto": Table(("", "best that stays", "`auto`, all its steps", "regret"), scale_auto),
+    "scale_auto_regrets": Table(
+        ("", "cells", "median regret", "worst", "at most 3 % and 10 %, or 20 steps"), scale_auto_regrets
+    ),
     "bigdl": Table(PAPER, bigdl.beside_bigdl),
     "bigdl_overlap": Table(("", "overlapped", "communication only", "computation only", "iteration"), bigdl.overlap),
     "bigdl_scaling": Table(("", "paper", "ours", "beside `bigdl`"), bigdl.scaling),

@@ -164,6 +164,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
     reduced = {"case": "allreduce", **links}
     cell = {"source": "lp-9", "what": "reduce", "measured": 1.0, "error": 0.1, "rows": None, "delay": 0.02}
     parts = dict.fromkeys(("overlapped", "communication_only", "computation_only"), 0.1)
+    decisions = [{"chosen": "ring"}, {"chosen": None}]
     files: dict[str, list[Row]] = {
         "ps": [row("ps", 1.0), row("gloo", 1.0)],
         "peers-star3": [row(name, 1.0, case="training") for name in ("torch-ddp", "bigdl-mkl", "sparkdl-ps")],
@@ -261,6 +262,11 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             *(row(name, 1.0, case="reduce") for name in ("lp", "mst", "be")),
             row("tree", 1.0, case="commlib", extra={"network": "vgg19", "efficiency": 50.0}),
         ],
+        "auto-star4-vgg19": [
+            row("ring", 1.0, **links),
+            row("auto", 1.0, **links, extra={"regret": 0.02, "decisions": decisions, "ways": {"ring": 1.0}}),
+            row("auto", 1.0, **links, extra={"regret": 0.02, "decisions": decisions, "changed": 9, "switched": 12}),
+        ],
     }
     for name, rows in files.items():
         save(tmp_path, name, *rows)
@@ -297,6 +303,8 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "fabric_lda": 3,
         "scale_errors": 2,
         "scale_cells": 2,
+        "scale_auto": 2,
+        "scale_auto_regrets": 2,
         "scale_fig5": 1,
         "scale_fig4": 1,
         "scale_commlib": 1,
