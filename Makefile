@@ -217,6 +217,7 @@ bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench
 	$(BENCH) python/bench_fabric.py --simulate --workers 6 --quick
 	$(BENCH) python/bench_fabric.py --train --workers 3 --accuracy 0.5 --quick
 	$(BENCH) python/bench_fabric.py --lda --workers 3 --perplexity 800 --words 2000 --quick
+	$(BENCH) python/bench_auto.py --quick --drop
 	$(BENCH) python/bench_sim.py --validate --quick
 	$(BENCH) python/bench_sim.py --scale --quick
 	$(BENCH) python/bench_sim.py --blind --quick

@@ -25,6 +25,8 @@ from tables.fabric import (
     fabric_trained,
 )
 from tables.scale import (
+    scale_auto,
+    scale_auto_regrets,
     scale_blind,
     scale_cells,
     scale_commlib,
@@ -275,6 +277,10 @@ TABLES = {
     "scale_ibatch": Table(("", "paper: iBatch; default; layer by layer", "simulated", "verdict"), scale_ibatch),
     "scale_ibatch_split": Table(("", "overlapping", "communication", "computation", "iteration"), scale_ibatch_split),
     "scale_greedy": Table(("", "greedy 1", "greedy 2", "the better one"), scale_greedy),
+    "scale_auto": Table(("", "best that stays", "`auto`, all its steps", "regret"), scale_auto),
+    "scale_auto_regrets": Table(
+        ("", "cells", "median regret", "worst", "at most 3 % and 10 %, or 20 steps"), scale_auto_regrets
+    ),
     "bigdl": Table(PAPER, bigdl.beside_bigdl),
     "bigdl_overlap": Table(("", "overlapped", "communication only", "computation only", "iteration"), bigdl.overlap),
     "bigdl_scaling": Table(("", "paper", "ours", "beside `bigdl`"), bigdl.scaling),

@@ -24,6 +24,15 @@ AIMS = (5.0, 15.0)
 PREDICT_AIM, ORDER_AIM = 10.0, 0.9
 #: Networks whose timelines predict.
 PREDICTED = ("googlenet", "vgg19")
+#: Results of strategy auto, a file for each topology and network, and its regrets that were aimed at, %: the median and the
+#: worst; and in how many steps after a change of rates it should have decided again.
+AUTO = tuple(
+    f"auto-{topology}-{network}"
+    for topology in ("star4", "star8", "hosts2x2", "bcube22")
+    for network in ("googlenet", "inception_v3", "vgg19")
+)
+AUTO_AIMS = (3.0, 10.0)
+AUTO_STEPS = 20
 SUITES = {
     "collectives": "collectives",
     "exchanges": "sums of compressed training",
@@ -41,8 +50,7 @@ def scale_errors(data: Data) -> Iterator[Line]:
         if found:
             median, worst = statistics.median(found), max(found)
             reached = median <= AIMS[0] and worst <= AIMS[1]
-            verdict = "reached" if reached else "**missed**"
-            yield about, f"{len(found)}", f"{median:.1f} %", f"{worst:.1f} %", verdict
+            yield about, f"{len(found)}", f"{median:.1f} %", f"{worst:.1f} %", _verdict(reached)
 
 
 def scale_cells(data: Data) -> Iterator[Line]:
@@ -193,6 +201,44 @@ def scale_greedy(data: Data) -> Iterator[Line]:
 def _over_optimum(row: Row) -> str:
     over = row.extra["over_optimum"]
     return f"{statistics.median(over):.3f} ({min(over):.3f} to {max(over):.3f})"
+
+
+def scale_auto(data: Data) -> Iterator[Line]:
+    for row in _auto(data):
+        about, regret = f"{row.case}, {row.topology}, {row.rate_mbit:.4g} Mbit/s", f"{row.extra['regret'] * 100:+.1f} %"
+        chosen = " then ".join(f"`{one['chosen']}`" for one in row.extra["decisions"] if one["chosen"])
+        if "changed" in row.extra:
+            regret += f", decided again after {row.extra['switched']} steps"
+            best = f"{row.theory_seconds:.4g} s"
+        else:
+            ways = row.extra["ways"]
+            best = f"`{min(ways, key=ways.__getitem__)}` {row.theory_seconds:.4g} s"
+        yield about, best, f"{chosen} {row.seconds:.4g} s", regret
+
+
+def scale_auto_regrets(data: Data) -> Iterator[Line]:
+    found = _auto(data)
+    kept = [row.extra["regret"] * 100 for row in found if "changed" not in row.extra]
+    if kept:
+        median, worst = statistics.median(kept), max(kept)
+        reached = median <= AUTO_AIMS[0] and worst <= AUTO_AIMS[1]
+        yield "links that stay", f"{len(kept)}", f"{median:.1f} %", f"{worst:.1f} %", _verdict(reached)
+    changed = [row for row in found if "changed" in row.extra]
+    if changed:
+        regrets = [row.extra["regret"] * 100 for row in changed]
+        switched = [row.extra["switched"] for row in changed]
+        reached = all(steps is not None and steps <= AUTO_STEPS for steps in switched)
+        verdict = f"{_verdict(reached)}: {', '.join(map(str, switched))} steps"
+        median, worst = statistics.median(regrets), max(regrets)
+        yield "links that change", f"{len(changed)}", f"{median:.1f} %", f"{worst:.1f} %", verdict
+
+
+def _auto(data: Data) -> list[Row]:
+    return [row for name in AUTO for row in data.rows(name, algorithm="auto")]
+
+
+def _verdict(reached: bool) -> str:
+    return "reached" if reached else "**missed**"
 
 
 def _time(row: Row) -> str:

@@ -165,6 +165,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
     cell = {"source": "lp-9", "what": "reduce", "measured": 1.0, "error": 0.1, "rows": None, "delay": 0.02}
     split = dict.fromkeys(("overlapping", "communication", "computation"), 0.1)
     parts = dict.fromkeys(("overlapped", "communication_only", "computation_only"), 0.1)
+    decisions = [{"chosen": "ring"}, {"chosen": None}]
     files: dict[str, list[Row]] = {
         "ps": [row("ps", 1.0), row("gloo", 1.0)],
         "peers-star3": [row(name, 1.0, case="training") for name in ("torch-ddp", "bigdl-mkl", "sparkdl-ps")],
@@ -312,6 +313,11 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
                 for name in ("greedy1", "greedy2", "ibatch")
             ),
         ],
+        "auto-star4-vgg19": [
+            row("ring", 1.0, **links),
+            row("auto", 1.0, **links, extra={"regret": 0.02, "decisions": decisions, "ways": {"ring": 1.0}}),
+            row("auto", 1.0, **links, extra={"regret": 0.02, "decisions": decisions, "changed": 9, "switched": 12}),
+        ],
     }
     for name, rows in files.items():
         save(tmp_path, name, *rows)
@@ -361,6 +367,8 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "scale_blind": 2,
         "scale_predict": 4,
         "scale_size": 3,
+        "scale_auto": 2,
+        "scale_auto_regrets": 2,
         "scale_fig5": 1,
         "scale_fig4": 1,
         "scale_commlib": 1,

@@ -1,0 +1,214 @@
+"""What strategy auto loses against the best strategy that stays, on emulated networks.
+
+    python python/bench_auto.py --topology star:4 --profiles googlenet,vgg19 --ratios 0.5,2 --json
+
+Fits run through Spark on the lab, as the parameter server needs the plugin; computing is emulated: the profile's network, of
+each layer a share, so that forward takes `--forward` seconds. At ratio R links are so fast that an all-reduce takes by what
+they allow R times as long as backward. For each network and ratio there are fits with each strategy that stays, of
+`--fixed-steps` steps, the first ten of which do not count, and one with auto, of `--steps`, all of which count: its first
+ones, trials, and whatever one strategy takes to follow another.
+
+Theory of auto's step is the median of the best one that stays, among them batchings of ps that auto does not try. `regret` is
+by how much more auto took for all of its steps. With `--drop`, links become as slow as at the last ratio in the middle of
+another fit with auto at the first one: the regret is against the best of those that stay for all of it; `switched` is how
+many steps after the change auto had decided again. Verified: weights are at last those that one process finds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import tempfile
+import threading
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from batching.case import share_of
+from peers.applications import submit
+from peers.arena import PROGRAMS, python_path
+from peers.auto_job import AUTO, AutoJob
+
+from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.errors import SparkdlCommError
+from sparkdl_comm.lab import Lab
+from sparkdl_comm.lab.arguments import numbers, positive, topology_of
+from sparkdl_comm.lab.arguments import parser as bench_parser
+from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, versions
+from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.lab.rates import LinkRate
+from sparkdl_comm.lab.spark import SparkCluster
+
+_FOLDER = Path(__file__).parent
+#: Steps of a fit that stays which do not count: JVMs compile, and ranks connect.
+SETTLING = 10
+WAYS = "cheapest,ring,lp,bml,ring+decoupled,bml+decoupled,ps+whole,ps+layerwise,ps+ibatch"
+
+
+def cells(options: Namespace) -> Iterator[Row]:
+    topology, hosts = options.topology, len(options.topology.hosts)
+    environment = {"PYTHONPATH": python_path(_FOLDER, PROGRAMS)}
+    with (
+        tempfile.TemporaryDirectory(prefix="sparkdl-auto-") as folder,
+        Lab(topology.with_rates(1_000_000_000)) as lab,
+        lab.spark(memory=f"{options.memory}m", env=environment) as spark,
+    ):
+        for name in options.profiles:
+            profile = share_of(name, options.forward, options.slowdown)
+            path = Path(folder, f"{name}.json")
+            path.write_text(profile.to_json())
+            backward = math.fsum(layer.backward for layer in profile.layers)
+            slow = allreduce_seconds(hosts, 4 * profile.parameters, 1.0) / topology.rails / backward
+            rates = [round(slow / ratio * 1e6) for ratio in options.ratios]
+            stay: list[dict[str, float]] = []
+            for ratio, rate in zip(options.ratios, rates, strict=True):
+                _set(lab, rate)
+                found = _fits(spark, options, path, [*options.ways, AUTO])
+                stay.append({each["way"]: median(each["seconds"][SETTLING:]) for each in found if each["way"] != AUTO})
+                for each in found:
+                    about = {"exchange": ratio, "ways": stay[-1]}
+                    yield _row(options, name, profile, rate, each, about, min(stay[-1].values()))
+            if options.drop:
+                change, signal = options.steps // 2, Path(folder, f"{name}.signal")
+                _set(lab, rates[0])
+                with _once(signal, lambda rate=rates[-1]: _set(lab, rate)):
+                    (each,) = _fits(spark, options, path, [AUTO], change, signal)
+                best = min(_mean_of(first, last) for first, last in _both(stay[0], stay[-1]))
+                about = {"exchange": options.ratios[0], "then": options.ratios[-1], "changed": change}
+                about["switched"] = _switched(each["auto"]["decisions"], change)
+                yield _row(options, f"{name} drop", profile, rates[0], each, about, best)
+
+
+def _both(first: dict[str, float], last: dict[str, float]) -> list[tuple[float, float]]:
+    return [(first[way], last[way]) for way in first]
+
+
+def _mean_of(first: float, last: float) -> float:
+    """Of a step, where half of the steps take each."""
+    return (first + last) / 2
+
+
+def _switched(decisions: list[dict[str, Any]], change: int) -> int | None:
+    """Steps from the change to the end of the first decision after it; None: there was none."""
+    return next((one["since"] - change for one in decisions if one["since"] and one["step"] > change), None)
+
+
+def _fits(
+    spark: SparkCluster, options: Namespace, profile: Path, ways: list[str], change: int = 0, signal: Path | None = None
+) -> list[dict[str, Any]]:
+    topology = options.topology
+    conf = {"topology": topology.text, "rails": ",".join(f"rail{rail}" for rail in range(topology.rails))}
+    job = AutoJob(str(profile), conf, ways, topology.world, options.fixed_steps, options.steps, change, str(signal))
+    return submit(spark, PROGRAMS / "auto_job.py", job, options.timeout)
+
+
+def _set(lab: Lab, rate: int) -> None:
+    """Of all links."""
+    topology = lab.topology
+    links = [(host.index, rail) for host in topology.hosts for rail in range(topology.rails)]
+    lab.set_rates(dict.fromkeys(links, LinkRate(rate, rate)))
+
+
+@contextlib.contextmanager
+def _once(signal: Path, act: Any) -> Iterator[None]:
+    """Acts when the file is there."""
+    over = threading.Event()
+
+    def wait() -> None:
+        while not signal.exists():
+            if over.wait(0.005):
+                return
+        act()
+
+    thread = threading.Thread(target=wait, name="bench-auto", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _row(
+    options: Namespace,
+    case: str,
+    profile: Profile,
+    rate: int,
+    result: dict[str, Any],
+    about: dict[str, Any],
+    best: float,
+) -> Row:
+    is_auto = result["way"] == AUTO
+    seconds = result["seconds"] if is_auto else result["seconds"][SETTLING:]
+    extra: dict[str, Any] = {**about, "computing": profile.seconds, "steps": len(result["seconds"])}
+    if is_auto:
+        decisions = result["auto"]["decisions"]
+        extra |= {
+            "regret": fmean(seconds) / best - 1,
+            "chosen": result["auto"]["chosen"],
+            "decisions": decisions,
+            "steps_of": {"first": fmean(seconds[:30]), "last": fmean(seconds[-30:])},
+        }
+    else:
+        del extra["ways"]
+    return Row(
+        suite="auto",
+        case=case,
+        algorithm=result["way"],
+        topology=options.topology.text,
+        rate_mbit=rate / 1e6,
+        world=options.topology.world,
+        bytes=round(result["bytes"]),
+        samples=[fmean(seconds) if is_auto else median(seconds)],
+        theory_seconds=best,
+        verified=result["verified"],
+        compute="emulated",
+        versions=versions("torch", "pyspark", "sparkdl_comm"),
+        extra=extra,
+    )
+
+
+def arguments() -> Namespace:
+    parser = bench_parser(__doc__)
+    parser.add_argument("--topology", type=topology_of, default="star:4", help="of hosts of the lab")
+    parser.add_argument("--profiles", default="googlenet,inception_v3,vgg19", help="see sparkdl_comm/lab/profiles")
+    parser.add_argument("--ratios", type=numbers, default="0.5,2", help="of an all-reduce, by the links, to backward")
+    parser.add_argument("--drop", action="store_true", help="links change from the first ratio to the last in mid-run")
+    parser.add_argument("--ways", default=WAYS, help="strategies that stay; those that do not fit are left out")
+    parser.add_argument("--steps", type=positive, default=200, help="of a fit with auto")
+    parser.add_argument("--fixed-steps", type=positive, default=30, help="of a fit with a strategy that stays")
+    parser.add_argument("--forward", type=float, default=0.05, help="seconds")
+    parser.add_argument("--slowdown", type=float, default=60.0, help="of the device that computes")
+    parser.add_argument("--memory", type=positive, default=512, help="MiB of each executor")
+    parser.add_argument("--timeout", type=float, default=450.0, help="seconds for the fits of a network at a ratio")
+    options = parser.parse_args()
+    if options.quick:
+        options.profiles, options.steps, options.fixed_steps, options.ways = "vgg19", 40, 12, "ring,ps+layerwise"
+        options.ratios = options.ratios[:2]
+    if options.fixed_steps <= SETTLING:
+        parser.error(f"--fixed-steps {options.fixed_steps}: more than the {SETTLING} that do not count")
+    options.profiles = options.profiles.split(",")
+    options.ways = [way for way in options.ways.split(",") if _fits_on(way, options.topology)]
+    return options
+
+
+def _fits_on(way: str, topology: Any) -> bool:
+    name = way.partition("+")[0]
+    return name not in ALGORITHMS or not ALGORITHMS[name].unfit(topology)
+
+
+def main() -> int:
+    options = arguments()
+    report = Report(json_to=options.json)
+    try:
+        return report.finish_after(cells(options))
+    except SparkdlCommError as error:
+        report.note(f"failed: {error}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
