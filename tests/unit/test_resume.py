@@ -129,9 +129,9 @@ class Fit:
             found += [history, state["own"]["callbacks"], state["own"]["schedule"], loop.progress.step]
             found += [tensor.tolist() for tensor in [*loop.model.module.parameters(), *loop.model.module.buffers()]]
             found += [loop.model.module.calls, state["common"]["stopping"]["extra"]]
-            found += [
-                [p.tolist() for p in group.values()] for group in loop.strategy.optimizer_state()["state"].values()
-            ]
+            # In the order of parameters: theirs is that in which they were updated first, which may depend on the network.
+            kept = sorted(loop.strategy.optimizer_state()["state"].items())
+            found += [[p.tolist() for p in group.values()] for _, group in kept]
             found += [state["common"]["stopping"]["best"], state["common"]["stopping"]["kept"][""].tolist()]
         return found
 
