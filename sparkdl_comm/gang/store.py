@@ -1,8 +1,8 @@
 """torch.distributed's store over the gang's authenticated connections, in the place of its open TCPStore.
 
-Keys and values live at rank 0; ``store_messages.py`` is how requests and answers travel. A waiting request waits in rank 0's thread of that connection. A client takes an idle connection for
-each request or makes a new one, so a blocking ``get`` blocks no other thread's requests, and never the control plane. When
-the gang fails, all waits end with its failure.
+Keys and values live at rank 0; ``store_messages.py`` is how requests and answers travel. A waiting request waits in rank 0's
+thread of that connection. A client takes an idle connection for each request or makes a new one, so a blocking ``get`` blocks
+no other thread's requests, and never the control plane. When the gang fails, all waits end with its failure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests and replies of the gang's store on the wire: a JSON frame, with the sizes of the values, which follow as they are."""
+"""Requests and replies of the gang's store on the wire: a JSON frame with the sizes of the values, and these as they are."""
 
 from __future__ import annotations
 
