@@ -14,6 +14,7 @@ Verified: all ranks are in, and each gathering had what all gave.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -42,27 +43,31 @@ def rows(options: Namespace) -> Iterator[Row]:
 
 def _run(world: int, options: Namespace) -> list[dict[str, Any]]:
     """What the driver, rank 0 and rank 1 tell."""
-    with _start("driver", world) as driver:
+    with contextlib.ExitStack() as started:
+
+        def start(*arguments: object) -> subprocess.Popen[str]:
+            command = [sys.executable, str(PROGRAM), *map(str, arguments)]
+            pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+            process = started.enter_context(subprocess.Popen(command, text=True, **pipes))
+            started.callback(process.kill)
+            return process
+
+        driver = start("driver", world)
         port = int(driver.stdout.readline())
-        ranks = [_start("rank", world, port, options.gathers, rank) for rank in (0, 1)]
-        crowd = _start("crowd", world, port, options.gathers)
-        told = [_told(process, options.timeout) for process in (*ranks, crowd)]
-        driver.stdin.write("end\n")
-        driver.stdin.flush()
-        return [_told(driver, options.timeout), *told[:2]]
+        crowd = start("crowd", world, port, options.gathers)
+        ranks = [start("rank", world, port, options.gathers, rank) for rank in (0, 1)]
+        _, *told = [_told(process, options.timeout) for process in (crowd, *ranks)]
+        return [_told(driver, options.timeout, "end\n"), *told]
 
 
-def _start(*arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def _told(process: subprocess.Popen[str], timeout: float, last: str | None = None) -> dict[str, Any]:
+    """What it tells after it was told ``last``.
 
-
-def _told(process: subprocess.Popen[str], timeout: float) -> dict[str, Any]:
-    """:raises LabError: it failed, or does not end."""
+    :raises LabError: it failed, or does not end.
+    """
     try:
-        out, err = process.communicate(timeout=timeout)
+        out, err = process.communicate(last, timeout=timeout)
     except subprocess.TimeoutExpired:
-        process.kill()
         raise LabError(f"{process.args} did not end within {timeout:g} s") from None
     if process.returncode:
         raise LabError(f"{process.args} ended with status {process.returncode}: {err[-1000:]}")

@@ -52,12 +52,10 @@ class Place:
 
 #: The first is where the timeline is from.
 PLACES = (
-    Place("star:4", 1.0, (SOURCE, "whole", "layerwise", "ring", "lp")),
-    Place("star:4", 0.5, (SOURCE, "whole", "ring", "p2p-ps", "lp")),
-    Place("star:4", 2.0, (SOURCE, "whole", "ring", "p2p-ps", "lp")),
-    Place("star:6", 1.5, (SOURCE, "whole", "ring", "tree")),
+    Place("star:4", 1.0, (SOURCE, "whole", "ring", "lp")),
+    Place("star:4", 2.0, (SOURCE, "whole", "ring", "p2p-ps")),
+    Place("star:6", 1.5, (SOURCE, "ring", "tree")),
     Place("bcube:2,2", 2.0, ("bml", "ring", "p2p-ps")),
-    Place("hosts:2x2", 2.0, ("ring", "torus2d", "hierarchical")),
 )
 
 

@@ -38,6 +38,8 @@ SECONDS = 200.0
 HOST = "127.0.0.1"
 #: Bytes that each rank gives in a gathering.
 GIVEN = 100
+#: Seconds after which one of a thousand threads may ask the others for its turn.
+SWITCH = 0.2
 #: Bytes of a thread's stack.
 STACK = 256 << 10
 
@@ -107,9 +109,7 @@ def payload(rank: int) -> dict[str, Any]:
 def registered(rank: int, world: int, port: int, text: str) -> list[str]:
     """As a task of Spark does it."""
     sock = handshake.connect((HOST, port), SECRET, time.monotonic() + SECONDS)
-    told = rendezvous.register(sock, rank, world, ATTEMPT, json.dumps([rank, text]), SECONDS)
-    texts = dict(json.loads(each) for each in told)
-    return [texts[other] for other in range(world)]
+    return rendezvous.register(sock, rank, world, ATTEMPT, json.dumps([rank, text]), SECONDS)
 
 
 def driver(world: int) -> None:
@@ -128,7 +128,7 @@ def member(world: int, port: int, gathers: int, rank: int) -> None:
         rank=rank,
         world=world,
         host=HOST,
-        exchange=lambda text: registered(rank, world, port, text),
+        exchange=lambda text: [json.loads(each)[1] for each in registered(rank, world, port, text)],
         secret=SECRET,
         attempt=ATTEMPT,
         payload=payload(rank),
@@ -149,7 +149,8 @@ def member(world: int, port: int, gathers: int, rank: int) -> None:
 
 def one_of_crowd(rank: int, world: int, port: int, gathers: int) -> None:
     me = Member(rank, HOST, {"eth0": HOST}, port, (), payload(rank))
-    first = json.loads(registered(rank, world, port, json.dumps({"epoch": ATTEMPT, **asdict(me)}))[0])
+    [_, text] = json.loads(registered(rank, world, port, json.dumps({"epoch": ATTEMPT, **asdict(me)}))[0])
+    first = json.loads(text)
     credentials = Credentials(rank, ATTEMPT, SECRET)
 
     def dial(root: int, kind: str, deadline: float) -> socket.socket:
@@ -177,6 +178,7 @@ def crowd(world: int, port: int, gathers: int) -> None:
         except Exception as error:  # noqa: BLE001 - told, and the benchmark fails
             failures.append(f"rank {rank}: {error!r}")
 
+    sys.setswitchinterval(SWITCH)
     watch = Watch()
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2, world)]
     for thread in threads:

@@ -1,17 +1,14 @@
 """torch.distributed's store over the gang's authenticated connections, in the place of its open TCPStore.
 
-Keys and values live at rank 0. A request is one JSON frame, with the sizes of the values, which follow as they are; its
-answer is likewise. A waiting request waits in rank 0's thread of that connection. A client takes an idle connection for
-each request or makes a new one, so a blocking ``get`` blocks no other thread's requests, and never the control plane. When
-the gang fails, all waits end with its failure.
+Keys and values live at rank 0; ``store_messages.py`` is how requests and answers travel. A waiting request waits in rank 0's
+thread of that connection. A client takes an idle connection for each request or makes a new one, so a blocking ``get`` blocks
+no other thread's requests, and never the control plane. When the gang fails, all waits end with its failure.
 """
 
 from __future__ import annotations
 
-import functools
 import socket
 import threading
-import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -22,16 +19,12 @@ from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolEr
 from sparkdl_comm.gang.acceptor import HANDSHAKE_SECONDS
 from sparkdl_comm.gang.control import VERDICT_SECONDS
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.frames import Clock, encode_frame, hang_up, recv_frame, recv_into, send_all
-from sparkdl_comm.gang.key_value_store import MAX_TOTAL, MAX_VALUE, MAX_WAIT, KeyValueStore, Request
-from sparkdl_comm.gang.tensors import STALL_SECONDS, pieces
+from sparkdl_comm.gang.frames import Clock, hang_up
+from sparkdl_comm.gang.key_value_store import MAX_WAIT, KeyValueStore, Request
+from sparkdl_comm.gang.store_messages import recv, send
 
-#: Bytes of a request's or reply's JSON: keys and sizes.
-MAX_HEADER = 4 << 20
 #: A client waits this much longer than it told rank 0 to, for the answer to come back. Rank 0's end is watched beside.
 SLACK_SECONDS = 30.0
-#: Up to here, values go out together with what announces them.
-_SMALL = 1 << 16
 _KIND = "store"
 Handler: TypeAlias = Callable[[socket.socket, int], None]
 
@@ -77,8 +70,8 @@ class StoreService:
             try:
                 sock = self._borrow(clock() + HANDSHAKE_SECONDS)
                 try:
-                    _send(sock, request, clock)
-                    reply = _recv(sock, seconds + SLACK_SECONDS, clock)
+                    send(sock, request, clock)
+                    reply = recv(sock, seconds + SLACK_SECONDS, clock)
                 except BaseException:
                     self._drop(sock)
                     raise
@@ -169,59 +162,14 @@ class StoreService:
         try:
             while True:
                 try:
-                    request = _recv(sock, MAX_WAIT, clock)
+                    request = recv(sock, MAX_WAIT, clock)
                 except DeadlineError:
                     continue  # idle for a day
                 if self._over:
                     return
-                _send(sock, self._key_values.answer({**request, "rank": rank}), clock)
+                send(sock, self._key_values.answer({**request, "rank": rank}), clock)
         finally:
             self._drop(sock)
-
-
-def _send(sock: socket.socket, message: Request, clock: Clock) -> None:
-    """Sends a request or a reply.
-
-    :raises InputError: it has a value that the other side would refuse.
-    """
-    values = message.get("values", [])
-    if any(len(value) > MAX_VALUE for value in values):
-        raise InputError(f"a store value of {max(map(len, values))} bytes: at most {MAX_VALUE}")
-    sizes = {"values": [len(value) for value in values], "crc32": functools.reduce(_add_crc, values, 0)}
-    head = encode_frame({**message, **sizes}, MAX_HEADER)
-    if sum(map(len, values)) <= _SMALL:
-        head, values = b"".join([head, *values]), []
-    send_all(sock, head, clock() + STALL_SECONDS, clock)
-    for value in values:
-        for piece in pieces(memoryview(value)):
-            send_all(sock, piece, clock() + STALL_SECONDS, clock)
-
-
-def _recv(sock: socket.socket, seconds: float, clock: Clock) -> Request:
-    """Receives a request or a reply.
-
-    :raises GangError: its sizes are none, or more than the store may hold; nothing has been allocated for them.
-    :raises ProtocolError: the values are damaged.
-    """
-    message = recv_frame(sock, MAX_HEADER, clock() + seconds, clock)
-    sizes = message.get("values", [])
-    if not isinstance(sizes, list) or not all(type(size) is int and 0 <= size <= MAX_VALUE for size in sizes):
-        raise GangError(f"peer announced store values of {sizes!r:.80} bytes: at most {MAX_VALUE} each")
-    if sum(sizes) > MAX_TOTAL:
-        raise GangError(f"peer announced store values of {sum(sizes)} bytes: more than {MAX_TOTAL}")
-    message["values"] = []
-    for size in sizes:
-        value = bytearray(size)
-        for piece in pieces(memoryview(value)):
-            recv_into(sock, piece, clock() + STALL_SECONDS, clock)
-        message["values"].append(bytes(value))
-    if message.pop("crc32", 0) != functools.reduce(_add_crc, message["values"], 0):
-        raise ProtocolError("peer sent store values with another checksum than their bytes have")
-    return message
-
-
-def _add_crc(crc: int, value: bytes) -> int:
-    return zlib.crc32(value, crc)
 
 
 class GangStore(Store):

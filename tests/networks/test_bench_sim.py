@@ -23,7 +23,7 @@ def test_cells_are_simulated_before_they_are_measured(rows_of, tmp_path: Path) -
 def test_predictions_from_a_timeline_are_tried(rows_of) -> None:
     rows = rows_of(bench_sim, "--predict", "--forward", "0.1")
     assert [row["algorithm"] for row in rows if row["source"]] == ["ibatch"]
-    assert {row["topology"] for row in rows} == {"star:4", "hosts:2x2"}
+    assert {row["topology"] for row in rows} == {"star:4", "bcube:2,2"}
     for row in rows:
         assert row["verified"]
         assert row["error"] == pytest.approx(row["predicted"] / row["seconds"] - 1)
