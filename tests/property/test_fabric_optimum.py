@@ -11,7 +11,7 @@ from sparkdl_comm.fabric.core.order import Job, order
 from .fabric_optimum import optimum
 
 #: By how much the heuristics may be worse than the best, in the end of the last update and in the mean end: the worst that was
-#: found in drawn batches of two and three updates is 2 and 1.5, the mean of all is 1.13 and 1.04.
+#: found in 500 drawn batches of two and three updates is 1.6 and 1.75, the mean of all is 1.12 and 1.03.
 LAST, MEAN = 2.5, 2.0
 SERVER = 4
 
