@@ -138,6 +138,7 @@ def main() -> int:
         "--networks", type=names_of(NETWORKS), default=",".join(NETWORKS), help="the wide one does a third of --steps"
     )
     beside.add_argument("--strategies", default="ps,gloo")
+    beside.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="of Spark, to try settings")
     lab = parser.add_argument_group("in batches, on the lab")
     lab.add_argument("--topology", type=topology_of, help="star:N, hosts:MxS, fattree:k, bcube:m,k")
     networks = f"profiles of networks, or {', '.join(REAL)}; default: googlenet, inception_v3, vgg19"
@@ -182,7 +183,8 @@ def bench_beside_gloo(options: Namespace, report: Report) -> None:
     if options.quick:
         options.executors, options.steps, options.repeats = [2], BATCHES, 1
     for executors in options.executors:
-        spark = local_cluster("bench_ps", executors, options.memory or 2048, spark_conf(progress=False))
+        conf = spark_conf(progress=False) | dict(setting.split("=", 1) for setting in options.conf)
+        spark = local_cluster("bench_ps", executors, options.memory or 2048, conf)
         for network in options.networks:
             data = rows(spark, NETWORKS[network][1] * BATCHES)
             for row in bench(data, network, executors, options.strategies.split(","), options):

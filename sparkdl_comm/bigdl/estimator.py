@@ -14,7 +14,7 @@ from pyspark.ml.param.shared import HasFeaturesCol, HasLabelCol, HasMaxIter, Has
 from pyspark.sql import DataFrame
 
 from sparkdl_comm.bigdl.model import BigDLModel
-from sparkdl_comm.bigdl.optimizer import IBatchOptimizer
+from sparkdl_comm.bigdl.optimizer import IBatchOptimizer, typed_errors
 
 
 class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionCol, HasMaxIter):
@@ -57,19 +57,20 @@ class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionC
         )
 
     def _fit(self, dataset: DataFrame) -> BigDLModel:
-        optimizer = callBigDlFunc(
-            "float",
-            "createIBatchOptimizerOfFrame",
-            self._model.value,
-            dataset,
-            self.getFeaturesCol(),
-            self.getLabelCol(),
-            self._size,
-            self._criterion,
-            {self._model.name(): self._method},
-            MaxEpoch(self.getMaxIter()),
-            self.getOrDefault(self.batchSize),
-        )
+        with typed_errors():
+            optimizer = callBigDlFunc(
+                "float",
+                "createIBatchOptimizerOfFrame",
+                self._model.value,
+                dataset,
+                self.getFeaturesCol(),
+                self.getLabelCol(),
+                self._size,
+                self._criterion,
+                {self._model.name(): self._method},
+                MaxEpoch(self.getMaxIter()),
+                self.getOrDefault(self.batchSize),
+            )
         training = IBatchOptimizer.of(optimizer)
         trained = training.optimize()
         columns = self.getFeaturesCol(), self.getPredictionCol()

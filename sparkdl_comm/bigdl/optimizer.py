@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bigdl.dllib.optim.optimizer import SGD, Optimizer
 from bigdl.dllib.utils.common import callBigDlFunc
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import RDD
+from pyspark.errors.exceptions.captured import CapturedException
 
-from sparkdl_comm.errors import ModelError
+from sparkdl_comm.errors import GangError, ModelError, SparkdlCommError
+
+_KINDS: dict[str, type[SparkdlCommError]] = {
+    "sparkdl.comm.bigdl.UnsupportedTrainingException": ModelError,
+    "sparkdl.comm.bigdl.TrainingFailedException": GangError,
+}
+
+
+@contextlib.contextmanager
+def typed_errors() -> Iterator[None]:
+    """Raises what the adapter says of a training as ModelError, if it cannot be, or GangError, if it failed."""
+    try:
+        yield
+    except (CapturedException, Py4JJavaError) as exc:
+        failure: Any = exc._origin if isinstance(exc, CapturedException) else exc.java_exception
+        kind = _KINDS.get(failure.getClass().getName()) if failure is not None else None
+        if kind is None:
+            raise
+        raise kind(failure.getMessage()) from exc
 
 
 class IBatchOptimizer(Optimizer):
@@ -48,6 +69,15 @@ class IBatchOptimizer(Optimizer):
             end_trigger,
             batch_size,
         )
+
+    def optimize(self) -> Any:
+        """Trains; returns the model that was given, with its new parameters.
+
+        :raises ModelError: this cannot be trained so; the message says what to change.
+        :raises GangError: a rank failed more often than ``spark.sparkdl.comm.maxRestarts`` allows.
+        """
+        with typed_errors():
+            return super().optimize()
 
     @classmethod
     def of(cls, value: Any) -> IBatchOptimizer:

@@ -101,4 +101,4 @@ def test_an_estimator_fits_a_model_to_a_data_frame(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["accuracy"] > 0.9
     assert found["loaded"] == found["accuracy"]
-    assert "there is no column target" in found["said"]
+    assert found["said"] == "there is no column target: there are features, label"

@@ -74,7 +74,11 @@ class IBatchOptimizer(
    * @throws UnsupportedTrainingException if this cannot be trained so, before anything is
    * @throws TrainingFailedException if a rank failed more often than spark.sparkdl.comm.maxRestarts allows
    */
-  override def optimize(): Module[Float] = {
+  override def optimize(): Module[Float] =
+    try train()
+    catch { case Refusal(why) => throw new UnsupportedTrainingException(why) }
+
+  private def train(): Module[Float] = {
     val data = dataset.toDistributed()
     val sc = data.originRDD().sparkContext
     val conf = sc.getConf.setAll(own)

@@ -72,12 +72,12 @@ private[bigdl] final class TrainingJob(
       val rowsOfRanks = GangData(data.data(train = true), validationData.map(_.data(train = false)), ranks)
       Try(TrainingJob.train(request, rowsOfRanks)) match {
         case Success(results) => finish(results)
-        case Failure(e: SparkException) if number < settings.maxRestarts && !isRefused(e) =>
+        case Failure(refused @ Refusal(_)) => throw refused
+        case Failure(e: SparkException) if number < settings.maxRestarts =>
           log.warn(s"A rank failed; all begin again, for the ${number + 1}. time of at most ${settings.maxRestarts}", e)
           val saved = checkpoint.flatMap(to => new Checkpoints(to.path).latest(methods.keySet, sc.hadoopConfiguration))
           val (from, known) = saved.getOrElse((network, methods))
           attempt(number + 1, from, known)
-        case Failure(e: SparkException) if isRefused(e) => throw new UnsupportedTrainingException(e.getMessage)
         case Failure(e: SparkException) =>
           throw new TrainingFailedException(
             s"training failed ${number + 1} times (spark.sparkdl.comm.maxRestarts=${settings.maxRestarts}): ${e.getMessage}",
@@ -132,8 +132,4 @@ private[bigdl] object TrainingJob {
     SparkdlBigDL.setNodeAndCore(request.ranks, request.cores)
     JvmRank.run(context, request.job)(rank => new RankTraining(request, rank, rows, context).run())
   }
-
-  /** Whether a rank said that this cannot be trained: to try again does not help. */
-  private def isRefused(e: SparkException): Boolean =
-    Option(e.getMessage).exists(_.contains(classOf[UnsupportedTrainingException].getName))
 }

@@ -6,7 +6,9 @@ import com.fasterxml.jackson.databind.ObjectMapper
 import org.apache.spark.{SparkConf, SparkContext}
 import org.apache.spark.rdd.RDD
 import org.scalatest.BeforeAndAfterAll
+import org.scalatest.concurrent.Eventually._
 import org.scalatest.funsuite.AnyFunSuite
+import org.scalatest.time.SpanSugar._
 
 import com.intel.analytics.bigdl.{Criterion, OtherEngine, SparkdlBigDL}
 import com.intel.analytics.bigdl.SparkdlBigDL.Network
@@ -33,7 +35,7 @@ import com.intel.analytics.bigdl.dllib.nn.{
 import com.intel.analytics.bigdl.dllib.optim.{Adam, DistriOptimizer, LBFGS, Loss, OptimMethod, Optimizer, SGD, Trigger}
 import com.intel.analytics.bigdl.dllib.tensor.{Storage, Tensor}
 import com.intel.analytics.bigdl.dllib.utils.MklDnn
-import com.intel.analytics.bigdl.dllib.visualization.{TrainSummary, ValidationSummary}
+import com.intel.analytics.bigdl.dllib.visualization.{Summary, TrainSummary, ValidationSummary}
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
 /** Two ranks in this JVM, beside BigDL's own optimizer: all rows are one batch, so both see the same in each iteration. */
@@ -118,8 +120,16 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
       .setEndWhen(Trigger.maxIteration(Iterations))
       .setTrainSummary(summary)
       .optimize()
-    (weights(network), summary.readScalar("Loss").toSeq.map(_._2))
+    (weights(network), written(summary, Iterations).map(_._2))
   }
+
+  /** Step and loss of a summary, once the thread that writes them has written those of the last step. */
+  private def written(summary: Summary, lastStep: Int): Seq[(Long, Float)] =
+    eventually(timeout(10.seconds), interval(20.millis)) {
+      val read = summary.readScalar("Loss").toSeq.map { case (step, loss, _) => (step, loss) }
+      assert(read.lastOption.map(_._1) === Some(lastStep.toLong))
+      read
+    }
 
   private def bigdl(network: Network): DistriOptimizer[Float] =
     new DistriOptimizer[Float](network, batches(Rows, Rows), criterion).setCompressType("none")
@@ -186,7 +196,7 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     optimizer.setValidation(Trigger.severalIteration(2), batches(10, 4), Array(loss))
     optimizer.setValidationSummary(summary)
     val network = optimizer.setOptimMethod(new SGD(0.05)).setEndWhen(Trigger.maxScore(0f)).optimize()
-    val judged = summary.readScalar("Loss").toSeq
+    val judged = written(summary, lastStep = 1)
     assert(judged.map(_._1) === Seq(1), "the first loss is a score already")
     val expected = network.evaluate(rows(10), Array(loss), Some(10)).head._1.result._1
     assert(math.abs(judged.head._2 - expected) < 1e-5)
@@ -236,5 +246,16 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
       criterion
     )
     assert(intercept[UnsupportedTrainingException](few.optimize()).getMessage.contains("1 partitions"))
+  }
+
+  test("what a rank refuses is told by the driver in the rank's own words, and not tried again") {
+    SparkdlBigDL.setNodeAndCore(Ranks, 3)
+    try {
+      val refused = intercept[UnsupportedTrainingException](
+        ibatch(networks("a sequence")(), "layerwise").setEndWhen(Trigger.maxIteration(1)).optimize()
+      )
+      assert(refused.getMessage.startsWith("a batch of 8 rows in each executor cannot be cut into 3 equal parts"))
+      assert(!refused.getMessage.contains("\n"))
+    } finally SparkdlBigDL.setNodeAndCore(Ranks, 1)
   }
 }
