@@ -45,7 +45,9 @@ def test_a_row_for_each_lag_and_each_bound_of_the_replica(rows_of):
     fabric = [("fabric-8", lag, divergence, "star:6") for lag in (0.2, 1.0) for divergence in (5.0, 50.0)]
     assert told == [*fabric, ("async", None, None, "star:5")]
     assert all(row["verified"] for row in rows)
-    assert all(0 < row["replicated"] <= row["bytes"] and row["norm"] > 0 for row in rows[:4])
+    assert all(0 <= row["replicated"] <= row["bytes"] and row["norm"] > 0 for row in rows[:4])
+    # With a bound of 50 this run may end before the replica is due anything.
+    assert all(tight["replicated"] > loose["replicated"] for tight, loose in (rows[:2], rows[2:4]))
 
 
 def test_the_time_that_so_many_updates_take(rows_of):
