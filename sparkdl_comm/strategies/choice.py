@@ -4,8 +4,8 @@ Rank 0 decides for all ranks. What all do between two decisions is a *turn*: so 
 which are not measured. After each turn the ranks tell rank 0 what its steps took, and hear of the next one:
 
 1. the first candidate takes some steps, by which computing is measured; then all are predicted;
-2. of each family of candidates, such as all-reduces, the one that is predicted to be the fastest is tried, if it is near the
-   least of all; the best first; one that is far behind after a step is given up;
+2. of each family of candidates, such as all-reduces, the one that is predicted to be the fastest is tried, the best first, if
+   it should be near the fastest that was measured; one that is far behind after a step is given up;
 3. the fastest stays, and the one before the trials if none is faster by more than chance;
 4. from then on a turn is a window; where its median is far from what was measured in the trial, in either direction, it is
    predicted and tried again.
@@ -29,7 +29,7 @@ MOST_SETTLING = 3
 BEGINNING, GLIMPSE, MORE, WINDOW = 3, 1, 2, 5
 #: Candidates that are tried beside the one that is used: at the beginning, and again, where a change is to be answered soon.
 TRIED_FIRST, TRIED_AGAIN = 3, 2
-#: By how much a prediction may be over the least one, for the candidate to be tried.
+#: By how much a prediction may be over the fastest that was measured, for the candidate to be tried.
 NEAR = 0.15
 #: By how much a step may be over the fastest candidate's, or it is given up.
 BEHIND = 0.25
@@ -108,11 +108,10 @@ class Choice:
         again = bool(self.decisions)
         self.decisions.append(Decision(step, self._why, dict(seconds), {self._held: self._latest}))
         self._reference = None
-        near = (1 + NEAR) * min(seconds.values(), default=0.0)
         best: dict[str, str] = {}  # of each family
         for name in sorted(seconds, key=lambda name: seconds[name]):
             best.setdefault((families or {}).get(name, name), name)
-        worth = [name for name in best.values() if seconds[name] <= near and name != self._held]
+        worth = [name for name in best.values() if name != self._held]
         others = [name for name in worth if not again or self._settling(name) <= MOST_SETTLING]
         self._queue = others[: TRIED_AGAIN if again else TRIED_FIRST]
         self._next(step)
@@ -120,6 +119,11 @@ class Choice:
     def _next(self, step: int) -> None:
         """The next candidate's trial, or the end of all."""
         self._seen = []
+        told = self.decisions[-1]
+        # By what the one before took over what it was predicted to take: one that was predicted too well rules out no others.
+        likely = told.measured[self._held] / told.predicted[self._held]
+        near = (1 + NEAR) * min(told.measured.values())
+        self._queue = [name for name in self._queue if told.predicted[name] * likely <= near]
         if self._queue:
             candidate = self._queue.pop(0)
             self.turn = Turn(candidate, self._settling(candidate), GLIMPSE)
