@@ -11,6 +11,7 @@ import pytest
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
+MACHINE = re.compile(r"/(home|tmp|work|root)/")
 
 
 @pytest.fixture
@@ -24,23 +25,27 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, str(tmp_path / name))
 
 
+def run(notebook: nbformat.NotebookNode, folder: Path) -> None:
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("environment", "spark")  # spark: sets SPARK_HOME to a copy that executors may write to
 def test_quickstart(tmp_path: Path) -> None:
     notebook = nbformat.read(ROOT / "notebooks/quickstart.ipynb", as_version=4)
     check(notebook)  # as it is stored
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs = []
-    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    run(notebook, folder=tmp_path)
     check(notebook)
 
 
 def test_quickstart_is_stored_with_its_outputs() -> None:
     text = (ROOT / "notebooks/quickstart.ipynb").read_text(encoding="utf-8")
     check(nbformat.reads(text, as_version=4))
-    assert not re.search(r"/(home|tmp|work|root)/", text), "paths of the machine that ran it"
+    assert not MACHINE.search(text), "paths of the machine that ran it"
 
 
 def test_stored_curves_are_those_that_were_measured() -> None:
@@ -51,13 +56,35 @@ def test_stored_curves_are_those_that_were_measured() -> None:
 @pytest.mark.usefixtures("environment")
 def test_curves() -> None:
     notebook = nbformat.read(ROOT / "notebooks/compression.ipynb", as_version=4)
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs = []
-    NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": ROOT / "notebooks"}}
-    ).execute()
+    run(notebook, folder=ROOT / "notebooks")
     check_curves(notebook)
+
+
+def test_bigdl_is_stored_with_its_outputs() -> None:
+    text = (ROOT / "notebooks/bigdl.ipynb").read_text(encoding="utf-8")
+    check_bigdl(nbformat.reads(text, as_version=4))
+    assert not MACHINE.search(text), "paths of the machine that ran it"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("environment")
+def test_bigdl(tmp_path: Path, bigdl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(bigdl), os.environ["PYTHONPATH"]]))
+    monkeypatch.delenv("SPARK_CONF_DIR")  # its class path would be all that there is
+    notebook = nbformat.read(ROOT / "notebooks/bigdl.ipynb", as_version=4)
+    run(notebook, folder=tmp_path)
+    check_bigdl(notebook)
+
+
+def check_bigdl(notebook: nbformat.NotebookNode) -> None:
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 2, "the loss, and what overlaps"
+    printed = "".join(output.get("text", "") for output in outputs)
+    right, rows = map(int, re.search(r"(\d+) of (\d+) rows of the test set right", printed).groups())
+    assert rows > 300
+    assert right > 0.9 * rows
+    assert re.search(r"(\d+) of (\d+) rows are taken for another digit", printed).groups() == ("0", str(rows))
 
 
 def check_curves(notebook: nbformat.NotebookNode) -> None:
