@@ -107,12 +107,11 @@ def _collective(group: Group, operation: Operation, nbytes: int) -> Collective:
 
 def _measured(group: Group, options: Namespace) -> Iterator[Row]:
     asked = Namespace(
-        topology=_topology(group),
-        rate=group.rate_mbit,
+        rate=[group.rate_mbit],
         algorithms=[group.algorithm],
         operations=list(group.operations),
         bytes=list(group.sizes),
-        block=0,
+        block=[0],
         calls=CALLS,
         warmup=1,
         repeats=1 if options.quick else REPEATS,
@@ -120,4 +119,4 @@ def _measured(group: Group, options: Namespace) -> Iterator[Row]:
         loopback=False,
     )
     with tempfile.TemporaryDirectory(prefix="sparkdl-blind-") as folder:
-        yield from bench_collectives.own(asked, Path(folder))
+        yield from bench_collectives.own(asked, _topology(group), Path(folder))
