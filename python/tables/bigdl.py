@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tables.data import Data, beside, seconds, with_theory
 from tables.paper import IBATCH_NODES, IBATCH_PAPER
@@ -10,12 +10,14 @@ from tables.paper import IBATCH_NODES, IBATCH_PAPER
 from sparkdl_comm.lab.results import Row
 
 _FILES = ("bigdl-local", "bigdl-star4", "bigdl-star8")
+#: Of networks that really compute.
+REAL_FILES = ("bigdl-real-star4", "bigdl-real-star8")
 #: What the iBatch paper compares with, in the order of IBATCH_PAPER.
 _PAPER_WAYS = ("ibatch", "bigdl", "layerwise")
 
 
-def beside_bigdl(data: Data) -> Iterator[tuple[str, ...]]:
-    for name in _FILES:
+def beside_bigdl(data: Data, files: Sequence[str] = _FILES) -> Iterator[tuple[str, ...]]:
+    for name in files:
         for ours in data.rows(name, algorithm="ibatch"):
             for way in ("bigdl", "whole", "layerwise"):
                 other = data.row(name, algorithm=way, case=ours.case, world=ours.world)
