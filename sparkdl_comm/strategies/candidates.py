@@ -19,9 +19,10 @@ from sparkdl_comm.collectives.select import fitting, predict
 from sparkdl_comm.compress.predict import predict_sparse
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.sim.server_run import Batch, ServedLayer, ServerCost, iteration_seconds
+from sparkdl_comm.sim.server_run import UNPLANNED, ServedLayer, ServerCost, iteration_seconds
 from sparkdl_comm.space.parameter_space import ParameterSpace
 from sparkdl_comm.strategies.base import STRATEGIES
+from sparkdl_comm.strategies.decoupled import AHEAD
 from sparkdl_comm.topology import Topology
 
 #: The strategy that takes whichever collective is the cheapest for each bucket, and the parameter server's and hitopk's names.
@@ -35,8 +36,6 @@ _COMPILING = 2
 #: Steps of which the last ones are told, when they have settled.
 _RUN, _TOLD = 6, 4
 _ITEMSIZE = 4
-#: As in decoupled.py.
-_AHEAD = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -186,10 +185,9 @@ class Predictor:
         nbytes = sum(layer.nbytes for layer in layers)
         updating = computing.update / topology.world / nbytes if nbytes else 0.0
         cost = ServerCost(self._cost.betas[0], _STARTUP, summing=self._cost.gamma, updating=updating)
-        whole: list[Batch] = [(0, len(layers) - 1)]
-        layerwise: list[Batch] = [(layer, layer) for layer in range(len(layers))]
-        each = {"whole": [whole], "layerwise": [layerwise]}.get(conf.ps_batching, [whole, layerwise])
-        return min(iteration_seconds(layers, batches, batches, cost) for batches in each)
+        ways = [conf.ps_batching] if conf.ps_batching in UNPLANNED else [*UNPLANNED]
+        cuts = [UNPLANNED[way](len(layers)) for way in ways]
+        return min(iteration_seconds(layers, batches, batches, cost) for batches in cuts)
 
 
 def buckets_of(space: ParameterSpace, nbytes: int) -> list[tuple[int, int]]:
@@ -222,7 +220,7 @@ def step_seconds(
     spans = [later - sooner for sooner, later in zip([0.0, *ready], [*ready, computing.backward], strict=False)]
     total = sum(spans) or 1.0
     forward = [computing.forward * span / total for span in spans]
-    ahead = 0 if second is None else sum(start >= space.count * (1 - _AHEAD) for start, _ in buckets)
+    ahead = 0 if second is None else sum(start >= space.count * (1 - AHEAD) for start, _ in buckets)
     here = [0.0] * len(buckets)
     now = free = 0.0
     begun = []

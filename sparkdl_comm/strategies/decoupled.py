@@ -48,7 +48,7 @@ from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
 from sparkdl_comm.strategies.owners import in_turns
 
 #: The share of the vector, from its end, whose parameters are gathered while backward goes on.
-_AHEAD = 1 / 3
+AHEAD = 1 / 3
 
 
 class CollectiveDecoupled(ArrivingParameters):
@@ -89,7 +89,7 @@ class CollectiveDecoupled(ArrivingParameters):
         #: How many buckets are gathered while backward goes on, and whether this step's are already.
         self._ahead, self._gathered_ahead = 0, False
         if device.type == "cpu" and self._shard.in_parts and not make_optimizer.judges_gradients:
-            last = model.count * (1 - _AHEAD)
+            last = model.count * (1 - AHEAD)
             self._ahead = sum(start >= last for start, _ in self._buckets.ranges)
         #: In which parameters are, and into which the next ones come.
         self._memories = [model.values, model.values.clone()] if self._ahead else [model.values]

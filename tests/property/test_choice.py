@@ -79,11 +79,11 @@ def test_a_change_is_answered_within_twenty_steps(
     before: list[float], after: list[float], change: int, factor: float, faster: bool, settling: int
 ) -> None:
     names = NAMES[: min(len(before), len(after))]
-    then = dict(zip(names, before, strict=False))
+    then = dict(zip(names, before[: len(names)], strict=True))
     settles = dict.fromkeys(names, settling)
     chosen, used = run(59, lambda name, _: then[name], lambda name, _: then[name], names, settles)
     held = used[-1]
-    now = dict(zip(names, after, strict=False))
+    now = dict(zip(names, after[: len(names)], strict=True))
     now[held] = then[held] / factor if faster else then[held] * factor
 
     def seconds(name: str, step: int) -> float:
