@@ -11,7 +11,8 @@ from sparkdl_comm.lab.results import Row
 
 _FILES = ("bigdl-local", "bigdl-star4", "bigdl-star8")
 #: Of networks that really compute.
-REAL_FILES = ("bigdl-real-star4", "bigdl-real-star8")
+LENET_FILES = ("bigdl-real-star4", "bigdl-real-star8")
+VGG_FILES = ("bigdl-vgg-star4", "bigdl-vgg-star8")
 #: What the iBatch paper compares with, in the order of IBATCH_PAPER.
 _PAPER_WAYS = ("ibatch", "bigdl", "layerwise")
 

@@ -282,7 +282,8 @@ TABLES = {
         ("", "cells", "median regret", "worst", "at most 3 % and 10 %, or 20 steps"), scale_auto_regrets
     ),
     "bigdl": Table(PAPER, bigdl.beside_bigdl),
-    "bigdl_real": Table(PAPER, partial(bigdl.beside_bigdl, files=bigdl.REAL_FILES)),
+    "bigdl_real": Table(PAPER, partial(bigdl.beside_bigdl, files=bigdl.LENET_FILES)),
+    "bigdl_vgg": Table(PAPER, partial(bigdl.beside_bigdl, files=bigdl.VGG_FILES)),
     "bigdl_overlap": Table(("", "overlapped", "communication only", "computation only", "iteration"), bigdl.overlap),
     "bigdl_scaling": Table(("", "paper", "ours", "beside `bigdl`"), bigdl.scaling),
 }

@@ -277,6 +277,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             *(row(name, 1.0, case="vgg19", extra={"overlap": parts}) for name in ("whole", "ibatch")),
         ],
         "bigdl-real-star8": [row(name, 1.0, case="lenet") for name in ("bigdl", "ibatch")],
+        "bigdl-vgg-star8": [row(name, 1.0, case="vgg") for name in ("bigdl", "ibatch")],
         "bigdl-scaling": [
             row(name, 1.0, case="vgg19", world=world) for world in (1, 2) for name in ("bigdl", "ibatch")
         ],
@@ -378,6 +379,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "scale_greedy": 1,
         "bigdl": 2,
         "bigdl_real": 1,
+        "bigdl_vgg": 1,
         "bigdl_overlap": 2,
         "bigdl_scaling": 2,
     }
