@@ -29,6 +29,9 @@ _UNSENT = 64 * 1024
 #: Seconds after which a thread that waits looks again, as the schedule may have changed.
 _LOOK_AGAIN = 0.05
 
+#: Seconds between two looks at whether the last bytes have arrived, and how many looks there are.
+_ARRIVING, _LOOKS = 0.002, 500
+
 #: ``dial(address, rail, deadline)``: an authenticated connection to a daemon.
 Dial = Callable[[Address, int, float], socket.socket]
 
@@ -197,6 +200,14 @@ class Sender:
             send_all(sock, piece, begin + self._patience, self._clock)
             done += len(piece)
             # Not what the kernel took: it takes the first bytes at once, however slow the link is.
+            before, arrived = arrived, max(arrived, done - unacknowledged(sock))
+            transfer.add(arrived - before, begin, self._clock())
+        # What is on its way uses the link as well: what is sent next would seem to be slow.
+        for _ in range(_LOOKS):
+            if arrived >= len(data) or self._closed:
+                break
+            begin = self._clock()
+            time.sleep(_ARRIVING)
             before, arrived = arrived, max(arrived, done - unacknowledged(sock))
             transfer.add(arrived - before, begin, self._clock())
 

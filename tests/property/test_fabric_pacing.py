@@ -142,6 +142,31 @@ def test_leaves_as_scheduled() -> None:
     wires.close()
 
 
+@pytest.mark.parametrize("rails", [1, 2])
+def test_counts_what_is_on_its_way_when_the_kernel_has_taken_all(rails: int) -> None:
+    """A receiver that reads late: the last bytes are in the sender's kernel for a while."""
+    wires = Wires()
+    late: list[threading.Timer] = []
+
+    def dial(address: Any, rail: int, deadline: float) -> socket.socket:
+        ours, theirs = _tcp_pair()
+        late.append(threading.Timer(0.1, wires.receiver.serve, args=(theirs, 1)))
+        late[-1].daemon = True
+        late[-1].start()
+        return ours
+
+    sender = Sender(dial, SECONDS)
+    values = np.zeros(1_500_000, np.float32)
+    wires.receiver.expect(Expect(5, len(values)))
+    transfer = outgoing(values, Pacing([], 0.0), rails)
+    sender.send(transfer)
+    assert transfer.progress.sent == values.nbytes
+    assert transfer.progress.held > 0
+    assert wires.event.wait(SECONDS)
+    sender.close()
+    wires.close()
+
+
 @pytest.mark.parametrize("rails", [1, 2, 3])
 @pytest.mark.parametrize("elements", [0, 1, 7, 100_000])
 def test_all_rails(rails: int, elements: int) -> None:
