@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 
 from peers.breakdown import PARTS
@@ -17,7 +17,27 @@ TABLE3_PAPER = {
     "resnet50": {"tree": 43.5, "torus2d": 91.4, "hitopk": 90.6},
     "resnet50-96": {"tree": 20.1, "torus2d": 56.7, "hitopk": 70.5},
     "vgg19": {"tree": 25.0, "torus2d": 66.4, "hitopk": 80.4},
+    "bert_base": {"tree": 16.5, "torus2d": 61.6, "hitopk": 87.8},
 }
+#: Networks whose throughput is measured at one commit, by the end of their tables' names.
+NETWORKS = {"": ("resnet50", "resnet50-96", "vgg19"), "_transformer": ("bert_base",)}
+
+#: Results of sums over hosts that are measured at one commit, by the end of their tables' names.
+SUMS = {
+    "": ("compress-0.01", "compress-0.001"),
+    "_large": ("compress-large",),
+    "_sweep": ("compress-0.1", "compress-0.03"),
+}
+#: The steps of its figure 8, which has no bar for adding up: by column, what the seconds are called in a row.
+HITOPK_STEPS = {
+    "reduce-scatter inside": "scatter_inside",
+    "selecting": "select",
+    "all-gather between": "gather_between",
+    "all-gather inside": "gather_inside",
+    "adding up": "add",
+}
+#: Share by which a measured time may differ from theory.
+THEORY_MISSED = 0.15
 
 #: Its table 4, throughput, % of linear scaling, and its table 5, seconds to 93 % accuracy; sparse in the first stage.
 RECORD_PAPER = {
@@ -46,13 +66,38 @@ def selection(data: Data) -> Iterator[Line]:
             )
 
 
-def sparse_sums(data: Data, *names: str) -> Iterator[Line]:
+def sparse_sums(data: Data, names: Sequence[str]) -> Iterator[Line]:
     for name in names:
         for ours in data.rows(name, algorithm="hitopk"):
             for other in data.rows(name, bytes=ours.bytes):
                 if other.algorithm != "hitopk":
-                    about = f"{ours.extra['count']:,} elements, density {ours.extra['density']:g}"
-                    yield about, f"`{other.algorithm}`: {with_theory(other)}", with_theory(ours), beside(ours, other)
+                    yield (
+                        _sum(ours),
+                        f"`{other.algorithm}`: {with_theory(other)}",
+                        with_theory(ours),
+                        beside(ours, other),
+                    )
+
+
+def sum_theory(data: Data, names: Sequence[str]) -> Iterator[Line]:
+    for name in names:
+        for row in data.rows(name):
+            if row.theory_seconds is not None:
+                more = row.seconds / row.theory_seconds - 1
+                word = "within" if abs(more) <= THEORY_MISSED else "**not within**"
+                verdict = f"{word} {100 * THEORY_MISSED:g} %: {100 * more:+.0f} %"
+                yield f"`{row.algorithm}`, {_sum(row)}", f"{row.theory_seconds:.3g} s", seconds(row), verdict
+
+
+def sum_steps(data: Data, names: Sequence[str]) -> Iterator[Line]:
+    for name in names:
+        for row in data.rows(name, algorithm="hitopk"):
+            steps = (f"{row.extra[f'{step}_seconds']:.3f} s" for step in HITOPK_STEPS.values())
+            yield _sum(row), *steps, seconds(row)
+
+
+def _sum(row: Row) -> str:
+    return f"{row.extra['count']:,} elements, density {row.extra['density']:g}"
 
 
 def accuracy(data: Data) -> Iterator[Line]:
@@ -116,10 +161,10 @@ def sparse_pushes(data: Data) -> Iterator[Line]:
                 yield about, f"`{rival}`: {seconds(other)}", seconds(ours), beside(ours, other)
 
 
-def throughput(data: Data) -> Iterator[Line]:
-    for name, paper in TABLE3_PAPER.items():
+def throughput(data: Data, names: Sequence[str]) -> Iterator[Line]:
+    for name in names:
         for ours in data.rows(f"compress-{name}"):
-            told = paper.get(ours.algorithm.partition("+")[0])
+            told = TABLE3_PAPER[name].get(ours.algorithm.partition("+")[0])
             share = 100 * ours.extra["computing"] / ours.seconds
             dense = data.row(f"compress-{name}", algorithm="tree")
             verdict = beside(ours, dense) if dense and dense.algorithm != ours.algorithm else ""
@@ -131,8 +176,8 @@ def throughput(data: Data) -> Iterator[Line]:
             )
 
 
-def breakdown(data: Data) -> Iterator[Line]:
-    for name in TABLE3_PAPER:
+def breakdown(data: Data, names: Sequence[str]) -> Iterator[Line]:
+    for name in names:
         for row in data.rows(f"compress-{name}"):
             parts = row.extra["parts"]
             if parts:
@@ -161,3 +206,13 @@ def _fit(row: Row) -> str:
     return (
         f"{seconds(row)}; reading {row.extra['reading']:.2f} s, epochs {epochs} s, {row.extra['memory'] / 1e6:.0f} MB"
     )
+
+
+#: Tables of which there are several, each of one commit: the beginning of the name, columns, lines, files by the end.
+SEVERAL = (
+    ("sparse_sums", ("", "in the same run", "`hitopk`", "verdict"), sparse_sums, SUMS),
+    ("sum_theory", ("", "theory", "measured", "verdict"), sum_theory, SUMS),
+    ("sum_steps", ("", *HITOPK_STEPS, "whole"), sum_steps, SUMS),
+    ("throughput", ("", "paper", "ours", "beside `tree`"), throughput, NETWORKS),
+    ("breakdown", ("", *PARTS, "iteration"), breakdown, NETWORKS),
+)

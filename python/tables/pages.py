@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from peers.breakdown import PARTS
 from simulating.scale import FIG5
 from tables import batching, bigdl, compression
 from tables import pipeline as lp
@@ -219,7 +218,6 @@ def transform(data: Data) -> Iterator[Line]:
 
 PAPER = ("", "paper", "ours", "verdict")
 PEER = ("", "in the same run", "ours", "verdict")
-BESIDE_HITOPK = ("", "in the same run", "`hitopk`", "verdict")
 BESIDE_AUTO = ("", "in the same run", "`auto`", "verdict")
 #: By the name that pages know them by.
 TABLES = {
@@ -245,17 +243,18 @@ TABLES = {
     "fetch": Table(PEER, fetch),
     "transform": Table(("", "by hand, in the same run", "ours", "verdict"), transform),
     "selection": Table(PEER, compression.selection),
-    "sparse_sums": Table(BESIDE_HITOPK, lambda data: compression.sparse_sums(data, "compress-0.01", "compress-0.001")),
-    "sparse_sums_large": Table(BESIDE_HITOPK, lambda data: compression.sparse_sums(data, "compress-large")),
     "accuracy": Table(("", "`dense`, in the same run", "ours", "verdict"), compression.accuracy),
     "sparse_pushes": Table(("", "in the same run", "ours", "verdict"), compression.sparse_pushes),
-    "throughput": Table(("", "paper", "ours", "beside `tree`"), compression.throughput),
-    "breakdown": Table(("", *PARTS, "iteration"), compression.breakdown),
     "pto": Table(("", "paper", "computed by all ranks, to dealt out", "verdict"), compression.pto),
     "cache": Table(("", "`memory`, second fit, in the same run", "ours", "verdict"), compression.cache),
     "record": Table(("", "paper", "ours", "beside `dense`"), compression.record),
     "schedule_auto": Table(BESIDE_AUTO, partial(compression.schedule_auto, results="compress-auto")),
     "schedule_auto_again": Table(BESIDE_AUTO, partial(compression.schedule_auto, results="compress-auto-rates")),
+    **{
+        name + end: Table(columns, partial(lines, names=names))
+        for name, columns, lines, measured in compression.SEVERAL
+        for end, names in measured.items()
+    },
     "fabric_scheduler": Table(PAPER, fabric_scheduler),
     "fabric_simulated": Table(PAPER, fabric_simulated),
     "fabric_bounds": Table(PAPER, fabric_bounds),

@@ -110,7 +110,7 @@ def run_tasks(partitions: DataFrame, rank_fn: RankFn, check: Callable[[], None])
     """Run one barrier task for each partition of ``partitions``, all at once, and wait for all of them: their reports.
     ``check`` is called every second; if it raises, the tasks are cancelled.
 
-    :raises RowsGoneError: a rank's was that.
+    :raises RowsGoneError: a rank's was that; its message is the first that says anything.
     :raises Exception: Spark's, when a task failed; its text has what the rank reported.
     """
     spark = partitions.sparkSession
@@ -122,8 +122,9 @@ def run_tasks(partitions: DataFrame, rank_fn: RankFn, check: Callable[[], None])
             tag.cancel()
             raise
     reports = [row["report"] for row in done]
-    if ROWS_GONE in reports:
-        raise RowsGoneError
+    gone = [report.removeprefix(ROWS_GONE) for report in reports if report.startswith(ROWS_GONE)]
+    if gone:
+        raise RowsGoneError(next(filter(None, gone), ""))
     return reports
 
 

@@ -52,8 +52,8 @@ def make_rank_fn(spec: TrainSpec) -> RankFn:
         task = RankTask(spec, BarrierTaskContext.get())
         try:
             report = Rank(spec, task).run(batches).to_json()
-        except RowsGoneError:
-            report = ROWS_GONE
+        except RowsGoneError as gone:
+            report = f"{ROWS_GONE}{gone}"
         # Optimizers, schedulers and the strategy refer to each other in circles, and keep the segment alive.
         gc.collect()
         yield task.report(report)

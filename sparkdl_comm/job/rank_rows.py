@@ -43,12 +43,13 @@ class RowsOfRank:
         self._seconds = time.perf_counter() - begin
 
     def _claim(self, disk: LocalDisk, name: str, attempt: str, rows: RowFormat) -> Reading:
+        claimed, why = None, ""
         try:
             claimed = kept.claim(disk, name, attempt, rows)
-        except OSError:
-            claimed = None
+        except OSError as error:
+            why = f"task {self._task.place}: {error}"
         if claimed is None:
-            self._task.choose_rank(None)
+            self._task.choose_rank(None, why)
             return Reading((), rows)
         rank, reading = claimed
         self._task.choose_rank(rank)

@@ -235,9 +235,12 @@ def with_row_sets(run: Run, rows: DataFrame, partitions: DataFrame) -> Callable[
         if known is not None:
             try:
                 return run(_nothing(spark, spec.world, known), replace(spec, row_set=RowSet(known.name, there=True)))
-            except RowsGoneError:
+            except RowsGoneError as gone:
                 ROW_SETS.forget(known)
-                _log.info("the rows that were kept are not all there, or not where tasks ran: they are read again")
+                if str(gone):
+                    _log.warning("rows that an earlier fit kept cannot be used, and are read again: %s", gone)
+                else:
+                    _log.info("the rows that were kept are not all there, or not where tasks ran: they are read again")
                 spec = replace(spec, attempt_id=secrets.token_hex(8), secret=secrets.token_bytes(32))
         name = secrets.token_hex(8)
         with JobTag(spark) as tag:

@@ -27,7 +27,8 @@ from sparkdl_comm.job.output import OutputTail
 
 #: What the function of a rank's task returns: one row.
 RANK_SCHEMA = "rank int, report string"
-#: What stands there in place of a report, if the task raised :class:`RowsGoneError`.
+#: With what the text begins that stands there in place of a report, if the task raised :class:`RowsGoneError`; its message
+#: follows.
 ROWS_GONE = "rows gone"
 #: The phase in which a user's function is unpickled.
 LOADING = "loading"
@@ -53,7 +54,8 @@ class GangSpec(Protocol):
 
 
 class RowsGoneError(Exception):
-    """Not all ranks' rows are left on the executors on which this gang's tasks run; raised on all of them."""
+    """Not all ranks' rows are left on the executors on which this gang's tasks run; raised on all of them. Its message: what
+    kept a task from looking, if anything did, else empty."""
 
 
 class RankTask:
@@ -67,15 +69,16 @@ class RankTask:
         self._context = context
         self.place: int = context.partitionId()
         self._chosen: int | None = self.place
+        self._unreadable = ""
         self.rank = self.place
         self.gang: Gang | None = None
         self._driver: DriverClient | None = None
         self._output = OutputTail()
 
-    def choose_rank(self, rank: int | None) -> None:
+    def choose_rank(self, rank: int | None, why: str = "") -> None:
         """Before the gang is joined. None: the task can be none; then :class:`RowsGoneError` is raised by ``join_gang`` on all
-        ranks, as it is if two choose the same."""
-        self._chosen = rank
+        ranks, as it is if two choose the same. ``why``: what to tell of it; empty if nothing is out of order."""
+        self._chosen, self._unreadable = rank, why
         self.rank = self.place if rank is None else rank
 
     def report(self, report: str) -> pa.RecordBatch:
@@ -147,7 +150,7 @@ class RankTask:
         told = rendezvous.register(sock, self.place, spec.world, spec.attempt_id, text, spec.conf.timeout)
         texts = dict(json.loads(each) for each in told)
         if texts.keys() != set(range(spec.world)):
-            raise RowsGoneError
+            raise RowsGoneError(self._unreadable)
         return [texts[rank] for rank in range(spec.world)]
 
     @contextmanager

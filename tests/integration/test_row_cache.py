@@ -213,6 +213,38 @@ def spoil(spark: SparkSession, remove: bool) -> None:
 
 
 @pytest.mark.usefixtures("disk")
+def test_a_cache_directory_that_cannot_be_read_is_told_once(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the rows are read again, into memory, as nothing can be written there either."""
+    data = files(spark, tmp_path)
+    first = fit(data, **SETTINGS)
+
+    def lock_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from sparkdl_comm.data.local_disk import LocalDisk
+
+        for batch in batches:
+            lock = Path(LocalDisk.of_executor(1)._root) / "lock"
+            lock.unlink(missing_ok=True)
+            lock.mkdir(exist_ok=True)
+            yield pa.RecordBatch.from_arrays([batch.column(0)], ["id"])
+
+    spark.range(0, 3, 1, 3).mapInArrow(lock_out, "id long", barrier=True).collect()
+    try:
+        with caplog.at_level(logging.WARNING):
+            again = fit(data, **SETTINGS)
+    finally:
+        clear(spark)
+    texts = [record.getMessage() for record in caplog.records]
+    (told,) = [text for text in texts if "that an earlier fit kept" in text]
+    assert "rows that an earlier fit kept cannot be used, and are read again: task " in told
+    assert "Is a directory" in told
+    assert len([text for text in texts if "rows are kept in memory" in text]) == 1
+    assert not reused(again)
+    assert same_bits(first, again)
+
+
+@pytest.mark.usefixtures("disk")
 def test_two_fits_at_a_time_use_the_same_parts(spark: SparkSession, tmp_path: Path) -> None:
     data, settings = files(spark, tmp_path), {**SETTINGS, "num_workers": 1, "epochs": 3}
     first = fit(data, **settings)

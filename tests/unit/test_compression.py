@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+import re
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
 
+from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.compress.feedback import Feedback
+from sparkdl_comm.compress.hitopk import HiTopK
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, ModelError
+from sparkdl_comm.gang.members import Rail
 from sparkdl_comm.strategies.registry import strategy_class
 from tests.unit.compression_helpers import (
     Sometimes,
@@ -246,6 +251,16 @@ def test_algorithms_that_cannot_are_refused_on_the_driver(settings: dict[str, An
     conf = CommConf.from_mapping({}, **settings, compression="topk:0.1")
     with pytest.raises(ConfError, match=complaint):
         strategy_class(conf).check(conf, 4)
+
+
+def test_hosts_with_different_numbers_of_ranks_are_refused() -> None:
+    """As soon as ranks know each other's hosts: the gang has nothing but members yet, through which nothing can travel."""
+    rails = [(Rail(f"10.0.0.{host}", "10.0.0.0/24", 1),) for host in (1, 2, 1)]
+    gang = SimpleNamespace(rank=0, world=3, members=[SimpleNamespace(rails=each) for each in rails])
+    ranks, conf = RankGroup.of_all(cast("Any", gang)), CommConf.from_mapping({}, strategy="hitopk")
+    complaint = re.escape("not {'10.0.0.1': 2, '10.0.0.2': 1}: set num_workers, executors and cores")
+    with pytest.raises(ConfError, match=f"as many ranks on one host as on each other, {complaint}"):
+        HiTopK(cast("Any", SimpleNamespace(feedback=None)), cast("Any", None), ranks, conf, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("settings", [{"strategy": "ring"}, {"strategy": "hitopk", "topology": "hosts:2x2"}])

@@ -8,6 +8,7 @@ from typing import Any
 import make_tables
 import pytest
 from peers.breakdown import PARTS
+from tables.compression import HITOPK_STEPS
 from tables.data import Data, at_most, beside, seconds, spread
 from tables.pages import TABLES
 
@@ -155,6 +156,21 @@ def test_a_verdict_on_accuracy_knows_how_seeds_differ(tmp_path: Path, shares: li
     assert line[-1] == said
 
 
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [(1.15, "within 15 %: +15 %"), (0.84, "**not within** 15 %: -16 %"), (3.2, "**not within** 15 %: +220 %")],
+)
+def test_a_verdict_on_theory_says_by_how_much_it_is_missed(tmp_path: Path, measured: float, said: str) -> None:
+    save(tmp_path, "compress-0.01", row("ring", measured, theory_seconds=1.0, extra={"count": 9, "density": 1.0}))
+    [line] = TABLES["sum_theory"].lines(Data(tmp_path))
+    assert line == (
+        "`ring`, 9 elements, density 1",
+        "1 s",
+        f"{measured:.3g} s ({measured:.3g} to {measured:.3g})",
+        said,
+    )
+
+
 def test_every_table_has_its_lines(tmp_path: Path) -> None:
     """Of rows as the benchmarks make them, as far as tables look at them."""
     links = {"topology": "star:9", "rate_mbit": 200.0, "world": 9, "bytes": 16 << 20, "theory_seconds": 1.0}
@@ -166,6 +182,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
     split = dict.fromkeys(("overlapping", "communication", "computation"), 0.1)
     parts = dict.fromkeys(("overlapped", "communication_only", "computation_only"), 0.1)
     decisions = [{"chosen": "ring"}, {"chosen": None}]
+    seconds_of_steps = {f"{step}_seconds": 0.1 for step in HITOPK_STEPS.values()}
     files: dict[str, list[Row]] = {
         "ps": [row("ps", 1.0), row("gloo", 1.0)],
         "peers-star3": [row(name, 1.0, case="training") for name in ("torch-ddp", "bigdl-mkl", "sparkdl-ps")],
@@ -231,10 +248,13 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             )
         },
         "compress-ps": [row(name, 1.0, rate_mbit=50.0) for name in ("whole", "whole-sparse", "ring")],
-        "compress-vgg19": [
-            row(name, 1.0, extra={"computing": 0.5, "parts": parts})
-            for name, parts in (("tree", dict.fromkeys(PARTS, 0.1)), ("hitopk+mstopk:0.001", {}))
-        ],
+        **{
+            f"compress-{network}": [
+                row(name, 1.0, extra={"computing": 0.5, "parts": parts})
+                for name, parts in (("tree", dict.fromkeys(PARTS, 0.1)), ("hitopk+mstopk:0.001", {}))
+            ]
+            for network in ("vgg19", "bert_base")
+        },
         "pto-8": [row(name, 1.0, case="norms") for name in ("local", "pto-gang")],
         "cache": [
             row(name, 1.0, extra={"epochs": [1.0, 0.5], "reading": 2.0, "memory": 1e9})
@@ -282,8 +302,11 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             row(name, 1.0, case="vgg19", world=world) for world in (1, 2) for name in ("bigdl", "ibatch")
         ],
         **{
-            name: [row(way, 1.0, extra={"count": 9, "density": 0.01}) for way in ("hitopk", "torus2d")]
-            for name in ("compress-0.01", "compress-large")
+            name: [
+                row(way, 1.0, theory_seconds=0.9, extra={"count": 9, "density": 0.01, **steps})
+                for way, steps in (("hitopk", seconds_of_steps), ("torus2d", {}))
+            ]
+            for name in ("compress-0.01", "compress-large", "compress-0.1")
         },
         "scale-validation": [
             row("bml", 1.0, case="collectives", rate_mbit=200.0, extra={**cell, "fitted": fitted})
@@ -344,8 +367,11 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "fetch": 2,
         "transform": 1,
         "selection": 1,
-        "sparse_sums": 1,
-        "sparse_sums_large": 1,
+        **{
+            table + end: lines
+            for table, lines in (("sparse_sums", 1), ("sum_theory", 2), ("sum_steps", 1))
+            for end in ("", "_large", "_sweep")
+        },
     } | {
         "accuracy": 2,
         "record": 4,
@@ -355,6 +381,8 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "pto": 1,
         "throughput": 2,
         "breakdown": 1,
+        "throughput_transformer": 2,
+        "breakdown_transformer": 1,
         "cache": 1,
         "fabric_scheduler": 1,
         "fabric_simulated": 1,
