@@ -44,18 +44,21 @@ private[bigdl] final class LayerGate(replica: Int, layers: Map[String, Int], eve
       grads: Tensor[Float]
   ): Unit = ()
 
-  /** Clones have it no longer. */
+  /** Clones made from now on do not have it. Before that it is not garbage, nor is what it knows. */
   override def clear(): Unit = LayerGate.open.remove(id)
 
   private def writeReplace(): AnyRef = new LayerGate.Reference(id)
 }
 
-private object LayerGate {
+private[bigdl] object LayerGate {
   private val open = new ConcurrentHashMap[Long, LayerGate]
   private val ids = new AtomicLong
 
   /** The optimizer has nothing to do with what a layer has just got. */
   private val Nothing = (null: Tensor[Float], null: Tensor[Float])
+
+  /** How many are not cleared. */
+  private[bigdl] def registered: Int = open.size
 
   private def register(gate: LayerGate): Long = {
     val id = ids.incrementAndGet()

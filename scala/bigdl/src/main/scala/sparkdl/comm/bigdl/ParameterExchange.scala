@@ -11,7 +11,7 @@ import sparkdl.comm.ps.{AllocatedSegment, Segment, SegmentMap}
  * own, so both are copied.
  *
  * A step is [[begin]], the replicas' forward and backward, of which [[LayerEvents]] tell, with [[forwardEnded]] between them, and
- * [[end]], which leaves the next version's parameters on their way. [[await]] waits for all of them.
+ * [[end]], which leaves the next version's parameters on their way. [[await]] waits for all of them. [[close]] comes last.
  *
  * @param makeShard of what this rank updates
  */
@@ -35,7 +35,8 @@ private[bigdl] final class ParameterExchange(
   memory.putFloats(map.parameters(0), replicas.weights, replicas.weights.length)
   session.attach(memory, decided.pulls.batches, decided.pushes.batches)
   private val shard = makeShard(map, memory)
-  replicas.gate(new LayerGate(_, layers.of, this))
+  private val gates = IndexedSeq.tabulate(replicas.size)(new LayerGate(_, layers.of, this))
+  replicas.gate(gates)
 
   private var version = 0L
   private var progress = Progress(1, 1, 0, 0)
@@ -140,6 +141,9 @@ private[bigdl] final class ParameterExchange(
 
   /** What this rank did, once all parameters are here. */
   def account(seconds: Double): Account = accounting.account(seconds)
+
+  /** The replicas do not train any more. */
+  def close(): Unit = gates.foreach(_.clear())
 
   /** Of the current step, counted from 1. */
   private def step: Int = version.toInt + 1

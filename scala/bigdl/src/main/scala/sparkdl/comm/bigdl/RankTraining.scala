@@ -29,7 +29,11 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
   private val iterations = mutable.ArrayBuffer.empty[Iteration]
   private val judgements = mutable.ArrayBuffer.empty[Judgement]
 
-  def run(): RankResult = {
+  def run(): RankResult =
+    try train()
+    finally exchange.close()
+
+  private def train(): RankResult = {
     val state = T("epoch" -> progress.epoch, "neval" -> progress.iteration, "parallelism" -> request.cores)
     describe(state)
     val begun = clock.nanoTime

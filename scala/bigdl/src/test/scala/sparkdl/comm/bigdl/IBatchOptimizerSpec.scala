@@ -207,6 +207,14 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     optimizer(Sequential().add(linear(Inputs, 4, "first")).add(new FailingLayer()).add(linear(4, 1, "last")))
   }
 
+  test("executors keep nothing of a training that is over") {
+    trained(ibatch(networks("a sequence")(), "layerwise"), new SGD(0.05))
+    intercept[TrainingFailedException](
+      trained(failing(ibatch(_, "layerwise"), 1).setConf("spark.sparkdl.comm.maxRestarts", "0"), new SGD(0.05))
+    )
+    eventually(timeout(10.seconds), interval(20.millis))(assert(LayerGate.registered === 0))
+  }
+
   test("after a rank failed all begin again from the last checkpoint") {
     val optimizer = failing(ibatch(_, "layerwise"), 2 * Ranks * 3)
     val checkpoints = Files.createDirectory(folder.resolve("checkpoints"))
