@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import sparkdl_comm
 from sparkdl_comm.errors import LabError
+from sparkdl_comm.lab.failure import excerpt
 from sparkdl_comm.lab.spark import SparkCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_LOG_TAIL = 3000
 
 J = TypeVar("J")
 
@@ -33,7 +32,7 @@ def submit(
     """Runs ``program`` to its end, on all of the cluster, with the plugin. Returns the job's results.
 
     :param conf: of Spark, beside what the plugin needs.
-    :raises LabError: it failed; with the end of what it printed.
+    :raises LabError: it failed; with the first exception and the last cause it printed, and the end.
     """
     settings = sparkdl_comm.spark_conf(progress=False, slot_timeout="2min")
     settings |= {"spark.ui.showConsoleProgress": "false", **(conf or {})}
@@ -55,7 +54,7 @@ def run(
 
     :param conf: of Spark.
     :param environment: of the driver, added to the cluster's.
-    :raises LabError: it failed; with the end of what it printed.
+    :raises LabError: it failed; with the first exception and the last cause it printed, and the end.
     """
     settings = {"spark.ui.enabled": "false", "spark.log.level": "WARN", **conf}
     done = spark.submit(
@@ -66,7 +65,7 @@ def run(
         stderr=subprocess.STDOUT,
     )
     if done.returncode:
-        raise LabError(f"{program.name} ended with status {done.returncode}: {done.stdout[-_LOG_TAIL:]}")
+        raise LabError(f"{program.name} ended with status {done.returncode}: {excerpt(done.stdout)}")
 
 
 def answer(name: str, kind: type[J], results: Callable[[SparkSession, J], Iterable[Mapping[str, Any]]]) -> None:

@@ -22,14 +22,13 @@ from sparkdl_comm.lab import state
 from sparkdl_comm.lab.access import COMMAND_SECONDS
 from sparkdl_comm.lab.check import TOLERANCE, check
 from sparkdl_comm.lab.cluster import Cluster
+from sparkdl_comm.lab.failure import excerpt
 from sparkdl_comm.lab.layout import HEAD, HostId
 from sparkdl_comm.lab.network import Lab, Traffic
 from sparkdl_comm.lab.rates import DISTRIBUTIONS, RateSchedule
 from sparkdl_comm.lab.removal import remove
 from sparkdl_comm.topology import KNOWN
 from sparkdl_comm.units import format_rate
-
-_LOG_TAIL = 3000
 
 
 def add_parser(commands: Any) -> None:
@@ -255,7 +254,7 @@ def _submit(options: argparse.Namespace) -> int:
         after = cluster.counters() if isinstance(cluster, Lab) else {}
         if done.returncode:
             for name, text in spark.executor_logs().items():
-                print(f"--- {name}\n{text[-_LOG_TAIL:]}", file=sys.stderr)
+                print(f"--- {name}\n{excerpt(text)}", file=sys.stderr)
     moved = {
         nic: Traffic(count.sent - before[nic].sent, count.received - before[nic].received)
         for nic, count in after.items()

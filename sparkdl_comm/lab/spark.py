@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from sparkdl_comm.errors import ConfError, DeadlineError, LabError
+from sparkdl_comm.lab.failure import excerpt
 from sparkdl_comm.lab.layout import HEAD, HostId, RailId
 from sparkdl_comm.lab.processes import kill_group
 
@@ -28,7 +29,6 @@ _MASTER_PORT = 7077
 _MASTER_UP = "I have been elected leader"
 _WORKER_UP = "Successfully registered with master"
 _DAEMON_MEMORY = "256m"
-_TAIL = 3000
 
 
 class SparkCluster:
@@ -178,12 +178,12 @@ class SparkCluster:
                 if line in log:
                     waiting.remove(name)
                 elif ended is not None:
-                    raise LabError(f"Spark's {name} ended with status {ended}: {log[-_TAIL:]}")
+                    raise LabError(f"Spark's {name} ended with status {ended}: {excerpt(log)}")
             if waiting and time.monotonic() > deadline:
                 log = (self._folder / f"{waiting[0]}.log").read_text(errors="replace")
                 raise DeadlineError(
                     f"Spark's {', '.join(waiting)} did not come up within start_timeout={self._start_timeout:g} s;"
-                    f" {waiting[0]} wrote last: {log[-_TAIL:]}"
+                    f" {waiting[0]} wrote last: {excerpt(log)}"
                 )
             time.sleep(0.1)
 
