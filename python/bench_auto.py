@@ -8,10 +8,10 @@ they allow R times as long as backward. For each network and ratio there are fit
 `--fixed-steps` steps, the first ten of which do not count, and one with auto, of `--steps`, all of which count: its first
 ones, trials, and whatever one strategy takes to follow another.
 
-Theory of auto's step is the median of the best one that stays, among them batchings of ps that auto does not try. `regret` is
-by how much more auto took for all of its steps. With `--drop`, links become as slow as at the last ratio in the middle of
-another fit with auto at the first one: the regret is against the best of those that stay for all of it; `switched` is how
-many steps after the change auto had decided again. Verified: weights are at last those that one process finds.
+Theory of auto's step is the median of the best one that stays. `regret` is by how much more auto took for all of its steps.
+With `--drop`, links become as slow as at the last ratio in the middle of another fit with auto at the first one: the regret
+is against the best of those that stay for all of it; `switched` is how many steps after the change auto had decided again.
+Verified: weights are at last those that one process finds.
 """
 
 from __future__ import annotations

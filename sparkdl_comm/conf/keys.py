@@ -153,8 +153,8 @@ KEYS: tuple[Key, ...] = (
         "",
         "Among which strategies auto chooses, such as ring,ring+decoupled,ps+whole: names of collectives that all-reduce,\n"
         "alone or with +decoupled, cheapest (for each bucket the cheapest collective, by measured links), ps+BATCHING; with\n"
-        "a compression cheapest, hitopk and ps+BATCHING. Empty: all that can run; of ps, ps+whole and ps+layerwise, or what\n"
-        "ps.batching says if that is another.",
+        "a compression cheapest, hitopk and ps+BATCHING. Empty: all that can run; of ps, ps+whole, ps+layerwise and\n"
+        "ps+ibatch, or what ps.batching says if that is another.",
         values.names,
     ),
     Key(

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, pairwise
+from itertools import accumulate, count, pairwise
 
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.sim.engine import Action, Engine
@@ -73,6 +74,17 @@ def iteration_seconds(
                 f"batches {list(batches)}: must be layers 0 to {len(layers) - 1}, each in one, in their order"
             )
     return _Run(layers, pulls, pushes, cost).seconds()
+
+
+def equal_cuts(nbytes: Sequence[float]) -> Iterator[list[Batch]]:
+    """Layers of so many bytes in 2, 4, 8, ... batches of about as many bytes each, or fewer where a layer has more than its
+    share: some of the plans that iBatch's planner looks at (``Planner.scala``)."""
+    until = list(accumulate(nbytes))
+    batches = 2
+    while batches < len(until):
+        ends = {bisect_left(until, until[-1] * number / batches) + 1 for number in range(1, batches)} | {len(until)}
+        yield [(first, end - 1) for first, end in pairwise([0, *sorted(ends)])]
+        batches *= 2
 
 
 class _Run:

@@ -19,20 +19,25 @@ from sparkdl_comm.collectives.select import fitting, predict
 from sparkdl_comm.compress.predict import predict_sparse
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.sim.server_run import UNPLANNED, ServedLayer, ServerCost, iteration_seconds
+from sparkdl_comm.sim.server_run import UNPLANNED, Batch, ServedLayer, ServerCost, equal_cuts, iteration_seconds
 from sparkdl_comm.space.parameter_space import ParameterSpace
 from sparkdl_comm.strategies.base import STRATEGIES
+from sparkdl_comm.strategies.choice import MARGIN
 from sparkdl_comm.strategies.decoupled import AHEAD
 from sparkdl_comm.topology import Topology
 
 #: The strategy that takes whichever collective is the cheapest for each bucket, and the parameter server's and hitopk's names.
 CHEAPEST, SERVER, HITOPK = "cheapest", "ps", "hitopk"
-#: Seconds from asking for a batch of parameters to its first byte, of the order that executors have in one network.
-_STARTUP = 2e-3
-#: Iterations after which the server's planner looks at a profile here, and how many such periods its policies need to settle.
-_PROFILED, _PERIODS = 3, 3
-#: Steps of the parameter server that are not measured, in which its JVMs compile.
-_COMPILING = 2
+#: The parameter server's batching that auto tries beside the plain ones (``UNPLANNED``).
+_PLANNED = "ibatch"
+#: Messages, one after another, from asking for a batch to its first byte: the notice, the request, the answer. They are taken
+#: to cost what those of collectives do, as is what a worker does for each batch of gradients.
+_MESSAGES = 3
+#: Iterations after which the server's planner looks at a profile here: too few for trials of its own, as these are auto's.
+_PROFILED = 2
+#: Steps of the parameter server that are not measured: its JVMs compile; and of a plan: profiled ones, around them the first
+#: one of all and the first one with the plan.
+_COMPILING, _PLANNING = 2, _PROFILED + 2
 #: Steps of which the last ones are told, when they have settled.
 _RUN, _TOLD = 6, 4
 _ITEMSIZE = 4
@@ -75,13 +80,13 @@ def able(
         Candidate(f"{name}+decoupled", "decoupled", replace(conf, strategy=name, loop="decoupled")) for name in names
     ]
     found += [Candidate(HITOPK, HITOPK, replace(conf, strategy=HITOPK))] * single
-    batchings = ("whole", "layerwise") if conf.ps_batching == "whole" else (conf.ps_batching,)
-    for batching in batchings:
+    tried = (*UNPLANNED, _PLANNED)
+    for batching in tried if conf.ps_batching in ("whole", _PLANNED) else (conf.ps_batching,):
         of_server = replace(conf, strategy=SERVER, ps_batching=batching)
-        profiled = batching not in ("whole", "layerwise", "paper") and not batching.startswith("fixed")
+        profiled = batching not in UNPLANNED and not batching.startswith("fixed")
         if profiled:
             of_server = replace(of_server, ps_profile_iterations=min(conf.ps_profile_iterations, _PROFILED))
-        settling = _PERIODS * of_server.ps_profile_iterations + 1 if profiled else _COMPILING
+        settling = _PLANNING if profiled else _COMPILING
         found.append(Candidate(f"{SERVER}+{batching}", f"{SERVER}+{batching}", of_server, settling))
     reasons = {each.name: _unfit(each, topology, unstriped, plugin) for each in found}
     left_out = {name: reason for name, reason in reasons.items() if reason is not None}
@@ -170,7 +175,11 @@ class Predictor:
         return [found[name].seconds * size / count for size in sizes]
 
     def _served(self, conf: CommConf, computing: Computing) -> float:
-        """With ranks that share their host's first NIC."""
+        """With ranks that share their host's first NIC.
+
+        The planner looks at more plans than equal cuts. One that gains no more than chance over plain batches is taken to be
+        these, so that it is predicted to take what they do.
+        """
         topology = self._topology
         beside = topology.slots * (topology.world - topology.slots) / topology.world
         if conf.compression is not None:
@@ -184,10 +193,23 @@ class Predictor:
         ]
         nbytes = sum(layer.nbytes for layer in layers)
         updating = computing.update / topology.world / nbytes if nbytes else 0.0
-        cost = ServerCost(self._cost.betas[0], _STARTUP, summing=self._cost.gamma, updating=updating)
-        ways = [conf.ps_batching] if conf.ps_batching in UNPLANNED else [*UNPLANNED]
-        cuts = [UNPLANNED[way](len(layers)) for way in ways]
-        return min(iteration_seconds(layers, batches, batches, cost) for batches in cuts)
+        alpha = self._cost.alpha
+        cost = ServerCost(
+            self._cost.betas[0],
+            startup=alpha * _MESSAGES,
+            summing=self._cost.gamma,
+            updating=updating,
+            handling=alpha,
+        )
+
+        def taken(batches: Sequence[Batch]) -> float:
+            return iteration_seconds(layers, batches, batches, cost)
+
+        if conf.ps_batching in UNPLANNED:
+            return taken(UNPLANNED[conf.ps_batching](len(layers)))
+        plain = min(taken(cut(len(layers))) for cut in UNPLANNED.values())
+        planned = min(map(taken, equal_cuts([layer.nbytes for layer in layers])), default=plain)
+        return planned if planned < (1 - MARGIN) * plain else plain
 
 
 def buckets_of(space: ParameterSpace, nbytes: int) -> list[tuple[int, int]]:

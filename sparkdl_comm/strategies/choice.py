@@ -23,7 +23,8 @@ from typing import NamedTuple
 
 #: Steps after a change that are not measured: they connect, and touch their memory for the first time.
 SETTLING = 1
-#: Candidates with more of them are tried at the beginning only.
+#: Candidates with more of them are tried at the beginning only, after all others, and if none of these is predicted to take
+#: just as long.
 MOST_SETTLING = 3
 #: Measured steps: at the beginning, of a candidate at first sight and when it is not given up, and of a window.
 BEGINNING, GLIMPSE, MORE, WINDOW = 3, 1, 2, 5
@@ -111,9 +112,10 @@ class Choice:
         best: dict[str, str] = {}  # of each family
         for name in sorted(seconds, key=lambda name: seconds[name]):
             best.setdefault((families or {}).get(name, name), name)
+        quick = {taken for name, taken in seconds.items() if self._is_quick(name)}
         worth = [name for name in best.values() if name != self._held]
-        others = [name for name in worth if not again or self._settling(name) <= MOST_SETTLING]
-        self._queue = others[: TRIED_AGAIN if again else TRIED_FIRST]
+        others = [name for name in worth if self._is_quick(name) or not (again or seconds[name] in quick)]
+        self._queue = sorted(others[: TRIED_AGAIN if again else TRIED_FIRST], key=self._is_quick, reverse=True)
         self._next(step)
 
     def _next(self, step: int) -> None:
@@ -149,6 +151,9 @@ class Choice:
         self._limit, self._calm = self._limit * WIDER, 0
         self._why = f"steps of {self._held} took {now:.4g} s in place of {reference:.4g} s"
         return True
+
+    def _is_quick(self, candidate: str) -> bool:
+        return self._settling(candidate) <= MOST_SETTLING
 
     def _settling(self, candidate: str) -> int:
         return self._settle.get(candidate, SETTLING)

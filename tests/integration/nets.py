@@ -208,7 +208,7 @@ def noisy(features: torch.Tensor) -> torch.Tensor:
 class TakesTurns(Large):
     """Where it is made, strategy auto uses these candidates in turn, for three steps each, until :meth:`untouched`."""
 
-    names = ("ps+whole", "ring+decoupled", "ps+layerwise", "ring", "ps+whole", "ring")
+    names = ("ps+whole", "ring+decoupled", "ps+layerwise", "ring", "ps+ibatch", "ps+ibatch", "ring")
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from tests.integration.nets import Large, TakesTurns
 from tests.integration.test_training import distance, fit, frame, in_one_process, same_bits
 
 ADAM = functools.partial(torch.optim.AdamW, lr=0.01)
-STEPS = 18
+STEPS = 21
 
 
 def in_turn(spark: SparkSession, optimizer: Any) -> TorchModel:
@@ -53,7 +53,7 @@ def test_it_chooses(spark):
     assert distance(model.module.state_dict(), in_one_process(Large, "sgd", 40)) < 1e-4
     told = model.summary["auto"]
     first = told["decisions"][0]
-    assert {"ring", "bml+decoupled", "ps+whole", "ps+layerwise"} <= first["predicted"].keys()
+    assert {"ring", "bml+decoupled", "ps+whole", "ps+layerwise", "ps+ibatch"} <= first["predicted"].keys()
     assert first["chosen"] in first["measured"]
     assert told["chosen"] in first["predicted"]
 

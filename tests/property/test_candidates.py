@@ -16,6 +16,7 @@ from sparkdl_comm.sim.step_run import step_seconds as simulated_seconds
 from sparkdl_comm.space.parameter_space import ParameterSpace
 from sparkdl_comm.strategies import registry  # noqa: F401 - strategies register themselves
 from sparkdl_comm.strategies.candidates import CHEAPEST, Candidate, Computing, Predictor, able, buckets_of, step_seconds
+from sparkdl_comm.strategies.choice import MARGIN
 from sparkdl_comm.topology import Topology
 
 shapes = st.lists(st.integers(1, 1 << 20), min_size=1, max_size=8)
@@ -74,7 +75,7 @@ def names(found: list[Candidate]) -> set[str]:
 def test_all_that_fit() -> None:
     found, left_out = able(conf(), Topology.parse("star:4"), unstriped=None, plugin=None)
     assert found[0].name == CHEAPEST
-    assert {"ring", "lp", "ring+decoupled", "lp+decoupled", "ps+whole", "ps+layerwise"} <= names(found)
+    assert {"ring", "lp", "ring+decoupled", "lp+decoupled", "ps+whole", "ps+layerwise", "ps+ibatch"} <= names(found)
     assert not any(name.startswith(("fabric", "hitopk", "hierarchical")) for name in names(found))
     assert left_out == {}
     found, left_out = able(conf(), Topology.parse("bcube:2,2"), unstriped="odd", plugin="no plugin")
@@ -86,7 +87,7 @@ def test_all_that_fit() -> None:
 @pytest.mark.parametrize(
     ("changes", "able_ones", "why"),
     [
-        ({"compression": "mstopk:0.01"}, {CHEAPEST, "hitopk", "ps+whole", "ps+layerwise"}, None),
+        ({"compression": "mstopk:0.01"}, {CHEAPEST, "hitopk", "ps+whole", "ps+layerwise", "ps+ibatch"}, None),
         ({"compression": "powersgd:2"}, {CHEAPEST}, "strategy hitopk sends the largest"),
         ({"compression": "topk:0.01", "compression_momentum": 0.9}, {CHEAPEST}, "what powersgd"),
         ({"compression": "topk:0.01", "compression_schedule": "auto"}, {CHEAPEST}, "has a trial of its own"),
@@ -99,10 +100,60 @@ def test_what_the_conf_allows(changes: dict[str, Any], able_ones: set[str], why:
     assert any((why or "") in reason for reason in left_out.values()) or why is None
 
 
-def test_batchings_of_the_users_are_tried_with_time_to_settle() -> None:
-    found, _ = able(conf(ps_batching="ibatch"), Topology.parse("star:4"), unstriped=None, plugin=None)
-    (served,) = [candidate for candidate in found if candidate.family.startswith("ps")]
-    assert (served.name, served.settling, served.conf.ps_profile_iterations) == ("ps+ibatch", 10, 3)
+@pytest.mark.parametrize(
+    ("batching", "settling"),
+    [
+        ("whole", {"ps+whole": 2, "ps+layerwise": 2, "ps+ibatch": 4}),
+        ("ibatch", {"ps+whole": 2, "ps+layerwise": 2, "ps+ibatch": 4}),
+        ("paper", {"ps+paper": 4}),
+        ("fixed:1000", {"ps+fixed:1000": 2}),
+    ],
+)
+def test_batchings_of_the_parameter_server_have_time_to_settle(batching: str, settling: dict[str, int]) -> None:
+    found, _ = able(conf(ps_batching=batching), Topology.parse("star:4"), unstriped=None, plugin=None)
+    served = [candidate for candidate in found if candidate.conf.strategy == "ps"]
+    assert {candidate.name: candidate.settling for candidate in served} == settling
+    for candidate in served:
+        assert candidate.conf.ps_profile_iterations == (2 if candidate.settling == 4 else 10)
+
+
+def served(sizes: list[int], seconds: list[float], cost: Cost) -> dict[str, float]:
+    """What batchings of the parameter server are predicted to take."""
+    topology = Topology.parse("star:4")
+    predictor, computing = Predictor(space_of(sizes), topology, cost), computing_of(sizes, seconds)
+    found, _ = able(conf(), topology, unstriped=None, plugin=None)
+    ways = [each for each in found if each.conf.strategy == "ps"]
+    return {each.conf.ps_batching: predictor.seconds(each, computing) for each in ways}
+
+
+@settings(max_examples=50, deadline=None)
+@given(shapes, parts, st.floats(1e-6, 1e-2), st.floats(1e7, 1e11))
+def test_a_plan_of_batches_is_predicted_to_gain_or_to_take_what_plain_ones_do(
+    sizes: list[int], seconds: list[float], alpha: float, rate: float
+) -> None:
+    taken = served(sizes, seconds, Cost((8 / rate,), alpha))
+    plain = min(taken["whole"], taken["layerwise"])
+    assert taken["ibatch"] == plain or taken["ibatch"] < (1 - MARGIN) * plain
+    computing = computing_of(sizes, seconds)
+    assert taken["ibatch"] >= (computing.forward + computing.backward) * (1 - 1e-9)
+    if len(sizes) == 1:
+        assert taken["ibatch"] == plain, "there is nothing to cut"
+
+
+@settings(max_examples=50, deadline=None)
+@given(shapes, parts, st.floats(1e-6, 1e-3), st.floats(2.0, 10.0))
+def test_messages_that_cost_more_make_batches_slower(
+    sizes: list[int], seconds: list[float], alpha: float, factor: float
+) -> None:
+    cheap, dear = (served(sizes, seconds, Cost((8 / 1e9,), each)) for each in (alpha, factor * alpha))
+    # With one batch nothing overlaps: three messages each way, and the batch to handle.
+    assert dear["whole"] - cheap["whole"] == pytest.approx((factor - 1) * alpha * (2 * 3 + 1))
+    assert dear["layerwise"] >= cheap["layerwise"] * (1 - 1e-9)
+
+
+def test_many_small_layers_are_for_a_plan() -> None:
+    taken = served([1 << 12] * 64, [0.002] * 64, Cost((8 / 1e8,), 5e-4))
+    assert taken["ibatch"] < min(taken["whole"], taken["layerwise"])
 
 
 def test_resync_is_for_those_that_update_all_parameters() -> None:

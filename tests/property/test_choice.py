@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -127,3 +128,16 @@ def test_candidates_that_settle_slowly_are_tried_at_the_beginning_only() -> None
     assert max(step for step, name in enumerate(used) if name == "b") < 30
     assert [decision.chosen for decision in chosen.decisions] == ["a", "a"]
     assert "steps of a took 2 s in place of 1 s" in chosen.decisions[1].why
+
+
+@pytest.mark.parametrize(("predicted", "is_tried"), [(0.9, True), (0.95, False)])
+def test_one_that_settles_slowly_is_tried_last_and_not_for_what_a_quick_one_promises(
+    predicted: float, is_tried: bool
+) -> None:
+    promised = {"a": 1.0, "b": predicted, "c": 0.95}
+    _, used = run(60, lambda name, _: 1.0, lambda name, _: promised[name], "abc", {"b": 4})
+    assert "c" in used
+    assert ("b" in used) == is_tried
+    if is_tried:
+        assert used.index("c") < used.index("b")
+        assert used.count("b") == 4 + choice.GLIMPSE + choice.MORE

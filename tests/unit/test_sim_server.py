@@ -1,9 +1,13 @@
 """The parameter server in virtual time, beside what one can reckon."""
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.sim.server_run import ServedLayer, ServerCost, iteration_seconds
+from sparkdl_comm.sim.server_run import ServedLayer, ServerCost, equal_cuts, iteration_seconds
 
 WHOLE = [(0, 2)]
 LAYERWISE = [(0, 0), (1, 1), (2, 2)]
@@ -46,6 +50,18 @@ def test_a_link_that_limits_is_never_idle_for_long():
     layers = _layers((0.1, 0.1, 100), (0.1, 0.1, 100), (0.1, 0.1, 100))
     seconds = iteration_seconds(layers, LAYERWISE, LAYERWISE, ServerCost(beta=0.01, startup=0.0))
     assert 6 <= seconds <= 6 + 6 * 0.1 + 1e-9
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=40))
+def test_cuts_have_all_layers_and_parts_that_are_about_equal(sizes: list[int]) -> None:
+    cuts = list(equal_cuts(sizes))
+    assert len(cuts) == max(0, math.ceil(math.log2(len(sizes))) - 1)
+    for number, batches in enumerate(cuts, start=1):
+        most = 2**number
+        assert [layer for first, last in batches for layer in range(first, last + 1)] == list(range(len(sizes)))
+        assert len(batches) <= most
+        for first, last in batches:
+            assert sum(sizes[first:last]) <= sum(sizes) / most, "but for its last layer no batch has more than its part"
 
 
 @pytest.mark.parametrize("batches", [[], [(0, 1)], [(0, 0), (2, 2)], [(1, 2), (0, 0)], [(0, 2), (2, 2)], [(0, 3)]])
