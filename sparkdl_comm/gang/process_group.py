@@ -142,3 +142,5 @@ def init_process_group(
         store.set_timeout(timeout)
         _running.groups += 1
     _torchs(backend, init_method, timeout, gang.world, gang.rank, store, *more, **options)
+    # A rank that ends soon would close connections that others are still making: gloo fails then.
+    gang.all_gather(b"", _running.timeout)
