@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 
-from sparkdl_comm.bigdl.installation import check_java, check_python
+from sparkdl_comm.bigdl.installation import check_java, check_python, check_scala
 from sparkdl_comm.errors import PluginError
 
 _PYTHON_API = "sparkdl.comm.bigdl.PythonIBatch"
@@ -21,10 +22,11 @@ def start_engine(sc: SparkContext, executors: int, cores: int) -> None:
     jvm = sc._jvm
     assert jvm is not None, "a Spark session of its own, not Spark Connect"
     check_java(jvm.java.lang.System.getProperty("java.version"))
+    check_scala(jvm.scala.util.Properties.versionNumberString())
     for name in ("com.intel.analytics.bigdl.dllib.utils.Engine", _PYTHON_API):
         try:
             jvm.java.lang.Class.forName(name, False, jvm.java.lang.Thread.currentThread().getContextClassLoader())
-        except Exception as exc:
+        except Py4JJavaError as exc:
             raise PluginError(
                 f"class {name} is not loaded: start the session with sparkdl_comm.bigdl.installation.spark_conf(), or put the"
                 " jars that it names where driver and executors load them"

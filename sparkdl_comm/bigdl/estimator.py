@@ -14,7 +14,7 @@ from pyspark.ml.param.shared import HasFeaturesCol, HasLabelCol, HasMaxIter, Has
 from pyspark.sql import DataFrame
 
 from sparkdl_comm.bigdl.model import BigDLModel
-from sparkdl_comm.bigdl.optimizer import IBatchOptimizer, typed_errors
+from sparkdl_comm.bigdl.optimizer import IBatchOptimizer, check_floats, typed_errors
 
 
 class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionCol, HasMaxIter):
@@ -57,6 +57,8 @@ class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionC
         )
 
     def _fit(self, dataset: DataFrame) -> BigDLModel:
+        """:raises ModelError: the model cannot be trained so. GangError: a rank failed too often."""
+        check_floats(self._model)
         with typed_errors():
             optimizer = callBigDlFunc(
                 "float",

@@ -50,6 +50,15 @@ def check_java(java_version: str) -> None:
         )
 
 
+def check_scala(scala_version: str) -> None:
+    """:raises PluginError: Spark is compiled for another Scala than BigDL."""
+    if not scala_version.startswith("2.12."):
+        raise PluginError(
+            f"BigDL 2.4.0 is compiled for Scala 2.12, and this Spark is for Scala {scala_version}: take a build of Spark 3.5"
+            " for Scala 2.12"
+        )
+
+
 def java_version() -> str | None:
     """Of the JVM that PySpark starts: of JAVA_HOME, or of the ``java`` on the PATH. None where its files do not tell."""
     program = shutil.which("java")

@@ -9,6 +9,8 @@ from typing import Any
 
 from bigdl.dllib.nn.layer import Model as BigDLNetwork
 from bigdl.dllib.nnframes import NNModel
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.ml import Model
 from pyspark.ml.param.shared import HasFeaturesCol, HasPredictionCol
 from pyspark.sql import DataFrame
@@ -16,6 +18,8 @@ from pyspark.sql import DataFrame
 from sparkdl_comm.errors import PersistenceError
 
 _DEFINITION, _WEIGHTS, _ABOUT = "model.bigdl", "weights.bin", "about.json"
+#: What BigDL's files raise.
+_OF_JVM = (CapturedException, Py4JJavaError)
 
 
 class BigDLModel(Model, HasFeaturesCol, HasPredictionCol):
@@ -50,21 +54,29 @@ class BigDLModel(Model, HasFeaturesCol, HasPredictionCol):
             folder.mkdir(parents=True, exist_ok=True)
             self.model.saveModel(str(folder / _DEFINITION), str(folder / _WEIGHTS), True)
             (folder / _ABOUT).write_text(json.dumps(about))
-        except OSError as exc:
-            raise PersistenceError(f"{folder}: the model could not be written: {exc}") from exc
+        except (OSError, *_OF_JVM) as exc:
+            raise PersistenceError(f"{folder}: the model could not be written: {_reason(exc)}") from exc
 
     @classmethod
     def load(cls, path: str | Path) -> BigDLModel:
-        """:raises PersistenceError: there is no saved model."""
+        """:raises PersistenceError: there is no saved model, or it is damaged."""
         folder = Path(path)
         try:
             about = json.loads((folder / _ABOUT).read_text())
             names = about["size"], about["features"], about["prediction"]
         except (OSError, ValueError, KeyError) as exc:
             raise PersistenceError(f"{folder}: no saved BigDLModel: {exc}") from exc
-        return cls(BigDLNetwork.loadModel(str(folder / _DEFINITION), str(folder / _WEIGHTS)), *names)
+        try:
+            network = BigDLNetwork.loadModel(str(folder / _DEFINITION), str(folder / _WEIGHTS))
+        except _OF_JVM as exc:
+            raise PersistenceError(f"{folder}: the saved BigDLModel cannot be read: {_reason(exc)}") from exc
+        return cls(network, *names)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         scoring = NNModel(self.model, self._size)
         scoring.setFeaturesCol(self.getFeaturesCol()).setPredictionCol(self.getPredictionCol())
         return scoring.transform(dataset)
+
+
+def _reason(exc: Exception) -> str:
+    return str(exc.java_exception.getMessage() if isinstance(exc, Py4JJavaError) else exc)

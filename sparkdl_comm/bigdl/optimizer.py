@@ -34,6 +34,12 @@ def typed_errors() -> Iterator[None]:
         raise kind(failure.getMessage()) from exc
 
 
+def check_floats(model: Any) -> None:
+    """:raises ModelError: a BigDL ``Layer`` has parameters of doubles."""
+    if model.bigdl_type != "float":
+        raise ModelError(f"the model has parameters of type {model.bigdl_type}: only float is trained here")
+
+
 class IBatchOptimizer(Optimizer):
     """Used like BigDL's ``DistriOptimizer``, with the same result: see ``IBatchOptimizer`` in ``scala/bigdl``.
 
@@ -55,8 +61,7 @@ class IBatchOptimizer(Optimizer):
 
         :raises ModelError: the model has parameters of doubles.
         """
-        if model.bigdl_type != "float":
-            raise ModelError(f"the model has parameters of type {model.bigdl_type}: only float is trained here")
+        check_floats(model)
         methods = optim_method if isinstance(optim_method, Mapping) else {model.name(): optim_method or SGD()}
         self.bigdl_type = "float"
         self.value = callBigDlFunc(

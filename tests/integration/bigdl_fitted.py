@@ -3,13 +3,14 @@
     python bigdl_fitted.py FOLDER
 
 Writes FOLDER/found.json: the ``accuracy`` of the fitted model on its rows, that of the model that was saved and ``loaded``,
-and what is ``said`` of a column that is not there.
+and what is said of a column that is not there (``said``), of a model of ``doubles`` and of a saved one that is ``damaged``.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pyspark.sql import functions as F
 
 from sparkdl_comm.bigdl import installation
 from sparkdl_comm.bigdl.engine import start_engine
-from sparkdl_comm.errors import ModelError
+from sparkdl_comm.errors import ModelError, PersistenceError
 from sparkdl_comm.networks import digits_28x28
 
 EXECUTORS = 2
@@ -34,6 +35,14 @@ def accuracy(model: Any, rows: DataFrame) -> float:
     return float(scored.agg(F.avg((best == F.col("label")).cast("double"))).first()[0])
 
 
+def refusal(what: Callable[[], Any]) -> str:
+    try:
+        what()
+    except (ModelError, PersistenceError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     conf = installation.spark_conf() | {"spark.sparkdl.comm.timeout": "30s"}
@@ -41,6 +50,7 @@ def main() -> None:
     start_engine(spark.sparkContext, EXECUTORS, 1)
 
     from bigdl.dllib.nn.criterion import ClassNLLCriterion
+    from bigdl.dllib.nn.layer import Linear
     from bigdl.dllib.optim.optimizer import Adam
 
     from sparkdl_comm.bigdl.estimator import BigDLEstimator
@@ -64,12 +74,13 @@ def main() -> None:
     saved = str(folder / "model")
     model.save(saved)
     loaded = BigDLModel.load(saved)
-    try:
-        estimator.copy({estimator.labelCol: "target"}).fit(rows)
-        said = ""
-    except ModelError as error:
-        said = str(error)
-    found = {"accuracy": accuracy(model, rows), "loaded": accuracy(loaded, rows), "said": said}
+    found = {"accuracy": accuracy(model, rows), "loaded": accuracy(loaded, rows)}
+    found["said"] = refusal(lambda: estimator.copy({estimator.labelCol: "target"}).fit(rows))
+    doubles = Linear(784, 10, bigdl_type="double")
+    given = {"model": doubles, "criterion": ClassNLLCriterion(), "featureSize": [784]}
+    found["doubles"] = refusal(lambda: BigDLEstimator(**given).fit(rows))
+    next(Path(saved).glob("model.bigdl")).write_bytes(b"something else")
+    found["damaged"] = refusal(lambda: BigDLModel.load(saved))
     (folder / "found.json").write_text(json.dumps(found))
     spark.stop()
 

@@ -101,4 +101,7 @@ def test_an_estimator_fits_a_model_to_a_data_frame(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["accuracy"] > 0.9
     assert found["loaded"] == found["accuracy"]
-    assert found["said"] == "there is no column target: there are features, label"
+    assert found["said"] == "ModelError: there is no column target: there are features, label"
+    assert found["doubles"] == "ModelError: the model has parameters of type double: only float is trained here"
+    assert found["damaged"].startswith("PersistenceError: ")
+    assert "model: the saved BigDLModel cannot be read: " in found["damaged"]

@@ -35,6 +35,12 @@ def test_java() -> None:
         installation.check_java("21.0.1")
 
 
+def test_scala() -> None:
+    installation.check_scala("2.12.18")
+    with pytest.raises(PluginError, match="compiled for Scala 2.12, and this Spark is for Scala 2.13.8"):
+        installation.check_scala("2.13.8")
+
+
 def test_java_is_known_before_a_session_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert installation.java_version() is None
