@@ -29,14 +29,23 @@ _EXECUTOR = "CoarseGrainedExecutorBackend"
 _WAIT_SECONDS = 60
 
 
-def kill_one(folder: Path, killed: list[int], over: threading.Event) -> None:
-    """Kills an executor as soon as there is a checkpoint."""
+def any_executor() -> psutil.Process:
+    return next(filter(is_executor, psutil.Process().children(recursive=True)))
+
+
+def is_executor(process: psutil.Process) -> bool:
+    try:
+        return any(_EXECUTOR in part for part in process.cmdline())
+    except psutil.Error:  # it has just ended
+        return False
+
+
+def kill(executor: psutil.Process, folder: Path, killed: list[int], over: threading.Event) -> None:
+    """As soon as there is a checkpoint."""
     for _ in range(_WAIT_SECONDS * 20):
         if over.wait(0.05):
             return
         if any(folder.rglob("optimMethod-*")):
-            children = psutil.Process().children(recursive=True)
-            executor = next(child for child in children if any(_EXECUTOR in part for part in child.cmdline()))
             executor.kill()
             killed.append(executor.pid)
             return
@@ -69,7 +78,7 @@ def main() -> None:
 
     killed: list[int] = []
     over = threading.Event()
-    killer = threading.Thread(target=kill_one, args=(checkpoints, killed, over))
+    killer = threading.Thread(target=kill, args=(any_executor(), checkpoints, killed, over))
     killer.start()
     optimizer.optimize()
     over.set()
