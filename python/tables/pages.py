@@ -273,7 +273,7 @@ TABLES = {
     "scale_size": Table(
         ("", "driver, until all are in", "rank 0", "another rank", "a gathering, rank 0", "another rank"), scale_size
     ),
-    "scale_fig5": Table(("", "paper's formula, T_F", "simulated, T_F", "verdict"), scale_fig5),
+    "scale_fig5": Table(("", "paper's formula, T_F", "simulated, T_F", "verdict", "the simulator takes"), scale_fig5),
     "scale_fig4": Table(("", "in the same run", "`lp`, simulated", "verdict"), scale_fig4),
     "scale_commlib": Table(("", "paper, of linear scaling", "simulated", "difference"), scale_commlib),
     "scale_ibatch": Table(("", "paper: iBatch; default; layer by layer", "simulated", "verdict"), scale_ibatch),

@@ -334,7 +334,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             for way, taken in (("layerwise", 1.0), ("ring", 2.0))
         ],
         "scale-figures": [
-            row("bml", 1.0, case="fig5", extra={"links": 1.1, "formula": 1.0}),
+            row("bml", 1.0, case="fig5", extra={"links": 1.1, "formula": 1.0, "spent": 2.0, "simulated": 1}),
             *(row(name, 1.0, case="reduce") for name in ("lp", "mst", "be")),
             row("tree", 1.0, case="commlib", extra={"network": "vgg19", "efficiency": 50.0}),
             *(
