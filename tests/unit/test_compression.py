@@ -34,6 +34,7 @@ WAYS = pytest.mark.parametrize(
     [
         {"strategy": "ring"},
         {"strategy": "be", "bucket": 4},
+        {"strategy": "lp", "bucket": 4, "block": 8},
         {"strategy": "hitopk", "topology": "hosts:2x2", "bucket": 4},
         {"strategy": "hitopk", "topology": "star:4", "bucket": 100},
         {"strategy": "hitopk", "topology": "hosts:1x4", "bucket": 100},
