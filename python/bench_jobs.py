@@ -46,6 +46,7 @@ from sparkdl_comm.lab.arguments import link_rate, numbers, positive, size, whole
 from sparkdl_comm.lab.arguments import parser as bench_parser
 from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, broadcast_seconds, versions
 from sparkdl_comm.lab.profile import Profile, shipped
+from sparkdl_comm.space.layer_buckets import in_buckets
 from sparkdl_comm.topology import Topology
 
 PROGRAMS = Path(__file__).parent / "peers"
@@ -83,12 +84,13 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
             env = {"GLOO_SOCKET_IFNAME": lab.layout.node(0).interface(0)}
             result = json.loads(lab.run(command, timeout=options.timeout, env=env)[0].stdout)
         forward, backward = (scale * seconds for seconds in passes(options.profile))
+        first = first_layers(options.profile, bucket)
         whole = broadcast_seconds(nbytes, options.rate)
         theory = {
             "all-reduce": forward + max(backward, 0.0 if compression else links),
             "root": forward + max(backward, whole) + whole,
             "root-overlap": max(forward, whole) + max(backward, whole),
-            "decoupled": max(forward + backward, links) + links * min(1.0, bucket / nbytes),
+            "decoupled": max(forward + backward, links) + links * first / nbytes,
         }
         yield Row(
             suite="jobs",
@@ -135,6 +137,13 @@ def passes(profile: Profile) -> tuple[float, float]:
     """Seconds of forward and of backward."""
     forward, backward = (math.fsum(getattr(layer, way) for layer in profile.layers) for way in ("forward", "backward"))
     return forward, backward
+
+
+def first_layers(profile: Profile, bucket: int) -> int:
+    """Bytes of the bucket that backward completes last."""
+    sizes = [4 * layer.parameters for layer in reversed(profile.layers)]
+    last = in_buckets(sizes, bucket)[-1]
+    return sum(sizes[last.start : last.stop])
 
 
 def system(text: str, rate_mbit: float, loops: Sequence[str]) -> tuple[str, Topology]:

@@ -28,6 +28,7 @@ from sparkdl_comm.lab.bench import Row, versions
 from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.lab.results import read
 from sparkdl_comm.sim.collective import simulate
+from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.group_run import hierarchical_top_k
 from sparkdl_comm.sim.step_run import ITEMSIZE, Computing, step_seconds
 from sparkdl_comm.topology import Topology
@@ -53,6 +54,8 @@ COLLECTIVES = (
 )
 EXCHANGES = ("compress-0.01", "compress-0.001")
 STEPS = ("jobs-lenet5", "jobs-vgg19", "compress-resnet50", "compress-resnet50-96", "compress-vgg19")
+#: Steps in which the halves of an all-reduce are apart, or not, in buckets of so many bytes.
+LOOPS, LOOP_BUCKET = ("jobs-loops-star", "jobs-loops-bcube"), 512 << 10
 SERVER = ("ibatch-networks", "ibatch-delays")
 #: (file, case, algorithm, bytes, or rows of a rank, or seconds added to a start-up): what parameters are fitted to.
 FITTED = {
@@ -122,7 +125,7 @@ def fitted_parameters() -> Parameters:
 
 def cells() -> list[Cell]:
     """All that there are."""
-    return [*_collectives(), *_exchanges(), *_steps(), *_server(), *_fabric()]
+    return [*_collectives(), *_exchanges(), *_steps(), *_loops(), *_server(), *_fabric()]
 
 
 def _row(cell: Cell, parameters: Parameters) -> Row:
@@ -217,18 +220,29 @@ def _steps() -> Iterator[Cell]:
                 yield Cell("steps", source, row, _step(row, _topology(row)))
 
 
-def _step(row: Row, topology: Topology) -> Simulated:
+def _loops() -> Iterator[Cell]:
+    for source in LOOPS:
+        for row in _read(source):
+            if row.algorithm != "ddp":
+                about = f"{row.case} {row.extra['loop']}, exchange {row.extra['exchange']:g} x backward"
+                told = replace(row, case=about, theory_seconds=row.extra["computing"])
+                yield Cell("loops", source, told, _step(row, _topology(row), LOOP_BUCKET))
+
+
+def _step(row: Row, topology: Topology, bucket: int = 0) -> Simulated:
+    """``bucket``: bytes of those of gradients; 0: what the system has."""
     share = 1 / row.extra["shrink"]
     profile = Profile.load(row.case).scaled(share, share)
     scale = row.extra["computing"] / profile.seconds
     ddp = row.algorithm == "ddp"
-    bucket = DDP_BUCKET if ddp else CommConf.from_mapping({}).bucket
+    bucket = bucket or (DDP_BUCKET if ddp else CommConf.from_mapping({}).bucket)
+    taken = decoupled_seconds if row.extra.get("loop") == "decoupled" else step_seconds
 
     def simulated(parameters: Parameters) -> float:
         update = parameters.update * row.world * row.bytes
         computing = Computing.of(profile, scale, bucket, update, DDP_FIRST if ddp else None)
         cost = parameters.cost(topology)
-        return step_seconds(PLANS[row.algorithm], topology, computing, cost, latency=parameters.latency)
+        return taken(PLANS[row.algorithm], topology, computing, cost, latency=parameters.latency)
 
     return simulated
 

@@ -39,6 +39,7 @@ SUITES = {
     "collectives": "collectives",
     "exchanges": "sums of compressed training",
     "steps": "steps of training",
+    "loops": "steps of training, decoupled loops and others",
     "server": "parameter server",
     "fabric": "asynchronous races",
 }

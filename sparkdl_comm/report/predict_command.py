@@ -32,8 +32,8 @@ def add_parser(commands: Any) -> None:
     predict.add_argument(
         "--strategy",
         action="append",
-        help=f"ps or a collective, several times to rank them, or {_ALL}: what the topology allows; default: ps if the"
-        " timeline is of ps, else ring",
+        help=f"ps, a collective or a decoupled one such as ring+decoupled, several times to rank them, or {_ALL}: what the"
+        " topology allows; default: ps if the timeline is of ps, else ring",
     )
     predict.add_argument("--batching", default="traced", help="of ps: traced (as in the timeline), whole, layerwise")
     predict.add_argument("--bucket", default="4MiB", help="gradients that a collective reduces at once, at least")
@@ -92,15 +92,15 @@ def _tell(strategy: str, found: Forecast, topology: Topology) -> None:
 def _rank(found: Mapping[str, Forecast], left_out: Mapping[str, str], topology: Topology) -> None:
     print(f"an iteration on {topology}, {topology.world} ranks, in seconds")
     print(
-        f"{'strategy':<14}{'iteration':>10}{'computing':>11}{'communication':>15}  bottleneck, and what twice of it gains"
+        f"{'strategy':<24}{'iteration':>10}{'computing':>11}{'communication':>15}  bottleneck, and what twice of it gains"
     )
     for name, one in found.items():
         gained = _less(min(one.faster, *one.doubled), one.seconds)
         print(
-            f"{name:<14}{one.seconds:>10.4g}{one.computing:>11.4g}{one.communication:>15.4g}  {one.bottleneck}, {gained}"
+            f"{name:<24}{one.seconds:>10.4g}{one.computing:>11.4g}{one.communication:>15.4g}  {one.bottleneck}, {gained}"
         )
     for name, reason in left_out.items():
-        print(f"{name:<14}  left out: {reason}")
+        print(f"{name:<24}  left out: {reason}")
 
 
 def _less(seconds: float, before: float) -> str:

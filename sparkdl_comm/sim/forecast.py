@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.errors import ConfError
+from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.network import ethernet_cost
 from sparkdl_comm.sim.server_run import UNPLANNED, Batch, ServedLayer, ServerCost, iteration_seconds
 from sparkdl_comm.sim.step_run import Computing, cut, step_seconds
@@ -15,14 +16,20 @@ from sparkdl_comm.topology import Topology
 
 #: The parameter server's name among strategies, and how its layers can be cut into batches.
 SERVER = "ps"
-STRATEGIES = (SERVER, *ALGORITHMS)
+#: What follows the name of an algorithm whose two halves of an all-reduce are apart: with ``collective.loop=decoupled``.
+DECOUPLED = "+decoupled"
+STRATEGIES = (
+    SERVER,
+    *ALGORITHMS,
+    *(f"{one.name}{DECOUPLED}" for one in ALGORITHMS.values() if "reduce_scatter" in one.operations),
+)
 BATCHINGS = ("traced", *UNPLANNED)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """``strategy``: "ps", or an algorithm of collectives. ``batching``: of ps; "traced" is as in the timeline. ``bucket``:
-    bytes of gradients that a collective reduces at once, at least.
+    """``strategy``: of :data:`STRATEGIES`. ``batching``: of ps; "traced" is as in the timeline. ``bucket``: bytes of gradients
+    that a collective reduces at once, at least.
 
     :raises ConfError: a strategy or a batching that there is not, or that cannot run on the topology; a topology without
         rates.
@@ -49,9 +56,7 @@ def unfit(strategy: str, topology: Topology) -> str:
     if strategy == SERVER:
         alone = topology.rails == topology.slots == 1
         return "" if alone else "ps is simulated with one NIC and one rank a host"
-    if "all_reduce" not in ALGORITHMS[strategy].operations:
-        return "it does no all_reduce"
-    return ALGORITHMS[strategy].unfit(topology)
+    return ALGORITHMS[strategy.removesuffix(DECOUPLED)].unfit(topology)
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,8 @@ def _computing_times(traced: Traced, factor: float) -> Traced:
 
 def _alone(traced: Traced, setting: Setting) -> float:
     """Seconds that a rank computes."""
+    if setting.strategy.endswith(DECOUPLED):
+        return traced.passes + (traced.update + traced.handling) / setting.topology.world
     if setting.strategy != SERVER:
         return traced.passes + traced.update + traced.handling
     batches = len(_batches(traced.pushes, setting.batching, len(traced.layers)))
@@ -106,6 +113,9 @@ def _alone(traced: Traced, setting: Setting) -> float:
 
 def _seconds(traced: Traced, setting: Setting) -> float:
     cost = ethernet_cost(setting.topology)
+    if setting.strategy.endswith(DECOUPLED):
+        algorithm = setting.strategy.removesuffix(DECOUPLED)
+        return decoupled_seconds(algorithm, setting.topology, _computing(traced, setting.bucket), cost)
     if setting.strategy != SERVER:
         return step_seconds(setting.strategy, setting.topology, _computing(traced, setting.bucket), cost)
     world = setting.topology.world

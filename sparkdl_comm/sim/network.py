@@ -5,11 +5,11 @@ trunks. A link carries as many bytes per second as a :class:`~sparkdl_comm.colle
 is in its betas. Between ranks of one host messages take no NIC: a rank sends them at the cost's local rate, and receives them
 at it.
 
-A rank sends one message at a time over a rail, in the order of its programs, as the engine of the collectives does
-(``collectives/engine/rail.py``). Each begins with a start-up, the cost's alpha, in which the rank sends nothing else there,
-and is there a latency after its last byte has passed the last link. What several ranks send into one NIC, or over one trunk,
-shares it. What comes to a link faster than it passes on is queued in the switch: so a rank is through with a message when its
-own NIC is, but for what is more than the queue holds.
+A rank sends one message at a time over a rail, in the order of its programs, as the engine of the collectives does, of which
+there may be several (``collectives/engine/rail.py``). Each begins with a start-up, the cost's alpha, in which the rank sends
+nothing else there, and is there a latency after its last byte has passed the last link. What several ranks send into one
+NIC, or over one trunk, shares it. What comes to a link faster than it passes on is queued in the switch: so a rank is
+through with a message when its own NIC is, but for what is more than the queue holds.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Network:
         self.capacities = tuple(capacities)
         self._queue = queue
         self.links = Links(engine, capacities)
-        self._senders: dict[tuple[int, int], _Sender] = {}
+        self._senders: dict[tuple[int, int, int], _Sender] = {}
 
     @property
     def can_be_alike(self) -> bool:
@@ -76,11 +76,20 @@ class Network:
         return self.topology.slots == 1 and not self.trunks
 
     def send(
-        self, source: int, rail: int, path: Path, nbytes: float, turn: Turn, sent: Action, arrived: Action
+        self,
+        source: int,
+        rail: int,
+        path: Path,
+        nbytes: float,
+        turn: Turn,
+        sent: Action,
+        arrived: Action,
+        lane: int = 0,
     ) -> None:
         """Has rank ``source`` send a message over ``rail``, on ``path``, when it is its turn. ``sent`` is called when its last
-        byte has left, and ``arrived`` when that is there."""
-        sender = self._senders.setdefault((source, rail), _Sender())
+        byte has left, and ``arrived`` when that is there. ``lane``: messages of one take turns; several share the NIC, like
+        groups of ranks with connections of their own."""
+        sender = self._senders.setdefault((source, rail, lane), _Sender())
         heapq.heappush(sender.waiting, _Message(turn, next(sender.numbers), path, nbytes, sent, arrived))
         if not sender.is_busy:
             self._begin(sender)

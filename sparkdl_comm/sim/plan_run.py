@@ -22,6 +22,7 @@ class PlanRun:
     :param itemsize: bytes per element.
     :param number: of the collective; of several under way, what belongs to the first is sent first.
     :param done: is called with the number of a part when all of its steps are complete.
+    :param lane: of its messages; see :meth:`Network.send`.
     """
 
     def __init__(
@@ -32,8 +33,9 @@ class PlanRun:
         itemsize: int,
         number: int,
         done: Callable[[int], None],
+        lane: int = 0,
     ) -> None:
-        self._network, self._number, self._itemsize = network, number, itemsize
+        self._network, self._number, self._itemsize, self._lane = network, number, itemsize, lane
         self._parts = [_Progress(part, ranks[part.rank]) for part in script.parts]
         self._ranks, self._part_of = ranks, script.part_of
         self._paths: dict[tuple[int, int, int], Path] = {}
@@ -61,7 +63,7 @@ class PlanRun:
         nbytes = (step.stop - step.start) * self._itemsize
         sent, arrived = partial(self._complete, number, index), partial(self._arrived, to, met)
         path = self._path(number, step)
-        self._network.send(progress.rank, step.rail, path, nbytes, (self._number, index), sent, arrived)
+        self._network.send(progress.rank, step.rail, path, nbytes, (self._number, index), sent, arrived, self._lane)
 
     def _path(self, number: int, step: Step) -> Path:
         """Into the NIC of the rank that is run for the peer."""

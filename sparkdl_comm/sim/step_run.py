@@ -7,6 +7,7 @@ collective.py`` and torch's DistributedDataParallel.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from functools import partial
 
 from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.select import collective_for
 from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.sim.collective import even_count
@@ -112,7 +114,7 @@ def step_seconds(
         ends.append(engine.now)
 
     marks: Sequence[Hashable] = slow if coalesce and network.can_be_alike else every
-    followed = _scripts(algorithm, computing.buckets, topology, cost, marks)
+    [followed] = scripts(algorithm, ["all_reduce"], computing.buckets, topology, cost, marks)
     for number, bucket in enumerate(computing.buckets):
         parts = followed[bucket.elements]
         run = PlanRun(network, parts, every, ITEMSIZE, number, reduced)
@@ -122,18 +124,23 @@ def step_seconds(
     return max(ends) + computing.update
 
 
-def _scripts(
-    algorithm: str, buckets: Sequence[Bucket], topology: Topology, cost: Cost, marks: Sequence[Hashable]
-) -> dict[int, Script]:
-    """Those of buckets with so many elements, in which the same ranks are alike. Buckets are made a little larger, so that all
-    ranks have equal parts of them."""
+def scripts(
+    algorithm: str,
+    operations: Sequence[Operation],
+    buckets: Sequence[Bucket],
+    topology: Topology,
+    cost: Cost,
+    marks: Sequence[Hashable],
+) -> list[dict[int, Script]]:
+    """For each operation the scripts of buckets by their elements. In all of them the same ranks are alike. Buckets are made a
+    little larger, so that all ranks have equal parts of them."""
     plans = {}
-    for elements in {bucket.elements for bucket in buckets}:
-        collective = collective_for(algorithm, "all_reduce", topology, even_count(topology, elements), ITEMSIZE, cost)
-        plans[elements] = make_plan(algorithm, collective)
+    for operation, elements in itertools.product(operations, {bucket.elements for bucket in buckets}):
+        collective = collective_for(algorithm, operation, topology, even_count(topology, elements), ITEMSIZE, cost)
+        plans[operation, elements] = make_plan(algorithm, collective)
     while True:
-        found = {elements: script(plan, marks) for elements, plan in plans.items()}
+        found = {key: script(plan, marks) for key, plan in plans.items()}
         together = list(zip(*(one.part_of for one in found.values()), strict=True))
         if all(len(one.parts) == len(set(together)) for one in found.values()):
-            return found
+            return [{size: one for (of, size), one in found.items() if of == operation} for operation in operations]
         marks = together

@@ -3,7 +3,18 @@ wire call such a bucket of layers a batch.)"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
+
+#: The share of a model, from its end, whose parameters travel while backward goes on, where they travel beside computing.
+AHEAD = 1 / 3
+
+
+def ahead_of(sizes: Sequence[float]) -> int:
+    """How many buckets, of these sizes and in the order of backward, are of the last :data:`AHEAD` of a model as a whole."""
+    reached = itertools.accumulate(sizes)
+    most = sum(sizes) * AHEAD
+    return sum(size <= most for size in reached)
 
 
 def in_buckets(sizes: Iterable[float], least: float, first: float | None = None) -> list[range]:

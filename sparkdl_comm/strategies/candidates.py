@@ -20,10 +20,10 @@ from sparkdl_comm.compress.predict import predict_sparse
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.sim.server_run import UNPLANNED, Batch, ServedLayer, ServerCost, equal_cuts, iteration_seconds
+from sparkdl_comm.space.layer_buckets import ahead_of
 from sparkdl_comm.space.parameter_space import ParameterSpace
 from sparkdl_comm.strategies.base import STRATEGIES
 from sparkdl_comm.strategies.choice import MARGIN
-from sparkdl_comm.strategies.decoupled import AHEAD
 from sparkdl_comm.topology import Topology
 
 #: The strategy that takes whichever collective is the cheapest for each bucket, and the parameter server's and hitopk's names.
@@ -230,7 +230,7 @@ def step_seconds(
     spans = [later - sooner for sooner, later in zip([0.0, *ready], [*ready, computing.backward], strict=False)]
     total = sum(spans) or 1.0
     forward = [computing.forward * span / total for span in spans]
-    ahead = 0 if second is None else sum(start >= space.count * (1 - AHEAD) for start, _ in buckets)
+    ahead = 0 if second is None else ahead_of([stop - start for start, stop in buckets])
     here = [0.0] * len(buckets)
     now = free = 0.0
     begun = []

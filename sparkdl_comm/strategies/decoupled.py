@@ -42,11 +42,9 @@ from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.optim.parallel import GangRanks, deal
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.layer_buckets import ahead_of
 from sparkdl_comm.strategies.arrivals import Arrivals, ArrivingParameters
 from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
-
-#: The share of the vector, from its end, whose parameters are gathered while backward goes on.
-AHEAD = 1 / 3
 
 
 class CollectiveDecoupled(ArrivingParameters):
@@ -87,8 +85,7 @@ class CollectiveDecoupled(ArrivingParameters):
         #: How many buckets are gathered while backward goes on, and whether this step's are already.
         self._ahead, self._gathered_ahead = 0, False
         if device.type == "cpu" and self._shard.in_parts and not make_optimizer.judges_gradients:
-            last = model.count * (1 - AHEAD)
-            self._ahead = sum(start >= last for start, _ in self._buckets.ranges)
+            self._ahead = ahead_of([stop - start for start, stop in self._buckets.ranges])
         #: In which parameters are, and into which the next ones come.
         self._memories = [model.values, model.values.clone()] if self._ahead else [model.values]
         group = self._group

@@ -4,6 +4,7 @@ import bench_jobs
 import pytest
 from peers.breakdown import PARTS
 
+from sparkdl_comm.lab.profile import Layer, Profile
 from sparkdl_comm.lab.results import FIELDS
 
 
@@ -51,6 +52,15 @@ def test_loops_where_an_exchange_takes_a_given_time(networks, rows_of):
     assert decoupled["parts"]["communication"] > 0
     # An all-reduce has backward alone to travel beside; in halves it has forward, too.
     assert decoupled["theory_seconds"] < whole["theory_seconds"] == ddp["theory_seconds"]
+
+
+def test_the_bucket_that_backward_completes_last_has_what_is_left() -> None:
+    shapes = [2, 4, 1, 3]
+    profile = Profile("four", 1, "by hand", tuple(Layer(str(n), {"w": [n]}, 1.0, 1.0) for n in shapes))
+    # From the last layer on: 3 and 1, 4, and what is left.
+    assert bench_jobs.first_layers(profile, 16) == 4 * 2
+    assert bench_jobs.first_layers(profile, 4) == 4 * 2
+    assert bench_jobs.first_layers(profile, 1 << 20) == 4 * 10
 
 
 @pytest.mark.slow

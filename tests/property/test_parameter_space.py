@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.layer_buckets import in_buckets
+from sparkdl_comm.space.layer_buckets import AHEAD, ahead_of, in_buckets
 from sparkdl_comm.space.parameter_space import ParameterSpace
 
 SHAPES = st.dictionaries(
@@ -77,6 +77,13 @@ def test_items_are_in_one_bucket_each_in_their_order(sizes, least, first):
         wanted = first if number == 0 and first is not None else least
         assert sum(sizes[bucket.start : bucket.stop - 1]) < wanted
         assert bucket is buckets[-1] or sum(sizes[bucket.start : bucket.stop]) >= wanted
+
+
+@given(st.lists(st.integers(1, 9), max_size=20))
+def test_what_travels_ahead_is_of_the_last_part_and_no_bucket_more_would_be(sizes):
+    ahead = ahead_of(sizes)
+    assert sum(sizes[:ahead]) <= AHEAD * sum(sizes)
+    assert ahead == len(sizes) or sum(sizes[: ahead + 1]) > AHEAD * sum(sizes)
 
 
 def test_a_modules_space_is_that_of_its_names_and_shapes():

@@ -19,7 +19,7 @@ from sparkdl_comm.report.timeline import Timeline
 from sparkdl_comm.report.trace_file import read_spans
 from sparkdl_comm.sim.collective import simulate
 from sparkdl_comm.sim.forecast import STRATEGIES, Setting, forecast
-from sparkdl_comm.sim.network import ethernet_cost
+from sparkdl_comm.sim.network import HEADERS, ethernet_cost
 from sparkdl_comm.sim.traced import Traced, TracedLayer, traced
 from sparkdl_comm.topology import Topology
 
@@ -116,6 +116,21 @@ def test_the_server_overlaps_what_its_batches_allow():
     whole = forecast(found, Setting(topology, "ps", "whole"))
     assert whole.seconds == pytest.approx(6 + whole.communication)
     assert forecast(found, Setting(topology, "ps", "layerwise")).seconds < whole.seconds
+
+
+def test_decoupled_collectives_hide_what_forward_takes():
+    layers = tuple(TracedLayer(1.0, 2.0, 4e3) for _ in range(12))
+    found, topology = Traced(layers, 0.3, 0.0, (), ()), Topology.parse("star:3")
+
+    def seconds(strategy, rate):
+        return forecast(found, Setting(topology.with_rates(rate), strategy, bucket=4000))
+
+    slow, fast = (seconds("ring+decoupled", rate) for rate in ("16kbit", "1gbit"))
+    assert fast.seconds == pytest.approx(36 + 0.1, rel=1e-3)
+    assert fast.computing == pytest.approx(36 + 0.1)
+    # For what travels links need 32 s, 24 of which can be beside backward.
+    assert slow.communication == pytest.approx(32 * HEADERS, rel=0.05)
+    assert slow.seconds < 0.95 * seconds("ring", "16kbit").seconds
 
 
 def test_the_command_tells_time_bottleneck_and_gain(tmp_path, capsys):

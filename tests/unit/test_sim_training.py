@@ -9,6 +9,7 @@ from sparkdl_comm.compress.wire import SparseFormat
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.lab.profile import Layer, Profile
 from sparkdl_comm.sim.collective import simulate
+from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.group_run import Group, Stage, hierarchical_top_k, run_stages
 from sparkdl_comm.sim.network import Network
@@ -78,3 +79,37 @@ def test_ranks_that_are_alike_are_run_as_one(algorithm, text):
     together = step_seconds(algorithm, topology, computing, cost)
     each = step_seconds(algorithm, topology, computing, cost, coalesce=False)
     assert together == pytest.approx(each)
+
+
+EVEN = Computing(
+    forward=12.0, backward=24.0, buckets=tuple(Bucket(24, 2.0 * (one + 1)) for one in range(12)), update=6.0
+)
+
+
+@pytest.mark.parametrize(("algorithm", "text"), [("ring", "star:3"), ("lp", "star:4"), ("bml", "bcube:2,2")])
+def test_decoupled_steps_take_computing_or_what_links_carry_and_not_both(algorithm, text):
+    topology = Topology.parse(text)
+    alone = 36 + 6 / topology.world
+    for link in (1e-6, 0.005, 0.02, 0.2):
+        cost = Cost((link,) * topology.rails, alpha=0.0, gamma=0.0)
+        carried = 2 * (topology.world - 1) / topology.world * 12 * 24 * 4 * link / topology.rails
+        bucket = carried / 12
+        found = decoupled_seconds(algorithm, topology, EVEN, cost)
+        # What a rank updates, and the exchange of one bucket, nothing hides.
+        assert max(alone + bucket, carried) * (1 - 1e-9) <= found < alone + carried
+        if carried < 6:
+            assert found <= alone + 1.3 * bucket
+
+
+@pytest.mark.parametrize(("algorithm", "text"), [("ring", "star:5"), ("bml", "bcube:3,2"), ("lp", "star:3")])
+def test_ranks_that_are_alike_are_run_as_one_with_decoupled_halves(algorithm, text):
+    topology = Topology.parse(text)
+    cost = Cost((1e-3,) * topology.rails, alpha=0.01, gamma=1e-4, local=1e-4)
+    computing = Computing(1.0, 6.0, (Bucket(700, 1.0), Bucket(90, 1.5), Bucket(700, 4.0), Bucket(13, 6.0)), 0.5)
+    together = decoupled_seconds(algorithm, topology, computing, cost)
+    assert together == pytest.approx(decoupled_seconds(algorithm, topology, computing, cost, coalesce=False))
+
+
+def test_decoupled_steps_are_faster_than_all_reduces_where_links_limit():
+    topology, cost = Topology.parse("star:3"), Cost((0.05,), alpha=0.0, gamma=0.0)
+    assert decoupled_seconds("ring", topology, EVEN, cost) < 0.9 * step_seconds("ring", topology, EVEN, cost)

@@ -1,0 +1,146 @@
+"""Steps of training in virtual time with the two halves of an all-reduce apart, as ``strategies/decoupled.py`` has them.
+
+Buckets of gradients are reduce-scattered while backward goes on. When all are, a rank updates its own part of the parameters,
+and begins to gather them, bucket by bucket in the order of forward; the next forward pass waits for each bucket where it comes
+to it. The parameters of the last layers are gathered while backward goes on, over connections of their own, as soon as all of
+their gradients are reduced.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+
+from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.plan import Operation
+from sparkdl_comm.sim.engine import Action, Engine
+from sparkdl_comm.sim.network import Network
+from sparkdl_comm.sim.plan_run import PlanRun
+from sparkdl_comm.sim.script import Script
+from sparkdl_comm.sim.step_run import ITEMSIZE, Computing, scripts
+from sparkdl_comm.space.layer_buckets import ahead_of
+from sparkdl_comm.topology import Topology
+
+#: Steps of which the last ones are told, when they have settled.
+_RUN, _TOLD = 6, 4
+_HALVES: tuple[Operation, ...] = ("reduce_scatter", "all_gather")
+
+
+def decoupled_seconds(
+    algorithm: str,
+    topology: Topology,
+    computing: Computing,
+    cost: Cost,
+    *,
+    latency: float = 0.0,
+    coalesce: bool = True,
+) -> float:
+    """Seconds of a step with float32 parameters, when steps have settled. Forward takes as large a share of its time for a
+    bucket as backward does.
+
+    :param algorithm: one that does reduce-scatters and all-gathers.
+    :param coalesce: runs one rank for all that are alike (see ``script.py``); False: every rank.
+    """
+    engine = Engine()
+    network = Network(engine, topology, cost, latency)
+    marks: Sequence[Hashable] = range(topology.world)
+    if coalesce and network.can_be_alike:
+        marks = [0] * topology.world
+    reducing, gathering = scripts(algorithm, _HALVES, computing.buckets, topology, cost, marks)
+    sizes = [bucket.elements for bucket in computing.buckets]
+
+    def runs(lane: int, followed: dict[int, Script], order: Sequence[int]) -> list[dict[int, _Exchange]]:
+        """For each step the exchange of each bucket, in the order in which they begin."""
+        numbers = itertools.count()
+        return [
+            {bucket: _Exchange(network, followed[sizes[bucket]], next(numbers), lane) for bucket in order}
+            for _ in range(_RUN)
+        ]
+
+    backward, ahead = range(len(sizes)), ahead_of(sizes)
+    reduced = runs(0, reducing, backward)
+    gathered = runs(1, gathering, [*reversed(backward[:ahead]), *reversed(backward[ahead:])])
+    begun: list[list[float]] = [[] for _ in range(_RUN)]
+    for part in range(len(reducing[sizes[0]].parts)):
+
+        def note(step: int) -> None:
+            begun[step].append(engine.now)
+
+        _go_on(engine, part, _rank(part, topology.world, computing, reduced, gathered, ahead, note))
+    engine.run(math.inf)
+    return (max(begun[-1]) - max(begun[-1 - _TOLD])) / _TOLD
+
+
+def _rank(
+    part: int,
+    world: int,
+    computing: Computing,
+    reduced: Sequence[Mapping[int, _Exchange]],
+    gathered: Sequence[Mapping[int, _Exchange]],
+    ahead: int,
+    begins: Callable[[int], None],
+) -> Iterator[float | _Exchange]:
+    """What a rank does: it computes for so many seconds, or waits for an exchange."""
+    buckets = computing.buckets
+    ready = [bucket.seconds for bucket in buckets]
+    spans = [later - sooner for sooner, later in zip([0.0, *ready], [*ready, computing.backward], strict=False)]
+    total = sum(spans[: len(buckets)]) or 1.0
+    for step in range(_RUN):
+        begins(step)
+        for number in reversed(range(len(buckets))):
+            if step:
+                yield gathered[step - 1][number]
+            yield computing.forward * spans[number] / total
+        early = [reduced[step][number] for number in range(ahead)]
+        for number, exchange in reduced[step].items():
+            yield spans[number]
+            exchange.begin(part)
+            if all(one.is_over(part) for one in early):
+                for one in itertools.islice(gathered[step].values(), ahead):
+                    one.begin(part)
+        yield spans[-1]
+        yield from reduced[step].values()
+        yield computing.update / world
+        for one in gathered[step].values():
+            one.begin(part)
+
+
+class _Exchange:
+    """Of one bucket in one step."""
+
+    def __init__(self, network: Network, followed: Script, number: int, lane: int) -> None:
+        ranks = range(network.topology.world)
+        self._run = PlanRun(network, followed, ranks, ITEMSIZE, number, self._ended, lane)
+        self._begun: set[int] = set()
+        self._over: set[int] = set()
+        self._waiting: dict[int, Action] = {}
+
+    def begin(self, part: int) -> None:
+        """Unless it has begun."""
+        if part not in self._begun:
+            self._begun.add(part)
+            self._run.begin(part)
+
+    def is_over(self, part: int) -> bool:
+        return part in self._over
+
+    def then(self, part: int, act: Action) -> None:
+        """Acts when it is over; at once, if it is."""
+        if part in self._over:
+            act()
+        else:
+            self._waiting[part] = act
+
+    def _ended(self, part: int) -> None:
+        self._over.add(part)
+        self._waiting.pop(part, lambda: None)()
+
+
+def _go_on(engine: Engine, part: int, does: Iterator[float | _Exchange]) -> None:
+    """Until it waits for something that has not happened yet."""
+    following = next(does, None)
+    if isinstance(following, _Exchange):
+        following.then(part, lambda: _go_on(engine, part, does))
+    elif following is not None:
+        engine.after(following, lambda: _go_on(engine, part, does))
