@@ -147,7 +147,7 @@ def test_the_command_tells_time_bottleneck_and_gain(tmp_path, capsys):
 
 
 def test_the_command_ranks_strategies(tmp_path, capsys):
-    words = ["predict", "--timeline", str(saved(tmp_path)), "--rate", "8kbit", "--strategy", "mst"]
+    words = ["predict", "--timeline", str(saved(tmp_path)), "--rate", "100kbit", "--strategy", "mst"]
     assert main([*words, "--strategy", "ring", "--strategy", "mst"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["an", "strategy", "ring", "mst"]
     assert main([*words, "--strategy", "all", "--json"]) == 0
