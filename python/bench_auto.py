@@ -31,21 +31,22 @@ from batching.case import share_of
 from peers.applications import submit
 from peers.arena import PROGRAMS, python_path
 from peers.auto_job import AUTO, AutoJob
+from peers.ways import check, fits, settings_of
 
-from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.errors import SparkdlCommError
+from sparkdl_comm.errors import ConfError, SparkdlCommError
 from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.arguments import numbers, positive, topology_of
+from sparkdl_comm.lab.arguments import names_of, numbers, positive, topology_of
 from sparkdl_comm.lab.arguments import parser as bench_parser
 from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, versions
-from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.lab.profile import Profile, shipped
 from sparkdl_comm.lab.rates import LinkRate
 from sparkdl_comm.lab.spark import SparkCluster
 
 _FOLDER = Path(__file__).parent
 #: Steps of a fit that stays which do not count: JVMs compile, and ranks connect.
 SETTLING = 10
-WAYS = "cheapest,ring,lp,bml,ring+decoupled,bml+decoupled,ps+whole,ps+layerwise,ps+ibatch"
+#: One of each family of auto's candidates, and the collectives that share the work in other ways.
+WAYS = "ring,ring+decoupled,bml+decoupled,torus2d+decoupled,ps+whole,ps+layerwise,ps+ibatch"
 
 
 def cells(options: Namespace) -> Iterator[Row]:
@@ -174,7 +175,12 @@ def _row(
 def arguments() -> Namespace:
     parser = bench_parser(__doc__)
     parser.add_argument("--topology", type=topology_of, default="star:4", help="of hosts of the lab")
-    parser.add_argument("--profiles", default="googlenet,inception_v3,vgg19", help="see sparkdl_comm/lab/profiles")
+    parser.add_argument(
+        "--profiles",
+        type=names_of(shipped()),
+        default="googlenet,inception_v3,vgg19",
+        help=f"of {', '.join(shipped())}",
+    )
     parser.add_argument("--ratios", type=numbers, default="0.5,2", help="of an all-reduce, by the links, to backward")
     parser.add_argument("--drop", action="store_true", help="links change from the first ratio to the last in mid-run")
     parser.add_argument("--ways", default=WAYS, help="strategies that stay; those that do not fit are left out")
@@ -186,18 +192,18 @@ def arguments() -> Namespace:
     parser.add_argument("--timeout", type=float, default=450.0, help="seconds for the fits of a network at a ratio")
     options = parser.parse_args()
     if options.quick:
-        options.profiles, options.steps, options.fixed_steps, options.ways = "vgg19", 40, 12, "ring,ps+layerwise"
+        options.profiles, options.steps, options.fixed_steps, options.ways = ["vgg19"], 40, 12, "ring,ps+layerwise"
         options.ratios = options.ratios[:2]
     if options.fixed_steps <= SETTLING:
         parser.error(f"--fixed-steps {options.fixed_steps}: more than the {SETTLING} that do not count")
-    options.profiles = options.profiles.split(",")
-    options.ways = [way for way in options.ways.split(",") if _fits_on(way, options.topology)]
+    options.ways = options.ways.split(",")
+    for way in options.ways:
+        try:
+            check(settings_of(way), options.topology.world)
+        except ConfError as error:
+            parser.error(f"--ways {way}: {error}")
+    options.ways = [way for way in options.ways if fits(settings_of(way)["strategy"], options.topology)]
     return options
-
-
-def _fits_on(way: str, topology: Any) -> bool:
-    name = way.partition("+")[0]
-    return name not in ALGORITHMS or not ALGORITHMS[name].unfit(topology)
 
 
 def main() -> int:

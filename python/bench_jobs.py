@@ -36,16 +36,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from peers.ways import check
 from peers.workload import RankJob
 
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.errors import ConfError, InputError
+from sparkdl_comm.errors import ConfError
 from sparkdl_comm.lab import Lab
 from sparkdl_comm.lab.arguments import link_rate, numbers, positive, size, whole_numbers
 from sparkdl_comm.lab.arguments import parser as bench_parser
 from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, broadcast_seconds, versions
-from sparkdl_comm.lab.profile import Profile
-from sparkdl_comm.strategies.registry import strategy_class
+from sparkdl_comm.lab.profile import Profile, shipped
 from sparkdl_comm.topology import Topology
 
 PROGRAMS = Path(__file__).parent / "peers"
@@ -143,8 +143,7 @@ def system(text: str, rate_mbit: float, loops: Sequence[str]) -> tuple[str, Topo
     name, _, compression = strategy.partition("+")
     if name != DDP:
         for loop in loops:
-            conf = CommConf.from_mapping({}, strategy=name, compression=compression or "none", loop=loop)
-            strategy_class(conf).check(conf, topology.world)
+            check({"strategy": name, "compression": compression or "none", "collective.loop": loop}, topology.world)
     elif compression:
         raise ConfError(f"--systems {text}: {DDP} sends whole gradients here")
     if strategy == DDP and topology.rails > 1:
@@ -154,7 +153,7 @@ def system(text: str, rate_mbit: float, loops: Sequence[str]) -> tuple[str, Topo
 
 def arguments() -> Namespace:
     parser = bench_parser(__doc__)
-    parser.add_argument("--profile", default="lenet5", help="see sparkdl_comm/lab/profiles")
+    parser.add_argument("--profile", choices=shipped(), default="lenet5")
     parser.add_argument(
         "--rows", type=whole_numbers(), default="128,256,512,1024", help="of a rank in an iteration, the sub-minibatch"
     )
@@ -188,11 +187,11 @@ def arguments() -> Namespace:
     if options.quick:
         options.rows, options.steps, options.repeats, options.shrink = options.rows[:1], 1, 1, 64
         options.exchange = options.exchange and options.exchange[:1]
+    share = 1 / options.shrink
+    options.name, options.profile = options.profile, Profile.load(options.profile).scaled(share, share)
     try:
-        share = 1 / options.shrink
-        options.name, options.profile = options.profile, Profile.load(options.profile).scaled(share, share)
         options.systems = [system(text, options.rate, options.loop) for text in options.systems]
-    except (ConfError, InputError) as error:
+    except ConfError as error:
         parser.error(str(error))
     return options
 

@@ -39,11 +39,11 @@ from peers import collectives, training
 from peers.arena import Arena, NotInstalledError
 from peers.workload import hidden_of
 
-from sparkdl_comm.errors import InputError, LabUnavailableError, SparkdlCommError
+from sparkdl_comm.errors import LabUnavailableError, SparkdlCommError
 from sparkdl_comm.lab.arguments import link_rate, names_of, positive, sizes, topology_of
 from sparkdl_comm.lab.arguments import parser as bench_parser
 from sparkdl_comm.lab.bench import Report, Row
-from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.lab.profile import shipped
 
 BIGDL = Path(__file__).parents[1] / "build" / "bigdl"
 
@@ -75,7 +75,7 @@ def arguments() -> Namespace:
     )
     group = parser.add_argument_group("training")
     group.add_argument("--steps", type=positive, default=10, help="iterations of a run")
-    group.add_argument("--profile", help="train this network, with emulated computing, instead: lenet5, resnet50, …")
+    group.add_argument("--profile", choices=shipped(), help="train this network, with emulated computing, instead")
     group.add_argument("--rows", type=positive, default=4, help="of a rank in a step")
     group.add_argument("--memory", default="1g", help="of each executor")
     group.add_argument("--bigdl", type=Path, default=BIGDL, help="where BigDL is")
@@ -84,11 +84,6 @@ def arguments() -> Namespace:
         options.bytes, options.repeats, options.steps = sizes("256KiB"), 1, 3
     options.topology = options.topology.with_rates(round(options.rate * 1e6))
     options.models = [options.profile] if options.profile else [hidden_of(size) for size in options.bytes]
-    if options.profile:
-        try:
-            Profile.load(options.profile)
-        except InputError as error:
-            parser.error(str(error))
     if options.topology.rails > 1 or len(options.topology.hosts) < 2:
         parser.error(f"{options.topology.text}: the peers know one NIC per host, and need two hosts")
     if max(options.bytes) >= 2**31:

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 from peers.applications import answer
+from peers.breakdown import overlapped
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import DataFrame, SparkSession
 from torch import nn
@@ -162,6 +163,7 @@ def result(model: TorchModel, job: Job, others: torch.Tensor) -> dict[str, Any]:
     return {
         "samples": [row["seconds"] / job.steps for row in model.history[_WARM_UP_EPOCHS:]],
         "phases": phases(model.timeline()),
+        "overlapped": mean_overlapped(model.timeline()),
         "bytes": sum(summary["bytes"].values()) / summary["iterations"],
         "batching": summary.get("batching", {}),
         "weights": hashlib.sha256(found.numpy().data).hexdigest(),
@@ -184,6 +186,12 @@ def phases(timeline: Timeline) -> dict[str, float]:
         outer.append(span)
         spent[span["name"]] += seconds
     return {name: seconds / len(timeline.iterations) / timeline.world for name, seconds in spent.items()}
+
+
+def mean_overlapped(timeline: Timeline) -> float:
+    """Seconds of an iteration in which a rank computed while something came to it, the mean over ranks and iterations."""
+    by_rank = ([span for span in timeline.spans if span["rank"] == rank] for rank in range(timeline.world))
+    return sum(map(overlapped, by_rank)) / len(timeline.iterations) / timeline.world
 
 
 def results(spark: SparkSession, job: Job) -> Iterator[dict[str, Any]]:

@@ -127,6 +127,7 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: 
             "measured_over_predicted": seconds[way] / predicted[way] if way in predicted else None,
             "tried": next((plan["tried"] for plan in plans.values() if "tried" in plan), {}),
             "phases": result.get("phases", {}),
+            "overlapped": result.get("overlapped"),
             "plans": {name: plan["batches"] for name, plan in plans.items() if "profile" in plan},
             "startup_seconds": {name: plan["profile"]["startup"] for name, plan in plans.items() if "profile" in plan},
             "transfer_seconds": {

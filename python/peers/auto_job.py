@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import torch
 from peers.applications import answer
+from peers.ways import settings_of
 from peers.workload import LEARNING_RATE, ROWS, loss, network, right, rows
 from pyspark.sql import SparkSession
 
@@ -46,14 +47,6 @@ class Signals(Callback):
     def on_step_end(self, state: Any) -> None:
         if state.rank == 0 and state.step == self._step:
             Path(self._path).touch()
-
-
-def settings_of(way: str) -> dict[str, str]:
-    """Of a strategy that stays, and of auto."""
-    strategy, _, how = way.partition("+")
-    if how and strategy == "ps":
-        return {"strategy": strategy, "ps.batching": how}
-    return {"strategy": strategy, "collective.loop": how or "all-reduce"}
 
 
 def results(spark: SparkSession, job: AutoJob) -> Iterator[dict[str, Any]]:

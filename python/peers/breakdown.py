@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+#: Seconds from and to.
+Stretch = tuple[float, float]
 #: The parts of an iteration, in the order in which they are told.
 PARTS = ("computing", "compression", "communication", "update")
 
@@ -21,14 +23,22 @@ def of_iteration(spans: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     :param spans: of one rank in one iteration, as :class:`sparkdl_comm.strategies.trace.Trace` keeps them.
     """
 
-    def named(*names: str) -> list[tuple[float, float]]:
-        return [(span["begin"], span["end"]) for span in spans if span["name"] in names]
-
-    passes, waiting, updating = named("forward", "backward"), named("wait for push", "wait for pull"), named("update")
+    passes, waiting = _named(spans, "forward", "backward"), _named(spans, "wait for push", "wait for pull")
+    updating = _named(spans, "update")
     computing = _length(passes) - _length(_common(passes, waiting)) - _length(_common(passes, updating))
     waited = _length(waiting) - _length(_common(waiting, updating))
-    compressing = _length(_common(waiting, named("compress")))
+    compressing = _length(_common(waiting, _named(spans, "compress")))
     return dict(zip(PARTS, (computing, compressing, waited - compressing, _length(updating)), strict=True))
+
+
+def overlapped(spans: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds in which a rank computed while parameters or others' gradients came to it, by strategy ps.
+
+    :param spans: of one rank.
+    """
+    computing, waiting = _named(spans, "forward", "backward", "update"), _named(spans, "wait for push", "wait for pull")
+    beside = _common(computing, _named(spans, "pull batch", "push batch"))
+    return _length(beside) - _length(_common(beside, waiting))
 
 
 def mean(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -37,10 +47,31 @@ def mean(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {name: fmean(each[name] for each in told) for name in PARTS}
 
 
-def _common(some: list[tuple[float, float]], others: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    both = [(max(a, c), min(b, d)) for a, b in some for c, d in others]
-    return [(begin, end) for begin, end in both if begin < end]
+def _named(spans: Iterable[Mapping[str, Any]], *names: str) -> list[Stretch]:
+    """When any of the spans of these names was going on."""
+    found: list[Stretch] = []
+    for begin, end in sorted((span["begin"], span["end"]) for span in spans if span["name"] in names):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
 
 
-def _length(stretches: list[tuple[float, float]]) -> float:
+def _common(some: Sequence[Stretch], others: Sequence[Stretch]) -> list[Stretch]:
+    """Of stretches in the order of time."""
+    found: list[Stretch] = []
+    here = there = 0
+    while here < len(some) and there < len(others):
+        begin, end = max(some[here][0], others[there][0]), min(some[here][1], others[there][1])
+        if begin < end:
+            found.append((begin, end))
+        if some[here][1] < others[there][1]:
+            here += 1
+        else:
+            there += 1
+    return found
+
+
+def _length(stretches: Iterable[Stretch]) -> float:
     return sum(end - begin for begin, end in stretches)

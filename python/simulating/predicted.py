@@ -26,7 +26,7 @@ from peers.arena import PROGRAMS, python_path
 
 from sparkdl_comm.lab import Lab
 from sparkdl_comm.lab.bench import Row, versions
-from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.lab.profile import Profile, shipped
 from sparkdl_comm.report.trace_file import read_spans
 from sparkdl_comm.sim.forecast import SERVER, Setting, forecast
 from sparkdl_comm.sim.server_run import UNPLANNED
@@ -61,7 +61,7 @@ PLACES = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--predict", action="store_true", help="predictions from a timeline, and what comes of them")
-    parser.add_argument("--network", default="googlenet", help="of --predict: see sparkdl_comm/lab/profiles")
+    parser.add_argument("--network", choices=shipped(), default="googlenet", help="of --predict")
     parser.add_argument("--forward", type=float, default=0.25, help="of --predict: seconds to which it is scaled")
     parser.add_argument("--steps", type=int, default=2, help="of --predict: iterations that are timed together")
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tables.data import Data, at_most, beside, seconds, with_theory
-from tables.paper import IBATCH_PAPER
+from tables.paper import IBATCH_NODES, IBATCH_PAPER
+
+from sparkdl_comm.lab.results import Row
 
 Line = tuple[str, ...]
+#: Numbers of hosts beside one, a file of results for each; and those whose iterations are told by parts.
+NODES = (2, 4, 8, 16)
+SPLIT_NODES = (8, 16)
+#: What ran on each, in the order of IBATCH_PAPER.
+NODE_WAYS = ("ibatch", "whole", "layerwise", "paper")
 
 
 def networks(data: Data) -> Iterator[Line]:
@@ -40,3 +47,37 @@ def _rivals(data: Data, file: str) -> Iterator[Line]:
             other = data.row(file, algorithm=name, case=ours.case, rate_mbit=ours.rate_mbit)
             if other:
                 yield f"{about}: beside `{name}`", seconds(other), seconds(ours), beside(ours, other)
+
+
+def scaling(data: Data) -> Iterator[Line]:
+    """The paper's figure 5: speed-ups over one node, on links of one rate."""
+    measured = {nodes: data.rows(f"ibatch-nodes-{nodes}") for nodes in NODES}
+    for alone in data.rows("ibatch-nodes-1", algorithm="whole"):
+        for nodes, rows in measured.items():
+            found = sorted(
+                (row for row in rows if row.case == alone.case), key=lambda row: NODE_WAYS.index(row.algorithm)
+            )
+            if found:
+                paper = zip(IBATCH_PAPER.get(alone.case, ()), NODE_WAYS, strict=False)
+                told = "; ".join(f"`{way}` {speedup}" for speedup, way in paper)
+                ours = "; ".join(f"`{row.algorithm}` {_speedup(row, alone):.1f}" for row in found)
+                shares = "; ".join(f"{_speedup(row, alone) / nodes:.2f}" for row in found)
+                yield f"{alone.case}, {nodes} nodes", f"on {IBATCH_NODES}: {told}", ours, f"{shares} of linear"
+
+
+def _speedup(row: Row, alone: Row) -> float:
+    return row.world * alone.seconds / row.seconds
+
+
+def split(data: Data) -> Iterator[Line]:
+    """The paper's figure 7, in shares of the iteration by `whole`, by timelines."""
+    for nodes in SPLIT_NODES:
+        for whole in data.rows(f"ibatch-nodes-{nodes}", algorithm="whole"):
+            for row in data.rows(f"ibatch-nodes-{nodes}", case=whole.case):
+                phases, overlapped = row.extra["phases"], row.extra["overlapped"]
+                computing = sum(phases[name] for name in ("forward", "backward", "update"))
+                parts = overlapped, row.seconds - computing, computing - overlapped, row.seconds
+                yield (
+                    f"{row.case}, {nodes} nodes, `{row.algorithm}`",
+                    *(f"{part / whole.seconds:.3f}" for part in parts),
+                )

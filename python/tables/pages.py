@@ -218,6 +218,7 @@ def transform(data: Data) -> Iterator[Line]:
 
 PAPER = ("", "paper", "ours", "verdict")
 PEER = ("", "in the same run", "ours", "verdict")
+SPLIT = ("", "overlapping", "communication", "computation", "iteration")
 BESIDE_AUTO = ("", "in the same run", "`auto`", "verdict")
 #: By the name that pages know them by.
 TABLES = {
@@ -239,6 +240,8 @@ TABLES = {
     "rails": Table(("all-reduce", "the links' time", "ours", "verdict"), rails),
     "job_loops": Table(("", "bound, or in the same run", "`decoupled`", "verdict"), job_loops),
     "ibatch": Table(PAPER, batching.networks),
+    "ibatch_nodes": Table(PAPER, batching.scaling),
+    "ibatch_split": Table(SPLIT, batching.split),
     "ibatch_rivals": Table(("", "bound, or in the same run", "ours", "verdict"), batching.rivals),
     "fetch": Table(PEER, fetch),
     "transform": Table(("", "by hand, in the same run", "ours", "verdict"), transform),
@@ -270,11 +273,11 @@ TABLES = {
     "scale_size": Table(
         ("", "driver, until all are in", "rank 0", "another rank", "a gathering, rank 0", "another rank"), scale_size
     ),
-    "scale_fig5": Table(("", "paper's formula, T_F", "simulated, T_F", "verdict"), scale_fig5),
+    "scale_fig5": Table(("", "paper's formula, T_F", "simulated, T_F", "verdict", "the simulator takes"), scale_fig5),
     "scale_fig4": Table(("", "in the same run", "`lp`, simulated", "verdict"), scale_fig4),
     "scale_commlib": Table(("", "paper, of linear scaling", "simulated", "difference"), scale_commlib),
     "scale_ibatch": Table(("", "paper: iBatch; default; layer by layer", "simulated", "verdict"), scale_ibatch),
-    "scale_ibatch_split": Table(("", "overlapping", "communication", "computation", "iteration"), scale_ibatch_split),
+    "scale_ibatch_split": Table(SPLIT, scale_ibatch_split),
     "scale_greedy": Table(("", "greedy 1", "greedy 2", "the better one"), scale_greedy),
     "scale_auto": Table(("", "best that stays", "`auto`, all its steps", "regret"), scale_auto),
     "scale_auto_regrets": Table(

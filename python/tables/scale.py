@@ -71,7 +71,8 @@ def scale_fig5(data: Data) -> Iterator[Line]:
     for row in data.rows("scale-figures", case="fig5"):
         about = f"`{row.algorithm}`, {row.topology}, {row.bytes / MIB:.3g} MiB"
         links, formula = row.extra["links"], row.extra["formula"]
-        yield about, f"{formula:.3f}", f"{links:.3f}: {_time(row)}", f"{links / formula:.2f} of the formula"
+        spent = f"{row.extra['spent']:.1f} s, {row.extra['simulated']} of {row.world:,} ranks run"
+        yield about, f"{formula:.3f}", f"{links:.3f}: {_time(row)}", f"{links / formula:.2f} of the formula", spent
 
 
 def scale_fig4(data: Data) -> Iterator[Line]:

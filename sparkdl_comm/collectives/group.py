@@ -147,11 +147,6 @@ class CollectiveGroup:
                 nbytes[step.kind] += dtype.itemsize * (step.stop - step.start)
         return nbytes[Kind.COMBINE], nbytes[Kind.RECEIVE]
 
-    @property
-    def chain(self) -> list[int]:
-        """The group's ranks as the linear pipeline goes through them."""
-        return [self._order[place] for place in self.topology.cycle()]
-
     def does(self, operation: Operation) -> bool:
         """Whether :meth:`start` can do it."""
         return any(self.algorithm in (AUTO, algorithm.name) for algorithm in fitting(operation, self.topology))

@@ -16,6 +16,11 @@ from sparkdl_comm.errors import InputError
 PROFILES = Path(__file__).parent / "profiles"
 
 
+def shipped() -> list[str]:
+    """Their names."""
+    return sorted(path.stem for path in PROFILES.glob("*.json"))
+
+
 @dataclass(frozen=True)
 class Layer:
     """A layer that owns parameters: ``shapes`` of its tensors by name, seconds of ``forward`` and ``backward`` for a batch.
@@ -78,13 +83,11 @@ class Profile:
 
         :raises InputError: there is none of this name; lists the known ones.
         """
-        path = PROFILES / f"{name}.json"
-        known = sorted(path.stem for path in PROFILES.glob("*.json"))
-        if name not in known:
+        if name not in (known := shipped()):
             raise InputError(
                 f"profile {name!r} is not known; there are {', '.join(known)} (or read a file: Profile.read)"
             )
-        return cls.read(path)
+        return cls.read(PROFILES / f"{name}.json")
 
     @classmethod
     def read(cls, path: Path) -> Profile:

@@ -21,6 +21,7 @@ from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.network import Network
 from sparkdl_comm.sim.plan_run import PlanRun
 from sparkdl_comm.sim.script import Script, script
+from sparkdl_comm.space.layer_buckets import in_buckets
 from sparkdl_comm.topology import Topology
 
 #: Bytes of an element: parameters and gradients are float32.
@@ -77,17 +78,12 @@ def cut(made: Iterable[tuple[float, float]], bucket_bytes: int, first_bytes: int
     :param bucket_bytes: that buckets have at least, but the last one.
     :param first_bytes: that the first bucket has at least, if it is another one.
     """
-    least = bucket_bytes if first_bytes is None else first_bytes
-    buckets: list[Bucket] = []
-    nbytes, seconds = 0.0, 0.0
-    for more, seconds in made:
-        nbytes += more
-        if nbytes >= least:
-            buckets.append(Bucket(round(nbytes / ITEMSIZE), seconds))
-            nbytes, least = 0.0, bucket_bytes
-    if nbytes:
-        buckets.append(Bucket(round(nbytes / ITEMSIZE), seconds))
-    return tuple(buckets)
+    items = list(made)
+    sizes = [nbytes for nbytes, _ in items]
+    return tuple(
+        Bucket(round(sum(sizes[part.start : part.stop]) / ITEMSIZE), items[part[-1]][1])
+        for part in in_buckets(sizes, bucket_bytes, first_bytes)
+    )
 
 
 def step_seconds(

@@ -19,7 +19,7 @@ class _Bucket:
 
     start: int
     stop: int
-    owners: list[nn.Parameter] = field(default_factory=list)
+    owners: list[nn.Parameter]
     missing: set[nn.Parameter] = field(default_factory=set)
     repeats: bool = False
 
@@ -40,16 +40,11 @@ class Buckets:
         self._buckets: list[_Bucket] = []
         self._sent = 0
         self._last_backward = self._seen_backward = False
-        of = {}
-        itemsize = model.gradients.element_size()
-        for piece in reversed(model.cut(0, model.count)):
-            if not self._buckets or (self._buckets[-1].stop - self._buckets[-1].start) * itemsize >= nbytes:
-                self._buckets.append(_Bucket(piece.start, piece.start + piece.count))
-            bucket = self._buckets[-1]
-            bucket.start = piece.start
-            owner = model.parameters[piece.number]
-            bucket.owners.append(owner)
-            of[owner] = bucket
+        of: dict[nn.Parameter, _Bucket] = {}
+        for start, stop in model.buckets(nbytes / model.gradients.element_size()):
+            owners = [model.parameters[piece.number] for piece in model.cut(start, stop - start)]
+            self._buckets.append(_Bucket(start, stop, owners))
+            of |= dict.fromkeys(owners, self._buckets[-1])
         self._collectors = [
             owner.register_post_accumulate_grad_hook(self._collector(bucket)) for owner, bucket in of.items()
         ]

@@ -1,9 +1,22 @@
-"""How the layers of a model are grouped into buckets, which travel one after another. (The iBatch paper, the conf and the
-wire call such a bucket a batch.)"""
+"""How layers, or parameters, are grouped into buckets, which travel one after another. (The iBatch paper, the conf and the
+wire call such a bucket of layers a batch.)"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+
+def in_buckets(sizes: Iterable[float], least: float, first: float | None = None) -> list[range]:
+    """Cuts a row of items into buckets of consecutive ones: positions, from 0. Each has ``least`` of their sizes at least, but
+    the last one, which has what is left. ``first``: what the first bucket has at least, if that is another size."""
+    buckets: list[range] = []
+    begin, end, size, wanted = 0, 0, 0.0, least if first is None else first
+    for end, more in enumerate(sizes, 1):
+        size += more
+        if size >= wanted:
+            buckets.append(range(begin, end))
+            begin, size, wanted = end, 0.0, least
+    return buckets if begin == end else [*buckets, range(begin, end)]
 
 
 class LayerBuckets:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from sparkdl_comm.space.layer_buckets import in_buckets
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -90,6 +92,13 @@ class ParameterSpace:
             if begin < end:
                 pieces.append(Piece(begin, end - begin, number))
         return pieces
+
+    def buckets(self, least: float) -> list[tuple[int, int]]:
+        """The vector in parts that end where parameters do, from its end to its beginning: (first element, end). Each has
+        ``least`` elements at least, but the last one."""
+        backwards = self.entries[::-1]
+        parts = (backwards[part.start : part.stop] for part in in_buckets((entry.count for entry in backwards), least))
+        return [(part[-1].start, part[0].start + part[0].count) for part in parts]
 
     def not_finite(self, start: int, values: torch.Tensor) -> set[str]:
         """Names of the parameters with NaN or infinity among ``values``, the elements from ``start`` on of a flat vector."""

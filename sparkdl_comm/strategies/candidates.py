@@ -129,7 +129,7 @@ class Predictor:
         conf = candidate.conf
         if conf.strategy == SERVER:
             return self._served(conf, computing)
-        buckets = buckets_of(self._space, conf.bucket)
+        buckets = self._space.buckets(conf.bucket / _ITEMSIZE)
         sizes = [stop - start for start, stop in buckets]
         if conf.compression is not None:
             name = "naive-ag" if conf.strategy == CHEAPEST else conf.strategy
@@ -146,9 +146,8 @@ class Predictor:
 
     def cheapest(self, conf: CommConf) -> str | None:
         """The algorithm that is the cheapest for all buckets; None if it is not one alone."""
-        best = {
-            self._cheapest("all_reduce", _rounded(stop - start)) for start, stop in buckets_of(self._space, conf.bucket)
-        }
+        buckets = self._space.buckets(conf.bucket / _ITEMSIZE)
+        best = {self._cheapest("all_reduce", _rounded(stop - start)) for start, stop in buckets}
         return best.pop() if len(best) == 1 else None
 
     def _collectives(self, name: str, operation: Operation, sizes: Sequence[int], conf: CommConf) -> list[float]:
@@ -210,17 +209,6 @@ class Predictor:
         plain = min(taken(cut(len(layers))) for cut in UNPLANNED.values())
         planned = min(map(taken, equal_cuts([layer.nbytes for layer in layers])), default=plain)
         return planned if planned < (1 - MARGIN) * plain else plain
-
-
-def buckets_of(space: ParameterSpace, nbytes: int) -> list[tuple[int, int]]:
-    """The parts of the flat gradient that travel together, as ``space/buckets.py`` cuts them: first element and end."""
-    buckets: list[tuple[int, int]] = []
-    stop = space.count
-    for entry in reversed(space.entries):
-        if (stop - entry.start) * _ITEMSIZE >= nbytes or entry.start == 0:
-            buckets.append((entry.start, stop))
-            stop = entry.start
-    return buckets
 
 
 def step_seconds(

@@ -6,12 +6,11 @@ backward, parameters beside the next forward pass, beside which nothing travels 
 2. its optimizer updates that part; only it has the optimizer's state of it;
 3. parameters are all-gathered bucket by bucket, and the next forward pass waits for each layer when it comes to it.
 
-With an algorithm that does not scatter, such as ``lp``, each bucket is reduced to the rank that owns all of it, which then
-broadcasts its parameters. Ranks own one bucket after another in turn, in the order in which linear pipelines follow each other
-without gaps (``algorithms/lp.py``): reduces in the order of backward, broadcasts in that of forward.
+With an algorithm that does not scatter (``mst``, ``tree``), each bucket is reduced to the rank that owns all of it, which then
+broadcasts its parameters.
 
 If the optimizer is elementwise and gradients are not clipped, algorithms that scatter give the bits that their all-reduce
-does. ``lp`` and its kin add in another order for each owner.
+does, but for ``lp``, which like those that do not scatter adds in another order for each owner.
 
 Computing hides all that travels if it is spread over forward and backward alike. Backward takes about twice as long as
 forward, so it should have two thirds of it: all gradients, and a third of the parameters. These are those of the last layers,
@@ -40,12 +39,11 @@ from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
-from sparkdl_comm.optim.parallel import GangRanks
+from sparkdl_comm.optim.parallel import GangRanks, deal
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.arrivals import Arrivals, ArrivingParameters
 from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
-from sparkdl_comm.strategies.owners import in_turns
 
 #: The share of the vector, from its end, whose parameters are gathered while backward goes on.
 AHEAD = 1 / 3
@@ -151,7 +149,7 @@ class CollectiveDecoupled(ArrivingParameters):
         if "reduce_scatter" in self._halves():
             return {}
         ranges = self._buckets.ranges
-        owners = in_turns([stop - start for start, stop in ranges], self._group.chain[::-1])
+        owners = deal([stop - start for start, stop in ranges], self._gang.world)
         return {start: owner for (start, _), owner in zip(ranges, owners, strict=True)}
 
     def _owned_of(self, start: int, stop: int) -> list[tuple[int, int]]:

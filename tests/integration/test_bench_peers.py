@@ -147,7 +147,7 @@ def test_a_peer_that_does_not_end_is_an_error() -> None:
         (["--topology", "bcube:2,2"], "one NIC per host"),
         (["--rate", "inf"], "--rate: must be Mbit/s, of at least 1 bit/s, not inf"),
         (["--peers", "gloo,nccl"], "--peers: nccl: there are gloo"),
-        (["--profile", "lenet6"], "profile 'lenet6' is not known"),
+        (["--profile", "lenet6"], "--profile: invalid choice: 'lenet6' (choose from"),
     ],
 )
 def test_bad_arguments(arguments: list[str], message: str, refused: Callable[..., str]) -> None:

@@ -35,4 +35,4 @@ def test_the_layers_of_resnet50():
 @pytest.mark.parametrize("name", ["mst", "no-such"])
 def test_what_does_no_all_gather_is_refused(refused, name):
     said = refused(bench_pto.main, "--loopback", "--gathers", f"gang,{name}")
-    assert f"{name}: on star:8, gang, bml, ring" in said
+    assert f"{name}: on star:8, gang, bml, lp, ring" in said

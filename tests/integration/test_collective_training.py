@@ -38,9 +38,10 @@ def test_same_seed_same_bits_also_in_many_buckets(spark):
         ("lp", {"collective.loop": "root-overlap"}, 6 * 2),
         ("mst", {"collective.loop": "root"}, 6 * 2),
         # or, of each bucket, the two that do not own it;
-        ("lp", {"collective.loop": "decoupled", "collective.bucket": "1KiB"}, 6 * 2),
+        ("mst", {"collective.loop": "decoupled", "collective.bucket": "1KiB"}, 6 * 2),
         # or each gets two parts of the parameters;
         ("ring", {"collective.loop": "decoupled", "collective.bucket": "1KiB"}, 6 * 2),
+        ("lp", {"collective.loop": "decoupled", "collective.bucket": "1KiB"}, 6 * 2),
         # or the third gets two parts of the sums; two get a part of the parameters, and then all of them the other parts;
         ("be", {"collective.loop": "root-overlap", "collective.bucket": "1KiB"}, 6 * (2 / 3 + 2 / 3 + 2)),
         # or two get the sums, and once, after step 5, the parameters;

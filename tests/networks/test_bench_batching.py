@@ -28,6 +28,7 @@ def test_every_way_gives_a_row_and_the_same_bits(rows_of) -> None:
         assert row["theory_seconds"] >= 2 * row["pull_seconds"]
         assert row["throughput_over_whole"] == pytest.approx(found["whole"]["seconds"] / row["seconds"])
         assert {"forward", "backward", "update"} <= row["phases"].keys()
+        assert 0 <= row["overlapped"] < sum(row["phases"][name] for name in ("forward", "backward", "update"))
         assert row["batches"]["push"] == {"layerwise": 19, "whole": 1, "paper": 1, "ibatch-pull": 1}.get(
             way, row["batches"]["push"]
         )

@@ -15,7 +15,7 @@ from sparkdl_comm.sim.step_run import Computing as Simulated
 from sparkdl_comm.sim.step_run import step_seconds as simulated_seconds
 from sparkdl_comm.space.parameter_space import ParameterSpace
 from sparkdl_comm.strategies import registry  # noqa: F401 - strategies register themselves
-from sparkdl_comm.strategies.candidates import CHEAPEST, Candidate, Computing, Predictor, able, buckets_of, step_seconds
+from sparkdl_comm.strategies.candidates import CHEAPEST, Candidate, Computing, Predictor, able, step_seconds
 from sparkdl_comm.strategies.choice import MARGIN
 from sparkdl_comm.topology import Topology
 
@@ -42,7 +42,7 @@ def test_a_step_takes_as_long_as_computing_and_as_what_travels_and_not_longer_th
     sizes: list[int], seconds: list[float], first: list[float], second: list[float], gathers: bool
 ) -> None:
     space, computing = space_of(sizes), computing_of(sizes, seconds)
-    buckets = buckets_of(space, 1 << 20)
+    buckets = space.buckets((1 << 20) / 4)
     there, back = first[: len(buckets)], second[: len(buckets)] if gathers else None
     found = step_seconds(computing, space, buckets, there, back)
     computed = computing.forward + computing.backward + computing.update
@@ -63,7 +63,7 @@ def test_all_reduces_as_the_simulator_has_them(sizes: list[int], seconds: float,
     candidate = Candidate(name, "all-reduce", CommConf.from_mapping({}, strategy=name, bucket=1 << 20))
     found = Predictor(space, topology, cost).seconds(candidate, computing)
     arrivals = {entry.start: arrival for entry, arrival in zip(space.entries, computing.arrivals, strict=True)}
-    buckets = tuple(Bucket(stop - start, arrivals[start]) for start, stop in buckets_of(space, 1 << 20))
+    buckets = tuple(Bucket(stop - start, arrivals[start]) for start, stop in space.buckets((1 << 20) / 4))
     simulated = Simulated(computing.forward, computing.backward, buckets, computing.update)
     assert found == pytest.approx(simulated_seconds(name, topology, simulated, cost), rel=0.1)
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.layer_buckets import in_buckets
 from sparkdl_comm.space.parameter_space import ParameterSpace
 
 SHAPES = st.dictionaries(
@@ -53,6 +54,29 @@ def test_a_range_is_cut_where_parameters_end(shapes, data):
         [name] = space.not_finite(start, values)
         assert name in {space.entries[piece.number].name for piece in pieces}
     assert space.not_finite(start, torch.zeros(count)) == set()
+
+
+@given(SHAPES, st.integers(1, 100))
+def test_buckets_are_the_shortest_runs_of_parameters_that_have_enough_from_the_end_on(shapes, least):
+    space = ParameterSpace(shapes)
+    buckets = space.buckets(least)
+    assert [place for start, stop in buckets[::-1] for place in range(start, stop)] == [*range(space.count)]
+    ends = {entry.start: entry.count for entry in space.entries}
+    for start, stop in buckets:
+        assert start in ends
+        # The parameter that was added last was wanted.
+        assert stop - start - ends[start] < least
+    assert all(stop - start >= least for start, stop in buckets[:-1])
+
+
+@given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 30), st.none() | st.integers(1, 30))
+def test_items_are_in_one_bucket_each_in_their_order(sizes, least, first):
+    buckets = in_buckets(sizes, least, first)
+    assert [item for bucket in buckets for item in bucket] == [*range(len(sizes))]
+    for number, bucket in enumerate(buckets):
+        wanted = first if number == 0 and first is not None else least
+        assert sum(sizes[bucket.start : bucket.stop - 1]) < wanted
+        assert bucket is buckets[-1] or sum(sizes[bucket.start : bucket.stop]) >= wanted
 
 
 def test_a_modules_space_is_that_of_its_names_and_shapes():

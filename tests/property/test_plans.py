@@ -120,6 +120,8 @@ def test_two_halves_make_an_all_reduce_bit_by_bit(collective):
         whole = make_plan(scatter.algorithm, collective)
         for rank in range(collective.world):
             assert scatter.owned(rank) == gather.owned(rank), f"{scatter}, rank {rank}"
+        if scatter.algorithm == "lp":  # its all-reduce adds along one chain, whoever owns what
+            continue
         at_once, in_halves = floats(collective, whole), floats(collective, scatter, gather)
         run(whole, at_once, np.add)
         run(scatter, in_halves, np.add)
@@ -182,6 +184,21 @@ def test_a_linear_pipeline_sends_the_vector_once_over_each_link(text, count, blo
             assert transfer.elements <= block
         assert {elements // count for elements in sent.values()} <= times
         assert len(sent) == topology.world - (operation != "all_reduce")
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sampled_from(["star:2", "star:5", "star:9", "bcube:3,2", "bcube:2x3"]), st.integers(1, 12), st.integers(1, 9))
+def test_linear_pipelines_to_all_ranks_load_all_links_alike(text, part, block):
+    topology = Topology.parse(text)
+    world = topology.world
+    for operation in ("reduce_scatter", "all_gather"):
+        plan = make_plan("lp", Collective(operation, topology, world * part, block=block))
+        sent, found = Counter(), transfers(plan)
+        for transfer in found:
+            sent[transfer.source, transfer.target] += transfer.elements
+            assert transfer.elements <= block
+        assert set(sent.values()) == {(world - 1) * part}
+        assert len(sent) == world, "each rank sends to one other"
 
 
 SWITCHES = st.one_of(

@@ -9,7 +9,7 @@ from typing import Any
 
 import bench_auto
 import pytest
-from peers.auto_job import settings_of
+from peers.ways import fits, settings_of
 
 from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.topology import Topology
@@ -42,6 +42,32 @@ def test_what_is_set_of_a_strategy_that_stays() -> None:
     assert settings_of("ps+ibatch") == {"strategy": "ps", "ps.batching": "ibatch"}
     assert settings_of("lp+decoupled") == {"strategy": "lp", "collective.loop": "decoupled"}
     assert settings_of("auto") == {"strategy": "auto", "collective.loop": "all-reduce"}
+
+
+def test_what_stays_is_what_can_run_there() -> None:
+    ways = bench_auto.WAYS.split(",")
+
+    def kept(topology: str) -> list[str]:
+        return [way for way in ways if fits(settings_of(way)["strategy"], Topology.parse(topology))]
+
+    assert kept("star:4") == kept("star:8") == kept("bcube:2,2") == ways
+    assert kept("hosts:2x2") == [way for way in ways if not way.startswith("bml")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--ways", "ring,rnig"], "--ways rnig: strategy 'rnig' is unknown"),
+        (
+            ["--ways", "ring+decuopled"],
+            "--ways ring+decuopled: spark.sparkdl.comm.collective.loop='decuopled': must be",
+        ),
+        (["--ways", "ps+hole"], "--ways ps+hole: spark.sparkdl.comm.ps.batching='hole': must be"),
+        (["--profiles", "vgg19,lenet6"], "--profiles: lenet6: there are alexnet"),
+    ],
+)
+def test_what_it_refuses(arguments: list[str], said: str, refused: Any) -> None:
+    assert said in refused(bench_auto.main, *arguments)
 
 
 def test_links_change_when_the_file_is_there_and_not_before(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from peers.breakdown import PARTS, mean, of_iteration
+from peers.breakdown import PARTS, mean, of_iteration, overlapped
 
 
 def span(name: str, begin: float, end: float) -> dict[str, Any]:
@@ -49,6 +49,40 @@ def test_parts_add_up_to_the_iteration(lengths: list[int]) -> None:
     parts = of_iteration(spans)
     assert sum(parts.values()) == ends[-1]
     assert min(parts.values()) >= 0
+
+
+def test_what_comes_while_a_rank_computes_overlaps_and_what_it_waits_for_does_not() -> None:
+    spans = [
+        span("pull batch", 0, 3),
+        span("pull batch", 2, 5),
+        span("forward", 1, 7),
+        span("wait for pull", 1, 2.5),
+        span("wait for pull", 4, 4.5),
+        span("backward", 7, 9),
+        span("push batch", 8, 12),
+        span("wait for push", 9, 11),
+        span("update", 11, 13),
+    ]
+    # In forward 2.5 to 4 and 4.5 to 5, in backward 8 to 9, beside the update 11 to 12.
+    assert overlapped(spans) == 1.5 + 0.5 + 1 + 1
+    assert overlapped([each for each in spans if "batch" not in each["name"]]) == 0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["forward", "update", "wait for pull", "pull batch"]), st.integers(0, 20), st.integers(1, 9)
+        )
+    )
+)
+def test_what_overlaps_second_by_second(drawn: list[tuple[str, int, int]]) -> None:
+    spans = [span(name, begin, begin + length) for name, begin, length in drawn]
+
+    def on(second: int, *names: str) -> bool:
+        return any(one["begin"] <= second < one["end"] for one in spans if one["name"] in names)
+
+    beside = [s for s in range(30) if on(s, "forward", "update") and on(s, "pull batch") and not on(s, "wait for pull")]
+    assert overlapped(spans) == len(beside)
 
 
 def test_the_mean_is_of_each_part() -> None:

@@ -14,10 +14,7 @@ from torch import nn
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.optim import LAMB, LARS
-from sparkdl_comm.space.buckets import Buckets
-from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies import chosen
-from sparkdl_comm.strategies.candidates import buckets_of
 from sparkdl_comm.strategies.choice import Turn
 from sparkdl_comm.strategies.chosen import Chosen
 from sparkdl_comm.strategies.compressed import CompressedExchange
@@ -270,14 +267,6 @@ def test_what_the_driver_refuses(settings: dict[str, Any], complaint: str) -> No
 def test_no_candidate_can_run() -> None:
     with pytest.raises(ConfError, match="auto.candidates=ps\\+whole: .*no sparkdl_comm plugin"):
         trained(net, {**AUTO, "auto_candidates": ("ps+whole",)}, 2)
-
-
-@pytest.mark.parametrize("module", [lambda: nn.Linear(6, 1), net])
-def test_buckets_of_the_prediction_are_those_that_travel(module: Any) -> None:
-    for nbytes in (4, 40, 100, 10**6):
-        model = FlatModel(module())
-        model.bind(torch.empty(model.count), torch.empty(model.count))
-        assert buckets_of(model, nbytes) == Buckets(model, nbytes, lambda start, stop: None).ranges
 
 
 class Breaks(nn.Module):

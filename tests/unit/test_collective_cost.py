@@ -29,6 +29,13 @@ def test_a_pipelined_all_reduce_of_4_blocks_on_3_ranks_takes_9_steps():
     assert both == [5, 5]
 
 
+@pytest.mark.parametrize("operation", ["reduce_scatter", "all_gather"])
+@pytest.mark.parametrize(("world", "blocks"), [(2, 1), (3, 4), (5, 1), (8, 3)])
+def test_pipelines_to_all_ranks_never_leave_a_link_idle(operation, world, blocks):
+    per_block = Cost((1.0,), alpha=0.0, gamma=0.0)
+    assert seconds("lp", operation, f"star:{world}", world * blocks, per_block) == (world - 1) * blocks
+
+
 @pytest.mark.parametrize("world", [2, 4, 8])
 @pytest.mark.parametrize(("name", "operation"), list(TABLE_1))
 def test_plans_take_what_table_1_says(name, operation, world):

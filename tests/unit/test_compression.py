@@ -34,6 +34,7 @@ WAYS = pytest.mark.parametrize(
     [
         {"strategy": "ring"},
         {"strategy": "be", "bucket": 4},
+        {"strategy": "lp", "bucket": 4, "block": 8},
         {"strategy": "hitopk", "topology": "hosts:2x2", "bucket": 4},
         {"strategy": "hitopk", "topology": "star:4", "bucket": 100},
         {"strategy": "hitopk", "topology": "hosts:1x4", "bucket": 100},
@@ -230,7 +231,7 @@ def test_bytes_are_counted() -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"strategy": "gloo"}, "compression=topk:0.1: strategy gloo .*by ps, bml, ring.*hitopk"),
+        ({"strategy": "gloo"}, "compression=topk:0.1: strategy gloo .*by ps, bml, lp, ring.*hitopk"),
         ({"strategy": "lp", "loop": "root"}, "collective.loop=root "),
         ({"strategy": "ring", "loop": "decoupled"}, "collective.loop=decoupled "),
     ],
@@ -243,7 +244,7 @@ def test_strategies_that_send_whole_gradients_are_refused(settings: dict[str, An
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"strategy": "mst"}, "compression=topk:0.1: strategy mst does no all_gather; bml, ring"),
+        ({"strategy": "mst"}, "compression=topk:0.1: strategy mst does no all_gather; bml, lp, ring"),
         ({"strategy": "hitopk", "rails": "eth1,eth2"}, "one NIC each, not 2 rails"),
     ],
 )

@@ -45,7 +45,7 @@ SCATTERING = pytest.mark.parametrize(
     ],
     ids=lambda settings: "-".join(str(value) for value in settings.values()),
 )
-ALL = pytest.mark.parametrize("strategy", ["ring", "lp"])
+ALL = pytest.mark.parametrize("strategy", ["ring", "lp", "mst"])
 
 
 def adam(params: Any) -> torch.optim.Optimizer:
@@ -73,7 +73,19 @@ def test_the_bits_of_an_all_reduce_with_other_optimizers_and_accumulation(optimi
     assert torch.equal(values(trained(net, {"strategy": "ring", **DECOUPLED}, **how)), whole)
 
 
-@pytest.mark.parametrize("strategy", ["lp", "mst", "tree"])
+@BUCKETS
+def test_pipelines_to_all_ranks_add_in_another_order_than_an_all_reduce(bucket: int) -> None:
+    settings = {"strategy": "lp", "block": 8}
+    whole = values(trained(Sometimes, settings, optimizer=adam))
+    loops = trained(Sometimes, {**settings, **DECOUPLED, "bucket": bucket}, optimizer=adam)
+    torch.testing.assert_close(values(loops), whole, rtol=1e-5, atol=1e-6)
+    counts = [sum(len(own) for _, own in loop.strategy.owned()) for loop in loops]
+    assert sum(counts) == loops[0].model.count
+    buckets = loops[0].strategy.details()["decoupled"]["buckets"]
+    assert max(counts) - min(counts) <= buckets, "in each bucket ranks own as much as others, to an element"
+
+
+@pytest.mark.parametrize("strategy", ["mst", "tree"])
 @BUCKETS
 def test_buckets_that_ranks_own_whole(strategy: str, bucket: int) -> None:
     whole = values(trained(Sometimes, {"strategy": strategy}, optimizer=adam))
@@ -218,7 +230,7 @@ def test_forward_waits_for_what_it_uses() -> None:
     assert done == ["used", *first, "used", *second, "wait 48", *second, "wait 0"]
 
 
-@pytest.mark.parametrize("settings", [{"strategy": "ring"}, {"strategy": "lp"}, {"strategy": "p2p-ps", "block": 16}])
+@pytest.mark.parametrize("settings", [{"strategy": "ring"}, {"strategy": "mst"}, {"strategy": "p2p-ps", "block": 16}])
 @pytest.mark.parametrize("bucket", [4, 10**6])
 def test_it_goes_on_from_a_checkpoint(tmp_path: Path, settings: dict[str, Any], bucket: int) -> None:
     conf = {**settings, **DECOUPLED, "bucket": bucket}

@@ -182,6 +182,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
     split = dict.fromkeys(("overlapping", "communication", "computation"), 0.1)
     parts = dict.fromkeys(("overlapped", "communication_only", "computation_only"), 0.1)
     decisions = [{"chosen": "ring"}, {"chosen": None}]
+    phases = {"forward": 0.2, "backward": 0.4, "update": 0.1, "wait for push": 0.3}
     seconds_of_steps = {f"{step}_seconds": 0.1 for step in HITOPK_STEPS.values()}
     files: dict[str, list[Row]] = {
         "ps": [row("ps", 1.0), row("gloo", 1.0)],
@@ -224,6 +225,13 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             for name, loop in (("ring", "all-reduce"), ("ring", "decoupled"), ("ddp", "all-reduce"))
         ],
         "ibatch-networks": batches,
+        **{
+            f"ibatch-nodes-{world}": [
+                row(way, 1.0, case="vgg19", world=world, extra={"phases": phases, "overlapped": 0.1})
+                for way in ("whole", "ibatch")
+            ]
+            for world in (1, 8)
+        },
         "ibatch-rivals": [
             row(way, 1.0, extra={"pull_seconds": 0.6, "forward_seconds": 0.5, "predicted_seconds": 1.1}, **links)
             for way in ("ibatch", "ring", "ddp")
@@ -326,7 +334,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             for way, taken in (("layerwise", 1.0), ("ring", 2.0))
         ],
         "scale-figures": [
-            row("bml", 1.0, case="fig5", extra={"links": 1.1, "formula": 1.0}),
+            row("bml", 1.0, case="fig5", extra={"links": 1.1, "formula": 1.0, "spent": 2.0, "simulated": 1}),
             *(row(name, 1.0, case="reduce") for name in ("lp", "mst", "be")),
             row("tree", 1.0, case="commlib", extra={"network": "vgg19", "efficiency": 50.0}),
             *(
@@ -363,6 +371,8 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "lp_ranks": 1,
         "lp_blocks": 2,
         "ibatch": 2,
+        "ibatch_nodes": 1,
+        "ibatch_split": 2,
         "ibatch_rivals": 4,
         "fetch": 2,
         "transform": 1,
@@ -437,3 +447,21 @@ def test_every_command_writes_what_a_table_reads() -> None:
         list(table.lines(Asked(make_tables.RESULTS)))
     assert len(told) == len(wanted)
     assert wanted == asked
+
+
+def test_an_iteration_by_parts_is_told_in_shares_of_the_default_ones(tmp_path: Path) -> None:
+    phases = {"forward": 0.2, "backward": 0.4, "update": 0.1, "wait for push": 0.3}
+    rows = [
+        row("whole", 2.0, world=8, extra={"phases": phases, "overlapped": 0.0}),
+        row("ibatch", 1.0, world=8, extra={"phases": phases, "overlapped": 0.5}),
+    ]
+    save(tmp_path, "ibatch-nodes-8", *rows)
+    save(tmp_path, "ibatch-nodes-1", row("whole", 0.7, world=1))
+    assert [line[1:] for line in TABLES["ibatch_split"].lines(Data(tmp_path))] == [
+        ("0.000", "0.650", "0.350", "1.000"),
+        ("0.250", "0.150", "0.100", "0.500"),
+    ]
+    [(about, _, ours, verdict)] = TABLES["ibatch_nodes"].lines(Data(tmp_path))
+    assert about == "lenet5, 8 nodes"
+    assert ours == "`ibatch` 5.6; `whole` 2.8"
+    assert verdict == "0.70; 0.35 of linear"

@@ -39,6 +39,7 @@ ALL = pytest.mark.parametrize(
         collective("be", loop="root-overlap"),
         collective("ring", loop="decoupled"),
         collective("lp", loop="decoupled"),
+        collective("mst", loop="decoupled"),
         collective("auto"),
         collective("p2p-ps", compression="topk:1"),
         collective("hitopk", compression="topk:1", topology="hosts:1x3"),

@@ -1,7 +1,9 @@
 """Linear pipeline: ranks form a chain, the vector flows through it in blocks.
 
-Steps: N - 1 + n/b for a broadcast or a reduce, each of b bytes; for an all-reduce twice that at most.
-Bytes on the wire: n over each link, in each direction in which it is used; with n large the time does not depend on N.
+Steps: N - 1 + n/b of b bytes for a broadcast or a reduce, at most twice that for an all-reduce, (N-1)/N n/b for its halves.
+Bytes on the wire: n over each link, in each direction in which it is used, (N-1)/N n for the halves of an all-reduce.
+
+With n large the time does not depend on N.
 
 1. reduce: every rank adds its own block j and passes it on, towards the root, while it receives block j + 1;
 2. broadcast: the same without adding, and from the root back the way on which a reduce comes to it;
@@ -11,9 +13,15 @@ Bytes on the wire: n over each link, in each direction in which it is used; with
 In an all-reduce the first rank sends one way only, twice as fast as the next one can pass on what comes from both sides. It
 would fill that one's port, whose switch would drop packets; so it is ahead of what comes back by N - 1 blocks at most.
 
-Pipelines that follow each other leave no gaps on the links if the root moves back by one rank from reduce to reduce, or on
-by one from broadcast to broadcast: the rank that has nothing to pass on in one pipeline then begins the next. With any other
-order of roots, a link is idle while the pipeline passes that does not use it.
+A reduce leaves the link from the root idle. So with collectives that follow each other to one root after another the links are
+used evenly, but each waits while a pipeline passes that does not use it, unless that is short. Instead
+
+4. reduce-scatter: a reduce to each rank, of its part, all at once: a rank begins with that part in whose pipeline it is the
+   first, and comes to its own at the end;
+5. all-gather: likewise a broadcast of each rank's part, which begins with it and goes on to the next rank.
+
+That is a ring whose parts travel in blocks: a rank passes on what has come of a part while the rest is on its way. Both
+together add in another order than the all-reduce.
 
 The best block has sqrt(n alpha / ((N-1) beta)) bytes. On BCube the chain follows a cycle in which successors share a switch.
 
@@ -23,13 +31,21 @@ Networks", 2016.
 
 from __future__ import annotations
 
-from sparkdl_comm.collectives.algorithms.base import Algorithm, register
-from sparkdl_comm.collectives.algorithms.groups import rail_between
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
+from sparkdl_comm.collectives.algorithms.groups import Ring, rail_between
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step
 from sparkdl_comm.topology import Topology
 
 
 def plan(collective: Collective) -> Plan:
+    return (_of_all if collective.operation in ("reduce_scatter", "all_gather") else _of_one)(collective)
+
+
+def _of_one(collective: Collective) -> Plan:
+    """One pipeline, or one there and back."""
     chain, block, count = _chain(collective), collective.block, collective.count
     blocks = [(start, min(start + block, count)) for start in range(0, count, block)]
 
@@ -52,6 +68,27 @@ def plan(collective: Collective) -> Plan:
     return Plan("lp", collective, program)
 
 
+def _of_all(collective: Collective) -> Plan:
+    """A pipeline for each rank's part."""
+    cycle = collective.topology.cycle()
+
+    def ring(rank: int) -> Ring:
+        return Ring(collective.topology, cycle, rank, 0, collective.count)
+
+    def steps(rank: int) -> Iterator[Step]:
+        turns = ring(rank).reduce_scatter() if collective.operation == "reduce_scatter" else ring(rank).all_gather()
+        for leaving, coming in zip(turns[::2], turns[1::2], strict=True):
+            for both in zip_longest(_in_blocks(leaving, collective.block), _in_blocks(coming, collective.block)):
+                yield from filter(None, both)
+
+    return Plan("lp", collective, lambda rank: Program(tuple(steps(rank))), lambda rank: [ring(rank).own])
+
+
+def _in_blocks(step: Step, block: int) -> Iterator[Step]:
+    for start in range(step.start, step.stop, block):
+        yield step._replace(start=start, stop=min(start + block, step.stop))
+
+
 def _incoming(collective: Collective) -> Kind:
     return Kind.RECEIVE if collective.operation == "broadcast" else Kind.COMBINE
 
@@ -70,4 +107,4 @@ def _depth(topology: Topology) -> float:
     return topology.world - 1.0
 
 
-register(Algorithm("lp", plan, ("all_reduce", "broadcast", "reduce"), depth=_depth))
+register(Algorithm("lp", plan, (*SCATTERED, "broadcast", "reduce"), depth=_depth))
