@@ -27,6 +27,7 @@ SUMS = {
     "": ("compress-0.01", "compress-0.001"),
     "_large": ("compress-large",),
     "_sweep": ("compress-0.1", "compress-0.03"),
+    "_slow": ("compress-slow",),
 }
 #: The steps of its figure 8, which has no bar for adding up: by column, what the seconds are called in a row.
 HITOPK_STEPS = {

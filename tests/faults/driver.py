@@ -83,6 +83,11 @@ def weights(model: TorchModel) -> str:
     return digest.hexdigest()
 
 
+def values(model: TorchModel) -> list[float]:
+    """Of all its tensors, one after the other."""
+    return [value for tensor in model.module.state_dict().values() for value in tensor.flatten().tolist()]
+
+
 def running_tasks(spark: SparkSession) -> int:
     infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
     return sum(info.numRunningTasks() for info in infos)
@@ -140,7 +145,9 @@ def run(spark: SparkSession, folder: Path, name: str, request: dict[str, Any]) -
         summary = {name: model.summary[name] for name in ("iterations", "resumed_at", "restarts")}
         finite = all(bool(tensor.isfinite().all()) for tensor in model.module.state_dict().values())
         updates = model.history[-1]["step"]
-        answer.update(error=None, weights=weights(model), finite=finite, updates=updates, **summary)
+        answer.update(
+            error=None, weights=weights(model), values=values(model), finite=finite, updates=updates, **summary
+        )
     finally:
         for key in conf:
             spark.conf.unset(key)

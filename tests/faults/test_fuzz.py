@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparkdl_comm.lab.loopback import Loopback
@@ -34,6 +35,8 @@ HANG_SECONDS = 240.0
 #: A case may take so many times longer than its fit takes without a fault, which says how busy the machine is.
 SLOWNESS = 3.0
 _ASYNCHRONOUS_SEEDS = 20_000
+#: How far the weights of two strategies may be apart, as a share of the largest one.
+_ROUNDING = 1e-5
 #: Seeds of cases that failed, by cluster.
 KEPT: dict[str, tuple[int, ...]] = {"local-cluster": (1, 7)}
 
@@ -191,6 +194,14 @@ def _one(
     return list(_wrong(case, outcome, undisturbed)), [*ground.audit.left(), *_checkpoints(outcome, checkpoints)]
 
 
+def _same_weights(case: Case, outcome: Outcome, undisturbed: Outcome) -> bool:
+    """To the last bit, but for `auto`: what it tries and chooses depends on times, and on that the order of additions."""
+    if case.strategy != "auto":
+        return bool(outcome.weights == undisturbed.weights)
+    expected = np.array(undisturbed.values)
+    return np.allclose(outcome.values, expected, rtol=0, atol=_ROUNDING * np.abs(expected).max())
+
+
 def _wrong(case: Case, outcome: Outcome, undisturbed: Outcome) -> Iterator[str]:
     """It is to end right, or with a typed error, and in time."""
     what = f"{outcome.error} of {outcome.answer.get('module')}: {outcome.answer.get('text')}"
@@ -202,7 +213,7 @@ def _wrong(case: Case, outcome: Outcome, undisturbed: Outcome) -> Iterator[str]:
             yield f"{outcome.updates} updates, finite: {outcome.finite}, and no error; {outcome.mark}"
         return
     if outcome.error is None:
-        if (outcome.weights, outcome.iterations) != (undisturbed.weights, cases.STEPS):
+        if outcome.iterations != cases.STEPS or not _same_weights(case, outcome, undisturbed):
             yield f"wrong weights after {outcome.iterations} steps, and no error; {outcome.mark}"
         return
     kind = "KeyboardInterrupt" if case.fault.startswith("interrupt") else "SparkdlCommError"

@@ -10,7 +10,7 @@ from sparkdl_comm.lab.results import FIELDS
 @pytest.mark.slow
 def test_cells_are_told_with_their_errors(rows_of):
     rows = rows_of(bench_sim, "--validate")
-    assert {row["case"] for row in rows} == {"collectives", "exchanges", "steps", "loops", "server"}
+    assert {row["case"] for row in rows} == {"collectives", "exchanges", "steps", "loops", "server", "fabric"}
     for row in rows:
         assert list(row)[: len(FIELDS)] == list(FIELDS)
         assert row["verified"]

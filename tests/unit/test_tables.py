@@ -314,7 +314,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
                 row(way, 1.0, theory_seconds=0.9, extra={"count": 9, "density": 0.01, **steps})
                 for way, steps in (("hitopk", seconds_of_steps), ("torus2d", {}))
             ]
-            for name in ("compress-0.01", "compress-large", "compress-0.1")
+            for name in ("compress-0.01", "compress-large", "compress-0.1", "compress-slow")
         },
         "scale-validation": [
             row("bml", 1.0, case="collectives", rate_mbit=200.0, extra={**cell, "fitted": fitted})
@@ -380,7 +380,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         **{
             table + end: lines
             for table, lines in (("sparse_sums", 1), ("sum_theory", 2), ("sum_steps", 1))
-            for end in ("", "_large", "_sweep")
+            for end in ("", "_large", "_sweep", "_slow")
         },
     } | {
         "accuracy": 2,
