@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.conf import CommConf
+from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.step_run import Bucket
 from sparkdl_comm.sim.step_run import Computing as Simulated
 from sparkdl_comm.sim.step_run import step_seconds as simulated_seconds
@@ -55,17 +56,19 @@ def test_a_step_takes_as_long_as_computing_and_as_what_travels_and_not_longer_th
 @given(
     st.lists(st.sampled_from([1 << 18, 1 << 20]), min_size=1, max_size=6),
     st.floats(0.02, 0.5),
-    st.sampled_from(["ring", "bml"]),
+    st.sampled_from(["ring", "bml", "lp"]),
 )
-def test_all_reduces_as_the_simulator_has_them(sizes: list[int], seconds: float, name: str) -> None:
+@pytest.mark.parametrize("loop", ["all-reduce", "decoupled"])
+def test_steps_as_the_simulator_has_them(loop: str, sizes: list[int], seconds: float, name: str) -> None:
     topology, cost = Topology.parse("star:4"), Cost((8 / 1e9,))
     space, computing = space_of(sizes), computing_of(sizes, [seconds] * 8)
-    candidate = Candidate(name, "all-reduce", CommConf.from_mapping({}, strategy=name, bucket=1 << 20))
+    candidate = Candidate(name, loop, CommConf.from_mapping({}, strategy=name, bucket=1 << 20, loop=loop))
     found = Predictor(space, topology, cost).seconds(candidate, computing)
     arrivals = {entry.start: arrival for entry, arrival in zip(space.entries, computing.arrivals, strict=True)}
     buckets = tuple(Bucket(stop - start, arrivals[start]) for start, stop in space.buckets((1 << 20) / 4))
     simulated = Simulated(computing.forward, computing.backward, buckets, computing.update)
-    assert found == pytest.approx(simulated_seconds(name, topology, simulated, cost), rel=0.1)
+    taken = decoupled_seconds if loop == "decoupled" else simulated_seconds
+    assert found == pytest.approx(taken(name, topology, simulated, cost), rel=0.1)
 
 
 def names(found: list[Candidate]) -> set[str]:
