@@ -83,7 +83,7 @@ class _Use(NamedTuple):
         return max(0.0, min(self.end, end) - max(self.begin, begin)) / (end - begin)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Link:
     """One direction of a host. ``bandwidth``: bytes per second that the job can use. ``fast``: when it was last seen to be
     so. ``others``: bytes per second that are not the job's. ``used``: when the job last used it; ``strange``: of late, when
@@ -100,8 +100,8 @@ class _Link:
     last: dict[tuple[int, int], float] = field(default_factory=dict)
     #: The bandwidth before it was blamed, and the link that may have been the slow one instead.
     doubt: tuple[_Link, float] | None = None
-    #: When it is taken to have again what it had before it was blamed, and what that was.
-    pardon: tuple[float, float] | None = None
+    #: When it was blamed, what it had before, and the link that may have been the slow one instead.
+    blamed: tuple[float, float, _Link] | None = None
 
     def use(self, use: _Use, now: float) -> None:
         self.uses = [other for other in self.uses if now - other.end <= _RECENT] + [use]
@@ -143,14 +143,18 @@ class _Link:
         self.bandwidth, self.fast, self.doubt = rate, max(self.fast, when), None
 
     def forgive(self, now: float) -> None:
-        """If it is time."""
-        if self.pardon is not None and now >= self.pardon[0]:
-            self.see(max(self.bandwidth, self.pardon[1]), now)
-            self.pardon = None
+        """It is taken to have again what it had, if it was blamed long ago and several hosts use it."""
+        if self.blamed is not None and now - self.blamed[0] >= _FORGIVEN and self.is_shared(self.blamed[2], now):
+            self.see(max(self.bandwidth, self.blamed[1]), now)
+            self.blamed = None
 
     def peers(self, now: float) -> int:
         """From or to how many hosts it has carried something of late."""
         return sum(1 for when in self.last.values() if now - when <= _MEMORY)
+
+    def is_shared(self, other: _Link, now: float) -> bool:
+        """Of the two links of a transfer, whether this is the one that more hosts use, and several."""
+        return self.peers(now) > max(1, other.peers(now))
 
 
 class _Case(NamedTuple):
@@ -236,9 +240,9 @@ class Bandwidths:
         slow, other = (up, down) if innocence(up) < innocence(down) else (down, up)
         if slow.fast > use.end:
             return
-        if slow.peers(use.end) >= max(2, other.peers(use.end)):
+        if slow.is_shared(other, use.end):
             self._acquit(slow)
-            slow.pardon = slow.pardon or (use.end + _FORGIVEN, slow.bandwidth)
+        slow.blamed = slow.blamed or (use.end, slow.bandwidth, other)
         slow.doubt = slow.doubt or (other, slow.bandwidth)
         slow.bandwidth = max(slow.carried(use), _LEAST * slow.nominal)
 

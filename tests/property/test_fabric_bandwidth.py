@@ -106,6 +106,22 @@ def test_many_slow_workers(changes: list[tuple[tuple[float, ...], list[int]]]) -
             assert near(fluid.estimates.of(0)[1], NOMINAL)
 
 
+@given(st.sampled_from(SHARES[:2]), st.sets(st.integers(1, HOSTS - 1), min_size=1))
+def test_a_server_that_is_fast_again_behind_slow_workers(share: float, senders: set[int]) -> None:
+    """None of them shows it, so it is taken to be so."""
+    fluid, workers = Fluid(), range(1, HOSTS)
+    fluid.down[0] = share * NOMINAL
+    for worker in workers:
+        fluid.run(0.5, [(worker, 0)])
+    fluid.run(0.5, [(worker, 0) for worker in workers])
+    assert near(fluid.estimates.of(0)[1], share * NOMINAL)
+    fluid.down[0] = NOMINAL
+    fluid.up[1:] = [share / (HOSTS - 1) * NOMINAL for _ in workers]
+    for _ in range(3):
+        fluid.run(0.5, [(worker, 0) for worker in senders])
+    assert near(fluid.estimates.of(0)[1], NOMINAL)
+
+
 @given(st.sampled_from(SHARES[:-1]), st.integers(1, HOSTS - 1))
 def test_worker(share: float, slow: int) -> None:
     """A worker whose link has become slow is told from its server, to which others send as before."""
