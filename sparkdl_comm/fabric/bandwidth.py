@@ -2,8 +2,13 @@
 
 A transfer that the network holds up is as fast as the slower one of its two links: the sender's up, or the receiver's down.
 If one of them carried what it was taken to carry, that explains it, unless others over that link were much faster. If neither
-did, one has become slower: the one that several peers find slow, else the one that was longest not seen to be fast. What
-others did at the same time is known only when all daemons have reported on it, so that is judged a little later. A link
+did, one has become slower. It is not one that carried about as much as ever of late, if the other carried much more: so a
+server's link is found that several share, each of which had more alone. If that does not tell, it is the one that fewer hosts
+use. That costs less where it is wrong: a worker's link is tried again with its next transfer, beside others'. But a server's
+link would seem to be full with one slow worker, and as nothing is sent beside that one, nobody would see that it is not.
+So after a while such a link is taken to have again what it had.
+
+What others did at the same time is known only when all daemons have reported on it, so that is judged a little later. A link
 that carries more than it was taken to is faster, at once; so that this shows, transfers are paced at ``PROBE`` times what was
 reserved for them. While a job's own transfers rest, what others send is subtracted.
 """
@@ -15,26 +20,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-#: A link that is ten times as fast as before is found in four reports.
-PROBE = 2.0
+#: A link that is ten times as fast as before is found in one report.
+PROBE = 10.0
 #: Share of the time from which on a transfer counts as held up by the network.
 _HELD = 0.5
 #: Bytes of a transfer from which on it says how fast it is; fewer are gone before the link is felt.
 _TELLING = 256 * 1024
 #: Seconds for which a part of such a transfer has to last, unless it has as many bytes itself.
 _LASTING = 0.03
+#: Seconds for which a link has to carry more than its nominal bandwidth before that is believed.
+_LONG = 0.1
 #: Share of a link's bandwidth that a transfer may leave unused although the link is what holds it up.
 _SLACK = 0.15
 #: Share of what the fastest transfer on a link gets that each has at least, if the link is what holds it up.
 _FAIR = 0.5
+#: A link that carries less than this share of what it carried of late has become slower: less of a difference may be chance.
+_SLOWER = 0.5
 #: Seconds after which all daemons have reported on a moment.
 _COMPLETE = 0.15
 #: Seconds for which bytes must have passed that are no transfer's, as transfers may be reported later than their bytes.
 _STRANGE = 0.3
 #: Seconds for which it is remembered what a link has carried.
 _RECENT = 1.0
-#: Seconds for which a suspicion counts.
+#: Seconds for which it is remembered which hosts have used a link.
 _MEMORY = 2.0
+#: Seconds after which a link that several hosts use is tried again, if it was taken for slow.
+_FORGIVEN = 1.0
 #: Share by which a host's bandwidth has to change for the core to hear of it: it makes new schedules then.
 _CHANGED = 0.05
 #: Share of the nominal rate below which nothing is believed.
@@ -58,18 +69,21 @@ class Sample(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """A transfer's bytes per second through a link, between two moments."""
+    """A transfer's bytes per second through a link, between two moments; ``ends``: the hosts that it goes from and to;
+    ``is_telling``: as that of the sample."""
 
     begin: float
     end: float
     rate: float
+    ends: tuple[int, int]
+    is_telling: bool
 
     def share(self, begin: float, end: float) -> float:
         """Of the time between these, the part in which it was used."""
         return max(0.0, min(self.end, end) - max(self.begin, begin)) / (end - begin)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Link:
     """One direction of a host. ``bandwidth``: bytes per second that the job can use. ``fast``: when it was last seen to be
     so. ``others``: bytes per second that are not the job's. ``used``: when the job last used it; ``strange``: of late, when
@@ -82,14 +96,16 @@ class _Link:
     used: float = -math.inf
     strange: list[tuple[float, float]] = field(default_factory=list)
     uses: list[_Use] = field(default_factory=list)
-    #: Other ends of transfers that were held up and not explained -> when.
-    suspects: dict[int, float] = field(default_factory=dict)
+    #: From and to which hosts it has carried something -> when, the last time.
+    last: dict[tuple[int, int], float] = field(default_factory=dict)
     #: The bandwidth before it was blamed, and the link that may have been the slow one instead.
     doubt: tuple[_Link, float] | None = None
+    #: When it was blamed, what it had before, and the link that may have been the slow one instead.
+    blamed: tuple[float, float, _Link] | None = None
 
     def use(self, use: _Use, now: float) -> None:
         self.uses = [other for other in self.uses if now - other.end <= _RECENT] + [use]
-        self.used = now
+        self.used = self.last[use.ends] = now
 
     def passed(self, rate: float, now: float) -> None:
         """The system has counted this, whosever it was."""
@@ -102,28 +118,49 @@ class _Link:
         """Bytes per second of the job's transfers."""
         return sum(use.rate * use.share(during.begin, during.end) for use in self.uses)
 
-    def faster(self, during: _Use) -> float:
-        """When, of late, it last carried much more than during this; minus infinity if it did not."""
-        enough = self.carried(during) / (1 - _SLACK)
-        return max((use.end for use in self.uses if self.carried(use) > enough), default=-math.inf)
+    def shown(self, during: _Use) -> float:
+        """The same, but what is above the nominal bandwidth counts only if it has lasted: a burst is no bandwidth."""
+        lasting = during._replace(begin=min(during.begin, during.end - _LONG))
+        return min(self.carried(during), max(self.nominal, self.carried(lasting)))
+
+    def was_faster(self, during: _Use) -> bool:
+        """Whether it carried much more of late than during this."""
+        enough = self.carried(during) / _SLOWER
+        return any(use.is_telling and self.carried(use) > enough for use in self.uses)
 
     def is_fair(self, during: _Use) -> bool:
         """Whether this may be one of those that share the link: TCP gives each about as much."""
-        rates = [use.rate for use in self.uses if use.share(during.begin, during.end) >= _FAIR]
+        shares: dict[tuple[int, int], float] = {}
+        sent: dict[tuple[int, int], float] = {}
+        for use in self.uses:
+            share = use.share(during.begin, during.end)
+            shares[use.ends] = shares.get(use.ends, 0.0) + share
+            sent[use.ends] = sent.get(use.ends, 0.0) + share * use.rate
+        rates = [sent[ends] / share for ends, share in shares.items() if share >= _FAIR]
         return during.rate >= _FAIR * max(rates, default=0.0)
 
     def see(self, rate: float, when: float) -> None:
         self.bandwidth, self.fast, self.doubt = rate, max(self.fast, when), None
 
+    def forgive(self, now: float) -> None:
+        """It is taken to have again what it had, if it was blamed long ago and several hosts use it."""
+        if self.blamed is not None and now - self.blamed[0] >= _FORGIVEN and self.is_shared(self.blamed[2], now):
+            self.see(max(self.bandwidth, self.blamed[1]), now)
+            self.blamed = None
+
     def peers(self, now: float) -> int:
-        return sum(1 for when in self.suspects.values() if now - when <= _MEMORY)
+        """From or to how many hosts it has carried something of late."""
+        return sum(1 for when in self.last.values() if now - when <= _MEMORY)
+
+    def is_shared(self, other: _Link, now: float) -> bool:
+        """Of the two links of a transfer, whether this is the one that more hosts use, and several."""
+        return self.peers(now) > max(1, other.peers(now))
 
 
 class _Case(NamedTuple):
     """A transfer's use of two links, ``up`` of one host and ``down`` of another, to be judged; ``taken``: what they were taken
     to carry."""
 
-    hosts: tuple[int, int]
     links: tuple[_Link, _Link]
     taken: tuple[float, float]
     use: _Use
@@ -154,19 +191,23 @@ class Bandwidths:
     def observe(self, host: int, seconds: float, up: int, down: int, samples: Sequence[Sample], now: float) -> None:
         """A daemon of ``host`` reports: in the last ``seconds``, ``up`` and ``down`` bytes passed its NICs, and its
         transfers did ``samples``."""
+        for link in (*self._up, *self._down):
+            link.forgive(now)
         over_links = [sample for sample in samples if sample.target != host]
         for sample in over_links:
             end = now - sample.ago
-            use = _Use(end - sample.seconds, end, sample.sent / sample.seconds)
+            use = _Use(
+                end - sample.seconds, end, sample.sent / sample.seconds, (host, sample.target), sample.is_telling
+            )
             links = self._up[host], self._down[sample.target]
             for link in links:
                 link.use(use, now)
             if sample.is_telling:
                 taken = links[0].bandwidth, links[1].bandwidth
-                self._cases.append(_Case((host, sample.target), links, taken, use, sample.held >= _HELD))
+                self._cases.append(_Case(links, taken, use, sample.held >= _HELD))
                 for link in links:
-                    if (carried := link.carried(use)) > link.bandwidth:
-                        link.see(carried, use.end)
+                    if (shown := link.shown(use)) > link.bandwidth:
+                        link.see(shown, use.end)
         for link, passed in ((self._up[host], up), (self._down[host], down)):
             link.passed(passed / seconds, now)
         known = [case for case in self._cases if now - case.use.end >= _COMPLETE]
@@ -184,7 +225,7 @@ class Bandwidths:
         use, (up, down) = case.use, case.links
         full = []
         for link, taken in zip(case.links, case.taken, strict=True):
-            carried = link.carried(use)
+            carried = link.shown(use)
             if carried >= (1 - _SLACK) * min(taken, link.bandwidth):
                 full.append(link)
                 if link.fast <= use.end:  # nothing newer is known
@@ -192,17 +233,16 @@ class Bandwidths:
                     link.see(carried if lower else max(carried, link.bandwidth), use.end)
         if not case.is_held or any(link.is_fair(use) for link in full):
             return
-        sender, receiver = case.hosts
-        up.suspects[receiver], down.suspects[sender] = use.end, use.end
 
-        def innocence(link: _Link) -> tuple[float, int, float]:
-            return math.inf if link in full else link.faster(use), -link.peers(use.end), link.fast
+        def innocence(link: _Link) -> tuple[bool, bool, int, float]:
+            return link in full or not link.is_fair(use), link.was_faster(use), link.peers(use.end), link.fast
 
         slow, other = (up, down) if innocence(up) < innocence(down) else (down, up)
         if slow.fast > use.end:
             return
-        if slow.peers(use.end) > 1:
+        if slow.is_shared(other, use.end):
             self._acquit(slow)
+        slow.blamed = slow.blamed or (use.end, slow.bandwidth, other)
         slow.doubt = slow.doubt or (other, slow.bandwidth)
         slow.bandwidth = max(slow.carried(use), _LEAST * slow.nominal)
 

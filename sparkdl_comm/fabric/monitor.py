@@ -17,6 +17,8 @@ from sparkdl_comm.gang.frames import Clock
 
 #: Seconds between two reports. A change of rate shows in the second report after it at the latest.
 INTERVAL = 0.1
+#: Bytes of a transfer of which nothing is told until there are more, or it has ended: one packet may have been lost.
+_FEW = 16 * 1024
 
 
 class Monitor:
@@ -53,8 +55,11 @@ class Monitor:
         flows, seen = [], {}
         for transfer in self._active():
             number, progress = transfer.header.id, transfer.progress
-            seen[number] = progress
             before = self._before.get(number, Progress())
+            if progress.sent - before.sent < _FEW and progress.sent < len(transfer.data):
+                seen[number] = before
+                continue
+            seen[number] = progress
             end = min(progress.last, now)
             active = end - max(progress.begun, before.last)
             if progress.sent > before.sent and active > 0:

@@ -29,8 +29,8 @@ _UNSENT = 64 * 1024
 #: Seconds after which a thread that waits looks again, as the schedule may have changed.
 _LOOK_AGAIN = 0.05
 
-#: Seconds between two looks at whether the last bytes have arrived, and how many looks there are.
-_ARRIVING, _LOOKS = 0.002, 500
+#: Seconds between two looks at whether the last bytes have arrived, and after which nobody looks any more.
+_ARRIVING, _ARRIVED = 0.002, 1.0
 
 #: ``dial(address, rail, deadline)``: an authenticated connection to a daemon.
 Dial = Callable[[Address, int, float], socket.socket]
@@ -203,10 +203,8 @@ class Sender:
             before, arrived = arrived, max(arrived, done - unacknowledged(sock))
             transfer.add(arrived - before, begin, self._clock())
         # What is on its way uses the link as well: what is sent next would seem to be slow.
-        for _ in range(_LOOKS):
-            if arrived >= len(data) or self._closed:
-                break
-            begin = self._clock()
+        until = self._clock() + _ARRIVED
+        while arrived < len(data) and (begin := self._clock()) < until and not self._closed:
             time.sleep(_ARRIVING)
             before, arrived = arrived, max(arrived, done - unacknowledged(sock))
             transfer.add(arrived - before, begin, self._clock())

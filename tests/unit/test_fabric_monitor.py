@@ -29,16 +29,21 @@ class Counters:
         return self.counted
 
 
-def outgoing(number: int) -> Outgoing:
-    return Outgoing(Header(Kind.UPDATE, number), memoryview(bytes(8)), [("a", 1), ("b", 1)], Pacing([], 0.0))
+def outgoing(number: int, size: int = 600) -> Outgoing:
+    return Outgoing(Header(Kind.UPDATE, number), memoryview(bytes(size)), [("a", 1), ("b", 1)], Pacing([], 0.0))
 
 
-steps = st.tuples(st.floats(0.01, 1.0), st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**6))
+steps = st.tuples(
+    st.floats(0.01, 1.0),
+    st.integers(0, 10**9),
+    st.integers(0, 10**9),
+    st.one_of(st.just(0), st.integers(16 * 1024, 10**6)),
+)
 
 
 @given(st.lists(steps, min_size=1, max_size=8))
 def test_says_what_has_changed(trace: list[tuple[float, int, int, int]]) -> None:
-    now, counters, transfer = [5.0], Counters(), outgoing(7)
+    now, counters, transfer = [5.0], Counters(), outgoing(7, 10**7)
     monitor = Monitor(counters, lambda: [transfer], lambda rates: None, lambda: now[0])
     total = 0
     for seconds, up, down, sent in trace:
@@ -60,6 +65,17 @@ def test_says_what_has_changed(trace: list[tuple[float, int, int, int]]) -> None
         assert (flow.transfer, flow.sent, flow.total) == (7, sent, total)
         assert 0 < flow.seconds <= now[0] - 5.0 + 1e-9
         assert abs(flow.held * flow.seconds - seconds / 2) < 1e-6
+
+
+def test_a_few_bytes_are_told_with_those_that_follow_or_when_they_are_the_last() -> None:
+    now, transfer = [0.0], outgoing(1, 40_000)
+    monitor = Monitor(Counters(), lambda: [transfer], lambda rates: None, lambda: now[0])
+    told = []
+    for seconds, sent in ((0.1, 1448), (0.2, 14_936), (0.3, 10_000), (0.4, 13_616)):
+        transfer.add(sent, now[0], seconds)
+        now[0] = seconds
+        told.append([(flow.sent, flow.total, round(flow.seconds, 6)) for flow in monitor.look().flows])
+    assert told == [[], [(16_384, 16_384, 0.2)], [], [(23_616, 40_000, 0.2)]]
 
 
 def test_a_transfer_that_is_over_before_anybody_looks() -> None:
