@@ -22,6 +22,12 @@ TABLE3_PAPER = {
 #: Networks whose throughput is measured at one commit, by the end of their tables' names.
 NETWORKS = {"": ("resnet50", "resnet50-96", "vgg19"), "_transformer": ("bert_base",)}
 
+#: Tasks that are trained at one commit, likewise.
+TASKS = {
+    "": ("compress-accuracy-resnet", "compress-accuracy-transformer"),
+    "_lenet5": ("compress-accuracy-lenet5",),
+}
+
 #: Results of sums over hosts that are measured at one commit, by the end of their tables' names.
 SUMS = {
     "": ("compress-0.01", "compress-0.001"),
@@ -101,9 +107,9 @@ def _sum(row: Row) -> str:
     return f"{row.extra['count']:,} elements, density {row.extra['density']:g}"
 
 
-def accuracy(data: Data) -> Iterator[Line]:
-    for task in ("lenet5", "resnet", "transformer"):
-        rows = data.rows(f"compress-accuracy-{task}")
+def accuracy(data: Data, names: Sequence[str]) -> Iterator[Line]:
+    for name in names:
+        rows = data.rows(name)
         for ours in rows[1:]:
             yield f"`{ours.algorithm}`, {ours.case}", _percents(rows[0]), _percents(ours), _lost(ours, rows[0])
 
@@ -214,6 +220,7 @@ SEVERAL = (
     ("sparse_sums", ("", "in the same run", "`hitopk`", "verdict"), sparse_sums, SUMS),
     ("sum_theory", ("", "theory", "measured", "verdict"), sum_theory, SUMS),
     ("sum_steps", ("", *HITOPK_STEPS, "whole"), sum_steps, SUMS),
+    ("accuracy", ("", "`dense`, in the same run", "ours", "verdict"), accuracy, TASKS),
     ("throughput", ("", "paper", "ours", "beside `tree`"), throughput, NETWORKS),
     ("breakdown", ("", *PARTS, "iteration"), breakdown, NETWORKS),
 )

@@ -246,7 +246,6 @@ TABLES = {
     "fetch": Table(PEER, fetch),
     "transform": Table(("", "by hand, in the same run", "ours", "verdict"), transform),
     "selection": Table(PEER, compression.selection),
-    "accuracy": Table(("", "`dense`, in the same run", "ours", "verdict"), compression.accuracy),
     "sparse_pushes": Table(("", "in the same run", "ours", "verdict"), compression.sparse_pushes),
     "pto": Table(("", "paper", "computed by all ranks, to dealt out", "verdict"), compression.pto),
     "cache": Table(("", "`memory`, second fit, in the same run", "ours", "verdict"), compression.cache),

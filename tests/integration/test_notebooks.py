@@ -95,6 +95,7 @@ def check_curves(notebook: nbformat.NotebookNode) -> None:
         (task, line.split()[0]): float(value)
         for line in lines
         for task, value in zip(head.split()[1:], line.split()[1:], strict=True)
+        if value != "-"
     }
     files = (ROOT / "python/results").glob("compress-accuracy-*.json")
     rows = [row for file in files for row in json.loads(file.read_text(encoding="utf-8"))["rows"]]
