@@ -62,11 +62,11 @@ def decoupled_seconds(
     reduced = runs(0, reducing, backward)
     gathered = runs(1, gathering, [*reversed(backward[:ahead]), *reversed(backward[ahead:])])
     begun: list[list[float]] = [[] for _ in range(_RUN)]
+
+    def note(step: int) -> None:
+        begun[step].append(engine.now)
+
     for part in range(len(reducing[sizes[0]].parts)):
-
-        def note(step: int) -> None:
-            begun[step].append(engine.now)
-
         _go_on(engine, part, _rank(part, topology.world, computing, reduced, gathered, ahead, note))
     engine.run(math.inf)
     return (max(begun[-1]) - max(begun[-1 - _TOLD])) / _TOLD
@@ -84,7 +84,7 @@ def _rank(
     """What a rank does: it computes for so many seconds, or waits for an exchange."""
     buckets = computing.buckets
     ready = [bucket.seconds for bucket in buckets]
-    spans = [later - sooner for sooner, later in zip([0.0, *ready], [*ready, computing.backward], strict=False)]
+    spans = [later - sooner for sooner, later in zip([0.0, *ready], [*ready, computing.backward], strict=True)]
     total = sum(spans[: len(buckets)]) or 1.0
     for step in range(_RUN):
         begins(step)
