@@ -92,7 +92,7 @@ class IBatchOptimizer(
       endWhen,
       for (trigger <- validationTrigger; methods <- validationMethods) yield Validation(trigger, methods.toSeq),
       validationDataSet.map(_.toDistributed()),
-      for (trigger <- checkpointTrigger; path <- checkpointPath) yield CheckpointRequest(trigger, path, isOverWrite)
+      for (trigger <- checkpointTrigger; path <- checkpointPath) yield CheckpointRequest(trigger, path)
     )
     numbers = summed
     known = told.iterations.map(_.loss)

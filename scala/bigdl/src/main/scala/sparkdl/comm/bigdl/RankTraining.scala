@@ -133,7 +133,7 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
       val weights = SparkdlBigDL.flatten(network)._1.storage().array()
       System.arraycopy(replicas.weights, 0, weights, 0, weights.length)
       if (replicas.extras.nonEmpty) network.setExtraParameter(replicas.extras)
-      new Checkpoints(checkpoint.path).save(network, methods, progress.iteration, checkpoint.overwrite)
+      new Checkpoints(checkpoint.path).save(network, methods, progress.iteration)
     }
   }
 

@@ -75,7 +75,7 @@ private[bigdl] final class TrainingJob(
         case Failure(refused @ Refusal(_)) => throw refused
         case Failure(e: SparkException) if number < settings.maxRestarts =>
           log.warn(s"A rank failed; all begin again, for the ${number + 1}. time of at most ${settings.maxRestarts}", e)
-          val saved = checkpoint.flatMap(to => new Checkpoints(to.path).latest(methods.keySet, sc.hadoopConfiguration))
+          val saved = checkpoint.flatMap(to => new Checkpoints(to.path).latest(methods.keySet))
           val (from, known) = saved.getOrElse((network, methods))
           attempt(number + 1, from, known)
         case Failure(e: SparkException) =>
