@@ -30,8 +30,10 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
   private val judgements = mutable.ArrayBuffer.empty[Judgement]
 
   def run(): RankResult =
-    try train()
-    finally exchange.close()
+    try {
+      exchange.open()
+      train()
+    } finally exchange.close()
 
   private def train(): RankResult = {
     val state = T("epoch" -> progress.epoch, "neval" -> progress.iteration, "parallelism" -> request.cores)

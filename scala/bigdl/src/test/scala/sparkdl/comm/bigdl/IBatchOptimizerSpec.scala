@@ -10,7 +10,7 @@ import org.scalatest.concurrent.Eventually._
 import org.scalatest.funsuite.AnyFunSuite
 import org.scalatest.time.SpanSugar._
 
-import com.intel.analytics.bigdl.{Criterion, OtherEngine, SparkdlBigDL}
+import com.intel.analytics.bigdl.{Criterion, OtherEngine, SparkdlBigDL, UngatedLayer}
 import com.intel.analytics.bigdl.SparkdlBigDL.Network
 import com.intel.analytics.bigdl.dllib.feature.dataset.{
   DataSet,
@@ -209,9 +209,12 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   test("executors keep nothing of a training that is over") {
     trained(ibatch(networks("a sequence")(), "layerwise"), new SGD(0.05))
-    intercept[TrainingFailedException](
-      trained(failing(ibatch(_, "layerwise"), 1).setConf("spark.sparkdl.comm.maxRestarts", "0"), new SGD(0.05))
-    )
+    val ungated: Network = Sequential().add(linear(Inputs, 1, "first")).add(new UngatedLayer())
+    Seq(failing(ibatch(_, "layerwise"), 1), ibatch(ungated, "layerwise")).foreach { optimizer =>
+      intercept[TrainingFailedException](
+        trained(optimizer.setConf("spark.sparkdl.comm.maxRestarts", "0"), new SGD(0.05))
+      )
+    }
     eventually(timeout(10.seconds), interval(20.millis))(assert(LayerGate.registered === 0))
   }
 
