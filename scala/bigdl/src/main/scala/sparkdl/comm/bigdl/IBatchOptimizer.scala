@@ -127,14 +127,28 @@ class IBatchOptimizer(
 object IBatchOptimizer {
   private val Plugin = "sparkdl.comm.CommPlugin"
 
-  /** @param batchSize rows in all executors, a multiple of executors times cores */
+  /**
+   * @param batchSize rows in all executors, a multiple of executors times cores
+   * @throws UnsupportedTrainingException if it is none
+   */
   def apply(
       model: Module[Float],
       rows: RDD[Sample[Float]],
       criterion: Criterion[Float],
       batchSize: Int
   ): IBatchOptimizer = {
+    checkBatch("batchSize", batchSize)
     val batches = DataSet.rdd(rows) -> SampleToMiniBatch[Float](batchSize)
     new IBatchOptimizer(model, batches.toDistributed(), criterion)
+  }
+
+  /** @throws UnsupportedTrainingException if a batch of `size` rows, which the parameter `name` says, has no equal parts */
+  private[bigdl] def checkBatch(name: String, size: Int): Unit = {
+    val (executors, cores) = (SparkdlBigDL.nodes, SparkdlBigDL.cores)
+    if (size <= 0 || size % (executors * cores) != 0)
+      throw new UnsupportedTrainingException(
+        s"$name=$size: must be a multiple of ${executors * cores}, the executors ($executors) times the cores ($cores) of" +
+          " BigDL's engine"
+      )
   }
 }

@@ -251,6 +251,12 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(refused(_.setGradientClippingByl2Norm(1)).contains("setGradientClippingByl2Norm"))
     assert(refused(_.setDropModuleProperty(0.1, 0.2)).contains("setDropModuleProperty"))
     assert(refused(_.setConf("spark.sparkdl.comm.ps.batching", "best")).contains("best"))
+    Seq(15, 0, -2).foreach { size =>
+      val odd = intercept[UnsupportedTrainingException](
+        IBatchOptimizer(networks("a sequence")(), rows(Rows), criterion, size)
+      )
+      assert(odd.getMessage.startsWith(s"batchSize=$size: must be a multiple of 2, the"))
+    }
     val few = new IBatchOptimizer(
       networks("a sequence")(),
       (DataSet.rdd(rows(Rows), 1) -> SampleToMiniBatch[Float](Rows, partitionNum = Some(1))).toDistributed(),
