@@ -71,7 +71,7 @@ class IBatchOptimizer(
   /**
    * Trains, and returns the model that was given, with its new parameters.
    *
-   * @throws UnsupportedTrainingException if this cannot be trained so, before anything is
+   * @throws UnsupportedTrainingException if this cannot be trained so: before anything is, where that can be known
    * @throws TrainingFailedException if a rank failed more often than spark.sparkdl.comm.maxRestarts allows
    */
   override def optimize(): Module[Float] =
@@ -121,6 +121,7 @@ class IBatchOptimizer(
     if (sc.getConf.get("spark.plugins", "").split(",").map(_.trim).forall(_ != Plugin))
       refuse(s"spark.plugins does not name $Plugin: set it when the application starts")
     optimMethods.values.foreach(ElementwiseTrial.check)
+    validationMethods.foreach(methods => ValidationSums.check(methods.toSeq))
   }
 }
 

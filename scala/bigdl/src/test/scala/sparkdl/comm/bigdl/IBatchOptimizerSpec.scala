@@ -32,7 +32,18 @@ import com.intel.analytics.bigdl.dllib.nn.{
   Select,
   Sequential
 }
-import com.intel.analytics.bigdl.dllib.optim.{Adam, DistriOptimizer, LBFGS, Loss, OptimMethod, Optimizer, SGD, Trigger}
+import com.intel.analytics.bigdl.dllib.optim.{
+  Adam,
+  DistriOptimizer,
+  LBFGS,
+  Loss,
+  OptimMethod,
+  Optimizer,
+  PrecisionRecallAUC,
+  SGD,
+  Trigger,
+  ValidationMethod
+}
 import com.intel.analytics.bigdl.dllib.tensor.{Storage, Tensor}
 import com.intel.analytics.bigdl.dllib.utils.MklDnn
 import com.intel.analytics.bigdl.dllib.visualization.{Summary, TrainSummary, ValidationSummary}
@@ -257,6 +268,12 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
       )
       assert(odd.getMessage.startsWith(s"batchSize=$size: must be a multiple of 2, the"))
     }
+    def judgedBy(method: ValidationMethod[Float], rows: Int): String =
+      refused(_.setValidation(Trigger.severalIteration(2), batches(rows, 4), Array(method)))
+    assert(judgedBy(new PrecisionRecallAUC[Float](), 10).startsWith("PrecisionRecallAUC is no mean over rows"))
+    assert(judgedBy(new Loss[Float](criterion), 0) === "the validation data have no rows")
+    val none = new IBatchOptimizer(networks("a sequence")(), batches(0, 4), criterion)
+    assert(intercept[UnsupportedTrainingException](none.optimize()).getMessage === "the training data have no rows")
     val few = new IBatchOptimizer(
       networks("a sequence")(),
       (DataSet.rdd(rows(Rows), 1) -> SampleToMiniBatch[Float](Rows, partitionNum = Some(1))).toDistributed(),
