@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pyspark
 import pytest
+from py4j.protocol import Py4JJavaError
 
-from sparkdl_comm.bigdl import installation
+from sparkdl_comm.bigdl import engine, installation
 from sparkdl_comm.errors import PluginError
 
 _LINE = ".".join(pyspark.__version__.split(".")[:2])
@@ -39,6 +43,40 @@ def test_scala() -> None:
     installation.check_scala("2.12.18")
     with pytest.raises(PluginError, match="compiled for Scala 2.12, and this Spark is for Scala 2.13.8"):
         installation.check_scala("2.13.8")
+
+
+def context(java: str = "17.0.9", scala: str = "2.12.18", missing: str = "") -> Any:
+    """A session's, on a JVM of these versions that does not load the class ``missing``."""
+
+    def load(name: str, *_: Any) -> None:
+        if name == missing:
+            raise Py4JJavaError("no class", mock.Mock(_target_id="o1"))
+
+    session = mock.MagicMock()
+    session._jvm.java.lang.System.getProperty.return_value = java
+    session._jvm.scala.util.Properties.versionNumberString.return_value = scala
+    session._jvm.java.lang.Class.forName.side_effect = load
+    return session
+
+
+@pytest.mark.parametrize(
+    ("session", "said"),
+    [
+        (context(java="21.0.1"), "Java up to 17, and this is Java 21.0.1"),
+        (context(scala="2.13.8"), "this Spark is for Scala 2.13.8"),
+        *(
+            (context(missing=name), f"class {re.escape(name)} is not loaded: start the session with .*spark_conf")
+            for name in ("com.intel.analytics.bigdl.dllib.utils.Engine", "sparkdl.comm.bigdl.PythonIBatch")
+        ),
+    ],
+)
+def test_the_engine_does_not_start_where_bigdl_cannot_run(
+    session: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "check_python", lambda: None)
+    with pytest.raises(PluginError, match=said):
+        engine.start_engine(session, 2, 1)
+    session._jvm.com.intel.analytics.bigdl.dllib.utils.Engine.init.assert_not_called()
 
 
 def test_java_is_known_before_a_session_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
