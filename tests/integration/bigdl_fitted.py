@@ -54,10 +54,8 @@ def main() -> None:
     from bigdl.dllib.nn.layer import Linear
     from bigdl.dllib.optim.optimizer import Adam, MaxEpoch
 
-    from sparkdl_comm.bigdl.estimator import BigDLEstimator
-    from sparkdl_comm.bigdl.model import BigDLModel
+    from sparkdl_comm.bigdl import BigDLEstimator, BigDLModel, IBatchOptimizer
     from sparkdl_comm.bigdl.networks import lenet5
-    from sparkdl_comm.bigdl.optimizer import IBatchOptimizer
 
     pixels, labels = (tensor.numpy() for tensor in digits_28x28())
     rows = spark.createDataFrame(

@@ -11,6 +11,7 @@ import pyspark
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from sparkdl_comm import bigdl
 from sparkdl_comm.bigdl import engine, installation
 from sparkdl_comm.errors import PluginError
 
@@ -97,6 +98,21 @@ def test_without_bigdl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [])
     with pytest.raises(PluginError, match="BigDL is not installed"):
         installation.check_python("2.2.6", "3.5.9")
+
+
+@pytest.mark.parametrize("name", ["BigDLEstimator", "BigDLModel", "IBatchOptimizer"])
+def test_what_needs_bigdl_says_so_when_it_is_imported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [])
+    with pytest.raises(PluginError, match=r"BigDL is not installed|this is Spark 4"):
+        getattr(bigdl, name)
+    assert name in dir(bigdl)
+
+
+def test_names_that_need_no_bigdl() -> None:
+    assert bigdl.spark_conf is installation.spark_conf
+    assert bigdl.start_engine is engine.start_engine
+    with pytest.raises(AttributeError, match="BigDLTrainer"):
+        _ = bigdl.BigDLTrainer
 
 
 @needs_spark_3
