@@ -120,6 +120,7 @@ class IBatchOptimizer(
       refuse("the train summary's Parameters: the driver does not have them while training goes on")
     if (sc.getConf.get("spark.plugins", "").split(",").map(_.trim).forall(_ != Plugin))
       refuse(s"spark.plugins does not name $Plugin: set it when the application starts")
+    NetworkLayers.check(model)
     optimMethods.values.foreach(ElementwiseTrial.check)
     validationMethods.foreach(methods => ValidationSums.check(methods.toSeq))
   }

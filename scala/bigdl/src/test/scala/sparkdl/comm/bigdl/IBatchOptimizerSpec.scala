@@ -102,6 +102,11 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
         .add(Select(2, -1))
         .add(linear(5, 1, "last"))
     ),
+    "layers that begin with the same parameters in common" -> { () =>
+      val Seq(first, second) = Seq("first", "second").map(linear(Inputs, Inputs, _))
+      first.parameters()._1.zip(second.parameters()._1).foreach { case (tensor, shared) => tensor.set(shared) }
+      Sequential().add(first).add(ReLU()).add(second).add(linear(Inputs, 1, "last"))
+    },
     "layers that only wait" -> (() => emulated(forwardSeconds = 0))
   )
 
