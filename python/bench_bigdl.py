@@ -11,7 +11,9 @@ network like VGG (1.34 million) with SGD, or networks whose computing is emulate
 
 Their layers only wait, by a device `--slowdown` times slower than that of the profiles, which does 1e12 operations a second;
 and of each layer a share is taken, parameters and times alike, so that forward takes `--forward` seconds. `auto:1`: at which a
-pull on all hosts takes as long as forward.
+pull on all hosts takes as long as forward. Most blocks of such a share are so small that they come with their notice, which
+costs no start-up. With `--delay` all are asked for, and each start-up takes so many ms more (SlowStart.scala), as on a
+cluster where servers are looked up each time. DistriOptimizer has start-ups of its own, which it does not change.
 
 The time of an iteration is wall time: what a long run takes longer than a short one, so what BigDL's driver does between its
 two Spark jobs per iteration counts. `overlap` says for how long ranks of IBatchOptimizer computed while something came to them
@@ -23,6 +25,7 @@ BigDL is installed by `make bigdl`, and this package's adapter built by `make bi
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import tempfile
@@ -32,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from batching.case import Case, case_of, share_of
+from bench_jar import bench_jar
 from ibatched.job import BIGDL, Job, measured
 from peers.applications import local_cluster, submit
 from peers.arena import PROGRAMS, python_path
@@ -78,6 +82,7 @@ def row(found: dict[str, Any], case: Case, topology: str) -> Row:
             "phases": found["phases"],
             "overlap": found["overlap"],
             "pull_seconds": about.get("pull_seconds"),
+            "delay": case.delay,
         },
     )
 
@@ -115,8 +120,9 @@ def _on_a_lab(options: Namespace, conf: dict[str, str], folder: Path) -> Iterato
             link = LinkRate(round(whole.rate), round(whole.rate))
             lab.set_rates({(host.index, 0): link for host in topology.hosts})
             for executors in options.executors or [topology.world]:
-                case = Case(whole.name, whole.profile, executors, whole.rate)
-                some = conf | {"spark.cores.max": str(executors), "spark.executor.instances": str(executors)}
+                case = Case(whole.name, whole.profile, executors, whole.rate, whole.delay)
+                some = _slow(conf, whole.delay)
+                some |= {"spark.cores.max": str(executors), "spark.executor.instances": str(executors)}
                 job = _job(case, folder, options)
                 timeout = options.timeout or 120 + 60 * executors  # two cores start them, and compile for all of them
                 for found in submit(spark, _FOLDER / "ibatched" / "job.py", job, timeout, some):
@@ -125,7 +131,18 @@ def _on_a_lab(options: Namespace, conf: dict[str, str], folder: Path) -> Iterato
 
 def _case(network: str, world: int, rate: str, options: Namespace) -> Case:
     profile = None if network in _REAL else share_of(network, options.forward, options.slowdown)
-    return case_of(network, profile, world, rate)
+    return case_of(network, profile, world, rate, options.delay / 1e3)
+
+
+def _slow(conf: dict[str, str], delay: float) -> dict[str, str]:
+    """Spark's conf with executors in which the start-up of a communication takes so many seconds more."""
+    path, java = "spark.executor.extraClassPath", "spark.executor.extraJavaOptions"
+    if not delay:
+        return conf
+    return conf | {
+        path: f"{conf[path]}{os.pathsep}{bench_jar()}",
+        java: f"{conf[java]} -Dlab.sparkdl.startupSeconds={delay}",
+    }
 
 
 def _job(case: Case, folder: Path, options: Namespace) -> Job:
@@ -149,6 +166,7 @@ def main() -> int:
     parser.add_argument("--slowdown", type=float, default=60.0, help="of the device that computes in them")
     parser.add_argument("--topology", type=topology_of, help="executors on an emulated network: star:N")
     parser.add_argument("--rate", default="200", help="Mbit/s of each link there, or auto:R")
+    parser.add_argument("--delay", type=float, default=0.0, help="ms that a communication's start-up takes more there")
     parser.add_argument(
         "--timeout", type=float, help="seconds for an application there; default: 120, 60 more per executor"
     )
@@ -156,6 +174,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.quick:
         options.iterations, options.repeats, options.forward = options.iterations or 60, 1, 0.02
+    if options.delay and not options.topology:
+        parser.error("--delay: only with --topology")
     sys.path.insert(0, str(INSTALLED))
     report = Report(json_to=options.json)
     try:

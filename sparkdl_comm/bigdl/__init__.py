@@ -9,5 +9,41 @@
 
 BigDL 2.4.0 runs on Spark 3.5 with Scala 2.12 and Java up to 17, and its Python API with numpy below 2.3. Its pins of other
 packages are older than what runs here: ``pip install --no-deps bigdl-dllib-spark3==2.4.0 bigdl-core==2.3.0 six``. Nothing of
-BigDL is imported before :func:`~sparkdl_comm.bigdl.engine.start_engine` has looked at all that.
+BigDL is imported before :func:`~sparkdl_comm.bigdl.engine.start_engine` has looked at all that, so names are imported when
+first used.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkdl_comm.bigdl.engine import start_engine
+    from sparkdl_comm.bigdl.estimator import BigDLEstimator
+    from sparkdl_comm.bigdl.installation import spark_conf
+    from sparkdl_comm.bigdl.model import BigDLModel
+    from sparkdl_comm.bigdl.optimizer import IBatchOptimizer
+
+__all__ = ["BigDLEstimator", "BigDLModel", "IBatchOptimizer", "spark_conf", "start_engine"]
+
+_HOME = {
+    "BigDLEstimator": "estimator",
+    "BigDLModel": "model",
+    "IBatchOptimizer": "optimizer",
+    "spark_conf": "installation",
+    "start_engine": "engine",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """:raises PluginError: the name is of what needs BigDL, which is not installed, or cannot run here."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _HOME[name] in ("estimator", "model", "optimizer"):
+        import_module(".installation", __name__).check_python()
+    return getattr(import_module("." + _HOME[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

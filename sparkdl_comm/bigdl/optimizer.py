@@ -59,21 +59,22 @@ class IBatchOptimizer(Optimizer):
         """``model``: a BigDL ``Layer``; ``training_rdd``: of ``Sample``; ``batch_size``: rows in all executors, a multiple of
         executors times cores; ``optim_method``: one, or one for each part of the model by its name; default: ``SGD()``.
 
-        :raises ModelError: the model has parameters of doubles.
+        :raises ModelError: the model has parameters of doubles, or the batch cannot be cut into equal parts.
         """
         check_floats(model)
         methods = optim_method if isinstance(optim_method, Mapping) else {model.name(): optim_method or SGD()}
         self.bigdl_type = "float"
-        self.value = callBigDlFunc(
-            "float",
-            "createIBatchOptimizer",
-            model.value,
-            training_rdd,
-            criterion,
-            dict(methods),
-            end_trigger,
-            batch_size,
-        )
+        with typed_errors():
+            self.value = callBigDlFunc(
+                "float",
+                "createIBatchOptimizer",
+                model.value,
+                training_rdd,
+                criterion,
+                dict(methods),
+                end_trigger,
+                batch_size,
+            )
 
     def optimize(self) -> Any:
         """Trains; returns the model that was given, with its new parameters.

@@ -3,7 +3,8 @@
     python bigdl_fitted.py FOLDER
 
 Writes FOLDER/found.json: the ``accuracy`` of the fitted model on its rows, that of the model that was saved and ``loaded``,
-and what is said of a column that is not there (``said``), of a model of ``doubles`` and of a saved one that is ``damaged``.
+and what is said of a column that is not there (``said``), of a model of ``doubles``, of a saved one that is ``damaged``, and
+of batches that have no equal parts, of the estimator (``batchSize``) and of the optimizer (``batch_size``).
 """
 
 from __future__ import annotations
@@ -51,10 +52,9 @@ def main() -> None:
 
     from bigdl.dllib.nn.criterion import ClassNLLCriterion
     from bigdl.dllib.nn.layer import Linear
-    from bigdl.dllib.optim.optimizer import Adam
+    from bigdl.dllib.optim.optimizer import Adam, MaxEpoch
 
-    from sparkdl_comm.bigdl.estimator import BigDLEstimator
-    from sparkdl_comm.bigdl.model import BigDLModel
+    from sparkdl_comm.bigdl import BigDLEstimator, BigDLModel, IBatchOptimizer
     from sparkdl_comm.bigdl.networks import lenet5
 
     pixels, labels = (tensor.numpy() for tensor in digits_28x28())
@@ -79,6 +79,9 @@ def main() -> None:
     doubles = Linear(784, 10, bigdl_type="double")
     given = {"model": doubles, "criterion": ClassNLLCriterion(), "featureSize": [784]}
     found["doubles"] = refusal(lambda: BigDLEstimator(**given).fit(rows))
+    found["batchSize"] = refusal(lambda: estimator.copy({estimator.batchSize: 63}).fit(rows))
+    nobody = spark.sparkContext.emptyRDD()
+    found["batch_size"] = refusal(lambda: IBatchOptimizer(lenet5(), nobody, ClassNLLCriterion(), MaxEpoch(1), 31))
     next(Path(saved).glob("model.bigdl")).write_bytes(b"something else")
     found["damaged"] = refusal(lambda: BigDLModel.load(saved))
     (folder / "found.json").write_text(json.dumps(found))

@@ -45,7 +45,7 @@ def kill(executor: psutil.Process, folder: Path, killed: list[int], over: thread
     for _ in range(_WAIT_SECONDS * 20):
         if over.wait(0.05):
             return
-        if any(folder.rglob("optimMethod-*")):
+        if any(folder.glob("*/optimMethod-*")):
             executor.kill()
             killed.append(executor.pid)
             return

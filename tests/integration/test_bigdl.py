@@ -103,5 +103,8 @@ def test_an_estimator_fits_a_model_to_a_data_frame(tmp_path: Path) -> None:
     assert found["loaded"] == found["accuracy"]
     assert found["said"] == "ModelError: there is no column target: there are features, label"
     assert found["doubles"] == "ModelError: the model has parameters of type double: only float is trained here"
+    for name, size in (("batchSize", 63), ("batch_size", 31)):
+        limit = "must be a multiple of 2, the executors (2) times the cores (1) of BigDL's engine"
+        assert found[name] == f"ModelError: {name}={size}: {limit}"
     assert found["damaged"].startswith("PersistenceError: ")
     assert "model: the saved BigDLModel cannot be read: " in found["damaged"]

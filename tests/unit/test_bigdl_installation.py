@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pyspark
 import pytest
+from py4j.protocol import Py4JJavaError
 
-from sparkdl_comm.bigdl import installation
+from sparkdl_comm import bigdl
+from sparkdl_comm.bigdl import engine, installation
 from sparkdl_comm.errors import PluginError
 
 _LINE = ".".join(pyspark.__version__.split(".")[:2])
@@ -41,6 +46,40 @@ def test_scala() -> None:
         installation.check_scala("2.13.8")
 
 
+def context(java: str = "17.0.9", scala: str = "2.12.18", missing: str = "") -> Any:
+    """A session's, on a JVM of these versions that does not load the class ``missing``."""
+
+    def load(name: str, *_: Any) -> None:
+        if name == missing:
+            raise Py4JJavaError("no class", mock.Mock(_target_id="o1"))
+
+    session = mock.MagicMock()
+    session._jvm.java.lang.System.getProperty.return_value = java
+    session._jvm.scala.util.Properties.versionNumberString.return_value = scala
+    session._jvm.java.lang.Class.forName.side_effect = load
+    return session
+
+
+@pytest.mark.parametrize(
+    ("session", "said"),
+    [
+        (context(java="21.0.1"), "Java up to 17, and this is Java 21.0.1"),
+        (context(scala="2.13.8"), "this Spark is for Scala 2.13.8"),
+        *(
+            (context(missing=name), f"class {re.escape(name)} is not loaded: start the session with .*spark_conf")
+            for name in ("com.intel.analytics.bigdl.dllib.utils.Engine", "sparkdl.comm.bigdl.PythonIBatch")
+        ),
+    ],
+)
+def test_the_engine_does_not_start_where_bigdl_cannot_run(
+    session: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "check_python", lambda: None)
+    with pytest.raises(PluginError, match=said):
+        engine.start_engine(session, 2, 1)
+    session._jvm.com.intel.analytics.bigdl.dllib.utils.Engine.init.assert_not_called()
+
+
 def test_java_is_known_before_a_session_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert installation.java_version() is None
@@ -59,6 +98,21 @@ def test_without_bigdl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [])
     with pytest.raises(PluginError, match="BigDL is not installed"):
         installation.check_python("2.2.6", "3.5.9")
+
+
+@pytest.mark.parametrize("name", ["BigDLEstimator", "BigDLModel", "IBatchOptimizer"])
+def test_what_needs_bigdl_says_so_when_it_is_imported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [])
+    with pytest.raises(PluginError, match=r"BigDL is not installed|this is Spark 4"):
+        getattr(bigdl, name)
+    assert name in dir(bigdl)
+
+
+def test_names_that_need_no_bigdl() -> None:
+    assert bigdl.spark_conf is installation.spark_conf
+    assert bigdl.start_engine is engine.start_engine
+    with pytest.raises(AttributeError, match="BigDLTrainer"):
+        _ = bigdl.BigDLTrainer
 
 
 @needs_spark_3

@@ -1,9 +1,9 @@
 package sparkdl.comm.bigdl
 
+import java.io.IOException
 import java.time.LocalDateTime
 import java.time.format.DateTimeFormatter
 
-import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
 import com.intel.analytics.bigdl.SparkdlBigDL
@@ -15,16 +15,27 @@ import com.intel.analytics.bigdl.dllib.utils.File
  * Checkpoints in the files that BigDL's own optimizers write: `model.N`, and `optimMethod-NAME.N` for each method, without what
  * it keeps of parameters, such as momentum. N is the number of the next iteration.
  *
- * @param folder that driver and executors see alike
+ * A file has its name once all of it is written: an executor that is killed while it writes leaves none that cannot be read.
+ *
+ * @param folder of one training, which driver and executors see alike
  */
 private[bigdl] final class Checkpoints(folder: String) {
-  def save(network: Network, methods: Map[String, OptimMethod[Float]], next: Int, overwrite: Boolean): Unit =
-    SparkdlBigDL.save(network, methods, folder, next, overwrite)
+  def save(network: Network, methods: Map[String, OptimMethod[Float]], next: Int): Unit = {
+    val drafts = s"$folder/_drafts"
+    val names = SparkdlBigDL.save(network, methods, drafts, next)
+    val files = SparkdlBigDL.fileSystem(folder)
+    names.foreach { name =>
+      val (from, to) = (new Path(drafts, name), new Path(folder, name))
+      files.delete(to, false) // an attempt that was lost may have written it
+      if (!files.rename(from, to)) throw new IOException(s"$from cannot be renamed to $to")
+    }
+    files.delete(new Path(drafts), true)
+  }
 
   /** The last one that is complete, if there is any. */
-  def latest(methods: Set[String], conf: Configuration): Option[(Network, Map[String, OptimMethod[Float]])] = {
+  def latest(methods: Set[String]): Option[(Network, Map[String, OptimMethod[Float]])] = {
     val path = new Path(folder)
-    val files = path.getFileSystem(conf)
+    val files = SparkdlBigDL.fileSystem(folder)
     val names = if (files.exists(path)) files.listStatus(path).map(_.getPath.getName).toSet else Set.empty[String]
     val numbers = names.collect { case Checkpoints.Model(number) => number.toInt }
     val complete = numbers.filter(number => methods.forall(name => names.contains(s"optimMethod-$name.$number")))

@@ -2,7 +2,7 @@ package sparkdl.comm.bigdl
 
 import org.apache.spark.SparkException
 
-/** What cannot be trained this way; the message says what to change. Nothing has been trained. */
+/** What cannot be trained this way; the message says what to change. Most is found before anything is trained. */
 final class UnsupportedTrainingException(message: String) extends IllegalArgumentException(message)
 
 /** A rank failed, and so all did, more often than spark.sparkdl.comm.maxRestarts allows. */

@@ -71,7 +71,7 @@ class IBatchOptimizer(
   /**
    * Trains, and returns the model that was given, with its new parameters.
    *
-   * @throws UnsupportedTrainingException if this cannot be trained so, before anything is
+   * @throws UnsupportedTrainingException if this cannot be trained so: before anything is, where that can be known
    * @throws TrainingFailedException if a rank failed more often than spark.sparkdl.comm.maxRestarts allows
    */
   override def optimize(): Module[Float] =
@@ -92,7 +92,7 @@ class IBatchOptimizer(
       endWhen,
       for (trigger <- validationTrigger; methods <- validationMethods) yield Validation(trigger, methods.toSeq),
       validationDataSet.map(_.toDistributed()),
-      for (trigger <- checkpointTrigger; path <- checkpointPath) yield CheckpointRequest(trigger, path, isOverWrite)
+      for (trigger <- checkpointTrigger; path <- checkpointPath) yield CheckpointRequest(trigger, path)
     )
     numbers = summed
     known = told.iterations.map(_.loss)
@@ -120,21 +120,37 @@ class IBatchOptimizer(
       refuse("the train summary's Parameters: the driver does not have them while training goes on")
     if (sc.getConf.get("spark.plugins", "").split(",").map(_.trim).forall(_ != Plugin))
       refuse(s"spark.plugins does not name $Plugin: set it when the application starts")
+    NetworkLayers.check(model)
     optimMethods.values.foreach(ElementwiseTrial.check)
+    validationMethods.foreach(methods => ValidationSums.check(methods.toSeq))
   }
 }
 
 object IBatchOptimizer {
   private val Plugin = "sparkdl.comm.CommPlugin"
 
-  /** @param batchSize rows in all executors, a multiple of executors times cores */
+  /**
+   * @param batchSize rows in all executors, a multiple of executors times cores
+   * @throws UnsupportedTrainingException if it is none
+   */
   def apply(
       model: Module[Float],
       rows: RDD[Sample[Float]],
       criterion: Criterion[Float],
       batchSize: Int
   ): IBatchOptimizer = {
+    checkBatch("batchSize", batchSize)
     val batches = DataSet.rdd(rows) -> SampleToMiniBatch[Float](batchSize)
     new IBatchOptimizer(model, batches.toDistributed(), criterion)
+  }
+
+  /** @throws UnsupportedTrainingException if a batch of `size` rows, which the parameter `name` says, has no equal parts */
+  private[bigdl] def checkBatch(name: String, size: Int): Unit = {
+    val (executors, cores) = (SparkdlBigDL.nodes, SparkdlBigDL.cores)
+    if (size <= 0 || size % (executors * cores) != 0)
+      throw new UnsupportedTrainingException(
+        s"$name=$size: must be a multiple of ${executors * cores}, the executors ($executors) times the cores ($cores) of" +
+          " BigDL's engine"
+      )
   }
 }

@@ -2,7 +2,16 @@ package sparkdl.comm.bigdl
 
 import java.nio.ByteBuffer
 
-import com.intel.analytics.bigdl.dllib.optim.{AccuracyResult, ContiguousResult, ValidationResult}
+import com.intel.analytics.bigdl.dllib.keras.metrics.AUC
+import com.intel.analytics.bigdl.dllib.optim.{
+  AccuracyResult,
+  ContiguousResult,
+  MeanAveragePrecision,
+  MeanAveragePrecisionObjectDetection,
+  PrecisionRecallAUC,
+  ValidationMethod,
+  ValidationResult
+}
 
 import sparkdl.comm.ps.Gathering
 
@@ -34,14 +43,22 @@ private[bigdl] final case class ValidationSums(sums: Seq[(Double, Long)]) {
     bytes.array
   }
 
-  /** @throws UnsupportedTrainingException if nobody had any rows */
-  def means: Seq[Float] = sums.map { case (sum, count) =>
-    if (count == 0) throw new UnsupportedTrainingException("the validation data have no rows")
-    (sum / count).toFloat
-  }
+  def means: Seq[Float] = sums.map { case (sum, count) => (sum / count).toFloat }
 }
 
 private[bigdl] object ValidationSums {
+
+  /**
+   * Looks at BigDL's own methods. What a user's gives is known when it judges.
+   *
+   * @throws UnsupportedTrainingException if one gives no mean over rows
+   */
+  def check(methods: Seq[ValidationMethod[Float]]): Unit = methods.foreach {
+    case other @ (_: PrecisionRecallAUC[_] | _: AUC[_] | _: MeanAveragePrecision[_] |
+        _: MeanAveragePrecisionObjectDetection[_]) =>
+      refuse(other.getClass.getSimpleName)
+    case _ =>
+  }
 
   /**
    * @param results of one rank; None if it has no rows
@@ -52,11 +69,7 @@ private[bigdl] object ValidationSums {
       case mean @ (_: AccuracyResult | _: ContiguousResult) =>
         val (value, count) = mean.result()
         (value.toDouble * count, count.toLong)
-      case other =>
-        throw new UnsupportedTrainingException(
-          s"a ${other.getClass.getSimpleName} is no mean over rows, which is all that ranks add up: validate with accuracies," +
-            " losses or mean errors, and ask for others after training"
-        )
+      case other => refuse(other.getClass.getSimpleName)
     }))
 
   /** The sum over all ranks. */
@@ -65,5 +78,10 @@ private[bigdl] object ValidationSums {
       val fields = ByteBuffer.wrap(part)
       Seq.fill(part.length / 16)((fields.getDouble(), fields.getLong()))
     }.reduce(_.zip(_).map { case ((sum, count), (more, of)) => (sum + more, count + of) })
+  )
+
+  private def refuse(what: String): Nothing = throw new UnsupportedTrainingException(
+    s"$what is no mean over rows, which is all that ranks add up: validate with accuracies, losses or mean errors, and ask" +
+      " for others after training"
   )
 }

@@ -2,6 +2,8 @@ package sparkdl.comm.bigdl
 
 import com.intel.analytics.bigdl.SparkdlBigDL
 import com.intel.analytics.bigdl.SparkdlBigDL.Network
+import com.intel.analytics.bigdl.dllib.nn.mkldnn.MklDnnModule
+import com.intel.analytics.bigdl.dllib.tensor.Tensor
 
 /**
  * The layers of a network: stretches of its flat vector of parameters, each of them what one leaf has. A stretch that no leaf
@@ -25,6 +27,21 @@ private[bigdl] final class NetworkLayers private (
 
 private[bigdl] object NetworkLayers {
 
+  /** @throws UnsupportedTrainingException if a network has no parameters, or layers that cannot be trained here */
+  def check(network: Network): Unit = {
+    val leaves = SparkdlBigDL.leaves(network)
+    leaves.foreach {
+      case leaf: MklDnnModule =>
+        throw new UnsupportedTrainingException(
+          s"layer ${leaf.asInstanceOf[Network].getName()} is a ${leaf.getClass.getName}, which keeps parameters in memory of its own:" +
+            " take the layer of nn that does the same"
+        )
+      case _ =>
+    }
+    if (leaves.forall(parametersOf(_).isEmpty)) throw new UnsupportedTrainingException("the network has no parameters")
+    apply(network, SparkdlBigDL.flatten(network)._1.nElement())
+  }
+
   /**
    * @param network whose parameters lie in one flat vector, as `getParameters` leaves them
    * @param total elements of that vector
@@ -33,7 +50,7 @@ private[bigdl] object NetworkLayers {
   def apply(network: Network, total: Int): NetworkLayers = {
     val found = for {
       leaf <- SparkdlBigDL.leaves(network)
-      parameters <- Option(leaf.parameters()).map(_._1.filter(_.nElement() > 0)) if parameters.nonEmpty
+      parameters = parametersOf(leaf) if parameters.nonEmpty
     } yield {
       val first = parameters.map(_.storageOffset() - 1).min
       leaf -> (first -> parameters.map(tensor => tensor.storageOffset() - 1 + tensor.nElement()).max)
@@ -49,4 +66,7 @@ private[bigdl] object NetworkLayers {
     }
     new NetworkLayers(starts, total, leaves)
   }
+
+  private def parametersOf(leaf: Network): Seq[Tensor[Float]] =
+    Option(leaf.parameters()).toSeq.flatMap(_._1).filter(_.nElement() > 0)
 }

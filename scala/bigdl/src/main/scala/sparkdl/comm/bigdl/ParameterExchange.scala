@@ -10,8 +10,9 @@ import sparkdl.comm.ps.{AllocatedSegment, Segment, SegmentMap}
  * gradient of a bucket is made, the bucket is pushed. BigDL computes on the heap, and the parameter server has memory of its
  * own, so both are copied.
  *
- * A step is [[begin]], the replicas' forward and backward, of which [[LayerEvents]] tell, with [[forwardEnded]] between them, and
- * [[end]], which leaves the next version's parameters on their way. [[await]] waits for all of them. [[close]] comes last.
+ * [[open]] comes first. A step is [[begin]], the replicas' forward and backward, of which [[LayerEvents]] tell, with
+ * [[forwardEnded]] between them, and [[end]], which leaves the next version's parameters on their way. [[await]] waits for all of
+ * them. [[close]] comes last, also if any of these failed.
  *
  * @param makeShard of what this rank updates
  */
@@ -35,9 +36,8 @@ private[bigdl] final class ParameterExchange(
   memory.putFloats(map.parameters(0), replicas.weights, replicas.weights.length)
   session.attach(memory, decided.pulls.batches, decided.pushes.batches)
   private val shard = makeShard(map, memory)
-  private val gates = IndexedSeq.tabulate(replicas.size)(new LayerGate(_, layers.of, this))
-  replicas.gate(gates)
 
+  private var gates = IndexedSeq.empty[LayerGate]
   private var version = 0L
   private var progress = Progress(1, 1, 0, 0)
   private var pulls = decided.pulls
@@ -57,6 +57,12 @@ private[bigdl] final class ParameterExchange(
   if (!inPlace) {
     prefetch(0)
     pulls.batches.indices.foreach(session.publish(0, _))
+  }
+
+  /** From now on the replicas' layers wait for their parameters. */
+  def open(): Unit = {
+    gates = IndexedSeq.tabulate(replicas.size)(new LayerGate(_, layers.of, this))
+    replicas.gate(gates)
   }
 
   def begin(now: Progress): Unit = synchronized {

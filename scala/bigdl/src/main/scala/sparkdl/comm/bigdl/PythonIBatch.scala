@@ -22,8 +22,10 @@ final class PythonIBatch extends PythonBigDL[Float] {
       methods: JMap[String, OptimMethod[Float]],
       endWhen: Trigger,
       batchSize: Int
-  ): IBatchOptimizer =
+  ): IBatchOptimizer = {
+    IBatchOptimizer.checkBatch("batch_size", batchSize)
     setUp(IBatchOptimizer(model, toJSample(rows.rdd), criterion, batchSize), methods, endWhen)
+  }
 
   /** Likewise, for the rows of a DataFrame: see [[FrameRows]]. */
   def createIBatchOptimizerOfFrame(

@@ -30,8 +30,10 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
   private val judgements = mutable.ArrayBuffer.empty[Judgement]
 
   def run(): RankResult =
-    try train()
-    finally exchange.close()
+    try {
+      exchange.open()
+      train()
+    } finally exchange.close()
 
   private def train(): RankResult = {
     val state = T("epoch" -> progress.epoch, "neval" -> progress.iteration, "parallelism" -> request.cores)
@@ -133,7 +135,7 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
       val weights = SparkdlBigDL.flatten(network)._1.storage().array()
       System.arraycopy(replicas.weights, 0, weights, 0, weights.length)
       if (replicas.extras.nonEmpty) network.setExtraParameter(replicas.extras)
-      new Checkpoints(checkpoint.path).save(network, methods, progress.iteration, checkpoint.overwrite)
+      new Checkpoints(checkpoint.path).save(network, methods, progress.iteration)
     }
   }
 

@@ -1,18 +1,32 @@
 package sparkdl.comm.bigdl
 
+import java.io.IOException
+
+import scala.concurrent.duration._
+
+import org.slf4j.LoggerFactory
+
 import com.intel.analytics.bigdl.SparkdlBigDL
 import com.intel.analytics.bigdl.dllib.utils.T
-import com.intel.analytics.bigdl.dllib.visualization.{TrainSummary, ValidationSummary}
+import com.intel.analytics.bigdl.dllib.visualization.{Summary, TrainSummary, ValidationSummary}
 
 /** Writes what rank 0 tells of a training to BigDL's summaries, once training is over. */
 private[bigdl] final class SummaryWriter(train: Option[TrainSummary], validation: Option[ValidationSummary]) {
+  import SummaryWriter._
+
+  /** When it returns, the summaries can be read. */
   def write(told: Told): Unit = {
-    train.foreach(summary => told.iterations.foreach(write(summary, _)))
-    for (summary <- validation; judgement <- told.judgements; (name, value) <- judgement.values)
-      summary.addScalar(name, value, judgement.iteration.toLong)
+    train.foreach(summary => add(summary, told.iterations.flatMap(scalars(summary, _))))
+    validation.foreach { summary =>
+      add(
+        summary,
+        for (judgement <- told.judgements; (name, value) <- judgement.values)
+          yield Scalar(name, value, judgement.iteration.toLong)
+      )
+    }
   }
 
-  private def write(summary: TrainSummary, iteration: Iteration): Unit = {
+  private def scalars(summary: TrainSummary, iteration: Iteration): Seq[Scalar] = {
     val state = T(
       "epoch" -> iteration.epoch,
       "neval" -> (iteration.number + 1),
@@ -21,8 +35,33 @@ private[bigdl] final class SummaryWriter(train: Option[TrainSummary], validation
       "LearningRate" -> iteration.learningRate,
       "Throughput" -> iteration.rowsPerSecond
     )
-    SparkdlBigDL.scalarTriggers(summary).foreach { case (name, trigger) =>
-      if (trigger(state)) summary.addScalar(name, state[Float](name), iteration.number.toLong)
+    SparkdlBigDL.scalarTriggers(summary).toSeq.collect {
+      case (name, trigger) if trigger(state) => Scalar(name, state[Float](name), iteration.number.toLong)
     }
   }
+
+  /** A summary has a thread that writes, in the order in which it was told, and does not say when it has. */
+  private def add(summary: Summary, scalars: Seq[Scalar]): Unit = scalars.lastOption.foreach { last =>
+    val before = summary.readScalar(last.name).length
+    scalars.foreach(scalar => summary.addScalar(scalar.name, scalar.value, scalar.step))
+    val written = before + scalars.count(_.name == last.name)
+    val deadline = Patience.fromNow
+    def isThere: Boolean =
+      try summary.readScalar(last.name).length >= written
+      catch { case _: IOException => false } // it is at the end of the file, and half of it is there
+    var there = isThere
+    while (!there && deadline.hasTimeLeft()) {
+      Thread.sleep(PollMillis)
+      there = isThere
+    }
+    if (!there) log.warn(s"After $Patience a summary does not have all of the training yet: it is still being written")
+  }
+}
+
+private object SummaryWriter {
+  private final case class Scalar(name: String, value: Float, step: Long)
+
+  private val log = LoggerFactory.getLogger(classOf[SummaryWriter])
+  private val Patience = 1.minute
+  private val PollMillis = 10
 }

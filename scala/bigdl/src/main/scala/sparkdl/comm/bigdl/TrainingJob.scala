@@ -50,7 +50,10 @@ private[bigdl] final class TrainingJob(
       )
       if (used == 0) data.shuffle()
       // Also has Spark cache what it lost with an executor: a barrier stage cannot be tried again for it.
-      val rows = data.data(train = false).map(_.size().toLong).reduce(_ + _)
+      val rows = data.data(train = false).map(_.size().toLong).fold(0L)(_ + _)
+      validationData.foreach(_.originRDD().count())
+      for ((name, count) <- Seq("training" -> rows) ++ validationData.map("validation" -> _.size()) if count == 0)
+        throw new UnsupportedTrainingException(s"the $name data have no rows")
       val ranks = SparkdlBigDL.nodes
       val request = TrainingRequest(
         UUID.randomUUID().getMostSignificantBits >>> 2 | 1L << 61,
@@ -75,7 +78,7 @@ private[bigdl] final class TrainingJob(
         case Failure(refused @ Refusal(_)) => throw refused
         case Failure(e: SparkException) if number < settings.maxRestarts =>
           log.warn(s"A rank failed; all begin again, for the ${number + 1}. time of at most ${settings.maxRestarts}", e)
-          val saved = checkpoint.flatMap(to => new Checkpoints(to.path).latest(methods.keySet, sc.hadoopConfiguration))
+          val saved = checkpoint.flatMap(to => new Checkpoints(to.path).latest(methods.keySet))
           val (from, known) = saved.getOrElse((network, methods))
           attempt(number + 1, from, known)
         case Failure(e: SparkException) =>

@@ -9,7 +9,7 @@ import com.intel.analytics.bigdl.dllib.tensor.Tensor
 private[bigdl] final case class Validation(trigger: Trigger, methods: Seq[ValidationMethod[Float]])
 
 /** When, and where, the network and its optimization methods are saved. */
-private[bigdl] final case class CheckpointRequest(trigger: Trigger, path: String, overwrite: Boolean)
+private[bigdl] final case class CheckpointRequest(trigger: Trigger, path: String)
 
 /**
  * What the driver asks of all ranks.

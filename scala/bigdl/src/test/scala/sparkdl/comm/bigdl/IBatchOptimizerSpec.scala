@@ -10,7 +10,7 @@ import org.scalatest.concurrent.Eventually._
 import org.scalatest.funsuite.AnyFunSuite
 import org.scalatest.time.SpanSugar._
 
-import com.intel.analytics.bigdl.{Criterion, OtherEngine, SparkdlBigDL}
+import com.intel.analytics.bigdl.{Criterion, OtherEngine, SparkdlBigDL, UngatedLayer}
 import com.intel.analytics.bigdl.SparkdlBigDL.Network
 import com.intel.analytics.bigdl.dllib.feature.dataset.{
   DataSet,
@@ -32,7 +32,18 @@ import com.intel.analytics.bigdl.dllib.nn.{
   Select,
   Sequential
 }
-import com.intel.analytics.bigdl.dllib.optim.{Adam, DistriOptimizer, LBFGS, Loss, OptimMethod, Optimizer, SGD, Trigger}
+import com.intel.analytics.bigdl.dllib.optim.{
+  Adam,
+  DistriOptimizer,
+  LBFGS,
+  Loss,
+  OptimMethod,
+  Optimizer,
+  PrecisionRecallAUC,
+  SGD,
+  Trigger,
+  ValidationMethod
+}
 import com.intel.analytics.bigdl.dllib.tensor.{Storage, Tensor}
 import com.intel.analytics.bigdl.dllib.utils.MklDnn
 import com.intel.analytics.bigdl.dllib.visualization.{Summary, TrainSummary, ValidationSummary}
@@ -91,6 +102,11 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
         .add(Select(2, -1))
         .add(linear(5, 1, "last"))
     ),
+    "layers that begin with the same parameters in common" -> { () =>
+      val Seq(first, second) = Seq("first", "second").map(linear(Inputs, Inputs, _))
+      first.parameters()._1.zip(second.parameters()._1).foreach { case (tensor, shared) => tensor.set(shared) }
+      Sequential().add(first).add(ReLU()).add(second).add(linear(Inputs, 1, "last"))
+    },
     "layers that only wait" -> (() => emulated(forwardSeconds = 0))
   )
 
@@ -209,9 +225,12 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   test("executors keep nothing of a training that is over") {
     trained(ibatch(networks("a sequence")(), "layerwise"), new SGD(0.05))
-    intercept[TrainingFailedException](
-      trained(failing(ibatch(_, "layerwise"), 1).setConf("spark.sparkdl.comm.maxRestarts", "0"), new SGD(0.05))
-    )
+    val ungated: Network = Sequential().add(linear(Inputs, 1, "first")).add(new UngatedLayer())
+    Seq(failing(ibatch(_, "layerwise"), 1), ibatch(ungated, "layerwise")).foreach { optimizer =>
+      intercept[TrainingFailedException](
+        trained(optimizer.setConf("spark.sparkdl.comm.maxRestarts", "0"), new SGD(0.05))
+      )
+    }
     eventually(timeout(10.seconds), interval(20.millis))(assert(LayerGate.registered === 0))
   }
 
@@ -248,6 +267,18 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(refused(_.setGradientClippingByl2Norm(1)).contains("setGradientClippingByl2Norm"))
     assert(refused(_.setDropModuleProperty(0.1, 0.2)).contains("setDropModuleProperty"))
     assert(refused(_.setConf("spark.sparkdl.comm.ps.batching", "best")).contains("best"))
+    Seq(15, 0, -2).foreach { size =>
+      val odd = intercept[UnsupportedTrainingException](
+        IBatchOptimizer(networks("a sequence")(), rows(Rows), criterion, size)
+      )
+      assert(odd.getMessage.startsWith(s"batchSize=$size: must be a multiple of 2, the"))
+    }
+    def judgedBy(method: ValidationMethod[Float], rows: Int): String =
+      refused(_.setValidation(Trigger.severalIteration(2), batches(rows, 4), Array(method)))
+    assert(judgedBy(new PrecisionRecallAUC[Float](), 10).startsWith("PrecisionRecallAUC is no mean over rows"))
+    assert(judgedBy(new Loss[Float](criterion), 0) === "the validation data have no rows")
+    val none = new IBatchOptimizer(networks("a sequence")(), batches(0, 4), criterion)
+    assert(intercept[UnsupportedTrainingException](none.optimize()).getMessage === "the training data have no rows")
     val few = new IBatchOptimizer(
       networks("a sequence")(),
       (DataSet.rdd(rows(Rows), 1) -> SampleToMiniBatch[Float](Rows, partitionNum = Some(1))).toDistributed(),

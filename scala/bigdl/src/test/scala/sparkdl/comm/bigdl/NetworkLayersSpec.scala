@@ -4,7 +4,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import com.intel.analytics.bigdl.SparkdlBigDL
 import com.intel.analytics.bigdl.SparkdlBigDL.Network
-import com.intel.analytics.bigdl.dllib.nn.{Concat, LSTM, Linear, ReLU, Recurrent, Select, Sequential}
+import com.intel.analytics.bigdl.dllib.nn.{Concat, LSTM, Linear, ReLU, Recurrent, Select, Sequential, mkldnn}
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
 class NetworkLayersSpec extends AnyFunSuite {
@@ -40,5 +40,14 @@ class NetworkLayersSpec extends AnyFunSuite {
   test("two layers of one name are refused") {
     val network = Sequential().add(linear(3, 2, "same")).add(linear(2, 4, "same"))
     assert(intercept[UnsupportedTrainingException](layersOf(network)).getMessage.contains("are called same"))
+  }
+
+  test("a network without parameters is refused, and so are layers of the engine mkldnn") {
+    def refused(network: Network): String =
+      intercept[UnsupportedTrainingException](NetworkLayers.check(network)).getMessage
+    assert(refused(Sequential().add(ReLU())) === "the network has no parameters")
+    val other = Sequential().add(linear(3, 2, "first")).add(mkldnn.ReLU().setName("second"))
+    assert(refused(other).startsWith(s"layer second is a ${classOf[mkldnn.ReLU].getName}, which"))
+    NetworkLayers.check(Sequential().add(linear(3, 2, "first")).add(ReLU()))
   }
 }

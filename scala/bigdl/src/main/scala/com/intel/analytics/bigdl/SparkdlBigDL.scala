@@ -6,8 +6,9 @@ import com.intel.analytics.bigdl.dllib.nn.Container
 import com.intel.analytics.bigdl.dllib.nn.abstractnn.{AbstractModule, Activity}
 import com.intel.analytics.bigdl.dllib.optim.{OptimMethod, Optimizer, Trigger}
 import com.intel.analytics.bigdl.dllib.tensor.Tensor
-import com.intel.analytics.bigdl.dllib.utils.{DistriParameterSynchronizer, Engine, MklBlas, Table}
+import com.intel.analytics.bigdl.dllib.utils.{DistriParameterSynchronizer, Engine, File, MklBlas, Table}
 import com.intel.analytics.bigdl.dllib.visualization.TrainSummary
+import org.apache.hadoop.fs.{FileSystem, Path}
 import org.apache.spark.rdd.RDD
 
 /** The only file of the adapter that touches names which are internal to BigDL. */
@@ -47,19 +48,19 @@ object SparkdlBigDL {
   /** What a summary shows, and when. */
   def scalarTriggers(summary: TrainSummary): Iterator[(String, Trigger)] = summary.getScalarTriggers()
 
-  /** Writes `model.N` and, for each method, `optimMethod-NAME.N`, as BigDL's optimizers do. */
-  def save(
-      network: Network,
-      methods: Map[String, OptimMethod[Float]],
-      folder: String,
-      number: Int,
-      overwrite: Boolean
-  ): Unit = {
+  /** Writes `model.N` and, for each method, `optimMethod-NAME.N`, as BigDL's optimizers do. Returns these names. */
+  def save(network: Network, methods: Map[String, OptimMethod[Float]], folder: String, number: Int): Seq[String] = {
+    val overwrite = true
     Optimizer.saveModel(network, Some(folder), overwrite, s".$number")
-    methods.foreach { case (name, method) =>
+    val names = methods.map { case (name, method) =>
       Optimizer.saveOptimMethod(method, Some(folder), overwrite, s"-$name.$number")
+      s"optimMethod-$name.$number"
     }
+    s"model.$number" +: names.toSeq
   }
+
+  /** Where BigDL writes files of this path, and reads them: a path without a scheme is of this machine. */
+  def fileSystem(path: String): FileSystem = new Path(path).getFileSystem(File.getConfiguration(path))
 
   /** Those that a dataset reads to know in which order its rows come: of each partition one array of indices, in memory. */
   def orders(data: RDD[_]): Seq[RDD[Array[Int]]] = {
