@@ -13,6 +13,8 @@ _FILES = ("bigdl-local", "bigdl-star4", "bigdl-star8")
 #: Of networks that really compute.
 LENET_FILES = ("bigdl-real-star4", "bigdl-real-star8")
 VGG_FILES = ("bigdl-vgg-star4", "bigdl-vgg-star8")
+#: Where a communication's start-up takes longer.
+DELAY_FILES = ("bigdl-delay-star8",)
 #: What the iBatch paper compares with, in the order of IBATCH_PAPER.
 _PAPER_WAYS = ("ibatch", "bigdl", "layerwise")
 
@@ -52,7 +54,9 @@ def scaling(data: Data) -> Iterator[tuple[str, ...]]:
 
 
 def _about(row: Row) -> str:
-    return f"{row.case}, {'local-cluster' if row.topology == 'loopback' else row.topology}"
+    delay = row.extra.get("delay")
+    start = f", start-up + {delay * 1e3:g} ms" if delay else ""
+    return f"{row.case}, {'local-cluster' if row.topology == 'loopback' else row.topology}{start}"
 
 
 def _share(part: float, row: Row) -> str:

@@ -285,6 +285,7 @@ TABLES = {
     "bigdl": Table(PAPER, bigdl.beside_bigdl),
     "bigdl_real": Table(PAPER, partial(bigdl.beside_bigdl, files=bigdl.LENET_FILES)),
     "bigdl_vgg": Table(PAPER, partial(bigdl.beside_bigdl, files=bigdl.VGG_FILES)),
+    "bigdl_delay": Table(PAPER, partial(bigdl.beside_bigdl, files=bigdl.DELAY_FILES)),
     "bigdl_overlap": Table(("", "overlapped", "communication only", "computation only", "iteration"), bigdl.overlap),
     "bigdl_scaling": Table(("", "paper", "ours", "beside `bigdl`"), bigdl.scaling),
 }

@@ -306,6 +306,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         ],
         "bigdl-real-star8": [row(name, 1.0, case="lenet") for name in ("bigdl", "ibatch")],
         "bigdl-vgg-star8": [row(name, 1.0, case="vgg") for name in ("bigdl", "ibatch")],
+        "bigdl-delay-star8": [row(name, 1.0, case="vgg19", extra={"delay": 0.01}) for name in ("layerwise", "ibatch")],
         "bigdl-scaling": [
             row(name, 1.0, case="vgg19", world=world) for world in (1, 2) for name in ("bigdl", "ibatch")
         ],
@@ -419,6 +420,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "bigdl": 2,
         "bigdl_real": 1,
         "bigdl_vgg": 1,
+        "bigdl_delay": 1,
         "bigdl_overlap": 2,
         "bigdl_scaling": 2,
     }
