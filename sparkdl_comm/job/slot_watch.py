@@ -29,7 +29,7 @@ class SlotWatch:
         self._spark, self._ranks, self._timeout = spark, ranks, timeout
         self._tag = JobTag(spark)
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="sparkdl-slots", daemon=True)
+        self._thread = threading.Thread(target=self._look, name="sparkdl-slots", daemon=True)
         #: Why the jobs were cancelled, if they were.
         self.error: SlotsError | None = None
 
@@ -49,28 +49,28 @@ class SlotWatch:
             self._thread.join()
             self._tag.__exit__(*exc)
 
-    def _watch(self) -> None:
-        try:
-            self._look()
-        except Py4JError:  # the application ends, and our jobs with it
-            _log.debug("slots are watched no longer", exc_info=True)
-
     def _look(self) -> None:
         since: float | None = None
         while not self._over.wait(_POLL_SECONDS):
             now = time.monotonic()
-            if not self._starved():
-                since = None
-            elif since is None:
-                since = now
-            elif now - since > self._timeout:
-                self.error = SlotsError(
-                    f"{self._ranks} ranks waited {self._timeout:g} s (spark.sparkdl.comm.slotTimeout) for as many free slots:"
-                    f" the cluster has {slots_now(self._spark)}, and {self._busy()} tasks of other jobs are running. Wait for"
-                    " these, set num_workers to less, or start the session with more executors or cores"
-                )
-                self._tag.cancel()
-                return
+            try:
+                if not self._starved():
+                    since = None
+                elif since is None:
+                    since = now
+                elif now - since > self._timeout:
+                    self.error = self._told()
+                    self._tag.cancel()
+                    return
+            except Py4JError:  # Spark's books change while they are read; or the application ends, and our jobs with it
+                _log.debug("slots could not be looked at", exc_info=True)
+
+    def _told(self) -> SlotsError:
+        return SlotsError(
+            f"{self._ranks} ranks waited {self._timeout:g} s (spark.sparkdl.comm.slotTimeout) for as many free slots:"
+            f" the cluster has {slots_now(self._spark)}, and {self._busy()} tasks of other jobs are running. Wait for"
+            " these, set num_workers to less, or start the session with more executors or cores"
+        )
 
     def _starved(self) -> bool:
         """Whether a stage of ours could run, and no task of it does."""
