@@ -25,7 +25,8 @@ def beside_bigdl(data: Data, files: Sequence[str] = _FILES) -> Iterator[tuple[st
             for way in ("bigdl", "whole", "layerwise"):
                 other = data.row(name, algorithm=way, case=ours.case, world=ours.world)
                 if other:
-                    paper = _paper(ours.case, "ibatch") / _paper(ours.case, way) if _paper(ours.case, way) else None
+                    known = _paper(ours.case, way) and not ours.extra.get("delay")
+                    paper = _paper(ours.case, "ibatch") / _paper(ours.case, way) if known else None
                     told = f"{paper:.2f} x the throughput" if paper else "-"
                     gained = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}; {seconds(other)}"
                     yield f"{_about(ours)}: beside `{way}`", told, gained, beside(ours, other)
