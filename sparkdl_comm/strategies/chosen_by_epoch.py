@@ -15,6 +15,9 @@ from sparkdl_comm.strategies.candidates import FABRIC
 from sparkdl_comm.strategies.choice import Turn
 from sparkdl_comm.strategies.chosen import Chosen
 
+#: Ranks for which the fabric can be predicted in about a second, while all of them wait.
+_MOST = 64
+
 
 class ChosenByEpoch(Chosen, Asynchronous):
     """One rank's part. Beside the calls of :class:`Asynchronous`, ``begin_epoch`` comes before each epoch."""
@@ -26,6 +29,10 @@ class ChosenByEpoch(Chosen, Asynchronous):
         another = (
             f"{PREFIX}auto.candidates has {FABRIC}, whose training would be another one than that of the others with"
         )
+        if world > _MOST:
+            raise ConfError(
+                f"{PREFIX}auto.candidates has {FABRIC}, which is predicted for {_MOST} ranks at most, not {world}: remove it"
+            )
         if conf.compression is not None:
             raise ConfError(
                 f"{another} {PREFIX}compression={conf.compression}: it sends whole updates; remove one of them"

@@ -240,6 +240,29 @@ def test_goes_on_from_a_checkpoint(
     assert losses[-1] < losses[0]
 
 
+class Breaks(nn.Linear):
+    """In a step of its own choosing, where some rows are."""
+
+    def __init__(self, row: torch.Tensor, step: int) -> None:
+        super().__init__(3, 1)
+        self.row, self.step, self.calls = row, step, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += bool((self.row == x[0]).all(1).any())
+        if self.calls == self.step:
+            raise ValueError("this rank has enough")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_rank_fails_in_an_epoch_of_the_fabric(scripted: Any, rank: int, step: int) -> None:
+    scripted("ring", "fabric")
+    rows = line().cut(40, 40, 40)[rank].features
+    with pytest.raises(ValueError, match="this rank has enough"):
+        fit(3, make=lambda: Breaks(rows, STEPS + step))
+
+
 def test_an_optimizer_that_needs_whole_tensors_leaves_it_out() -> None:
     class Wholes(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
@@ -267,6 +290,7 @@ def test_it_is_the_loop_for_it_where_it_is_named() -> None:
     ("changes", "world", "complaint"),
     [
         ({"fabric_replica": True}, 1, "fabric.replica=true with 1 worker"),
+        ({}, 65, "predicted for 64 ranks at most, not 65"),
         ({"fabric_momentum": 0.9}, 4, "fabric.momentum=0.9: set it to 0"),
         ({"fabric_step_scale": 2.0}, 4, "fabric.stepScale=2: set it to 0"),
         ({"compression": "topk:0.1"}, 4, "compression=topk:0.1: it sends whole updates"),
