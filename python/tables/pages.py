@@ -205,6 +205,18 @@ def fetch(data: Data) -> Iterator[Line]:
                 yield about, f"`{rival}`: {seconds(other)}", seconds(ours), beside(ours, other)
 
 
+def fetch_windows(data: Data) -> Iterator[Line]:
+    """On each link, the window that follows it beside the fastest of the fixed ones."""
+    for name in ("fetch-windows", "fetch-windows-loopback"):
+        for ours in data.rows(name, algorithm="own"):
+            rivals = [row for row in data.rows(name, rate_mbit=ours.rate_mbit) if row.algorithm != "own"]
+            best = min(rivals, key=lambda row: row.seconds)
+            link = f"{ours.rate_mbit:g} Mbit/s" if ours.rate_mbit else "loopback"
+            about = f"{link}, {ours.bytes / MIB:.3g} MiB from {ours.case}"
+            verdict = at_most(ours.seconds / best.seconds, 1.03)
+            yield about, f"{best.algorithm}: {with_theory(best)}", with_theory(ours), verdict
+
+
 def transform(data: Data) -> Iterator[Line]:
     rivals = {"transform": ("pandas_udf", "pandas_udf chunks"), "transform all": ("pandas_udf all",)}
     for name, ways in rivals.items():
@@ -244,6 +256,7 @@ TABLES = {
     "ibatch_split": Table(SPLIT, batching.split),
     "ibatch_rivals": Table(("", "bound, or in the same run", "ours", "verdict"), batching.rivals),
     "fetch": Table(PEER, fetch),
+    "fetch_windows": Table(("link", "the fastest fixed window", "ours", "verdict"), fetch_windows),
     "transform": Table(("", "by hand, in the same run", "ours", "verdict"), transform),
     "selection": Table(PEER, compression.selection),
     "sparse_pushes": Table(("", "in the same run", "ours", "verdict"), compression.sparse_pushes),

@@ -237,6 +237,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             for way in ("ibatch", "ring", "ddp")
         ],
         "fetch": [row(name, 1.0, case="1 server") for name in ("fetch", "notice", "fetchBlockSync")],
+        "fetch-windows": [row(name, 1.0, case="3 servers", **links) for name in ("own", "fixed 65536")],
         "transform": [row(name, 1.0, extra={"rows": 9}) for name in ("pandas_udf", "transform")],
         "compress-operators": [row(name, 1.0, theory_seconds=0.5, extra={"count": 9}) for name in ("exact", "topk")],
         "compress-accuracy-lenet5": [
@@ -376,6 +377,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "ibatch_split": 2,
         "ibatch_rivals": 4,
         "fetch": 2,
+        "fetch_windows": 1,
         "transform": 1,
         "selection": 1,
         **{
