@@ -154,7 +154,8 @@ KEYS: tuple[Key, ...] = (
         "Among which strategies auto chooses, such as ring,ring+decoupled,ps+whole: names of collectives that all-reduce,\n"
         "alone or with +decoupled, cheapest (for each bucket the cheapest collective, by measured links), ps+BATCHING; with\n"
         "a compression cheapest, hitopk and ps+BATCHING. Empty: all that can run; of ps, ps+whole, ps+layerwise and\n"
-        "ps+ibatch, or what ps.batching says if that is another.",
+        "ps+ibatch, or what ps.batching says if that is another. Also fabric, which is asynchronous, so only where it is\n"
+        "named: for whole epochs, where it is predicted to be faster by a clear margin, and was in the first of them.",
         values.names,
     ),
     Key(

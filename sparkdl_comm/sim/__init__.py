@@ -11,5 +11,5 @@ with layers in any batches.
 Asynchronous training: ``conditions.py`` says how fast hosts compute and what their links carry at every moment. ``task.py``
 is what is learned, by real SGD on a small model; ``run.py`` is what all runs have in common. The systems: ``fabric_run.py``
 has the transfers scheduled by the fabric's own core, ``ring_run.py`` is synchronous, ``async_run.py`` a parameter server that
-applies whatever comes.
+applies whatever comes. ``fabric_pace.py`` says how fast the fabric goes on where nothing changes.
 """

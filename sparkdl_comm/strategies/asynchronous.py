@@ -20,6 +20,8 @@ class Asynchronous(Strategy):
     #: Whether updates may be dropped, and ranks make different numbers of them, so that an epoch is so many updates of the
     #: model. False: every rank makes as many in an epoch.
     free_running = True
+    #: What its updates are multiplied with. 1: each is a step of the optimizer.
+    weight = 1.0
 
     def begin_step(self) -> None:
         """Nothing: the loop has called :meth:`before_forward`, as it has to know the version before it begins a step."""

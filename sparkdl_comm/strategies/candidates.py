@@ -3,7 +3,8 @@
 A step is forward, backward, and what travels. Of collectives, buckets of gradients follow each other over the links, each as
 soon as backward has made it and the one before has been sent; parameters likewise, and forward waits for them. What a bucket
 takes is what the cost model says (``collectives/select.py``); what is computed was measured in the fit's first steps. Steps of
-the parameter server are simulated (``sim/server_run.py``).
+the parameter server are simulated (``sim/server_run.py``), and so are as many updates of the fabric as there are ranks
+(``sim/fabric_pace.py``), which have a step's rows.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from sparkdl_comm.collectives.select import fitting, predict
 from sparkdl_comm.compress.predict import predict_sparse
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError
+from sparkdl_comm.sim.fabric_pace import seconds_per_round
 from sparkdl_comm.sim.server_run import UNPLANNED, Batch, ServedLayer, ServerCost, equal_cuts, iteration_seconds
 from sparkdl_comm.space.layer_buckets import ahead_of
 from sparkdl_comm.space.parameter_space import ParameterSpace
@@ -26,13 +28,15 @@ from sparkdl_comm.strategies.base import STRATEGIES
 from sparkdl_comm.strategies.choice import MARGIN
 from sparkdl_comm.topology import Topology
 
-#: The strategy that takes whichever collective is the cheapest for each bucket, and the parameter server's and hitopk's names.
-CHEAPEST, SERVER, HITOPK = "cheapest", "ps", "hitopk"
+#: The strategy that takes whichever collective is the cheapest for each bucket, and the names of others.
+CHEAPEST, SERVER, HITOPK, FABRIC = "cheapest", "ps", "hitopk", "fabric"
 #: The parameter server's batching that auto tries beside the plain ones (``UNPLANNED``).
 _PLANNED = "ibatch"
 #: Messages, one after another, from asking for a batch to its first byte: the notice, the request, the answer. They are taken
 #: to cost what those of collectives do, as is what a worker does for each batch of gradients.
 _MESSAGES = 3
+#: Likewise of the fabric, from a worker's update to its next model, beside both: ready, send, ended, applied, wanted, send.
+_SCHEDULED = 6
 #: Iterations after which the server's planner looks at a profile here: too few for trials of its own, as these are auto's.
 _PROFILED = 2
 #: Steps of the parameter server that are not measured: its JVMs compile; and of a plan: profiled ones, around them the first
@@ -66,12 +70,14 @@ class Computing:
 
 
 def able(
-    conf: CommConf, topology: Topology, *, unstriped: str | None, plugin: str | None
+    conf: CommConf, topology: Topology, *, unstriped: str | None, plugin: str | None, apart: str | None
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """The candidates, the one to begin with first, and why others are left out, by name.
+    """The candidates, the one to begin with first, and why others are left out, by name. The fabric, which is asynchronous, is
+    one only where it is named, and then the last.
 
     :param unstriped: why the optimizer cannot update stripes of parameters; None: it can.
     :param plugin: why there is no parameter server; None: there is.
+    :param apart: why the model cannot be trained by the fabric; None: it can.
     """
     single, conf = conf.compression is not None, replace(conf, loop="all-reduce")
     names = [] if single else [algorithm.name for algorithm in fitting("all_reduce", topology)]
@@ -88,7 +94,11 @@ def able(
             of_server = replace(of_server, ps_profile_iterations=min(conf.ps_profile_iterations, _PROFILED))
         settling = _PLANNING if profiled else _COMPILING
         found.append(Candidate(f"{SERVER}+{batching}", f"{SERVER}+{batching}", of_server, settling))
-    reasons = {each.name: _unfit(each, topology, unstriped, plugin) for each in found}
+    found += [Candidate(FABRIC, FABRIC, replace(conf, strategy=FABRIC))] * (FABRIC in conf.auto_candidates)
+    reasons = {
+        each.name: apart if each.name == FABRIC and apart else _unfit(each, topology, unstriped, plugin)
+        for each in found
+    }
     left_out = {name: reason for name, reason in reasons.items() if reason is not None}
     return [each for each in found if each.name not in left_out], left_out
 
@@ -114,14 +124,15 @@ def _unfit(candidate: Candidate, topology: Topology, unstriped: str | None, plug
         return f"{PREFIX}collective.resync={conf.resync} is for strategies by which every rank updates all parameters"
     if kind.needs_plugin and plugin is not None:
         return plugin
-    return unstriped if kind.cuts_tensors else None
+    return unstriped if kind.cuts_tensors or not kind.synchronous else None
 
 
 class Predictor:
-    """Predicts steps of a model, whose ranks are on ``topology``, with links of ``cost``."""
+    """Predicts steps of a model, whose ranks are on ``topology``, with links of ``cost``. ``each``: seconds that each rank
+    computes in a step, for the fabric."""
 
-    def __init__(self, space: ParameterSpace, topology: Topology, cost: Cost) -> None:
-        self._space, self._topology, self._cost = space, topology, cost
+    def __init__(self, space: ParameterSpace, topology: Topology, cost: Cost, each: Sequence[float] = ()) -> None:
+        self._space, self._topology, self._cost, self._each = space, topology, cost, each
         self._collective = cache(self._collective_seconds)
 
     def seconds(self, candidate: Candidate, computing: Computing) -> float:
@@ -129,6 +140,12 @@ class Predictor:
         conf = candidate.conf
         if conf.strategy == SERVER:
             return self._served(conf, computing)
+        if conf.strategy == FABRIC:
+            messages = _SCHEDULED * self._cost.alpha
+            workers = [seconds + messages for seconds in self._each]
+            rate, nbytes = 1 / self._cost.betas[0], _ITEMSIZE * self._space.count
+            hosts = len(self._topology.hosts)
+            return seconds_per_round(workers, hosts, nbytes, rate, conf.fabric_sync, conf.fabric_batch_interval)
         buckets = self._space.buckets(conf.bucket / _ITEMSIZE)
         sizes = [stop - start for start, stop in buckets]
         if conf.compression is not None:

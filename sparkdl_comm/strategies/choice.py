@@ -8,7 +8,9 @@ which are not measured. After each turn the ranks tell rank 0 what its steps too
    it should be near the fastest that was measured; one that is far behind after a step is given up;
 3. the fastest stays, and the one before the trials if none is faster by more than chance;
 4. from then on a turn is a window; where its median is far from what was measured in the trial, in either direction, it is
-   predicted and tried again.
+   predicted and tried again;
+5. a candidate without common steps takes whole epochs, in which there are no turns. Where it is predicted to be faster than
+   the one that was chosen, by a clear margin, it has the next epoch as its trial; if it is, it has all that follow.
 
 The time that an alarm takes is bounded: each widens the limit of the next one, and calm windows narrow it again. So steps that
 drift without end are tried again less and less often, down to once in :data:`CALM` windows for each alarm.
@@ -36,13 +38,16 @@ NEAR = 0.15
 BEHIND = 0.25
 #: By how much a candidate must be faster than the one before the trials to take its place: less is chance.
 MARGIN = 0.03
+#: By how much a candidate that takes whole epochs must be faster than the one that was chosen, as predicted, and as measured.
+#: Its updates are made from older parameters, so that it needs more of them.
+GAIN = 0.15
 #: By how much windows may be over or under what was measured: the limit, its growth at an alarm, the calm windows after which
 #: it shrinks again.
 DRIFT, WIDER, CALM = 0.2, 1.5, 20
 
 
 class Turn(NamedTuple):
-    """``settling`` and then ``steps`` measured steps with a ``candidate``."""
+    """``settling`` and then ``steps`` measured steps with a ``candidate``. None at all: whole epochs with it."""
 
     candidate: str
     settling: int
@@ -68,11 +73,13 @@ class Choice:
 
     :param first: the candidate to begin with.
     :param settling: steps of a candidate that are not measured, where they are more than usual.
+    :param by_epoch: the candidate that takes whole epochs, if there is one. If it is the first one, it stays.
     """
 
-    def __init__(self, first: str, settling: Mapping[str, int] | None = None) -> None:
+    def __init__(self, first: str, settling: Mapping[str, int] | None = None, by_epoch: str | None = None) -> None:
         self._settle = dict(settling or {})
-        self.turn = Turn(first, self._settling(first) + 1, BEGINNING)
+        self._by_epoch = by_epoch
+        self.turn = Turn(first, 0, 0) if first == by_epoch else Turn(first, self._settling(first) + 1, BEGINNING)
         #: All there were, the last one perhaps without its outcome.
         self.decisions: list[Decision] = []
         self._held = first  # the one to go back to
@@ -82,6 +89,7 @@ class Choice:
         self._limit, self._calm = DRIFT, 0
         self._why = "the beginning"
         self._latest = 0.0
+        self._epoch_trial: Decision | None = None
 
     def took(self, seconds: Sequence[float], step: int) -> bool:
         """The turn is over, and the next step is number ``step``. ``seconds``: of its measured steps.
@@ -110,13 +118,34 @@ class Choice:
         self.decisions.append(Decision(step, self._why, dict(seconds), {self._held: self._latest}))
         self._reference = None
         best: dict[str, str] = {}  # of each family
-        for name in sorted(seconds, key=lambda name: seconds[name]):
+        for name in sorted(seconds.keys() - {self._by_epoch}, key=lambda name: seconds[name]):
             best.setdefault((families or {}).get(name, name), name)
         quick = {taken for name, taken in seconds.items() if self._is_quick(name)}
         worth = [name for name in best.values() if name != self._held]
         others = [name for name in worth if self._is_quick(name) or not (again or seconds[name] in quick)]
         self._queue = sorted(others[: TRIED_AGAIN if again else TRIED_FIRST], key=self._is_quick, reverse=True)
         self._next(step)
+
+    def epoch(self, seconds: float, step: int) -> None:
+        """An epoch is over, and the next step is number ``step``. ``seconds``: that it took for as many rows as a step has.
+
+        With the candidate that takes whole epochs, the turn has no steps.
+        """
+        name, trial = self._by_epoch, self._epoch_trial
+        if name is None:
+            return
+        if self.turn.candidate == name:
+            if trial is not None and trial.chosen is None:
+                trial.measured[name], trial.since = seconds, step
+                trial.chosen = name if seconds < (1 - GAIN) * trial.measured[self._held] else self._held
+                self.turn = self.turn if trial.chosen == name else Turn(self._held, SETTLING, WINDOW)
+        elif trial is None and self._reference is not None:
+            predicted = self.decisions[-1].predicted[name]
+            if predicted < (1 - GAIN) * self._reference:
+                why = f"{name} is predicted to be faster than {self._held} by a clear margin"
+                self._epoch_trial = Decision(step, why, {name: predicted}, {self._held: self._reference})
+                self.decisions.append(self._epoch_trial)
+                self.turn = Turn(name, 0, 0)
 
     def _next(self, step: int) -> None:
         """The next candidate's trial, or the end of all."""

@@ -29,8 +29,9 @@ from sparkdl_comm.gang.process_group import default_group
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import STRATEGIES, Strategy
-from sparkdl_comm.strategies.candidates import CHEAPEST, HITOPK, SERVER, Computing, Predictor, able
+from sparkdl_comm.strategies.candidates import CHEAPEST, FABRIC, HITOPK, SERVER, Computing, Predictor, able
 from sparkdl_comm.strategies.choice import Choice, Turn
+from sparkdl_comm.strategies.fabric import unable
 from sparkdl_comm.strategies.ps.bridge import Bridge
 from sparkdl_comm.strategies.step_watch import StepWatch
 from sparkdl_comm.strategies.succession import Succession
@@ -55,6 +56,7 @@ class Chosen(Strategy):
         self._left_out: dict[str, str] = {}
         #: At rank 0: what it was predicted with; None before.
         self._computing: Computing | None = None
+        self._each: list[float] = []
         self._has_predicted = False
         #: What follows when a dense step has taken what compression left out, and whether it has.
         self._next: Turn | None = None
@@ -66,11 +68,11 @@ class Chosen(Strategy):
         STRATEGIES[CHEAPEST](conf).check(conf, world)
         for name in conf.auto_candidates:
             strategy, _, how = name.partition("+")
-            known = name in (CHEAPEST, HITOPK, *ALGORITHMS) or (how == "decoupled" and strategy in ALGORITHMS)
+            known = name in (CHEAPEST, HITOPK, FABRIC, *ALGORITHMS) or (how == "decoupled" and strategy in ALGORITHMS)
             if not known and not (strategy == SERVER and how):
                 raise ConfError(
                     f"{PREFIX}auto.candidates: {name!r} is none; there are {CHEAPEST}, {HITOPK}, {', '.join(ALGORITHMS)},"
-                    f" each of these with +decoupled, and {SERVER}+whole or another of ps.batching"
+                    f" each of these with +decoupled, {SERVER}+whole or another of ps.batching, and {FABRIC}"
                 )
 
     def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:
@@ -88,7 +90,8 @@ class Chosen(Strategy):
         self.optimizer = self._strategies.optimizer
         plugin = next(filter(None, gather_json(gang, self._no_plugin(), timeout)), None)
         striped = self._strategies.unstriped
-        found, self._left_out = able(self.conf, group.topology, unstriped=striped, plugin=plugin)
+        apart = unable(model.module)
+        found, self._left_out = able(self.conf, group.topology, unstriped=striped, plugin=plugin, apart=apart)
         if not found:
             raise ConfError(f"{PREFIX}auto.candidates={','.join(self.conf.auto_candidates)}: {self._left_out}")
         self._candidates = {candidate.name: candidate for candidate in found}
@@ -103,15 +106,18 @@ class Chosen(Strategy):
     def _begin(self, name: str) -> None:
         """With this candidate."""
         settling = {each.name: each.settling for each in self._candidates.values() if each.settling is not None}
-        self._choice = Choice(name, settling)
+        self._choice = Choice(name, settling, FABRIC if FABRIC in self._candidates else None)
         self._take(self._choice.turn)
 
     def _take(self, turn: Turn) -> None:
         if turn.candidate != self._turn.candidate:
             self._all.take(self._candidates[turn.candidate].conf, self.watch, self.trace)
-            self.sharded = self._all.current.sharded
+            self.sharded, self.global_mean = self._all.current.sharded, self._all.current.global_mean
         self._turn = turn
-        if self._steps is None and len(self._candidates) > 1:
+        if not turn.steps and self._steps is not None:
+            self._steps.close()
+            self._steps = None
+        elif turn.steps and self._steps is None and len(self._candidates) > 1:
             self._steps = StepWatch(self._model)
         if self._steps is not None:
             self._steps.restart(turn.settling)
@@ -231,14 +237,19 @@ class Chosen(Strategy):
         if self._computing is None:
             slowest = max((each["computing"] for each in told), key=lambda each: each["forward"] + each["backward"])
             self._computing = Computing(**{**slowest, "arrivals": tuple(slowest["arrivals"])})
+            parts = ("forward", "backward", "update")
+            self._each = [sum(each["computing"][part] for part in parts) for each in told]
         seconds = [median_high(of_step) for of_step in zip(*(each["seconds"] for each in told), strict=True)]
         wants = self._choice.took(seconds, self.step_info.step)
+        self._tell()
+        return {"predict": wants, "turn": self._choice.turn}
+
+    def _tell(self) -> None:
         for decision in self._choice.decisions[self._told :]:
             if decision.chosen is not None:
                 self._told += 1
                 how = decision.since, decision.chosen, decision.why, decision.measured, decision.predicted
                 _log.info("from step %d on %s, because of %s: measured seconds %s, predicted %s", *how)
-        return {"predict": wants, "turn": self._choice.turn}
 
     def _measured_cost(self) -> Cost:
         """All ranks call it. In the first decision links are as they were measured at the beginning."""
@@ -250,7 +261,7 @@ class Chosen(Strategy):
         """At rank 0: what there is to try."""
         assert self._group is not None
         assert self._computing is not None
-        predictor = Predictor(self._model, self._group.topology, cost)
+        predictor = Predictor(self._model, self._group.topology, cost, self._each)
         seconds = {name: predictor.seconds(each, self._computing) for name, each in self._candidates.items()}
         families = {name: each.family for name, each in self._candidates.items()}
         self._choice.predicted(seconds, self.step_info.step, families)

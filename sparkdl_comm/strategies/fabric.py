@@ -33,6 +33,15 @@ from sparkdl_comm.strategies.base import Strategy, register
 _SERVER, _REPLICA = 0, 1
 
 
+def unable(module: torch.nn.Module) -> str | None:
+    """Why the module cannot be trained with it; None: it can."""
+    if any(parameter.device.type != "cpu" for parameter in module.parameters()):
+        return "strategy fabric trains on CPUs only: set device='cpu'"
+    if any(isinstance(each, torch.nn.SyncBatchNorm) for each in module.modules()):
+        return "SyncBatchNorm needs steps that are common to all ranks, which strategy fabric has not"
+    return None
+
+
 class FabricWorker(Asynchronous):
     """One rank's part."""
 
@@ -64,10 +73,9 @@ class FabricWorker(Asynchronous):
             )
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
-        if next(model.module.parameters()).device.type != "cpu":
-            raise ModelError("strategy fabric trains on CPUs only: set device='cpu'")
-        if any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.module.modules()):
-            raise ModelError("SyncBatchNorm needs steps that are common to all ranks, which strategy fabric has not")
+        reason = unable(model.module)
+        if reason is not None:
+            raise ModelError(reason)
         model.bind(torch.empty(model.count), torch.zeros(model.count))
         self._model = model
         self._values = model.values.numpy()
@@ -119,6 +127,7 @@ class FabricWorker(Asynchronous):
             self._model.settle_gradients(self._sparse)
             self.optimizer.step()
             np.subtract(self._values, self._before, out=self._before)
+            self._before *= self.weight
         with self.watch.phase("push"):
             self._push = self._in_fabric().push(_SERVER, self._before)
             self.watch.bytes["push"] += self._before.nbytes
@@ -132,6 +141,9 @@ class FabricWorker(Asynchronous):
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return [(0, self._model.values)]
+
+    def stripes(self) -> list[tuple[int, torch.nn.Parameter]]:
+        return [(entry.start, own) for entry, own in zip(self._model.entries, self._model.parameters, strict=True)]
 
     def optimizer_state(self) -> dict[str, Any]:
         """The server's, on the rank that it is beside. The ranks' own are in :meth:`state`."""

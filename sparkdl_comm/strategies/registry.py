@@ -12,8 +12,9 @@ from sparkdl_comm.collectives.group import AUTO
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.strategies.base import STRATEGIES, Strategy, register
-from sparkdl_comm.strategies.candidates import CHEAPEST
+from sparkdl_comm.strategies.candidates import CHEAPEST, FABRIC
 from sparkdl_comm.strategies.chosen import Chosen
+from sparkdl_comm.strategies.chosen_by_epoch import ChosenByEpoch
 from sparkdl_comm.strategies.collective import CollectiveAllReduce, CollectiveStrategy
 from sparkdl_comm.strategies.decoupled import CollectiveDecoupled
 from sparkdl_comm.strategies.rooted import CollectiveAtRoot
@@ -37,7 +38,9 @@ def _by_loop(conf: CommConf) -> type[Strategy]:
 @register(AUTO)
 def _chosen(conf: CommConf) -> type[Strategy]:
     """Which collectives another loop takes is the cost model's choice alone."""
-    return Chosen if conf.loop == "all-reduce" else _by_loop(conf)
+    if conf.loop != "all-reduce":
+        return _by_loop(conf)
+    return ChosenByEpoch if FABRIC in conf.auto_candidates else Chosen
 
 
 def strategy_class(conf: CommConf) -> type[Strategy]:

@@ -5,7 +5,9 @@
 3. it is closed, and the model's memory is its own; the next one joins the same gang with the same model;
 4. its optimizer goes on from what was kept, with the groups' options as a scheduler has left them.
 
-Parameters, and what optimizers keep, are the same bits before and after.
+Parameters, and what optimizers keep, are the same bits before and after. But where ranks had no steps in common, and each an
+optimizer of its own, all go on with what rank 0's keeps. Their updates are multiplied by 1/world: then as many as there are
+ranks change the model about as much as a step of other strategies, whose gradient is the mean over all ranks' rows.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.optim.stand_in import StandIn
 from sparkdl_comm.optim.whole_state import WholeState
 from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.asynchronous import Asynchronous
 from sparkdl_comm.strategies.base import STRATEGIES, Stopwatch, Strategy
 from sparkdl_comm.strategies.trace import Trace
 
@@ -105,6 +108,8 @@ class Succession:
         self._current = strategy = kind(conf)
         strategy.number, self._number = self._number, self._number + 1
         strategy.watch, strategy.trace = watch, trace
+        if isinstance(strategy, Asynchronous):
+            strategy.weight = 1 / gang.world
         if self._is_aborted:
             strategy.abort()
         if kind.needs_plugin:
@@ -122,8 +127,9 @@ class Succession:
         before.finish()
         kept: dict[str, Any] | WholeState = before.optimizer.state_dict()
         if self.unstriped is None:
-            part = WholeState.of(model, before.stripes(), before.optimizer)
-            kept = self._gathered(part) if before.sharded else part
+            stripes = before.stripes() if before.synchronous or self._gang.rank == 0 else []
+            part = WholeState.of(model, stripes, before.optimizer)
+            kept = self._gathered(part) if before.sharded or not before.synchronous else part
         exact = None
         if before.rounds:
             exact = model.values.new_full((model.count,), -0.0)

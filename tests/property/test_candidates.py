@@ -76,12 +76,12 @@ def names(found: list[Candidate]) -> set[str]:
 
 
 def test_all_that_fit() -> None:
-    found, left_out = able(conf(), Topology.parse("star:4"), unstriped=None, plugin=None)
+    found, left_out = able(conf(), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None)
     assert found[0].name == CHEAPEST
     assert {"ring", "lp", "ring+decoupled", "lp+decoupled", "ps+whole", "ps+layerwise", "ps+ibatch"} <= names(found)
     assert not any(name.startswith(("fabric", "hitopk", "hierarchical")) for name in names(found))
     assert left_out == {}
-    found, left_out = able(conf(), Topology.parse("bcube:2,2"), unstriped="odd", plugin="no plugin")
+    found, left_out = able(conf(), Topology.parse("bcube:2,2"), unstriped="odd", plugin="no plugin", apart=None)
     assert names(found) == {CHEAPEST, "bml", "lp", "ring", "torus2d", "p2p-ps"}
     assert left_out["ps+whole"] == "no plugin"
     assert left_out["bml+decoupled"] == "odd"
@@ -98,7 +98,7 @@ def test_all_that_fit() -> None:
     ],
 )
 def test_what_the_conf_allows(changes: dict[str, Any], able_ones: set[str], why: str | None) -> None:
-    found, left_out = able(conf(**changes), Topology.parse("star:4"), unstriped=None, plugin=None)
+    found, left_out = able(conf(**changes), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None)
     assert names(found) == able_ones
     assert any((why or "") in reason for reason in left_out.values()) or why is None
 
@@ -113,7 +113,7 @@ def test_what_the_conf_allows(changes: dict[str, Any], able_ones: set[str], why:
     ],
 )
 def test_batchings_of_the_parameter_server_have_time_to_settle(batching: str, settling: dict[str, int]) -> None:
-    found, _ = able(conf(ps_batching=batching), Topology.parse("star:4"), unstriped=None, plugin=None)
+    found, _ = able(conf(ps_batching=batching), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None)
     served = [candidate for candidate in found if candidate.conf.strategy == "ps"]
     assert {candidate.name: candidate.settling for candidate in served} == settling
     for candidate in served:
@@ -124,7 +124,7 @@ def served(sizes: list[int], seconds: list[float], cost: Cost) -> dict[str, floa
     """What batchings of the parameter server are predicted to take."""
     topology = Topology.parse("star:4")
     predictor, computing = Predictor(space_of(sizes), topology, cost), computing_of(sizes, seconds)
-    found, _ = able(conf(), topology, unstriped=None, plugin=None)
+    found, _ = able(conf(), topology, unstriped=None, plugin=None, apart=None)
     ways = [each for each in found if each.conf.strategy == "ps"]
     return {each.conf.ps_batching: predictor.seconds(each, computing) for each in ways}
 
@@ -160,7 +160,7 @@ def test_many_small_layers_are_for_a_plan() -> None:
 
 
 def test_resync_is_for_those_that_update_all_parameters() -> None:
-    found, left_out = able(conf(resync=5), Topology.parse("star:4"), unstriped=None, plugin=None)
+    found, left_out = able(conf(resync=5), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None)
     assert {"lp", "mst"} <= names(found)
     assert "ps+whole" in left_out
     assert "does no broadcast" in left_out["ring"]
@@ -169,7 +169,7 @@ def test_resync_is_for_those_that_update_all_parameters() -> None:
 def test_slow_links_are_for_what_sends_least_and_shares_the_work() -> None:
     topology = Topology.parse("star:4")
     sizes, seconds = [1 << 20] * 6, [0.02] * 8
-    found, _ = able(conf(), topology, unstriped=None, plugin=None)
+    found, _ = able(conf(), topology, unstriped=None, plugin=None, apart=None)
     predicted = {
         rate: {
             each.name: Predictor(space_of(sizes), topology, Cost((8 / rate,))).seconds(

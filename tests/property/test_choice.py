@@ -141,3 +141,78 @@ def test_one_that_settles_slowly_is_tried_last_and_not_for_what_a_quick_one_prom
     if is_tried:
         assert used.index("c") < used.index("b")
         assert used.count("b") == 4 + choice.GLIMPSE + choice.MORE
+
+
+EPOCH = 10
+
+
+def with_epochs(epochs: int, steps: dict[str, float], of_epochs: float, promised: float):
+    """The choice after so many epochs, in which ``z`` takes whole ones, and with whom each epoch began."""
+    names = sorted(steps)
+    chosen, began, step = Choice(names[0], by_epoch="z"), [], 1
+    left, measured = chosen.turn.settling + chosen.turn.steps, []
+    for epoch in range(epochs):
+        before = chosen.turn
+        if epoch:
+            chosen.epoch(of_epochs if began[-1] == "z" else steps[began[-1]], step)
+        if chosen.turn.candidate != before.candidate:
+            left, measured = chosen.turn.settling + chosen.turn.steps, []
+        began.append(chosen.turn.candidate)
+        for _ in range(EPOCH):
+            step += 1
+            turn = chosen.turn
+            if turn.candidate == "z":
+                continue
+            left -= 1
+            if left < turn.steps:
+                measured.append(steps[turn.candidate])
+            if not left:
+                if chosen.took(measured, step):
+                    chosen.predicted({**steps, "z": promised}, step)
+                left, measured = chosen.turn.settling + chosen.turn.steps, []
+    return chosen, began
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=4), st.floats(0.1, 3.0), st.floats(0.1, 3.0))
+def test_whole_epochs_are_for_a_clear_gain(table: list[float], true: float, promised: float) -> None:
+    steps = dict(zip(NAMES, table, strict=False))
+    chosen, began = with_epochs(12, steps, true, promised)
+    first = chosen.decisions[0]
+    assert first.chosen in steps
+    reference = first.measured[first.chosen]
+    tried, stays = promised < (1 - choice.GAIN) * reference, true < (1 - choice.GAIN) * reference
+    assert ("z" in began) == tried
+    assert "z" not in first.measured, "it is never tried between steps"
+    assert first.predicted["z"] == promised
+    if tried:
+        trial = chosen.decisions[1]
+        assert trial.measured == {first.chosen: reference, "z": true}
+        assert trial.chosen == ("z" if stays else first.chosen)
+        assert trial.since == trial.step + EPOCH
+        at = began.index("z")
+        assert began[at:] == (["z"] * (12 - at) if stays else ["z"] + [first.chosen] * (11 - at))
+    assert len(chosen.decisions) == 1 + tried
+
+
+def test_one_that_a_fit_begins_with_stays() -> None:
+    chosen = Choice("z", by_epoch="z")
+    for epoch in range(1, 5):
+        assert chosen.turn == choice.Turn("z", 0, 0)
+        chosen.epoch(100.0, EPOCH * epoch)
+    assert chosen.decisions == []
+
+
+def test_slower_steps_have_it_considered_again() -> None:
+    """It was predicted to gain nothing, and is when links have changed."""
+    steps, seconds = Choice("a", by_epoch="z"), 1.0
+    for step in range(5, 60, 5):
+        if steps.took([seconds] * steps.turn.steps, step):
+            steps.predicted({"a": seconds, "z": 0.95}, step)
+        steps.epoch(0.95, step)
+        if step == 20:
+            assert steps.turn.candidate == "a"
+            seconds = 2.0
+        if steps.turn.candidate == "z":
+            break
+    assert 20 < step < 45
+    assert [decision.chosen for decision in steps.decisions] == ["a", "a", None]

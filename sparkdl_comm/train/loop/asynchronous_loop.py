@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from sparkdl_comm.collectives.group import AUTO
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.partitions import BatchSampler, permutation
@@ -29,7 +30,7 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.asynchronous import Asynchronous
-from sparkdl_comm.strategies.base import Strategy
+from sparkdl_comm.strategies.candidates import FABRIC
 from sparkdl_comm.train.loop.class_mean import Shares
 from sparkdl_comm.train.loop.progress import Progress
 from sparkdl_comm.train.loop.training_loop import Tell, TrainingLoop
@@ -41,7 +42,7 @@ def check(conf: CommConf, optimization: Optimization) -> None:
 
     :raises ConfError: it is asked for.
     """
-    strategy = conf.strategy
+    strategy = _named(conf)
     if conf.data_shuffle == "global":
         raise ConfError(
             f"{PREFIX}data.shuffle=global deals rows to common steps, which strategy {strategy} has not: set local"
@@ -52,6 +53,11 @@ def check(conf: CommConf, optimization: Optimization) -> None:
         )
     if optimization.scheduler_interval == "step":
         raise ConfError(f"lrSchedulerInterval='step': strategy {strategy} has no common steps; set 'epoch'")
+
+
+def _named(conf: CommConf) -> str:
+    """The strategy that has no common steps, for messages."""
+    return f"{FABRIC}, which {PREFIX}auto.candidates names," if conf.strategy == AUTO else conf.strategy
 
 
 class AsynchronousLoop(TrainingLoop):
@@ -69,6 +75,7 @@ class AsynchronousLoop(TrainingLoop):
         strategy: Asynchronous,
         progress: Progress,
         validation: RowCache | None = None,
+        together: bool = False,
     ) -> None:
         """As that of :class:`TrainingLoop`.
 
@@ -76,9 +83,9 @@ class AsynchronousLoop(TrainingLoop):
         :raises InputError: this rank has no rows.
         """
         check(spec.conf, spec.optimization)
-        super().__init__(spec, gang, rows, sampler, model, strategy, progress, validation)
+        super().__init__(spec, gang, rows, sampler, model, strategy, progress, validation, together)
         if self._schedule.is_per_step:
-            raise ConfError(f"lr_scheduler steps after each step; strategy {spec.conf.strategy} has no common ones")
+            raise ConfError(f"lr_scheduler steps after each step; strategy {_named(spec.conf)} has no common ones")
         if not rows.rows:
             raise InputError(f"rank {gang.rank} got no rows: set num_workers to fewer, or give more rows")
         self._gang, self._asynchronous = gang, strategy
@@ -98,7 +105,7 @@ class AsynchronousLoop(TrainingLoop):
 
     def load_state(self, state: dict[str, dict[str, Any]]) -> None:
         super().load_state(state)
-        self._pass = state["own"]["pass"]
+        self._pass = state["own"].get("pass", 0)
 
     def _epoch(self, tell: Tell) -> None:
         at, strategy = self.progress, self._asynchronous
@@ -160,7 +167,7 @@ class AsynchronousLoop(TrainingLoop):
             raise GangError(f"the ranks got versions {versions} of the model although no update was under way")
         row: dict[str, Any] = {
             "epoch": at.epoch + 1,
-            "step": strategy.version,
+            "step": self.version,
             "loss": total / everybody if everybody else math.nan,
             "lr": self._schedule.rate(),
             "seconds": time.perf_counter() - begin,
@@ -173,20 +180,3 @@ class AsynchronousLoop(TrainingLoop):
             at.phase = "after step"
             self.after_step(self)
             gather_json(self._gang, None, timeout)  # until all have copied what they write, nobody makes an update
-
-
-def loop_for(
-    spec: TrainSpec,
-    gang: Gang,
-    rows: RowCache,
-    sampler: BatchSampler,
-    model: FlatModel,
-    strategy: Strategy,
-    progress: Progress,
-    validation: RowCache | None = None,
-    together: bool = False,
-) -> TrainingLoop:
-    """The loop that is for the strategy; arguments and errors are those of :class:`TrainingLoop`."""
-    if isinstance(strategy, Asynchronous):
-        return AsynchronousLoop(spec, gang, rows, sampler, model, strategy, progress, validation)
-    return TrainingLoop(spec, gang, rows, sampler, model, strategy, progress, validation, together)

@@ -81,6 +81,7 @@ class TrainingLoop:
         mean = ClassMean.of(loss, spec.rows)
         if mean is not None and not mean.needed(parts, gang, timeout):
             mean = None
+        self._mean = mean
         self._dealing = Dealing(spec, gang, rows, sampler.counts)
         self._shares = Shares(mean, rows, self._dealing, sampler, gang, timeout)
         self._steps = StepRows(self._dealing.source, sampler, gang.rank, how.accumulation_steps, self._device, together)
