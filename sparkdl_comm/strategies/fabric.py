@@ -127,7 +127,8 @@ class FabricWorker(Asynchronous):
             self._model.settle_gradients(self._sparse)
             self.optimizer.step()
             np.subtract(self._values, self._before, out=self._before)
-            self._before *= self.weight
+            if self.weight != 1:
+                self._before *= self.weight
         with self.watch.phase("push"):
             self._push = self._in_fabric().push(_SERVER, self._before)
             self.watch.bytes["push"] += self._before.nbytes
