@@ -209,12 +209,13 @@ def fetch_windows(data: Data) -> Iterator[Line]:
     """On each link, the window that follows it beside the fastest of the fixed ones."""
     for name in ("fetch-windows", "fetch-windows-loopback"):
         for ours in data.rows(name, algorithm="own"):
-            rivals = [row for row in data.rows(name, rate_mbit=ours.rate_mbit) if row.algorithm != "own"]
-            best = min(rivals, key=lambda row: row.seconds)
+            beside_it = data.rows(name, rate_mbit=ours.rate_mbit, bytes=ours.bytes)
+            best = min((row for row in beside_it if row.algorithm != "own"), key=lambda row: row.seconds)
+            window = int(best.algorithm.removeprefix("fixed ")) / 1024
             link = f"{ours.rate_mbit:g} Mbit/s" if ours.rate_mbit else "loopback"
             about = f"{link}, {ours.bytes / MIB:.3g} MiB from {ours.case}"
             verdict = at_most(ours.seconds / best.seconds, 1.03)
-            yield about, f"{best.algorithm}: {with_theory(best)}", with_theory(ours), verdict
+            yield about, f"{window:g} KiB: {with_theory(best)}", with_theory(ours), verdict
 
 
 def transform(data: Data) -> Iterator[Line]:
