@@ -129,7 +129,8 @@ class Rank:
         rng.seed(spec.seed, self._rank)
         device = self._task.device()
         together = synchronize(model.module, device, gang, spec.conf.timeout, stack)
-        loop = loop_for(spec, gang, rows.training, sampler, model, strategy, self._progress, rows.validation, together)
+        make_loop = loop_for(strategy)
+        loop = make_loop(spec, gang, rows.training, sampler, model, strategy, self._progress, rows.validation, together)
         saver = self._go_on(loop, gang, restorer, stack)
         resumed_at = self._progress.step
         seconds = loop.run(_Teller(driver))

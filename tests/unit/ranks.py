@@ -161,7 +161,7 @@ def train(
             arrive(spec, gang, models[gang.rank])
             joined.join(gang, models[gang.rank], OptimizerMaker(models[gang.rank], spec.optimization))
             own, *seen = (_cache(each[gang.rank]) for each in (parts, validation) if each)
-            loop = loop_for(spec, gang, own, sampler, models[gang.rank], joined, Progress(), *seen)
+            loop = loop_for(joined)(spec, gang, own, sampler, models[gang.rank], joined, Progress(), *seen)
             loops[gang.rank] = loop
             prepare(loop)
             loop.run(lambda progress: None)

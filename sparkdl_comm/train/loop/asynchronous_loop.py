@@ -90,7 +90,8 @@ class AsynchronousLoop(TrainingLoop):
             raise InputError(f"rank {gang.rank} got no rows: set num_workers to fewer, or give more rows")
         self._gang, self._asynchronous = gang, strategy
         # The ranks' steps are not the same, so neither are there rows of all ranks in a step.
-        self._shares = Shares(None, rows, self._dealing, sampler, gang, spec.conf.timeout)
+        self._common = self._shares
+        self._apart = self._shares = Shares(None, rows, self._dealing, sampler, gang, spec.conf.timeout)
         self._pass = 0
         self._updates = sampler.steps * gang.world
 

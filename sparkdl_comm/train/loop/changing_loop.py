@@ -7,53 +7,27 @@ the history, checkpoints and the summary count alike throughout. Within it, a ra
 
 from __future__ import annotations
 
-from sparkdl_comm.data.cache import RowCache
-from sparkdl_comm.data.partitions import BatchSampler
-from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.asynchronous import Asynchronous
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.chosen_by_epoch import ChosenByEpoch
 from sparkdl_comm.train.loop.asynchronous_loop import AsynchronousLoop
-from sparkdl_comm.train.loop.class_mean import Shares
-from sparkdl_comm.train.loop.progress import Progress
 from sparkdl_comm.train.loop.training_loop import Tell, TrainingLoop
-from sparkdl_comm.train.spec import TrainSpec
 
 
 class ChangingLoop(AsynchronousLoop):
     """Trains one rank; see the module. ``after_step`` is called after each common step, and at the end of other epochs."""
-
-    def __init__(
-        self,
-        spec: TrainSpec,
-        gang: Gang,
-        rows: RowCache,
-        sampler: BatchSampler,
-        model: FlatModel,
-        strategy: ChosenByEpoch,
-        progress: Progress,
-        validation: RowCache | None = None,
-        together: bool = False,
-    ) -> None:
-        """Arguments and errors are those of :class:`AsynchronousLoop`."""
-        super().__init__(spec, gang, rows, sampler, model, strategy, progress, validation, together)
-        self._chosen = strategy
-        self._apart, self._common = (
-            self._shares,
-            Shares(self._mean, rows, self._dealing, sampler, gang, spec.conf.timeout),
-        )
 
     @property
     def version(self) -> int:
         return self.progress.step
 
     def _epoch(self, tell: Tell) -> None:
-        at = self.progress
+        at, chosen = self.progress, self.strategy
+        assert isinstance(chosen, ChosenByEpoch)
         if not at.batch:  # no epoch that a checkpoint has cut
             seconds = at.history[-1]["seconds"] / self._sampler.steps if at.history else None
-            self._chosen.begin_epoch(at.step + 1, seconds)
-        if self._chosen.runs_apart:
+            chosen.begin_epoch(at.step + 1, seconds)
+        if chosen.runs_apart:
             self._shares, self._begun = self._apart, at.step
             self._pass = max(self._pass, at.epoch)  # in another order than in any epoch before
             super()._epoch(tell)
@@ -66,20 +40,8 @@ class ChangingLoop(AsynchronousLoop):
         super()._end_of_epoch(total, rows, begin)
 
 
-def loop_for(
-    spec: TrainSpec,
-    gang: Gang,
-    rows: RowCache,
-    sampler: BatchSampler,
-    model: FlatModel,
-    strategy: Strategy,
-    progress: Progress,
-    validation: RowCache | None = None,
-    together: bool = False,
-) -> TrainingLoop:
-    """The loop that is for the strategy; arguments and errors are those of :class:`TrainingLoop`."""
+def loop_for(strategy: Strategy) -> type[TrainingLoop]:
+    """The loop that is for the strategy."""
     if isinstance(strategy, ChosenByEpoch):
-        return ChangingLoop(spec, gang, rows, sampler, model, strategy, progress, validation, together)
-    if isinstance(strategy, Asynchronous):
-        return AsynchronousLoop(spec, gang, rows, sampler, model, strategy, progress, validation)
-    return TrainingLoop(spec, gang, rows, sampler, model, strategy, progress, validation, together)
+        return ChangingLoop
+    return AsynchronousLoop if isinstance(strategy, Asynchronous) else TrainingLoop
