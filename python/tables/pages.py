@@ -22,6 +22,7 @@ from tables.fabric import (
     fabric_scheduler,
     fabric_simulated,
     fabric_trained,
+    fabric_trained_alone,
 )
 from tables.scale import (
     scale_auto,
@@ -277,6 +278,7 @@ TABLES = {
     "fabric_lags": Table(PAPER, fabric_lags),
     "fabric_replicated": Table(PAPER, fabric_replicated),
     "fabric_trained": Table(PAPER, fabric_trained),
+    "fabric_trained_alone": Table(PAPER, fabric_trained_alone),
     "fabric_predicted": Table(PAPER, fabric_predicted),
     "fabric_lda": Table(PAPER, fabric_lda),
     "scale_errors": Table(("", "cells", "median error", "worst", "at most 5 % and 15 %"), scale_errors),
