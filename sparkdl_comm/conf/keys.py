@@ -132,9 +132,9 @@ KEYS: tuple[Key, ...] = (
         "all-reduce",
         "What a step with a collective is: all-reduce (gradients are all-reduced, every rank updates), decoupled (they are\n"
         "reduce-scattered, every rank updates its part, and parameters are all-gathered while forward uses each layer's as\n"
-        "they come; not for auto, nor with a compression), root (gradients are reduced to rank 0, which updates and\n"
-        "broadcasts the parameters), or root-overlap (likewise, and forward uses each layer's parameters as they come). The\n"
-        "last two for strategies that reduce and broadcast.",
+        "they come; not for cheapest, nor with a compression; auto tries it by itself), root (gradients are reduced to\n"
+        "rank 0, which updates and broadcasts the parameters), or root-overlap (likewise, and forward uses each layer's\n"
+        "parameters as they come). The last two for strategies that reduce and broadcast.",
         values.one_of("all-reduce", "decoupled", "root", "root-overlap"),
     ),
     Key(
@@ -167,7 +167,8 @@ KEYS: tuple[Key, ...] = (
         "mstopk:0.01, in the steps that compression.schedule names; what is left out is added to the next step's gradient.\n"
         "mstopk (by thresholds, reading the gradient as few times as possible), topk (torch.topk), dgc (double sampling).\n"
         "For ps, strategies whose algorithm all-gathers, and hitopk, which takes mstopk:0.01 for none.\n"
-        "powersgd:R instead sends gradients as products of two matrices with R columns, by strategies that all-reduce.",
+        "powersgd:R instead sends gradients as products of two matrices with R columns, by collectives\n"
+        "that all-reduce (not gloo, ps and hitopk).",
         compression.compression,
     ),
     Key(
@@ -177,7 +178,7 @@ KEYS: tuple[Key, ...] = (
         "always",
         "In which steps gradients are compressed; in others they are dense, and carry what was left out before. always, or\n"
         "steps:A-B, epochs:A-B (from 1; B may be missing), warmup:STEPS (for so many steps from A on more travels: a quarter\n"
-        "of the elements, a sixteenth, and so on), auto (not ps: twelve steps are dense and sparse in turn, then all are\n"
+        "of the elements, a sixteenth, and so on), auto (not ps: sixteen steps are dense and sparse in turn, then all are\n"
         "what was faster; tried again every 100 steps or more), with commas between, such as auto,epochs:1-13,warmup:100.",
         compression.schedule,
     ),
