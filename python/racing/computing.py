@@ -14,6 +14,11 @@ from sparkdl_comm.lab.emulated import STRAGGLERS, Pace, Stragglers
 SETTINGS = {"C0": Stragglers(0.0, 1.0), **STRAGGLERS}
 
 
+def generator(seed: int, worker: int) -> torch.Generator:
+    """Of what is drawn for a worker's steps."""
+    return torch.Generator().manual_seed(1000 * seed + worker)
+
+
 class Computing:
     """What is really computed is a part of ``seconds``, if it does not take longer. ``setting``: of SETTINGS, drawn for each
     step; the same seed and worker give the same draws."""
@@ -28,7 +33,7 @@ class Computing:
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._seconds, self._stragglers = seconds, SETTINGS[setting]
-        self._draw = torch.Generator().manual_seed(1000 * seed + worker)
+        self._draw = generator(seed, worker)
         self._pace = Pace(clock, sleep)
 
     @contextmanager

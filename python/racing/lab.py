@@ -28,19 +28,19 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from racing.computing import SETTINGS
+from racing.conditions import SteadyServer
 from racing.curve import Moment, first
 from racing.race import Race, System
 from racing.start import Start
 from topics.corpus import Corpus
 
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.lab import Lab, LinkRate, RateSchedule
+from sparkdl_comm.lab import Lab
 from sparkdl_comm.lab.bench import Row, versions
 from sparkdl_comm.lab.cluster import Cluster
 from sparkdl_comm.lab.rates import DISTRIBUTIONS
@@ -67,21 +67,6 @@ class Subject(NamedTuple):
 
 DIGITS = Subject("accuracy", 0.92, 420, "fabric,ring,ddp,async", "C2-N2")
 TOPICS = Subject("perplexity", 670.0, 300, "fabric-30,fabric-bsp,ring,async", "C1-N1")
-
-
-@dataclass(frozen=True)
-class SteadyServer(RateSchedule):
-    """The links of hosts after those of the ``workers`` keep the full rate."""
-
-    workers: int = 0
-
-    def draw(self, step: int, topology: Topology) -> dict[tuple[int, int], LinkRate]:
-        full = {
-            (host.index, rail): LinkRate(rate, rate)
-            for host in topology.hosts[self.workers :]
-            for rail, rate in enumerate(topology.rates)
-        }
-        return super().draw(step, topology) | full
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -13,6 +13,8 @@ With ``--divergence`` the server has a replica on a host of its own, whose links
 each bound on how far its model may be from the server's, and for each ``--lag``.
 
 Seconds are virtual, those until the accuracy was reached, or until the model has had ``--updates``, a sample for each seed.
+With ``--as-raced`` links and stragglers are drawn as ``--train`` draws them (``racing/conditions.py``).
+
 Verified: it was reached in all of them, and no update was applied with a delay above the bound.
 """
 
@@ -26,6 +28,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
+
+from racing.conditions import RaceConditions
 
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.fabric.core.synchrony import Synchrony
@@ -83,6 +87,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--bytes", type=positive, default=100_000_000, help="of an update and of the model: those of ResNet-50"
     )
     parser.add_argument("--computing", type=float, default=0.1, help="seconds of an iteration that is not slowed down")
+    parser.add_argument("--as-raced", action="store_true", help="draws are those of --train with the same seeds")
     parser.add_argument("--accuracy", type=float, default=0.8, help="to be reached")
     parser.add_argument("--interval", type=float, default=0.1, help="seconds between batches of decisions")
     parser.add_argument("--eager", action="store_true", help="workers get the model while their update is on its way")
@@ -179,6 +184,7 @@ def _row(one: System, setting: str, outcomes: list[Outcome], rings: dict[str, fl
             **_fabric_only(one, outcomes),
             "paper_speedup": PAPER.get(setting) if one.name.startswith("fabric-") else None,
             "computing": options.computing,
+            "as_raced": options.as_raced,
             "seed": options.seed,
         },
     )
@@ -186,7 +192,8 @@ def _row(one: System, setting: str, outcomes: list[Outcome], rings: dict[str, fl
 
 def _run(one: System, setting: str, seed: int, options: Namespace) -> Outcome:
     compute, _, network = setting.partition("-")
-    conditions = Conditions(compute, network, options.workers, one.steady, seed, computing=options.computing)
+    kind = RaceConditions if options.as_raced else Conditions
+    conditions = kind(compute, network, options.workers, one.steady, seed, computing=options.computing)
     job = Job(Task.points(seed), conditions, options.workers, options.bytes, options.accuracy, SCALE, limit=LIMIT)
     if options.updates:
         job = replace(job, goal=0.0, evaluated=options.updates)

@@ -31,7 +31,12 @@ def check(strategy, world, settings):
             {"loop": "root"},
             "collective.loop=root: strategy ring does no broadcast, reduce; lp, mst, be.* do",
         ),
-        ("auto", 3, {"loop": "decoupled"}, "collective.loop=decoupled: cheapest and auto may choose two .* such as ring"),
+        (
+            "auto",
+            3,
+            {"loop": "decoupled"},
+            "collective.loop=decoupled: cheapest and auto may choose two .* such as ring",
+        ),
         ("bml", 3, {"resync": 5}, "collective.resync=5: strategy bml does no broadcast; lp, mst, be.* do"),
     ],
 )

@@ -16,9 +16,9 @@ import torch.distributed as dist
 from racing import by_ring, by_server
 from racing.by_fabric import serve, work
 from racing.computing import Computing
+from racing.conditions import RaceConditions, SteadyServer
 from racing.curve import Curve, Moment, first
 from racing.digits import Digits
-from racing.lab import SteadyServer
 from racing.race import Race, System
 from racing.start import Start
 from topics.task import Topics
@@ -124,27 +124,29 @@ def test_a_curve_has_copies_of_a_model_that_changes() -> None:
     assert first(moments, lambda score: score > 9) is None
 
 
-def test_stragglers_are_slow_and_drawn_by_the_seed() -> None:
+def step_seconds(seconds: float, setting: str, seed: int, worker: int) -> list[float]:
+    """Of 200 steps, to the microsecond."""
     now = 0.0
 
-    def sleep(seconds: float) -> None:
+    def sleep(wait: float) -> None:
         nonlocal now
-        now += seconds
+        now += wait
 
-    def steps(seed: int, worker: int) -> list[float]:
-        computing = Computing(0.5, "C2", seed, worker, lambda: now, sleep)
-        taken = []
-        for _ in range(200):
-            begun = now
-            with computing.step():
-                sleep(0.1)
-            taken.append(round(now - begun, 6))
-        return taken
+    computing = Computing(seconds, setting, seed, worker, lambda: now, sleep)
+    taken = []
+    for _ in range(200):
+        begun = now
+        with computing.step():
+            sleep(0.1)
+        taken.append(round(now - begun, 6))
+    return taken
 
-    found = steps(1, 2)
+
+def test_stragglers_are_slow_and_drawn_by_the_seed() -> None:
+    found = step_seconds(0.5, "C2", 1, 2)
     assert set(found) == {0.5, 2.0}
     assert 5 <= found.count(2.0) <= 40
-    assert found == steps(1, 2) != steps(1, 3)
+    assert found == step_seconds(0.5, "C2", 1, 2) != step_seconds(0.5, "C2", 1, 3)
 
 
 def test_workers_have_the_same_rates_with_a_server_and_without() -> None:
@@ -154,6 +156,17 @@ def test_workers_have_the_same_rates_with_a_server_and_without() -> None:
         rates = SteadyServer(shares, seed=7, workers=3).draw(step, beside)
         assert rates.pop((3, 0)) == LinkRate(10**8, 10**8)
         assert rates == RateSchedule(shares, seed=7).draw(step, alone)
+
+
+def test_the_simulator_can_take_what_a_race_draws() -> None:
+    conditions = RaceConditions("C2", "N2", hosts=3, steady=1, seed=7, computing=0.5)
+    topology = Topology.parse("star:4").with_rates(10**10)
+    for period in range(20):
+        links = SteadyServer(DISTRIBUTIONS["N2"], seed=7, workers=3).draw(period, topology)
+        assert conditions.rates(period) == [(links[host, 0].up / 8, links[host, 0].down / 8) for host in range(4)]
+    raced = step_seconds(0.5, "C2", 7, 2)
+    assert [conditions.seconds(2, iteration) for iteration in range(1, len(raced) + 1)] == raced
+    assert conditions.seconds(2, 5) == raced[4]
 
 
 def test_a_race_comes_through_a_command_line() -> None:
