@@ -13,7 +13,8 @@ With ``--divergence`` the server has a replica on a host of its own, whose links
 each bound on how far its model may be from the server's, and for each ``--lag``.
 
 Seconds are virtual, those until the accuracy was reached, or until the model has had ``--updates``, a sample for each seed.
-With ``--as-raced`` links and stragglers are drawn as ``--train`` draws them (``racing/conditions.py``).
+With ``--as-raced`` links and stragglers are drawn as ``--train`` draws them (``racing/conditions.py``), and what those races
+took stands beside.
 
 Verified: it was reached in all of them, and no update was applied with a delay above the bound.
 """
@@ -27,9 +28,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from racing.conditions import RaceConditions
+from scheduled.raced import raced
 
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.fabric.core.synchrony import Synchrony
@@ -87,7 +90,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--bytes", type=positive, default=100_000_000, help="of an update and of the model: those of ResNet-50"
     )
     parser.add_argument("--computing", type=float, default=0.1, help="seconds of an iteration that is not slowed down")
-    parser.add_argument("--as-raced", action="store_true", help="draws are those of --train with the same seeds")
+    parser.add_argument(
+        "--as-raced",
+        type=Path,
+        metavar="RESULTS",
+        help="of --train: the same draws, and beside each system what it took",
+    )
     parser.add_argument("--accuracy", type=float, default=0.8, help="to be reached")
     parser.add_argument("--interval", type=float, default=0.1, help="seconds between batches of decisions")
     parser.add_argument("--eager", action="store_true", help="workers get the model while their update is on its way")
@@ -184,7 +192,7 @@ def _row(one: System, setting: str, outcomes: list[Outcome], rings: dict[str, fl
             **_fabric_only(one, outcomes),
             "paper_speedup": PAPER.get(setting) if one.name.startswith("fabric-") else None,
             "computing": options.computing,
-            "as_raced": options.as_raced,
+            **_beside(options.as_raced, setting, one),
             "seed": options.seed,
         },
     )
@@ -198,6 +206,11 @@ def _run(one: System, setting: str, seed: int, options: Namespace) -> Outcome:
     if options.updates:
         job = replace(job, goal=0.0, evaluated=options.updates)
     return one.begin(job, seed).run()
+
+
+def _beside(results: Path | None, setting: str, one: System) -> dict[str, object]:
+    found = raced(results, setting, one.name) if results else None
+    return {f"raced_{name}": value for name, value in found._asdict().items()} if found else {}
 
 
 def _fabric_only(one: System, outcomes: list[Outcome]) -> dict[str, object]:

@@ -98,14 +98,18 @@ def _raced(data: Data, settings: Sequence[str]) -> Iterator[Line]:
 
 def fabric_predicted(data: Data) -> Iterator[Line]:
     for predicted in data.rows("fabric-predicted"):
-        system = predicted.algorithm.removesuffix("-30")
-        kind = "server" if system in ("fabric", "async") else system
-        raced = data.row(f"fabric-trained-{predicted.case}-{kind}", algorithm=system)
-        if raced:
-            measured = statistics.median(curve[-1][0] for curve in raced.extra["curves"])
-            about = f"{predicted.case}, `{system}`, {predicted.extra['updates']:g} updates"
-            told = f"predicted {seconds(predicted)}; measured {measured:.3g} s"
-            yield about, "-", told, at_most(abs(predicted.seconds / measured - 1), 0.15) + " of it is the difference"
+        if "raced_seconds" not in predicted.extra:
+            continue
+        measured, commit = (predicted.extra[f"raced_{name}"] for name in ("seconds", "commit"))
+        system, middle = predicted.algorithm.removesuffix("-30"), statistics.median(measured)
+        about = f"{predicted.case}, `{system}`, {predicted.extra['updates']:g} updates"
+        told = f"predicted {seconds(predicted)}; measured {middle:.3g} s ({min(measured):.3g} to {max(measured):.3g})"
+        yield (
+            about,
+            "-",
+            f"{told} at {commit[:7]}",
+            at_most(abs(predicted.seconds / middle - 1), 0.15) + " of it is the difference",
+        )
 
 
 def fabric_lda(data: Data) -> Iterator[Line]:

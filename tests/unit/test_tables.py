@@ -287,16 +287,24 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "fabric-replicated": [
             row("fabric-30", 1.0, case="C1-N1", extra={"divergence": 4.0, "norm": 0.5, "replicated": 100.0})
         ],
-        "fabric-trained-C2-N2-server": [
-            row(name, 1.0, extra={"max_delay": 9, "busy_cores": 1.5, "curves": [[[2.0, 90, 0.9]]]})
-            for name in ("fabric", "async")
-        ],
+        **{
+            f"fabric-trained-{setting}-server": [
+                row(name, 1.0, extra={"max_delay": 9, "busy_cores": 1.5}) for name in ("fabric", "async")
+            ]
+            for setting in ("C2-N2", "C3-N1")
+        },
         **{
             f"fabric-trained-C2-N2-{name}": [row(name, 1.0, extra={"max_delay": 6, "busy_cores": 1.5})]
             for name in ("ring", "ddp")
         },
         "fabric-predicted": [
-            row(name, 1.0, case="C2-N2", extra={"updates": 90}) for name in ("fabric-30", "async", "ring-2")
+            row(
+                name,
+                1.0,
+                case="C2-N2",
+                extra={"updates": 90, **({"raced_seconds": [1.1], "raced_commit": "abc"} if raced else {})},
+            )
+            for name, raced in (("fabric-30", True), ("async", True), ("ring-2", False))
         ],
         "fabric-lda": [
             row(name, 1.0, case="lda C1-N1", extra={"max_delay": 9}) for name in ("fabric-30", "fabric-bsp", "async")
@@ -405,6 +413,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "fabric_replicated": 1,
         "fabric_trained": 3,
         "fabric_predicted": 2,
+        "fabric_trained_alone": 1,
         "fabric_lda": 3,
         "scale_errors": 2,
         "scale_cells": 2,
