@@ -56,6 +56,7 @@ class Communicator:
         self._timeout = conf.timeout
         self._groups: dict[str, CollectiveGroup] = {}
         self._made: dict[str, Closable] = {}
+        self._awaited: list[str] = []
         self.rank = ranks.rank
         self.world = ranks.world
         self.device = device
@@ -100,11 +101,21 @@ class Communicator:
             self._groups[algorithm] = CollectiveGroup(self._gang, algorithm, self._conf, self.device, self._ranks)
         return self._groups[algorithm]
 
-    def once(self, name: str, make: Callable[[RankGroup, CommConf, torch.device], C]) -> C:
-        """What ``make`` made when it was first asked for ``name``, by all ranks; closed with this Communicator."""
+    def once(self, name: str, make: Callable[[RankGroup, CommConf, torch.device], C], awaited: bool = False) -> C:
+        """What ``make`` made when it was first asked for ``name``, by all ranks; closed with this Communicator.
+        ``awaited``: other ranks cannot end before it is closed, so that is when the function has returned."""
         if name not in self._made:
             self._made[name] = make(self._ranks, self._conf, self.device)
+            if awaited:
+                self._awaited.append(name)
         return cast(C, self._made[name])
+
+    def leave(self) -> None:
+        """Not to be called directly. Closes what other ranks wait for, before this rank waits for them."""
+        while self._awaited:
+            self._made.pop(self._awaited.pop()).close()
+        for part in self._parts:
+            part.leave()
 
     def close(self) -> None:
         """Not to be called directly."""
@@ -234,12 +245,12 @@ class Communicator:
 
 
 @contextmanager
-def installed(communicator: Communicator) -> Iterator[None]:
+def installed(communicator: Communicator) -> Iterator[Communicator]:
     """Has :meth:`Communicator.current` return ``communicator``."""
     global _current
     _current = communicator
     try:
-        yield
+        yield communicator
     finally:
         _current = None
         communicator.close()

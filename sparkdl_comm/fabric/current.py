@@ -34,7 +34,7 @@ def register_as_scheduler(params: FabricParams) -> Scheduling:
 
 
 def _current() -> Fabric:
-    return Communicator.current().once("fabric", _make)
+    return Communicator.current().once("fabric", _make, awaited=True)
 
 
 def _make(ranks: RankGroup, conf: CommConf, device: torch.device) -> Fabric:

@@ -65,7 +65,7 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 gang = task.join_gang({})
                 driver = task.connect_driver(stack)
                 stack.enter_context(process_group(gang, device, spec.conf.timeout, spec.local))
-                stack.enter_context(installed(Communicator(gang, device, spec.conf)))
+                communicator = stack.enter_context(installed(Communicator(gang, device, spec.conf)))
                 phase = LOADING
                 # As Spark does with its own functions; only now, as it may import what keeps init_process_group.
                 call = cloudpickle.loads(spec.call)
@@ -74,6 +74,7 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 phase = "result"
                 if driver is not None:
                     driver.send_tensors(values.pack(result))
+                communicator.leave()
                 task.outlast(spec.conf.timeout)
             except (Exception, SystemExit) as exc:
                 raise task.failed(Failure.of(exc, task.rank, None, phase)) from exc

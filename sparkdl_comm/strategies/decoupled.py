@@ -59,8 +59,8 @@ class CollectiveDecoupled(ArrivingParameters):
         super().check(conf, world)
         if cls.algorithm == AUTO:
             raise ConfError(
-                f"{PREFIX}collective.loop={conf.loop}: cheapest and auto may choose two algorithms for the two halves, in which ranks own"
-                " different parts: set the strategy to one of them, such as ring"
+                f"{PREFIX}collective.loop={conf.loop}: cheapest and auto may choose two algorithms for the two halves, in"
+                " which ranks own different parts: set the strategy to one of them, such as ring"
             )
         cls._check_does("collective.loop", conf.loop, *cls._halves())
 

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.errors import ConfError, GangError, ModelError
+from sparkdl_comm.errors import ConfError, GangError, ModelError, NonFiniteLossError
 from sparkdl_comm.fabric.options import Options
 from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.roles import Fabric, Worker
-from sparkdl_comm.fabric.worker import Push
+from sparkdl_comm.fabric.worker import Push, Pushed
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
@@ -31,6 +31,8 @@ from sparkdl_comm.strategies.base import Strategy, register
 
 #: The ranks beside which the server and its replica are.
 _SERVER, _REPLICA = 0, 1
+#: So many of a rank's updates in a row may be dropped for what they are, which waiting does not change.
+_UNFIT = 10
 
 
 def unable(module: torch.nn.Module) -> str | None:
@@ -52,6 +54,7 @@ class FabricWorker(Asynchronous):
         self._fabric: Fabric | None = None
         self._worker: Worker | None = None
         self._last_step: np.ndarray | None = None
+        self._unfit = 0
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
@@ -138,7 +141,24 @@ class FabricWorker(Asynchronous):
         if push is None:
             return
         with self.watch.phase("push"):
-            push.wait()
+            self._look_at(push.wait())
+
+    def _look_at(self, pushed: Pushed) -> None:
+        """:raises NonFiniteLossError, ConfError: this rank's updates are all dropped, so that an epoch might never end."""
+        self._unfit = self._unfit + 1 if pushed.why in ("norm", "divergence") else 0
+        if self._unfit < _UNFIT:
+            return
+        last = f"the last {_UNFIT} updates of rank {self._gang.rank}"
+        if pushed.why == "norm":
+            raise NonFiniteLossError(
+                f"{last} have elements that are not finite, though its loss is finite: lower the learning rate, or set"
+                " maxGradNorm",
+                rank=self._gang.rank,
+            )
+        raise ConfError(
+            f"{PREFIX}fabric.divergence={self.conf.fabric_divergence:g}: {last} were dropped, as each alone is larger; the"
+            f" last one has the norm {np.linalg.norm(self._before):g}: set more"
+        )
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return [(0, self._model.values)]

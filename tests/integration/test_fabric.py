@@ -45,8 +45,11 @@ def test_goes_on_from_a_checkpoint(quick, tmp_path):
     assert same_bits(again, second), "no update was left to make"
 
 
-def test_own_function(quick):
-    version, mean = CommDistributor(num_workers=3).run(functions.over_the_fabric, 5)
+@pytest.mark.parametrize("serving", [0, 1])
+def test_own_function(quick, serving):
+    """Rank 0 waits for the others, and a server for all workers, of which rank 0 may be one."""
+    with applied(quick, {"timeout": "1h"}):  # who waits in vain does so until the test's deadline
+        version, mean = CommDistributor(num_workers=3).run(functions.over_the_fabric, 5, serving)
     assert version == mean
     assert 1 <= version <= 10
 

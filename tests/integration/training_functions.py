@@ -155,12 +155,13 @@ def waits():
     time.sleep(600)
 
 
-def over_the_fabric(rounds: int) -> tuple[int, float]:
-    """Rank 0 has the model, a vector of zeros, to which the others add ones; what rank 0 has in the end."""
+def over_the_fabric(rounds: int, serving: int) -> tuple[int, float]:
+    """Rank ``serving`` has the model, a vector of zeros, to which the others add ones. Version and mean of what it has in the
+    end, if it is rank 0; else of what rank 0 got last."""
     from sparkdl_comm import fabric
 
     params = fabric.FabricParams("async:8")
-    if Communicator.current().rank == 0:
+    if Communicator.current().rank == serving:
         server = fabric.register_as_server(params, np.zeros(1000, np.float32))
         server.serve(60.0)
         values, version = server.snapshot()
@@ -168,6 +169,6 @@ def over_the_fabric(rounds: int) -> tuple[int, float]:
     worker = fabric.register_as_worker(params)
     model = np.empty(worker.elements, np.float32)
     for _ in range(rounds):
-        worker.get(0, model)
-        worker.push(0, np.ones_like(model)).wait()
-    return 0, 0.0
+        worker.get(serving, model)
+        worker.push(serving, np.ones_like(model)).wait()
+    return worker.get(serving, model), float(model.mean())

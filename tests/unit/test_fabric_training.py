@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.errors import ConfError, InputError, ModelError
+from sparkdl_comm.errors import ConfError, InputError, ModelError, NonFiniteLossError
 from sparkdl_comm.strategies.fabric import FabricWorker
 from sparkdl_comm.train.loop.asynchronous_loop import check
 from sparkdl_comm.train.spec import Observation, Stopping
@@ -29,9 +29,9 @@ def line(count: int = 120) -> Rows:
     return Rows(features, features @ WEIGHTS + 0.25)
 
 
-def fit(world: int = 2, epochs: int = 6, conf: dict | None = None, **more):
+def fit(world: int = 2, epochs: int = 6, conf: dict | None = None, net=lambda: torch.nn.Linear(3, 1), **more):
     loops = train(
-        lambda: torch.nn.Linear(3, 1),
+        net,
         line().cut(*[120 // world] * world),
         strategy=FabricWorker,
         conf={**SETTINGS, **(conf or {})},
@@ -257,3 +257,21 @@ def test_no_synchronous_batch_norm() -> None:
             strategy=FabricWorker,
             conf=SETTINGS,
         )
+
+
+def test_updates_that_are_never_finite_end_the_fit() -> None:
+    """Each is dropped, so the model, and with it the loss, stay finite, and the epoch would not end."""
+
+    def net() -> torch.nn.Module:
+        module = torch.nn.Linear(3, 1)
+        module.weight.register_hook(lambda gradient: gradient * float("nan"))
+        return module
+
+    with pytest.raises(NonFiniteLossError, match="the last 10 updates of rank .* not finite"):
+        fit(net=net)
+
+
+def test_updates_that_are_all_larger_than_the_replicas_bound_end_the_fit() -> None:
+    conf = {"fabric_replica": True, "fabric_divergence": 1e-6, "fabric_aggregators": 1}
+    with pytest.raises(ConfError, match=r"fabric.divergence=1e-06: the last 10 updates of rank .*: set more"):
+        fit(conf=conf)
