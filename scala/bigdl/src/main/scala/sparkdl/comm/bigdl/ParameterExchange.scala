@@ -22,10 +22,12 @@ private[bigdl] final class ParameterExchange(
     replicas: Replicas,
     makeShard: (SegmentMap, Segment) => Shard
 ) extends LayerEvents {
+  import ParameterExchange._
+
   private val session = rank.session
   private val layers = replicas.layers
   private val map = session.open(rank.peers, layers.counts.map(_.toLong), settings.session)
-  private val memory = AllocatedSegment(map.bytes)
+  private val memory = orRefusal(map.bytes)(AllocatedSegment(map.bytes))
   private val decided = new GangBuckets(rank, settings.batching, map.traffic(rank.inlineThreshold, density = 1))
   private val profiler =
     if (decided.profiles) Some(new Profiler(layers.size, settings.batching.profileIterations, rank.clock)) else None
@@ -209,4 +211,23 @@ private[bigdl] final class ParameterExchange(
     if (unpublished.isEmpty) unpublished = Some(new Countdown(pulls))
     unpublished.foreach(left => updated.flatMap(left.arrived(_)).sorted.foreach(session.publish(version + 1, _)))
   }
+}
+
+private[bigdl] object ParameterExchange {
+
+  /**
+   * Java's error would end the executor, and the next attempt's executor as well.
+   *
+   * @throws UnsupportedTrainingException if the JVM has not so many bytes outside of its heap
+   */
+  def orRefusal[T](bytes: Long)(allocate: => T): T =
+    try allocate
+    catch {
+      case e: OutOfMemoryError =>
+        throw new UnsupportedTrainingException(
+          s"a rank needs $bytes bytes outside of the heap, and its executor has not as many (${e.getMessage}): raise" +
+            " -XX:MaxDirectMemorySize in spark.executor.extraJavaOptions (default: the heap's size), and" +
+            " spark.executor.memoryOverhead by as much"
+        )
+    }
 }
