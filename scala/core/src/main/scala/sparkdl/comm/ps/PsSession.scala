@@ -2,6 +2,8 @@ package sparkdl.comm.ps
 
 import java.util.concurrent.{CompletableFuture, TimeUnit}
 
+import scala.util.control.NonFatal
+
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.CommException
@@ -218,19 +220,34 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
    */
   def close(): Unit = {
     fail(new CommException(Closed, s"rank $rank left"))
-    incoming.neighbours.close()
-    val end = clock.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds)
-    if (outgoing.clear(() => clock.nanoTime >= end)) free()
-    else {
-      // One that is stopped, say. It ends its read, or its connection ends; until then the memory has to stay.
-      log.warn("A peer still reads blocks of rank {}; they are retired when it is done or gone", rank)
+    // Whatever fails here, the executor must not take this rank for one that is still there.
+    try incoming.neighbours.close()
+    finally
+      try freeOnceCleared()
+      finally node.leave(this)
+  }
+
+  private def freeOnceCleared(): Unit =
+    if (isCleared()) free()
+    else
       node.retryToFree(map.bytes) {
         val cleared = outgoing.clear(() => true)
         if (cleared) free()
         cleared
       }
+
+  private def isCleared(): Boolean = {
+    val end = clock.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds)
+    try {
+      val cleared = outgoing.clear(() => clock.nanoTime >= end)
+      // One that is stopped, say. It ends its read, or its connection ends; until then the memory has to stay.
+      if (!cleared) log.warn("A peer still reads blocks of rank {}; they are retired when it is done or gone", rank)
+      cleared
+    } catch {
+      case NonFatal(e) =>
+        log.warn("Blocks of rank {} could not be retired; it is tried again: {}", rank, e.toString)
+        false
     }
-    node.leave(this)
   }
 
   private def free(): Unit = if (segment != null) segment.close()

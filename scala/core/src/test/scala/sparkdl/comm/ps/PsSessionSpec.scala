@@ -26,8 +26,8 @@ class PsSessionSpec extends AnyFunSuite {
   private var registries: IndexedSeq[MetricRegistry] = IndexedSeq.empty
   private var nodes: IndexedSeq[PsNode] = IndexedSeq.empty
 
-  private def lingering: Seq[Long] =
-    registries.map(_.getGauges.get("ps.lingering.bytes").getValue.asInstanceOf[Long])
+  private def gauges(name: String): Seq[Any] = registries.map(_.getGauges.get(name).getValue)
+  private def lingering: Seq[Any] = gauges("ps.lingering.bytes")
 
   private final class CountingPool
       extends ThreadPoolExecutor(0, Int.MaxValue, 1, TimeUnit.SECONDS, new SynchronousQueue[Runnable]) {
@@ -274,20 +274,23 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
-  test("what a reader holds beyond the end of a session is retired when that lets go, however late") {
-    withWorkers(16000, 1600) { workers =>
-      iterate(workers)
-      assert(workers(0).mappings === 2, "the session's and the test's own")
-      executors(0).heldAttempts = executors(0).attemptsToRetire.get + 4
-      workers(0).session.close()
-      clock.advance(3)
-      assert(!executors(0).published.isEmpty && workers(0).mappings === 2)
-      assert(lingering === Seq(workers(0).map.bytes, 0))
-      clock.advance(1)
-      assert(executors(0).published.isEmpty && workers(0).mappings === 1)
-      assert(lingering === Seq(0, 0))
+  for (fails <- Seq(false, true))
+    test(s"what cannot be retired when a session ends is retired later, however late; attempts fail: $fails") {
+      withWorkers(16000, 1600) { workers =>
+        iterate(workers)
+        assert(workers(0).mappings === 2, "the session's and the test's own")
+        executors(0).heldAttempts = executors(0).attemptsToRetire.get + 4
+        executors(0).failsToRetire = fails
+        workers(0).session.close()
+        assert(gauges("ps.sessions") === Seq(0, 1), "its rank has left all the same")
+        clock.advance(3)
+        assert(!executors(0).published.isEmpty && workers(0).mappings === 2)
+        assert(lingering === Seq(workers(0).map.bytes, 0))
+        clock.advance(1)
+        assert(executors(0).published.isEmpty && workers(0).mappings === 1)
+        assert(lingering === Seq(0, 0))
+      }
     }
-  }
 
   test("a wait for a rank that does not push ends at its deadline, and names that rank and the key to change") {
     withWorkers(1600) { workers =>

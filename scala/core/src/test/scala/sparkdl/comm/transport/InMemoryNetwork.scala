@@ -40,6 +40,9 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
   /** So many of the attempts to retire a block fail, counted from the first one, as while a reader holds it. */
   @volatile var heldAttempts = 0
 
+  /** These attempts throw. */
+  @volatile var failsToRetire = false
+
   /** What is asked of this executor gets no answer. */
   @volatile var silent = false
 
@@ -96,6 +99,7 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
   override def retire(job: Long, name: String, over: () => Boolean): Boolean = {
     val gone = attemptsToRetire.incrementAndGet() > heldAttempts
     if (gone) published.remove(name)
+    else if (failsToRetire) throw new IOException(s"block $name cannot be removed")
     gone
   }
   override def status(job: Long, name: String): Option[(Long, Long)] = None
