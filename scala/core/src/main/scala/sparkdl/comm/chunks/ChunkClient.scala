@@ -33,7 +33,8 @@ private[comm] final class ChunkClient(
   import ChunkClient._
 
   private val context = new TransportContext(conf, new NoOpRpcHandler, false, true)
-  private val factory = context.createClientFactory(bootstraps.asJava)
+  private val directReads: TransportClientBootstrap = (_, channel) => DirectReads.install(channel)
+  private val factory = context.createClientFactory((directReads +: bootstraps).asJava)
   private val connections = new ConcurrentHashMap[ChunkPeer, Connection]
   private val deadlines = new Deadlines(clock)
   @volatile private var closed = false

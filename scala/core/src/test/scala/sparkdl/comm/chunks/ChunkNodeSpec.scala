@@ -84,16 +84,17 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     assert(client.node.pending === 0)
   }
 
-  test("direct memory is read into without a copy") {
-    val Seq(client, server) = Seq.fill(2)(start())
-    val block = random(8 << 20)
-    server.transport.put("block", block)
-    val fetched = Seq.fill(5)(new Fetched(client.node, server.node.here, whole("block", block.length), direct = true))
-    for (fetch <- fetched) {
-      assert(fetch.bytes === block.toSeq)
-      assert(fetch.readDirectly > block.length * 9 / 10)
+  for (secret <- Seq(None, Some("secret")))
+    test(s"direct memory is read into without a copy, with authentication: ${secret.isDefined}") {
+      val Seq(client, server) = Seq.fill(2)(start(new TestTransport(secret)))
+      val block = random(8 << 20)
+      server.transport.put("block", block)
+      val fetched = Seq.fill(5)(new Fetched(client.node, server.node.here, whole("block", block.length), direct = true))
+      for (fetch <- fetched) {
+        assert(fetch.bytes === block.toSeq)
+        assert(fetch.readDirectly > block.length * 9 / 10)
+      }
     }
-  }
 
   test("a block that is not there, and one that is shorter, fail alone") {
     val Seq(client, server) = Seq.fill(2)(start())
