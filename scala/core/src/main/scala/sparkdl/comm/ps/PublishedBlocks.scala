@@ -13,12 +13,12 @@ import sparkdl.comm.transport.Blocks
 private[ps] final class PublishedBlocks(job: Long, blocks: Blocks) {
   import PublishedBlocks._
 
-  private val labels = new ConcurrentHashMap[String, Label]
+  private val names = new ConcurrentHashMap[Label, Set[String]]
   private var warnedOfSpill = false
 
   def put(name: String, kind: Notice.Kind, version: Long, chunks: Array[ByteBuffer]): Unit = {
     val bytes = chunks.map(_.remaining.toLong).sum
-    labels.put(name, Label(kind, version))
+    names.merge(Label(kind, version), Set(name), (known, one) => known ++ one)
     blocks.put(job, name, chunks)
     if (!warnedOfSpill && blocks.status(job, name).exists { case (_, disk) => disk > 0 }) {
       warnedOfSpill = true
@@ -38,18 +38,22 @@ private[ps] final class PublishedBlocks(job: Long, blocks: Blocks) {
    * @return one that a reader still held when `over` said to wait no longer
    */
   def retire(kind: Notice.Kind, version: Long, over: () => Boolean): Option[String] = {
-    val names = labels.asScala.collect { case (name, Label(`kind`, `version`)) => name }.toSeq
-    names.find { name =>
-      val gone = blocks.retire(job, name, over)
-      if (gone) labels.remove(name)
-      !gone
-    }
+    val label = Label(kind, version)
+    of(label).find(!retire(label, _, over))
   }
 
   /** Retires everything; false if readers were still there when `over` said to wait no longer. */
   def clear(over: () => Boolean): Boolean = {
-    labels.keySet.removeIf(name => blocks.retire(job, name, over))
-    labels.isEmpty
+    for (label <- names.keySet.asScala; name <- of(label)) retire(label, name, over)
+    names.isEmpty
+  }
+
+  private def of(label: Label): Set[String] = names.getOrDefault(label, Set.empty)
+
+  private def retire(label: Label, name: String, over: () => Boolean): Boolean = {
+    val gone = blocks.retire(job, name, over)
+    if (gone) names.computeIfPresent(label, (_, known) => if (known == Set(name)) null else known - name)
+    gone
   }
 }
 
