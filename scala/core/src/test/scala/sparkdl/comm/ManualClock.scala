@@ -30,6 +30,9 @@ final class ManualClock extends Clock {
     done.get()
   }
 
+  /** Tasks whose time has not come. */
+  def pending: Int = synchronized(tasks.size)
+
   /** Returns once some thread waits in [[await]]. */
   def awaitWaiter(): Unit = synchronized(while (waiting == 0) wait())
 

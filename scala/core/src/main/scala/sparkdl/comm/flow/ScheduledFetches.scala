@@ -78,7 +78,8 @@ private[comm] final class ScheduledFetches(
       scheduler.next(now).foreach(toSend.add)
       scheduler.wakeAt(now).filter(_ < wakesAt).foreach { time =>
         wakesAt = time
-        clock.after(time - now)(happened(_ => wakesAt = Long.MaxValue))
+        // One that an earlier one took the place of has no successor: there is one chain of them.
+        clock.after(time - now)(happened(_ => if (wakesAt == time) wakesAt = Long.MaxValue))
       }
     }
     send()

@@ -136,6 +136,26 @@ class ScheduledFetchesSpec extends AnyFunSuite {
     assert(other.done.isDone && fetches.pending === 1)
   }
 
+  test("a wake-up of which an earlier one took the place has no successor") {
+    var seconds = 10L
+    val window = new Window {
+      override def bytes: Long = Long.MaxValue
+      override def held(): Unit = ()
+      override def wakeAt(now: Long): Option[Long] = Some(now + TimeUnit.SECONDS.toNanos(seconds))
+    }
+    val (held, clock) = (new Held, new ManualClock)
+    val fetches = new ScheduledFetches(held, clock, new FetchScheduler(Policy.Urgent, () => window))
+    val fetch = fetches.fetch(block("small", 100), Urgency(0, 0), 0, 1, new Memory(100))
+    held.serve(_ => random(100))
+    clock.advance(1)
+    assert(fetch.done.isDone && clock.pending === 1)
+    seconds = 1
+    fetches.cancel(fetch) // it is here: nothing but an event
+    assert(clock.pending === 2)
+    clock.advance(20)
+    assert(clock.pending === 1)
+  }
+
   test("blocks that many threads want, and whose chunks come on others, all arrive") {
     val network = Executors.newFixedThreadPool(3)
     val bytes = Map("a" -> random(700 * Kibi), "b" -> random(3 * Kibi), "c" -> random(2000 * Kibi))
