@@ -258,7 +258,7 @@ KEYS: tuple[Key, ...] = (
         "is one batch. If ibatch planned both directions, its plan and then layerwise are used for as many iterations each,\n"
         "to see which is the fastest (not if these are less than 3). Every tenth such period the ranks compare what they\n"
         "measure with what they planned for.",
-        values.positive,
+        values.iterations,
     ),
     Key(
         "ps.replanDrift",

@@ -13,6 +13,10 @@ from sparkdl_comm.units import parse_size
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|min|h|d)?")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+#: Thirty years: what the plugin's jar takes, whose nanoseconds are a long, and Python's timers.
+_MOST_SECONDS = 10**9
+#: The plugin's jar counts iterations in an int.
+_MOST_ITERATIONS = 2**31 - 1
 _PORTS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
 #: Names of policies; ``fixed:BYTES`` is one more.
@@ -36,11 +40,14 @@ def flag(text: str) -> bool:
 
 
 def seconds(text: str) -> float:
-    """Seconds, more than 0, in a Spark time string: ``30s``, ``2min``, ``500ms``; a bare number: s."""
+    """Seconds, more than 0 and at most 10^9, in a Spark time string: ``30s``, ``2min``, ``500ms``; a bare number: s."""
     match = _TIME.fullmatch(text.lower())
     value = float(match[1]) * _SECONDS[match[2]] if match else math.nan
-    if not value > 0:
-        raise ValueError("a time of more than 0, such as 30s, 2min or 500ms (us, ms, s, m, min, h, d; bare number: s)")
+    if not 0 < value <= _MOST_SECONDS:
+        raise ValueError(
+            f"a time of more than 0 and at most {_MOST_SECONDS}s, such as 30s, 2min or 500ms (us, ms, s, m, min, h, d; "
+            "bare number: s)"
+        )
     return value
 
 
@@ -105,9 +112,9 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
-def positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError("a whole number of at least 1")
+def iterations(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_ITERATIONS:
+        raise ValueError(f"a whole number of at least 1 and at most {_MOST_ITERATIONS}")
     return int(text)
 
 

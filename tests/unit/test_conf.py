@@ -98,6 +98,9 @@ def test_seconds(text: str, expected: float) -> None:
         ("timeout", "0s"),
         ("timeout", "-1s"),
         ("timeout", "nan"),
+        ("timeout", "1000000001s"),
+        ("turnTimeout", "11575d"),
+        ("fabric.batchInterval", "9" * 400),
         ("slotTimeout", ""),
         ("maxRestarts", "-1"),
         ("maxRestarts", "1.5"),
@@ -113,6 +116,7 @@ def test_seconds(text: str, expected: float) -> None:
         ("ps.batching", "best"),
         ("ps.pushBatching", "fixed:0"),
         ("ps.profileIterations", "0"),
+        ("ps.profileIterations", "2147483648"),
         ("ps.replanDrift", "-1"),
         ("ps.replanDrift", "nan"),
         ("data.cache", "none"),
@@ -153,6 +157,16 @@ def test_seconds(text: str, expected: float) -> None:
 def test_bad_value_names_key_value_and_limit(key: str, value: str) -> None:
     with pytest.raises(ConfError, match=re.escape(f"{PREFIX}{key}={value!r}: must be ")):
         CommConf.from_mapping({PREFIX + key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "most", "limit"),
+    [("timeout", "1000000000s", "at most 1000000000s"), ("ps.profileIterations", "2147483647", "at most 2147483647")],
+)
+def test_what_is_too_large_names_the_limit_which_is_accepted(key: str, most: str, limit: str) -> None:
+    CommConf.from_mapping({PREFIX + key: most})
+    with pytest.raises(ConfError, match=limit):
+        CommConf.from_mapping({PREFIX + key: "9" + most})
 
 
 def test_unknown_key_names_the_nearest() -> None:

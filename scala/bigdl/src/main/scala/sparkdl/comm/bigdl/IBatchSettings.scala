@@ -16,6 +16,9 @@ private[bigdl] final case class IBatchSettings(batching: BatchingSettings, sessi
 private[bigdl] object IBatchSettings {
   private val Prefix = "spark.sparkdl.comm."
 
+  /** Thirty years: nanoseconds are still a long. */
+  private val MostSeconds = 1000000000L
+
   /** @throws UnsupportedTrainingException if a value makes no sense, or cannot be done for BigDL */
   def apply(conf: SparkConf): IBatchSettings = {
     def text(key: String, default: String): String = conf.get(Prefix + key, default).trim
@@ -30,7 +33,9 @@ private[bigdl] object IBatchSettings {
     if (text("compression", "none") != "none") refuse("compression", "for BigDL gradients are not compressed; use none")
 
     val iterations =
-      parse("ps.profileIterations", "a number of at least 1")(text("ps.profileIterations", "10").toInt)(_ > 0)
+      parse("ps.profileIterations", s"a number of at least 1 and at most ${Int.MaxValue}")(
+        text("ps.profileIterations", "10").toInt
+      )(_ > 0)
     val drift = parse("ps.replanDrift", "a positive number")(text("ps.replanDrift", "0.25").toDouble)(_ > 0)
     val batching =
       try BatchingSettings(text("ps.batching", "whole"), text("ps.pushBatching", ""), iterations, drift)
@@ -38,7 +43,9 @@ private[bigdl] object IBatchSettings {
     val wire =
       try BlockEncoding(text("ps.wire", "fp32"))
       catch { case e: IllegalArgumentException => throw new UnsupportedTrainingException(e.getMessage) }
-    val timeout = parse("timeout", "a time such as 5min")(conf.getTimeAsMs(Prefix + "timeout", "5min") / 1e3)(_ > 0)
+    val timeout = parse("timeout", s"a time such as 5min, more than 0 and at most ${MostSeconds}s")(
+      conf.getTimeAsMs(Prefix + "timeout", "5min") / 1e3
+    )(seconds => seconds > 0 && seconds <= MostSeconds)
     val restarts = parse("maxRestarts", "a number, 0 or more")(text("maxRestarts", "2").toInt)(_ >= 0)
     val session = SessionSettings(Encodings(wire), batching.overlap, false, batching.inTurn, batching.measuredSteps, timeout)
     IBatchSettings(batching, session, restarts)

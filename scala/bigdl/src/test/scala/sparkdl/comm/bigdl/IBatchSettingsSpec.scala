@@ -30,8 +30,12 @@ class IBatchSettingsSpec extends AnyFunSuite {
     "ps.batching" -> "best",
     "ps.wire" -> "fp8",
     "ps.profileIterations" -> "0",
+    "ps.profileIterations" -> "2147483648",
     "ps.replanDrift" -> "wide",
     "timeout" -> "soon",
+    "timeout" -> "0s",
+    "timeout" -> "1000000001s",
+    "timeout" -> "200000000000d",
     "maxRestarts" -> "-1",
     "compression" -> "mstopk:0.01"
   ).foreach { case (key, value) =>
