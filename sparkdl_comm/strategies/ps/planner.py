@@ -1,7 +1,7 @@
 """Asks the iBatch planner, which is in the plugin's jar (there is no other one), how to group layers into buckets. This
 needs Java, but no Spark session.
 
-A rank that trains asks its executor instead (``plan`` on the bridge).
+A rank that trains asks its executor instead (``replan`` on the bridge).
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import java.security.MessageDigest
 import java.util.Properties
 
 /**
- * Which build of the plugin runs here. Executors compare theirs before they talk: their messages are Java objects of the
- * jar's own classes, and versions of a class do not understand each other.
+ * Which build of the plugin runs here. Executors compare theirs before they talk: the formats of what they say to each other
+ * and publish are the jar's own, and versions of it need not understand each other.
  */
 private[comm] object Build {
 
