@@ -113,11 +113,12 @@ class ServerPart(Part):
                 return state if isinstance(state, Values) else None
             if self._over:
                 return None
-            if order.batch not in self._snapshots:
-                self._snapshots[order.batch] = Values(self._asked(), self._model.version)
-                for old in sorted(self._snapshots)[:-_SNAPSHOTS]:
+            made = self._snapshots.get(order.batch)
+            if made is None:
+                made = self._snapshots[order.batch] = Values(self._asked(), self._model.version)
+                for old in sorted(self._snapshots)[:-_SNAPSHOTS]:  # also this one, if it comes late
                     del self._snapshots[old]
-            return self._snapshots[order.batch]
+            return made
 
     def hear(self, message: Message) -> None:
         if isinstance(message, Skip):

@@ -242,6 +242,15 @@ def test_models_are_snapshots() -> None:
     np.testing.assert_array_equal(again.values, 0.0)
 
 
+def test_a_model_of_a_batch_that_is_older_than_those_kept() -> None:
+    part = ServerPart(np.ones(3, np.float32), 0.0, None)
+    part.begin()
+    for batch in (1, 2, 3, 4, 0):
+        made = part.values(Send(batch, 3, [], [], content=Kind.MODEL, batch=batch))
+        assert made is not None
+        np.testing.assert_array_equal(made.values, 1.0)
+
+
 @pytest.mark.parametrize("serves", [False, True])
 def test_what_is_waited_for_ends_with_the_job(serves: bool) -> None:
     """A model of a server that does not serve yet; the state before a turn that does not come; a part of a sum."""
