@@ -115,10 +115,10 @@ class Sender:
             self._under_way[transfer.header.id] = transfer
         try:
             if len(parts) == 1:
-                self._send_part(transfer, 0, *parts[0])
+                self._send_part(transfer, *parts[0])
                 return
             with ThreadPoolExecutor(len(parts)) as pool:
-                futures = [pool.submit(self._send_part, transfer, rail, *part) for rail, part in enumerate(parts)]
+                futures = [pool.submit(self._send_part, transfer, *part) for part in parts]
                 wait(futures)
             for future in futures:
                 future.result()
@@ -158,11 +158,15 @@ class Sender:
 
     # ---- inside
 
-    def _parts(self, transfer: Outgoing) -> list[tuple[int, int]]:
-        """The bytes that each rail takes, from and to; whole float32 numbers."""
+    def _parts(self, transfer: Outgoing) -> list[tuple[int, int, int]]:
+        """The rails that are used, and the bytes that each of them takes, from and to; whole float32 numbers.
+
+        A rail that has none takes no message: the receiver, who counts bytes, could have forgotten the transfer by then.
+        """
         rails, words = len(transfer.addresses), len(transfer.data) // 4
         cuts = [4 * (words * rail // rails) for rail in range(rails + 1)]
-        return list(zip(cuts, cuts[1:], strict=False))
+        parts = [(rail, *cut) for rail, cut in enumerate(zip(cuts, cuts[1:], strict=False)) if cut[0] < cut[1]]
+        return parts or [(0, 0, 0)]
 
     def _send_part(self, transfer: Outgoing, rail: int, start: int, stop: int) -> None:
         # Before the connection is taken: until then it is for transfers that begin earlier.

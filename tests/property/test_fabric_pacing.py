@@ -179,6 +179,25 @@ def test_all_rails(rails: int, elements: int) -> None:
     wires.close()
 
 
+@pytest.mark.parametrize(("elements", "rails"), [(0, [0]), (1, [2]), (2, [1, 2])])
+def test_rails_that_have_nothing_to_take(elements: int, rails: list[int]) -> None:
+    """Nothing is sent over them: it could come when the transfer is complete, and nobody expects it any more."""
+    wires = Wires()
+    dialled: list[int] = []
+
+    def dial(address: Any, rail: int, deadline: float) -> socket.socket:
+        dialled.append(rail)
+        return wires._dial(address, rail, deadline)
+
+    sender = Sender(dial, SECONDS)
+    wires.receiver.expect(Expect(5, elements))
+    sender.send(outgoing(np.ones(elements, np.float32), Pacing([], 0.0), 3))
+    assert wires.event.wait(SECONDS)
+    assert sorted(dialled) == rails
+    sender.close()
+    wires.close()
+
+
 def test_may_come_before_it_is_expected() -> None:
     wires = Wires()
     values = np.ones(10, np.float32)
