@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -28,11 +29,13 @@ class Counters(Protocol):
 
 
 class InterfaceCounters:
-    """Those of the NICs with these addresses, summed; a NIC that has several of them counts once."""
+    """Those of the NICs with these addresses, summed; a NIC that has several of them counts once, and one that has vanished
+    with what it had counted."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         found = psutil.net_if_addrs().items()
         self._nics = sorted({nic for nic, there in found if any(a.address in addresses for a in there)})
+        self._read: dict[Path, int] = {}
 
     def read(self) -> Counted:
         return Counted(self._sum("tx_bytes"), self._sum("rx_bytes"))
@@ -44,4 +47,8 @@ class InterfaceCounters:
         return sum(speeds) * 1e6 / 8 if speeds and all(speeds) else 0.0
 
     def _sum(self, name: str) -> int:
-        return sum(int((_STATISTICS / nic / "statistics" / name).read_text()) for nic in self._nics)
+        paths = [_STATISTICS / nic / "statistics" / name for nic in self._nics]
+        for path in paths:
+            with suppress(OSError):
+                self._read[path] = int(path.read_text())
+        return sum(self._read.get(path, 0) for path in paths)

@@ -67,7 +67,8 @@ class Monitor:
                 flows.append(
                     Flow(number, active, progress.sent - before.sent, min(1.0, held), progress.sent, now - end)
                 )
-        up, down = counted.up - self._counted.up, counted.down - self._counted.down
+        # A NIC that has come back counts from 0.
+        up, down = max(0, counted.up - self._counted.up), max(0, counted.down - self._counted.down)
         self._last, self._counted, self._before = now, counted, seen
         return Rates(seconds, up, down, self._counters.speed, flows)
 

@@ -125,6 +125,7 @@ class Sender:
         finally:
             with self._lock:
                 self._ended.append(self._under_way.pop(transfer.header.id))
+            transfer.data = memoryview(b"")  # nobody may look at what has ended for a long time
 
     def active(self) -> list[Outgoing]:
         """What is under way, and what has ended since the last call."""

@@ -6,6 +6,7 @@ import math
 import socket
 import struct
 import threading
+import weakref
 import zlib
 from typing import Any
 
@@ -195,6 +196,19 @@ def test_rails_that_have_nothing_to_take(elements: int, rails: list[int]) -> Non
     assert wires.event.wait(SECONDS)
     assert sorted(dialled) == rails
     sender.close()
+    wires.close()
+
+
+def test_the_bytes_of_what_was_sent_are_not_kept() -> None:
+    """Nobody may ask for the transfers that have ended."""
+    wires = Wires()
+    values = np.ones(100, np.float32)
+    kept = weakref.ref(values)
+    wires.receiver.expect(Expect(5, len(values)))
+    wires.sender.send(outgoing(values, Pacing([], 0.0)))
+    del values
+    assert kept() is None
+    assert [transfer.progress.sent for transfer in wires.sender.active()] == [400]
     wires.close()
 
 

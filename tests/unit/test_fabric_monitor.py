@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkdl_comm.fabric import counters as counters_of_nics
 from sparkdl_comm.fabric.counters import Counted, InterfaceCounters
 from sparkdl_comm.fabric.message import Header, Kind
 from sparkdl_comm.fabric.monitor import Monitor
@@ -121,6 +123,29 @@ def test_counters_of_this_host() -> None:
     assert after.down - before.down >= 5000
     assert InterfaceCounters(["127.0.0.1", "127.0.0.1"]).read().up >= after.up
     assert InterfaceCounters(["192.0.2.1"]).read() == Counted(0, 0)
+
+
+def test_a_nic_that_vanishes_and_comes_back(tmp_path, monkeypatch) -> None:
+    """Its counters stand still meanwhile, and then begin anew; nothing is counted backwards."""
+
+    def count(nic: str, sent: int) -> None:
+        (tmp_path / nic / "statistics").mkdir(parents=True, exist_ok=True)
+        for name in ("tx_bytes", "rx_bytes"):
+            (tmp_path / nic / "statistics" / name).write_text(f"{sent}\n")
+
+    monkeypatch.setattr(counters_of_nics, "_STATISTICS", tmp_path)
+    counters = InterfaceCounters([])
+    counters._nics = ["a", "b"]
+    count("a", 100)
+    count("b", 1000)
+    monitor = Monitor(counters, list, lambda rates: None)
+    shutil.rmtree(tmp_path / "b")
+    count("a", 130)
+    assert monitor.look().up == 30
+    count("b", 5)
+    assert monitor.look().up == 0
+    count("b", 25)
+    assert monitor.look().up == 20
 
 
 def test_an_aggregator_needs_no_torch() -> None:
