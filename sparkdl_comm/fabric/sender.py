@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -156,6 +157,8 @@ class Sender:
                 connection.lock.release()
             elif connection.sock is not None:
                 hang_up(connection.sock)
+                with suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)  # wakes its thread, which waits for room to send
 
     # ---- inside
 

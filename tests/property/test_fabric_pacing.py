@@ -6,6 +6,7 @@ import math
 import socket
 import struct
 import threading
+import time
 import weakref
 import zlib
 from typing import Any
@@ -22,6 +23,7 @@ from sparkdl_comm.fabric.pacing import Pacing, Slice
 from sparkdl_comm.fabric.protocol import Expect
 from sparkdl_comm.fabric.receiver import Arrival, Receiver
 from sparkdl_comm.fabric.sender import CHUNK, Outgoing, Sender
+from sparkdl_comm.gang.frames import unacknowledged
 
 SECONDS = 20.0
 counts = st.integers(0, 2**32 - 1)
@@ -210,6 +212,30 @@ def test_the_bytes_of_what_was_sent_are_not_kept() -> None:
     assert kept() is None
     assert [transfer.progress.sent for transfer in wires.sender.active()] == [400]
     wires.close()
+
+
+def test_a_sender_is_closed_while_it_waits_for_a_receiver_that_takes_nothing() -> None:
+    ours, theirs = _tcp_pair()
+    sender = Sender(lambda address, rail, deadline: ours, 10 * SECONDS)
+    transfer = outgoing(np.zeros(10**7, np.float32), Pacing([], 0.0))
+    errors: list[GangError] = []
+
+    def send() -> None:
+        try:
+            sender.send(transfer)
+        except GangError as exc:
+            errors.append(exc)
+
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    held, until = 0, time.monotonic() + SECONDS
+    while (held == 0 or held != unacknowledged(ours)) and time.monotonic() < until:
+        held = unacknowledged(ours)
+        time.sleep(0.2)
+    sender.close()
+    sending.join(SECONDS)
+    assert errors
+    theirs.close()
 
 
 def test_may_come_before_it_is_expected() -> None:
