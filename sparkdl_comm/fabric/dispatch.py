@@ -263,8 +263,11 @@ class Dispatch:
 
     def _repace(self, decision: core.Repaced, now: float) -> Orders:
         transfer = self._transfers.get(decision.transfer)
-        if transfer is None or decision.transfer in self._held:
+        if transfer is None:
             return []
+        self._transfers[decision.transfer] = replace(transfer, schedule=decision.schedule)
+        if decision.transfer in self._held:
+            return []  # it is ordered by the new one
         return [(transfer.source, Repace(self._outside(decision.transfer), relative(decision.schedule, now)))]
 
     def _reorder(self, decision: core.Reordered) -> Orders:

@@ -134,6 +134,15 @@ def test_regrouped_while_it_waits() -> None:
     assert (send.count, send.staleness, send.norm) == (1, 6, 1.0)
 
 
+def test_a_transfer_that_is_not_ordered_yet_is_ordered_by_its_last_schedule() -> None:
+    made = dispatch()
+    made.decided([*SUM[:2], push(5, WORKERS[2], REPLICA, (2,)), push(2, ADDING, SERVER, (0, 1), after=(0, 1, 5))], 0.0)
+    assert made.decided([Repaced(2, (Piece(4.0, 6.0, 20.0),))], 1.0) == []
+    [(_, send)] = made.ended(5, 1, 2.0)
+    assert isinstance(send, Send)
+    assert send.slices == [(2.0, 4.0, PROBE * 20.0)]
+
+
 def test_the_rest() -> None:
     made = dispatch()
     made.decided(SUM, 0.0)
