@@ -38,7 +38,7 @@ from sparkdl_comm.fabric.sender import Outgoing, Sender
 from sparkdl_comm.fabric.wires import Serve, Wires
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 
-#: Seconds after which the thread that listens to the scheduler looks if it is to end.
+#: Seconds for which the scheduler may have nothing to say before its connection is looked at again.
 _LISTEN = 3600.0
 
 _log = logging.getLogger(__name__)
@@ -95,8 +95,8 @@ class Daemon:
         if self._closed:
             return
         self._part.finish(patience)
-        self.tell(Leave())
         self._closed = True
+        self.tell(Leave())
         self._monitor.close()
         self._link.hang_up()
         if threading.current_thread() is not self._thread:
@@ -107,7 +107,7 @@ class Daemon:
     def _listen(self) -> None:
         why: SparkdlCommError | None = None
         try:
-            while not self._closed:
+            while True:
                 try:
                     message = self._link.receive(_LISTEN)
                 except DeadlineError:

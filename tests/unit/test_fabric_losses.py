@@ -18,7 +18,7 @@ from sparkdl_comm.fabric import sender
 from sparkdl_comm.fabric.daemon import Daemon
 from sparkdl_comm.fabric.message import HEADER_BYTES, Header, Kind
 from sparkdl_comm.fabric.params import FabricParams
-from sparkdl_comm.fabric.protocol import Fence
+from sparkdl_comm.fabric.protocol import Fence, Leave
 from sparkdl_comm.fabric.roles import Fabric
 from tests.unit.fabric_helpers import ELEMENTS, options, raised, run, scheduler, server, worker
 from tests.unit.gang_helpers import SECONDS, Crew
@@ -131,6 +131,23 @@ def test_a_killed_aggregator():
     values, version = results[SERVER].snapshot()
     np.testing.assert_array_equal(values, float(version))
     assert version == results[2] + results[3]
+
+
+def test_who_leaves_does_not_take_the_scheduler_for_lost(monkeypatch):
+    """That hangs up at once: perhaps before the one who leaves has gone on."""
+    left = []
+
+    def tell(daemon, message, tell=Daemon.tell):
+        tell(daemon, message)
+        if isinstance(message, Leave):
+            left.append(daemon)
+            daemon._thread.join(SECONDS)
+
+    monkeypatch.setattr(Daemon, "tell", tell)
+    results, _ = run([scheduler(PARAMS), server(PARAMS), worker(PARAMS, lambda made: push_ones(made, 1))])
+    raised(results)
+    assert left
+    assert all(daemon.error is None for daemon in left)
 
 
 @pytest.mark.parametrize("answers", [True, False])
