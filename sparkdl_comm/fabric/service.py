@@ -115,10 +115,11 @@ class SchedulerService:
             while not self._stopped:
                 left = tick - self._clock()
                 if left <= 0:
-                    tick += self._options.interval - left
                     if self._begun:
                         self._decide()
-                    continue
+                    # Counts from now, and something is heard, however long the decision took.
+                    left = self._options.interval
+                    tick = self._clock() + left
                 heard = self._reception.hear(0.0 if self._heard else left)
                 if heard is not None:
                     self._hear(*heard)

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from sparkdl_comm.errors import GangError
 from sparkdl_comm.fabric.params import FabricParams
-from tests.unit.fabric_helpers import ELEMENTS, SERVER, pushing, raised, replica, run, scheduler, server, worker
+from sparkdl_comm.fabric.service import SchedulerService
+from tests.unit.fabric_helpers import (
+    ELEMENTS,
+    INTERVAL,
+    SERVER,
+    pushing,
+    raised,
+    replica,
+    run,
+    scheduler,
+    server,
+    worker,
+)
 from tests.unit.gang_helpers import SECONDS
 
 PARAMS = FabricParams("async:30")
@@ -47,6 +60,19 @@ def test_nobody_waits_for_the_next_batch_where_links_are_idle():
     results, _ = run([scheduler(PARAMS), server(PARAMS), worker(PARAMS, pushing(3), 1)], interval=10 * SECONDS)
     raised(results)
     assert [outcome.version for outcome in results[2]] == [1, 2, 3]
+
+
+def test_decisions_that_take_longer_than_the_interval(monkeypatch):
+    """The scheduler hears something between two of them."""
+
+    def slow(service, decide=SchedulerService._decide):
+        decide(service)
+        time.sleep(3 * INTERVAL)
+
+    monkeypatch.setattr(SchedulerService, "_decide", slow)
+    results, _ = run([scheduler(PARAMS), server(PARAMS), worker(PARAMS, pushing(2))], timeout=5.0)
+    raised(results)
+    assert [outcome.version for outcome in results[2]] == [1, 2]
 
 
 def test_momentum():
