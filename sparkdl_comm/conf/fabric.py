@@ -18,6 +18,14 @@ def sync(text: str) -> str:
     return text
 
 
+def interval(text: str) -> float:
+    value = values.seconds(text)
+    # More often, the scheduler would do nothing but decide.
+    if value < 0.001:
+        raise ValueError("1ms at least")
+    return value
+
+
 def rate(text: str) -> str:
     try:
         parse_rate(text)
@@ -50,8 +58,8 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "time",
         "100ms",
         "How often the fabric's scheduler decides on what has come meanwhile. Where a link of the server is idle it does so\n"
-        "at once.",
-        values.seconds,
+        "at once. 1ms at least.",
+        interval,
     ),
     Key(
         "fabric.momentum",

@@ -146,6 +146,7 @@ def test_seconds(text: str, expected: float) -> None:
         ("fabric.sync", "async"),
         ("fabric.sync", "ssp:-1"),
         ("fabric.batchInterval", "0s"),
+        ("fabric.batchInterval", "999us"),
         ("fabric.momentum", "1"),
         ("fabric.stepScale", "-1"),
         ("fabric.divergence", "0"),
