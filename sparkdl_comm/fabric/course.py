@@ -70,6 +70,8 @@ class Course:
 
     def unfinished(self, source: Node) -> dict[Node, list[int]]:
         """As that of :class:`Dispatch`, but as the daemons are called."""
+        if self._has_no_part(source):
+            return {}
         return {self.actual(target): found for target, found in self.dispatch.unfinished(source).items()}
 
     def lose(self, node: Node, version: int, has_replica: bool, now: float) -> None:
@@ -77,6 +79,8 @@ class Course:
 
         :raises RankLostError: nobody is.
         """
+        if self._has_no_part(node):
+            return
         if node == self.root:
             self.observe(events.NodeLost(Node("server", 0)), now)
         if node.role == self.dispatch.serving == "server" and has_replica:
@@ -97,6 +101,10 @@ class Course:
     def actual(self, node: Node) -> Node:
         """The root of an all-reduce is a worker."""
         return self.root if self.root is not None and node.role == "server" else node
+
+    def _has_no_part(self, node: Node) -> bool:
+        """Servers of the model, and replicas, have none in an all-reduce, where the core calls the root a server."""
+        return self.root is not None and node.role in ("server", "replica")
 
     def _carry_out(self, decisions: list[core.Decision], now: float) -> None:
         for decision in decisions:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.fabric.params import FabricParams
-from tests.unit.fabric_helpers import SERVER, raised, run, scheduler, server, worker
+from tests.unit.fabric_helpers import SERVER, raised, replica, run, scheduler, server, worker
+from tests.unit.gang_helpers import SECONDS, wait_for
 
 PARAMS = FabricParams("async:30")
 
@@ -44,6 +47,33 @@ def test_all_reduce_beside_a_server():
     for _, total in results[2:]:
         np.testing.assert_array_equal(total, 4.0)
     np.testing.assert_array_equal(results[SERVER].snapshot()[0], float(sum(applied for applied, _ in results[2:])))
+
+
+def test_all_reduce_when_the_replica_has_taken_over():
+    lost, services = threading.Event(), []
+
+    def schedule(fabric):
+        made = fabric.register_as_scheduler(PARAMS)
+        services.append(fabric.service)
+        made.await_end(SECONDS)
+
+    def leave(fabric):
+        fabric.register_as_server(PARAMS, np.zeros(100, np.float32))
+        assert lost.wait(SECONDS)
+        fabric._daemon._link.hang_up()
+
+    def work(made):
+        sums = [made.all_reduce(np.full(10, 2.0, np.float32))]
+        lost.set()
+        assert wait_for(lambda: services[0].dispatch.serving == "replica")
+        return [*sums, made.all_reduce(np.full(10, 3.0, np.float32))]
+
+    parts = [schedule, leave, replica(SERVER, PARAMS, 100), worker(PARAMS, work), worker(PARAMS, work)]
+    results, _ = run(parts)
+    raised(results)
+    for first, second in results[3:]:
+        np.testing.assert_array_equal(first, 4.0)
+        np.testing.assert_array_equal(second, 6.0)
 
 
 def test_all_reduce_that_does_not_fit():

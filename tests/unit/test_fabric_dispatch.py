@@ -244,6 +244,31 @@ def test_an_all_reduce_is_over_without_a_worker_that_was_lost_meanwhile() -> Non
     assert course.is_over(WORKERS[:2])
 
 
+def test_an_all_reduce_goes_on_without_the_server_of_the_model() -> None:
+    """The core calls its root so too."""
+    registered = [
+        Register(role, rank, f"host {rank}", [("127.0.0.1", 1000 + rank)], {}, elements=10 * (role[0] in "sr"))
+        for rank, role in enumerate(("server", "replica", "worker", "worker", "worker"))
+    ]
+    rules, root = Rules(Synchrony("bsp"), lambda version, delay: 1.0), WORKERS[1]
+    course = Course(1, Directory.of(registered, 0).for_reduction(root, 5), rules, lambda *what: None, root)
+    course.report(dict.fromkeys(range(5), (1e6, 1e6)), 0.0)
+    for worker in WORKERS:
+        course.ready(worker, 0, 0, 1.0, 0.0)
+        course.wanted(worker, 0.0)
+    course.decide(0.0)
+    for number in range(3):
+        course.ended(number, number + 1, 1.0)
+    course.decide(1.0)
+    assert not course.dispatch.is_idle
+    for lost in (SERVER, REPLICA):
+        assert course.unfinished(lost) == {}
+        course.lose(lost, 0, lost == SERVER, 2.0)
+    for number in range(3, 6):
+        course.ended(number, 0, 3.0)
+    assert course.is_over(WORKERS)
+
+
 def test_fences() -> None:
     """The core hears of a lost node when all whom it sent something have answered, or are lost themselves."""
     fences = Fences()
