@@ -6,7 +6,7 @@ Fits run through Spark on the lab, as the parameter server needs the plugin; com
 each layer a share, so that forward takes `--forward` seconds. At ratio R links are so fast that an all-reduce takes by what
 they allow R times as long as backward. For each network and ratio there are fits with each strategy that stays, of
 `--fixed-steps` steps, the first ten of which do not count, and one with auto, of `--steps`, all of which count: its first
-ones, trials, and whatever one strategy takes to follow another.
+ones, trials, and whatever one strategy takes to follow another. A fit is one epoch, and a step lies between the ends of two.
 
 Theory of auto's step is the median of the best one that stays. `regret` is by how much more auto took for all of its steps.
 With `--drop`, links become as slow as at the last ratio in the middle of another fit with auto at the first one: the regret
@@ -102,7 +102,10 @@ def _fits(
 ) -> list[dict[str, Any]]:
     topology = options.topology
     conf = {"topology": topology.text, "rails": ",".join(f"rail{rail}" for rail in range(topology.rails))}
-    job = AutoJob(str(profile), conf, ways, topology.world, options.fixed_steps, options.steps, change, str(signal))
+    times = str(profile.with_suffix(".times"))
+    job = AutoJob(
+        str(profile), conf, ways, topology.world, options.fixed_steps, options.steps, change, str(signal), times
+    )
     return submit(spark, PROGRAMS / "auto_job.py", job, options.timeout)
 
 
@@ -184,7 +187,7 @@ def arguments() -> Namespace:
     parser.add_argument("--ratios", type=numbers, default="0.5,2", help="of an all-reduce, by the links, to backward")
     parser.add_argument("--drop", action="store_true", help="links change from the first ratio to the last in mid-run")
     parser.add_argument("--ways", default=WAYS, help="strategies that stay; those that do not fit are left out")
-    parser.add_argument("--steps", type=positive, default=150, help="of a fit with auto")
+    parser.add_argument("--steps", type=positive, default=300, help="of a fit with auto")
     parser.add_argument("--fixed-steps", type=positive, default=20, help="of a fit with a strategy that stays")
     parser.add_argument("--forward", type=float, default=0.05, help="seconds")
     parser.add_argument("--slowdown", type=float, default=60.0, help="of the device that computes")

@@ -98,10 +98,16 @@ def _case(name: str, rate: str, delay: float, world: int, options: Namespace) ->
     return case_of(name, profile, world, rate, delay)
 
 
-def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float, nics: list[str]) -> list[dict[str, Any]]:
+def conf_of(nics: list[str]) -> dict[str, str]:
+    """So that collectives use all of a host's NICs, and gloo the first one."""
     conf = {"spark.executorEnv.GLOO_SOCKET_IFNAME": nics[0]}
     if len(nics) > 1:
         conf["spark.sparkdl.comm.rails"] = ",".join(nics)
+    return conf
+
+
+def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float, nics: list[str]) -> list[dict[str, Any]]:
+    conf = conf_of(nics)
     if case.delay:
         conf["spark.jars"] = f"{sparkdl_comm.spark_conf()['spark.jars']},{bench_jar()}"
         conf["spark.executor.extraJavaOptions"] = f"-Dlab.sparkdl.startupSeconds={case.delay}"

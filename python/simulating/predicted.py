@@ -21,6 +21,7 @@ from typing import Any
 
 from batching.case import case_of, share_of
 from batching.job import BUCKET, Job
+from batching.lab import conf_of
 from peers.applications import submit
 from peers.arena import PROGRAMS, python_path
 
@@ -125,7 +126,8 @@ def _measured(
     )
     environment = {"PYTHONPATH": python_path(_FOLDER, PROGRAMS)}
     with Lab(topology) as lab, lab.spark(memory="512m", env=environment) as spark:
-        return submit(spark, _FOLDER / "batching" / "job.py", job, 600.0)
+        nics = [lab.layout.node(0).interface(rail) for rail in range(topology.rails)]
+        return submit(spark, _FOLDER / "batching" / "job.py", job, 600.0, conf_of(nics))
 
 
 def _row(

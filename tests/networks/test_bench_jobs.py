@@ -94,7 +94,10 @@ def test_several_computing_rates(networks, rows_of):
         (["--systems", "ddp@bcube:2,2"], "one NIC per host"),
         (["--rows", "0"], "--rows: must be whole numbers, at least 1"),
         (["--exchange", "0"], "--exchange: must be numbers above 0"),
-        (["--loop", "decoupled", "--systems", "auto@star:2"], "collective.loop=decoupled: auto may choose"),
+        (
+            ["--loop", "decoupled", "--systems", "auto@star:2"],
+            "collective.loop=decoupled: cheapest and auto may choose",
+        ),
         (["--profile", "lenet6"], "--profile: invalid choice: 'lenet6' (choose from"),
         (["--systems", "gloo+topk:0.1@star:2"], "strategy gloo"),
         (["--systems", "ddp+topk:0.1@star:2"], "sends whole gradients"),
