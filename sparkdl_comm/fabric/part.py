@@ -40,8 +40,8 @@ class Part:
     def values(self, order: Send) -> Values | None:
         """What is to be sent; waits until all of it is there. None: there is nothing to send any more.
 
-        The wait ends with what is waited for, with its being cancelled, or with the job: a node that sends nothing for the
-        timeout is lost.
+        The wait ends with what is waited for, with its being cancelled, or with the job: for a node that is there and sends
+        nothing, that is when some worker's own wait for its update or for the model has lasted for the timeout.
         """
         raise ProtocolError(f"transfer {order.transfer} was ordered from a rank that has no data")
 
