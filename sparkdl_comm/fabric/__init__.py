@@ -27,9 +27,9 @@ At rank 0, ``service.py`` hears all daemons (``reception.py``). For the servers'
 ``bandwidth.py`` works out of all reports (``watch.py``) what links can carry.
 
 A rank or process that is lost is not the gang's end, unless it is rank 0, a server without replica, or the root of an
-all-reduce that is under way. Its daemon's connection breaks, or somebody cannot send to it: whose fault that is nobody can tell,
-and it is taken for the receiver's. What it sent may have arrived without the scheduler's knowing, so
-receivers are asked (``fences.py``) before the core decides how the others go on.
+all-reduce that is under way. Its daemon's connection breaks, or somebody cannot send to it: whose fault that is nobody can
+tell, and it is taken for the receiver's. What it sent may have arrived without the scheduler's knowing, so receivers are asked
+(``fences.py``) before the core decides how the others go on.
 """
 
 from __future__ import annotations
