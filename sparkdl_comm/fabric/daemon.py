@@ -40,6 +40,8 @@ from sparkdl_comm.gang.frames import TIMEOUT_KEY
 
 #: Seconds for which the scheduler may have nothing to say before its connection is looked at again.
 _LISTEN = 3600.0
+#: Seconds within which the scheduler, which then ends the job, hears that a node has failed.
+_HEARD = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -50,10 +52,12 @@ class Daemon:
     def __init__(self, wires: Wires, serve: Serve, part: Part, register: Register) -> None:
         self._wires, self._part, self.register = wires, part, register
         part.tell = self.tell
-        self._closed = self._over = False
+        self._closed = False
+        self._over = threading.Event()
         self._ready = threading.Event()
         self._orders: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
+        #: Why the node ends: what it failed of itself, if it did.
         self.error: SparkdlCommError | None = None
         self._receiver = Receiver(self._arrived, self._fail, wires.timeout)
         self._sender = Sender(wires.dial, wires.timeout)
@@ -127,14 +131,15 @@ class Daemon:
 
     def _end(self, why: SparkdlCommError | None) -> None:
         with self._lock:
-            if self._over:
+            if self._over.is_set():
                 return
-            self._over, self.error = True, why
+            self._over.set()
+            self.error = self.error or why
             for cancelled in self._orders.values():
                 cancelled.set()
         self._sender.close()
         self._receiver.close()
-        self._part.end(why)
+        self._part.end(self.error)
         self._ready.set()
 
     def _take(self, message: Message) -> None:
@@ -207,15 +212,18 @@ class Daemon:
 
     def _fail(self, exc: Exception) -> None:
         """What the node itself does raised: neither can it go on, nor can the others."""
-        if self._over:
+        if self._over.is_set():
             return
         me, rank = f"rank {self.register.rank}, {self.register.role} of the fabric", self.register.rank
         _log.error("%s, failed", me, exc_info=exc)
-        if isinstance(exc, SparkdlCommError):
-            self.tell(
-                Failed(f"{me}, failed: {exc.message}", type(exc).__name__, rank if exc.rank is None else exc.rank)
-            )
-            self._end(exc)
-        else:
-            self.tell(Failed(f"{me}, failed: {exc!r}", GangError.__name__, rank))
-            self._end(GangError(repr(exc), rank=rank))
+        error = exc if isinstance(exc, SparkdlCommError) else GangError(repr(exc), rank=rank)
+        said = Failed(
+            f"{me}, failed: {error.message}", type(error).__name__, rank if error.rank is None else error.rank
+        )
+        with self._lock:
+            self.error = self.error or error
+        self.tell(said)
+        if threading.current_thread() is not self._thread:
+            # Peers whose connections were closed would say that this node is lost, and that could be heard first.
+            self._over.wait(_HEARD)
+        self._end(error)

@@ -121,7 +121,6 @@ class Receiver:
         except ProtocolError as exc:
             what = "" if header is None else f"{header.named}: "
             self._on_refusal(ProtocolError(f"rank {rank} sent what cannot be taken: {what}{exc.message}", rank=rank))
-            self._await_end()
         except (SparkdlCommError, OSError) as exc:
             _log.info("a data connection of rank %d ended: %s", rank, exc)
             if header is not None and self._remains_expected(header.id):
@@ -166,12 +165,6 @@ class Receiver:
         """Whether nobody says that nothing more comes of it: its sender is there, and has no reason to break it off."""
         with self._changed:
             return not self._changed.wait_for(lambda: self._closed or transfer not in self._incoming, _SETTLED)
-
-    def _await_end(self) -> None:
-        """A connection that is closed at once makes its sender say that this daemon is lost: the scheduler could hear that
-        before it hears of the refusal, which ends the job."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed, self._patience)
 
     def _await_expected(self, header: Header) -> _Incoming:
         """What the scheduler said of the transfer: that may come a little later than the transfer itself."""

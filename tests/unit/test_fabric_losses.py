@@ -9,16 +9,18 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, RankLostError
 from sparkdl_comm.fabric import sender
+from sparkdl_comm.fabric.control_link import ControlLink
 from sparkdl_comm.fabric.daemon import Daemon
 from sparkdl_comm.fabric.message import HEADER_BYTES, Header, Kind
 from sparkdl_comm.fabric.params import FabricParams
-from sparkdl_comm.fabric.protocol import Fence, Leave
+from sparkdl_comm.fabric.protocol import Failed, Fence, Leave
 from sparkdl_comm.fabric.roles import Fabric
 from tests.unit.fabric_helpers import ELEMENTS, options, raised, run, scheduler, server, worker
 from tests.unit.gang_helpers import SECONDS, Crew
@@ -244,8 +246,9 @@ def test_the_scheduler_is_lost(tmp_path, rank):
     ],
 )
 def test_a_byte_that_becomes_another_one_on_its_way(kind, in_header, words, monkeypatch):
-    """All hear of it at once; the deadline is far away."""
-    send, due = sender.send_all, []
+    """All hear of it at once; the deadline is far away. And all hear of that, even where the scheduler hears of the refusal
+    later than of what its sender goes on to see."""
+    send, receive, due = sender.send_all, ControlLink.receive, []
 
     def spoilt_send(sock, data, *more):
         is_header = len(data) == HEADER_BYTES
@@ -255,9 +258,19 @@ def test_a_byte_that_becomes_another_one_on_its_way(kind, in_header, words, monk
             data = bytearray(data)
             data[7] ^= 0x10
             due.append(None)
+            send(sock, data, *more)
+            time.sleep(0.3)
+            return
         send(sock, data, *more)
 
+    def late_receive(link, seconds):
+        message = receive(link, seconds)
+        if isinstance(message, Failed):
+            time.sleep(1.0)
+        return message
+
     monkeypatch.setattr(sender, "send_all", spoilt_send)
+    monkeypatch.setattr(ControlLink, "receive", late_receive)
     results, fabrics = run(
         [scheduler(PARAMS), server(PARAMS), worker(PARAMS, lambda made: push_ones(made, 3))], timeout=600.0
     )
