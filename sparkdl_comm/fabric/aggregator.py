@@ -74,15 +74,15 @@ class AggregatorPart(Part):
         return None if total is None else Values(total, kept.staleness, kept.count)
 
     def _model(self, order: Send) -> Values | None:
-        model, version = np.empty(order.elements, np.float32), 0
+        model, versions = np.empty(order.elements, np.float32), []
         for transfer in order.of:
             arrival, _ = self._await(transfer, order.transfer)
             if arrival is None:
                 return None
             start = arrival.expected.offset - order.offset
             model[start : start + len(arrival.values)] = arrival.values
-            version = arrival.header.base_version
-        return Values(model, version)
+            versions.append(arrival.header.base_version)
+        return Values(model, min(versions))
 
     def _await(self, transfer: int, mine: int) -> tuple[Arrival | None, bool]:
         """What came by ``transfer``, for ``mine``, and whether that was its last use; None if it does not take place."""

@@ -75,7 +75,7 @@ class Course:
         return {self.actual(target): found for target, found in self.dispatch.unfinished(source).items()}
 
     def lose(self, node: Node, version: int, has_replica: bool, now: float) -> None:
-        """A node is lost. ``has_replica``: somebody is left to take over from a server, who has updates up to ``version``.
+        """A node is lost. ``has_replica``: somebody is left to take over from a server. ``version``: the first replica's.
 
         :raises RankLostError: nobody is.
         """

@@ -119,7 +119,7 @@ class Daemon:
                 if isinstance(message, End):
                     why = GangError(message.why) if message.why else None
                     break
-                self._take(message)
+                self._heed(message)
         except ConnectionError as exc:
             if not self._closed:
                 why = RankLostError(f"the fabric's scheduler is lost: {exc}", rank=0)
@@ -128,6 +128,13 @@ class Daemon:
         finally:
             self._end(why)
             self._link.sock.close()
+
+    def _heed(self, message: Message) -> None:
+        try:
+            self._take(message)
+        except Exception as exc:  # noqa: BLE001 - as above
+            # This thread goes on to listen: it is to hear that the scheduler has heard.
+            threading.Thread(target=self._fail, args=(exc,), name="sparkdl-fabric-failing", daemon=True).start()
 
     def _end(self, why: SparkdlCommError | None) -> None:
         with self._lock:
@@ -223,7 +230,6 @@ class Daemon:
         with self._lock:
             self.error = self.error or error
         self.tell(said)
-        if threading.current_thread() is not self._thread:
-            # Peers whose connections were closed would say that this node is lost, and that could be heard first.
-            self._over.wait(_HEARD)
+        # Peers whose connections were closed would say that this node is lost, and that could be heard first.
+        self._over.wait(_HEARD)
         self._end(error)

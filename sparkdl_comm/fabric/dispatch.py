@@ -160,7 +160,7 @@ class Dispatch:
             cancel = Cancel(self._outside(decision.transfer))
             return [(gone.target, cancel), (gone.source, cancel), *self._freed(decision.transfer, now)]
         if isinstance(decision, core.Skipped):
-            return [(decision.target, Skip(decision.turn, self._course))]
+            return [(decision.target, Skip(decision.turn, self._course, decision.count))]
         return self._forget(decision)
 
     def _forget(self, decision: core.Dropped | core.Released) -> Orders:

@@ -45,7 +45,8 @@ class ServerPart(Part):
         #: Of transfers that were announced and not applied: when it is their turn.
         self._turns: dict[int, int] = {}
         self._waiting: dict[int, Arrival] = {}
-        self._skipped: set[int] = set()
+        #: Turns that are nobody's -> updates by which the version rises all the same.
+        self._skipped: dict[int, int] = {}
         self._turn = 0
         self._snapshots: dict[int, Values] = {}
         #: Transfers of the state that were ordered -> the turn before which it is copied, then the copy and its version.
@@ -122,7 +123,7 @@ class ServerPart(Part):
 
     def hear(self, message: Message) -> None:
         if isinstance(message, Skip):
-            self._skip(message.turn)
+            self._skip(message.turn, message.count)
         elif isinstance(message, Reorder):
             self._reorder(message)
         elif isinstance(message, Cancel):
@@ -155,10 +156,10 @@ class ServerPart(Part):
 
     # ---- inside
 
-    def _skip(self, turn: int) -> None:
+    def _skip(self, turn: int, count: int = 0) -> None:
         with self._changed:
             if turn >= self._turn:
-                self._skipped.add(turn)
+                self._skipped[turn] = count
         self._apply_due()
 
     def _reorder(self, message: Reorder) -> None:
@@ -191,7 +192,7 @@ class ServerPart(Part):
                 arrival = self._waiting.pop(self._turn, None)
                 if arrival is None and self._turn not in self._skipped:
                     return
-                self._skipped.discard(self._turn)
+                self._model.version += self._skipped.pop(self._turn, 0)
                 self._turn += 1
                 if arrival is not None:
                     del self._turns[arrival.expected.transfer]

@@ -77,8 +77,8 @@ class SchedulerService:
         self._watch: Watch
         #: Until :class:`Fenced`: a daemon may wait the timeout itself before it answers.
         self._answer_seconds = 2 * options.timeout
-        #: Of each replica that has told of updates: the version of its model.
-        self._replicated: dict[Node, int] = {}
+        #: Of the first replica.
+        self._replicated = rules.version
         self._begun = self._stopped = False
         #: Whether something was heard after which a course may be due.
         self._heard = False
@@ -202,8 +202,8 @@ class SchedulerService:
         elif isinstance(message, Ended):
             number, transfer = course_of(message.transfer)
             course = self._courses.get(number)
-            if node.role == "replica":
-                self._replicated[node] = message.version
+            if node == Node("replica", 0):
+                self._replicated = message.version
             if course is not None and course.target(transfer) == node:
                 self._watch.ended(message.transfer, node, now)
                 course.ended(transfer, message.version, now)
@@ -285,9 +285,8 @@ class SchedulerService:
         """The core hears of those lost nodes of which all is known that they have done."""
         left = {other.role for other in self._by_node}
         for lost in self._fences.passed():
-            version = max([self._rules.version, *self._replicated.values()])
             for course in self._courses.values():
-                course.lose(lost, version, "replica" in left, now)
+                course.lose(lost, self._replicated, "replica" in left, now)
         if "worker" not in left:
             self._stopped = True
 

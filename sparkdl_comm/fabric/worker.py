@@ -98,6 +98,7 @@ class WorkerPart(Part):
         self._batch = -1
         self._model: np.ndarray | None = None
         self._missing = 0
+        self._base = 0  # of its parts, the oldest one's
         self._models: list[tuple[np.ndarray, int]] = []
         self._number = 0  # of the last all-reduce
         self._reductions: dict[int, _Reduction] = {}
@@ -196,11 +197,13 @@ class WorkerPart(Part):
         with self._changed:
             if expected.batch != self._batch or self._model is None:
                 self._batch, self._missing = expected.batch, self._elements
+                self._base = arrival.header.base_version
                 self._model = np.empty(self._elements, np.float32)
             self._model[expected.offset : expected.offset + expected.elements] = arrival.values
             self._missing -= expected.elements
+            self._base = min(self._base, arrival.header.base_version)
             if not self._missing:
-                self._models.append((self._model, arrival.header.base_version))
+                self._models.append((self._model, self._base))
                 self._model = None
                 self._changed.notify_all()
         self.tell(Ended(expected.transfer))

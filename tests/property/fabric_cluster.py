@@ -26,11 +26,14 @@ from sparkdl_comm.fabric.core.roles import Node, Roles
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 
+SERVER = Node("server", 0)
+
 
 @dataclass
 class Cluster:
-    """``applied``: the pushes that are in the model of each server or replica, in their order, with the time. ``too_late``:
-    whether a transfer that gets another turn, and could have been applied, was so before the server heard of that."""
+    """``applied``: the pushes that are in the model of each server or replica, in their order, with the time. ``counted``: of
+    each, updates by which its version has risen though it has not applied them. ``too_late``: whether a transfer that gets
+    another turn, and could have been applied, was so before the server heard of that."""
 
     roles: Roles
     rules: Rules
@@ -39,6 +42,7 @@ class Cluster:
     too_late: Callable[[], bool] = lambda: False
     decisions: list[Decision] = field(default_factory=list)
     applied: dict[Node, list[tuple[float, Push]]] = field(default_factory=dict)
+    counted: dict[Node, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(self.roles, self.rules)
@@ -46,7 +50,7 @@ class Cluster:
         self._ended: dict[int, float] = {}
         self._arrived: dict[Node, dict[int, Push]] = {}
         self._turns: dict[Node, int] = {}
-        self._skipped: set[tuple[Node, int]] = set()
+        self._skipped: dict[tuple[Node, int], int] = {}
         self._copies: dict[Node, Copy] = {}
         for host, pair in enumerate(self.rates[: self.roles.hosts]):
             self.observe(BandwidthReported(host, *pair))
@@ -58,7 +62,7 @@ class Cluster:
         return self.observe(UpdateReady(update))
 
     def lose(self, node: Node) -> list[Decision]:
-        return self.observe(NodeLost(node, len(self.order(Node("replica", 0)))))
+        return self.observe(NodeLost(node, self.version(Node("replica", 0))))
 
     def decide(self) -> list[Decision]:
         return self._obey(self.scheduler.decide(self.now))
@@ -82,9 +86,9 @@ class Cluster:
         if until < math.inf:
             self.now = max(self.now, until)
 
-    def version(self) -> int:
-        """How many updates the first server has applied."""
-        return sum(len(push.updates) for _, push in self.applied.get(Node("server", 0), []))
+    def version(self, node: Node = SERVER) -> int:
+        """That of a node's part of the model."""
+        return len(self.order(node)) + self.counted.get(node, 0)
 
     def order(self, node: Node) -> list[int]:
         """The updates that a node has applied."""
@@ -102,6 +106,7 @@ class Cluster:
     def _load(self, copy: Copy) -> None:
         server = self.applied.get(copy.source, [])
         self.applied[copy.target] = [(time, push) for time, push in server if push.turn < copy.turn]
+        self.counted[copy.target] = self.counted.get(copy.source, 0)
         self._turns[copy.target] = copy.resume
         del self._copies[copy.target]
         self.observe(TransferEnded(copy.id))
@@ -115,6 +120,8 @@ class Cluster:
             if push := self._arrived.get(node, {}).pop(turn, None):
                 self.applied.setdefault(node, []).append((self.now, push))
                 self.observe(TransferEnded(push.id))
+            else:
+                self.counted[node] = self.counted.get(node, 0) + self._skipped[node, turn]
             turn += 1
             self._turns[node] = turn
 
@@ -126,7 +133,7 @@ class Cluster:
                 del self._underway[number]
                 self._ended[number] = self.now
                 self._arrived.setdefault(transfer.target, {})[transfer.turn] = transfer
-                self._skipped.add((transfer.target, turn))
+                self._skipped[transfer.target, turn] = 0
                 self._apply(transfer.target)
                 return
             self._underway[number] = replace(transfer, turn=turn), schedule, since
@@ -165,8 +172,8 @@ class Cluster:
                         self._apply(node)
                 case Reordered(number, turn):
                     self._reorder(number, turn)
-                case Skipped(target, turn):
-                    self._skipped.add((target, turn))
+                case Skipped(target, turn, count):
+                    self._skipped[target, turn] = count
                     self._apply(target)
                 case Model() | Dropped() | Released():
                     pass

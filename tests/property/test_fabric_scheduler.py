@@ -16,7 +16,7 @@ from sparkdl_comm.fabric.core.events import (
     Update,
     UpdateReady,
 )
-from sparkdl_comm.fabric.core.roles import Node, Roles
+from sparkdl_comm.fabric.core.roles import Node, Role, Roles
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.core.step_size import step_size
@@ -29,6 +29,9 @@ WORKERS, HOSTS = 5, 8
 PLAIN = Roles(workers=tuple(range(WORKERS)), servers=(5, 6), aggregators=(0, 2, 4))
 REPLICATED = Roles(
     workers=tuple(range(WORKERS)), servers=(5,), aggregators=(0, 1), replicas=(6,), replica_aggregators=(3, 7)
+)
+SHARDED = Roles(
+    workers=tuple(range(WORKERS)), servers=(5, 4), aggregators=(0, 1), replicas=(6, 7), replica_aggregators=(3, 7)
 )
 
 
@@ -219,11 +222,14 @@ def test_training_goes_on_when_nodes_are_lost(data: st.DataObject) -> None:
     for _ in range(30):
         cluster.advance()
         cluster.decide()
-    order = cluster.order(Node("server", 0))
-    assert len(set(order)) == len(order)
-    assert len(order) == cluster.scheduler.version, "nothing that was decided is still open"
+    orders = [cluster.order(Node("server", shard)) for shard in range(len(roles.servers))]
+    had = set().union(*orders)
+    for shard, order in enumerate(orders):
+        assert len(set(order)) == len(order)
+        assert cluster.version(Node("server", shard)) == len(had), "it counts what another one has"
+    assert len(had) == cluster.scheduler.version, "nothing that was decided is still open"
     settled = {decision.update for decision in [*cluster.made(Dropped), *cluster.made(Released)]}
-    for update in set(range(number)) - set(order) - settled:
+    for update in set(range(number)) - had - settled:
         assert Node("worker", update_worker[update]) in lost
 
 
@@ -261,9 +267,14 @@ def test_the_replica_takes_over_whatever_was_lost_before(data: st.DataObject, di
     """Also while a copy is on its way to it: no update is in its model twice, and the scheduler knows its version."""
     bound = 12
     rules = Rules(Synchrony("async", bound), constant, divergence=divergence)
-    cluster = Cluster(REPLICATED, rules, data.draw(rates()))
-    server, replica = Node("server", 0), Node("replica", 0)
-    serving = server
+    roles = data.draw(st.sampled_from([REPLICATED, SHARDED]))
+    cluster = Cluster(roles, rules, data.draw(rates()))
+    server, sizes = Node("server", 0), (10,) * len(roles.servers)
+    serving: Role = "server"
+
+    def shards() -> list[Node]:
+        return [Node(serving, shard) for shard in range(len(roles.servers))]
+
     #: Of each update, its worker and the version that it is computed from.
     updates: list[tuple[Node, int]] = []
     lost: set[Node] = set()
@@ -271,8 +282,8 @@ def test_the_replica_takes_over_whatever_was_lost_before(data: st.DataObject, di
     for _ in range(8):
         for worker in range(WORKERS):
             if Node("worker", worker) not in lost:
-                base = len(cluster.order(serving))
-                cluster.ready(Update(len(updates), worker, (10,), base, 1.0))
+                base = min(map(cluster.version, shards()))
+                cluster.ready(Update(len(updates), worker, sizes, base, 1.0))
                 updates.append((Node("worker", worker), base))
         cluster.decide()
         cluster.advance(cluster.now + data.draw(st.floats(0.0, 8.0)))
@@ -281,19 +292,21 @@ def test_the_replica_takes_over_whatever_was_lost_before(data: st.DataObject, di
             lost.add(node)
             cluster.lose(node)
             if node == server:
-                serving = replica
+                serving = "replica"
     for _ in range(30):
         cluster.advance()
         cluster.decide()
-    order = cluster.order(serving)
-    assert len(set(order)) == len(order)
-    assert len(order) == cluster.scheduler.version
-    assert all(position - updates[number][1] <= bound for position, number in enumerate(order, 1))
+    orders = [cluster.order(node) for node in shards()]
+    had = set().union(*orders)
+    for node, order in zip(shards(), orders, strict=True):
+        assert len(set(order)) == len(order)
+        assert cluster.version(node) == cluster.scheduler.version
+        assert all(position - updates[number][1] <= bound for position, number in enumerate(order, 1))
     released = {decision.update for decision in cluster.made(Released)}
     if all(node.role != "aggregator" for node in lost):
-        assert released <= set(order), "workers forget what somebody has"
+        assert released <= had, "workers forget what somebody has"
     settled = released | {decision.update for decision in cluster.made(Dropped)}
-    assert all(updates[number][0] in lost for number in set(range(len(updates))) - set(order) - settled)
+    assert all(updates[number][0] in lost for number in set(range(len(updates))) - had - settled)
 
 
 @settings(deadline=None, max_examples=100)

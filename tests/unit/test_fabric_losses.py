@@ -20,8 +20,9 @@ from sparkdl_comm.fabric.control_link import ControlLink
 from sparkdl_comm.fabric.daemon import Daemon
 from sparkdl_comm.fabric.message import HEADER_BYTES, Header, Kind
 from sparkdl_comm.fabric.params import FabricParams
-from sparkdl_comm.fabric.protocol import Failed, Fence, Leave
+from sparkdl_comm.fabric.protocol import Expect, Failed, Fence, Leave
 from sparkdl_comm.fabric.roles import Fabric
+from sparkdl_comm.fabric.server import ServerPart
 from tests.unit.fabric_helpers import ELEMENTS, options, raised, run, scheduler, server, worker
 from tests.unit.gang_helpers import SECONDS, Crew
 
@@ -248,7 +249,7 @@ def test_the_scheduler_is_lost(tmp_path, rank):
 def test_a_byte_that_becomes_another_one_on_its_way(kind, in_header, words, monkeypatch):
     """All hear of it at once; the deadline is far away. And all hear of that, even where the scheduler hears of the refusal
     later than of what its sender goes on to see."""
-    send, receive, due = sender.send_all, ControlLink.receive, []
+    send, due = sender.send_all, []
 
     def spoilt_send(sock, data, *more):
         is_header = len(data) == HEADER_BYTES
@@ -263,14 +264,8 @@ def test_a_byte_that_becomes_another_one_on_its_way(kind, in_header, words, monk
             return
         send(sock, data, *more)
 
-    def late_receive(link, seconds):
-        message = receive(link, seconds)
-        if isinstance(message, Failed):
-            time.sleep(1.0)
-        return message
-
     monkeypatch.setattr(sender, "send_all", spoilt_send)
-    monkeypatch.setattr(ControlLink, "receive", late_receive)
+    hear_of_failures_late(monkeypatch)
     results, fabrics = run(
         [scheduler(PARAMS), server(PARAMS), worker(PARAMS, lambda made: push_ones(made, 3))], timeout=600.0
     )
@@ -278,6 +273,39 @@ def test_a_byte_that_becomes_another_one_on_its_way(kind, in_header, words, monk
     assert all(isinstance(result, GangError) and re.search(words, result.message) for result in results), results
     failure = fabrics[0]._gang.failure().to_exception()
     assert (type(failure), failure.rank) == (ProtocolError, 1 if kind is Kind.MODEL else 2)
+
+
+def test_a_node_that_cannot_do_what_it_is_told_is_named(monkeypatch):
+    """Its daemon's listening thread finds out, and goes on to listen until the scheduler has heard of it."""
+
+    def hear(part, message, hear=ServerPart.hear):
+        if isinstance(message, Expect):
+            raise ProtocolError("no such course")
+        hear(part, message)
+
+    monkeypatch.setattr(ServerPart, "hear", hear)
+    hear_of_failures_late(monkeypatch)
+    results, fabrics = run(
+        [scheduler(PARAMS), server(PARAMS), worker(PARAMS, lambda made: push_ones(made, 1))], timeout=600.0
+    )
+    words = "rank 1, server of the fabric, failed: no such course"
+    assert isinstance(results[SERVER], ProtocolError)
+    assert all(isinstance(results[rank], GangError) and words in str(results[rank]) for rank in (0, 2)), results
+    failure = fabrics[0]._gang.failure().to_exception()
+    assert (type(failure), failure.rank) == (ProtocolError, SERVER)
+
+
+def hear_of_failures_late(monkeypatch):
+    """So late that all others' connections to the failed node could have broken before."""
+    receive = ControlLink.receive
+
+    def late(link, seconds):
+        message = receive(link, seconds)
+        if isinstance(message, Failed):
+            time.sleep(1.0)
+        return message
+
+    monkeypatch.setattr(ControlLink, "receive", late)
 
 
 def killed_scheduler(gang, pipe):

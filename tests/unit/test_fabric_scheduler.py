@@ -300,6 +300,40 @@ def test_after_a_loss_the_replica_gets_a_copy_of_the_server():
     assert not of(Copy, made.decide(20.0))
 
 
+@pytest.mark.parametrize("ended", [0, 1, None])
+def test_the_version_counts_a_lost_update_that_one_server_has(ended):
+    """At the others too: else all later updates would look older there, or here, than they are."""
+    made = Scheduler(Roles(workers=(0, 1), servers=(2, 3)), Rules(Synchrony("async", 10), constant))
+    for host in range(4):
+        made.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
+    made.observe(UpdateReady(Update(0, 0, (100, 100), 0, 1.0)), 0.0)
+    by_server = {push.target.index: push for push in of(Push, made.decide(0.0))}
+    if ended is not None:
+        made.observe(TransferEnded(by_server[ended].id), 10.0)
+    decisions = made.observe(NodeLost(Node("worker", 0)), 10.0)
+    lacking = [Node("server", shard) for shard in range(2) if shard != ended]
+    assert of(Skipped, decisions) == [Skipped(node, 0, 0 if ended is None else 1) for node in lacking]
+    assert made.version == (0 if ended is None else 1)
+
+
+def test_the_first_replica_tells_the_version_when_replicas_take_over():
+    """The other one has had more: what is on its way to the first one is counted once."""
+    roles = Roles(workers=(0, 1), servers=(2, 3), replicas=(4, 5))
+    made = Scheduler(roles, Rules(Synchrony("async", 10), constant))
+    for host in range(6):
+        made.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
+    replicated: list[Push] = []
+    for number in range(2):
+        now = 30.0 * number
+        made.observe(UpdateReady(Update(number, number, (100, 100), 0, 1.0)), now)
+        replicated += [push for push in of(Push, made.decide(now)) if push.target.role == "replica"]
+    by_replica = {push.target.index: push for push in replicated}
+    assert by_replica.keys() == {0, 1}
+    made.observe(TransferEnded(by_replica[1].id), 50.0)
+    made.observe(NodeLost(SERVER, version=0), 50.0)
+    assert made.version == len(by_replica[0].updates) == 1
+
+
 def test_what_the_replica_has_is_settled_when_it_takes_over():
     """Update 0 has come to the replica, and nobody knows that it has come to the server; update 1 was not sent there yet."""
     roles = Roles(workers=(0, 1), servers=(2,), replicas=(3,))

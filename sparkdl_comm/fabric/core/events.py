@@ -72,8 +72,8 @@ class TransferEnded:
 
 @dataclass(frozen=True)
 class NodeLost:
-    """A node has failed. A lost server is replaced by its replicas, all of them at once; ``version``: the updates that a
-    replica has applied then, as it says itself."""
+    """A node has failed. A lost server is replaced by its replicas, all of them at once; ``version``: that of the
+    first replica then, as it says itself."""
 
     node: Node
     version: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import replace
 
 from sparkdl_comm.errors import RankLostError
@@ -24,9 +24,9 @@ def lose(ledger: Ledger, node: Node, version: int) -> list[Decision]:
         return []
     ledger.lost.add(node)
     if node.role == "worker":
-        return _lose_worker(ledger, node)
+        return _counted(ledger, _lose_worker(ledger, node))
     if node.role == "aggregator":
-        return _lose_aggregator(ledger, node)
+        return _counted(ledger, _lose_aggregator(ledger, node))
     if node.role == ledger.serving:
         return _lose_servers(ledger, node, version)
     return _lose_replicas(ledger) if node.role == "replica" and ledger.replicas else []
@@ -94,7 +94,8 @@ def _leave_out(ledger: Ledger, arrival: Push) -> list[Decision]:
             scales = tuple(scale[number] for number in rest)
             after = tuple(other for other in transfer.after if other != arrival.id)
             ledger.flight.replace(replace(transfer, updates=rest, scales=scales, after=after))
-            _uncount(ledger, transfer, arrival.updates)
+            if transfer.target == Node(ledger.serving, 0):
+                ledger.version -= len(arrival.updates)
             decisions.append(Regrouped(transfer.id, rest))
         else:
             decisions += _cancel(ledger, transfer)
@@ -145,23 +146,29 @@ def _cancel_all(ledger: Ledger, role: Role) -> list[Decision]:
                 parts |= {other for other in transfer.after if ledger.flight.reaches(other, transfer.source)}
             if isinstance(transfer, Model):
                 ledger.ask_again(transfer.workers)
-    return decisions
+    return _counted(ledger, decisions)
 
 
 def _cancel(ledger: Ledger, transfer: Transfer) -> list[Decision]:
     ledger.flight.end(transfer.id)
     decisions: list[Decision] = [Cancelled(transfer.id)]
     if isinstance(transfer, Push) and transfer.turn is not None:
-        decisions.append(Skipped(transfer.target, transfer.turn))
+        decisions.append(Skipped(transfer.target, transfer.turn, len(transfer.updates)))
         if transfer.target.role == "replica":
             ledger.catching_up.pop(transfer.turn, None)
-        _uncount(ledger, transfer, transfer.updates)
     elif isinstance(transfer, Copy):
         ledger.held.uncopy(transfer.id)
     return decisions
 
 
-def _uncount(ledger: Ledger, push: Push, updates: Sequence[int]) -> None:
-    """The version does not rise by these; said once, by the first server's component."""
-    if push.target == Node(ledger.serving, 0):
-        ledger.version -= len(updates)
+def _counted(ledger: Ledger, decisions: list[Decision]) -> list[Decision]:
+    """The decisions; updates of a turn that all nodes of a role skip count for none of them."""
+    skipping = Counter((d.target.role, d.turn) for d in decisions if isinstance(d, Skipped))
+    counted: list[Decision] = []
+    for decision in decisions:
+        if isinstance(decision, Skipped) and skipping[decision.target.role, decision.turn] == len(ledger.servers):
+            if decision.target == Node(ledger.serving, 0):
+                ledger.version -= decision.count
+            decision = replace(decision, count=0)
+        counted.append(decision)
+    return counted
