@@ -74,8 +74,8 @@ class Course:
             return {}
         return {self.actual(target): found for target, found in self.dispatch.unfinished(source).items()}
 
-    def lose(self, node: Node, version: int, has_replica: bool, now: float) -> None:
-        """A node is lost. ``has_replica``: somebody is left to take over from a server. ``version``: the first replica's.
+    def lose(self, node: Node, versions: tuple[int, ...], has_replica: bool, now: float) -> None:
+        """A node is lost. ``has_replica``: somebody is left to take over from a server. ``versions``: those of the replicas.
 
         :raises RankLostError: nobody is.
         """
@@ -86,7 +86,7 @@ class Course:
         if node.role == self.dispatch.serving == "server" and has_replica:
             self.dispatch.take_over()
         if node in self.directory.nodes:
-            self.observe(events.NodeLost(node, version), now)
+            self.observe(events.NodeLost(node, versions), now)
 
     def observe(self, event: events.Event, now: float) -> None:
         self._carry_out(self._core.observe(event, now), now)

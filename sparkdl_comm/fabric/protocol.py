@@ -228,8 +228,8 @@ class Fence:
 
 @dataclass(frozen=True)
 class Skip:
-    """To a server or replica: this turn is nobody's. ``count``: of the updates that were to be applied then, if another one
-    has them in its part of the model: its version counts them. ``course``: as in :class:`Expect`."""
+    """To a server or replica: this turn is nobody's. ``count``: of the updates that were to be applied then, if another
+    server has them in its part of the model: the version counts them. ``course``: as in :class:`Expect`."""
 
     turn: int
     course: int = 0

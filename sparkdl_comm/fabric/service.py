@@ -77,8 +77,8 @@ class SchedulerService:
         self._watch: Watch
         #: Until :class:`Fenced`: a daemon may wait the timeout itself before it answers.
         self._answer_seconds = 2 * options.timeout
-        #: Of the first replica.
-        self._replicated = rules.version
+        #: Of each replica that has told of updates: the version of its part of the model.
+        self._replicated: dict[Node, int] = {}
         self._begun = self._stopped = False
         #: Whether something was heard after which a course may be due.
         self._heard = False
@@ -202,8 +202,8 @@ class SchedulerService:
         elif isinstance(message, Ended):
             number, transfer = course_of(message.transfer)
             course = self._courses.get(number)
-            if node == Node("replica", 0):
-                self._replicated = message.version
+            if node.role == "replica":
+                self._replicated[node] = message.version
             if course is not None and course.target(transfer) == node:
                 self._watch.ended(message.transfer, node, now)
                 course.ended(transfer, message.version, now)
@@ -234,7 +234,7 @@ class SchedulerService:
             course = self._courses[message.number] = Course(message.number, directory, rules, self._tell_node, root)
             course.report(self._watch.bandwidths(now), now)
             for lost in self._directory.nodes.keys() - self._by_node.keys():
-                course.lose(lost, 0, False, now)
+                course.lose(lost, (), False, now)
         if course.directory.elements != (message.elements,):
             raise InputError(
                 f"all-reduce number {message.number} has {message.elements} elements at rank {rank}, and"
@@ -285,8 +285,10 @@ class SchedulerService:
         """The core hears of those lost nodes of which all is known that they have done."""
         left = {other.role for other in self._by_node}
         for lost in self._fences.passed():
+            replicas = (Node("replica", shard) for shard in range(len(self._directory.roles.replicas)))
+            versions = tuple(self._replicated.get(replica, self._rules.version) for replica in replicas)
             for course in self._courses.values():
-                course.lose(lost, self._replicated, "replica" in left, now)
+                course.lose(lost, versions, "replica" in left, now)
         if "worker" not in left:
             self._stopped = True
 

@@ -62,7 +62,8 @@ class Cluster:
         return self.observe(UpdateReady(update))
 
     def lose(self, node: Node) -> list[Decision]:
-        return self.observe(NodeLost(node, self.version(Node("replica", 0))))
+        replicas = (Node("replica", shard) for shard in range(len(self.roles.replicas)))
+        return self.observe(NodeLost(node, tuple(map(self.version, replicas))))
 
     def decide(self) -> list[Decision]:
         return self._obey(self.scheduler.decide(self.now))

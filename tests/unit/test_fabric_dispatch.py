@@ -235,7 +235,7 @@ def test_an_all_reduce_is_over_without_a_worker_that_was_lost_meanwhile() -> Non
     for worker in WORKERS:
         course.ready(worker, 0, 0, 1.0, 0.0)
         course.wanted(worker, 0.0)
-    course.lose(WORKERS[2], 0, False, 0.0)
+    course.lose(WORKERS[2], (), False, 0.0)
     for now in (1.0, 2.0):  # to the root, and back
         course.decide(now)
         for version, expect in enumerate(told, 1):
@@ -263,7 +263,7 @@ def test_an_all_reduce_goes_on_without_the_server_of_the_model() -> None:
     assert not course.dispatch.is_idle
     for lost in (SERVER, REPLICA):
         assert course.unfinished(lost) == {}
-        course.lose(lost, 0, lost == SERVER, 2.0)
+        course.lose(lost, (), lost == SERVER, 2.0)
     for number in range(3, 6):
         course.ended(number, 0, 3.0)
     assert course.is_over(WORKERS)

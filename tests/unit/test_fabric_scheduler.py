@@ -316,8 +316,7 @@ def test_the_version_counts_a_lost_update_that_one_server_has(ended):
     assert made.version == (0 if ended is None else 1)
 
 
-def test_the_first_replica_tells_the_version_when_replicas_take_over():
-    """The other one has had more: what is on its way to the first one is counted once."""
+def test_what_is_on_its_way_to_one_replica_and_at_another_is_counted_once_when_they_take_over():
     roles = Roles(workers=(0, 1), servers=(2, 3), replicas=(4, 5))
     made = Scheduler(roles, Rules(Synchrony("async", 10), constant))
     for host in range(6):
@@ -330,7 +329,7 @@ def test_the_first_replica_tells_the_version_when_replicas_take_over():
     by_replica = {push.target.index: push for push in replicated}
     assert by_replica.keys() == {0, 1}
     made.observe(TransferEnded(by_replica[1].id), 50.0)
-    made.observe(NodeLost(SERVER, version=0), 50.0)
+    made.observe(NodeLost(SERVER, versions=(0, 1)), 50.0)
     assert made.version == len(by_replica[0].updates) == 1
 
 
@@ -346,7 +345,7 @@ def test_what_the_replica_has_is_settled_when_it_takes_over():
     [replicated] = [push for push in of(Push, made.decide(10.0)) if push.target.role == "replica"]
     assert replicated.updates == (0,)
     made.observe(TransferEnded(replicated.id), 20.0)
-    decisions = made.observe(NodeLost(SERVER), 20.0)
+    decisions = made.observe(NodeLost(SERVER, versions=(1,)), 20.0)
     assert of(Released, decisions) == [Released(0, 0)]
     assert of(Dropped, decisions) == [Dropped(1, 1, "lost")]
     for worker in range(2):
@@ -375,7 +374,7 @@ def test_a_server_that_is_lost_while_its_replica_copies_it():
     decisions = made.decide(20.0)
     [copy] = of(Copy, decisions)
     assert not of(Released, decisions), "the replica has not got it yet"
-    decisions = made.observe(NodeLost(SERVER, version=0), 21.0)
+    decisions = made.observe(NodeLost(SERVER, versions=(0,)), 21.0)
     assert Cancelled(copy.id) in decisions
     assert of(Dropped, decisions) == [Dropped(1, 1, "lost")]
     assert made.version == 0
@@ -401,7 +400,7 @@ def test_models_of_a_lost_server_are_not_passed_on():
         made.observe(ModelRequested(worker, (100,)), 0.0)
     models = of(Model, made.decide(0.0))
     assert {model.source.role for model in models} == {"server", "aggregator"}
-    assert {cancelled.transfer for cancelled in of(Cancelled, made.observe(NodeLost(SERVER), 1.0))} == {
+    assert {cancelled.transfer for cancelled in of(Cancelled, made.observe(NodeLost(SERVER, (0,)), 1.0))} == {
         model.id for model in models
     }
     again = of(Model, made.decide(1.0))

@@ -121,8 +121,8 @@ class Cancelled:
 
 @dataclass(frozen=True)
 class Skipped:
-    """``target`` does not wait for this turn. ``count``: the updates in it, if another node of the same role has applied
-    them: the version rises by these all the same, so that the parts of one model keep the same version."""
+    """``target`` does not wait for this turn. ``count``: the updates in it, if another server has applied them: the version
+    rises by these all the same, so that the parts of one model keep the same version."""
 
     target: Node
     turn: int

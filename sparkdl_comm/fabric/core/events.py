@@ -72,11 +72,11 @@ class TransferEnded:
 
 @dataclass(frozen=True)
 class NodeLost:
-    """A node has failed. A lost server is replaced by its replicas, all of them at once; ``version``: that of the
-    first replica then, as it says itself."""
+    """A node has failed. A lost server is replaced by its replicas, all of them at once; ``versions``: those of
+    the replicas then, as they say themselves."""
 
     node: Node
-    version: int = 0
+    versions: tuple[int, ...] = ()
 
 
 Event = UpdateReady | ModelRequested | BandwidthReported | TransferProgressed | TransferEnded | NodeLost

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from sparkdl_comm.errors import RankLostError
 from sparkdl_comm.fabric.core.bandwidth import Residual, end
@@ -14,10 +16,10 @@ from sparkdl_comm.fabric.core.ledger import Ledger
 from sparkdl_comm.fabric.core.roles import Node, Role
 
 
-def lose(ledger: Ledger, node: Node, version: int) -> list[Decision]:
+def lose(ledger: Ledger, node: Node, versions: Sequence[int]) -> list[Decision]:
     """Takes the node out of the ledger.
 
-    :param version: as that of :class:`~sparkdl_comm.fabric.core.events.NodeLost`.
+    :param versions: as those of :class:`~sparkdl_comm.fabric.core.events.NodeLost`.
     :raises RankLostError: a server is lost that has no replica.
     """
     if node in ledger.lost:
@@ -28,7 +30,7 @@ def lose(ledger: Ledger, node: Node, version: int) -> list[Decision]:
     if node.role == "aggregator":
         return _counted(ledger, _lose_aggregator(ledger, node))
     if node.role == ledger.serving:
-        return _lose_servers(ledger, node, version)
+        return _lose_servers(ledger, node, versions)
     return _lose_replicas(ledger) if node.role == "replica" and ledger.replicas else []
 
 
@@ -116,7 +118,7 @@ def _lose_aggregator(ledger: Ledger, aggregator: Node) -> list[Decision]:
     return decisions
 
 
-def _lose_servers(ledger: Ledger, server: Node, version: int) -> list[Decision]:
+def _lose_servers(ledger: Ledger, server: Node, versions: Sequence[int]) -> list[Decision]:
     if not ledger.replicas:
         raise RankLostError(f"{server.role} {server.index} is lost, and there is no replica that could take over")
     decisions = _cancel_all(ledger, ledger.serving)
@@ -124,9 +126,16 @@ def _lose_servers(ledger: Ledger, server: Node, version: int) -> list[Decision]:
     ledger.catching_up = {}
     decisions += ledger.held.take_over()
     ledger.serving = "replica"
-    underway = (transfer for transfer in ledger.flight.transfers() if transfer.target == Node("replica", 0))
-    ledger.version = version + sum(len(push.updates) for push in underway if isinstance(push, Push))
+    ledger.version = max(
+        version + sum(len(push.updates) for push in ledger.flight.transfers() if _brings(push, Node("replica", shard)))
+        for shard, version in enumerate(versions)
+    )
     return decisions
+
+
+def _brings(transfer: Transfer, node: Node) -> TypeGuard[Push]:
+    """Whether it is an update, or a sum, for this node."""
+    return isinstance(transfer, Push) and transfer.target == node
 
 
 def _lose_replicas(ledger: Ledger) -> list[Decision]:
@@ -162,13 +171,16 @@ def _cancel(ledger: Ledger, transfer: Transfer) -> list[Decision]:
 
 
 def _counted(ledger: Ledger, decisions: list[Decision]) -> list[Decision]:
-    """The decisions; updates of a turn that all nodes of a role skip count for none of them."""
-    skipping = Counter((d.target.role, d.turn) for d in decisions if isinstance(d, Skipped))
+    """The decisions. Updates count at the servers that skip their turn if not all do; replicas get a copy."""
+    skipping = Counter(d.turn for d in decisions if isinstance(d, Skipped) and d.target.role == ledger.serving)
     counted: list[Decision] = []
     for decision in decisions:
-        if isinstance(decision, Skipped) and skipping[decision.target.role, decision.turn] == len(ledger.servers):
-            if decision.target == Node(ledger.serving, 0):
-                ledger.version -= decision.count
-            decision = replace(decision, count=0)
+        if isinstance(decision, Skipped):
+            if decision.target.role != ledger.serving:
+                decision = replace(decision, count=0)
+            elif skipping[decision.turn] == len(ledger.servers):
+                if decision.target.index == 0:
+                    ledger.version -= decision.count
+                decision = replace(decision, count=0)
         counted.append(decision)
     return counted

@@ -83,8 +83,8 @@ class Scheduler:
                         return list(ledger.held.arrived(transfer, ended.updates))
                     if isinstance(ended, Copy):
                         return copied(ledger, ended)
-            case NodeLost(node, version):
-                return lose(ledger, node, version)
+            case NodeLost(node, versions):
+                return lose(ledger, node, versions)
         return []
 
     def decide(self, now: float) -> list[Decision]:
