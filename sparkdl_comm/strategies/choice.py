@@ -9,7 +9,9 @@ which are not measured. After each turn the ranks tell rank 0 what its steps too
 3. the fastest stays, and the one before the trials if none is faster by more than chance;
 4. from then on a turn is a window; where its median is far from what was measured in the trial, in either direction, it is
    predicted and tried again;
-5. a candidate without common steps takes whole epochs, in which there are no turns. Where it is predicted to be faster than
+5. candidates that settle slowly, and were left out for that, are tried when a window is calm, if they are predicted to be
+   faster;
+6. a candidate without common steps takes whole epochs, in which there are no turns. Where it is predicted to be faster than
    the one that was chosen, by a clear margin, it has the next epoch as its trial; if it is, it has all that follow.
 
 The time that an alarm takes is bounded: each widens the limit of the next one, and calm windows narrow it again. So steps that
@@ -25,8 +27,8 @@ from typing import NamedTuple
 
 #: Steps after a change that are not measured: they connect, and touch their memory for the first time.
 SETTLING = 1
-#: Candidates with more of them are tried at the beginning only, after all others, and if none of these is predicted to take
-#: just as long.
+#: Candidates with more of them are tried after all others: at the beginning if none of these is predicted to take just as
+#: long, else when a change has been answered.
 MOST_SETTLING = 3
 #: Measured steps: at the beginning, of a candidate at first sight and when it is not given up, and of a window.
 BEGINNING, GLIMPSE, MORE, WINDOW = 3, 1, 2, 5
@@ -84,6 +86,7 @@ class Choice:
         self.decisions: list[Decision] = []
         self._held = first  # the one to go back to
         self._queue: list[str] = []
+        self._late: list[str] = []  # to be tried when a window is calm
         self._seen: list[float] = []  # of the candidate on trial
         self._reference: float | None = None  # what its steps should take; None while there is a trial
         self._limit, self._calm = DRIFT, 0
@@ -98,7 +101,10 @@ class Choice:
         """
         self._latest = median(seconds)
         if self._reference is not None:
-            return self._drifted(self._latest, self._reference)
+            if self._drifted(self._latest, self._reference):
+                return True
+            self._try_late(step)
+            return False
         if not self.decisions:
             return True
         self._seen += seconds
@@ -124,6 +130,7 @@ class Choice:
         worth = [name for name in best.values() if name != self._held]
         others = [name for name in worth if self._is_quick(name) or not (again or seconds[name] in quick)]
         self._queue = sorted(others[: TRIED_AGAIN if again else TRIED_FIRST], key=self._is_quick, reverse=True)
+        self._late = [name for name in worth if not self._is_quick(name) and name not in self._queue]
         self._next(step)
 
     def epoch(self, seconds: float, step: int) -> None:
@@ -139,7 +146,7 @@ class Choice:
                 trial.measured[name], trial.since = seconds, step
                 trial.chosen = name if seconds < (1 - GAIN) * trial.measured[self._held] else self._held
                 self.turn = self.turn if trial.chosen == name else Turn(self._held, SETTLING, WINDOW)
-        elif trial is None and self._reference is not None:
+        elif trial is None and self._reference is not None and not self._late:
             predicted = self.decisions[-1].predicted[name]
             if predicted < (1 - GAIN) * self._reference:
                 why = f"{name} is predicted to be faster than {self._held} by a clear margin"
@@ -150,11 +157,7 @@ class Choice:
     def _next(self, step: int) -> None:
         """The next candidate's trial, or the end of all."""
         self._seen = []
-        told = self.decisions[-1]
-        # By what the one before took over what it was predicted to take: one that was predicted too well rules out no others.
-        likely = told.measured[self._held] / told.predicted[self._held]
-        near = (1 + NEAR) * min(told.measured.values())
-        self._queue = [name for name in self._queue if told.predicted[name] * likely <= near]
+        self._queue = self._near(self._queue)
         if self._queue:
             candidate = self._queue.pop(0)
             self.turn = Turn(candidate, self._settling(candidate), GLIMPSE)
@@ -168,6 +171,27 @@ class Choice:
         self._held, decision.chosen, decision.since = best, best, step
         self._reference = measured[best]
         self.turn = Turn(best, 0 if stays else SETTLING, WINDOW)
+
+    def _near(self, names: Sequence[str]) -> list[str]:
+        """Those that may be about as fast as the fastest of the decision so far."""
+        told = self.decisions[-1]
+        # By what the one before took over what it was predicted to take: one that was predicted too well rules out no others.
+        likely = told.measured[self._held] / told.predicted[self._held]
+        near = (1 + NEAR) * min(told.measured.values())
+        return [name for name in names if told.predicted[name] * likely <= near]
+
+    def _try_late(self, step: int) -> None:
+        """A decision among the one that is used and those that settle slowly, by the predictions there are."""
+        if not self._late:
+            return
+        predicted = self.decisions[-1].predicted
+        late = [name for name in self._near(self._late) if predicted[name] < predicted[self._held]]
+        self._late = []
+        if late:
+            why = f"trying {' and '.join(late)} takes long, and can be afforded now"
+            self.decisions.append(Decision(step, why, predicted, {self._held: self._latest}))
+            self._reference, self._queue = None, late
+            self._next(step)
 
     def _drifted(self, now: float, reference: float) -> bool:
         """Whether the window's median is so far from the reference that it is decided again."""
