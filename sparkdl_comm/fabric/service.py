@@ -77,7 +77,7 @@ class SchedulerService:
         self._watch: Watch
         #: Until :class:`Fenced`: a daemon may wait the timeout itself before it answers.
         self._answer_seconds = 2 * options.timeout
-        #: Of each replica that has told of updates: the version of its part of the model.
+        #: Of each replica: the version of its part of the model, as it has told.
         self._replicated: dict[Node, int] = {}
         self._begun = self._stopped = False
         #: Whether something was heard after which a course may be due.
@@ -164,6 +164,7 @@ class SchedulerService:
             peer.node = node_of.get(id(peer.register))
             if peer.node is not None:
                 self._by_node[peer.node] = peer
+        self._replicated = {node: self._rules.version for node in directory.nodes if node.role == "replica"}
         self._watch = Watch(directory, self._options.link)
         if directory.elements:
             self._courses[0] = Course(0, directory, self._rules, self._tell_node)
@@ -285,8 +286,7 @@ class SchedulerService:
         """The core hears of those lost nodes of which all is known that they have done."""
         left = {other.role for other in self._by_node}
         for lost in self._fences.passed():
-            replicas = (Node("replica", shard) for shard in range(len(self._directory.roles.replicas)))
-            versions = tuple(self._replicated.get(replica, self._rules.version) for replica in replicas)
+            versions = tuple(self._replicated[Node("replica", shard)] for shard in range(len(self._replicated)))
             for course in self._courses.values():
                 course.lose(lost, versions, "replica" in left, now)
         if "worker" not in left:
