@@ -151,7 +151,9 @@ def test_messages_that_cost_more_make_batches_slower(
     cheap, dear = (served(sizes, seconds, Cost((8 / 1e9,), each)) for each in (alpha, factor * alpha))
     # With one batch nothing overlaps: three messages each way, and the batch to handle.
     assert dear["whole"] - cheap["whole"] == pytest.approx((factor - 1) * alpha * (2 * 3 + 1))
-    assert dear["layerwise"] >= cheap["layerwise"] * (1 - 1e-9)
+    # A batch that comes later may be overtaken by one that is wanted sooner, which saves at most what it takes itself.
+    overtaken = 4 * sum(sizes) * 8 / 1e9
+    assert dear["layerwise"] >= cheap["layerwise"] * (1 - 1e-9) - overtaken
 
 
 def test_many_small_layers_are_for_a_plan() -> None:
