@@ -28,7 +28,7 @@ from typing import NamedTuple
 #: Steps after a change that are not measured: they connect, and touch their memory for the first time.
 SETTLING = 1
 #: Candidates with more of them are tried after all others: at the beginning if none of these is predicted to take just as
-#: long, else when a change has been answered.
+#: long, else when a window is calm.
 MOST_SETTLING = 3
 #: Measured steps: at the beginning, of a candidate at first sight and when it is not given up, and of a window.
 BEGINNING, GLIMPSE, MORE, WINDOW = 3, 1, 2, 5

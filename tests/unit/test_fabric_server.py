@@ -22,6 +22,7 @@ from sparkdl_comm.fabric.protocol import (
     Reorder,
     Send,
     Skip,
+    Welcome,
     transfer_number,
 )
 from sparkdl_comm.fabric.receiver import Arrival
@@ -130,6 +131,47 @@ def test_what_is_cancelled_is_not_applied(message: Cancel | Fence, arrives_first
     server.expect(5, 2)
     server.arrive(5)
     assert server.applied == [9, 5]
+
+
+@pytest.mark.parametrize("heard_before", [True, False])
+def test_what_another_server_has_counts(heard_before: bool) -> None:
+    """When it is the turn of that, and once."""
+    server = Server()
+    server.expect(0, 0)
+    if heard_before:
+        server.part.hear(Skip(1, count=2))
+    assert server.part.version == 0
+    server.arrive(0)
+    if not heard_before:
+        server.part.hear(Skip(1, count=2))
+    server.part.hear(Skip(1, count=2))
+    assert server.part.version == 3
+    server.expect(5, 2)
+    server.arrive(5)
+    assert server.part.version == 4
+    np.testing.assert_allclose(server.part.snapshot()[0], model_of([0, 5]))
+
+
+@pytest.mark.parametrize("versions", [(4, 7), (7, 4)])
+def test_a_model_is_as_old_as_its_oldest_part(versions: tuple[int, int]) -> None:
+    worker, aggregator = WorkerPart(SECONDS), AggregatorPart()
+    parts = [Expect(number, 2, uses=1, content=Kind.MODEL, offset=2 * number) for number in range(2)]
+    arrivals = [
+        Arrival(part, np.full(2, part.offset, np.float32), Header(Kind.MODEL, part.transfer, version))
+        for part, version in zip(parts, versions, strict=True)
+    ]
+    worker.hear(Welcome([0, 1], [2, 2]))
+    for part in (worker, aggregator):
+        part.tell = lambda message: None
+        for arrival in arrivals:
+            part.arrived(arrival)
+    model = np.empty(4, np.float32)
+    assert worker.await_model(model) == 4
+    passed_on = aggregator.values(Send(9, 4, [], [], of=[0, 1], content=Kind.MODEL))
+    assert passed_on is not None
+    assert passed_on.version == 4
+    for values in (model, passed_on.values):
+        np.testing.assert_array_equal(values, [0, 0, 2, 2])
 
 
 def test_a_replica_gets_the_state() -> None:
