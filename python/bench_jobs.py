@@ -15,12 +15,13 @@ and of its computing time, which keeps the proportion.
 
 `--loop` takes the three loops of the linear-pipeline paper (L. Wang et al., 2016): `root-overlap` is its Algorithm 1, `root`
 Algorithm 2, `all-reduce` Algorithm 3 (its Table 2 and figure 5), and `decoupled`. Reductions overlap backward in all of them.
+`decoupled+ibatch` has buckets that iBatch's planner cuts, after nine iterations or so: the warm-up runs should have more.
 
 Theory of an iteration: forward, and then backward, or what the hosts' links allow for the all-reduce, whichever is longer;
 with compressed gradients computing alone. With `root-overlap` each of forward and backward, or the time in which one link
 carries all parameters, whichever is longer; with `root` parameters travel after backward, beside nothing. With `decoupled`
 all computing, or all that the links carry, whichever is longer, and the exchange of one bucket, that of the first layers,
-which nothing hides.
+which nothing hides; where buckets are planned, of the first layer alone.
 `parts` are where the time of an iteration goes, the mean of all ranks, for all but `ddp`: see peers/breakdown.py.
 """
 
@@ -35,6 +36,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from peers.ways import check
 from peers.workload import RankJob
@@ -51,7 +53,7 @@ from sparkdl_comm.topology import Topology
 
 PROGRAMS = Path(__file__).parent / "peers"
 DDP = "ddp"
-LOOPS = ("all-reduce", "root", "root-overlap", "decoupled")
+LOOPS = ("all-reduce", "root", "root-overlap", "decoupled", "decoupled+ibatch")
 
 
 def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
@@ -64,9 +66,11 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
         links = allreduce_seconds(len(topology.hosts), nbytes, options.rate) / topology.rails
         scale = scale_of(options, speed, load, links)
         strategy, _, compression = name.partition("+")
+        how, _, batching = loop.partition("+")
         job = RankJob(
             strategy,
-            loop,
+            how,
+            batching or "fixed",
             compression or "none",
             options.bucket,
             str(path),
@@ -84,7 +88,7 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
             env = {"GLOO_SOCKET_IFNAME": lab.layout.node(0).interface(0)}
             result = json.loads(lab.run(command, timeout=options.timeout, env=env)[0].stdout)
         forward, backward = (scale * seconds for seconds in passes(options.profile))
-        first = first_layers(options.profile, bucket)
+        first = first_layers(options.profile, 1 if batching else bucket)
         whole = broadcast_seconds(nbytes, options.rate)
         theory = {
             "all-reduce": forward + max(backward, 0.0 if compression else links),
@@ -101,7 +105,7 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
             world=topology.world,
             bytes=result["bytes"],
             samples=result["samples"],
-            theory_seconds=theory[loop],
+            theory_seconds=theory[how],
             verified=result["verified"],
             compute="emulated",
             versions=versions("torch", "numpy"),
@@ -110,10 +114,17 @@ def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
                 ("exchange" if options.exchange else "rows"): load,
                 "computing": forward + backward,
                 "parts": result["parts"],
+                **told_of(result.get("details", {})),
                 "teraflops": speed or None,
                 "shrink": options.shrink,
             },
         )
+
+
+def told_of(details: dict[str, Any]) -> dict[str, Any]:
+    """Of decoupled loops, how many buckets there are; of planned ones, what was predicted and measured."""
+    buckets = {"buckets": details["decoupled"]["buckets"]} if "decoupled" in details else {}
+    return buckets | ({"decisions": details["auto"]["decisions"]} if "auto" in details else {})
 
 
 def cases(options: Namespace) -> list[tuple[str, str, Topology]]:
@@ -152,7 +163,9 @@ def system(text: str, rate_mbit: float, loops: Sequence[str]) -> tuple[str, Topo
     name, _, compression = strategy.partition("+")
     if name != DDP:
         for loop in loops:
-            check({"strategy": name, "compression": compression or "none", "collective.loop": loop}, topology.world)
+            how, _, batching = loop.partition("+")
+            settings = {"collective.loop": how, "collective.batching": batching or "fixed"}
+            check({"strategy": name, "compression": compression or "none", **settings}, topology.world)
     elif compression:
         raise ConfError(f"--systems {text}: {DDP} sends whole gradients here")
     if strategy == DDP and topology.rails > 1:
@@ -173,7 +186,11 @@ def arguments() -> Namespace:
         " backward, such as 1,1.5",
     )
     parser.add_argument(
-        "--loop", nargs="+", choices=LOOPS, default=LOOPS[:1], help="collective.loop, one after another; not for ddp"
+        "--loop",
+        nargs="+",
+        choices=LOOPS,
+        default=LOOPS[:1],
+        help="collective.loop, with +ibatch as collective.batching, one after another; not for ddp",
     )
     parser.add_argument(
         "--bucket", type=size, help="bytes of gradients that travel at once, at least; default: what each system has"

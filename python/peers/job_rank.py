@@ -3,8 +3,8 @@
     python job_rank.py RENDEZVOUS_FOLDER JOB
 
 JOB: JSON of a RankJob. Rank 0 prints a JSON line: bytes of the parameters, seconds per iteration in each run (the
-slowest rank's), the mean of what the parts of an iteration take, and whether the weights are at last those that one process
-finds; of compressed gradients, whether they are finite and the same bits on all ranks.
+slowest rank's), the mean of what the parts of an iteration take, what the strategy says of itself, and whether the weights
+are at last those that one process finds; of compressed gradients, whether they are finite and the same bits on all ranks.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def main() -> None:
         strategy=job.strategy,
         compression=job.compression,
         loop=job.loop,
+        batching=job.batching,
         bucket=job.bucket,
         topology=str(place.topology),
         rails=place.addresses,
@@ -71,6 +72,7 @@ def main() -> None:
                 iterations = job.steps * (job.warmup + job.repeats)
                 verified &= right(model.module, profile, ROWS * gang.world, iterations)
             told = {"bytes": 4 * model.count, "samples": samples, "parts": parts, "verified": verified}
+            told["details"] = strategy.details()
             print(json.dumps(told), flush=True)
         strategy.close()
         gang.outlast(job.timeout)

@@ -11,12 +11,13 @@ from sparkdl_comm.topology import Topology
 
 
 def settings_of(way: str) -> dict[str, str]:
-    """Of a strategy as ``auto.candidates`` calls it, such as ``ring+decoupled`` or ``ps+whole``, and of auto: of
+    """Of a strategy as ``auto.candidates`` calls it, such as ``ring+decoupled+ibatch`` or ``ps+whole``, and of auto: of
     spark.sparkdl.comm."""
     strategy, _, how = way.partition("+")
     if how and strategy == "ps":
         return {"strategy": strategy, "ps.batching": how}
-    return {"strategy": strategy, "collective.loop": how or "all-reduce"}
+    loop, _, batching = how.partition("+")
+    return {"strategy": strategy, "collective.loop": loop or "all-reduce", "collective.batching": batching or "fixed"}
 
 
 def check(settings: Mapping[str, str], world: int) -> None:

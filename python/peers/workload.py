@@ -73,11 +73,13 @@ class Job:
 
 @dataclass(frozen=True)
 class RankJob:
-    """Of bench_jobs.py. ``loop``, ``compression``, ``bucket``: as the settings of these names; ``bucket`` None: the default.
+    """Of bench_jobs.py. ``loop``, ``batching``, ``compression``, ``bucket``: as the settings of these names; ``bucket`` None:
+    the default.
     ``profile``: a file. ``scale``: of its waits. ``steps``: iterations of a run; ``warmup`` runs precede ``repeats``."""
 
     strategy: str
     loop: str
+    batching: str
     compression: str
     bucket: int | None
     profile: str

@@ -173,6 +173,21 @@ def job_loops(data: Data) -> Iterator[Line]:
                     yield about, theirs, seconds(ours), beside(ours, other)
 
 
+def job_batches(data: Data) -> Iterator[Line]:
+    """Buckets that iBatch's planner cuts beside those of two sizes, from each of which a fit begins."""
+    for name in ("jobs-batched", "jobs-batched-small"):
+        for ours in data.rows(name, loop="decoupled+ibatch"):
+            exchange = ours.extra["exchange"]
+            sized = data.row(
+                name, algorithm=ours.algorithm, topology=ours.topology, loop="decoupled", exchange=exchange
+            )
+            about = f"`{ours.algorithm}`, {ours.topology}, exchange {exchange:g} x backward"
+            told = f"{ours.extra['buckets']} buckets: {seconds(ours)}"
+            yield about, f"the bound: {ours.theory_seconds:.3g} s", told, at_most(ours.ratio or 0, 1.10)
+            if sized:
+                yield about, f"{sized.extra['buckets']} buckets by size: {seconds(sized)}", told, beside(ours, sized)
+
+
 def jobs_real(data: Data) -> Iterator[Line]:
     """By Spark: `bml` on two NICs beside what there is for one."""
     least, most = JOBS_PAPER["lenet5"]
@@ -253,6 +268,7 @@ TABLES = {
     "jobs_real": Table(PAPER, jobs_real),
     "rails": Table(("all-reduce", "the links' time", "ours", "verdict"), rails),
     "job_loops": Table(("", "bound, or in the same run", "`decoupled`", "verdict"), job_loops),
+    "job_batches": Table(("", "bound, or in the same run", "planned", "verdict"), job_batches),
     "ibatch": Table(PAPER, batching.networks),
     "ibatch_nodes": Table(PAPER, batching.scaling),
     "ibatch_split": Table(SPLIT, batching.split),

@@ -126,6 +126,16 @@ KEYS: tuple[Key, ...] = (
         values.size,
     ),
     Key(
+        "collective.batching",
+        "batching",
+        "name",
+        "fixed",
+        "How layers are cut into buckets, with collective.loop=decoupled: fixed (collective.bucket), or ibatch. Then a fit\n"
+        "begins with fixed, and measures; iBatch's planner, which needs Java but not the plugin, plans from that; of its\n"
+        "plans the one that should be the fastest is tried if it should be faster than fixed, and stays if it is.",
+        values.one_of("fixed", "ibatch"),
+    ),
+    Key(
         "collective.loop",
         "loop",
         "name",
@@ -153,7 +163,8 @@ KEYS: tuple[Key, ...] = (
         "",
         "Among which strategies auto chooses, such as ring,ring+decoupled,ps+whole: names of collectives that all-reduce,\n"
         "alone or with +decoupled, cheapest (for each bucket the cheapest collective, by measured links), ps+BATCHING; with\n"
-        "a compression cheapest, hitopk and ps+BATCHING. Empty: all that can run; of ps, ps+whole, ps+layerwise and\n"
+        "a compression cheapest, hitopk and ps+BATCHING. With +decoupled+ibatch, only where it is named, buckets are as with\n"
+        "collective.batching=ibatch. Empty: all others that can run; of ps, ps+whole, ps+layerwise and\n"
         "ps+ibatch, or what ps.batching says if that is another. Also fabric, which is asynchronous, so only where it is\n"
         "named: for whole epochs, where it is predicted to be faster by a clear margin, and was in the first of them.",
         values.names,

@@ -32,6 +32,7 @@ class CommConf:
     topology: str
     block: int
     bucket: int
+    batching: str
     loop: str
     resync: int
     auto_candidates: tuple[str, ...]

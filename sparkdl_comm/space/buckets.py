@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -27,21 +27,21 @@ class _Bucket:
 class Buckets:
     """Calls ``send(start, stop)`` for each part of the gradient as soon as backward has completed it.
 
-    Parts end where parameters do, and have ``nbytes`` at least, but the last one. They are sent from the end of the vector to
-    its beginning, which is about how backward goes, and in this order on all ranks, whatever gradients are missing on some.
+    They are sent in the order in which they are given, on all ranks, whatever gradients are missing on some. So they should be
+    given from the end of the vector to its beginning, which is about how backward goes.
 
     Re-entrant checkpointing of a layer that is used twice makes its gradients in several rounds of one backward pass. Nothing
     tells so beforehand, so nothing is sent in the first backward pass, which shows for what parameters that is.
     """
 
-    def __init__(self, model: FlatModel, nbytes: int, send: Callable[[int, int], None]) -> None:
-        """``model`` is bound."""
+    def __init__(self, model: FlatModel, parts: Sequence[tuple[int, int]], send: Callable[[int, int], None]) -> None:
+        """``model`` is bound. ``parts``: first element and end of each, which end where parameters do; all of the vector."""
         self._send = send
         self._buckets: list[_Bucket] = []
         self._sent = 0
         self._last_backward = self._seen_backward = False
         of: dict[nn.Parameter, _Bucket] = {}
-        for start, stop in model.buckets(nbytes / model.gradients.element_size()):
+        for start, stop in parts:
             owners = [model.parameters[piece.number] for piece in model.cut(start, stop - start)]
             self._buckets.append(_Bucket(start, stop, owners))
             of |= dict.fromkeys(owners, self._buckets[-1])

@@ -30,8 +30,10 @@ from sparkdl_comm.topology import Topology
 
 #: The strategy that takes whichever collective is the cheapest for each bucket, and the names of others.
 CHEAPEST, SERVER, HITOPK, FABRIC = "cheapest", "ps", "hitopk", "fabric"
-#: The parameter server's batching that auto tries beside the plain ones (``UNPLANNED``).
-_PLANNED = "ibatch"
+#: The parameter server's batching that auto tries beside the plain ones (``UNPLANNED``); and of decoupled collectives.
+PLANNED = "ibatch"
+#: What follows an algorithm's name where the two halves of an all-reduce are apart, and where their buckets are planned, too.
+DECOUPLED, BATCHED = "+decoupled", f"+decoupled+{PLANNED}"
 #: Messages, one after another, from asking for a batch to its first byte: the notice, the request, the answer. They are taken
 #: to cost what those of collectives do, as is what a worker does for each batch of gradients.
 _MESSAGES = 3
@@ -50,12 +52,20 @@ _ITEMSIZE = 4
 @dataclass(frozen=True)
 class Candidate:
     """A strategy: that of ``conf``. ``family``: of candidates that are alike; ``settling``: steps until it is what it is going
-    to be, if they are many."""
+    to be, if they are many. ``planned``: its buckets are cut by iBatch's planner, and are ``parts`` when they are."""
 
     name: str
     family: str
     conf: CommConf
     settling: int | None = None
+    planned: bool = False
+    parts: tuple[tuple[int, int], ...] | None = None
+
+    @classmethod
+    def decoupled(cls, algorithm: str, conf: CommConf, *, planned: bool = False) -> Candidate:
+        """``conf``: of which all but the strategy holds."""
+        conf = replace(conf, strategy=algorithm, loop="decoupled", batching="fixed")
+        return cls(f"{algorithm}{BATCHED if planned else DECOUPLED}", "decoupled", conf, planned=planned)
 
 
 @dataclass(frozen=True)
@@ -70,33 +80,42 @@ class Computing:
 
 
 def able(
-    conf: CommConf, topology: Topology, *, unstriped: str | None, plugin: str | None, apart: str | None
+    conf: CommConf,
+    topology: Topology,
+    *,
+    unstriped: str | None,
+    plugin: str | None,
+    apart: str | None,
+    planner: str | None,
 ) -> tuple[list[Candidate], dict[str, str]]:
     """The candidates, the one to begin with first, and why others are left out, by name. The fabric, which is asynchronous, is
-    one only where it is named, and then the last.
+    one only where it is named, and then the last; so are decoupled collectives with planned buckets, and come before it.
 
     :param unstriped: why the optimizer cannot update stripes of parameters; None: it can.
     :param plugin: why there is no parameter server; None: there is.
     :param apart: why the model cannot be trained by the fabric; None: it can.
+    :param planner: why buckets of collectives cannot be planned; None: they can.
     """
     single, conf = conf.compression is not None, replace(conf, loop="all-reduce")
     names = [] if single else [algorithm.name for algorithm in fitting("all_reduce", topology)]
     found = [Candidate(name, "all-reduce", replace(conf, strategy=name)) for name in [CHEAPEST, *names]]
-    found += [
-        Candidate(f"{name}+decoupled", "decoupled", replace(conf, strategy=name, loop="decoupled")) for name in names
-    ]
+    found += [Candidate.decoupled(name, conf) for name in names]
     found += [Candidate(HITOPK, HITOPK, replace(conf, strategy=HITOPK))] * single
-    tried = (*UNPLANNED, _PLANNED)
-    for batching in tried if conf.ps_batching in ("whole", _PLANNED) else (conf.ps_batching,):
+    tried = (*UNPLANNED, PLANNED)
+    for batching in tried if conf.ps_batching in ("whole", PLANNED) else (conf.ps_batching,):
         of_server = replace(conf, strategy=SERVER, ps_batching=batching)
         profiled = batching not in UNPLANNED and not batching.startswith("fixed")
         if profiled:
             of_server = replace(of_server, ps_profile_iterations=min(conf.ps_profile_iterations, _PROFILED))
         settling = _PLANNING if profiled else _COMPILING
         found.append(Candidate(f"{SERVER}+{batching}", f"{SERVER}+{batching}", of_server, settling))
+    found += [
+        Candidate.decoupled(name, conf, planned=True) for name in names if f"{name}{BATCHED}" in conf.auto_candidates
+    ]
     found += [Candidate(FABRIC, FABRIC, replace(conf, strategy=FABRIC))] * (FABRIC in conf.auto_candidates)
     reasons = {
-        each.name: apart if each.name == FABRIC and apart else _unfit(each, topology, unstriped, plugin)
+        each.name: (apart if each.name == FABRIC else planner if each.planned else None)
+        or _unfit(each, topology, unstriped, plugin)
         for each in found
     }
     left_out = {name: reason for name, reason in reasons.items() if reason is not None}
@@ -132,7 +151,8 @@ class Predictor:
     computes in a step, for the fabric."""
 
     def __init__(self, space: ParameterSpace, topology: Topology, cost: Cost, each: Sequence[float] = ()) -> None:
-        self._space, self._topology, self._cost, self._each = space, topology, cost, each
+        self.space = self._space = space
+        self._topology, self._cost, self._each = topology, cost, each
         self._collective = cache(self._collective_seconds)
 
     def seconds(self, candidate: Candidate, computing: Computing) -> float:
@@ -146,20 +166,25 @@ class Predictor:
             rate, nbytes = 1 / self._cost.betas[0], _ITEMSIZE * self._space.count
             hosts = len(self._topology.hosts)
             return seconds_per_round(workers, hosts, nbytes, rate, conf.fabric_sync, conf.fabric_batch_interval)
-        buckets = self._space.buckets(conf.bucket / _ITEMSIZE)
+        buckets = candidate.parts or self._space.buckets(conf.bucket / _ITEMSIZE)
         sizes = [stop - start for start, stop in buckets]
         if conf.compression is not None:
             name = "naive-ag" if conf.strategy == CHEAPEST else conf.strategy
             first = self._compressed(name, conf, sizes)
         elif conf.loop == "decoupled":
-            algorithm = ALGORITHMS[conf.strategy]
-            scatters = "reduce_scatter" in algorithm.operations
-            first = self._collectives(algorithm.name, "reduce_scatter" if scatters else "reduce", sizes, conf)
-            second = self._collectives(algorithm.name, "all_gather" if scatters else "broadcast", sizes, conf)
+            first, second = self.halves(conf, sizes)
             return step_seconds(computing, self._space, buckets, first, second, 1 / self._topology.world)
         else:
             first = self._collectives(conf.strategy, "all_reduce", sizes, conf)
         return step_seconds(computing, self._space, buckets, first)
+
+    def halves(self, conf: CommConf, sizes: Sequence[int]) -> tuple[list[float], list[float]]:
+        """Seconds that the gradients, and the parameters, of buckets of so many elements take, of a decoupled collective."""
+        scatters = "reduce_scatter" in ALGORITHMS[conf.strategy].operations
+        there: Operation = "reduce_scatter" if scatters else "reduce"
+        back: Operation = "all_gather" if scatters else "broadcast"
+        name = conf.strategy
+        return self._collectives(name, there, sizes, conf), self._collectives(name, back, sizes, conf)
 
     def cheapest(self, conf: CommConf) -> str | None:
         """The algorithm that is the cheapest for all buckets; None if it is not one alone."""
@@ -170,9 +195,12 @@ class Predictor:
     def _collectives(self, name: str, operation: Operation, sizes: Sequence[int], conf: CommConf) -> list[float]:
         found = []
         for size in sizes:
-            near = _rounded(size)
-            algorithm = self._cheapest(operation, near) if name == CHEAPEST else name
-            found.append(self._collective(algorithm, operation, near, conf.block) * size / near)
+            more = _rounded(size)
+            algorithm = self._cheapest(operation, more) if name == CHEAPEST else name
+            less, most = (
+                self._collective(algorithm, operation, near, conf.block) for near in (max(1, more // 2), more)
+            )
+            found.append(most + (most - less) * (size - more) / max(1, more // 2))
         return found
 
     def _collective_seconds(self, name: str, operation: Operation, count: int, block: int) -> float:
@@ -200,12 +228,10 @@ class Predictor:
         beside = topology.slots * (topology.world - topology.slots) / topology.world
         if conf.compression is not None:
             beside *= (1 + 1.5 * conf.compression.density) / 2  # parameters are whole; six bytes of each that is sent
-        made = _by_layer(self._space, computing)
+        forward, backward = by_layer(self._space, computing)
         layers = [
-            ServedLayer(
-                seconds * computing.forward / (computing.backward or 1.0), seconds, _ITEMSIZE * layer.count * beside
-            )
-            for seconds, layer in zip(made, self._space.layers, strict=True)
+            ServedLayer(before, after, _ITEMSIZE * layer.count * beside)
+            for before, after, layer in zip(forward, backward, self._space.layers, strict=True)
         ]
         nbytes = sum(layer.nbytes for layer in layers)
         updating = computing.update / topology.world / nbytes if nbytes else 0.0
@@ -273,13 +299,14 @@ def _ready(computing: Computing, space: ParameterSpace, bucket: tuple[int, int])
     )
 
 
-def _by_layer(space: ParameterSpace, computing: Computing) -> list[float]:
-    """Seconds of backward of each layer, which goes from the last one to the first."""
+def by_layer(space: ParameterSpace, computing: Computing) -> tuple[list[float], list[float]]:
+    """Seconds of forward and of backward of each layer. Backward goes from the last one to the first; each layer is taken to
+    have as large a share of forward."""
     made, before = [0.0] * len(space.layers), 0.0
     for arrival, layer in sorted(zip(computing.arrivals, space.layer_of_each, strict=True)):
         made[layer] += arrival - before
         before = arrival
-    return made
+    return [seconds * computing.forward / (computing.backward or 1.0) for seconds in made], made
 
 
 def _rounded(count: int) -> int:

@@ -8,9 +8,10 @@ before that. So strategies that add in the same order give the bits of one of th
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from statistics import median_high
 from typing import Any
 
@@ -29,12 +30,26 @@ from sparkdl_comm.gang.process_group import default_group
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import STRATEGIES, Strategy
-from sparkdl_comm.strategies.candidates import CHEAPEST, FABRIC, HITOPK, SERVER, Computing, Predictor, able
+from sparkdl_comm.strategies.bucket_planner import planned as planned_buckets
+from sparkdl_comm.strategies.candidates import (
+    BATCHED,
+    CHEAPEST,
+    DECOUPLED,
+    FABRIC,
+    HITOPK,
+    SERVER,
+    Candidate,
+    Computing,
+    Predictor,
+    able,
+)
 from sparkdl_comm.strategies.choice import Choice, Turn
 from sparkdl_comm.strategies.fabric import unable
 from sparkdl_comm.strategies.ps.bridge import Bridge
+from sparkdl_comm.strategies.ps.planner import plan_buckets, unplanned
 from sparkdl_comm.strategies.step_watch import StepWatch
 from sparkdl_comm.strategies.succession import Succession
+from sparkdl_comm.topology import Topology
 
 _log = logging.getLogger(__name__)
 
@@ -68,11 +83,12 @@ class Chosen(Strategy):
         STRATEGIES[CHEAPEST](conf).check(conf, world)
         for name in conf.auto_candidates:
             strategy, _, how = name.partition("+")
-            known = name in (CHEAPEST, HITOPK, FABRIC, *ALGORITHMS) or (how == "decoupled" and strategy in ALGORITHMS)
+            known = name in (CHEAPEST, HITOPK, FABRIC, *ALGORITHMS)
+            known |= f"+{how}" in (DECOUPLED, BATCHED) and strategy in ALGORITHMS
             if not known and not (strategy == SERVER and how):
                 raise ConfError(
                     f"{PREFIX}auto.candidates: {name!r} is none; there are {CHEAPEST}, {HITOPK}, {', '.join(ALGORITHMS)},"
-                    f" each of these with +decoupled, {SERVER}+whole or another of ps.batching, and {FABRIC}"
+                    f" each of these with {DECOUPLED} or {BATCHED}, {SERVER}+whole or another of ps.batching, and {FABRIC}"
                 )
 
     def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:
@@ -88,12 +104,17 @@ class Chosen(Strategy):
         self._group = group = CollectiveGroup(gang, AUTO, self.conf, device, ranks)
         self._strategies = Succession(self._attempt, gang, model, make_optimizer, group, timeout)
         self.optimizer = self._strategies.optimizer
-        plugin = next(filter(None, gather_json(gang, self._no_plugin(), timeout)), None)
-        striped = self._strategies.unstriped
-        apart = unable(model.module)
-        found, self._left_out = able(self.conf, group.topology, unstriped=striped, plugin=plugin, apart=apart)
-        if not found:
-            raise ConfError(f"{PREFIX}auto.candidates={','.join(self.conf.auto_candidates)}: {self._left_out}")
+        told = gather_json(gang, {"plugin": self._no_plugin(), "planner": unplanned()}, timeout)
+        found, self._left_out = self._able(
+            group.topology,
+            unstriped=self._strategies.unstriped,
+            plugin=next(filter(None, (each["plugin"] for each in told)), None),
+            apart=unable(model.module),
+            planner=told[0]["planner"],
+        )
+        if not found or found[0].planned:
+            named = f"{PREFIX}auto.candidates={','.join(self.conf.auto_candidates)}"
+            raise ConfError(f"{named}: a fit needs one to begin with that is not {BATCHED}: {self._left_out}")
         self._candidates = {candidate.name: candidate for candidate in found}
         first = found[0].name
         same = Predictor(model, group.topology, group.cost).cheapest(self.conf) if first == CHEAPEST else None
@@ -103,6 +124,10 @@ class Chosen(Strategy):
             first = same
         self._begin(first)
 
+    def _able(self, topology: Topology, **why_not: str | None) -> tuple[list[Candidate], dict[str, str]]:
+        """As :func:`able`; ``why_not``: its reasons."""
+        return able(self.conf, topology, **why_not)
+
     def _begin(self, name: str) -> None:
         """With this candidate."""
         settling = {each.name: each.settling for each in self._candidates.values() if each.settling is not None}
@@ -111,14 +136,15 @@ class Chosen(Strategy):
 
     def _take(self, turn: Turn) -> None:
         if turn.candidate != self._turn.candidate:
-            self._all.take(self._candidates[turn.candidate].conf, self.watch, self.trace)
+            candidate = self._candidates[turn.candidate]
+            self._all.take(candidate.conf, self.watch, self.trace, candidate.parts)
             self.sharded, self.global_mean = self._all.current.sharded, self._all.current.global_mean
         self._turn = turn
         if not turn.steps and self._steps is not None:
             self._steps.close()
             self._steps = None
         elif turn.steps and self._steps is None and len(self._candidates) > 1:
-            self._steps = StepWatch(self._model)
+            self._steps = StepWatch(self._model, waited=lambda: self.watch.seconds["pull"])
         if self._steps is not None:
             self._steps.restart(turn.settling)
 
@@ -173,10 +199,14 @@ class Chosen(Strategy):
         self._all.load(state)
 
     def state(self) -> dict[str, Any]:
-        return {"candidate": self._turn.candidate, "of": self._all.current.state()}
+        parts = self._candidates[self._turn.candidate].parts
+        of_planned = {} if parts is None else {"parts": [list(part) for part in parts]}
+        return {"candidate": self._turn.candidate, **of_planned, "of": self._all.current.state()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         name = state["candidate"]
+        if name in self._candidates and "parts" in state:
+            self._plan({name: state["parts"]})
         if name not in self._candidates:
             _log.warning("the checkpoint is of %s, which cannot run here; begins with %s", name, self._turn.candidate)
             return
@@ -226,6 +256,7 @@ class Chosen(Strategy):
         if heard["predict"]:
             cost = self._measured_cost()
             heard = decide_json(self._gang, None, lambda _: self._predict(cost), timeout)
+            self._plan(heard["planned"])
         turn = Turn(*heard["turn"])
         if turn.candidate != self._turn.candidate and self.conf.compression is not None:
             self._next, self._is_empty = turn, False
@@ -236,7 +267,8 @@ class Chosen(Strategy):
         """At rank 0: what each rank's steps took."""
         if self._computing is None:
             slowest = max((each["computing"] for each in told), key=lambda each: each["forward"] + each["backward"])
-            self._computing = Computing(**{**slowest, "arrivals": tuple(slowest["arrivals"])})
+            updated = slowest["update"] * (self._gang.world if self.sharded else 1)
+            self._computing = Computing(**{**slowest, "arrivals": tuple(slowest["arrivals"]), "update": updated})
             parts = ("forward", "backward", "update")
             self._each = [sum(each["computing"][part] for part in parts) for each in told]
         seconds = [median_high(of_step) for of_step in zip(*(each["seconds"] for each in told), strict=True)]
@@ -262,7 +294,20 @@ class Chosen(Strategy):
         assert self._group is not None
         assert self._computing is not None
         predictor = Predictor(self._model, self._group.topology, cost, self._each)
-        seconds = {name: predictor.seconds(each, self._computing) for name, each in self._candidates.items()}
+        plan = functools.partial(plan_buckets, timeout=self.conf.timeout)
+        planned = {
+            name: planned_buckets(predictor, each, self._computing, plan)
+            for name, each in self._candidates.items()
+            if each.planned and name != self._turn.candidate
+        }
+        candidates = {**self._candidates, **planned}
+        seconds = {name: predictor.seconds(each, self._computing) for name, each in candidates.items()}
         families = {name: each.family for name, each in self._candidates.items()}
         self._choice.predicted(seconds, self.step_info.step, families)
-        return {"turn": self._choice.turn}
+        return {"turn": self._choice.turn, "planned": {name: each.parts for name, each in planned.items()}}
+
+    def _plan(self, parts: Mapping[str, Sequence[Sequence[int]]]) -> None:
+        """Of candidates with planned buckets, what they are."""
+        for name, of_candidate in parts.items():
+            made = tuple((start, stop) for start, stop in of_candidate)
+            self._candidates[name] = replace(self._candidates[name], parts=made)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -43,6 +44,9 @@ class CollectiveStrategy(Strategy):
     """What the loops have in common: collectives by ``algorithm``, buckets of gradients, and their exchange."""
 
     algorithm = AUTO
+
+    #: In which the flat vector travels, (first element, end) from its end on; None: by ``collective.bucket``.
+    parts: Sequence[tuple[int, int]] | None = None
 
     _nccl: dist.ProcessGroup | None = None
 
@@ -86,7 +90,8 @@ class CollectiveStrategy(Strategy):
         self._group = CollectiveGroup(gang, self.algorithm, self.conf, device)
         self._opened.append(self._group)
         self._under_way: list[Pending] = []
-        self._buckets = Buckets(model, self.conf.bucket, self._send)
+        parts = self.parts or model.buckets(self.conf.bucket / model.gradients.element_size())
+        self._buckets = Buckets(model, parts, self._send)
         self._opened.append(self._buckets)
         self._exchange = self._exchange_of(model.gradients, operation)
         self._opened.append(self._exchange)

@@ -20,8 +20,7 @@ at the same time, and what one connection carries has one order. It takes memory
 optimizer must see all gradients at once (clipping, fp16, optimizers that are not torch's own), and on GPUs, all parameters are
 gathered after backward, in the memory that there is.
 
-Buckets have ``collective.bucket`` bytes at least. The parameter server has them planned by iBatch; that planner is in the
-plugin's JVM, and collectives do without the plugin.
+Buckets have ``collective.bucket`` bytes at least, or are planned (``batched.py``).
 """
 
 from __future__ import annotations
@@ -129,8 +128,8 @@ class CollectiveDecoupled(ArrivingParameters):
         if state.get("parts") != self._parts():
             raise ConfError(
                 f"rank {self._gang.rank} updates other parts of the parameters than when the checkpoint was made: set"
-                f" {PREFIX}collective.bucket, collective.block, rails and topology as they were then (collective.block, if it"
-                " was 0, to a size)"
+                f" {PREFIX}collective.batching, collective.bucket, collective.block, rails and topology as they were then"
+                " (collective.block, if it was 0, to a size)"
             )
         super().load_optimizer_state({name: value for name, value in state.items() if name != "parts"})
 

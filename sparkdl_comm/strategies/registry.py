@@ -12,6 +12,7 @@ from sparkdl_comm.collectives.group import AUTO
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.strategies.base import STRATEGIES, Strategy, register
+from sparkdl_comm.strategies.batched import Batched
 from sparkdl_comm.strategies.candidates import CHEAPEST, FABRIC
 from sparkdl_comm.strategies.chosen import Chosen
 from sparkdl_comm.strategies.chosen_by_epoch import ChosenByEpoch
@@ -30,6 +31,8 @@ _LOOPS: dict[str, type[CollectiveStrategy]] = {
 
 @register(*ALGORITHMS, CHEAPEST)
 def _by_loop(conf: CommConf) -> type[Strategy]:
+    if conf.batching != "fixed":
+        return Batched
     kind = _LOOPS[conf.loop]
     algorithm = AUTO if conf.strategy not in ALGORITHMS else conf.strategy
     return type(f"{kind.__name__}_{conf.strategy}", (kind,), {"algorithm": algorithm})
@@ -38,7 +41,7 @@ def _by_loop(conf: CommConf) -> type[Strategy]:
 @register(AUTO)
 def _chosen(conf: CommConf) -> type[Strategy]:
     """Which collectives another loop takes is the cost model's choice alone."""
-    if conf.loop != "all-reduce":
+    if conf.loop != "all-reduce" or conf.batching != "fixed":
         return _by_loop(conf)
     return ChosenByEpoch if FABRIC in conf.auto_candidates else Chosen
 

@@ -18,8 +18,14 @@ class StepWatch:
     """Of the steps since the last :meth:`restart`. The order of the calls: :meth:`begin`, :meth:`backward` around the step's
     last backward pass if there is one, :meth:`update` around the update, :meth:`end`."""
 
-    def __init__(self, model: FlatModel, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        model: FlatModel,
+        clock: Callable[[], float] = time.perf_counter,
+        waited: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """``waited``: seconds that the rank has waited for parameters so far, which is no computing."""
+        self._clock, self._waited = clock, waited
         self._arrivals = [0.0] * len(model.parameters)
         self._backward_at = 0.0
         self._hooks: list[RemovableHandle] = []
@@ -34,14 +40,14 @@ class StepWatch:
         self._computed: list[Computing] = []
 
     def begin(self) -> None:
-        self._begun = self._clock()
+        self._begun, self._waiting = self._clock(), self._waited()
         self._forward = self._backward = self._updating = 0.0
         self._arrivals = [0.0] * len(self._arrivals)
 
     @contextlib.contextmanager
     def backward(self) -> Iterator[None]:
         self._backward_at = self._clock()
-        self._forward = self._backward_at - self._begun
+        self._forward = self._backward_at - self._begun - (self._waited() - self._waiting)
         yield
         self._backward = self._clock() - self._backward_at
 

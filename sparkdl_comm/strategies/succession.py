@@ -12,13 +12,14 @@ ranks change the model about as much as a step of other strategies, whose gradie
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from sparkdl_comm.collectives.group import AUTO, CollectiveGroup
-from sparkdl_comm.conf import CommConf
+from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
@@ -29,6 +30,7 @@ from sparkdl_comm.optim.whole_state import WholeState
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.asynchronous import Asynchronous
 from sparkdl_comm.strategies.base import STRATEGIES, Stopwatch, Strategy
+from sparkdl_comm.strategies.collective import CollectiveStrategy
 from sparkdl_comm.strategies.trace import Trace
 
 
@@ -62,10 +64,15 @@ class Succession:
         assert self._current is not None, "a strategy joins first"
         return self._current
 
-    def take(self, conf: CommConf, watch: Stopwatch, trace: Trace | None) -> None:
-        """The strategy of ``conf`` joins. If there is one already, it goes on from where that one ends."""
+    def take(
+        self, conf: CommConf, watch: Stopwatch, trace: Trace | None, parts: Sequence[tuple[int, int]] | None = None
+    ) -> None:
+        """The strategy of ``conf`` joins. If there is one already, it goes on from where that one ends.
+
+        :param parts: that of a collective's instance.
+        """
         kept = None if self._current is None else self._end(self._current)
-        self._join(conf, watch, trace)
+        self._join(conf, watch, trace, parts)
         if kept is not None:
             self._give(kept)
 
@@ -85,7 +92,8 @@ class Succession:
         """
         if ("part" in stored) != (self.unstriped is None):
             raise ConfError(
-                f"strategy {AUTO} does not write an optimizer's state as this checkpoint has it; an earlier version did"
+                f"neither strategy {AUTO} nor {PREFIX}collective.batching=ibatch writes an optimizer's state as this"
+                " checkpoint has it: an earlier version did, or collective.batching was another one"
             )
         if self.unstriped is not None:
             self._give(stored["whole"])
@@ -103,9 +111,13 @@ class Succession:
         if self._current is not None:
             self._current.close()
 
-    def _join(self, conf: CommConf, watch: Stopwatch, trace: Trace | None) -> None:
+    def _join(
+        self, conf: CommConf, watch: Stopwatch, trace: Trace | None, parts: Sequence[tuple[int, int]] | None
+    ) -> None:
         gang, kind = self._gang, STRATEGIES[conf.strategy](conf)
         self._current = strategy = kind(conf)
+        if isinstance(strategy, CollectiveStrategy):
+            strategy.parts = parts
         strategy.number, self._number = self._number, self._number + 1
         strategy.watch, strategy.trace = watch, trace
         if isinstance(strategy, Asynchronous):

@@ -60,6 +60,19 @@ def test_it_chooses(spark):
     assert told["chosen"] in first["predicted"]
 
 
+def test_buckets_of_a_collective_are_planned(spark):
+    settings = {"collective.loop": "decoupled", "collective.batching": "ibatch", "collective.bucket": "16MiB"}
+    with applied(spark, settings):
+        model = fit(frame(spark), model=Large, epochs=12, strategy="ring")
+    assert distance(model.module.state_dict(), in_one_process(Large, "sgd", 12)) < 1e-5
+    told = model.summary["auto"]
+    names = {"ring+decoupled", "ring+decoupled+ibatch"}
+    assert told["decisions"][0]["predicted"].keys() == names
+    assert told["chosen"] in names
+    assert told["left_out"] == {}
+    assert model.summary["decoupled"]["buckets"] >= 1
+
+
 def test_a_fit_with_one_candidate_is_that_strategy(spark):
     with applied(spark, {"auto.candidates": "ps+whole"}):
         model = fit(frame(spark), model=Large, epochs=4, strategy="auto")

@@ -54,6 +54,30 @@ def test_loops_where_an_exchange_takes_a_given_time(networks, rows_of):
     assert decoupled["theory_seconds"] < whole["theory_seconds"] == ddp["theory_seconds"]
 
 
+@pytest.mark.slow
+def test_planned_buckets_beside_those_of_a_size(networks, rows_of):
+    words = [
+        "--exchange",
+        "1.5",
+        "--loop",
+        "decoupled",
+        "decoupled+ibatch",
+        "--warmup",
+        "12",
+        "--systems",
+        "ring@star:2",
+    ]
+    sized, planned = rows_of(bench_jobs, "--rate", "20", *words)
+    assert [row["loop"] for row in (sized, planned)] == ["decoupled", "decoupled+ibatch"]
+    assert sized["verified"]
+    assert planned["verified"]
+    assert sized["buckets"] == 1
+    names = {"ring+decoupled", "ring+decoupled+ibatch"}
+    assert planned["decisions"][0]["predicted"].keys() == names
+    assert planned["decisions"][0]["chosen"] in names
+    assert planned["theory_seconds"] <= sized["theory_seconds"]
+
+
 def test_the_bucket_that_backward_completes_last_has_what_is_left() -> None:
     shapes = [2, 4, 1, 3]
     profile = Profile("four", 1, "by hand", tuple(Layer(str(n), {"w": [n]}, 1.0, 1.0) for n in shapes))

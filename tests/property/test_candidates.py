@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
@@ -16,8 +18,10 @@ from sparkdl_comm.sim.step_run import Computing as Simulated
 from sparkdl_comm.sim.step_run import step_seconds as simulated_seconds
 from sparkdl_comm.space.parameter_space import ParameterSpace
 from sparkdl_comm.strategies import registry  # noqa: F401 - strategies register themselves
+from sparkdl_comm.strategies.bucket_planner import planned
 from sparkdl_comm.strategies.candidates import CHEAPEST, Candidate, Computing, Predictor, able, step_seconds
 from sparkdl_comm.strategies.choice import MARGIN
+from sparkdl_comm.strategies.ps.planner import Bucketing, plan_buckets
 from sparkdl_comm.topology import Topology
 
 shapes = st.lists(st.integers(1, 1 << 20), min_size=1, max_size=8)
@@ -76,15 +80,21 @@ def names(found: list[Candidate]) -> set[str]:
 
 
 def test_all_that_fit() -> None:
-    found, left_out = able(conf(), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None)
+    found, left_out = able(conf(), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None, planner=None)
     assert found[0].name == CHEAPEST
     assert {"ring", "lp", "ring+decoupled", "lp+decoupled", "ps+whole", "ps+layerwise", "ps+ibatch"} <= names(found)
     assert not any(name.startswith(("fabric", "hitopk", "hierarchical")) for name in names(found))
     assert left_out == {}
-    found, left_out = able(conf(), Topology.parse("bcube:2,2"), unstriped="odd", plugin="no plugin", apart=None)
+    found, left_out = able(
+        conf(), Topology.parse("bcube:2,2"), unstriped="odd", plugin="no plugin", apart=None, planner=None
+    )
     assert names(found) == {CHEAPEST, "bml", "lp", "ring", "torus2d", "p2p-ps"}
     assert left_out["ps+whole"] == "no plugin"
     assert left_out["bml+decoupled"] == "odd"
+    named = conf(auto_candidates=("ring+decoupled+ibatch", "ring"))
+    found, left_out = able(named, Topology.parse("star:4"), unstriped=None, plugin=None, apart=None, planner="no Java")
+    assert names(found) == {"ring"}
+    assert left_out["ring+decoupled+ibatch"] == "no Java"
 
 
 @pytest.mark.parametrize(
@@ -95,10 +105,13 @@ def test_all_that_fit() -> None:
         ({"compression": "topk:0.01", "compression_momentum": 0.9}, {CHEAPEST}, "what powersgd"),
         ({"compression": "topk:0.01", "compression_schedule": "auto"}, {CHEAPEST}, "has a trial of its own"),
         ({"auto_candidates": ("lp", "ring+decoupled")}, {"lp", "ring+decoupled"}, "not in spark.sparkdl.comm.auto"),
+        ({"auto_candidates": ("lp", "ring+decoupled+ibatch")}, {"lp", "ring+decoupled+ibatch"}, None),
     ],
 )
 def test_what_the_conf_allows(changes: dict[str, Any], able_ones: set[str], why: str | None) -> None:
-    found, left_out = able(conf(**changes), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None)
+    found, left_out = able(
+        conf(**changes), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None, planner=None
+    )
     assert names(found) == able_ones
     assert any((why or "") in reason for reason in left_out.values()) or why is None
 
@@ -113,7 +126,9 @@ def test_what_the_conf_allows(changes: dict[str, Any], able_ones: set[str], why:
     ],
 )
 def test_batchings_of_the_parameter_server_have_time_to_settle(batching: str, settling: dict[str, int]) -> None:
-    found, _ = able(conf(ps_batching=batching), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None)
+    found, _ = able(
+        conf(ps_batching=batching), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None, planner=None
+    )
     served = [candidate for candidate in found if candidate.conf.strategy == "ps"]
     assert {candidate.name: candidate.settling for candidate in served} == settling
     for candidate in served:
@@ -124,7 +139,7 @@ def served(sizes: list[int], seconds: list[float], cost: Cost) -> dict[str, floa
     """What batchings of the parameter server are predicted to take."""
     topology = Topology.parse("star:4")
     predictor, computing = Predictor(space_of(sizes), topology, cost), computing_of(sizes, seconds)
-    found, _ = able(conf(), topology, unstriped=None, plugin=None, apart=None)
+    found, _ = able(conf(), topology, unstriped=None, plugin=None, apart=None, planner=None)
     ways = [each for each in found if each.conf.strategy == "ps"]
     return {each.conf.ps_batching: predictor.seconds(each, computing) for each in ways}
 
@@ -162,7 +177,9 @@ def test_many_small_layers_are_for_a_plan() -> None:
 
 
 def test_resync_is_for_those_that_update_all_parameters() -> None:
-    found, left_out = able(conf(resync=5), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None)
+    found, left_out = able(
+        conf(resync=5), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None, planner=None
+    )
     assert {"lp", "mst"} <= names(found)
     assert "ps+whole" in left_out
     assert "does no broadcast" in left_out["ring"]
@@ -171,7 +188,7 @@ def test_resync_is_for_those_that_update_all_parameters() -> None:
 def test_slow_links_are_for_what_sends_least_and_shares_the_work() -> None:
     topology = Topology.parse("star:4")
     sizes, seconds = [1 << 20] * 6, [0.02] * 8
-    found, _ = able(conf(), topology, unstriped=None, plugin=None, apart=None)
+    found, _ = able(conf(), topology, unstriped=None, plugin=None, apart=None, planner=None)
     predicted = {
         rate: {
             each.name: Predictor(space_of(sizes), topology, Cost((8 / rate,))).seconds(
@@ -185,3 +202,66 @@ def test_slow_links_are_for_what_sends_least_and_shares_the_work() -> None:
     assert slow["ring+decoupled"] < slow["ring"] < slow["mst"]
     assert fast["ring"] == pytest.approx(0.19, rel=0.1), "computing alone"
     assert slow["ps+layerwise"] < slow["ps+whole"]
+
+
+def planned_by(
+    plan: Any, sizes: list[int], seconds: list[float], cost: Cost, name: str = "ring"
+) -> tuple[Predictor, Computing, Candidate]:
+    predictor, computing = Predictor(space_of(sizes), Topology.parse("star:4"), cost), computing_of(sizes, seconds)
+    candidate = Candidate.decoupled(name, conf(), planned=True)
+    return predictor, computing, planned(predictor, candidate, computing, plan)
+
+
+@settings(max_examples=50, deadline=None)
+@given(shapes, parts, st.floats(0.0, 1e-2), st.data())
+def test_planned_buckets_cover_the_vector_and_are_the_fewest_of_the_fast_ones(
+    sizes: list[int], seconds: list[float], alpha: float, data: st.DataObject
+) -> None:
+    layers = len(sizes)
+    cuts = (
+        st.sets(st.integers(1, layers - 1)).map(lambda inner: [*sorted(inner), layers]) if layers > 1 else st.just([1])
+    )
+    asked: list[Any] = []
+    given_ones: list[list[int]] = []
+
+    def plan(requests: Any) -> list[Bucketing]:
+        asked.extend(requests)
+        given_ones.extend(data.draw(cuts) for _ in requests)
+        made = [[[first + 1, last] for first, last in pairwise([0, *ends])] for ends in given_ones]
+        travelling = [
+            each if of["direction"] == "pull" else each[::-1] for each, of in zip(made, requests, strict=True)
+        ]
+        return [Bucketing(batches, 0.0, 1.0, []) for batches in travelling]
+
+    predictor, computing, found = planned_by(plan, sizes, seconds, Cost((8 / 1e9,), alpha))
+    assert found.parts is not None
+    assert found.parts[0][1] == sum(sizes)
+    assert [start for start, _ in found.parts] == [*(stop for _, stop in found.parts[1:]), 0]
+    starts = [0, *accumulate(sizes)]
+    assert {start for start, _ in found.parts} <= set(starts), "buckets end where layers do"
+    cuts_made = [
+        tuple((starts[first], starts[last]) for first, last in pairwise([0, *ends]))[::-1] for ends in given_ones
+    ]
+    taken = {parts: predictor.seconds(replace(found, parts=parts), computing) for parts in cuts_made}
+    ours = predictor.seconds(found, computing)
+    assert ours <= (1 + MARGIN) * min(taken.values())
+    assert not any(len(parts) < len(found.parts) and seconds <= ours for parts, seconds in taken.items())
+    for request in asked:
+        pulls = request["direction"] == "pull"
+        whole = sum(predictor.halves(found.conf, [sum(sizes)])[pulls])
+        assert request["startup"] + sum(request["transfer"]) == pytest.approx(whole)
+        assert sum(request["compute"]) == pytest.approx(computing.forward if pulls else computing.backward)
+        assert request["transfer"] == pytest.approx([request["transfer"][0] / sizes[0] * size for size in sizes])
+
+
+@pytest.mark.parametrize(("alpha", "most"), [(0.0, 64), (2e-3, 16)])
+def test_planned_buckets_are_fewer_where_they_cost_more(alpha: float, most: int) -> None:
+    """By the planner itself; no slower than one bucket, than one for each layer, and than those that are not planned."""
+    sizes, seconds = [1 << 14] * 64, [0.002] * 64
+    predictor, computing, found = planned_by(plan_buckets, sizes, seconds, Cost((8 / 1e8,), alpha))
+    assert found.parts is not None
+    assert 1 < len(found.parts) <= most
+    space = space_of(sizes)
+    for least in (1, sum(sizes), (4 << 20) / 4):
+        other = replace(found, parts=tuple(space.buckets(least)))
+        assert predictor.seconds(found, computing) <= predictor.seconds(other, computing) * (1 + MARGIN)

@@ -40,8 +40,14 @@ def test_all_steps_of_auto_count_and_settled_ones_of_others() -> None:
 
 def test_what_is_set_of_a_strategy_that_stays() -> None:
     assert settings_of("ps+ibatch") == {"strategy": "ps", "ps.batching": "ibatch"}
-    assert settings_of("lp+decoupled") == {"strategy": "lp", "collective.loop": "decoupled"}
-    assert settings_of("auto") == {"strategy": "auto", "collective.loop": "all-reduce"}
+    decoupled = {"strategy": "lp", "collective.loop": "decoupled"}
+    assert settings_of("lp+decoupled") == {**decoupled, "collective.batching": "fixed"}
+    assert settings_of("lp+decoupled+ibatch") == {**decoupled, "collective.batching": "ibatch"}
+    assert settings_of("auto") == {
+        "strategy": "auto",
+        "collective.loop": "all-reduce",
+        "collective.batching": "fixed",
+    }
 
 
 def test_what_stays_is_what_can_run_there() -> None:

@@ -29,6 +29,7 @@ def test_defaults() -> None:
         topology="",
         block=0,
         bucket=4 << 20,
+        batching="fixed",
         loop="all-reduce",
         resync=0,
         auto_candidates=(),

@@ -34,6 +34,22 @@ class Slow(torch.autograd.Function):
         return gradient, None, None
 
 
+def test_a_wait_for_parameters_is_no_computing() -> None:
+    clock, module, waited = Clock(), nn.Linear(2, 1), Clock()
+    watch = StepWatch(FlatModel(module), clock, waited)
+    for _ in range(2):
+        watch.begin()
+        clock.after(2.0)
+        waited.after(1.5)
+        output = module(torch.ones(1, 2))
+        with watch.backward():
+            output.sum().backward()
+        watch.end()
+    assert watch.computing().forward == 0.5
+    assert watch.seconds == [2.0, 2.0]
+    watch.close()
+
+
 def test_the_mean_of_the_steps_that_are_measured() -> None:
     clock, module = Clock(), nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     watch = StepWatch(FlatModel(module), clock)

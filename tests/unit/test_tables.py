@@ -224,6 +224,10 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             row(name, 1.0, extra={"loop": loop, "exchange": 1.5}, **links)
             for name, loop in (("ring", "all-reduce"), ("ring", "decoupled"), ("ddp", "all-reduce"))
         ],
+        "jobs-batched": [
+            row("ring", 1.0, extra={"loop": loop, "exchange": 1.5, "buckets": 3}, **links)
+            for loop in ("decoupled", "decoupled+ibatch")
+        ],
         "ibatch-networks": batches,
         **{
             f"ibatch-nodes-{world}": [
@@ -372,6 +376,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
     expected = {"ps": 1, "peers": 2, "lab": 2, "collectives": 4, "pipeline": 1, "fig5": 3, "loopback": 1, "jobs": 2}
     assert counts == expected | {
         "job_loops": 3,
+        "job_batches": 2,
         "job_rates": 4,
         "jobs_real": 2,
         "rails": 1,

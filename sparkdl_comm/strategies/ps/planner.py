@@ -1,7 +1,7 @@
 """Asks the iBatch planner, which is in the plugin's jar (there is no other one), how to group layers into buckets. This
 needs Java, but no Spark session.
 
-A rank that trains asks its executor instead (``replan`` on the bridge).
+A rank that trains with the parameter server asks its executor instead (``replan`` on the bridge).
 """
 
 from __future__ import annotations
@@ -64,6 +64,15 @@ def iteration_seconds(plans: Sequence[Mapping[str, Mapping[str, Any]]], timeout:
 
     Errors are those of :func:`plan_buckets`."""
     return [answer["iteration_seconds"] for answer in _answers(plans, timeout)]
+
+
+def unplanned() -> str | None:
+    """Why the planner cannot be asked here; None: it can."""
+    try:
+        _java(), _classpath()
+    except PluginError as error:
+        return error.message
+    return None
 
 
 def _answers(requests: Sequence[Mapping[str, Any]], timeout: float) -> list[dict[str, Any]]:

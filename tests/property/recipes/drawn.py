@@ -197,6 +197,8 @@ def _strategy(random: Random) -> tuple[str, dict[str, str], int]:
     strategy = choice(tuple(ALGORITHMS) if kind == "decoupled" else COLLECTIVES)
     if kind == "decoupled":
         settings["collective.loop"] = "decoupled"
+        if _one_in(4, random):
+            settings["collective.batching"] = "ibatch"
     elif strategy in ROOTED and _one_in(2, random):
         settings["collective.resync"] = "2"
     if strategy == "hitopk" or (kind != "decoupled" and strategy in COMPRESSING and _one_in(3, random)):

@@ -1,0 +1,43 @@
+"""Decoupled collectives whose buckets iBatch's planner cuts: ``collective.batching=ibatch``.
+
+The planner needs to know how long each layer computes. So a fit begins with buckets by ``collective.bucket``, and then, as
+``auto`` does among strategies, chooses between these and the planned ones: what is predicted to be faster is tried, and stays
+if it is. Where steps drift, it is predicted and tried again. Planned buckets that are in use stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.errors import ConfError, PluginError
+from sparkdl_comm.strategies.base import STRATEGIES
+from sparkdl_comm.strategies.candidates import Candidate
+from sparkdl_comm.strategies.chosen import Chosen
+from sparkdl_comm.topology import Topology
+
+
+class Batched(Chosen):
+    """One rank's part. The summary's ``auto`` says what was predicted, measured and chosen."""
+
+    compresses = False
+    cuts_tensors = True
+
+    @classmethod
+    def check(cls, conf: CommConf, world: int) -> None:
+        if conf.loop != "decoupled":
+            raise ConfError(
+                f"{PREFIX}collective.batching={conf.batching} is for collective.loop=decoupled, not {conf.loop}: set one of"
+                " the two (strategy ps has ps.batching)"
+            )
+        conf = replace(conf, batching="fixed")
+        STRATEGIES[conf.strategy](conf).check(conf, world)
+
+    def _able(self, topology: Topology, **why_not: str | None) -> tuple[list[Candidate], dict[str, str]]:
+        if reason := why_not["planner"]:
+            raise PluginError(f"{PREFIX}collective.batching={self.conf.batching}: {reason}")
+        fixed, planned = (
+            Candidate.decoupled(self.conf.strategy, self.conf, planned=planned) for planned in (False, True)
+        )
+        reason = "there is one rank" if topology.world == 1 else why_not["unstriped"]
+        return ([fixed], {planned.name: reason}) if reason else ([fixed, planned], {})
