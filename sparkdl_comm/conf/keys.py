@@ -132,7 +132,8 @@ KEYS: tuple[Key, ...] = (
         "fixed",
         "How layers are cut into buckets, with collective.loop=decoupled: fixed (collective.bucket), or ibatch. Then a fit\n"
         "begins with fixed, and measures; iBatch's planner, which needs Java but not the plugin, plans from that; of its\n"
-        "plans the one that should be the fastest is tried if it should be faster than fixed, and stays if it is.",
+        "plans the one that should be the fastest is tried if it should be faster than fixed, and stays if it is. What stays\n"
+        "depends on times, and other buckets add up in another order: two fits with one seed may differ by rounding.",
         values.one_of("fixed", "ibatch"),
     ),
     Key(
