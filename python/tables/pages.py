@@ -182,10 +182,12 @@ def job_batches(data: Data) -> Iterator[Line]:
                 name, algorithm=ours.algorithm, topology=ours.topology, loop="decoupled", exchange=exchange
             )
             about = f"`{ours.algorithm}`, {ours.topology}, exchange {exchange:g} x backward"
-            told = f"{ours.extra['buckets']} buckets: {seconds(ours)}"
+            is_planned = ours.extra["decisions"][-1]["chosen"].endswith("ibatch")
+            told = f"{ours.extra['buckets']} buckets, {'planned' if is_planned else 'by size'}: {seconds(ours)}"
             yield about, f"the bound: {ours.theory_seconds:.3g} s", told, at_most(ours.ratio or 0, 1.10)
             if sized:
-                yield about, f"{sized.extra['buckets']} buckets by size: {seconds(sized)}", told, beside(ours, sized)
+                verdict = beside(ours, sized) if is_planned else "stays with these"
+                yield about, f"{sized.extra['buckets']} buckets by size: {seconds(sized)}", told, verdict
 
 
 def jobs_real(data: Data) -> Iterator[Line]:
@@ -268,7 +270,7 @@ TABLES = {
     "jobs_real": Table(PAPER, jobs_real),
     "rails": Table(("all-reduce", "the links' time", "ours", "verdict"), rails),
     "job_loops": Table(("", "bound, or in the same run", "`decoupled`", "verdict"), job_loops),
-    "job_batches": Table(("", "bound, or in the same run", "planned", "verdict"), job_batches),
+    "job_batches": Table(("", "bound, or in the same run", "`ibatch`", "verdict"), job_batches),
     "ibatch": Table(PAPER, batching.networks),
     "ibatch_nodes": Table(PAPER, batching.scaling),
     "ibatch_split": Table(SPLIT, batching.split),

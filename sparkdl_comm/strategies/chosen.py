@@ -287,7 +287,10 @@ class Chosen(Strategy):
         """All ranks call it. In the first decision links are as they were measured at the beginning."""
         assert self._group is not None
         first, self._has_predicted = not self._has_predicted, True
-        return self._group.cost if first else self._group.measure()
+        if first:
+            return self._group.cost
+        self.before_forward()  # parameters that are under way would make links look slower than they are
+        return self._group.measure()
 
     def _predict(self, cost: Cost) -> dict[str, Any]:
         """At rank 0: what there is to try."""

@@ -15,6 +15,7 @@ from sparkdl_comm.errors import ConfError, ModelError, PluginError
 from sparkdl_comm.strategies import chosen
 from sparkdl_comm.strategies.batched import Batched
 from sparkdl_comm.strategies.choice import Turn
+from sparkdl_comm.strategies.chosen import Chosen
 from sparkdl_comm.strategies.registry import strategy_class
 from tests.unit.compression_helpers import Sometimes, net, table, trained, values
 from tests.unit.ranks import train
@@ -135,3 +136,28 @@ def test_auto_plans_what_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(values(loops), whole, rtol=1e-4, atol=1e-5)
     assert loops[0].strategy.details()["auto"]["chosen"] == "ring+decoupled+ibatch"
     assert len(buckets(loops)) == 1
+
+
+class PredictsAgain(TakesPlanned):
+    """Stays with what it begins with, and wants predictions after each turn."""
+
+    def predicted(self, seconds: Mapping[str, float], step: int, families: Mapping[str, str]) -> None:
+        self.turn = Turn(self.turn.candidate, 0, 1)
+
+
+def test_links_are_measured_when_nothing_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chosen, "Choice", PredictsAgain)
+    under_way: list[int] = []
+    measured = Chosen._measured_cost
+
+    def noted(self: Chosen) -> Any:
+        before, coming = self._has_predicted, self._all.current._arrivals._coming
+        assert coming, "the test must show what it claims"
+        cost = measured(self)
+        under_way.append(len(coming) if before else 0)
+        return cost
+
+    monkeypatch.setattr(Chosen, "_measured_cost", noted)
+    trained(net, BATCHED, 6)
+    assert len(under_way) >= 2 * 4
+    assert not any(under_way)

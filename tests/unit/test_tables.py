@@ -225,8 +225,8 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             for name, loop in (("ring", "all-reduce"), ("ring", "decoupled"), ("ddp", "all-reduce"))
         ],
         "jobs-batched": [
-            row("ring", 1.0, extra={"loop": loop, "exchange": 1.5, "buckets": 3}, **links)
-            for loop in ("decoupled", "decoupled+ibatch")
+            row("ring", 1.0, extra={"loop": loop, "exchange": 1.5, "buckets": 3, "decisions": made}, **links)
+            for loop, made in (("decoupled", []), ("decoupled+ibatch", [{"chosen": "ring+decoupled+ibatch"}]))
         ],
         "ibatch-networks": batches,
         **{
