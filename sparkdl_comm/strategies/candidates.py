@@ -151,7 +151,7 @@ class Predictor:
     computes in a step, for the fabric."""
 
     def __init__(self, space: ParameterSpace, topology: Topology, cost: Cost, each: Sequence[float] = ()) -> None:
-        self.space = self._space = space
+        self.space = space
         self._topology, self._cost, self._each = topology, cost, each
         self._collective = cache(self._collective_seconds)
 
@@ -163,20 +163,20 @@ class Predictor:
         if conf.strategy == FABRIC:
             messages = _SCHEDULED * self._cost.alpha
             workers = [seconds + messages for seconds in self._each]
-            rate, nbytes = 1 / self._cost.betas[0], _ITEMSIZE * self._space.count
+            rate, nbytes = 1 / self._cost.betas[0], _ITEMSIZE * self.space.count
             hosts = len(self._topology.hosts)
             return seconds_per_round(workers, hosts, nbytes, rate, conf.fabric_sync, conf.fabric_batch_interval)
-        buckets = candidate.parts or self._space.buckets(conf.bucket / _ITEMSIZE)
+        buckets = candidate.parts or self.space.buckets(conf.bucket / _ITEMSIZE)
         sizes = [stop - start for start, stop in buckets]
         if conf.compression is not None:
             name = "naive-ag" if conf.strategy == CHEAPEST else conf.strategy
             first = self._compressed(name, conf, sizes)
         elif conf.loop == "decoupled":
             first, second = self.halves(conf, sizes)
-            return step_seconds(computing, self._space, buckets, first, second, 1 / self._topology.world)
+            return step_seconds(computing, self.space, buckets, first, second, 1 / self._topology.world)
         else:
             first = self._collectives(conf.strategy, "all_reduce", sizes, conf)
-        return step_seconds(computing, self._space, buckets, first)
+        return step_seconds(computing, self.space, buckets, first)
 
     def halves(self, conf: CommConf, sizes: Sequence[int]) -> tuple[list[float], list[float]]:
         """Seconds that the gradients, and the parameters, of buckets of so many elements take, of a decoupled collective."""
@@ -188,7 +188,7 @@ class Predictor:
 
     def cheapest(self, conf: CommConf) -> str | None:
         """The algorithm that is the cheapest for all buckets; None if it is not one alone."""
-        buckets = self._space.buckets(conf.bucket / _ITEMSIZE)
+        buckets = self.space.buckets(conf.bucket / _ITEMSIZE)
         best = {self._cheapest("all_reduce", _rounded(stop - start)) for start, stop in buckets}
         return best.pop() if len(best) == 1 else None
 
@@ -212,7 +212,7 @@ class Predictor:
 
     def _compressed(self, name: str, conf: CommConf, sizes: Sequence[int]) -> list[float]:
         assert conf.compression is not None
-        count, density = self._space.count, conf.compression.density
+        count, density = self.space.count, conf.compression.density
         if conf.compression.rank:
             return self._collectives(CHEAPEST, "all_reduce", sizes, conf)
         found = {each.algorithm: each for each in predict_sparse(self._topology, count, density, self._cost)}
@@ -228,10 +228,10 @@ class Predictor:
         beside = topology.slots * (topology.world - topology.slots) / topology.world
         if conf.compression is not None:
             beside *= (1 + 1.5 * conf.compression.density) / 2  # parameters are whole; six bytes of each that is sent
-        forward, backward = by_layer(self._space, computing)
+        forward, backward = by_layer(self.space, computing)
         layers = [
             ServedLayer(before, after, _ITEMSIZE * layer.count * beside)
-            for before, after, layer in zip(forward, backward, self._space.layers, strict=True)
+            for before, after, layer in zip(forward, backward, self.space.layers, strict=True)
         ]
         nbytes = sum(layer.nbytes for layer in layers)
         updating = computing.update / topology.world / nbytes if nbytes else 0.0
