@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparkdl_comm.fabric.core.bandwidth import Residual
@@ -23,7 +23,7 @@ from sparkdl_comm.fabric.core.step_size import step_size
 from sparkdl_comm.fabric.core.synchrony import Synchrony
 
 from .fabric_checks import RATES, check_flows
-from .fabric_cluster import Cluster
+from .fabric_cluster import SERVER, Cluster
 
 WORKERS, HOSTS = 5, 8
 PLAIN = Roles(workers=tuple(range(WORKERS)), servers=(5, 6), aggregators=(0, 2, 4))
@@ -261,15 +261,39 @@ def test_the_replica_takes_over() -> None:
     }
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.data(), st.sampled_from([4.0, float("inf")]))
-def test_the_replica_takes_over_whatever_was_lost_before(data: st.DataObject, divergence: float) -> None:
-    """Also while a copy is on its way to it: no update is in its model twice, and the scheduler knows its version."""
+#: Seconds for which a round goes on, and what is lost then.
+ROUNDS = st.lists(
+    st.tuples(
+        st.floats(0.0, 8.0),
+        st.sampled_from([None, Node("worker", 1), Node("worker", 2), *(Node("aggregator", a) for a in range(4)), SERVER]),
+    ),
+    max_size=8,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.sampled_from([REPLICATED, SHARDED]), st.sampled_from([4.0, float("inf")]), rates(), ROUNDS)
+# The server is lost while a copy is on its way to a replica that has an update which the server has not.
+@example(
+    REPLICATED,
+    float("inf"),
+    [(2.5, 5), (10, 1), (10 / 3, 1), (1, 1), (1, 1), (1, 1), (1, 10 / 3), (1, 2.5)],
+    [(3.0, None), *[(0.0, None)] * 3, (0.0, Node("aggregator", 0)), *[(0.0, None)] * 2, (0.0, SERVER)],
+)
+# A worker is lost several of whose updates wait for their turn at the replicas.
+@example(
+    SHARDED,
+    float("inf"),
+    [(1, 1), (1, 10 / 3), (5, 10 / 3), (1, 10 / 3), (5, 2.5), (1, 10), (2.5, 10), (1, 5)],
+    [(0.0, SERVER), (3.0, None), *[(0.0, None)] * 4, (2.5, None), (0.0, Node("worker", 2))],
+)
+def test_the_replica_takes_over_whatever_was_lost_before(
+    roles: Roles, divergence: float, rates: list[tuple[float, float]], rounds: list[tuple[float, Node | None]]
+) -> None:
+    """Also while a copy is on its way to it: no update is in its model twice or too late, and the scheduler knows its version."""
     bound = 12
-    rules = Rules(Synchrony("async", bound), constant, divergence=divergence)
-    roles = data.draw(st.sampled_from([REPLICATED, SHARDED]))
-    cluster = Cluster(roles, rules, data.draw(rates()))
-    server, sizes = Node("server", 0), (10,) * len(roles.servers)
+    cluster = Cluster(roles, Rules(Synchrony("async", bound), constant, divergence=divergence), rates)
+    sizes = (10,) * len(roles.servers)
     serving: Role = "server"
 
     def shards() -> list[Node]:
@@ -278,20 +302,18 @@ def test_the_replica_takes_over_whatever_was_lost_before(data: st.DataObject, di
     #: Of each update, its worker and the version that it is computed from.
     updates: list[tuple[Node, int]] = []
     lost: set[Node] = set()
-    losable = [Node("worker", 1), Node("worker", 2), *(Node("aggregator", index) for index in range(4)), server]
-    for _ in range(8):
+    for seconds, node in rounds:
         for worker in range(WORKERS):
             if Node("worker", worker) not in lost:
                 base = min(map(cluster.version, shards()))
                 cluster.ready(Update(len(updates), worker, sizes, base, 1.0))
                 updates.append((Node("worker", worker), base))
         cluster.decide()
-        cluster.advance(cluster.now + data.draw(st.floats(0.0, 8.0)))
-        node = data.draw(st.sampled_from([None, *losable]))
+        cluster.advance(cluster.now + seconds)
         if node is not None and node not in lost:
             lost.add(node)
             cluster.lose(node)
-            if node == server:
+            if node == SERVER:
                 serving = "replica"
     for _ in range(30):
         cluster.advance()

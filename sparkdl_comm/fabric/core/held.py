@@ -52,7 +52,7 @@ class Held:
         """The update goes nowhere."""
         holding = self.by_id.pop(number)
         self.pending = [other for other in self.pending if other != number]
-        self.settled[holding.update.worker] += 1
+        self.settled[holding.update.worker] += not holding.applied
         return Dropped(number, holding.update.worker, reason)
 
     def serve(self, numbers: Iterable[int], deliveries: Iterable[int]) -> None:

@@ -121,16 +121,29 @@ def _lose_aggregator(ledger: Ledger, aggregator: Node) -> list[Decision]:
 def _lose_servers(ledger: Ledger, server: Node, versions: Sequence[int]) -> list[Decision]:
     if not ledger.replicas:
         raise RankLostError(f"{server.role} {server.index} is lost, and there is no replica that could take over")
-    decisions = _cancel_all(ledger, ledger.serving)
-    ledger.divergence = Divergence(ledger.rules.momentum)
-    ledger.catching_up = {}
-    decisions += ledger.held.take_over()
     ledger.serving = "replica"
     ledger.version = max(
         version + sum(len(push.updates) for push in ledger.flight.transfers() if _brings(push, Node("replica", shard)))
         for shard, version in enumerate(versions)
     )
+    # Before the copies: without these the replicas would apply what follows.
+    following = _following_copies(ledger)
+    decisions = _cancel_all(ledger, "replica") if following else []
+    decisions += _cancel_all(ledger, "server")
+    ledger.divergence = Divergence(ledger.rules.momentum)
+    ledger.catching_up = {}
+    decisions += ledger.held.take_over()
+    for push in following:
+        decisions += ledger.held.unserve(push.id, push.updates, len(ledger.servers))
     return decisions
+
+
+def _following_copies(ledger: Ledger) -> list[Push]:
+    """What replicas that get copies were to apply after these. Without the copies it has to be decided on anew: they have updates
+    that are not in the copies, so the delays would be larger."""
+    if not ledger.is_copying:
+        return []
+    return [push for push in ledger.flight.transfers() if isinstance(push, Push) and push.target.role == "replica"]
 
 
 def _brings(transfer: Transfer, node: Node) -> TypeGuard[Push]:
@@ -149,7 +162,7 @@ def _cancel_all(ledger: Ledger, role: Role) -> list[Decision]:
     parts: set[int] = set()
     for transfer in reversed(ledger.flight.transfers()):
         theirs = role in (transfer.source.role, transfer.target.role)
-        if theirs or transfer.id in parts or (role == ledger.serving and isinstance(transfer, Model)):
+        if theirs or transfer.id in parts or (role == "server" and isinstance(transfer, Model)):
             decisions += _cancel(ledger, transfer)
             if transfer.source.role == "aggregator":
                 parts |= {other for other in transfer.after if ledger.flight.reaches(other, transfer.source)}
@@ -183,4 +196,5 @@ def _counted(ledger: Ledger, decisions: list[Decision]) -> list[Decision]:
                     ledger.version -= decision.count
                 decision = replace(decision, count=0)
         counted.append(decision)
-    return counted
+    # Where a turn is skipped the next ones are applied: what is not to be is cancelled before.
+    return sorted(counted, key=lambda decision: isinstance(decision, Skipped))
