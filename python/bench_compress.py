@@ -3,7 +3,8 @@
     python python/bench_compress.py --operators mstopk,exact,topk,dgc --counts 4194304 --density 0.001 --json
     python python/bench_compress.py --topology hosts:4x2 --rate 200 --counts 25000000 --density 0.01 --json
 
-Selection alone, beside torch.topk: one process, on the CPU, float32, with as many threads as torch takes (OMP_NUM_THREADS).
+Selection alone, beside torch.topk: one process, float32, on the CPU with as many threads as torch takes (OMP_NUM_THREADS), or,
+with ``--device cuda``, on a GPU.
 Theory is one pass over the vector, the time of its sum in the same run: no operator that looks at every element takes less.
 Vectors are Gaussian, or gradient-like: Gaussian rows of 1024, each with a scale of its own that varies by orders of
 magnitude, a tenth of them zero.

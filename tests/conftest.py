@@ -3,7 +3,10 @@
 Tests that break executors start an application of their own, in a process of their own: a JVM has only one.
 """
 
+from __future__ import annotations
+
 import gc
+import importlib.util
 import json
 import os
 import re
@@ -16,15 +19,20 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
 import sparkdl_comm
-from sparkdl_comm import plugin
 from sparkdl_comm.errors import LabUnavailableError, PluginError
 from sparkdl_comm.lab import access
-from tests import spark_home
+
+#: Machines with GPUs may have none, for which tests/gpu is.
+HAS_SPARK = importlib.util.find_spec("pyspark") is not None
+if HAS_SPARK:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from sparkdl_comm import plugin
+    from tests import spark_home
 
 ROOT = Path(__file__).parent.parent
 
@@ -46,7 +54,8 @@ def hadoop_path(_mounted: Path, tmp_path: Path) -> tuple[str, Path]:
 @pytest.fixture(scope="session", autouse=True)
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Also of the programs that tests start."""
-    os.environ.update(spark_home.environment(tmp_path_factory.mktemp("spark")))
+    if HAS_SPARK:
+        os.environ.update(spark_home.environment(tmp_path_factory.mktemp("spark")))
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +129,7 @@ def pytest_unconfigure() -> None:
 
 def pytest_exception_interact(call: pytest.CallInfo[None]) -> None:
     """One failure stays one: after a call to the JVM that a test's deadline interrupted, the next would read its answer."""
-    context = SparkContext._active_spark_context
+    context = SparkContext._active_spark_context if HAS_SPARK else None
     if context is None or isinstance(call.excinfo.value, Exception):
         return
     connection = context._gateway._gateway_client.get_thread_connection()

@@ -57,6 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"of {', '.join(DISTRIBUTIONS)}",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the vectors, and of what operators draw")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="that has the vectors")
 
 
 def check(parser: ArgumentParser, options: Namespace) -> None:
@@ -65,6 +66,8 @@ def check(parser: ArgumentParser, options: Namespace) -> None:
         options.operators = [operator(name) for name in options.operators.split(",")]
     except ConfError as error:
         parser.error(f"--operators: {error}")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: there is no GPU that torch can use")
     if options.quick:
         options.counts, options.repeats = [1 << 18], 1
 
@@ -74,7 +77,7 @@ def rows(options: Namespace) -> Iterator[Row]:
     for name in options.distributions:
         for count in options.counts:
             torch.manual_seed(options.seed)
-            values = DISTRIBUTIONS[name](count)
+            values = DISTRIBUTIONS[name](count).to(options.device)
             yield from _compared(name, values, max(1, round(options.density * count)), options)
 
 
@@ -109,6 +112,7 @@ def _compared(distribution: str, values: torch.Tensor, k: int, options: Namespac
                 "one_pass_seconds": one_pass,
                 "speedup_over_topk": None if topk is None else topk / _median(repeats),
                 "threads": torch.get_num_threads(),
+                "device": torch.cuda.get_device_name() if values.is_cuda else "cpu",
                 "seed": options.seed,
             },
         )
@@ -137,6 +141,8 @@ def _selection(one: Operator, values: torch.Tensor, k: int, seed: int) -> Timed:
 def _timed(run: Callable[[], torch.Tensor]) -> Timed:
     begun = time.perf_counter()
     result = run()
+    if result.is_cuda:
+        torch.cuda.synchronize()  # nothing else is under way
     return Timed(time.perf_counter() - begun, result)
 
 

@@ -60,9 +60,9 @@ ACCURACY_LOST = 0.5
 CHANCE = 2
 
 
-def selection(data: Data) -> Iterator[Line]:
-    for ours in data.rows("compress-operators"):
-        topk = data.row("compress-operators", algorithm="topk", case=ours.case, bytes=ours.bytes)
+def selection(data: Data, results: str) -> Iterator[Line]:
+    for ours in data.rows(results):
+        topk = data.row(results, algorithm="topk", case=ours.case, bytes=ours.bytes)
         if topk and ours.algorithm != "topk":
             about = f"`{ours.algorithm}`, {ours.case}, {ours.extra['count']:,} elements"
             yield (

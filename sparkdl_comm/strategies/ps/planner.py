@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyspark
-
 from sparkdl_comm import plugin
 from sparkdl_comm.errors import DeadlineError, InputError, PluginError
 
@@ -107,6 +105,8 @@ def _java() -> str:
 
 
 def _classpath() -> str:
+    import pyspark  # noqa: PLC0415 - who plans nothing needs no Spark
+
     spark = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
     libraries = [path for pattern in _LIBRARIES for path in sorted(spark.glob(pattern))]
     if len(libraries) < len(_LIBRARIES):
