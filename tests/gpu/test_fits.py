@@ -122,4 +122,3 @@ def _on_cpu(one: Case) -> Case:
     if one.make is Net:
         return one
     return Case(one.settings, functools.partial(Net, nn.BatchNorm1d), one.optimization, one.parts, one.epochs)
-

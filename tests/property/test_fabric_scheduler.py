@@ -265,7 +265,9 @@ def test_the_replica_takes_over() -> None:
 ROUNDS = st.lists(
     st.tuples(
         st.floats(0.0, 8.0),
-        st.sampled_from([None, Node("worker", 1), Node("worker", 2), *(Node("aggregator", a) for a in range(4)), SERVER]),
+        st.sampled_from(
+            [None, Node("worker", 1), Node("worker", 2), *(Node("aggregator", a) for a in range(4)), SERVER]
+        ),
     ),
     max_size=8,
 )

@@ -139,8 +139,8 @@ def _lose_servers(ledger: Ledger, server: Node, versions: Sequence[int]) -> list
 
 
 def _following_copies(ledger: Ledger) -> list[Push]:
-    """What replicas that get copies were to apply after these. Without the copies it has to be decided on anew: they have updates
-    that are not in the copies, so the delays would be larger."""
+    """What replicas that get copies were to apply after these. Without the copies it has to be decided on anew: they have
+    updates that are not in the copies, so the delays would be larger."""
     if not ledger.is_copying:
         return []
     return [push for push in ledger.flight.transfers() if isinstance(push, Push) and push.target.role == "replica"]

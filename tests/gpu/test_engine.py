@@ -1,0 +1,118 @@
+"""Plans by torch.distributed's sends and receives between GPUs, by NCCL; and DDP's hooks over them."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from sparkdl_comm import ddp_hooks
+from sparkdl_comm.collectives.algorithms import make_plan
+from sparkdl_comm.collectives.engine.torch_p2p import TorchEngine
+from sparkdl_comm.collectives.plan import Collective
+from sparkdl_comm.topology import Topology
+from tests.unit.gang_helpers import context
+from tests.unit.test_torch_engine import ORDER, WORLD, cases, check_plans, vector
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+GPU = torch.device("cuda", 0)
+HOOKS = ("auto", "ring", "lp", "be", "mst", "mstopk")
+EVERYTHING = {"spark.sparkdl.comm.compression": "topk:1"}
+
+
+def rank_program(rank: int, rendezvous: str, pipe: Connection) -> None:
+    os.environ |= {"NCCL_HOSTID": f"rank {rank}", "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+    try:
+        torch.cuda.set_device(GPU)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl",
+            init_method=f"file://{rendezvous}",
+            rank=rank,
+            world_size=WORLD,
+            timeout=datetime.timedelta(seconds=120),
+        )
+        place = ORDER.index(rank)
+        engine = TorchEngine(place, ORDER, GPU)
+        found = []
+        for name, collective in cases():
+            tensor = vector(place).to(GPU)
+            engine.start(engine.prepare(make_plan(name, collective)), tensor).wait()
+            found.append(tensor.tolist())
+        plan = engine.prepare(make_plan("ring", Collective("all_reduce", Topology.parse("star:4"), 41)))
+        ops = [engine.start(plan, vector(place).to(GPU), op).wait().tolist() for op in ("mean", "max", "min")]
+        half = engine.start(plan, vector(place).to(GPU).bfloat16()).wait().tolist()
+        pipe.send((found, ops, half, {name: trained(rank, name) for name in (None, *HOOKS)}))
+        dist.barrier()
+        dist.destroy_process_group()
+    except Exception as exc:  # noqa: BLE001 - looked at by the test
+        pipe.send("".join(traceback.format_exception(exc)))
+
+
+def trained(rank: int, hook: str | None) -> list[float]:
+    """The parameters after three steps of DDP with that hook, or with DDP's own all-reduce."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 1)).to(GPU)
+    model = DistributedDataParallel(module, bucket_cap_mb=0.001)
+    if hook is not None:
+        model.register_comm_hook(EVERYTHING, getattr(ddp_hooks, hook))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        torch.manual_seed(100 * step + rank)
+        optimizer.zero_grad()
+        model(torch.randn(16, 20).to(GPU)).square().mean().backward()
+        optimizer.step()
+    values: list[float] = nn.utils.parameters_to_vector(module.parameters()).tolist()
+    return values
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """By place in the plans."""
+    rendezvous = tmp_path_factory.mktemp("nccl") / "rendezvous"
+    pipes, processes = [], []
+    for rank in range(WORLD):
+        ours, theirs = context.Pipe()
+        processes.append(context.Process(target=rank_program, args=(rank, str(rendezvous), theirs), daemon=True))
+        processes[-1].start()
+        pipes.append(ours)
+    try:
+        by_rank = [pipe.recv() if pipe.poll(200) else "nothing was heard" for pipe in pipes]
+    finally:
+        for process in processes:
+            process.join(10)
+            process.kill()
+    assert not any(isinstance(found, str) for found in by_rank), by_rank
+    return [by_rank[rank] for rank in ORDER]
+
+
+def test_all_plans_give_what_the_socket_engine_gives(results: list[Any]) -> None:
+    check_plans([found for found, *_ in results])
+
+
+def test_ops_and_half_precision(results: list[Any]) -> None:
+    vectors = torch.stack([vector(place) for place in range(WORLD)])
+    wanted = [vectors.mean(0).tolist(), vectors.amax(0).tolist(), vectors.amin(0).tolist()]
+    for _, ops, half, _ in results:
+        assert ops == wanted
+        assert half == vectors.sum(0).tolist()
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_hooks_find_what_ddp_finds(results: list[Any], hook: str) -> None:
+    for *_, found in results:
+        assert found[hook] == results[0][-1][hook], "all ranks alike"
+        expected = torch.tensor(found[None])
+        assert (torch.tensor(found[hook]) - expected).norm() / expected.norm() <= 1e-5
