@@ -1,8 +1,8 @@
 """Gradients that travel as their largest elements, or as narrow matrices.
 
 ``selection.py`` says what a selection of the k largest magnitudes promises, and has the operators by name: ``mstopk.py``, the
-search for two thresholds of the MSTopK paper; ``exact.py``, which reads the vector as few times as possible, on GPUs by
-``triton_select.py``; ``dgc.py``, Deep Gradient Compression's double sampling.
+search for two thresholds of the MSTopK paper; ``exact.py``, which reads the vector as few times as possible; ``dgc.py``,
+Deep Gradient Compression's double sampling.
 
 ``wire.py`` has what is selected as bytes; ``feedback.py`` keeps what is left out; ``sparsifier.py`` does both for one rank,
 and adds up what all ranks' bytes say. ``compressed_sum.py`` is the interface of sums over the ranks: ``naive_all_gather.py``

@@ -292,7 +292,7 @@ ROUNDS = st.lists(
 def test_the_replica_takes_over_whatever_was_lost_before(
     roles: Roles, divergence: float, rates: list[tuple[float, float]], rounds: list[tuple[float, Node | None]]
 ) -> None:
-    """Also while a copy is on its way to it: no update is in its model twice or too late, and the scheduler knows its version."""
+    """Also while a copy is on its way to it: no update is in its model twice or too late; the scheduler knows its version."""
     bound = 12
     cluster = Cluster(roles, Rules(Synchrony("async", bound), constant, divergence=divergence), rates)
     sizes = (10,) * len(roles.servers)

@@ -1,11 +1,5 @@
 """Selection of the largest magnitudes: edge cases, seeds, dtypes, errors, how often the exact one reads, and its kernels."""
 
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -13,7 +7,6 @@ from sparkdl_comm.compress import exact, mstopk
 from sparkdl_comm.compress.selection import DTYPES, OPERATORS, operator
 from sparkdl_comm.errors import ConfError, InputError
 
-INTERPRETED = Path(__file__).parent / "interpreted_selection.py"
 NAN, INFINITE = float("nan"), float("inf")
 every_operator = pytest.mark.parametrize("name", list(OPERATORS))
 
@@ -183,31 +176,3 @@ def test_the_sample_is_spread_over_the_vector():
         assert bool((positions.diff() >= 0).all())
         assert 0 <= positions[0] < 2 * count / exact.SAMPLE
         assert count - 2 * count / exact.SAMPLE < positions[-1] < count
-
-
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton")
-@pytest.mark.slow
-def test_kernels_in_tritons_interpreter():
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(INTERPRETED)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "72 cases\n"
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@every_operator
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_on_a_gpu_beside_topk(name, dtype):
-    for count, k in ((1000, 10), (1_000_003, 1000), (20_000_000, 20_000)):
-        for values in (torch.randn(count), torch.randint(-2, 3, (count,)).float(), torch.zeros(count)):
-            there = values.to(dtype).cuda()
-            indices = operator(name)(there, k, generator())
-            assert (indices.device, indices.dtype, len(indices)) == (there.device, torch.int64, k)
-            assert bool((indices.diff() > 0).all())
-            if OPERATORS[name].exact:
-                largest = torch.topk(there.abs(), k).values.flip(0)
-                assert torch.equal(there[indices].abs().sort().values, largest)
-            if name == "exact" and importlib.util.find_spec("triton"):
-                assert torch.equal(indices.cpu(), exact.select(values.to(dtype), k)), "of equal ones the first"
