@@ -1,4 +1,4 @@
-"""Exactly the k largest magnitudes, for about one pass over the vector on the CPU, and a few on a GPU.
+"""Exactly the k largest magnitudes, for about one pass over the vector on the CPU.
 
 The bits of floating point numbers without their sign are integers in the order of the magnitudes, with infinity above all that
 is finite and NaN above that. All comparisons are of these, so no value needs care.
@@ -14,7 +14,6 @@ four passes. What is selected depends on the vector alone, whichever way it was 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,28 +39,12 @@ R = TypeVar("R")
 
 
 def select(values: torch.Tensor, k: int) -> torch.Tensor:
-    """Indices of k elements with the k largest magnitudes, ascending, for 0 < k < d; of equal ones the first, and on other
-    devices than the CPU those that ``torch.topk`` chooses."""
-    if values.device.type == "cpu":
-        return torch.from_numpy(_Bits(values).largest(k))
-    return _by_sample(values, k)
+    """Indices of k elements with the k largest magnitudes, ascending, for 0 < k < d; of equal ones the first.
 
-
-def _by_sample(values: torch.Tensor, k: int) -> torch.Tensor:
-    """As :func:`select`, on any device, by steps 1 and 2 of the module; the third one is ``torch.topk`` of the candidates."""
-    count = values.numel()
-    rank = _sampled_rank(count, k)
-    if rank is None:
-        return by_topk(values, k)
-    integers = _INTEGERS[values.dtype]
-    magnitudes = values.view(integers) & torch.iinfo(integers).max
-    sample = magnitudes[(_places(SAMPLE, values.device) * (count / SAMPLE)).long()]
-    floor = torch.topk(sample, rank, sorted=True).values[-1]
-    candidates = (magnitudes > floor).nonzero().flatten()
-    if len(candidates) < k:
-        return by_topk(values, k)
-    chosen = torch.topk(magnitudes[candidates], k, sorted=False).indices
-    return candidates[chosen].sort().values
+    On other devices than the CPU by ``torch.topk``, whose choice among equal ones is its own: kernels for GPUs that counted
+    the magnitudes' bits took three times as long as it does (python/results/compression.md).
+    """
+    return torch.from_numpy(_Bits(values).largest(k)) if values.device.type == "cpu" else by_topk(values, k)
 
 
 def by_topk(values: torch.Tensor, k: int) -> torch.Tensor:
@@ -74,23 +57,8 @@ def sample_positions(count: int) -> np.ndarray:
 
     The same ones on each call.
     """
-    return (_places(SAMPLE, torch.device("cpu")).numpy() * (count / SAMPLE)).astype(np.int64)
-
-
-@functools.cache
-def _places(stretches: int, device: torch.device) -> torch.Tensor:
-    """One at random of each stretch of length 1: float64 ``[stretches]``."""
-    return torch.from_numpy(np.arange(stretches) + np.random.default_rng(0).random(stretches)).to(device)
-
-
-def _sampled_rank(count: int, k: int) -> int | None:
-    """Which of the sample's largest more than k of ``count`` elements are almost certainly above; None: sampling is no use."""
-    if count < 4 * SAMPLE:
-        return None
-    expected = SAMPLE * k / count
-    # Where few or none are expected, their number is not normally distributed: hence one time more DEVIATIONS.
-    rank = math.ceil(expected + DEVIATIONS * (math.sqrt(expected) + 1))
-    return rank if rank < SAMPLE else None
+    drawn = np.random.default_rng(0).random(SAMPLE)
+    return ((np.arange(SAMPLE) + drawn) * (count / SAMPLE)).astype(np.int64)
 
 
 class _Bits:
@@ -118,11 +86,13 @@ class _Bits:
 
     def _floor(self, k: int) -> int:
         """A magnitude that by the sample more than k elements are above; below all magnitudes, if sampling is no use."""
-        rank = _sampled_rank(self._count, k)
-        if rank is None:
+        if self._count < 4 * SAMPLE:
             return _NO_FLOOR
         sample = self._bits[sample_positions(self._count)] & self._without_sign
-        return int(np.partition(sample, SAMPLE - rank)[SAMPLE - rank])
+        expected = SAMPLE * k / self._count
+        # Where few or none are expected, their number is not normally distributed: hence one time more DEVIATIONS.
+        rank = math.ceil(expected + DEVIATIONS * (math.sqrt(expected) + 1))
+        return int(np.partition(sample, SAMPLE - rank)[SAMPLE - rank]) if rank < SAMPLE else _NO_FLOOR
 
     def _above(self, floor: int) -> tuple[np.ndarray, np.ndarray]:
         """The elements whose magnitude is above the floor, and their magnitudes."""

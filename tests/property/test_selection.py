@@ -100,18 +100,6 @@ def test_exact_however_its_pieces_and_its_sample_fall(drawn, sample, piece, devi
 
 
 @settings(deadline=None, max_examples=300)
-@given(vectors(), st.integers(1, 64), st.sampled_from([0, 5]))
-def test_exact_as_on_other_devices_however_its_sample_falls(drawn, sample, deviations):
-    values, k = drawn
-    if k in (0, len(values)):
-        return
-    with mock.patch.multiple(exact, SAMPLE=sample, DEVIATIONS=deviations):
-        indices = exact._by_sample(values, k)
-    assert bool((indices.diff() > 0).all())
-    assert torch.equal(magnitudes(values[indices]), magnitudes(torch.topk(values.abs(), k).values))
-
-
-@settings(deadline=None, max_examples=300)
 @given(vectors(), st.integers(0, 40), st.integers(0, 2**31))
 def test_mstopk_selects_what_reaches_its_upper_threshold_and_a_run_of_the_band(drawn, rounds, seed):
     values, k = drawn
