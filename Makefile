@@ -159,6 +159,10 @@ test-all: ready $(ARCHIVES) check connect-jar scala-test scala-test-4 ## everyth
 	$(BIN)/python -m pytest -m alone
 	$(BIN)/python -m pytest -n 3 -m "not alone"
 
+.PHONY: test-gpu
+test-gpu: ## those that need a GPU, and neither Spark nor Java; with the Python and torch that there are
+	$(PYTHON) -m pytest -m gpu tests/gpu
+
 # --- programs on local-cluster ------------------------------------------------------------------
 
 # A Spark home made of links: local-cluster writes its executors' directories (with their stderr) to $SPARK_HOME/work,

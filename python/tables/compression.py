@@ -60,10 +60,10 @@ ACCURACY_LOST = 0.5
 CHANCE = 2
 
 
-def selection(data: Data, results: str) -> Iterator[Line]:
+def selection(data: Data, results: str, operators: Sequence[str] = ("mstopk", "exact", "dgc")) -> Iterator[Line]:
     for ours in data.rows(results):
         topk = data.row(results, algorithm="topk", case=ours.case, bytes=ours.bytes)
-        if topk and ours.algorithm != "topk":
+        if topk and ours.algorithm in operators:
             about = f"`{ours.algorithm}`, {ours.case}, {ours.extra['count']:,} elements"
             yield (
                 about,

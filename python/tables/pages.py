@@ -279,7 +279,7 @@ TABLES = {
     "fetch_windows": Table(("link", "the fastest fixed window", "ours", "verdict"), fetch_windows),
     "transform": Table(("", "by hand, in the same run", "ours", "verdict"), transform),
     "selection": Table(PEER, partial(compression.selection, results="compress-operators")),
-    "selection_gpu": Table(PEER, partial(compression.selection, results="compress-gpu")),
+    "selection_gpu": Table(PEER, partial(compression.selection, results="compress-gpu", operators=("mstopk", "dgc"))),
     "sparse_pushes": Table(("", "in the same run", "ours", "verdict"), compression.sparse_pushes),
     "pto": Table(("", "paper", "computed by all ranks, to dealt out", "verdict"), compression.pto),
     "cache": Table(("", "`memory`, second fit, in the same run", "ours", "verdict"), compression.cache),
