@@ -49,6 +49,7 @@ WAYS: dict[str, dict[str, str]] = {
     "whole": _ps("whole", "whole"),
     "layerwise": _ps("layerwise", "layerwise"),
     "paper": _ps("paper", "whole"),
+    "paper-layerwise": _ps("paper-layerwise", "whole"),
     "ibatch-pull": _ps("ibatch", "whole"),
     "ibatch": _ps("ibatch", "ibatch"),
     "optimal": _ps("optimal", "optimal"),
@@ -106,7 +107,7 @@ class Job:
     def profile_iterations(self) -> int:
         """So that what was chosen is in use before the first epoch that is timed. It is after the profile, and a trial of
         the plan and of what is plainer; pulls change one step after that, pushes two."""
-        return (_WARM_UP_EPOCHS * self.steps - 3) // 3
+        return (_WARM_UP_EPOCHS * self.steps - 3) // 4
 
     def make_network(self) -> Callable[[], nn.Module]:
         if self.network in REAL:

@@ -244,10 +244,11 @@ KEYS: tuple[Key, ...] = (
         "whole",
         "How layers are cut into batches of parameters that are pulled while the batch before is computed,\n"
         "strategy ps: whole (one), layerwise, greedy1, greedy2, ibatch (the better one of the two greedy plans; if pushes\n"
-        "are ibatch too, the best that is found for both together, unless whole or layerwise turns out to be faster),\n"
-        "paper (the better one of the two greedy plans for pulls, each batch asked for when the one before is here, and\n"
-        "all gradients pushed at once: what iBatch's paper measured), optimal (the plan that takes least, of one direction\n"
-        "alone), or fixed:BYTES (as many layers as fit, at least one).",
+        "are ibatch too, the best that is found for both together, unless whole, layerwise or, of many layers, sixteen equal\n"
+        "parts turn out to be faster), paper (the better one of the two greedy plans for pulls, each batch asked for when the\n"
+        "one before is here, and all gradients pushed at once: what iBatch's paper measured), paper-layerwise (likewise, a\n"
+        "batch for each layer: what it compares with), optimal (the plan that takes least, of one direction alone), or\n"
+        "fixed:BYTES (as many layers as fit, at least one).",
         values.policy,
     ),
     Key(
@@ -255,10 +256,9 @@ KEYS: tuple[Key, ...] = (
         "ps_push_batching",
         "policy",
         "",
-        "Likewise, batches of gradients that are pushed while backward goes on. Empty: as ps.batching, and with paper one\n"
-        "batch. If neither is whole, parameters of the next step arrive while backward goes on, in memory of their own:\n"
-        "once more as much as "
-        "the model takes, and what the executor updates of it.",
+        "Likewise, batches of gradients that are pushed while backward goes on. Empty: as ps.batching, and with paper and\n"
+        "paper-layerwise one batch. If neither is whole, parameters of the next step arrive while backward goes on, in memory\n"
+        "of their own: once more as much as the model takes, and what the executor updates of it.",
         values.push_policy,
     ),
     Key(
@@ -267,9 +267,9 @@ KEYS: tuple[Key, ...] = (
         "number",
         "10",
         "Iterations that are measured before the first plan of greedy1, greedy2, ibatch or optimal; until then there\n"
-        "is one batch. If ibatch planned both directions, its plan and then layerwise are used for as many iterations each,\n"
-        "to see which is the fastest (not if these are less than 3). Every tenth such period the ranks compare what they\n"
-        "measure with what they planned for.",
+        "is one batch. If ibatch planned both directions, its plan, then layerwise and, of many layers, sixteen equal parts\n"
+        "are used for as many iterations each, to see which is the fastest (not if these are less than 3). Every tenth such\n"
+        "period the ranks compare what they measure with what they planned for.",
         values.iterations,
     ),
     Key(

@@ -20,7 +20,7 @@ _MOST_ITERATIONS = 2**31 - 1
 _PORTS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
 #: Names of policies; ``fixed:BYTES`` is one more.
-POLICIES = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "paper", "optimal")
+POLICIES = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "paper", "paper-layerwise", "optimal")
 
 
 def anything(text: str) -> str:
@@ -150,6 +150,6 @@ def policy(text: str) -> str:
 
 def push_policy(text: str) -> str:
     """One of gradients, or empty."""
-    if text == "paper":
-        raise ValueError("empty, or a policy of pushes: ps.batching=paper pushes all at once")
+    if text in ("paper", "paper-layerwise"):
+        raise ValueError(f"empty, or a policy of pushes: ps.batching={text} pushes all at once")
     return policy(text) if text else text

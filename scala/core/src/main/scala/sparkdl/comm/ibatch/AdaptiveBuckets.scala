@@ -13,7 +13,8 @@ import sparkdl.comm.Clock
  *
  * A policy that needs a profile begins with one batch for everything, and plans after `profileIterations` steps. Where pulls
  * go on while gradients are pushed, `ibatch` plans both together, and an [[Autotuner]] tries that plan for as many steps
- * more, then `layerwise` for as many again, and stays with what was the fastest.
+ * more, then `layerwise` and, of many layers, [[AdaptiveBuckets.Few]] equal parts for as many again, and stays with what was
+ * the fastest.
  *
  * @param clock bounds how long the planner looks; see [[Planner.together]]
  */
@@ -123,9 +124,9 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
   private def beginTrial(seconds: Double, isFirst: Boolean): Unit = {
     val before = if (isFirst) Some(Policy.Whole) else trial.map(_.current)
     val known = ListMap(before.filterNot(_.needsProfile).map(_ -> seconds).toSeq: _*)
-    val isLayerwise = both.forall(_.batches.size == traffic.layers)
-    val others = if (isLayerwise || known.contains(Policy.Layerwise)) Nil else Seq(Policy.Layerwise)
-    trial = Some(new Autotuner(Policy.IBatch, others, known))
+    val layerwise = if (both.forall(_.batches.size == traffic.layers)) Nil else Seq(Policy.Layerwise)
+    val parts = if (traffic.layers > 2 * Few) Seq(Policy.Parts(Few)) else Nil
+    trial = Some(new Autotuner(Policy.IBatch, (layerwise ++ parts).filterNot(known.contains), known))
   }
 }
 
@@ -133,4 +134,7 @@ private[comm] object AdaptiveBuckets {
 
   /** Once there is a plan, the profile is looked at again after this many times `profileIterations`. */
   private val LookAgain = 10
+
+  /** Batches of which the first and the last, which nothing hides, are a small part, and that cost few messages. */
+  private val Few = 16
 }

@@ -19,7 +19,7 @@ private[comm] final case class BatchingSettings(
   def overlap: Boolean = !policies.contains(Policy.Whole)
 
   /** A batch of parameters is asked for when the one before is here. */
-  def inTurn: Boolean = pull == Policy.Paper
+  def inTurn: Boolean = pull.inTurn
 
   def needsProfile: Boolean = policies.exists(_.needsProfile)
 
@@ -32,12 +32,12 @@ private[comm] object BatchingSettings {
   /**
    * As spark.sparkdl.comm.ps.batching and its kin have them.
    *
-   * @param pushBatching empty: as `batching`, and with paper all at once
+   * @param pushBatching empty: as `batching`, and with the paper's all at once
    * @throws IllegalArgumentException if there is no such policy
    */
   def apply(batching: String, pushBatching: String, profileIterations: Int, replanDrift: Double): BatchingSettings = {
     val pull = Policy(batching)
-    val usual = if (pull == Policy.Paper) Policy.Whole else pull
+    val usual = if (pull.inTurn) Policy.Whole else pull
     val push = if (pushBatching.isEmpty) usual else Policy(pushBatching)
     BatchingSettings(pull, push, profileIterations, replanDrift)
   }

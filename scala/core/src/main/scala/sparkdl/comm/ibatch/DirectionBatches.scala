@@ -45,7 +45,7 @@ private[ibatch] final class DirectionBatches(
       compute = measured.fold(bytes.map(_ => 0.0))(_.compute),
       bytes = bytes,
       noticeBytes = traffic.noticeBytes,
-      inTurn = policy == Policy.Paper,
+      inTurn = policy.inTurn,
       gap = measured.flatMap(_.gap),
       sum = byBytes(_.sum),
       update = byBytes(_.update)

@@ -8,7 +8,8 @@ import scala.collection.mutable
  * before, as soon as their layers are updated.
  *
  * All ranks do the same at the same time. So there is one link, both of whose directions are equally busy. Start-ups cost the
- * link nothing; their gaps follow one another, the rest of them overlaps. Of the fetched blocks the most urgent one has the
+ * link nothing; their gaps follow one another, the rest of them overlaps. Inline blocks have none, as nobody asks for them. Of
+ * the fetched blocks the most urgent one has the
  * link, as sparkdl.comm.ps.Incoming says, and overtakes one that is half here; inline blocks, which come inside of their
  * notices, wait for none but share the bandwidth. What came is summed beside all that. It is updated when backward is done
  * with a layer, which then goes on later, or at once after its end; with one batch for all pulls or all pushes, only then.
@@ -188,11 +189,14 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
 
     private def ask(batch: Int, isPull: Boolean): Unit = {
       val direction = if (isPull) pulling else pushing
-      started = math.max(now, started) + direction.gap
       asked += 1
       val first = direction.batches(batch).first
       val transfer = new Transfer(batch, isPull, first, asked, direction.transfer(batch))
-      starting += new Start(started + direction.latency, transfer)
+      if (direction.comesWithNotice(batch)) starting += new Start(now, transfer)
+      else {
+        started = math.max(now, started) + direction.gap
+        starting += new Start(started + direction.latency, transfer)
+      }
     }
 
     private def arrived(transfer: Transfer): Unit = {

@@ -81,7 +81,8 @@ private[ibatch] object Planner {
 
   private def plan(pipeline: Pipeline, policy: Policy): Plan = policy match {
     case Policy.Whole => pipeline.plan(IndexedSeq(pipeline.layers))
-    case Policy.Layerwise => pipeline.plan(1 to pipeline.layers)
+    case Policy.Layerwise | Policy.PaperLayerwise => pipeline.plan(1 to pipeline.layers)
+    case Policy.Parts(count) => pipeline.plan(equalParts(pipeline.profile, count))
     case Policy.Greedy1 => pipeline.plan(Greedy.forwards(pipeline))
     case Policy.Greedy2 => pipeline.plan(Greedy.backwards(pipeline))
     case Policy.IBatch | Policy.Paper =>

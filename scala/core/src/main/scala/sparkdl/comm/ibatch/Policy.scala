@@ -7,9 +7,12 @@ private[comm] sealed abstract class Policy(val name: String) {
 
   /** Whether that depends on how long anything takes. */
   def needsProfile: Boolean = this match {
-    case Policy.Whole | Policy.Layerwise | Policy.Fixed(_) => false
+    case Policy.Whole | Policy.Layerwise | Policy.PaperLayerwise | Policy.Fixed(_) => false
     case _ => true
   }
+
+  /** Whether a batch of parameters is asked for when the one before is here, as the paper's one thread does it. */
+  def inTurn: Boolean = this == Policy.Paper || this == Policy.PaperLayerwise
 }
 
 private[comm] object Policy {
@@ -32,13 +35,19 @@ private[comm] object Policy {
   /** The same, for batches of which each is asked for when the one before is here: see [[Profile.inTurn]]. */
   case object Paper extends Policy("paper")
 
+  /** One for each layer, likewise: what the paper compares with. */
+  case object PaperLayerwise extends Policy("paper-layerwise")
+
   /** No plan of one direction takes less time. */
   case object Optimal extends Policy("optimal")
+
+  /** At most `count` that take about as long to transfer. */
+  final case class Parts(count: Int) extends Policy(s"parts:$count")
 
   /** As many layers as fit into `bytes`, at least one. */
   final case class Fixed(bytes: Long) extends Policy(s"fixed:$bytes")
 
-  private val named: Seq[Policy] = Seq(Whole, Layerwise, Greedy1, Greedy2, IBatch, Paper, Optimal)
+  private val named: Seq[Policy] = Seq(Whole, Layerwise, Greedy1, Greedy2, IBatch, Paper, PaperLayerwise, Optimal)
   private val FixedPrefix = "fixed:"
 
   def apply(text: String): Policy = named

@@ -105,9 +105,29 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     assert((settings.pull, settings.push, settings.inTurn) === ((Policy.Paper, Policy.IBatch, true)))
   }
 
+  test("the paper's layers come one by one") {
+    val buckets = adaptive("paper-layerwise")
+    assert(buckets.nextLook.isEmpty)
+    assert((buckets.pulls, buckets.pushes) === ((layerwise, whole)))
+    assert(BatchingSettings("paper-layerwise", "", 5, 0.25).inTurn)
+  }
+
+  test("of many layers a few equal parts are tried as well") {
+    val many = IndexedSeq.fill(40)(64L)
+    val buckets = adaptive("ibatch", traffic = traffic.copy(pull = many, push = many))
+    val measured = direction.copy(compute = IndexedSeq.fill(40)(0.1), startup = 1)
+    def after(seconds: Double) =
+      buckets.replan(Seq(RankReport(Some(measured), Some(measured), Some(seconds)))).map(_._1.size)
+    assert(after(9.0).exists(_ < 16))
+    assert(Seq(5.0, 4.0, 3.0).map(after) === Seq(Some(40), Some(16), None))
+    assert(tried(buckets) === Set("""{"whole":9.0,"ibatch":5.0,"layerwise":4.0,"parts:16":3.0}"""))
+    assert(outcomes(buckets) === Set("tried, and rejected: parts:16 was faster"))
+    assert(buckets.pulls.map(batch => batch.last - batch.first + 1).toSet === Set(2, 3))
+  }
+
   test("directions overlap where neither is whole") {
     assert(BatchingSettings("ibatch", "", 5, 0.25).overlap)
-    Seq(("whole", "ibatch"), ("ibatch", "whole"), ("paper", "")).foreach { case (pull, push) =>
+    Seq(("whole", "ibatch"), ("ibatch", "whole"), ("paper", ""), ("paper-layerwise", "")).foreach { case (pull, push) =>
       assert(!BatchingSettings(pull, push, 5, 0.25).overlap)
     }
   }

@@ -65,6 +65,16 @@ class IterationSpec extends AnyFunSuite {
     assert(near(with3(0.9, Policy.Whole), 4.8))
   }
 
+  test("nobody asks for blocks that come with their notices, so they have no start-up") {
+    def took(startup: Double, noticeBytes: Long) = {
+      val forward = profile(startup, Seq(0.1, 0.1), Seq(1, 1)).copy(bytes = Vector(1, 1), noticeBytes = noticeBytes)
+      val layerwise = Planner.plan(forward, Policy.Layerwise)
+      seconds(forward, layerwise, layerwise)
+    }
+    assert(near(took(0.5, noticeBytes = 1), took(0, noticeBytes = 1)))
+    assert(took(0.5, noticeBytes = 0) > took(0.5, noticeBytes = 1) + 0.9)
+  }
+
   test("start-ups follow one another") {
     val forward = profile(0.5, Seq(0, 0), Seq(0, 0))
     val layerwise = Planner.plan(forward, Policy.Layerwise)
