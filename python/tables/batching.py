@@ -43,10 +43,23 @@ def _rivals(data: Data, file: str) -> Iterator[Line]:
         predicted = ours.extra["predicted_seconds"]
         off = max(ours.seconds / predicted, predicted / ours.seconds)
         yield f"{about}: as the planner predicts", f"{predicted:.3g} s", seconds(ours), at_most(off, 1.10)
-        for name in ("layerwise", "ring", "ddp"):
+        for name in ("layerwise", "ring", "bml", "ddp"):
             other = data.row(file, algorithm=name, case=ours.case, rate_mbit=ours.rate_mbit)
             if other:
                 yield f"{about}: beside `{name}`", seconds(other), seconds(ours), beside(ours, other)
+
+
+def startups(data: Data) -> Iterator[Line]:
+    """On the paper's terms, where start-ups follow one another, batches beside one for each layer; and `ibatch` beside both."""
+    for ours in data.rows("ibatch-startups"):
+        others = {"paper": ("paper-layerwise",), "ibatch": ("layerwise", "paper-layerwise")}.get(ours.algorithm, ())
+        for name in others:
+            other = data.row("ibatch-startups", algorithm=name, case=ours.case, delay=ours.extra["delay"])
+            if other:
+                told = "1.41 x the throughput" if ours.algorithm == "paper" else "-"
+                about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: `{ours.algorithm}` beside `{name}`"
+                gained = f"{other.seconds / ours.seconds:.2f} x: {seconds(ours)}; {seconds(other)}"
+                yield about, told, gained, beside(ours, other)
 
 
 def scaling(data: Data) -> Iterator[Line]:

@@ -274,6 +274,7 @@ TABLES = {
     "ibatch": Table(PAPER, batching.networks),
     "ibatch_nodes": Table(PAPER, batching.scaling),
     "ibatch_split": Table(SPLIT, batching.split),
+    "ibatch_startups": Table(PAPER, batching.startups),
     "ibatch_rivals": Table(("", "bound, or in the same run", "ours", "verdict"), batching.rivals),
     "fetch": Table(PEER, fetch),
     "fetch_windows": Table(("link", "the fastest fixed window", "ours", "verdict"), fetch_windows),

@@ -245,8 +245,8 @@ KEYS: tuple[Key, ...] = (
         "How layers are cut into batches of parameters that are pulled while the batch before is computed,\n"
         "strategy ps: whole (one), layerwise, greedy1, greedy2, ibatch (the better one of the two greedy plans; if pushes\n"
         "are ibatch too, the best that is found for both together, unless whole, layerwise or, of many layers, sixteen equal\n"
-        "parts turn out to be faster), paper (the better one of the two greedy plans for pulls, each batch asked for when the\n"
-        "one before is here, and all gradients pushed at once: what iBatch's paper measured), paper-layerwise (likewise, a\n"
+        "parts turn out to be faster), paper (the better one of the two greedy plans for pulls, each batch asked for when\n"
+        "the one before is here, and all gradients pushed at once: what iBatch's paper measured), paper-layerwise (likewise, a\n"
         "batch for each layer: what it compares with), optimal (the plan that takes least, of one direction alone), or\n"
         "fixed:BYTES (as many layers as fit, at least one).",
         values.policy,
@@ -257,8 +257,8 @@ KEYS: tuple[Key, ...] = (
         "policy",
         "",
         "Likewise, batches of gradients that are pushed while backward goes on. Empty: as ps.batching, and with paper and\n"
-        "paper-layerwise one batch. If neither is whole, parameters of the next step arrive while backward goes on, in memory\n"
-        "of their own: once more as much as the model takes, and what the executor updates of it.",
+        "paper-layerwise one batch. If neither is whole, parameters of the next step arrive while backward goes on, in\n"
+        "memory of their own: once more as much as the model takes, and what the executor updates of it.",
         values.push_policy,
     ),
     Key(

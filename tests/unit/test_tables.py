@@ -243,6 +243,13 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "fetch": [row(name, 1.0, case="1 server") for name in ("fetch", "notice", "fetchBlockSync")],
         "fetch-windows": [row(name, 1.0, case="3 servers", **links) for name in ("own", "fixed 65536")],
         "transform": [row(name, 1.0, extra={"rows": 9}) for name in ("pandas_udf", "transform")],
+        "ibatch-startups": [
+            row(way, 1.0, extra={"delay": 0.02}, case="vgg19", **links)
+            for way in ("paper", "paper-layerwise", "layerwise", "ibatch")
+        ],
+        "compress-gpu": [
+            row(name, 1.0, theory_seconds=0.5, extra={"count": 9}) for name in ("mstopk", "topk", "exact")
+        ],
         "compress-operators": [row(name, 1.0, theory_seconds=0.5, extra={"count": 9}) for name in ("exact", "topk")],
         "compress-accuracy-lenet5": [
             row(name, 1.0, extra={"accuracies": shares})
@@ -389,10 +396,12 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "ibatch_nodes": 1,
         "ibatch_split": 2,
         "ibatch_rivals": 4,
+        "ibatch_startups": 3,
         "fetch": 2,
         "fetch_windows": 1,
         "transform": 1,
         "selection": 1,
+        "selection_gpu": 1,
         **{
             table + end: lines
             for table, lines in (("sparse_sums", 1), ("sum_theory", 2), ("sum_steps", 1))
