@@ -50,7 +50,7 @@ def _rivals(data: Data, file: str) -> Iterator[Line]:
 
 
 def startups(data: Data) -> Iterator[Line]:
-    """On the paper's terms, where start-ups follow one another, batches beside one for each layer; and `ibatch` beside both."""
+    """On the paper's terms, where start-ups follow one another, batches beside one for each layer; `ibatch` beside both."""
     for ours in data.rows("ibatch-startups"):
         others = {"paper": ("paper-layerwise",), "ibatch": ("layerwise", "paper-layerwise")}.get(ours.algorithm, ())
         for name in others:

@@ -246,8 +246,8 @@ KEYS: tuple[Key, ...] = (
         "strategy ps: whole (one), layerwise, greedy1, greedy2, ibatch (the better one of the two greedy plans; if pushes\n"
         "are ibatch too, the best that is found for both together, unless whole, layerwise or, of many layers, sixteen equal\n"
         "parts turn out to be faster), paper (the better one of the two greedy plans for pulls, each batch asked for when\n"
-        "the one before is here, and all gradients pushed at once: what iBatch's paper measured), paper-layerwise (likewise, a\n"
-        "batch for each layer: what it compares with), optimal (the plan that takes least, of one direction alone), or\n"
+        "the one before is here, and all gradients pushed at once: what iBatch's paper measured), paper-layerwise (likewise,\n"
+        "a batch for each layer: what it compares with), optimal (the plan that takes least, of one direction alone), or\n"
         "fixed:BYTES (as many layers as fit, at least one).",
         values.policy,
     ),
