@@ -110,8 +110,10 @@ class CompressedExchange(CollectiveExchange):
         return {**self._feedback.state(), **self._compressed.state()}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self._feedback.load_state(state)
-        self._compressed.load_state(state)
+        device = self._vector.device  # checkpoints have tensors of the CPU
+        there = {name: {key: one.to(device) for key, one in tensors.items()} for name, tensors in state.items()}
+        self._feedback.load_state(there)
+        self._compressed.load_state(there)
 
     def close(self) -> None:
         self._compressed.close()

@@ -27,10 +27,12 @@ from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.sync_batch_norm import synchronize
 from sparkdl_comm.strategies.registry import strategy_class
+from sparkdl_comm.train.checkpoint.restore import Restorer, describe
+from sparkdl_comm.train.checkpoint.saver import Saver
 from sparkdl_comm.train.loop import rng
 from sparkdl_comm.train.loop.changing_loop import loop_for
 from sparkdl_comm.train.loop.progress import Progress
-from sparkdl_comm.train.spec import TrainSpec
+from sparkdl_comm.train.spec import Checkpoints, TrainSpec
 from tests.unit.gang_helpers import context, file_exchange, join
 from tests.unit.ranks import Rows
 
@@ -49,6 +51,7 @@ class Case:
     parts: Sequence[Rows]
     epochs: int = 6
     device: str = "cuda"
+    checkpoints: Checkpoints | None = None
 
     @property
     def rows(self) -> int:
@@ -59,17 +62,18 @@ class Case:
         conf = CommConf.from_mapping({}, timeout=f"{TIMEOUT}s", **self.settings)
         return TrainSpec(
             self.make, nn.MSELoss(), Optimization(**self.optimization), self.rows, self.epochs, SEED, self.device,
-            conf.strategy, conf, len(self.parts), False, "0" * 16, b"", ("", 0),
+            conf.strategy, conf, len(self.parts), False, "0" * 16, b"", ("", 0), checkpoints=self.checkpoints,
         )  # fmt: skip
 
 
 @dataclass
 class Fitted:
-    """``values``: of all parameters, flat. ``error``: what a rank raised, as text."""
+    """``values``: of all parameters, flat. ``begun``: the step that it went on from. ``error``: what a rank raised."""
 
     values: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     losses: list[float] = field(default_factory=list)
     skipped: int = 0
+    begun: int = 0
     error: str = ""
 
 
@@ -81,6 +85,13 @@ def fit(case: Case, gang: Gang) -> Fitted:
     strategy = strategy_class(spec.conf)(spec.conf)
     with ExitStack() as stack:
         stack.callback(strategy.close)
+        restorer = None
+        if spec.checkpoints is not None:
+            restorer = Restorer(spec.checkpoints, describe("", spec, model, ["rows"] * gang.world), gang, TIMEOUT)
+            stack.callback(restorer.close)
+            restorer.find(lambda _: None)
+            if restorer.step:
+                restorer.load_parameters(model)
         strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)
         rng.seed(spec.seed, gang.rank)
@@ -90,9 +101,19 @@ def fit(case: Case, gang: Gang) -> Fitted:
         rows = case.parts[gang.rank].cache
         progress = Progress()
         loop = loop_for(strategy)(spec, gang, rows, sampler, model, strategy, progress, None, together)
+        begun = 0
+        if spec.checkpoints is not None and restorer is not None:
+            begun = restorer.step
+            if begun:
+                restorer.load_state(loop)
+            saver = Saver(spec.checkpoints, restorer.run, gang, TIMEOUT, begun)
+            stack.callback(saver.close)
+            loop.after_step = saver
         loop.run(lambda _: None)
+        if spec.checkpoints is not None:
+            saver.wait()
         skipped = sum(row.get("skipped_steps", 0) for row in progress.history)
-        return Fitted(model.values.detach().cpu().clone(), [row["loss"] for row in progress.history], skipped)
+        return Fitted(model.values.detach().cpu().clone(), [row["loss"] for row in progress.history], skipped, begun)
 
 
 def one_rank(rank: int, cases: Sequence[Case], directory: Path, pipe: Connection) -> None:
@@ -109,7 +130,7 @@ def one_rank(rank: int, cases: Sequence[Case], directory: Path, pipe: Connection
         finally:
             gang.close()
         # As bytes: tensors would be sent through files that go with this process.
-        pipe.send((found.values.numpy().tobytes(), found.losses, found.skipped, found.error))
+        pipe.send((found.values.numpy().tobytes(), found.losses, found.skipped, found.begun, found.error))
 
 
 def fit_all(cases: Sequence[Case], directory: Path, seconds: float = 240.0) -> list[list[Fitted]]:
@@ -135,10 +156,10 @@ def _heard(pipe: Connection, seconds: float) -> Fitted:
     if not pipe.poll(seconds):
         return Fitted(error=f"nothing was heard for {seconds} s")
     try:
-        values, losses, skipped, error = pipe.recv()
+        values, *others = pipe.recv()
     except EOFError:
         return Fitted(error="the process ended")
-    return Fitted(torch.frombuffer(bytearray(values), dtype=torch.float32), losses, skipped, error)
+    return Fitted(torch.frombuffer(bytearray(values) or bytearray(4), dtype=torch.float32), *others)
 
 
 def alone(case: Case) -> torch.Tensor:
