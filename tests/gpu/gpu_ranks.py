@@ -121,7 +121,9 @@ def one_rank(rank: int, cases: Sequence[Case], directory: Path, pipe: Connection
     for number, case in enumerate(cases):
         place = directory / str(number)
         place.mkdir(exist_ok=True)
-        gang = join(rank, len(case.parts), file_exchange(place, rank, len(case.parts)), timeout=TIMEOUT)
+        world = len(case.parts)
+        exchange = file_exchange(place, rank, world)
+        gang = join(rank, world, exchange, timeout=TIMEOUT, attempt=case.spec.attempt_id)
         try:
             found = fit(case, gang)
         except Exception as exc:  # noqa: BLE001 - looked at by the test
