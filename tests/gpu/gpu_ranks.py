@@ -32,7 +32,7 @@ from sparkdl_comm.train.checkpoint.saver import Saver
 from sparkdl_comm.train.loop import rng
 from sparkdl_comm.train.loop.changing_loop import loop_for
 from sparkdl_comm.train.loop.progress import Progress
-from sparkdl_comm.train.spec import Checkpoints, TrainSpec
+from sparkdl_comm.train.spec import Checkpoints, Observation, TrainSpec
 from tests.unit.gang_helpers import context, file_exchange, join
 from tests.unit.ranks import Rows
 
@@ -52,6 +52,10 @@ class Case:
     epochs: int = 6
     device: str = "cuda"
     checkpoints: Checkpoints | None = None
+    validation: Sequence[Rows] | None = None
+    observation: Observation = field(default_factory=Observation)
+    augment: Callable[..., Any] | None = None
+    loss: nn.Module = field(default_factory=nn.MSELoss)
 
     @property
     def rows(self) -> int:
@@ -61,8 +65,9 @@ class Case:
     def spec(self) -> TrainSpec:
         conf = CommConf.from_mapping({}, timeout=f"{TIMEOUT}s", **self.settings)
         return TrainSpec(
-            self.make, nn.MSELoss(), Optimization(**self.optimization), self.rows, self.epochs, SEED, self.device,
+            self.make, self.loss, Optimization(**self.optimization), self.rows, self.epochs, SEED, self.device,
             conf.strategy, conf, len(self.parts), False, "0" * 16, b"", ("", 0), checkpoints=self.checkpoints,
+            augment=self.augment, observation=self.observation,
         )  # fmt: skip
 
 
@@ -71,10 +76,17 @@ class Fitted:
     """``values``: of all parameters, flat. ``begun``: the step that it went on from. ``error``: what a rank raised."""
 
     values: torch.Tensor = field(default_factory=lambda: torch.empty(0))
-    losses: list[float] = field(default_factory=list)
-    skipped: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
     begun: int = 0
     error: str = ""
+
+    @property
+    def losses(self) -> list[float]:
+        return [row["loss"] for row in self.history]
+
+    @property
+    def skipped(self) -> int:
+        return sum(row.get("skipped_steps", 0) for row in self.history)
 
 
 def fit(case: Case, gang: Gang) -> Fitted:
@@ -99,8 +111,9 @@ def fit(case: Case, gang: Gang) -> Fitted:
         together = synchronize(model.module, device, gang, TIMEOUT, stack)
         sampler = BatchSampler.of([part.rows for part in case.parts], case.rows)
         rows = case.parts[gang.rank].cache
+        seen = case.validation[gang.rank].cache if case.validation else None
         progress = Progress()
-        loop = loop_for(strategy)(spec, gang, rows, sampler, model, strategy, progress, None, together)
+        loop = loop_for(strategy)(spec, gang, rows, sampler, model, strategy, progress, seen, together)
         begun = 0
         if spec.checkpoints is not None and restorer is not None:
             begun = restorer.step
@@ -112,8 +125,7 @@ def fit(case: Case, gang: Gang) -> Fitted:
         loop.run(lambda _: None)
         if spec.checkpoints is not None:
             saver.wait()
-        skipped = sum(row.get("skipped_steps", 0) for row in progress.history)
-        return Fitted(model.values.detach().cpu().clone(), [row["loss"] for row in progress.history], skipped, begun)
+        return Fitted(model.values.detach().cpu().clone(), progress.history, begun)
 
 
 def one_rank(rank: int, cases: Sequence[Case], directory: Path, pipe: Connection) -> None:
@@ -132,7 +144,7 @@ def one_rank(rank: int, cases: Sequence[Case], directory: Path, pipe: Connection
         finally:
             gang.close()
         # As bytes: tensors would be sent through files that go with this process.
-        pipe.send((found.values.numpy().tobytes(), found.losses, found.skipped, found.begun, found.error))
+        pipe.send((found.values.numpy().tobytes(), found.history, found.begun, found.error))
 
 
 def fit_all(cases: Sequence[Case], directory: Path, seconds: float = 240.0) -> list[list[Fitted]]:
