@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from torch import nn
 
 from sparkdl_comm.train.spec import Observation, Stopping
 from tests.gpu.gpu_ranks import Case, Fitted, fit_all
@@ -22,7 +23,7 @@ pytestmark = [
 
 
 def largest_error(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return (output.squeeze(1) - target).abs().max()
+    return (output - target).abs().max()
 
 
 def twice(rows: torch.Tensor) -> torch.Tensor:
@@ -40,7 +41,7 @@ def weighted() -> list[Rows]:
 
 def watched(one: Case, **changes: object) -> Case:
     metrics = {"r2": torchmetrics.R2Score(), "largest": largest_error}
-    return dataclasses.replace(one, validation=table(), observation=Observation(metrics), **changes)
+    return dataclasses.replace(one, **{"validation": table(), "observation": Observation(metrics)} | changes)
 
 
 CASES = {
@@ -48,7 +49,7 @@ CASES = {
     "decoupled": watched(case("ring", optimizer=ADAM, loop="decoupled")),
     "rows dealt anew": watched(case("nccl", data_shuffle="global")),
     "augmented": watched(case("ring"), augment=twice),
-    "weighted rows": watched(case("nccl"), parts=weighted()),
+    "weighted rows": watched(case("nccl"), parts=weighted(), validation=weighted(), loss=nn.MSELoss(reduction="none")),
     # Nothing is an improvement after the first epoch, with whose parameters it ends.
     "stopped": dataclasses.replace(
         case("nccl"), validation=table(), observation=Observation(stopping=Stopping(patience=1, min_delta=1e9))
