@@ -15,12 +15,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sparkdl_comm import ddp_hooks
-from sparkdl_comm.collectives.algorithms import make_plan
-from sparkdl_comm.collectives.engine.torch_p2p import TorchEngine
-from sparkdl_comm.collectives.plan import Collective
-from sparkdl_comm.topology import Topology
 from tests.unit.gang_helpers import context
-from tests.unit.test_torch_engine import ORDER, WORLD, cases, check_plans, vector
+from tests.unit.test_torch_engine import ORDER, WORLD, check_ops, check_plans, run_plans
 
 pytestmark = [
     pytest.mark.gpu,
@@ -44,17 +40,8 @@ def rank_program(rank: int, rendezvous: str, pipe: Connection) -> None:
             world_size=WORLD,
             timeout=datetime.timedelta(seconds=120),
         )
-        place = ORDER.index(rank)
-        engine = TorchEngine(place, ORDER, GPU)
-        found = []
-        for name, collective in cases():
-            tensor = vector(place).to(GPU)
-            engine.start(engine.prepare(make_plan(name, collective)), tensor).wait()
-            found.append(tensor.tolist())
-        plan = engine.prepare(make_plan("ring", Collective("all_reduce", Topology.parse("star:4"), 41)))
-        ops = [engine.start(plan, vector(place).to(GPU), op).wait().tolist() for op in ("mean", "max", "min")]
-        half = engine.start(plan, vector(place).to(GPU).bfloat16()).wait().tolist()
-        pipe.send((found, ops, half, {name: trained(rank, name) for name in (None, *HOOKS)}))
+        found = run_plans(ORDER.index(rank), GPU)
+        pipe.send((*found, {name: trained(rank, name) for name in (None, *HOOKS)}))
         dist.barrier()
         dist.destroy_process_group()
     except Exception as exc:  # noqa: BLE001 - looked at by the test
@@ -103,11 +90,7 @@ def test_all_plans_give_what_the_socket_engine_gives(results: list[Any]) -> None
 
 
 def test_ops_and_half_precision(results: list[Any]) -> None:
-    vectors = torch.stack([vector(place) for place in range(WORLD)])
-    wanted = [vectors.mean(0).tolist(), vectors.amax(0).tolist(), vectors.amin(0).tolist()]
-    for _, ops, half, _ in results:
-        assert ops == wanted
-        assert half == vectors.sum(0).tolist()
+    check_ops([ops for _, ops, *_ in results], [half for _, _, half, _ in results])
 
 
 @pytest.mark.parametrize("hook", HOOKS)

@@ -37,6 +37,20 @@ def vector(place: int) -> torch.Tensor:
     return ((torch.arange(41) * (place + 3)) % 7).float()
 
 
+def run_plans(place: int, device: torch.device) -> tuple[list[Any], list[Any], list[float]]:
+    """What a place finds by all :func:`cases`, by other ops, and in half precision."""
+    engine = TorchEngine(place, ORDER, device)
+    own = vector(place).to(device)
+    found = []
+    for name, collective in cases():
+        tensor = own.clone()
+        engine.start(engine.prepare(make_plan(name, collective)), tensor).wait()
+        found.append(tensor.tolist())
+    plan = engine.prepare(make_plan("ring", Collective("all_reduce", Topology.parse("star:4"), 41)))
+    ops = [engine.start(plan, own.clone(), op).wait().tolist() for op in ("mean", "max", "min")]
+    return found, ops, engine.start(plan, own.bfloat16()).wait().tolist()
+
+
 def rank_program(rank: int, rendezvous: str, pipe: Any) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -46,17 +60,7 @@ def rank_program(rank: int, rendezvous: str, pipe: Any) -> None:
         world_size=WORLD,
         timeout=datetime.timedelta(seconds=120),
     )
-    place = ORDER.index(rank)
-    engine = TorchEngine(place, ORDER, CPU)
-    found = []
-    for name, collective in cases():
-        tensor = vector(place)
-        engine.start(engine.prepare(make_plan(name, collective)), tensor).wait()
-        found.append(tensor.tolist())
-    plan = engine.prepare(make_plan("ring", Collective("all_reduce", Topology.parse("star:4"), 41)))
-    ops = [engine.start(plan, vector(place), op).wait().tolist() for op in ("mean", "max", "min")]
-    half = engine.start(plan, vector(place).bfloat16()).wait().tolist()
-    pipe.send((found, ops, half, in_pairs(rank), split_by_torch(rank)))
+    pipe.send((*run_plans(ORDER.index(rank), CPU), in_pairs(rank), split_by_torch(rank)))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -129,12 +133,15 @@ def test_all_plans_give_what_the_socket_engine_gives(results):
     check_plans([found for found, *_ in results])
 
 
-def test_ops_and_half_precision(results):
+def check_ops(ops: list[list[Any]], halves: list[list[float]]) -> None:
     vectors = torch.stack([vector(place) for place in range(WORLD)])
     wanted = [vectors.mean(0).tolist(), vectors.amax(0).tolist(), vectors.amin(0).tolist()]
-    for _, ops, half, *_ in results:
-        assert ops == wanted
-        assert half == vectors.sum(0).tolist()
+    assert ops == [wanted] * WORLD
+    assert halves == [vectors.sum(0).tolist()] * WORLD
+
+
+def test_ops_and_half_precision(results):
+    check_ops([ops for _, ops, *_ in results], [half for _, _, half, *_ in results])
 
 
 def test_plans_and_communicators_of_a_part_of_the_ranks(results):
