@@ -108,20 +108,21 @@ def test_ranks_are_numbered_by_key_and_some_are_in_no_group():
 
 
 def test_a_rank_that_fails_ends_both_groups():
-    waiting, failed = threading.Barrier(4), threading.Event()
+    waiting = threading.Barrier(4)
 
     def work(communicator):
         rank = communicator.rank
         part = communicator.split(rank % 2)
         part.all_reduce(torch.ones(1))
+        heard = threading.Event()
+        communicator._gang.on_failure(lambda _: heard.set())  # after the groups, which were made before
         begun = (
             part.all_reduce_async(torch.ones(10)) if rank < 2 else None
         )  # the other one of the group does not begin it
         waiting.wait(SECONDS)
         if rank == 3:
             communicator._gang.announce_failure(primary(3))
-            failed.set()
-        failed.wait(SECONDS)
+        assert heard.wait(SECONDS)
         with pytest.raises((SparkdlCommError, ValueError)) as raised:
             (begun or part.all_reduce_async(torch.ones(10))).wait()
         return str(raised.value)
