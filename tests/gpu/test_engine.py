@@ -15,8 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sparkdl_comm import ddp_hooks
-from tests.unit.gang_helpers import context
-from tests.unit.test_torch_engine import ORDER, WORLD, check_ops, check_plans, run_plans
+from tests.unit.test_torch_engine import ORDER, WORLD, check_ops, check_plans, run_plans, run_ranks
 
 pytestmark = [
     pytest.mark.gpu,
@@ -68,21 +67,9 @@ def trained(rank: int, hook: str | None) -> list[float]:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """By place in the plans."""
-    rendezvous = tmp_path_factory.mktemp("nccl") / "rendezvous"
-    pipes, processes = [], []
-    for rank in range(WORLD):
-        ours, theirs = context.Pipe()
-        processes.append(context.Process(target=rank_program, args=(rank, str(rendezvous), theirs), daemon=True))
-        processes[-1].start()
-        pipes.append(ours)
-    try:
-        by_rank = [pipe.recv() if pipe.poll(200) else "nothing was heard" for pipe in pipes]
-    finally:
-        for process in processes:
-            process.join(10)
-            process.kill()
-    assert not any(isinstance(found, str) for found in by_rank), by_rank
-    return [by_rank[rank] for rank in ORDER]
+    found = run_ranks(rank_program, tmp_path_factory.mktemp("nccl") / "rendezvous", 200)
+    assert not any(isinstance(each, str) for each in found), found
+    return found
 
 
 def test_all_plans_give_what_the_socket_engine_gives(results: list[Any]) -> None:

@@ -63,8 +63,8 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Fitted]]:
     """By the name of the case, what each rank found on the GPU and then what they found on the CPU."""
     here = [dataclasses.replace(one, device="cpu", settings=_on_cpu(one)) for one in CASES.values()]
     found = fit_all([*CASES.values(), *here, NOISY, NOISY], tmp_path_factory.mktemp("gangs"))
-    pairs = zip(found[: len(CASES)], found[len(CASES) :], strict=False)
-    both = {name: [*gpu, *cpu] for name, (gpu, cpu) in zip(CASES, pairs, strict=True)}
+    gpu, cpu = found[: len(CASES)], found[len(CASES) : 2 * len(CASES)]
+    both = {name: [*on_gpu, *on_cpu] for name, on_gpu, on_cpu in zip(CASES, gpu, cpu, strict=True)}
     return both | {"noisy": found[-2] + found[-1]}
 
 
@@ -78,7 +78,6 @@ def test_what_the_cpu_finds(fitted: dict[str, list[Fitted]], name: str) -> None:
     first, second, *others = fitted[name]
     for each in (first, second, *others):
         assert not each.error, each.error
-    assert first.history != second.history, "seconds, and each rank's own part of the loss"
     for gpu, cpu in zip((first, second), others, strict=True):
         assert len(gpu.history) == len(cpu.history)
         for one, other in zip(gpu.history, cpu.history, strict=True):

@@ -1,4 +1,4 @@
-"""Selection of the largest magnitudes: edge cases, seeds, dtypes, errors, how often the exact one reads, and its kernels."""
+"""Selection of the largest magnitudes: edge cases, seeds, dtypes, errors, and how often the exact one reads."""
 
 import pytest
 import torch

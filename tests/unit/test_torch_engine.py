@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,24 +91,28 @@ def split_by_torch(rank: int) -> list[Any]:
     return [part.rank, gathered, scattered, first, total]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """By place in the plans."""
-    rendezvous = tmp_path_factory.mktemp("gloo") / "rendezvous"
+def run_ranks(program: Callable[[int, str, Any], None], rendezvous: Path, seconds: float) -> list[Any]:
+    """What ``program(rank, rendezvous, pipe)`` sends, each rank in a process of its own; by place in the plans."""
     pipes, processes = [], []
     for rank in range(WORLD):
         ours, theirs = context.Pipe()
-        processes.append(context.Process(target=rank_program, args=(rank, str(rendezvous), theirs), daemon=True))
+        processes.append(context.Process(target=program, args=(rank, str(rendezvous), theirs), daemon=True))
         processes[-1].start()
         pipes.append(ours)
     try:
-        assert all(pipe.poll(150) for pipe in pipes)
+        assert all(pipe.poll(seconds) for pipe in pipes)
         by_rank = [pipe.recv() for pipe in pipes]
     finally:
         for process in processes:
             process.join(10)
             process.kill()
     return [by_rank[rank] for rank in ORDER]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """By place in the plans."""
+    return run_ranks(rank_program, tmp_path_factory.mktemp("gloo") / "rendezvous", 150)
 
 
 def check_plans(results: list[Any]) -> None:
