@@ -81,7 +81,7 @@ object FetchBench {
     override def received(message: ByteBuffer): Unit = {
       val bytes = new Array[Byte](message.remaining)
       message.get(bytes)
-      if (back) network.send(peer, bytes) else Notice.decode(ByteBuffer.wrap(bytes)).foreach(kept.put)
+      if (back) network.send(peer, bytes)(_ => ()) else Notice.decode(ByteBuffer.wrap(bytes)).foreach(kept.put)
     }
     override def lost(peer: ChunkPeer): Unit = ()
   }
@@ -153,7 +153,7 @@ private final class FetchBench(
       val sent =
         Notice(Job, 1, 0, Notice.Parameters, 0, 0, math.max(1, bytes).toLong, ByteBuffer.wrap(contents(0, bytes)))
       val there = Way("notice", 1, bytes) { () =>
-        echo.network.send(echo.peer, sent.encode)
+        echo.network.send(echo.peer, sent.encode)(_ => ())
         val received = echo.kept.poll(WaitSeconds, TimeUnit.SECONDS)
         () => received == sent
       }

@@ -4,7 +4,8 @@ package sparkdl.comm.flow
 object FixedWindows {
 
   /** @param bytes that are in flight at most, of all senders together and of each */
-  private[comm] def scheduler(bytes: Long): FetchScheduler = new FetchScheduler(Policy.Urgent, () => new Fixed(bytes))
+  private[comm] def scheduler(bytes: Long): TransferScheduler =
+    new TransferScheduler(Policy.Urgent, () => new Fixed(bytes))
 
   private final class Fixed(override val bytes: Long) extends Window {
     override def held(): Unit = ()

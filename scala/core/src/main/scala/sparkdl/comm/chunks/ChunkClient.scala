@@ -1,14 +1,16 @@
 package sparkdl.comm.chunks
 
+import java.nio.ByteBuffer
 import java.util.concurrent.{ConcurrentHashMap, LinkedBlockingQueue, ThreadPoolExecutor, TimeUnit}
 
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import io.netty.handler.timeout.WriteTimeoutHandler
+import org.slf4j.LoggerFactory
 
 import org.apache.spark.network.TransportContext
-import org.apache.spark.network.client.TransportClientBootstrap
+import org.apache.spark.network.client.{TransportClient, TransportClientBootstrap}
 import org.apache.spark.network.server.NoOpRpcHandler
 import org.apache.spark.network.util.TransportConf
 
@@ -32,12 +34,29 @@ private[comm] final class ChunkClient(
     with PeerMessages {
   import ChunkClient._
 
-  private val context = new TransportContext(conf, new NoOpRpcHandler, false, true)
+  private val context = new TransportContext(conf, new AnswerHandler, false, true)
   private val directReads: TransportClientBootstrap = (_, channel) => DirectReads.install(channel)
   private val factory = context.createClientFactory((directReads +: bootstraps).asJava)
   private val connections = new ConcurrentHashMap[ChunkPeer, Connection]
   private val deadlines = new Deadlines(clock)
   @volatile private var closed = false
+
+  /** What a server says beside its chunks. */
+  private final class AnswerHandler extends NoOpRpcHandler {
+    override def receive(client: TransportClient, message: ByteBuffer): Unit = {
+      val channel = client.getChannel
+      def refuse(what: String): Unit = {
+        log.warn(s"The connection to ${channel.remoteAddress} is closed: it sent $what")
+        channel.close()
+      }
+      try
+        Wire.decode(message) match {
+          case Wire.Received(total) if Connection.of(channel).exists(_.confirm(total)) => ()
+          case other => refuse(s"$other where the number of messages that have come was expected")
+        }
+      catch { case e: Wire.ProtocolException => refuse(e.getMessage) }
+    }
+  }
 
   /** Spark's library makes connections on the caller's thread, and fetches do not wait. */
   private val connectors = {
@@ -60,10 +79,10 @@ private[comm] final class ChunkClient(
     fetch
   }
 
-  override def send(to: ChunkPeer, message: Array[Byte]): Unit = {
+  override def send(to: ChunkPeer, message: Array[Byte])(done: Boolean => Unit): Unit = {
     val most = PeerMessages.MaxBytes
     require(message.length <= most, s"a message of ${message.length} bytes, where $most is the most")
-    if (!closed) connection(to).send(message)
+    if (closed) done(false) else connection(to).send(message, done)
   }
 
   private def connection(to: ChunkPeer): Connection = {
@@ -110,6 +129,7 @@ private[comm] final class ChunkClient(
 }
 
 private object ChunkClient {
+  private val log = LoggerFactory.getLogger(classOf[ChunkClient])
 
   /** So many peers that do not answer hold up connections to others. */
   private val Connectors = 4

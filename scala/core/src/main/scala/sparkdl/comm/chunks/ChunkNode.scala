@@ -44,7 +44,7 @@ private[comm] final class ChunkNode(
       done: Option[ChunkFailure] => Unit
   ): ChunkFetch = client.fetch(from, chunk, into, deadline)(done)
 
-  override def send(to: ChunkPeer, message: Array[Byte]): Unit = client.send(to, message)
+  override def send(to: ChunkPeer, message: Array[Byte])(done: Boolean => Unit): Unit = client.send(to, message)(done)
 
   override def close(): Unit = {
     client.close()

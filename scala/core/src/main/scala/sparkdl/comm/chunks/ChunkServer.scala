@@ -60,16 +60,30 @@ private[comm] final class ChunkServer(
   /** What one connection may do. All calls come from the one thread that serves it. */
   private final class PeerHandler(channel: Channel) extends RpcHandler {
     private var greeted = false
+    private var received = 0L // messages
+    private var owesAnswer = false
     channel.pipeline.addFirst(new WriteTimeoutHandler(conf.connectionTimeoutMs.toLong, TimeUnit.MILLISECONDS))
 
     override def receive(client: TransportClient, message: ByteBuffer): Unit =
       try
         Wire.decode(message) match {
           case Wire.Hello(Wire.Version) => greeted = true
-          case Wire.Batch(messages) if greeted => messages.foreach(receiver.received)
-          case other => refuse(s"$other where a hello of version ${Wire.Version} was expected")
+          case Wire.Batch(messages) if greeted =>
+            received += messages.size
+            answer(client)
+            messages.foreach(receiver.received)
+          case other => refuse(s"$other where a hello of version ${Wire.Version}, or messages, were expected")
         }
       catch { case e: Wire.ProtocolException => refuse(e.getMessage) }
+
+    /** Once for all batches that have come by now. */
+    private def answer(client: TransportClient): Unit = if (!owesAnswer) {
+      owesAnswer = true
+      channel.eventLoop.execute { () =>
+        owesAnswer = false
+        client.send(Wire.received(received))
+      }
+    }
 
     override def receive(client: TransportClient, message: ByteBuffer, callback: RpcResponseCallback): Unit =
       refuse("a call of Spark's")

@@ -5,6 +5,9 @@ import java.util.concurrent.RejectedExecutionException
 
 import scala.jdk.CollectionConverters._
 
+import io.netty.channel.Channel
+import io.netty.util.AttributeKey
+
 import org.apache.spark.network.client.TransportClient
 
 /**
@@ -37,9 +40,14 @@ private[chunks] final class Connection(onEnd: Connection => Unit) {
     try client.getChannel.eventLoop.execute(() => fetch.ask(client, this, reads))
     catch { case _: RejectedExecutionException => () } // the network was closed, which ends all fetches
 
-  def send(message: Array[Byte]): Unit = messages.add(message)
+  /** @param done as [[sparkdl.comm.transport.PeerMessages]] has it */
+  def send(message: Array[Byte], done: Boolean => Unit): Unit = messages.add(message, done)
+
+  /** The peer has so many messages of this connection; false if there are not so many. */
+  def confirm(total: Long): Boolean = messages.confirm(total)
 
   def opened(client: TransportClient): Unit = {
+    client.getChannel.attr(Connection.OfChannel).set(this)
     synchronized {
       this.client = Some(client)
       reads = DirectReads.on(client.getChannel)
@@ -64,6 +72,7 @@ private[chunks] final class Connection(onEnd: Connection => Unit) {
     left.foreach { fetches =>
       onEnd(this)
       fetches.foreach(_.peerLost(cause))
+      messages.end()
       close()
     }
   }
@@ -71,7 +80,12 @@ private[chunks] final class Connection(onEnd: Connection => Unit) {
   def close(): Unit = synchronized(client).foreach(_.getChannel.close())
 }
 
-private object Connection {
+private[chunks] object Connection {
+  private val OfChannel = AttributeKey.valueOf[Connection]("sparkdl.connection")
+
+  /** None before it is opened. */
+  def of(channel: Channel): Option[Connection] = Option(channel.attr(OfChannel).get)
+
   private val Broke = new java.io.IOException("the connection broke") {
     override def fillInStackTrace(): Throwable = this
   }

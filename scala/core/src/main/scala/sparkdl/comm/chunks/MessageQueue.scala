@@ -3,6 +3,8 @@ package sparkdl.comm.chunks
 import java.util.ArrayDeque
 import java.util.concurrent.RejectedExecutionException
 
+import scala.jdk.CollectionConverters._
+
 import io.netty.channel.Channel
 
 import org.apache.spark.network.buffer.NioManagedBuffer
@@ -10,15 +12,56 @@ import org.apache.spark.network.protocol.OneWayMessage
 
 import sparkdl.comm.transport.PeerMessages
 
-/** Messages to one peer. One is sent at once if the network takes it; those that come meanwhile travel together. */
+/**
+ * Messages to one peer. One is sent at once if the network takes it; those that come meanwhile travel together. Whoever sent
+ * one learns when the peer has it.
+ */
 private[chunks] final class MessageQueue {
   private val waiting = new ArrayDeque[Array[Byte]]
   private var channel: Option[Channel] = None
   private var writing = false
 
-  def add(message: Array[Byte]): Unit = {
-    synchronized(waiting.add(message))
-    write()
+  // Of those that the peer has not confirmed, in their order, what to call.
+  private val unconfirmed = new ArrayDeque[Boolean => Unit]
+  private var confirmed = 0L
+  private var ended = false
+
+  /** @param done called once: whether the peer has it, once that is known */
+  def add(message: Array[Byte], done: Boolean => Unit): Unit = {
+    val late = synchronized {
+      if (!ended) {
+        waiting.add(message)
+        unconfirmed.add(done)
+      }
+      ended
+    }
+    if (late) done(false) else write()
+  }
+
+  /** The peer has so many of them; false if it cannot. */
+  def confirm(total: Long): Boolean = {
+    val found = synchronized {
+      val count = total - confirmed
+      if (count < 0 || count > unconfirmed.size) None
+      else {
+        confirmed = total
+        Some(Vector.fill(count.toInt)(unconfirmed.poll()))
+      }
+    }
+    found.foreach(_.foreach(_(true)))
+    found.isDefined
+  }
+
+  /** There is no connection any more. */
+  def end(): Unit = {
+    val left = synchronized {
+      ended = true
+      val left = unconfirmed.asScala.toVector
+      unconfirmed.clear()
+      waiting.clear()
+      left
+    }
+    left.foreach(_(false))
   }
 
   def opened(channel: Channel): Unit = {

@@ -11,14 +11,16 @@ import sparkdl.comm.transport.{Chunk, PeerMessages}
  *
  *  - The first message of a connection is the hello: kind 1, version (4 bytes). It is answered by nothing, and nothing is
  *    served before it.
- *  - A batch of messages: kind 2, and for each one its length (4 bytes) and its bytes.
+ *  - A batch of messages: kind 2, and for each one its length (4 bytes) and its bytes. It is answered by how many messages of
+ *    this connection have come: kind 3, number (8 bytes).
  *  - A chunk is asked for by a stream request whose id is `job/block/offset/length` in decimal. The answer is Spark's stream
  *    response, which has the bytes behind it.
  */
 private[chunks] object Wire {
-  val Version = 1
+  val Version = 2
   private val HelloKind: Byte = 1
   private val BatchKind: Byte = 2
+  private val ReceivedKind: Byte = 3
   private val Request = "(-?[0-9]{1,19})/([A-Za-z0-9_]{1,200})/([0-9]{1,19})/([0-9]{1,10})".r
 
   /** A peer said what nobody of this version says. */
@@ -29,6 +31,9 @@ private[chunks] object Wire {
 
   /** @param messages views of the memory that was decoded */
   final case class Batch(messages: Seq[ByteBuffer]) extends Message
+
+  /** @param total messages of this connection */
+  final case class Received(total: Long) extends Message
 
   def request(chunk: Chunk): String = s"${chunk.job}/${chunk.block}/${chunk.offset}/${chunk.length}"
 
@@ -46,12 +51,15 @@ private[chunks] object Wire {
     batch.flip()
   }
 
+  def received(total: Long): ByteBuffer = ByteBuffer.allocate(9).put(ReceivedKind).putLong(total).flip()
+
   /** @throws ProtocolException if it is no message */
   def decode(message: ByteBuffer): Message = {
     def refuse() = throw new ProtocolException(s"no message of version $Version: ${preview(message)}")
     if (!message.hasRemaining) refuse()
     message.get() match {
       case HelloKind if message.remaining == 4 => Hello(message.getInt())
+      case ReceivedKind if message.remaining == 8 => Received(message.getLong())
       case BatchKind =>
         val messages = Seq.newBuilder[ByteBuffer]
         while (message.hasRemaining) {

@@ -15,11 +15,17 @@ package sparkdl.comm.flow
  * the begin, the window doubles. A round in which nothing was held back says nothing, unless more was in flight than
  * fits: then the windows of senders let too much through together.
  *
+ * Where connections share the link, a chunk overtakes what was in flight before it on others, and tells neither the link's
+ * rate nor whether there is a queue. There the rate is what came in a round, by its time, and the window grows by its slack
+ * alone.
+ *
  * A path may become longer, and that must not look like a queue for ever. So [[DelayWindow.Horizon]] after the least
  * time was found it is measured again, by a chunk that is alone in flight. Should that meet a pause, the next ones
  * correct it.
+ *
+ * @param inTurn chunks come in the order in which they were asked for, as they do over one link from senders with one each
  */
-private[flow] final class DelayWindow extends Window {
+private[flow] final class DelayWindow(inTurn: Boolean = true) extends Window {
   import DelayWindow._
 
   private var size = Start.toDouble
@@ -34,8 +40,10 @@ private[flow] final class DelayWindow extends Window {
   private var begin = Long.MinValue
   private var fresh = 0L
   private var best = 0.0 // bytes in a nanosecond
+  private var came = 0L // bytes, of what was asked for before too
   private var least = Double.PositiveInfinity
   private var most = 0L // in flight
+  private var largest = 0 // of what need not be a chunk
   private var limited = false
   private var quiet = QuietRounds - 1
   private var known = 0.0
@@ -59,6 +67,11 @@ private[flow] final class DelayWindow extends Window {
 
   override def held(): Unit = limited = true
 
+  override def ask(bytes: Int, now: Long): Flight = {
+    if (!inTurn && inFlight == 0) nextRound(now) // a link without work does not show its rate
+    super.ask(bytes, now)
+  }
+
   override def arrived(flight: Flight, chunk: Int, floor: Long, now: Long): Unit = {
     val latency = math.max(1.0, (now - flight.asked).toDouble)
     val wasProbing = probing(now)
@@ -69,11 +82,13 @@ private[flow] final class DelayWindow extends Window {
       fastest = 0
     }
     gone(flight)
+    came += flight.bytes
     if (wasProbing) nextRound(now)
     else if (flight.asked >= begin) {
       fresh += flight.bytes
-      best = math.max(best, flight.total / latency)
+      best = if (inTurn) math.max(best, flight.total / latency) else came / math.max(1.0, (now - begin).toDouble)
       most = math.max(most, flight.total)
+      if (!inTurn) largest = math.max(largest, flight.bytes)
       // As if it were a whole chunk.
       least = math.min(least, latency * (1 + (chunk - flight.bytes).toDouble / flight.total))
       if (fresh * 4 >= size) {
@@ -87,20 +102,22 @@ private[flow] final class DelayWindow extends Window {
     fastest = math.max(fastest, best)
     known = if (limited) best else math.max(known, best) // what was not limited by the link, was slower than it
     val path = math.max(0, base - baseBytes / fastest)
-    val fitting = math.max(best * (path + Slack) + 2 * chunk, floor.toDouble)
+    val fitting = math.max(best * (path + Slack) + 2 * math.max(chunk, largest), floor.toDouble)
     if (limited) {
       val queueing = least - path - chunk / best
-      quiet = if (queueing < (Slack + chunk / best) / 4) quiet + 1 else 0
+      quiet = if (inTurn && queueing < (Slack + chunk / best) / 4) quiet + 1 else 0
       size = if (quiet >= QuietRounds) 2 * size else math.min(2 * size, math.max(size / 2, fitting))
-    } else if (most > fitting) size = math.min(size, math.max(size / 2, fitting))
+    } else if (inTurn && most > fitting) size = math.min(size, math.max(size / 2, fitting))
   }
 
   private def nextRound(now: Long): Unit = {
     begin = now
     fresh = 0
     best = 0
+    came = 0
     least = Double.PositiveInfinity
     most = 0
+    largest = 0
     limited = false
   }
 }

@@ -1,6 +1,5 @@
 package sparkdl.comm.flow
 
-import java.util.ArrayDeque
 import java.util.concurrent.CompletableFuture
 
 import scala.collection.mutable
@@ -19,23 +18,18 @@ private[comm] trait BlockTarget {
 }
 
 /**
- * Fetches blocks as a [[FetchScheduler]] decides: sends its requests, and tells it what comes of them. One for all that an
+ * Fetches blocks as a [[TransferScheduler]] decides: this executor's downlink is what it schedules. One for all that an
  * executor fetches. Any thread may call it; it never waits.
  */
 private[comm] final class ScheduledFetches(
     chunks: Chunks,
     clock: Clock,
-    scheduler: FetchScheduler = new FetchScheduler
+    scheduler: TransferScheduler = new TransferScheduler
 ) {
-  private val fetches = mutable.Map.empty[Wanted, ScheduledFetch]
-
-  // Requests are sent by one thread at a time, in the order of the decisions, and outside of this object's lock.
-  private val toSend = new ArrayDeque[Request]
-  private var sending = false
-  private var wakesAt = Long.MaxValue
+  private val transfers = new Transfers[ScheduledFetch](clock, scheduler)(ask)
 
   /** Blocks that are wanted and not here. */
-  def pending: Int = synchronized(fetches.size)
+  def pending: Int = transfers.pending
 
   /**
    * Fetches a block as soon as its turn comes.
@@ -44,13 +38,9 @@ private[comm] final class ScheduledFetches(
    * @param patience nanoseconds that a chunk of it may take
    */
   def fetch(block: RemoteBlock, urgency: Urgency, turn: Int, patience: Long, into: BlockTarget): ScheduledFetch = {
-    val sender = s"${block.server.host}:${block.server.port}"
-    val wanted = new Wanted(block.name, sender, block.bytes, urgency, turn)
+    val wanted = new Wanted(block.name, block.server.toString, block.bytes, urgency, turn)
     val fetch = new ScheduledFetch(block, wanted, patience, into)
-    happened { _ =>
-      fetches(wanted) = fetch
-      scheduler.want(wanted)
-    }
+    transfers.want(wanted, fetch)
     fetch
   }
 
@@ -58,53 +48,9 @@ private[comm] final class ScheduledFetches(
   def cancel(fetch: ScheduledFetch): Unit =
     end(fetch, new ChunkFailure.Cancelled(s"the fetch of block ${fetch.block.name} was cancelled"))
 
-  private def end(fetch: ScheduledFetch, cause: ChunkFailure): Unit = {
-    var left = Option.empty[Seq[ChunkFetch]]
-    happened { _ =>
-      left = fetches.remove(fetch.wanted).map(_ => fetch.takeUnderway())
-      if (left.isDefined) scheduler.cancel(fetch.wanted)
-    }
-    left.foreach { underway =>
-      underway.foreach(_.cancel())
-      fetch.done.completeExceptionally(cause)
-    }
-  }
-
-  /** `event` is what happened, for the scheduler. */
-  private def happened(event: Long => Unit): Unit = {
-    synchronized {
-      val now = clock.nanoTime
-      event(now)
-      scheduler.next(now).foreach(toSend.add)
-      scheduler.wakeAt(now).filter(_ < wakesAt).foreach { time =>
-        wakesAt = time
-        // One that an earlier one took the place of has no successor: there is one chain of them.
-        clock.after(time - now)(happened(_ => if (wakesAt == time) wakesAt = Long.MaxValue))
-      }
-    }
-    send()
-  }
-
-  private def send(): Unit = {
-    val mine = synchronized {
-      val free = !sending && !toSend.isEmpty
-      sending |= free
-      free
-    }
-    if (mine) Iterator.continually(nextToSend()).takeWhile(_.isDefined).flatten.foreach { case (request, fetch) =>
-      ask(request, fetch)
-    }
-  }
-
-  /** Without those that are cancelled. */
-  private def nextToSend(): Option[(Request, ScheduledFetch)] = synchronized {
-    var found = Option.empty[(Request, ScheduledFetch)]
-    while (found.isEmpty && !toSend.isEmpty) {
-      val request = toSend.poll()
-      found = fetches.get(request.block).map(request -> _)
-    }
-    if (found.isEmpty) sending = false
-    found
+  private def end(fetch: ScheduledFetch, cause: ChunkFailure): Unit = transfers.cancel(fetch.wanted).foreach { fetch =>
+    fetch.takeUnderway().foreach(_.cancel())
+    fetch.done.completeExceptionally(cause)
   }
 
   private def ask(request: Request, fetch: ScheduledFetch): Unit = {
@@ -114,24 +60,15 @@ private[comm] final class ScheduledFetches(
     val chunk = Chunk(block.job, block.name, request.offset, request.bytes)
     val target = fetch.into.part(request.offset, request.bytes)
     val underway = chunks.fetch(block.server, chunk, target, now + fetch.patience)(over(request, fetch, _))
-    val wanted = synchronized {
-      val wanted = fetches.contains(request.block)
-      if (wanted) fetch.underway(request) = underway
-      wanted
-    }
-    if (!wanted) underway.cancel()
+    fetch.underway(request, underway)
+    if (!transfers.isWanted(fetch.wanted)) fetch.takeUnderway().foreach(_.cancel())
   }
 
   private def over(request: Request, fetch: ScheduledFetch, failure: Option[ChunkFailure]): Unit = failure match {
     case Some(cause) => end(fetch, cause)
     case None =>
-      var isHere = false
-      happened { now =>
-        fetch.underway -= request
-        isHere = scheduler.arrived(request, now)
-        if (isHere) fetches -= request.block
-      }
-      if (isHere) fetch.done.complete(null)
+      fetch.notUnderway(request)
+      transfers.done(request).foreach(_.done.complete(null))
   }
 }
 
@@ -146,7 +83,7 @@ private[comm] final class ScheduledFetch private[flow] (
   /** Completes when the block is here, or fails with a [[ChunkFailure]]. It does so on a thread of the network. */
   val done = new CompletableFuture[Void]
 
-  private[flow] val underway = mutable.Map.empty[Request, ChunkFetch]
+  private val underway = mutable.Map.empty[Request, ChunkFetch]
   @volatile private var asked = 0L
 
   /** When the first bytes of it were asked for, by the clock; 0 before. */
@@ -154,8 +91,12 @@ private[comm] final class ScheduledFetch private[flow] (
 
   private[flow] def begun(now: Long): Unit = if (asked == 0) asked = now
 
-  private[flow] def takeUnderway(): Seq[ChunkFetch] = {
-    val all = underway.values.toSeq
+  private[flow] def underway(request: Request, chunk: ChunkFetch): Unit = synchronized(underway(request) = chunk)
+
+  private[flow] def notUnderway(request: Request): Unit = synchronized(underway -= request)
+
+  private[flow] def takeUnderway(): Seq[ChunkFetch] = synchronized {
+    val all = underway.values.toList
     underway.clear()
     all
   }

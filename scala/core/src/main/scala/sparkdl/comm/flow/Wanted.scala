@@ -1,24 +1,26 @@
 package sparkdl.comm.flow
 
 /**
- * A block that is wanted. It stands for one wish: two ranks here that want the same bytes make two of them.
+ * A block that is to be transferred. It stands for one wish: two ranks here that want the same bytes make two of them.
  *
  * @param name for messages
- * @param sender the executor that serves it; what is in flight is counted for each
+ * @param peer the executor at the other end; what is in flight is counted for each
  * @param bytes of all of it, at least 1
  * @param turn
- *   among blocks that are as urgent: how far the rank that serves it comes after the rank that wants it, from 0. Then
- *   ranks that want the same things at the same time begin with different senders
+ *   among blocks that are as urgent: how far the rank at the other end comes after the rank here, from 0. Then ranks that
+ *   want the same things at the same time begin with different peers
+ * @param isWhole it is transferred at once, not in chunks
  */
 private[comm] class Wanted(
     val name: String,
-    val sender: String,
+    val peer: String,
     val bytes: Long,
     val urgency: Urgency,
-    val turn: Int
+    val turn: Int,
+    val isWhole: Boolean = false
 ) {
-  require(bytes > 0, s"block $name of $sender has $bytes bytes: at least 1")
-  override def toString: String = s"$name of $sender, $bytes bytes"
+  require(bytes > 0, s"block $name, peer $peer, has $bytes bytes: at least 1")
+  override def toString: String = s"$name, $bytes bytes, peer $peer"
 }
 
 /**
@@ -29,11 +31,11 @@ private[comm] class Wanted(
  */
 private[comm] final case class Urgency(phase: Long, order: Int)
 
-/** Ask its sender for so many bytes of a block, from `offset` on. */
+/** Transfer so many bytes of a block, from `offset` on. */
 private[comm] final class Request private[flow] (val block: Wanted, val offset: Long, val bytes: Int) {
 
-  /** In the window of its sender, and in the one of all senders unless that was given back. */
-  private[flow] var ofSender: Flight = _
+  /** In the window of its peer, and in the one of all peers unless that was given back. */
+  private[flow] var ofPeer: Flight = _
   private[flow] var ofAll: Option[Flight] = None
 
   override def toString: String = s"$bytes bytes at $offset of $block"

@@ -136,5 +136,5 @@ private[comm] object AdaptiveBuckets {
   private val LookAgain = 10
 
   /** Batches of which the first and the last, which nothing hides, are a small part, and that cost few messages. */
-  private val Few = 16
+  private val Few = 24
 }

@@ -8,11 +8,10 @@ import scala.collection.mutable
  * before, as soon as their layers are updated.
  *
  * All ranks do the same at the same time. So there is one link, both of whose directions are equally busy. Start-ups cost the
- * link nothing; their gaps follow one another, the rest of them overlaps. Inline blocks have none, as nobody asks for them. Of
- * the fetched blocks the most urgent one has the
- * link, as sparkdl.comm.ps.Incoming says, and overtakes one that is half here; inline blocks, which come inside of their
- * notices, wait for none but share the bandwidth. What came is summed beside all that. It is updated when backward is done
- * with a layer, which then goes on later, or at once after its end; with one batch for all pulls or all pushes, only then.
+ * link nothing; their gaps follow one another, the rest of them overlaps. Inline blocks, which come inside of their notices,
+ * have none, as nobody asks for them. The most urgent block has the link, as sparkdl.comm.ps.BlockUrgencies says, and
+ * overtakes one that is half here. What came is summed beside all that. It is updated when backward is done with a layer,
+ * which then goes on later, or at once after its end; with one batch for all pulls or all pushes, only then.
  *
  * @param push with the times of backward as `compute`
  */
@@ -24,7 +23,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
   /** Seconds of an iteration when they have settled. Both in the order of the layers, as a [[Plan]] has them. */
   def seconds(pulls: IndexedSeq[Batch], pushes: IndexedSeq[Batch]): Double = new Run(pulls, pushes).settled()
 
-  /** A batch on its way. `left`: seconds of the link that it still needs; while it moves, as `work` was `since`. */
+  /** A batch on its way. `left`: seconds of the link that it still needs. */
   private final class Transfer(
       val batch: Int,
       val isPull: Boolean,
@@ -35,8 +34,6 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
 
     /** Pushes come first. */
     val urgency: Int = if (isPull) firstLayer else Int.MinValue / 2 - firstLayer
-    var since = 0.0
-    def until: Double = since + left
   }
 
   private final class Start(val at: Double, val transfer: Transfer)
@@ -102,11 +99,10 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
     private val starting = mutable.TreeSet.empty[Start](earliest(_.at, _.transfer.number))
     private val inTurn = mutable.Queue.empty[Int] // pulls: the first one is on its way
 
-    // Each of those that move has got `work` seconds of the link since the begin. Of the fetched ones only the first moves.
-    private var work = 0.0
+    // Of those that may move only the first one does, since then.
+    private val moving = mutable.TreeSet.empty[Transfer]((one, other) => Integer.compare(one.urgency, other.urgency))
+    private var since = 0.0
     private var asked = 0
-    private val fetched = mutable.TreeSet.empty[Transfer]((one, other) => Integer.compare(one.urgency, other.urgency))
-    private val noticed = mutable.TreeSet.empty[Transfer](earliest(_.until, _.number))
 
     private val toPush = new Array[Int](pushes.size) // steps of each batch that backward has yet to do
     private val toUpdate = new Array[Int](pulls.size)
@@ -134,28 +130,19 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
 
     /** To what happens next. */
     private def advance(): Unit = {
-      val count = noticed.size + math.min(1, fetched.size)
-      val first = firstOfMoving
-      val arrival = if (first == null) Never else now + math.max(0, first.until - work) * count
+      val arrival = if (moving.isEmpty) Never else math.max(now, since + moving.head.left)
       val start = if (starting.isEmpty) Never else starting.head.at
       val sum = if (summing.isEmpty) Never else summing.head.at
       val update = math.min(updating, updated)
       val next = math.min(math.min(arrival, start), math.min(math.min(sum, update), computed))
-      if (next == arrival) work = math.max(work, first.until) else if (count > 0) work += (next - now) / count
       now = next
-      if (next == arrival) arrived(first)
-      else if (next == start) move(removeHead(starting).transfer)
+      if (next == arrival) arrived(moving.head)
+      else if (next == start) changeMoving(moving += removeHead(starting).transfer)
       else if (next == sum) isSummed(removeHead(summing).batch)
       else if (next == updated) updateDone()
       else if (next == updating) beginUpdate()
       else stepDone()
     }
-
-    /** Of those that move, the one that arrives first, or null. */
-    private def firstOfMoving: Transfer =
-      if (noticed.isEmpty) { if (fetched.isEmpty) null else fetched.head }
-      else if (fetched.isEmpty || noticed.head.until <= fetched.head.until) noticed.head
-      else fetched.head
 
     private def removeHead[T](set: mutable.TreeSet[T]): T = {
       val head = set.head
@@ -163,23 +150,11 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
       head
     }
 
-    private def move(transfer: Transfer): Unit = {
-      transfer.since = work
-      if ((if (transfer.isPull) pulling else pushing).comesWithNotice(transfer.batch)) noticed += transfer
-      else
-        changeFetched {
-          fetched += transfer
-        }
-    }
-
     /** What moved so far may have to wait now, and what waited may move. */
-    private def changeFetched(change: => Unit): Unit = {
-      fetched.headOption.foreach { moving =>
-        moving.left = moving.until - work
-        moving.since = work
-      }
+    private def changeMoving(change: => Unit): Unit = {
+      moving.headOption.foreach(_.left -= now - since)
+      since = now
       change
-      fetched.headOption.foreach(_.since = work)
     }
 
     private def pullBatch(batch: Int): Unit = {
@@ -200,7 +175,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
     }
 
     private def arrived(transfer: Transfer): Unit = {
-      if (!noticed.remove(transfer)) changeFetched(fetched -= transfer)
+      changeMoving(moving -= transfer)
       if (transfer.isPull) {
         here(transfer.batch) = true
         if (pull.inTurn) {

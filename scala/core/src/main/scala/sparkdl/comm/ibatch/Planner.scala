@@ -66,23 +66,27 @@ private[ibatch] object Planner {
   private def candidates(profile: Profile): Seq[Plan] = {
     val pipeline = new Pipeline(profile)
     val named = Seq(Policy.Whole, Policy.Layerwise, Policy.Greedy1, Policy.Greedy2, Policy.Optimal)
-    val parts = Iterator.iterate(2)(count => count + (count + 1) / 2).takeWhile(_ < profile.layers).toSeq
-    val all = named.map(plan(pipeline, _)) ++ parts.map(count => pipeline.plan(equalParts(profile, count)))
+    val counts = Iterator.iterate(2)(count => count + (count + 1) / 2).takeWhile(_ < profile.layers).toSeq
+    val all =
+      named.map(plan(pipeline, _)) ++ counts.map(count => pipeline.plan(parts(profile, (1 to count).map(_.toDouble))))
     all.distinct.sortBy(_.batches.size)
   }
 
-  /** At most `count` batches that take about as long to transfer. */
-  private def equalParts(profile: Profile, count: Int): IndexedSeq[Int] = {
-    val until = profile.transfer.scanLeft(0.0)(_ + _).tail
-    val part = until.last / count
-    val ends = (1 until count).map(number => until.indexWhere(_ >= number * part) + 1)
-    (ends :+ profile.layers).distinct
+  /** Batches that end where about so much is transferred, in parts of which `until` has the last one. */
+  private def parts(profile: Profile, until: Seq[Double]): IndexedSeq[Int] = {
+    val transferred = profile.transfer.scanLeft(0.0)(_ + _).tail
+    val part = transferred.last / until.last
+    val ends = until.init.map(count => transferred.indexWhere(_ >= count * part) + 1)
+    (ends :+ profile.layers).distinct.toIndexedSeq
   }
+
+  /** Parts that take about as long to transfer. The first one is cut once more: nothing hides that of the first layers. */
+  private def equal(count: Int): Seq[Double] = 1.0 / 3 +: (1 to count).map(_.toDouble)
 
   private def plan(pipeline: Pipeline, policy: Policy): Plan = policy match {
     case Policy.Whole => pipeline.plan(IndexedSeq(pipeline.layers))
     case Policy.Layerwise | Policy.PaperLayerwise => pipeline.plan(1 to pipeline.layers)
-    case Policy.Parts(count) => pipeline.plan(equalParts(pipeline.profile, count))
+    case Policy.Parts(count) => pipeline.plan(parts(pipeline.profile, equal(count)))
     case Policy.Greedy1 => pipeline.plan(Greedy.forwards(pipeline))
     case Policy.Greedy2 => pipeline.plan(Greedy.backwards(pipeline))
     case Policy.IBatch | Policy.Paper =>

@@ -41,7 +41,7 @@ private[comm] object Policy {
   /** No plan of one direction takes less time. */
   case object Optimal extends Policy("optimal")
 
-  /** At most `count` that take about as long to transfer. */
+  /** At most `count` parts that take about as long to transfer; the first one is cut once more. */
   final case class Parts(count: Int) extends Policy(s"parts:$count")
 
   /** As many layers as fit into `bytes`, at least one. */

@@ -12,17 +12,16 @@ import java.util.concurrent.{
 import java.util.function.{BiFunction, Function => JFunction}
 
 import sparkdl.comm.CommException
-import sparkdl.comm.flow.{PhaseNumbers, RemoteBlock, ScheduledFetch, Urgency}
+import sparkdl.comm.flow.{RemoteBlock, ScheduledFetch, Urgency}
 
 /** What comes to one rank: the notices of the others, their blocks, and the failure that ends all waiting for them. */
-private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
+private[ps] final class Incoming(job: Long, rank: Int, node: PsNode, urgencies: BlockUrgencies) {
   private val notices = new ConcurrentHashMap[(Notice.Kind, Int, Int, Long), CompletableFuture[Notice]]
   private val contributions = new ConcurrentHashMap[(Long, Int), CompletableFuture[Array[Byte]]]
   private val failed = new CompletableFuture[Nothing]
   @volatile private var peers: IndexedSeq[Peer] = IndexedSeq.empty
   @volatile private var patience = 0L
 
-  private val phases = new PhaseNumbers(() => node.nextPhase())
   private val fetching = ConcurrentHashMap.newKeySet[ScheduledFetch]
 
   val neighbours = new Neighbours(job)
@@ -69,9 +68,6 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   /**
    * The block of parameters of a slice of rank `from`'s shard: it goes into `sink` once it is published, and `before` is
    * complete.
-   *
-   * Parameters of a version come before its gradients, and those before the parameters of the next one. So a rank that is
-   * behind gets what lets it catch up: the others' gradients do nothing for it before its own ones are there.
    */
   def parameters(
       from: Int,
@@ -81,7 +77,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
       sink: SegmentSink,
       before: CompletableFuture[Void]
   ): BlockFetch = {
-    def urgency = Urgency(phases(2 * version), slice.firstLayer) // forward needs the first layers first
+    def urgency = urgencies.parameters(version, slice)
     val take: BiFunction[Void, Notice, Notice] = (_, notice) => notice
     val ready = before.thenCombine[Notice, Notice](notice(Notice.Parameters, from, bucket, version), take)
     fetch(from, sink, BlockNames.parameters(from, bucket, version), urgency, ready)(_.parameters(slice, version, _))
@@ -89,8 +85,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
 
   /** Likewise, rank `from`'s gradients of a slice of this rank's shard. */
   def gradients(from: Int, bucket: Int, version: Long, slice: ShardSlice, sink: SegmentSink): BlockFetch = {
-    // Backward makes the last layers first, and so the optimizer takes them.
-    def urgency = Urgency(phases(2 * version + 1), -slice.firstLayer)
+    def urgency = urgencies.gradients(version, slice)
     val ready = notice(Notice.Gradients, from, bucket, version)
     fetch(from, sink, BlockNames.gradients(from, rank, bucket, version), urgency, ready)(_.gradients(slice, _))
   }

@@ -2,10 +2,11 @@ package sparkdl.comm.ps
 
 import java.nio.ByteBuffer
 
+import sparkdl.comm.flow.Urgency
 import sparkdl.comm.transport.ChunkPeer
 
 /** What one rank gives to the others: blocks, each announced by a notice or, if it is a small one, inside of it. */
-private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode) {
+private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: BlockUrgencies) {
   private val published = new PublishedBlocks(job, node.blocks)
   private var addresses = Map.empty[Int, ChunkPeer]
 
@@ -15,31 +16,34 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode) {
 
   /** Tells the others where this rank's memory is. */
   def offer(path: String): Unit = SegmentOffer.thisHost.foreach { host =>
-    addresses.foreach { case (other, address) => node.send(address, SegmentOffer(job, other, rank, host, path).encode) }
+    addresses.keys.foreach(other => send(other, SegmentOffer(job, other, rank, host, path).encode))
   }
 
   /** Gives the others this rank's part of what all ranks gather. */
   def contribute(round: Long, part: Array[Byte]): Unit =
-    addresses.foreach { case (other, address) =>
-      node.send(address, Contribution(job, other, rank, round, part).encode)
-    }
+    addresses.keys.foreach(other => send(other, Contribution(job, other, rank, round, part).encode))
 
   /** Tells the others that this rank failed. */
   def farewell(reason: String): Unit =
-    addresses.foreach { case (other, address) => node.send(address, Farewell(job, other, rank, reason).encode) }
+    addresses.keys.foreach(other => send(other, Farewell(job, other, rank, reason).encode))
 
   /** Parameters of the shard that this rank serves. Small ones are published too: Spark's BlockManager holds the model. */
-  def parameters(bucket: Int, version: Long, block: Array[ByteBuffer]): Unit = {
+  def parameters(bucket: Int, version: Long, slice: ShardSlice, block: Array[ByteBuffer]): Unit = {
+    val urgency = urgencies.parameters(version, slice)
     published.put(BlockNames.parameters(rank, bucket, version), Notice.Parameters, version, block)
     val contents = if (fitsInline(block)) copy(block) else Notice.ToFetch
-    addresses.keys.foreach(tell(_, Notice.Parameters, bucket, version, bytes(block), contents))
+    addresses.keys.foreach { other =>
+      send(other, Notice(job, other, rank, Notice.Parameters, bucket, version, bytes(block), contents).encode, urgency)
+    }
   }
 
   /** Gradients that this rank computed for the shard that `server` serves. */
-  def gradients(server: Int, bucket: Int, version: Long, block: Array[ByteBuffer]): Unit = {
+  def gradients(server: Int, bucket: Int, version: Long, slice: ShardSlice, block: Array[ByteBuffer]): Unit = {
     val small = fitsInline(block)
     if (!small) published.put(BlockNames.gradients(rank, server, bucket, version), Notice.Gradients, version, block)
-    tell(server, Notice.Gradients, bucket, version, bytes(block), if (small) copy(block) else Notice.ToFetch)
+    val contents = if (small) copy(block) else Notice.ToFetch
+    val notice = Notice(job, server, rank, Notice.Gradients, bucket, version, bytes(block), contents)
+    send(server, notice.encode, urgencies.gradients(version, slice))
   }
 
   /** As [[PublishedBlocks.retire]]. */
@@ -49,14 +53,8 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode) {
   /** As [[PublishedBlocks.clear]]. */
   def clear(over: () => Boolean): Boolean = published.clear(over)
 
-  private def tell(
-      other: Int,
-      kind: Notice.Kind,
-      bucket: Int,
-      version: Long,
-      blockBytes: Long,
-      contents: ByteBuffer
-  ): Unit = node.send(addresses(other), Notice(job, other, rank, kind, bucket, version, blockBytes, contents).encode)
+  private def send(other: Int, message: Array[Byte], urgency: Urgency = BlockUrgencies.First): Unit =
+    node.messages.send(addresses(other), message, urgency, Math.floorMod(other - rank, addresses.size + 1))
 
   private def fitsInline(block: Array[ByteBuffer]): Boolean = bytes(block) <= node.blocks.inlineThreshold
 

@@ -19,7 +19,7 @@ import com.codahale.metrics.{Gauge, MetricRegistry}
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.{Clock, CommConf, CommException, SystemClock}
-import sparkdl.comm.flow.ScheduledFetches
+import sparkdl.comm.flow.{ScheduledFetches, ScheduledMessages}
 import sparkdl.comm.transport.{Blocks, ChunkNetwork, ChunkPeer, PeerMessageReceiver, Transport}
 
 /** What one executor has for all ranks on it: the way to be called, the blocks, the sessions and their metrics. */
@@ -38,6 +38,7 @@ private[comm] final class PsNode(
   val metrics = new PsMetrics(registry)
   registerGauge("ps.sessions")(sessions.size)
   registerGauge("ps.fetches")(open.fold(0)(_.fetches.pending)) // blocks that are wanted and not here
+  registerGauge("ps.messages")(open.fold(0)(_.messages.pending)) // that their receivers do not have yet
   registerGauge("ps.chunks.sending")(open.fold(0)(_.network.sending))
 
   // Of the memory of ranks that have left, what a peer still reads, or so it seems.
@@ -63,13 +64,14 @@ private[comm] final class PsNode(
   /** Numbers what the ranks here pull and push next. */
   def nextPhase(): Long = phases.incrementAndGet()
 
-  def send(to: ChunkPeer, message: Array[Byte]): Unit = opened().network.send(to, message)
+  /** What sends to other executors. */
+  def messages: ScheduledMessages = opened().messages
 
   private def opened(): Links = synchronized {
     if (open.isEmpty)
       try {
         val network = transport.openNetwork(conf.firstPort, conf.portCount, this)
-        open = Some(Links(network, new ScheduledFetches(network, clock)))
+        open = Some(Links(network, new ScheduledFetches(network, clock), new ScheduledMessages(network, clock)))
       } catch {
         case e: java.net.BindException =>
           val ports = s"spark.sparkdl.comm.ports=${conf.firstPort}-${conf.firstPort + conf.portCount - 1}"
@@ -163,7 +165,7 @@ private[comm] object PsNode {
   private val CloseSeconds = 5L
   private val log = LoggerFactory.getLogger(classOf[PsNode])
 
-  private final case class Links(network: ChunkNetwork, fetches: ScheduledFetches)
+  private final case class Links(network: ChunkNetwork, fetches: ScheduledFetches, messages: ScheduledMessages)
 
   private def daemons(name: String): ThreadFactory = {
     val count = new AtomicInteger

@@ -31,8 +31,9 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   import PsSession._
 
   private val clock = node.clock
-  private[ps] val incoming = new Incoming(job, rank, node)
-  private val outgoing = new Outgoing(job, rank, node)
+  private val urgencies = new BlockUrgencies(node)
+  private[ps] val incoming = new Incoming(job, rank, node, urgencies)
+  private val outgoing = new Outgoing(job, rank, node, urgencies)
 
   @volatile private var peers: IndexedSeq[Peer] = IndexedSeq.empty
   private var settings: SessionSettings = _
@@ -107,7 +108,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   def publish(version: Long, bucket: Int): Unit = {
     checkUsable()
     val slice = pulls(bucket)(rank)
-    if (!slice.isEmpty) segment.access(outgoing.parameters(bucket, version, blocks.ofParameters(slice, version)))
+    if (!slice.isEmpty) segment.access(outgoing.parameters(bucket, version, slice, blocks.ofParameters(slice, version)))
   }
 
   /** Begins to fetch the other shards' parameters of `version`, each bucket as it is published. */
@@ -158,7 +159,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
       throw new CommException(Protocol, s"push of version $version before all of it was pulled")
     others.foreach { server =>
       val slice = pushes(bucket)(server)
-      if (!slice.isEmpty) segment.access(outgoing.gradients(server, bucket, version, blocks.ofGradients(slice)))
+      if (!slice.isEmpty) segment.access(outgoing.gradients(server, bucket, version, slice, blocks.ofGradients(slice)))
     }
     reductions(bucket).own.complete(null)
   }

@@ -5,7 +5,9 @@ import java.nio.ByteBuffer
 import java.nio.channels.ReadableByteChannel
 
 /** Where an executor serves the chunks of its blocks, and takes messages. */
-final case class ChunkPeer(host: String, port: Int)
+final case class ChunkPeer(host: String, port: Int) {
+  override def toString: String = s"$host:$port"
+}
 
 /**
  * A part of a published block.
@@ -92,8 +94,11 @@ trait PeerMessages {
    * travel together.
    *
    * @param message at most [[PeerMessages.MaxBytes]]
+   * @param done
+   *   called once: with true when the peer has it, with false if the connection ended before the peer said so. It runs on a
+   *   thread of the network, or on the caller's, so it must not wait
    */
-  def send(to: ChunkPeer, message: Array[Byte]): Unit
+  def send(to: ChunkPeer, message: Array[Byte])(done: Boolean => Unit): Unit
 }
 
 object PeerMessages {

@@ -2,7 +2,7 @@ package sparkdl.comm.chunks
 
 import java.nio.ByteBuffer
 import java.nio.channels.ReadableByteChannel
-import java.util.concurrent.{CompletableFuture, CountDownLatch, TimeUnit}
+import java.util.concurrent.{CompletableFuture, CountDownLatch, LinkedBlockingQueue, TimeUnit}
 import java.util.concurrent.atomic.AtomicInteger
 
 import scala.util.Random
@@ -196,11 +196,26 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
   test("messages arrive whole and in order, those before the connection too, and the other way round") {
     val Seq(one, other) = Seq.fill(2)(start())
     val messages = (0 until 1000).map(number => random(number % 97, number))
-    messages.foreach(one.node.send(other.node.here, _))
-    other.node.send(one.node.here, random(1 << 20))
+    messages.foreach(one.node.send(other.node.here, _)(_ => ()))
+    other.node.send(one.node.here, random(1 << 20))(_ => ())
     messages.foreach(message => assert(other.kept.next(other.kept.messages) === message.toSeq))
     assert(one.kept.next(one.kept.messages) === random(1 << 20).toSeq)
-    intercept[IllegalArgumentException](one.node.send(other.node.here, random((1 << 20) + 1)))
+    intercept[IllegalArgumentException](one.node.send(other.node.here, random((1 << 20) + 1))(_ => ()))
     assert(one.kept.losses.isEmpty && other.kept.losses.isEmpty)
+  }
+
+  test("a message is known to have arrived once the peer has it, and to be lost if the connection ends before") {
+    val Seq(one, other) = Seq.fill(2)(start())
+    val arrived = new LinkedBlockingQueue[Boolean]
+    def sent(): Boolean = {
+      one.node.send(other.node.here, Array[Byte](1))(arrived.put(_))
+      Option(arrived.poll(20, TimeUnit.SECONDS)).getOrElse(fail("nothing is known of it"))
+    }
+    assert(sent() && sent())
+    assert(other.kept.messages.size === 2)
+    other.node.close()
+    assert(!sent())
+    one.node.close()
+    assert(!sent())
   }
 }

@@ -37,7 +37,7 @@ class ChunkSecuritySpec extends AnyFunSuite {
       val tap = new Tap(server.node.here)
       try {
         assert(new Fetched(client.node, tap.here, All, direct = true).bytes === Text.getBytes("ISO-8859-1").toSeq)
-        client.node.send(tap.here, Text.getBytes("ISO-8859-1"))
+        client.node.send(tap.here, Text.getBytes("ISO-8859-1"))(_ => ())
         server.kept.next(server.kept.messages)
         assert(tap.heard.length > 2 * Text.length)
         assert(tap.heard.contains(Text.take(100)) === way.isEmpty)
@@ -51,7 +51,7 @@ class ChunkSecuritySpec extends AnyFunSuite {
       val client = node(Some("guessed"), way)
       val server = node(Some("secret"), way)
       try {
-        client.node.send(server.node.here, Array[Byte](1))
+        client.node.send(server.node.here, Array[Byte](1))(_ => ())
         val fetched = new Fetched(client.node, server.node.here, All)
         assert(fetched.failure.get.isInstanceOf[ChunkFailure.PeerLost])
         assert(client.kept.next(client.kept.losses) === server.node.here)

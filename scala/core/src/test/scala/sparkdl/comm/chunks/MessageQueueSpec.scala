@@ -21,12 +21,28 @@ class MessageQueueSpec extends AnyFunSuite {
   test("messages that wait travel together, as many as one message may have, and one that need not wait goes at once") {
     val queue = new MessageQueue
     val sizes = Seq(1, 2, 3, PeerMessages.MaxBytes - 100, 50, 200)
-    sizes.foreach(size => queue.add(new Array[Byte](size)))
+    sizes.foreach(size => queue.add(new Array[Byte](size), _ => ()))
     val channel = new EmbeddedChannel
     queue.opened(channel)
     assert(batches(channel) === Seq(Seq(1, 2, 3, PeerMessages.MaxBytes - 100, 50), Seq(200)))
-    queue.add(new Array[Byte](7))
+    queue.add(new Array[Byte](7), _ => ())
     assert(batches(channel) === Seq(Seq(7)))
     channel.close()
+  }
+
+  test("whoever sent a message learns when the peer has it, or that there is no connection any more") {
+    val queue = new MessageQueue
+    var known = Vector.empty[(Int, Boolean)]
+    def add(number: Int): Unit = queue.add(Array(number.toByte), arrived => known :+= number -> arrived)
+    (1 to 3).foreach(add)
+    assert(!queue.confirm(4) && !queue.confirm(-1) && known.isEmpty, "there are not so many")
+    assert(queue.confirm(2) && known === Vector(1 -> true, 2 -> true))
+    assert(!queue.confirm(1), "it has more already")
+    assert(queue.confirm(2) && known.size === 2)
+    add(4)
+    queue.end()
+    add(5)
+    assert(known.drop(2) === Vector(3 -> false, 4 -> false, 5 -> false))
+    assert(!queue.confirm(3))
   }
 }

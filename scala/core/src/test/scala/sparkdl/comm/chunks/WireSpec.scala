@@ -15,10 +15,11 @@ class WireSpec extends AnyFunSuite {
 
   // Golden: peers of another build understand exactly this. Whoever changes it raises Wire.Version.
   test("what is said, byte by byte") {
-    assert(Wire.Version === 1)
-    assert(hex(Wire.hello()) === "0100000001")
+    assert(Wire.Version === 2)
+    assert(hex(Wire.hello()) === "0100000002")
     val batch = Wire.batch(Seq(Array[Byte](1, 2, 3), Array.empty, Array[Byte](-1)))
     assert(hex(batch) === "02" + "00000003" + "010203" + "00000000" + "00000001" + "ff")
+    assert(hex(Wire.received(513)) === "03" + "0000000000000201")
     val chunk = Chunk(1L << 61, "sparkdl_p_0_1_17", 65536, 262144)
     assert(Wire.request(chunk) === "2305843009213693952/sparkdl_p_0_1_17/65536/262144")
     assert(Wire.request(Chunk(-3, "b", Long.MaxValue - 1, 1)) === "-3/b/9223372036854775806/1")
@@ -26,6 +27,7 @@ class WireSpec extends AnyFunSuite {
 
   test("what was said is understood") {
     assert(Wire.decode(bytes("0100000007")) === Wire.Hello(7))
+    assert(Wire.decode(Wire.received(Long.MaxValue)) === Wire.Received(Long.MaxValue))
     val messages = Seq(Array[Byte](1, 2, 3), Array.empty[Byte], Array.fill[Byte](1000)(9))
     Wire.decode(Wire.batch(messages)) match {
       case Wire.Batch(decoded) => assert(decoded.map(hex) === messages.map(message => hex(ByteBuffer.wrap(message))))
@@ -38,7 +40,19 @@ class WireSpec extends AnyFunSuite {
   test("what nobody says is refused") {
     val tooLong = f"${PeerMessages.MaxBytes + 1}%08x" + "00" * (PeerMessages.MaxBytes + 1)
     val messages =
-      Seq("", "00", "03", "01000000", "010000000100", "02000000", "0200000001", "02ffffffff", "02" + tooLong)
+      Seq(
+        "",
+        "00",
+        "03",
+        "0300000001",
+        "04",
+        "01000000",
+        "010000000100",
+        "02000000",
+        "0200000001",
+        "02ffffffff",
+        "02" + tooLong
+      )
     for (message <- messages)
       withClue(message.take(20))(intercept[Wire.ProtocolException](Wire.decode(bytes(message))))
     val requests = Seq("", "1/b/0", "1/b/0/0", "1/b/-1/1", "1/b/0/1/2", "x/b/0/1", "1//0/1", "1/../0/1") ++

@@ -77,7 +77,7 @@ final class Sender(simulation: Simulation, packet: Int, val uplink: Link, val pr
 final class Receiver(
     simulation: Simulation,
     val downlink: Link,
-    val scheduler: FetchScheduler,
+    val scheduler: TransferScheduler,
     senders: Map[String, Sender]
 ) {
   val receivedFrom: mutable.Map[Sender, Long] = mutable.Map.empty[Sender, Long].withDefaultValue(0L)
@@ -107,7 +107,7 @@ final class Receiver(
   /** Wants two blocks of each, and if `more`, another one whenever one is here. */
   def wantAlways(names: Seq[String], bytes: Long, more: Boolean = true): Unit = {
     def block(name: String) = new Wanted("x", name, bytes, Urgency(0, 0), names.indexOf(name))
-    whenComplete(done => if (more) scheduler.want(block(done.sender)))
+    whenComplete(done => if (more) scheduler.want(block(done.peer)))
     names.foreach(name => (1 to 2).foreach(_ => scheduler.want(block(name))))
     ask()
   }
@@ -115,7 +115,7 @@ final class Receiver(
   private def ask(): Unit = {
     scheduler.next(simulation.now).foreach { request =>
       val begun = simulation.now
-      senders(request.block.sender).ask(this, request.bytes) {
+      senders(request.block.peer).ask(this, request.bytes) {
         latencies += simulation.now - begun
         arrivals += 1
         if (scheduler.arrived(request, simulation.now)) {
@@ -149,7 +149,7 @@ final class Network(rate: Double, roundTrip: Long, senderCount: Int) {
     name -> new Sender(simulation, packet, uplink, new Link(simulation, 20e9, 0), () => requestLatency)
   }.toMap
 
-  def receiver(scheduler: FetchScheduler = new FetchScheduler): Receiver =
+  def receiver(scheduler: TransferScheduler = new TransferScheduler): Receiver =
     new Receiver(simulation, new Link(simulation, rate, 0), scheduler, senders)
 
   /** Runs for so many seconds; bytes per second that came meanwhile. */

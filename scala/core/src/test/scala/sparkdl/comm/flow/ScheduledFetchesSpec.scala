@@ -144,7 +144,7 @@ class ScheduledFetchesSpec extends AnyFunSuite {
       override def wakeAt(now: Long): Option[Long] = Some(now + TimeUnit.SECONDS.toNanos(seconds))
     }
     val (held, clock) = (new Held, new ManualClock)
-    val fetches = new ScheduledFetches(held, clock, new FetchScheduler(Policy.Urgent, () => window))
+    val fetches = new ScheduledFetches(held, clock, new TransferScheduler(Policy.Urgent, () => window))
     val fetch = fetches.fetch(block("small", 100), Urgency(0, 0), 0, 1, new Memory(100))
     held.serve(_ => random(100))
     clock.advance(1)

@@ -10,7 +10,7 @@ object WindowTable {
 
   def measure(rate: Double, roundTrip: Long, senders: Int, seconds: Double, window: () => Window): Row = {
     val network = new Network(rate, roundTrip, senders)
-    val receiver = network.receiver(new FetchScheduler(Policy.Urgent, window))
+    val receiver = network.receiver(new TransferScheduler(Policy.Urgent, window))
     receiver.wantAlways(network.names, 256 << 20)
     network.goodput(receiver, math.min(seconds / 4, 2))
     receiver.meanLatency()

@@ -113,16 +113,18 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
   }
 
   test("of many layers a few equal parts are tried as well") {
-    val many = IndexedSeq.fill(40)(64L)
+    val many = IndexedSeq.fill(72)(64L)
     val buckets = adaptive("ibatch", traffic = traffic.copy(pull = many, push = many))
-    val measured = direction.copy(compute = IndexedSeq.fill(40)(0.1), startup = 1)
+    val measured = direction.copy(compute = IndexedSeq.fill(72)(0.1), startup = 1)
     def after(seconds: Double) =
       buckets.replan(Seq(RankReport(Some(measured), Some(measured), Some(seconds)))).map(_._1.size)
     assert(after(9.0).exists(_ < 16))
-    assert(Seq(5.0, 4.0, 3.0).map(after) === Seq(Some(40), Some(16), None))
-    assert(tried(buckets) === Set("""{"whole":9.0,"ibatch":5.0,"layerwise":4.0,"parts:16":3.0}"""))
-    assert(outcomes(buckets) === Set("tried, and rejected: parts:16 was faster"))
-    assert(buckets.pulls.map(batch => batch.last - batch.first + 1).toSet === Set(2, 3))
+    assert(Seq(5.0, 4.0, 3.0).map(after) === Seq(Some(72), Some(25), None))
+    assert(tried(buckets) === Set("""{"whole":9.0,"ibatch":5.0,"layerwise":4.0,"parts:24":3.0}"""))
+    assert(outcomes(buckets) === Set("tried, and rejected: parts:24 was faster"))
+    val sizes = buckets.pulls.map(batch => batch.last - batch.first + 1)
+    assert(sizes.take(2) === Seq(1, 2), "the first part is cut once more")
+    assert(sizes.drop(2).forall(size => size >= 2 && size <= 4))
   }
 
   test("directions overlap where neither is whole") {

@@ -59,8 +59,8 @@ class IterationSpec extends AnyFunSuite {
     assert(near(with3(1.2, Policy.Layerwise), 3.2), "the first layer's, which forward begins with, overtake them")
     assert(near(with3(1.2, Policy.Layerwise, first = 0.2), 3.6), "and have the link to themselves")
     assert(
-      near(with3(1.2, Policy.Layerwise, first = 0.2, noticeBytes = 1), 3.8),
-      "unless they need no fetch and share it"
+      near(with3(1.2, Policy.Layerwise, first = 0.2, noticeBytes = 1), 3.6),
+      "those that need no fetch too"
     )
     assert(near(with3(0.9, Policy.Whole), 4.8))
   }

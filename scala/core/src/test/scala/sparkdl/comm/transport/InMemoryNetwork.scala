@@ -62,7 +62,10 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
     new ChunkNetwork {
       override def here: ChunkPeer = address
       override def sending: Int = 0
-      override def send(to: ChunkPeer, message: Array[Byte]): Unit = network.executor(to.port).deliver(message)
+      override def send(to: ChunkPeer, message: Array[Byte])(done: Boolean => Unit): Unit = {
+        network.executor(to.port).deliver(message)
+        done(true)
+      }
       override def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
           done: Option[ChunkFailure] => Unit
       ): ChunkFetch = {

@@ -6,7 +6,7 @@ import scala.util.Random
 import org.scalatest.funsuite.AnyFunSuite
 
 /** What the scheduler asks for, whatever its windows are: here they change at random. */
-class FetchSchedulerSpec extends AnyFunSuite {
+class TransferSchedulerSpec extends AnyFunSuite {
   private val Mebi = 1L << 20
 
   private def block(sender: String, bytes: Long, kind: Int = 0, order: Int = 0, turn: Int = 0): Wanted =
@@ -44,7 +44,7 @@ class FetchSchedulerSpec extends AnyFunSuite {
   /** Drives a scheduler and checks what it does against what is known. */
   private final class Checked(random: Random, senders: IndexedSeq[String]) {
     private val windows = mutable.ArrayBuffer.empty[DrawnWindow] // the first one is of all senders
-    private val scheduler = new FetchScheduler(
+    private val scheduler = new TransferScheduler(
       Policy.Urgent,
       () => {
         windows += new DrawnWindow(random, if (windows.isEmpty) 4 * Mebi else 2 * Mebi)
@@ -59,7 +59,7 @@ class FetchSchedulerSpec extends AnyFunSuite {
 
     def inFlight: IndexedSeq[Request] = known.values.flatMap(_.asked).toIndexedSeq
     def isEmpty: Boolean = known.isEmpty
-    private def flying(sender: String): Long = inFlight.filter(_.block.sender == sender).map(_.bytes.toLong).sum
+    private def flying(sender: String): Long = inFlight.filter(_.block.peer == sender).map(_.bytes.toLong).sum
     private def flying: Long = inFlight.map(_.bytes.toLong).sum
 
     def want(): Unit = {
@@ -69,7 +69,7 @@ class FetchSchedulerSpec extends AnyFunSuite {
       val before = windows.size
       scheduler.want(wanted)
       known(wanted) = new Known(wanted)
-      if (windows.size > before) windowOf(wanted.sender) = windows.last
+      if (windows.size > before) windowOf(wanted.peer) = windows.last
     }
 
     def arrive(): Unit = drawn(inFlight).foreach { request =>
@@ -97,9 +97,9 @@ class FetchSchedulerSpec extends AnyFunSuite {
       val chunk = scheduler.chunk
       assert(chunk >= (16 << 10) && chunk <= (256 << 10))
       scheduler.next(now).foreach { request =>
-        if (asked % FetchScheduler.Share != FetchScheduler.Share - 1) assertFirst(request.block, chunk)
+        if (asked % TransferScheduler.Share != TransferScheduler.Share - 1) assertFirst(request.block, chunk)
         asked += 1
-        assertFits(windowOf(request.block.sender), flying(request.block.sender), request.bytes)
+        assertFits(windowOf(request.block.peer), flying(request.block.peer), request.bytes)
         assertFits(windows.head, flying, request.bytes)
         known(request.block).ask(request)
       }
@@ -116,16 +116,16 @@ class FetchSchedulerSpec extends AnyFunSuite {
      */
     private def possible(chunk: Int): Seq[Known] = {
       def rank(block: Wanted) = (block.urgency.phase, block.urgency.order, block.turn)
-      val bySender = known.values.filter(_.unasked > 0).groupBy(_.block.sender)
+      val bySender = known.values.filter(_.unasked > 0).groupBy(_.block.peer)
       val firsts = bySender.map(_._2.minBy(known => rank(known.block)))
       firsts.toSeq.filter { first =>
-        val before = flying(first.block.sender)
-        before == 0 || before + first.size(chunk) <= windowOf(first.block.sender).bytes
+        val before = flying(first.block.peer)
+        before == 0 || before + first.size(chunk) <= windowOf(first.block.peer).bytes
       }
     }
 
     private def assertFirst(chosen: Wanted, chunk: Int): Unit = {
-      def rank(block: Wanted) = (block.urgency.phase, block.urgency.order, flying(block.sender), block.turn)
+      def rank(block: Wanted) = (block.urgency.phase, block.urgency.order, flying(block.peer), block.turn)
       assert(possible(chunk).map(known => rank(known.block)).min === rank(chosen), "the policy")
     }
 
@@ -157,7 +157,7 @@ class FetchSchedulerSpec extends AnyFunSuite {
   }
 
   /** What a scheduler asks for, one chunk after the other. */
-  private def served(scheduler: FetchScheduler, chunks: Int): Seq[Wanted] = {
+  private def served(scheduler: TransferScheduler, chunks: Int): Seq[Wanted] = {
     val order = mutable.ArrayBuffer.empty[Wanted]
     while (order.size < chunks) {
       val requests = scheduler.next(0)
@@ -168,7 +168,7 @@ class FetchSchedulerSpec extends AnyFunSuite {
     order.toSeq
   }
 
-  private def oneByOne: FetchScheduler = new FetchScheduler(Policy.Urgent, () => new FixedWindow(1))
+  private def oneByOne: TransferScheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(1))
 
   test("an urgent block overtakes a large one that is half here") {
     val scheduler = oneByOne
@@ -181,20 +181,20 @@ class FetchSchedulerSpec extends AnyFunSuite {
   }
 
   test("senders are asked in their turn, and each for as much") {
-    val scheduler = new FetchScheduler(Policy.Urgent, () => new FixedWindow(256 << 10))
+    val scheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(256 << 10))
     val blocks = Seq(2, 0, 3, 1).map(turn => block(s"executor$turn", Mebi, turn = turn))
     blocks.foreach(scheduler.want)
     assert(scheduler.next(0).map(_.block.turn) === Seq(0, 1, 2, 3))
   }
 
   test("a sender that answers sooner is asked for more, and a slow one keeps what it has") {
-    val scheduler = new FetchScheduler(Policy.Urgent, () => new FixedWindow(128 << 10))
+    val scheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(128 << 10))
     Seq("slow", "fast").foreach(name => scheduler.want(block(name, Mebi)))
-    var fast = scheduler.next(0).find(_.block.sender == "fast").get
+    var fast = scheduler.next(0).find(_.block.peer == "fast").get
     (1 to 10).foreach { at =>
       scheduler.arrived(fast, at.toLong)
       val next = scheduler.next(at.toLong)
-      assert(next.map(_.block.sender) === Seq("fast"))
+      assert(next.map(_.block.peer) === Seq("fast"))
       fast = next.head
     }
   }
@@ -204,11 +204,11 @@ class FetchSchedulerSpec extends AnyFunSuite {
     val patient = block("one", Mebi, 1)
     scheduler.want(patient)
     scheduler.want(block("one", 1000 * Mebi))
-    assert(served(scheduler, 16 * FetchScheduler.Share).count(_ == patient) === 16)
+    assert(served(scheduler, 16 * TransferScheduler.Share).count(_ == patient) === 16)
   }
 
   test("a sender that stands still keeps nobody else from the window, until it sends again") {
-    val scheduler = new FetchScheduler(Policy.Urgent, () => new FixedWindow(128 << 10))
+    val scheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(128 << 10))
     scheduler.want(block("stopped", Mebi))
     val lost = scheduler.next(0)
     assert(lost.size === 2)
@@ -217,14 +217,14 @@ class FetchSchedulerSpec extends AnyFunSuite {
     val stalls = scheduler.wakeAt(0).get
     assert(scheduler.next(stalls - 1) === Nil)
     val others = scheduler.next(stalls)
-    assert(others.map(_.block.sender) === Seq("other", "other"))
+    assert(others.map(_.block.peer) === Seq("other", "other"))
     scheduler.arrived(others.head, stalls)
-    assert(scheduler.next(stalls).map(_.block.sender) === Seq("other"))
+    assert(scheduler.next(stalls).map(_.block.peer) === Seq("other"))
     assert(scheduler.inFlight === (128 << 10))
     scheduler.arrived(lost.head, stalls)
     assert(scheduler.inFlight === (128 << 10), "it was given back before")
     scheduler.arrived(others.last, stalls)
-    assert(scheduler.next(stalls).map(_.block.sender) === Seq("stopped"))
+    assert(scheduler.next(stalls).map(_.block.peer) === Seq("stopped"))
   }
 
   test("a sender that stands still is asked again when what it owed was cancelled") {
@@ -240,8 +240,21 @@ class FetchSchedulerSpec extends AnyFunSuite {
     assert(scheduler.next(stalls).map(_.offset) === Seq(0))
   }
 
+  test("a block that has to stay whole is requested at once, though it is larger than the window") {
+    val scheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(64 << 10))
+    val whole = new Wanted("whole", "a", 500 << 10, Urgency(0, 0), 0, isWhole = true)
+    scheduler.want(block("b", 1000))
+    scheduler.want(whole)
+    val first = scheduler.next(0)
+    assert(first.map(_.bytes) === Seq(1000))
+    scheduler.arrived(first.head, 1)
+    val second = scheduler.next(1)
+    assert(second.map(request => (request.block, request.offset, request.bytes)) === Seq((whole, 0, 500 << 10)))
+    assert(scheduler.arrived(second.head, 2))
+  }
+
   test("what makes no sense is refused") {
-    val scheduler = new FetchScheduler
+    val scheduler = new TransferScheduler
     val wanted = block("one", 1)
     scheduler.want(wanted)
     assert(intercept[IllegalArgumentException](scheduler.want(wanted)).getMessage.contains("is wanted already"))

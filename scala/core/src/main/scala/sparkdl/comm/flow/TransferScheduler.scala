@@ -3,31 +3,38 @@ package sparkdl.comm.flow
 import scala.collection.mutable
 
 /**
- * Decides what an executor asks other executors for, and when: the receiver schedules, senders answer in the order in
- * which they are asked. Pure: whoever drives it sends the requests, and tells it what came of them. One for each link
- * by which blocks come; not thread-safe.
+ * Decides what passes one direction of an executor's link next, and when. Of what comes, blocks that it fetches, the receiver
+ * decides: peers answer in the order in which they are asked. Of what goes, messages, the sender does. Pure: whoever drives it
+ * carries out the requests, and tells it what came of them. Not thread-safe.
  *
  * {{{
  * want | arrived | cancel               what has happened
- *   next                                after each: requests to send now
+ *   next                                after each: requests to carry out now
  *   wakeAt                              when to call `next` if nothing happens before
  * }}}
  *
- * Blocks are asked for in chunks. One window bounds the bytes that are asked for and not here, of all senders together,
- * and one more for each sender keeps one that is slow from filling it. Among blocks of senders that have room, the
- * policy says which comes first; what is in flight stays. Equal ones are asked of senders that have least in flight, so
- * that the work goes where it is done. One chunk of [[FetchScheduler.Share]] is of the block that has waited longest,
- * whatever the policy says. A sender that stands still gives its part of the common window back, and is asked for no
- * more until it sends again.
+ * Blocks are transferred in chunks, unless they have to stay whole. One window bounds the bytes in flight, which are those of
+ * requests that have not arrived, of all peers together, and one more for each peer keeps one that is slow from filling it.
+ * Among blocks of peers that have room, the policy says which comes first; what is in flight stays. Of equal ones those go
+ * first whose peers have least in flight, so that the work goes where it is done. One chunk of [[TransferScheduler.Share]] is of
+ * the block that has waited longest, whatever the policy says. A peer that stands still gives its part of the common window
+ * back, and gets no more until something arrives again.
  *
  * Times are nanoseconds of one clock that never goes back.
  *
- * @param newWindow the one for all senders, and one for each
+ * @param newWindow the one for all peers, and one for each
+ * @param chunksPerPeer that are to have room in the common window, whatever it follows
  */
-private[comm] final class FetchScheduler private[flow] (policy: Policy, newWindow: () => Window) {
-  import FetchScheduler._
+private[comm] final class TransferScheduler private[flow] (
+    policy: Policy,
+    newWindow: () => Window,
+    chunksPerPeer: Double
+) {
+  import TransferScheduler._
 
-  def this(policy: Policy = Policy.Urgent) = this(policy, () => new DelayWindow)
+  private[flow] def this(policy: Policy, newWindow: () => Window) = this(policy, newWindow, chunksPerPeer = 1)
+
+  def this() = this(Policy.Urgent, () => new DelayWindow)
 
   private val order: Ordering[WantedBlock] = (one, other) => {
     val byPolicy = policy.compare(one.block, other.block)
@@ -37,15 +44,15 @@ private[comm] final class FetchScheduler private[flow] (policy: Policy, newWindo
   }
 
   private val all = newWindow()
-  private val senders = mutable.LinkedHashMap.empty[String, SenderQueue]
+  private val peers = mutable.LinkedHashMap.empty[String, PeerQueue]
   private val blocks = mutable.Map.empty[Wanted, WantedBlock]
 
-  /** Those of which something is still to be asked for; the one that was asked for least lately is the first. */
+  /** Those of which something is still to be requested; the one that was requested least lately is the first. */
   private val longest = mutable.LinkedHashSet.empty[WantedBlock]
   private var wishes = 0L
   private var chunks = 0L
 
-  /** Bytes that are asked for and not here, without those of senders that stand still. */
+  /** Bytes that are requested and have not arrived, without those of peers that stand still. */
   def inFlight: Long = all.inFlight
 
   /** The bound of [[inFlight]], in bytes. */
@@ -64,33 +71,33 @@ private[comm] final class FetchScheduler private[flow] (policy: Policy, newWindo
 
   private def wholes(bytes: Long): Long = bytes / LeastOfSmallest * LeastOfSmallest
 
-  /** Every sender is to have something to send whenever its turn comes at a sender that others ask as well. */
-  private def floor: Long = (1 + senders.values.count(_.isBusy)) * smallest
+  /** So that peers have something in flight whenever their other links have room for it. */
+  private def floor: Long = ((1 + peers.values.count(_.isBusy)) * smallest * chunksPerPeer).toLong
 
-  /** Wants a block that is to be had from now on. */
+  /** Wants a block that can be transferred from now on. */
   def want(block: Wanted): Unit = {
     require(!blocks.contains(block), s"block $block is wanted already")
     val entry = new WantedBlock(block, wishes)
     wishes += 1
     blocks(block) = entry
-    senders.getOrElseUpdate(block.sender, new SenderQueue(newWindow(), order)).waiting += entry
+    peers.getOrElseUpdate(block.peer, new PeerQueue(newWindow(), order)).waiting += entry
     longest += entry
   }
 
-  /** The requests to send now, in this order. */
+  /** The requests to carry out now, in this order. */
   def next(now: Long): Seq[Request] = {
     setStalledAside(now)
     Iterator.continually(choose(now)).takeWhile(_.isDefined).map(entry => ask(entry.get, now)).toList
   }
 
-  /** When [[next]] may have more to ask for even if nothing happens before: later than `now`. */
+  /** When [[next]] may have more requests even if nothing happens before: later than `now`. */
   def wakeAt(now: Long): Option[Long] = {
-    val times = (senders.values.flatMap(_.stallsAt) ++ all.wakeAt(now)).filter(_ > now)
+    val times = (peers.values.flatMap(_.stallsAt) ++ all.wakeAt(now)).filter(_ > now)
     if (times.isEmpty) None else Some(times.min)
   }
 
   /**
-   * What was asked for is here. If its block was cancelled before, that is no matter.
+   * What was requested has arrived. If its block was cancelled before, that is no matter.
    *
    * @return whether that was the last of its block
    */
@@ -98,30 +105,30 @@ private[comm] final class FetchScheduler private[flow] (policy: Policy, newWindo
     blocks.get(request.block).filter(_.asked(request)).exists { entry =>
       entry.arrived(request)
       request.ofAll.foreach(all.arrived(_, chunk, floor, now))
-      senders(request.block.sender).arrived(request, chunk, now)
+      peers(request.block.peer).arrived(request, chunk, now)
       if (entry.isHere) blocks -= request.block
       entry.isHere
     }
 
-  /** The block is not wanted any more. What is on its way from its sender may still come, but nobody waits for it. */
+  /** The block is not wanted any more. What is in flight may still arrive, but nobody waits for it. */
   def cancel(block: Wanted): Unit = blocks.remove(block).foreach { entry =>
     entry.asked.foreach(giveBack)
     longest -= entry
-    senders(block.sender).waiting -= entry
+    peers(block.peer).waiting -= entry
   }
 
   private def giveBack(request: Request): Unit = {
     request.ofAll.foreach(all.gone)
-    senders(request.block.sender).gone(request)
+    peers(request.block.peer).gone(request)
   }
 
   private def setStalledAside(now: Long): Unit =
-    senders.values.filter(_.stallsAt.exists(_ <= now)).foreach { sender =>
-      sender.asked.foreach { request =>
+    peers.values.filter(_.stallsAt.exists(_ <= now)).foreach { peer =>
+      peer.asked.foreach { request =>
         request.ofAll.foreach(all.gone)
         request.ofAll = None
       }
-      sender.stalled()
+      peer.stalled()
     }
 
   /** Whether the next chunk is of the block that has waited longest. */
@@ -137,16 +144,16 @@ private[comm] final class FetchScheduler private[flow] (policy: Policy, newWindo
   }
 
   private def hasRoom(entry: WantedBlock, now: Long): Boolean = {
-    val sender = senders(entry.block.sender)
-    !sender.isStalled && sender.window.hasRoom(entry.size(chunk), now)
+    val peer = peers(entry.block.peer)
+    !peer.isStalled && peer.window.hasRoom(entry.size(chunk), now)
   }
 
-  /** By the policy, of the senders that have room. */
+  /** By the policy, of the peers that have room. */
   private def first(now: Long): Option[WantedBlock] = {
     var found: Option[WantedBlock] = None
-    senders.values.foreach { sender =>
-      sender.waiting.headOption.filter(_ => !sender.isStalled).foreach { entry =>
-        if (!hasRoom(entry, now)) sender.window.held()
+    peers.values.foreach { peer =>
+      peer.waiting.headOption.filter(_ => !peer.isStalled).foreach { entry =>
+        if (!hasRoom(entry, now)) peer.window.held()
         else if (found.forall(goesBefore(entry, _))) found = Some(entry)
       }
     }
@@ -156,24 +163,31 @@ private[comm] final class FetchScheduler private[flow] (policy: Policy, newWindo
   private def goesBefore(one: WantedBlock, other: WantedBlock): Boolean = {
     val byPolicy = policy.compare(one.block, other.block)
     lazy val byFlight =
-      java.lang.Long.compare(senders(one.block.sender).window.inFlight, senders(other.block.sender).window.inFlight)
+      java.lang.Long.compare(peers(one.block.peer).window.inFlight, peers(other.block.peer).window.inFlight)
     if (byPolicy != 0) byPolicy < 0 else if (byFlight != 0) byFlight < 0 else order.lt(one, other)
   }
 
   private def ask(entry: WantedBlock, now: Long): Request = {
-    val sender = senders(entry.block.sender)
+    val peer = peers(entry.block.peer)
     val request = entry.take(chunk)
-    request.ofSender = sender.window.ask(request.bytes, now)
+    request.ofPeer = peer.window.ask(request.bytes, now)
     request.ofAll = Some(all.ask(request.bytes, now))
-    sender.asked += request
+    peer.asked += request
     longest -= entry
-    if (entry.isAsked) sender.waiting -= entry else longest += entry // behind the others
+    if (entry.isAsked) peer.waiting -= entry else longest += entry // behind the others
     chunks += 1
     request
   }
 }
 
-private[comm] object FetchScheduler {
+private[comm] object TransferScheduler {
+
+  /**
+   * Of what is sent: connections share the uplink. A receiver whose downlink is busy holds up a part of what is in flight, and
+   * the others need no more than the rest.
+   */
+  def ofUplink(): TransferScheduler =
+    new TransferScheduler(Policy.Urgent, () => new DelayWindow(inTurn = false), chunksPerPeer = 0.6)
 
   /** A request costs tens of microseconds on both sides. */
   val RepaysNanos: Double = 2e6
