@@ -17,13 +17,13 @@ package sparkdl.comm.flow
  *
  * Where connections share the link, a chunk overtakes what was in flight before it on others, and tells neither the link's
  * rate nor whether there is a queue. There the rate is what came in a round, by its time, and the window grows by its slack
- * alone.
+ * alone; and there is room for two of the largest messages, which may have more bytes than a chunk.
  *
  * A path may become longer, and that must not look like a queue for ever. So [[DelayWindow.Horizon]] after the least
  * time was found it is measured again, by a chunk that is alone in flight. Should that meet a pause, the next ones
  * correct it.
  *
- * @param inTurn chunks come in the order in which they were asked for, as they do over one link from senders with one each
+ * @param inTurn chunks come in the order in which they were asked for; false where connections share the link
  */
 private[flow] final class DelayWindow(inTurn: Boolean = true) extends Window {
   import DelayWindow._

@@ -1,14 +1,14 @@
 package sparkdl.comm.flow
 
 /**
- * Which block is asked for next. What is to be delayed is wanted later, and what is to be dropped is cancelled, by
+ * Which block is transferred next. What is to be delayed is wanted later, and what is to be dropped is cancelled, by
  * whoever wants blocks.
  */
 private[comm] trait Policy {
 
   /**
-   * Negative if `one` goes before `other`; 0 if they are equal to it: then a block goes first whose sender has been
-   * asked for the least, and of those the one whose turn it is. An order of all blocks that stays the same while they
+   * Negative if `one` goes before `other`; 0 if they are equal to it: then a block goes first whose peer has
+   * the least in flight, and of those the one whose turn it is. An order of all blocks that stays the same while they
    * wait.
    */
   def compare(one: Wanted, other: Wanted): Int

@@ -7,9 +7,9 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.network.TransportContext
 import org.apache.spark.network.client.{StreamCallback, TransportClient}
-import org.apache.spark.network.server.NoOpRpcHandler
+import org.apache.spark.network.server.{NoOpRpcHandler, TransportServerBootstrap}
 
-import sparkdl.comm.transport.{Chunk, ChunkFailure}
+import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkPeer}
 
 /** Who is let in, and what others hear. */
 class ChunkSecuritySpec extends AnyFunSuite {
@@ -99,6 +99,29 @@ class ChunkSecuritySpec extends AnyFunSuite {
     client.send(Wire.hello())
     client.send(ByteBuffer.wrap(Array[Byte](2, 0, 0, 0)))
   })
+
+  test("a server that says anything but how many messages have come loses its connection") {
+    val lies = Seq(Wire.received(7), Wire.received(-1), Wire.batch(Seq(Array[Byte](1))), ByteBuffer.wrap(Array[Byte](9)))
+    lies.foreach { lie =>
+      val liar = new NoOpRpcHandler {
+        override def receive(client: TransportClient, message: ByteBuffer): Unit = client.send(lie.duplicate)
+      }
+      val context = new TransportContext(new TestTransport().transportConf, liar)
+      val server = context.createServer("127.0.0.1", 0, java.util.Collections.emptyList[TransportServerBootstrap])
+      val client = node(None, Nil)
+      try {
+        val peer = ChunkPeer("127.0.0.1", server.getPort)
+        val arrived = new CompletableFuture[Boolean]
+        client.node.send(peer, Array[Byte](1))(arrived.complete(_))
+        assert(!arrived.get(30, TimeUnit.SECONDS))
+        assert(client.kept.next(client.kept.losses) === peer)
+      } finally {
+        client.node.close()
+        server.close()
+        context.close()
+      }
+    }
+  }
 
   test("messages before the hello are not delivered")(stranger(None)(_.send(Wire.batch(Seq(Array[Byte](1))))))
 }
