@@ -214,6 +214,7 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     assert(sent() && sent())
     assert(other.kept.messages.size === 2)
     other.node.close()
+    assert(one.kept.next(one.kept.losses) === other.node.here)
     assert(!sent())
     one.node.close()
     assert(!sent())
