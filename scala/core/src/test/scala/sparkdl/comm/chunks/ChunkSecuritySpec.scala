@@ -101,7 +101,8 @@ class ChunkSecuritySpec extends AnyFunSuite {
   })
 
   test("a server that says anything but how many messages have come loses its connection") {
-    val lies = Seq(Wire.received(7), Wire.received(-1), Wire.batch(Seq(Array[Byte](1))), ByteBuffer.wrap(Array[Byte](9)))
+    val lies =
+      Seq(Wire.received(7), Wire.received(-1), Wire.batch(Seq(Array[Byte](1))), ByteBuffer.wrap(Array[Byte](9)))
     lies.foreach { lie =>
       val liar = new NoOpRpcHandler {
         override def receive(client: TransportClient, message: ByteBuffer): Unit = client.send(lie.duplicate)
