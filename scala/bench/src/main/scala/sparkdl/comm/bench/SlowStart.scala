@@ -77,7 +77,7 @@ private[bench] final class SlowStartNetwork(network: ChunkNetwork, startupNanos:
     }
   }
 
-  override def send(to: ChunkPeer, message: Array[Byte])(done: Boolean => Unit): Unit = network.send(to, message)(done)
+  override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = network.send(to, part)(done)
   override def here: ChunkPeer = network.here
   override def sending: Int = network.sending
   override def close(): Unit = network.close()

@@ -26,7 +26,7 @@ class SlowStartSpec extends AnyFunSuite {
     var fetched = Vector.empty[(String, Long)]
     override def here: ChunkPeer = ChunkPeer("here", 1)
     override def sending: Int = 0
-    override def send(to: ChunkPeer, message: Array[Byte])(done: Boolean => Unit): Unit = done(true)
+    override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = done(Some(0))
     override def close(): Unit = ()
     override def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
         done: Option[ChunkFailure] => Unit

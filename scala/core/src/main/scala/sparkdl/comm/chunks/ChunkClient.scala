@@ -15,7 +15,16 @@ import org.apache.spark.network.server.NoOpRpcHandler
 import org.apache.spark.network.util.TransportConf
 
 import sparkdl.comm.Clock
-import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkFetch, ChunkPeer, ChunkTarget, Chunks, PeerMessages}
+import sparkdl.comm.transport.{
+  Chunk,
+  ChunkFailure,
+  ChunkFetch,
+  ChunkPeer,
+  ChunkTarget,
+  Chunks,
+  MessagePart,
+  PeerMessages
+}
 
 /**
  * Fetches chunks from [[ChunkServer]]s and sends them messages, over one connection to each, which is made when it is first
@@ -51,8 +60,8 @@ private[comm] final class ChunkClient(
       }
       try
         Wire.decode(message) match {
-          case Wire.Received(total) if Connection.of(channel).exists(_.confirm(total)) => ()
-          case other => refuse(s"$other where the number of messages that have come was expected")
+          case Wire.Received(total, time) if Connection.of(channel).exists(_.confirm(total, time)) => ()
+          case other => refuse(s"$other where the number of parts that have come was expected")
         }
       catch { case e: Wire.ProtocolException => refuse(e.getMessage) }
     }
@@ -79,10 +88,10 @@ private[comm] final class ChunkClient(
     fetch
   }
 
-  override def send(to: ChunkPeer, message: Array[Byte])(done: Boolean => Unit): Unit = {
-    val most = PeerMessages.MaxBytes
-    require(message.length <= most, s"a message of ${message.length} bytes, where $most is the most")
-    if (closed) done(false) else connection(to).send(message, done)
+  override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = {
+    val (bytes, most) = (part.message.length, PeerMessages.MaxBytes)
+    require(bytes <= most, s"a message of $bytes bytes, where $most is the most")
+    if (closed) done(None) else connection(to).send(part, done)
   }
 
   private def connection(to: ChunkPeer): Connection = {

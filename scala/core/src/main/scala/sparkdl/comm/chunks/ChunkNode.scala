@@ -9,6 +9,7 @@ import sparkdl.comm.transport.{
   ChunkPeer,
   ChunkTarget,
   ChunkTransport,
+  MessagePart,
   PeerMessageReceiver
 }
 
@@ -28,7 +29,7 @@ private[comm] final class ChunkNode(
 ) extends ChunkNetwork {
   private val server = transport.onFreePort(firstPort, portCount) { port =>
     val bootstraps = transport.serverBootstraps
-    new ChunkServer(transport.transportConf, transport.bindAddress, port, bootstraps, transport, receiver)
+    new ChunkServer(transport.transportConf, transport.bindAddress, port, bootstraps, transport, receiver, clock)
   }
   private val client =
     new ChunkClient(transport.transportConf, transport.clientBootstraps, clock, peer => receiver.lost(peer))
@@ -44,7 +45,7 @@ private[comm] final class ChunkNode(
       done: Option[ChunkFailure] => Unit
   ): ChunkFetch = client.fetch(from, chunk, into, deadline)(done)
 
-  override def send(to: ChunkPeer, message: Array[Byte])(done: Boolean => Unit): Unit = client.send(to, message)(done)
+  override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = client.send(to, part)(done)
 
   override def close(): Unit = {
     client.close()

@@ -16,6 +16,7 @@ import org.apache.spark.network.client.{RpcResponseCallback, TransportClient}
 import org.apache.spark.network.server.{NoOpRpcHandler, RpcHandler, StreamManager, TransportServerBootstrap}
 import org.apache.spark.network.util.TransportConf
 
+import sparkdl.comm.Clock
 import sparkdl.comm.transport.{ChunkSource, PeerMessageReceiver}
 
 /**
@@ -32,7 +33,8 @@ private[comm] final class ChunkServer(
     port: Int,
     bootstraps: Seq[TransportServerBootstrap],
     source: ChunkSource,
-    receiver: PeerMessageReceiver
+    receiver: PeerMessageReceiver,
+    clock: Clock
 ) {
   import ChunkServer._
 
@@ -60,7 +62,8 @@ private[comm] final class ChunkServer(
   /** What one connection may do. All calls come from the one thread that serves it. */
   private final class PeerHandler(channel: Channel) extends RpcHandler {
     private var greeted = false
-    private var received = 0L // messages
+    private var received = 0L // parts of messages
+    private val messages = new PartialMessages
     private var owesAnswer = false
     channel.pipeline.addFirst(new WriteTimeoutHandler(conf.connectionTimeoutMs.toLong, TimeUnit.MILLISECONDS))
 
@@ -68,10 +71,10 @@ private[comm] final class ChunkServer(
       try
         Wire.decode(message) match {
           case Wire.Hello(Wire.Version) => greeted = true
-          case Wire.Batch(messages) if greeted =>
-            received += messages.size
+          case Wire.Batch(parts) if greeted =>
+            received += parts.size
             answer(client)
-            messages.foreach(receiver.received)
+            parts.flatMap(messages.add(_)).foreach(receiver.received)
           case other => refuse(s"$other where a hello of version ${Wire.Version}, or messages, were expected")
         }
       catch { case e: Wire.ProtocolException => refuse(e.getMessage) }
@@ -81,7 +84,7 @@ private[comm] final class ChunkServer(
       owesAnswer = true
       channel.eventLoop.execute { () =>
         owesAnswer = false
-        client.send(Wire.received(received))
+        client.send(Wire.received(received, clock.nanoTime))
       }
     }
 

@@ -10,6 +10,8 @@ import io.netty.util.AttributeKey
 
 import org.apache.spark.network.client.TransportClient
 
+import sparkdl.comm.transport.MessagePart
+
 /**
  * The connection to one peer, from the first attempt until it ends. What is to be sent over it waits until it is there.
  *
@@ -41,10 +43,10 @@ private[chunks] final class Connection(onEnd: Connection => Unit) {
     catch { case _: RejectedExecutionException => () } // the network was closed, which ends all fetches
 
   /** @param done as [[sparkdl.comm.transport.PeerMessages]] has it */
-  def send(message: Array[Byte], done: Boolean => Unit): Unit = messages.add(message, done)
+  def send(part: MessagePart, done: Option[Long] => Unit): Unit = messages.add(part, done)
 
-  /** The peer has so many messages of this connection; false if there are not so many. */
-  def confirm(total: Long): Boolean = messages.confirm(total)
+  /** As of [[MessageQueue]]. */
+  def confirm(total: Long, time: Long): Boolean = messages.confirm(total, time)
 
   def opened(client: TransportClient): Unit = {
     client.getChannel.attr(Connection.OfChannel).set(this)

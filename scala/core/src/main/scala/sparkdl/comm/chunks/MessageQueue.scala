@@ -10,36 +10,40 @@ import io.netty.channel.Channel
 import org.apache.spark.network.buffer.NioManagedBuffer
 import org.apache.spark.network.protocol.OneWayMessage
 
-import sparkdl.comm.transport.PeerMessages
+import sparkdl.comm.transport.{MessagePart, PeerMessages}
 
 /**
- * Messages to one peer. One is sent at once if the network takes it; those that come meanwhile travel together. Whoever sent
- * one learns when the peer has it.
+ * Parts of messages to one peer. One is sent at once if the network takes it; those that come meanwhile travel together.
+ * Whoever sent one learns when the peer has it.
  */
 private[chunks] final class MessageQueue {
-  private val waiting = new ArrayDeque[Array[Byte]]
+  private val waiting = new ArrayDeque[MessagePart]
   private var channel: Option[Channel] = None
   private var writing = false
 
   // Of those that the peer has not confirmed, in their order, what to call.
-  private val unconfirmed = new ArrayDeque[Boolean => Unit]
+  private val unconfirmed = new ArrayDeque[Option[Long] => Unit]
   private var confirmed = 0L
   private var ended = false
 
-  /** @param done called once: whether the peer has it, once that is known */
-  def add(message: Array[Byte], done: Boolean => Unit): Unit = {
+  /** @param done as [[PeerMessages]] has it */
+  def add(part: MessagePart, done: Option[Long] => Unit): Unit = {
     val late = synchronized {
       if (!ended) {
-        waiting.add(message)
+        waiting.add(part)
         unconfirmed.add(done)
       }
       ended
     }
-    if (late) done(false) else write()
+    if (late) done(None) else write()
   }
 
-  /** The peer has so many of them; false if it cannot. */
-  def confirm(total: Long): Boolean = {
+  /**
+   * The peer has so many of them; false if it cannot.
+   *
+   * @param time of that by the peer's clock
+   */
+  def confirm(total: Long, time: Long): Boolean = {
     val found = synchronized {
       val count = total - confirmed
       if (count < 0 || count > unconfirmed.size) None
@@ -48,7 +52,7 @@ private[chunks] final class MessageQueue {
         Some(Vector.fill(count.toInt)(unconfirmed.poll()))
       }
     }
-    found.foreach(_.foreach(_(true)))
+    found.foreach(_.foreach(_(Some(time))))
     found.isDefined
   }
 
@@ -61,7 +65,7 @@ private[chunks] final class MessageQueue {
       waiting.clear()
       left
     }
-    left.foreach(_(false))
+    left.foreach(_(None))
   }
 
   def opened(channel: Channel): Unit = {
@@ -82,7 +86,7 @@ private[chunks] final class MessageQueue {
       catch { case _: RejectedExecutionException => () } // the network was closed
   }
 
-  private def write(to: Channel, batch: Seq[Array[Byte]]): Unit =
+  private def write(to: Channel, batch: Seq[MessagePart]): Unit =
     to.writeAndFlush(new OneWayMessage(new NioManagedBuffer(Wire.batch(batch))))
       .addListener { (_: io.netty.util.concurrent.Future[Void]) =>
         synchronized { writing = false }
@@ -90,11 +94,11 @@ private[chunks] final class MessageQueue {
       }
 
   /** At least one, if any waits, and no more together than one message may have. */
-  private def next(): Vector[Array[Byte]] = {
-    val batch = Vector.newBuilder[Array[Byte]]
+  private def next(): Vector[MessagePart] = {
+    val batch = Vector.newBuilder[MessagePart]
     var bytes = 0
     while (!waiting.isEmpty && (bytes == 0 || bytes + waiting.peek.length <= PeerMessages.MaxBytes)) {
-      bytes += 4 + waiting.peek.length
+      bytes += Wire.PartHead + waiting.peek.length
       batch += waiting.poll()
     }
     batch.result()

@@ -4,20 +4,25 @@ import java.nio.ByteBuffer
 
 import scala.util.Try
 
-import sparkdl.comm.transport.{Chunk, PeerMessages}
+import sparkdl.comm.transport.{Chunk, MessagePart, PeerMessages}
 
 /**
  * What executors say to each other inside the frames of Spark's network library, numbers big-endian.
  *
  *  - The first message of a connection is the hello: kind 1, version (4 bytes). It is answered by nothing, and nothing is
  *    served before it.
- *  - A batch of messages: kind 2, and for each one its length (4 bytes) and its bytes. It is answered by how many messages of
- *    this connection have come: kind 3, number (8 bytes).
+ *  - A batch of parts of messages: kind 2, and for each one the number of its message (8 bytes), the length of the whole message
+ *    (4 bytes), its own length (4 bytes) and its bytes. Those of one message come in their order. It is answered by how many
+ *    parts of this connection have come, and when the last one did: kind 3, number (8 bytes), nanoseconds of a clock of which
+ *    only differences mean anything (8 bytes).
  *  - A chunk is asked for by a stream request whose id is `job/block/offset/length` in decimal. The answer is Spark's stream
  *    response, which has the bytes behind it.
  */
 private[chunks] object Wire {
-  val Version = 2
+  val Version = 3
+
+  /** Bytes before those of a part. */
+  val PartHead = 16
   private val HelloKind: Byte = 1
   private val BatchKind: Byte = 2
   private val ReceivedKind: Byte = 3
@@ -29,11 +34,20 @@ private[chunks] object Wire {
   sealed trait Message
   final case class Hello(version: Int) extends Message
 
-  /** @param messages views of the memory that was decoded */
-  final case class Batch(messages: Seq[ByteBuffer]) extends Message
+  final case class Batch(parts: Seq[Part]) extends Message
 
-  /** @param total messages of this connection */
-  final case class Received(total: Long) extends Message
+  /**
+   * @param number of the message
+   * @param total bytes of the message
+   * @param bytes a view of the memory that was decoded
+   */
+  final case class Part(number: Long, total: Int, bytes: ByteBuffer)
+
+  /**
+   * @param total parts of this connection
+   * @param time nanoseconds of the receiver's clock
+   */
+  final case class Received(total: Long, time: Long) extends Message
 
   def request(chunk: Chunk): String = s"${chunk.job}/${chunk.block}/${chunk.offset}/${chunk.length}"
 
@@ -45,13 +59,17 @@ private[chunks] object Wire {
 
   def hello(version: Int = Version): ByteBuffer = ByteBuffer.allocate(5).put(HelloKind).putInt(version).flip()
 
-  def batch(messages: Seq[Array[Byte]]): ByteBuffer = {
-    val batch = ByteBuffer.allocate(1 + messages.map(4 + _.length).sum).put(BatchKind)
-    messages.foreach(message => batch.putInt(message.length).put(message))
+  def batch(parts: Seq[MessagePart]): ByteBuffer = {
+    val batch = ByteBuffer.allocate(1 + parts.map(PartHead + _.length).sum).put(BatchKind)
+    parts.foreach { part =>
+      batch.putLong(part.number).putInt(part.message.length).putInt(part.length)
+      batch.put(part.message, part.offset, part.length)
+    }
     batch.flip()
   }
 
-  def received(total: Long): ByteBuffer = ByteBuffer.allocate(9).put(ReceivedKind).putLong(total).flip()
+  def received(total: Long, time: Long): ByteBuffer =
+    ByteBuffer.allocate(17).put(ReceivedKind).putLong(total).putLong(time).flip()
 
   /** @throws ProtocolException if it is no message */
   def decode(message: ByteBuffer): Message = {
@@ -59,16 +77,17 @@ private[chunks] object Wire {
     if (!message.hasRemaining) refuse()
     message.get() match {
       case HelloKind if message.remaining == 4 => Hello(message.getInt())
-      case ReceivedKind if message.remaining == 8 => Received(message.getLong())
+      case ReceivedKind if message.remaining == 16 => Received(message.getLong(), message.getLong())
       case BatchKind =>
-        val messages = Seq.newBuilder[ByteBuffer]
+        val parts = Seq.newBuilder[Part]
         while (message.hasRemaining) {
-          val length = if (message.remaining >= 4) message.getInt() else refuse()
-          if (length < 0 || length > math.min(message.remaining, PeerMessages.MaxBytes)) refuse()
-          messages += message.slice(message.position(), length)
+          if (message.remaining < PartHead) refuse()
+          val (number, total, length) = (message.getLong(), message.getInt(), message.getInt())
+          if (total > PeerMessages.MaxBytes || length < 0 || length > math.min(message.remaining, total)) refuse()
+          parts += Part(number, total, message.slice(message.position(), length))
           message.position(message.position() + length)
         }
-        Batch(messages.result())
+        Batch(parts.result())
       case _ => refuse()
     }
   }

@@ -11,6 +11,7 @@ private[flow] final class PeerQueue(val window: Window, order: Ordering[WantedBl
   /** Those that have not arrived, in the order in which they were requested. */
   val asked: mutable.LinkedHashSet[Request] = mutable.LinkedHashSet.empty
 
+  val lateness = new Lateness
   private var lastArrival = Long.MinValue
   private var lastLatency = 0L
   private var stopped = false
@@ -27,9 +28,9 @@ private[flow] final class PeerQueue(val window: Window, order: Ordering[WantedBl
 
   def stalled(): Unit = stopped = true
 
-  def arrived(request: Request, chunk: Int, now: Long): Unit = {
+  def arrived(request: Request, chunk: Int, now: Long, late: Long): Unit = {
     asked -= request
-    window.arrived(request.ofPeer, chunk, 0, now)
+    window.arrived(request.ofPeer, chunk, 0, now, late)
     lastArrival = now
     lastLatency = now - request.ofPeer.asked
     stopped = false
@@ -69,7 +70,7 @@ private[flow] final class WantedBlock(val block: Wanted, val number: Long) {
   /** Bytes to request next. A rest of less than half a chunk goes with the last one. */
   def size(chunk: Int): Int = {
     val rest = block.bytes - next
-    if (block.isWhole || rest < chunk + chunk / 2) rest.toInt else chunk
+    if (rest < chunk + chunk / 2) rest.toInt else chunk
   }
 
   def take(chunk: Int): Request = {

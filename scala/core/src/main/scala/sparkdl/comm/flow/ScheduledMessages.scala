@@ -1,7 +1,9 @@
 package sparkdl.comm.flow
 
+import java.util.concurrent.atomic.AtomicLong
+
 import sparkdl.comm.Clock
-import sparkdl.comm.transport.{ChunkPeer, PeerMessages}
+import sparkdl.comm.transport.{ChunkPeer, MessagePart, PeerMessages}
 
 /**
  * Sends messages as a [[TransferScheduler]] decides: this executor's uplink is what it schedules. What the kernel has keeps its
@@ -16,6 +18,7 @@ private[comm] final class ScheduledMessages(
   import ScheduledMessages._
 
   private val transfers = new Transfers[Message](clock, scheduler)(send)
+  private val count = new AtomicLong
 
   /** Messages of which nothing says that their peers have them. */
   def pending: Int = transfers.pending
@@ -27,16 +30,18 @@ private[comm] final class ScheduledMessages(
    * @param urgency and `turn`: as in [[Wanted]]
    */
   def send(to: ChunkPeer, message: Array[Byte], urgency: Urgency, turn: Int): Unit = {
-    val wanted = new Wanted("message", to.toString, message.length.toLong, urgency, turn, isWhole = true)
-    transfers.want(wanted, Message(to, message))
+    val wanted = new Wanted("message", to.toString, message.length.toLong, urgency, turn)
+    transfers.want(wanted, Message(to, count.incrementAndGet(), message))
   }
 
-  private def send(request: Request, message: Message): Unit =
-    messages.send(message.to, message.bytes) { arrived =>
-      if (arrived) transfers.done(request) else transfers.cancelAll(request.block.peer)
+  private def send(request: Request, message: Message): Unit = {
+    val part = MessagePart(message.number, message.bytes, request.offset.toInt, request.bytes)
+    messages.send(message.to, part) { arrived =>
+      if (arrived.isDefined) transfers.done(request, arrived) else transfers.cancelAll(request.block.peer)
     }
+  }
 }
 
 private object ScheduledMessages {
-  private final case class Message(to: ChunkPeer, bytes: Array[Byte])
+  private final case class Message(to: ChunkPeer, number: Long, bytes: Array[Byte])
 }

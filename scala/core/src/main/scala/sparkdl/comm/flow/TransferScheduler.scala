@@ -13,7 +13,7 @@ import scala.collection.mutable
  *   wakeAt                              when to call `next` if nothing happens before
  * }}}
  *
- * Blocks are transferred in chunks, unless they have to stay whole. One window bounds the bytes in flight, which are those of
+ * Blocks are transferred in chunks. One window bounds the bytes in flight, which are those of
  * requests that have not arrived, of all peers together, and one more for each peer keeps one that is slow from filling it.
  * Among blocks of peers that have room, the policy says which comes first; what is in flight stays. Of equal ones those go
  * first whose peers have least in flight, so that the work goes where it is done. One chunk of [[TransferScheduler.Share]] is of
@@ -23,16 +23,13 @@ import scala.collection.mutable
  * Times are nanoseconds of one clock that never goes back.
  *
  * @param newWindow the one for all peers, and one for each
- * @param chunksPerPeer that are to have room in the common window, whatever it follows
  */
 private[comm] final class TransferScheduler private[flow] (
     policy: Policy,
     newWindow: () => Window,
-    chunksPerPeer: Double
+    sizes: ChunkSizes = ChunkSizes.Fetched
 ) {
   import TransferScheduler._
-
-  private[flow] def this(policy: Policy, newWindow: () => Window) = this(policy, newWindow, chunksPerPeer = 1)
 
   def this() = this(Policy.Urgent, () => new DelayWindow)
 
@@ -58,21 +55,11 @@ private[comm] final class TransferScheduler private[flow] (
   /** The bound of [[inFlight]], in bytes. */
   def window: Long = all.bytes
 
-  /**
-   * Bytes of a chunk: an eighth of the window, so that what is urgent gets its turn soon, but enough to repay a
-   * request.
-   */
-  def chunk: Int = math.max(smallest, math.min(LargestChunk, wholes(all.bytes / 8))).toInt
-
-  /** A request of that many repays itself. */
-  private def smallest: Long =
-    if (all.rate == 0) MostOfSmallest
-    else math.max(LeastOfSmallest, math.min(MostOfSmallest, wholes((all.rate * RepaysNanos).toLong)))
-
-  private def wholes(bytes: Long): Long = bytes / LeastOfSmallest * LeastOfSmallest
+  /** Bytes of a chunk. */
+  def chunk: Int = sizes.chunk(all.bytes, all.rate)
 
   /** So that peers have something in flight whenever their other links have room for it. */
-  private def floor: Long = ((1 + peers.values.count(_.isBusy)) * smallest * chunksPerPeer).toLong
+  private def floor: Long = ((1 + peers.values.count(_.isBusy)) * sizes.smallest(all.rate) * sizes.perPeer).toLong
 
   /** Wants a block that can be transferred from now on. */
   def want(block: Wanted): Unit = {
@@ -99,13 +86,16 @@ private[comm] final class TransferScheduler private[flow] (
   /**
    * What was requested has arrived. If its block was cancelled before, that is no matter.
    *
+   * @param said when it arrived by the peer's clock, if it was the peer who said so
    * @return whether that was the last of its block
    */
-  def arrived(request: Request, now: Long): Boolean =
+  def arrived(request: Request, now: Long, said: Option[Long] = None): Boolean =
     blocks.get(request.block).filter(_.asked(request)).exists { entry =>
       entry.arrived(request)
-      request.ofAll.foreach(all.arrived(_, chunk, floor, now))
-      peers(request.block.peer).arrived(request, chunk, now)
+      val peer = peers(request.block.peer)
+      val late = said.fold(0L)(peer.lateness.of(_, now))
+      request.ofAll.foreach(all.arrived(_, chunk, floor, now, late))
+      peer.arrived(request, chunk, now, late)
       if (entry.isHere) blocks -= request.block
       entry.isHere
     }
@@ -182,22 +172,9 @@ private[comm] final class TransferScheduler private[flow] (
 
 private[comm] object TransferScheduler {
 
-  /**
-   * Of what is sent: connections share the uplink. A receiver whose downlink is busy holds up a part of what is in flight, and
-   * the others need no more than the rest.
-   */
+  /** Of what is sent. */
   def ofUplink(): TransferScheduler =
-    new TransferScheduler(Policy.Urgent, () => new DelayWindow(inTurn = false), chunksPerPeer = 0.6)
-
-  /** A request costs tens of microseconds on both sides. */
-  val RepaysNanos: Double = 2e6
-
-  /** Bounds of the bytes that take as long, and a multiple of the first one: half a millisecond at 1 Gbit/s is the other. */
-  val LeastOfSmallest: Long = 16 << 10
-  val MostOfSmallest: Long = 64 << 10
-
-  /** A tenth of a millisecond where memory is the link, which repays a request there. */
-  val LargestChunk: Long = 256 << 10
+    new TransferScheduler(Policy.Urgent, () => new UplinkWindow, ChunkSizes.Sent)
 
   /** So few chunks go to who has waited longest that nobody else notices it. */
   val Share = 64

@@ -30,9 +30,13 @@ private[flow] final class Transfers[T](clock: Clock, scheduler: TransferSchedule
     scheduler.want(block)
   }
 
-  /** The request is done. Returns what is known of its block if that was the last one of it. */
-  def done(request: Request): Option[T] =
-    happened(now => if (scheduler.arrived(request, now)) wanted.remove(request.block) else None)
+  /**
+   * The request is done. Returns what is known of its block if that was the last one of it.
+   *
+   * @param said as [[TransferScheduler.arrived]] has it
+   */
+  def done(request: Request, said: Option[Long] = None): Option[T] =
+    happened(now => if (scheduler.arrived(request, now, said)) wanted.remove(request.block) else None)
 
   /** Returns what was known of the block if it was still wanted. */
   def cancel(block: Wanted): Option[T] = happened { _ =>

@@ -9,15 +9,13 @@ package sparkdl.comm.flow
  * @param turn
  *   among blocks that are as urgent: how far the rank at the other end comes after the rank here, from 0. Then ranks that
  *   want the same things at the same time begin with different peers
- * @param isWhole it is transferred at once, not in chunks
  */
 private[comm] class Wanted(
     val name: String,
     val peer: String,
     val bytes: Long,
     val urgency: Urgency,
-    val turn: Int,
-    val isWhole: Boolean = false
+    val turn: Int
 ) {
   require(bytes > 0, s"block $name, peer $peer, has $bytes bytes: at least 1")
   override def toString: String = s"$name, $bytes bytes, peer $peer"

@@ -86,19 +86,33 @@ trait Chunks {
   ): ChunkFetch
 }
 
+/**
+ * Some of a message's bytes. Parts of several messages to one peer may alternate; those of one message are sent in their order.
+ *
+ * @param number of the message, unlike those of others of which the peer does not have all parts
+ */
+final case class MessagePart(number: Long, message: Array[Byte], offset: Int, length: Int) {
+  require(0 <= offset && 0 <= length && offset <= message.length - length, s"no part of ${message.length} bytes: $this")
+  override def toString: String = s"$length bytes at $offset of message $number"
+}
+
 /** One-way messages to other executors. */
 trait PeerMessages {
 
   /**
-   * Sends without waiting. Messages to one peer arrive in the order in which they were sent; those that wait for the network
+   * Sends without waiting. Parts for one peer arrive in the order in which they were sent; those that wait for the network
    * travel together.
    *
-   * @param message at most [[PeerMessages.MaxBytes]]
+   * @param part of a message of at most [[PeerMessages.MaxBytes]]
    * @param done
-   *   called once: with true when the peer has it, with false if the connection ended before the peer said so. It runs on a
-   *   thread of the network, or on the caller's, so it must not wait
+   *   called once: when the peer has it, with the time of that by the nanoTime of the peer's clock, or with None if the
+   *   connection ended before the peer said so. It runs on a thread of the network, or on the caller's, so it must not wait
    */
-  def send(to: ChunkPeer, message: Array[Byte])(done: Boolean => Unit): Unit
+  def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit
+
+  /** Likewise a message as one part. */
+  def send(to: ChunkPeer, message: Array[Byte])(done: Option[Long] => Unit): Unit =
+    send(to, MessagePart(0, message, 0, message.length))(done)
 }
 
 object PeerMessages {

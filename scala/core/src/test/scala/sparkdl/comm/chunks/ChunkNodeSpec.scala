@@ -11,7 +11,7 @@ import org.scalatest.BeforeAndAfterEach
 import org.scalatest.funsuite.AnyFunSuite
 
 import sparkdl.comm.{Clock, SystemClock}
-import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkPeer, ChunkTarget, DirectChunkTarget}
+import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkPeer, ChunkTarget, DirectChunkTarget, MessagePart}
 
 /** Executors in one JVM that fetch from each other over the loopback. */
 class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
@@ -204,11 +204,31 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     assert(one.kept.losses.isEmpty && other.kept.losses.isEmpty)
   }
 
+  test("parts of drawn messages, mixed, arrive as whole messages, each when its last part is there") {
+    val Seq(one, other) = Seq.fill(2)(start())
+    val draw = new Random(1)
+    val left = Array.tabulate(100)(number => MessagePart(number.toLong, random(draw.nextInt(1 << 16), number), 0, 0))
+    var complete = Vector.empty[Seq[Byte]]
+    def isComplete(part: MessagePart) = part.offset + part.length == part.message.length
+    while (complete.size < left.length) {
+      val number = draw.nextInt(left.length)
+      if (left(number).length == 0 || !isComplete(left(number))) {
+        val offset = left(number).offset + left(number).length
+        val part = left(number).copy(offset = offset, length = draw.nextInt(left(number).message.length - offset + 1))
+        left(number) = part
+        one.node.send(other.node.here, part)(_ => ())
+        if (isComplete(part)) complete :+= part.message.toSeq
+      }
+    }
+    complete.foreach(message => assert(other.kept.next(other.kept.messages) === message))
+    assert(one.kept.losses.isEmpty && other.kept.losses.isEmpty)
+  }
+
   test("a message is known to have arrived once the peer has it, and to be lost if the connection ends before") {
     val Seq(one, other) = Seq.fill(2)(start())
     val arrived = new LinkedBlockingQueue[Boolean]
     def sent(): Boolean = {
-      one.node.send(other.node.here, Array[Byte](1))(arrived.put(_))
+      one.node.send(other.node.here, Array[Byte](1))(time => arrived.put(time.isDefined))
       Option(arrived.poll(20, TimeUnit.SECONDS)).getOrElse(fail("nothing is known of it"))
     }
     assert(sent() && sent())

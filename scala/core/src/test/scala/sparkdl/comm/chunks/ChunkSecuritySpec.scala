@@ -9,7 +9,7 @@ import org.apache.spark.network.TransportContext
 import org.apache.spark.network.client.{StreamCallback, TransportClient}
 import org.apache.spark.network.server.{NoOpRpcHandler, TransportServerBootstrap}
 
-import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkPeer}
+import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkPeer, MessagePart}
 
 /** Who is let in, and what others hear. */
 class ChunkSecuritySpec extends AnyFunSuite {
@@ -27,6 +27,7 @@ class ChunkSecuritySpec extends AnyFunSuite {
   }
 
   private val Text = "these are parameters of a model " * 1000
+  private val Short = MessagePart(0, Array[Byte](1), 0, 1)
   private val All = Chunk(1, "block", 0, Text.length)
 
   for (way <- Ways) {
@@ -100,9 +101,14 @@ class ChunkSecuritySpec extends AnyFunSuite {
     client.send(ByteBuffer.wrap(Array[Byte](2, 0, 0, 0)))
   })
 
+  test("a part of another message than its number's ends the connection")(stranger(None) { client =>
+    client.send(Wire.hello())
+    client.send(Wire.batch(Seq(MessagePart(1, new Array(9), 0, 5), MessagePart(1, new Array(8), 0, 3))))
+  })
+
   test("a server that says anything but how many messages have come loses its connection") {
     val lies =
-      Seq(Wire.received(7), Wire.received(-1), Wire.batch(Seq(Array[Byte](1))), ByteBuffer.wrap(Array[Byte](9)))
+      Seq(Wire.received(7, 0), Wire.received(-1, 0), Wire.batch(Seq(Short)), ByteBuffer.wrap(Array[Byte](9)))
     lies.foreach { lie =>
       val liar = new NoOpRpcHandler {
         override def receive(client: TransportClient, message: ByteBuffer): Unit = client.send(lie.duplicate)
@@ -113,7 +119,7 @@ class ChunkSecuritySpec extends AnyFunSuite {
       try {
         val peer = ChunkPeer("127.0.0.1", server.getPort)
         val arrived = new CompletableFuture[Boolean]
-        client.node.send(peer, Array[Byte](1))(arrived.complete(_))
+        client.node.send(peer, Array[Byte](1))(time => arrived.complete(time.isDefined))
         assert(!arrived.get(30, TimeUnit.SECONDS))
         assert(client.kept.next(client.kept.losses) === peer)
       } finally {
@@ -124,5 +130,5 @@ class ChunkSecuritySpec extends AnyFunSuite {
     }
   }
 
-  test("messages before the hello are not delivered")(stranger(None)(_.send(Wire.batch(Seq(Array[Byte](1))))))
+  test("messages before the hello are not delivered")(stranger(None)(_.send(Wire.batch(Seq(Short)))))
 }

@@ -4,7 +4,7 @@ import java.nio.ByteBuffer
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import sparkdl.comm.transport.{Chunk, PeerMessages}
+import sparkdl.comm.transport.{Chunk, MessagePart, PeerMessages}
 
 class WireSpec extends AnyFunSuite {
   private def hex(buffer: ByteBuffer): String =
@@ -15,11 +15,13 @@ class WireSpec extends AnyFunSuite {
 
   // Golden: peers of another build understand exactly this. Whoever changes it raises Wire.Version.
   test("what is said, byte by byte") {
-    assert(Wire.Version === 2)
-    assert(hex(Wire.hello()) === "0100000002")
-    val batch = Wire.batch(Seq(Array[Byte](1, 2, 3), Array.empty, Array[Byte](-1)))
-    assert(hex(batch) === "02" + "00000003" + "010203" + "00000000" + "00000001" + "ff")
-    assert(hex(Wire.received(513)) === "03" + "0000000000000201")
+    assert(Wire.Version === 3)
+    assert(hex(Wire.hello()) === "0100000003")
+    val message = Array[Byte](1, 2, 3, -1)
+    val batch = Wire.batch(Seq(MessagePart(513, message, 1, 2), MessagePart(-1, Array.empty, 0, 0)))
+    val (one, other) = ("0000000000000201" + "00000004" + "00000002" + "0203", "ffffffffffffffff" + "00000000" * 2)
+    assert(hex(batch) === "02" + one + other)
+    assert(hex(Wire.received(513, -2)) === "03" + "0000000000000201" + "fffffffffffffffe")
     val chunk = Chunk(1L << 61, "sparkdl_p_0_1_17", 65536, 262144)
     assert(Wire.request(chunk) === "2305843009213693952/sparkdl_p_0_1_17/65536/262144")
     assert(Wire.request(Chunk(-3, "b", Long.MaxValue - 1, 1)) === "-3/b/9223372036854775806/1")
@@ -27,10 +29,15 @@ class WireSpec extends AnyFunSuite {
 
   test("what was said is understood") {
     assert(Wire.decode(bytes("0100000007")) === Wire.Hello(7))
-    assert(Wire.decode(Wire.received(Long.MaxValue)) === Wire.Received(Long.MaxValue))
-    val messages = Seq(Array[Byte](1, 2, 3), Array.empty[Byte], Array.fill[Byte](1000)(9))
-    Wire.decode(Wire.batch(messages)) match {
-      case Wire.Batch(decoded) => assert(decoded.map(hex) === messages.map(message => hex(ByteBuffer.wrap(message))))
+    assert(Wire.decode(Wire.received(Long.MaxValue, -7)) === Wire.Received(Long.MaxValue, -7))
+    val message = Array.tabulate[Byte](1000)(_.toByte)
+    val parts =
+      Seq(MessagePart(7, message, 100, 900), MessagePart(8, Array.empty, 0, 0), MessagePart(9, message, 0, 1000))
+    Wire.decode(Wire.batch(parts)) match {
+      case Wire.Batch(decoded) =>
+        assert(decoded.map(_.number) === Seq(7, 8, 9) && decoded.map(_.total) === Seq(1000, 0, 1000))
+        val sent = parts.map(part => ByteBuffer.wrap(part.message, part.offset, part.length))
+        assert(decoded.map(part => hex(part.bytes)) === sent.map(hex))
       case other => fail(s"$other")
     }
     for (chunk <- Seq(Chunk(1L << 61, "sparkdl_p_0_1_17", 65536, 262144), Chunk(-3, "b", Long.MaxValue - 1, 1)))
@@ -38,7 +45,8 @@ class WireSpec extends AnyFunSuite {
   }
 
   test("what nobody says is refused") {
-    val tooLong = f"${PeerMessages.MaxBytes + 1}%08x" + "00" * (PeerMessages.MaxBytes + 1)
+    val number = "00" * 8
+    val tooLong = number + f"${PeerMessages.MaxBytes + 1}%08x" + "00000001" + "00"
     val messages =
       Seq(
         "",
@@ -49,8 +57,10 @@ class WireSpec extends AnyFunSuite {
         "01000000",
         "010000000100",
         "02000000",
-        "0200000001",
-        "02ffffffff",
+        "02" + number + "00000001" + "00000001",
+        "02" + number + "00000001" + "00000002" + "0000",
+        "02" + number + "ffffffff" + "00000000",
+        "02" + number + "00000001" + "ffffffff",
         "02" + tooLong
       )
     for (message <- messages)

@@ -3,16 +3,19 @@ package sparkdl.comm.flow
 import org.scalatest.funsuite.AnyFunSuite
 
 import sparkdl.comm.ManualClock
-import sparkdl.comm.transport.{ChunkPeer, PeerMessages}
+import sparkdl.comm.transport.{ChunkPeer, MessagePart, PeerMessages}
 
 class ScheduledMessagesSpec extends AnyFunSuite {
   private val Seq(one, other) = Seq(1, 2).map(ChunkPeer("there", _))
 
   /** Keeps what is sent until the test says what became of it. */
   private final class Held extends PeerMessages {
-    var sent = Vector.empty[(ChunkPeer, Int, Boolean => Unit)]
-    override def send(to: ChunkPeer, message: Array[Byte])(done: Boolean => Unit): Unit =
-      sent :+= ((to, message(0).toInt, done))
+    var sent = Vector.empty[(ChunkPeer, Int, Option[Long] => Unit)]
+    var parts = Vector.empty[MessagePart]
+    override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = {
+      sent :+= ((to, part.message(0).toInt, done))
+      parts :+= part
+    }
 
     def numbers: Seq[Int] = sent.map(_._2)
 
@@ -20,7 +23,7 @@ class ScheduledMessagesSpec extends AnyFunSuite {
     def end(arrived: Boolean): Int = {
       val (_, number, done) = sent.head
       sent = sent.tail
-      done(arrived)
+      done(if (arrived) Some(0) else None)
       number
     }
   }
@@ -32,7 +35,7 @@ class ScheduledMessagesSpec extends AnyFunSuite {
     new ScheduledMessages(
       held,
       new ManualClock,
-      new TransferScheduler(Policy.Urgent, () => new FixedWindow(window.toLong))
+      new TransferScheduler(Policy.Urgent, () => new FixedWindow(window.toLong), ChunkSizes.Sent)
     )
 
   test("urgent messages overtake those that wait, and no more is on its way than fits") {
@@ -44,6 +47,18 @@ class ScheduledMessagesSpec extends AnyFunSuite {
     assert(held.numbers === Seq(1) && sending.pending === 4)
     assert(Iterator.continually(held.end(arrived = true)).take(4).toSeq === Seq(1, 4, 3, 2))
     assert(held.sent.isEmpty && sending.pending === 0)
+  }
+
+  test("what is urgent overtakes a message in the middle, the rest of which follows") {
+    val held = new Held
+    val sending = messages(held, window = 32 << 10)
+    sending.send(one, Array.fill(100 << 10)(1.toByte), Urgency(0, 5), 0)
+    sending.send(one, message(2), Urgency(0, 1), 0)
+    assert(Iterator.continually(held.end(arrived = true)).take(4).toSeq === Seq(1, 2, 1, 1))
+    assert(held.sent.isEmpty && sending.pending === 0)
+    val (long, short) = held.parts.partition(_.message.length > (50 << 10))
+    assert(long.map(_.number).distinct.size === 1 && !short.map(_.number).contains(long.head.number))
+    assert(long.map(_.offset) === long.scanLeft(0)(_ + _.length).init && long.map(_.length).sum === (100 << 10))
   }
 
   test("messages that are as urgent go to peers in turn, and keep their order otherwise") {

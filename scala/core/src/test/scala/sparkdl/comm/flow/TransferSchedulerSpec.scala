@@ -17,7 +17,7 @@ class TransferSchedulerSpec extends AnyFunSuite {
     private def draw(): Long = 1 + (random.nextDouble() * random.nextDouble() * most).toLong
     override def bytes: Long = now
     override def held(): Unit = ()
-    override def arrived(flight: Flight, chunk: Int, floor: Long, at: Long): Unit = {
+    override def arrived(flight: Flight, chunk: Int, floor: Long, at: Long, late: Long): Unit = {
       gone(flight)
       now = draw()
     }
@@ -238,19 +238,6 @@ class TransferSchedulerSpec extends AnyFunSuite {
     scheduler.cancel(stopped)
     scheduler.want(block("stopped", Mebi))
     assert(scheduler.next(stalls).map(_.offset) === Seq(0))
-  }
-
-  test("a block that has to stay whole is requested at once, though it is larger than the window") {
-    val scheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(64 << 10))
-    val whole = new Wanted("whole", "a", 500 << 10, Urgency(0, 0), 0, isWhole = true)
-    scheduler.want(block("b", 1000))
-    scheduler.want(whole)
-    val first = scheduler.next(0)
-    assert(first.map(_.bytes) === Seq(1000))
-    scheduler.arrived(first.head, 1)
-    val second = scheduler.next(1)
-    assert(second.map(request => (request.block, request.offset, request.bytes)) === Seq((whole, 0, 500 << 10)))
-    assert(scheduler.arrived(second.head, 2))
   }
 
   test("what makes no sense is refused") {

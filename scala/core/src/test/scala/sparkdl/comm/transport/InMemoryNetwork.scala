@@ -7,7 +7,7 @@ import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue}
 import java.util.concurrent.atomic.AtomicInteger
 
 /**
- * Executors in one JVM, without Spark, for tests. Messages are handed over at once, on the thread that sends them; a chunk
+ * Executors in one JVM, without Spark, for tests. Messages are handed over with their last part, on the thread that sends it; a chunk
  * goes from the memory that its executor published into the target, on the thread that fetches it.
  */
 final class InMemoryNetwork {
@@ -62,9 +62,9 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
     new ChunkNetwork {
       override def here: ChunkPeer = address
       override def sending: Int = 0
-      override def send(to: ChunkPeer, message: Array[Byte])(done: Boolean => Unit): Unit = {
-        network.executor(to.port).deliver(message)
-        done(true)
+      override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = {
+        if (part.offset + part.length == part.message.length) network.executor(to.port).deliver(part.message)
+        done(Some(System.nanoTime))
       }
       override def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
           done: Option[ChunkFailure] => Unit
