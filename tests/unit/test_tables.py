@@ -236,10 +236,13 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
             ]
             for world in (1, 8)
         },
-        "ibatch-rivals": [
-            row(way, 1.0, extra={"pull_seconds": 0.6, "forward_seconds": 0.5, "predicted_seconds": 1.1}, **links)
-            for way in ("ibatch", "ring", "ddp")
-        ],
+        **{
+            f"ibatch-rivals-{network}": [
+                row(way, 1.0, extra={"pull_seconds": 0.6, "forward_seconds": 0.5, "predicted_seconds": 1.1}, **links)
+                for way in ("ibatch", "ring", "ddp")
+            ]
+            for network in ("googlenet", "vgg19")
+        },
         "fetch": [row(name, 1.0, case="1 server") for name in ("fetch", "notice", "fetchBlockSync")],
         "fetch-windows": [row(name, 1.0, case="3 servers", **links) for name in ("own", "fixed 65536")],
         "transform": [row(name, 1.0, extra={"rows": 9}) for name in ("pandas_udf", "transform")],
@@ -395,7 +398,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "ibatch": 2,
         "ibatch_nodes": 1,
         "ibatch_split": 2,
-        "ibatch_rivals": 4,
+        "ibatch_rivals": 8,
         "ibatch_startups": 3,
         "fetch": 2,
         "fetch_windows": 1,
