@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+from sparkdl_comm.fabric.core.aggregate import aggregate
+from sparkdl_comm.fabric.core.bandwidth import Residual
 from sparkdl_comm.fabric.core.decisions import Dropped, Push
+from sparkdl_comm.fabric.core.divergence import Divergence
 from sparkdl_comm.fabric.core.events import BandwidthReported, TransferEnded, Update, UpdateReady
+from sparkdl_comm.fabric.core.order import Job
+from sparkdl_comm.fabric.core.replicate import Bounded, Sides, bounded
 from sparkdl_comm.fabric.core.roles import Node, Roles
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
@@ -85,3 +92,30 @@ def test_without_a_bound_the_replica_gets_what_there_is_room_for() -> None:
     pair = Pair(float("inf"))
     pair.serve(5)
     assert pair.given(REPLICA)
+
+
+def test_what_brings_the_replica_nearer_only_later_waits_until_the_servers_are_that_far() -> None:
+    jobs = [Job(0, (100,)), Job(1, (100,))]
+    network = Residual.of([(100.0, 100.0)] * 4)
+    sides = Sides([2], [], [3], [])
+    state = Divergence(0.9)
+    state.serve([0, 1, 2], [10.0, 1.0, 1.0])
+    state.replicate([0])
+    state.replicate([1])
+    state.serve([3], [0.1])
+    nearer = state.copy()
+    nearer.replicate([2])
+    limit = 12.0
+    assert nearer.bound() < limit < nearer.bound(behind=1), "the replica's momentum takes it too far without update 3"
+    groups = aggregate(jobs, [1], network.copy(), [2], [], 0.0)
+
+    def planned(under_way: int) -> Bounded:
+        updates = [(2, 1.0), (4, 0.1)]
+        return bounded(
+            jobs, updates, [0], groups, network, sides, state, limit, 0.0, under_way=under_way, servers_busy=3.0
+        )
+
+    for found, follows, done in ((planned(0), False, 1.0), (planned(1), True, 4.0)):
+        assert [group.members for group in found.replicated] == [[0]], "without it update 4 would exceed the limit"
+        assert [group.members for group in found.served] == [[1]]
+        assert (found.follows, found.replicated[0].done) == (follows, pytest.approx(done))

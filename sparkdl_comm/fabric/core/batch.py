@@ -33,13 +33,14 @@ class Batch:
 @dataclass(frozen=True)
 class State:
     """What earlier batches have led to: ``version``, of the servers when all that was decided on is applied, and the bound
-    then; until when servers and replicas are busy, seconds; ``coming``: as that of :func:`bounded`."""
+    then; until when servers and replicas are busy, seconds; ``coming`` and ``under_way``: as those of :func:`bounded`."""
 
     version: int
     divergence: Divergence
     servers_busy: float
     replicas_busy: float
     coming: Sequence[Divergence] = ()
+    under_way: int = 0
 
 
 def plan(
@@ -83,6 +84,8 @@ def plan(
             now,
             state.replicas_busy,
             state.coming,
+            state.under_way,
+            state.servers_busy,
         )
 
     found = kept_near(groups)

@@ -67,11 +67,7 @@ def caught_up(ledger: Ledger, ended: Push) -> None:
 
 def _allowed(ledger: Ledger, steps: Sequence[Sequence[int]]) -> int:
     """How many of these steps the replicas may take, however many of those under way to the servers these have applied."""
-    under_way = {
-        transfer.turn
-        for transfer in ledger.flight.transfers()
-        if isinstance(transfer, Push) and transfer.turn is not None and transfer.target.role == ledger.serving
-    }
+    under_way = {push.turn for push in ledger.to_servers}
     state = ledger.divergence.copy()
     for number, updates in enumerate(steps):
         state.replicate(updates)

@@ -9,7 +9,7 @@ from itertools import count
 
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.fabric.core.batch import State
-from sparkdl_comm.fabric.core.decisions import Copy, Transfer
+from sparkdl_comm.fabric.core.decisions import Copy, Push, Transfer
 from sparkdl_comm.fabric.core.divergence import Divergence
 from sparkdl_comm.fabric.core.events import ModelRequested
 from sparkdl_comm.fabric.core.flight import Flight
@@ -68,7 +68,17 @@ class Ledger:
     @property
     def state(self) -> State:
         busy = self.busy
-        return State(self.version, self.divergence, busy[self.serving], busy["replica"], self.coming)
+        under_way = len({push.turn for push in self.to_servers})
+        return State(self.version, self.divergence, busy[self.serving], busy["replica"], self.coming, under_way)
+
+    @property
+    def to_servers(self) -> list[Push]:
+        """The transfers under way that are applied to the servers."""
+        return [
+            transfer
+            for transfer in self.flight.transfers()
+            if isinstance(transfer, Push) and transfer.turn is not None and transfer.target.role == self.serving
+        ]
 
     @property
     def coming(self) -> list[Divergence]:

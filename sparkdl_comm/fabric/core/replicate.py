@@ -41,12 +41,13 @@ class Sides:
 class Bounded:
     """``served``: the server's groups of this batch, a prefix of those planned. ``replicated``: the replica's. ``awaited``:
     the last of ``served`` may start when this many of ``replicated`` have arrived. ``left``: the network after all of
-    them."""
+    them. ``follows``: ``replicated`` may start when the servers have what was under way to them before."""
 
     served: list[Group]
     replicated: list[Group]
     awaited: int
     left: Residual
+    follows: bool = False
 
 
 def bounded(
@@ -61,6 +62,8 @@ def bounded(
     now: float,
     busy: float = -math.inf,
     coming: Sequence[Divergence] = (),
+    under_way: int = 0,
+    servers_busy: float = -math.inf,
 ) -> Bounded:
     """How much of a batch can be served, and with which transfers to the replica.
 
@@ -74,10 +77,21 @@ def bounded(
     :param busy: until when the replicas are busy with earlier groups.
     :param coming: the divergence after each of the replicas' transfers that are on their way, and do not count in
         ``divergence``: nobody waits for them, and whenever they come the limit is to be kept.
+    :param under_way: steps of the servers that count in ``divergence`` and may still come after the replicas' first ones;
+        until ``servers_busy``.
     :returns: without any group if the first one would exceed the limit even if the replica had all before it; or, while it
         catches up, as it is.
     """
     plan = _Plan(jobs, updates, punted, network, sides, divergence, limit, now, busy)
+    found = _found(plan, groups, coming)
+    if plan.keeps_limit(found.replicated, under_way):
+        return found
+    later = max(now, servers_busy)
+    return replace(_found(replace(plan, now=later, busy=max(busy, later)), groups, coming), follows=True)
+
+
+def _found(plan: _Plan, groups: Sequence[Group], coming: Sequence[Divergence]) -> Bounded:
+    divergence, limit = plan.divergence, plan.limit
     served = list(groups)
     if served and limit < math.inf:
         alone = min((plan.without_replicas(served, state) for state in (divergence, *coming)), key=_count)
@@ -152,6 +166,17 @@ class _Plan:
         after = max([late.ready, *(group.done for group in before)])
         deliver(late, self.jobs, left, self.sides.servers, self.sides.aggregators, after)
         return Bounded([*before, late], replicated, len(replicated), left)
+
+    def keeps_limit(self, replicated: Sequence[Group], under_way: int) -> bool:
+        """Whether the replicas keep it however many of the steps under way the servers have taken before."""
+        state = self.divergence.copy()
+        for group in replicated:
+            if not set(self.punted).issuperset(group.members):
+                break  # the servers have them after what is under way
+            state.replicate([self.updates[index][0] for index in group.members])
+            if any(state.bound(behind) > self.limit for behind in range(1, under_way + 1)):
+                return False
+        return True
 
     def nothing(self) -> Bounded:
         return Bounded([], [], 0, self.network.copy())

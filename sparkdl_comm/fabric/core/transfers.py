@@ -27,6 +27,7 @@ def pushes(ledger: Ledger, batch: Batch, late: Sequence[Waiting]) -> list[Decisi
     awaited = batch.bounded.awaited
     relays = ledger.relays(ledger.serving)
     rest = list(late)
+    before = [push.id for push in ledger.to_servers] if batch.bounded.follows else []
     for group in served[:-1] if awaited else served:
         while rest and rest[0].end < group.done:
             decisions += move_behind(ledger, rest.pop(0))
@@ -35,7 +36,7 @@ def pushes(ledger: Ledger, batch: Batch, late: Sequence[Waiting]) -> list[Decisi
         decisions += move_behind(ledger, last)
     copied: list[int] = []
     for number, group in enumerate(replicated):
-        made = deliveries(ledger, batch.updates, group, "replica", ledger.relays("replica"), ())
+        made = deliveries(ledger, batch.updates, group, "replica", ledger.relays("replica"), before)
         ledger.divergence.replicate([batch.updates[index] for index in group.members])
         decisions += made
         if number < awaited:
