@@ -169,6 +169,8 @@ class _Plan:
 
     def keeps_limit(self, replicated: Sequence[Group], under_way: int) -> bool:
         """Whether the replicas keep it however many of the steps under way the servers have taken before."""
+        if self.limit == math.inf:
+            return True
         state = self.divergence.copy()
         for group in replicated:
             if not set(self.punted).issuperset(group.members):
