@@ -10,9 +10,9 @@ import org.apache.spark.{BarrierTaskContext, SparkContext, SparkEnv, SparkdlExec
 import org.apache.spark.storage.{PlainFetch, PlainServer}
 
 import sparkdl.comm.SystemClock
-import sparkdl.comm.flow.{BlockTarget, FixedWindows, RemoteBlock, ScheduledFetch, ScheduledFetches, Urgency}
+import sparkdl.comm.flow.{BlockTarget, Fetch, Fetches, FixedWindows, RemoteBlock, ScheduledSends, Urgency}
 import sparkdl.comm.ps.{BenchMemory, Notice}
-import sparkdl.comm.transport.{ChunkNetwork, ChunkPeer, DirectChunkTarget, PeerMessageReceiver}
+import sparkdl.comm.transport.{Answer, ChunkNetwork, ChunkPeer, DirectChunkTarget, PeerMessageReceiver}
 
 /**
  * What it costs to bring a block from one executor to another, and to convert it, for python/bench_fetch.py: rank 0
@@ -24,7 +24,7 @@ object FetchBench {
   /**
    * @param sizes bytes of the blocks, separated by commas
    * @param windows
-   *   bytes, likewise: blocks come from all servers at once, with the window that follows the link and with each of these. If
+   *   bytes, likewise: blocks come from all servers at once, with windows that follow the link and with each of these. If
    *   there are none, all other ways are measured
    * @param repeats samples of each; as many runs before do not count
    * @return a JSON array of {way, servers, bytes, seconds: [...], verified}
@@ -73,11 +73,17 @@ object FetchBench {
   /** Where a rank serves its blocks, by Spark's block transfer and by chunks, and where its memory is, by size. */
   private final case class Server(plain: PlainServer, chunks: ChunkPeer, memory: IndexedSeq[String])
 
-  /** Sends messages back as they are, or keeps them. */
-  private final class Echo(back: Boolean) extends PeerMessageReceiver {
+  /** Sends messages back as they are, or keeps them, and serves blocks. */
+  private final class Echo(back: Boolean, windows: Seq[Long]) extends PeerMessageReceiver {
     val kept = new LinkedBlockingQueue[Notice]
     @volatile var network: ChunkNetwork = _
     @volatile var peer: ChunkPeer = _
+
+    /** With the window that follows the link, and with each fixed one. */
+    private lazy val sends = new ScheduledSends(network, SystemClock) +:
+      windows.map(bytes => new ScheduledSends(network, SystemClock, FixedWindows.scheduler(bytes))).toIndexedSeq
+    override def asked(answer: Answer): Unit =
+      sends(answer.chunk.block.split('_').last.toInt).answer(answer, Urgency(0, 0), 0)
     override def received(message: ByteBuffer): Unit = {
       val bytes = new Array[Byte](message.remaining)
       message.get(bytes)
@@ -100,8 +106,9 @@ private final class FetchBench(
   private val blocks = executor.blocks
 
   def rows: Seq[String] = {
-    sizes.foreach(bytes => blocks.put(Job, name(bytes), Array(direct(contents(rank, bytes)))))
-    val echo = new Echo(back = rank != 0)
+    val names = sizes.flatMap(bytes => (0 to windows.size).map(bytes -> name(bytes, _)))
+    names.foreach { case (bytes, name) => blocks.put(Job, name, Array(direct(contents(rank, bytes)))) }
+    val echo = new Echo(back = rank != 0, windows)
     val network = executor.openNetwork(0, 1, echo)
     val memory = sizes.map(bytes => new BenchMemory(BenchMemory.draw(bytes / 4, seed = rank)))
     try {
@@ -123,7 +130,7 @@ private final class FetchBench(
       network.close()
       memory.foreach(_.close())
       val end = System.nanoTime + TimeUnit.SECONDS.toNanos(WaitSeconds)
-      sizes.foreach(bytes => blocks.retire(Job, name(bytes), () => System.nanoTime >= end))
+      names.foreach { case (_, name) => blocks.retire(Job, name, () => System.nanoTime >= end) }
     }
   }
 
@@ -133,14 +140,12 @@ private final class FetchBench(
       echo: Echo,
       memory: IndexedSeq[BenchMemory]
   ): Seq[String] = {
-    val fetching = new ScheduledFetches(network, SystemClock)
+    val fetching = new Fetches(network, SystemClock)
     if (windows.nonEmpty) {
-      val fixed = windows.map(bytes =>
-        s"fixed $bytes" -> new ScheduledFetches(network, SystemClock, FixedWindows.scheduler(bytes))
-      )
+      val ways = "own" +: windows.map(bytes => s"fixed $bytes")
       sizes.flatMap { bytes =>
-        val blocks = new Remote(servers.tail, bytes)
-        Timing.measure(repeats, (("own" -> fetching) +: fixed).map { case (name, by) => blocks.atOnce(name, by) })
+        val blocks = new Remote(servers.tail, bytes, fetching)
+        Timing.measure(repeats, ways.zipWithIndex.map { case (name, window) => blocks.atOnce(name, window) })
       }
     } else
       notices(echo) ++ sizes.flatMap(fetches(servers.tail, fetching, _)) ++
@@ -161,42 +166,43 @@ private final class FetchBench(
     }
 
   /** The blocks of so many bytes, one on each server. */
-  private final class Remote(servers: Seq[Server], bytes: Int) {
+  private final class Remote(servers: Seq[Server], bytes: Int, fetching: Fetches) {
     val expected = servers.indices.map(server => ByteBuffer.wrap(contents(server + 1, bytes)))
     val targets = expected.map(new Target(_))
 
-    def start(server: Int, by: ScheduledFetches): ScheduledFetch = {
-      val block = RemoteBlock(servers(server).chunks, Job, name(bytes), bytes.toLong)
-      by.fetch(block, Urgency(0, 0), server, TimeUnit.SECONDS.toNanos(WaitSeconds), targets(server))
+    /** @param window with which it is served: 0 is the one that follows the link */
+    def start(server: Int, window: Int = 0): Fetch = {
+      val block = RemoteBlock(servers(server).chunks, Job, name(bytes, window), bytes.toLong)
+      fetching.fetch(block, TimeUnit.SECONDS.toNanos(WaitSeconds), targets(server))
     }
-    def await(fetch: ScheduledFetch): Unit = fetch.done.get(WaitSeconds, TimeUnit.SECONDS)
+    def await(fetch: Fetch): Unit = fetch.done.get(WaitSeconds, TimeUnit.SECONDS)
     def allRight(): Boolean = targets.map(_.isRight).forall(identity)
 
-    def atOnce(name: String, by: ScheduledFetches): Way = Way(name, servers.size, bytes) { () =>
-      servers.indices.map(start(_, by)).foreach(await)
+    def atOnce(name: String, window: Int = 0): Way = Way(name, servers.size, bytes) { () =>
+      servers.indices.map(start(_, window)).foreach(await)
       allRight _
     }
   }
 
-  private def fetches(servers: Seq[Server], fetching: ScheduledFetches, bytes: Int): Seq[String] = {
-    val blocks = new Remote(servers, bytes)
+  private def fetches(servers: Seq[Server], fetching: Fetches, bytes: Int): Seq[String] = {
+    val blocks = new Remote(servers, bytes, fetching)
     import blocks.{allRight, await, expected, start, targets}
     val one = Seq(
       Way("fetchBlockSync", 1, bytes) { () =>
-        val data = PlainFetch(servers.head.plain, Job, name(bytes))
+        val data = PlainFetch(servers.head.plain, Job, name(bytes, 0))
         () => data.equals(expected.head)
       },
       Way("fetch", 1, bytes) { () =>
-        await(start(0, fetching))
+        await(start(0))
         () => targets.head.isRight
       }
     )
     val several = Seq(
       Way("in turn", servers.size, bytes) { () =>
-        servers.indices.foreach(server => await(start(server, fetching)))
+        servers.indices.foreach(server => await(start(server)))
         allRight _
       },
-      blocks.atOnce("at once", fetching)
+      blocks.atOnce("at once")
     )
     Timing.measure(repeats, one ++ (if (servers.size > 1) several else Nil))
   }
@@ -225,7 +231,7 @@ private final class FetchBench(
     finally neighbour.close()
   }
 
-  private def name(bytes: Int): String = s"sparkdl_bench_$bytes"
+  private def name(bytes: Int, window: Int): String = s"sparkdl_bench_${bytes}_$window"
 
   private def contents(rank: Int, bytes: Int): Array[Byte] = {
     val values = new Array[Byte](bytes)

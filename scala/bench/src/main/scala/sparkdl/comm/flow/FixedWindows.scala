@@ -3,7 +3,7 @@ package sparkdl.comm.flow
 /** What the window that follows the link is compared with. */
 object FixedWindows {
 
-  /** @param bytes that are in flight at most, of all senders together and of each */
+  /** @param bytes that are in flight at most, to all peers together and to each */
   private[comm] def scheduler(bytes: Long): TransferScheduler =
     new TransferScheduler(Policy.Urgent, () => new Fixed(bytes))
 

@@ -94,6 +94,7 @@ class SlowStartSpec extends AnyFunSuite {
   }
 
   private object Deaf extends PeerMessageReceiver {
+    override def asked(answer: Answer): Unit = ()
     override def received(message: ByteBuffer): Unit = ()
     override def lost(peer: ChunkPeer): Unit = ()
   }

@@ -31,11 +31,13 @@ import sparkdl.comm.transport.{
  * needed and again when it is needed after it broke. A peer that owes an answer and is quiet for as long as `conf` allows
  * loses its connection.
  *
+ * @param here where this executor serves
  * @param bootstraps authenticate this executor
  * @param lost told when a connection ended that nobody here closed, or could not be made
  */
 private[comm] final class ChunkClient(
     conf: TransportConf,
+    here: ChunkPeer,
     bootstraps: Seq[TransportClientBootstrap],
     clock: Clock,
     lost: ChunkPeer => Unit
@@ -101,7 +103,7 @@ private[comm] final class ChunkClient(
       connections.computeIfAbsent(
         to,
         _ => {
-          val connection = new Connection(ended(to, _))
+          val connection = new Connection(clock, ended(to, _))
           connectors.execute(() => open(to, connection))
           connection
         }
@@ -113,7 +115,7 @@ private[comm] final class ChunkClient(
       val client = factory.createUnmanagedClient(to.host, to.port)
       val writeTimeout = new WriteTimeoutHandler(conf.connectionTimeoutMs.toLong, TimeUnit.MILLISECONDS)
       client.getChannel.pipeline.addFirst(writeTimeout)
-      client.send(Wire.hello())
+      client.send(Wire.hello(here))
       connection.opened(client)
       if (closed) connection.close()
     } catch {

@@ -31,10 +31,11 @@ private[comm] final class ChunkNode(
     val bootstraps = transport.serverBootstraps
     new ChunkServer(transport.transportConf, transport.bindAddress, port, bootstraps, transport, receiver, clock)
   }
-  private val client =
-    new ChunkClient(transport.transportConf, transport.clientBootstraps, clock, peer => receiver.lost(peer))
 
   override val here: ChunkPeer = ChunkPeer(host, server.boundPort)
+
+  private val client =
+    new ChunkClient(transport.transportConf, here, transport.clientBootstraps, clock, peer => receiver.lost(peer))
 
   /** Fetches of this executor that are not over. */
   def pending: Int = client.pending

@@ -17,7 +17,7 @@ import org.apache.spark.network.server.{NoOpRpcHandler, RpcHandler, StreamManage
 import org.apache.spark.network.util.TransportConf
 
 import sparkdl.comm.Clock
-import sparkdl.comm.transport.{ChunkSource, PeerMessageReceiver}
+import sparkdl.comm.transport.{ChunkPeer, ChunkSource, PeerMessageReceiver}
 
 /**
  * Serves chunks and takes messages. A peer that does not take an answer for as long as `conf` lets connections be quiet loses
@@ -47,7 +47,7 @@ private[comm] final class ChunkServer(
 
   def boundPort: Int = server.getPort
 
-  /** Chunks that are being sent. */
+  /** Parts of chunks that are being sent. */
   def sending: Int = underway.get
 
   /** Peers that are connected. */
@@ -61,47 +61,36 @@ private[comm] final class ChunkServer(
 
   /** What one connection may do. All calls come from the one thread that serves it. */
   private final class PeerHandler(channel: Channel) extends RpcHandler {
-    private var greeted = false
-    private var received = 0L // parts of messages
+    private var greeted = Option.empty[ChunkPeer]
     private val messages = new PartialMessages
-    private var owesAnswer = false
+    private val confirmations = new Confirmations(channel, clock)
+    private val unconfirmed = new Unconfirmed // of what answers it
     channel.pipeline.addFirst(new WriteTimeoutHandler(conf.connectionTimeoutMs.toLong, TimeUnit.MILLISECONDS))
+    channel.closeFuture.addListener((_: io.netty.util.concurrent.Future[Void]) => unconfirmed.end())
 
     override def receive(client: TransportClient, message: ByteBuffer): Unit =
       try
         Wire.decode(message) match {
-          case Wire.Hello(Wire.Version) => greeted = true
-          case Wire.Batch(parts) if greeted =>
-            received += parts.size
-            answer(client)
+          case Wire.Hello(Wire.Version, from) => greeted = Some(from)
+          case Wire.Batch(parts) if greeted.isDefined =>
+            confirmations.came(parts.size)
             parts.flatMap(messages.add(_)).foreach(receiver.received)
-          case other => refuse(s"$other where a hello of version ${Wire.Version}, or messages, were expected")
+          case Wire.Ask(number, chunk) if greeted.isDefined =>
+            receiver.asked(new AskedChunk(number, chunk, greeted.get, source, channel, unconfirmed, underway))
+          case Wire.Received(total, time) if greeted.isDefined && unconfirmed.confirm(total, time) => ()
+          case other =>
+            refuse(s"$other where a hello of version ${Wire.Version}, or what may follow one, was expected")
         }
       catch { case e: Wire.ProtocolException => refuse(e.getMessage) }
-
-    /** Once for all batches that have come by now. */
-    private def answer(client: TransportClient): Unit = if (!owesAnswer) {
-      owesAnswer = true
-      channel.eventLoop.execute { () =>
-        owesAnswer = false
-        client.send(Wire.received(received, clock.nanoTime))
-      }
-    }
 
     override def receive(client: TransportClient, message: ByteBuffer, callback: RpcResponseCallback): Unit =
       refuse("a call of Spark's")
 
     override val getStreamManager: StreamManager = new StreamManager {
-
-      /** Spark asks this of peers that have not been authenticated, too. */
-      override def openStream(id: String): ManagedBuffer =
-        if (greeted) Wire.chunk(id).flatMap(source.open).orNull
-        else {
-          refuse("a request without a hello")
-          null
-        }
-      override def streamBeingSent(id: String): Unit = underway.incrementAndGet()
-      override def streamSent(id: String): Unit = underway.decrementAndGet()
+      override def openStream(id: String): ManagedBuffer = {
+        refuse("a stream request of Spark's")
+        null
+      }
       override def getChunk(stream: Long, index: Int): ManagedBuffer = {
         refuse("a chunk of Spark's")
         throw new UnsupportedOperationException
@@ -109,7 +98,7 @@ private[comm] final class ChunkServer(
     }
 
     private def refuse(what: String): Unit = {
-      greeted = false // what it sent behind that may be here already
+      greeted = None // what it sent behind that may be here already
       log.warn(s"A connection of ${channel.remoteAddress} is closed: it sent $what")
       channel.close()
     }

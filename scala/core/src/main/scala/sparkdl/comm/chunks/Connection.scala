@@ -10,6 +10,7 @@ import io.netty.util.AttributeKey
 
 import org.apache.spark.network.client.TransportClient
 
+import sparkdl.comm.Clock
 import sparkdl.comm.transport.MessagePart
 
 /**
@@ -17,29 +18,26 @@ import sparkdl.comm.transport.MessagePart
  *
  * @param onEnd called once, when there never was one or it is no more
  */
-private[chunks] final class Connection(onEnd: Connection => Unit) {
+private[chunks] final class Connection(clock: Clock, onEnd: Connection => Unit) {
   private val waiting = new ArrayDeque[PendingFetch]
   private val messages = new MessageQueue
 
   // Either, or none of both while it is made.
   private var client: Option[TransportClient] = None
-  private var reads: Option[DirectReads] = None
+  private var answers: Option[Answers] = None
   private var end: Option[Throwable] = None
 
   def ask(fetch: PendingFetch): Unit = {
     val cause = synchronized {
-      if (end.isEmpty) client.fold[Unit](waiting.add(fetch))(ask(fetch, _))
+      if (end.isEmpty) answers.fold[Unit](waiting.add(fetch))(ask(fetch, _))
       end
     }
     cause.foreach(fetch.peerLost)
   }
 
-  /**
-   * On the connection's own thread, whoever calls: what that thread writes overtakes what others do, but not in the list in
-   * which Spark looks up whose answer comes.
-   */
-  private def ask(fetch: PendingFetch, client: TransportClient): Unit =
-    try client.getChannel.eventLoop.execute(() => fetch.ask(client, this, reads))
+  /** On the connection's own thread, whoever calls. */
+  private def ask(fetch: PendingFetch, answers: Answers): Unit =
+    try client.get.getChannel.eventLoop.execute(() => if (!fetch.isOver) answers.ask(fetch))
     catch { case _: RejectedExecutionException => () } // the network was closed, which ends all fetches
 
   /** @param done as [[sparkdl.comm.transport.PeerMessages]] has it */
@@ -50,10 +48,11 @@ private[chunks] final class Connection(onEnd: Connection => Unit) {
 
   def opened(client: TransportClient): Unit = {
     client.getChannel.attr(Connection.OfChannel).set(this)
+    val answers = new Answers(client, clock, ended)
     synchronized {
       this.client = Some(client)
-      reads = DirectReads.on(client.getChannel)
-      waiting.asScala.foreach(ask(_, client))
+      this.answers = Some(answers)
+      waiting.asScala.foreach(ask(_, answers))
       waiting.clear()
     }
     messages.opened(client.getChannel)
@@ -74,6 +73,7 @@ private[chunks] final class Connection(onEnd: Connection => Unit) {
     left.foreach { fetches =>
       onEnd(this)
       fetches.foreach(_.peerLost(cause))
+      synchronized(answers).foreach(_.ended(cause))
       messages.end()
       close()
     }

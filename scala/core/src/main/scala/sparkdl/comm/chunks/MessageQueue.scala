@@ -3,12 +3,7 @@ package sparkdl.comm.chunks
 import java.util.ArrayDeque
 import java.util.concurrent.RejectedExecutionException
 
-import scala.jdk.CollectionConverters._
-
 import io.netty.channel.Channel
-
-import org.apache.spark.network.buffer.NioManagedBuffer
-import org.apache.spark.network.protocol.OneWayMessage
 
 import sparkdl.comm.transport.{MessagePart, PeerMessages}
 
@@ -21,51 +16,25 @@ private[chunks] final class MessageQueue {
   private var channel: Option[Channel] = None
   private var writing = false
 
-  // Of those that the peer has not confirmed, in their order, what to call.
-  private val unconfirmed = new ArrayDeque[Option[Long] => Unit]
-  private var confirmed = 0L
-  private var ended = false
+  private val unconfirmed = new Unconfirmed
 
   /** @param done as [[PeerMessages]] has it */
   def add(part: MessagePart, done: Option[Long] => Unit): Unit = {
     val late = synchronized {
-      if (!ended) {
-        waiting.add(part)
-        unconfirmed.add(done)
-      }
-      ended
+      val added = unconfirmed.add(done)
+      if (added) waiting.add(part)
+      !added
     }
     if (late) done(None) else write()
   }
 
-  /**
-   * The peer has so many of them; false if it cannot.
-   *
-   * @param time of that by the peer's clock
-   */
-  def confirm(total: Long, time: Long): Boolean = {
-    val found = synchronized {
-      val count = total - confirmed
-      if (count < 0 || count > unconfirmed.size) None
-      else {
-        confirmed = total
-        Some(Vector.fill(count.toInt)(unconfirmed.poll()))
-      }
-    }
-    found.foreach(_.foreach(_(Some(time))))
-    found.isDefined
-  }
+  /** As of [[Unconfirmed]]. */
+  def confirm(total: Long, time: Long): Boolean = unconfirmed.confirm(total, time)
 
   /** There is no connection any more. */
   def end(): Unit = {
-    val left = synchronized {
-      ended = true
-      val left = unconfirmed.asScala.toVector
-      unconfirmed.clear()
-      waiting.clear()
-      left
-    }
-    left.foreach(_(None))
+    synchronized(waiting.clear())
+    unconfirmed.end()
   }
 
   def opened(channel: Channel): Unit = {
@@ -87,7 +56,7 @@ private[chunks] final class MessageQueue {
   }
 
   private def write(to: Channel, batch: Seq[MessagePart]): Unit =
-    to.writeAndFlush(new OneWayMessage(new NioManagedBuffer(Wire.batch(batch))))
+    Frame.write(to, Wire.batch(batch))
       .addListener { (_: io.netty.util.concurrent.Future[Void]) =>
         synchronized { writing = false }
         write()

@@ -8,48 +8,38 @@ import scala.util.control.NonFatal
 
 import org.slf4j.LoggerFactory
 
-import org.apache.spark.network.client.{StreamCallback, TransportClient}
-
 import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkFetch, ChunkPeer, ChunkTarget, DirectChunkTarget}
 
 /**
- * A chunk on its way. Spark keeps it until its answer has come, however long that takes, so it lets go of the target once it
- * is over; bytes that come after that are dropped.
+ * A chunk on its way. It lets go of the target once it is over; bytes that come after that are dropped.
  *
  * @param deadlines hold it until it is over
  */
 private[chunks] final class PendingFetch(
     from: ChunkPeer,
-    chunk: Chunk,
+    val chunk: Chunk,
     into: ChunkTarget,
     val deadline: Long,
     deadlines: Deadlines,
     onEnd: Option[ChunkFailure] => Unit
-) extends ChunkFetch
-    with StreamCallback {
+) extends ChunkFetch {
   import PendingFetch._
 
   // Both until it is over.
   private var target = into
   private var done = onEnd
 
-  private val request = Wire.request(chunk)
+  /** Its target can read from the socket. */
+  val isDirect: Boolean = into.isInstanceOf[DirectChunkTarget]
   @volatile private var received = 0
-  @volatile private var connection: Connection = _
 
   // Of the connection's own thread.
-  private var reads = Option.empty[DirectReads]
+  private var partMissing = 0
   private var readAhead = 0
 
   deadlines.add(this)
 
-  /** Called on the connection's own thread. */
-  def ask(client: TransportClient, connection: Connection, reads: Option[DirectReads]): Unit = {
-    this.connection = connection
-    val target = synchronized(this.target)
-    if (target.isInstanceOf[DirectChunkTarget]) this.reads = reads
-    if (target != null) client.stream(request, this)
-  }
+  def isOver: Boolean = synchronized(target == null)
 
   override def cancel(): Unit = finish(Some(new ChunkFailure.Cancelled(s"$what was cancelled")))
 
@@ -60,21 +50,30 @@ private[chunks] final class PendingFetch(
 
   def peerLost(cause: Throwable): Unit = finish(Some(new ChunkFailure.PeerLost(s"$what: $cause", cause)))
 
-  /** Bytes that have not come. */
-  def missing: Int = chunk.length - received
+  def notServed(cause: Throwable): Unit =
+    finish(Some(new ChunkFailure.NotServed(s"$what: ${cause.getMessage.linesIterator.next()}", cause)))
 
-  override def onData(id: String, bytes: ByteBuffer): Unit = if (isMine(id)) {
-    val count = bytes.remaining
-    if (count > missing) finish(Some(new ChunkFailure.NotServed(s"$what has more than ${chunk.length} bytes")))
-    else {
-      received += count
-      if (readAhead > 0) readAhead -= count // they are where they belong
-      else toTarget(_.write(bytes))
-      reads.foreach(_.begin(this))
-    }
+  /** A part of so many bytes comes next; false if that is none or too many. */
+  def begin(length: Int): Boolean = {
+    partMissing = length
+    0 < length && length <= chunk.length - received
   }
 
-  /** Reads bytes, which are those of this chunk, from the connection; [[onData]] is told of them afterwards. */
+  /** Bytes of the part that comes which have not come. */
+  def missing: Int = partMissing
+
+  def isHere: Boolean = received == chunk.length
+
+  /** The next bytes of the part. */
+  def write(bytes: ByteBuffer): Unit = {
+    val count = bytes.remaining
+    received += count
+    partMissing -= count
+    if (readAhead > 0) readAhead -= count // they are where they belong
+    else toTarget(_.write(bytes))
+  }
+
+  /** Reads bytes, which are those of this chunk, from the connection; [[write]] is told of them afterwards. */
   def read(from: ScatteringByteChannel, atMost: Int): Int = {
     val result = toTarget { target =>
       try Right(target.asInstanceOf[DirectChunkTarget].read(from, atMost))
@@ -95,33 +94,8 @@ private[chunks] final class PendingFetch(
     taken.toOption.flatten
   }
 
-  override def onComplete(id: String): Unit = if (isMine(id)) {
-    reads.foreach(_.end())
-    finish(
-      if (received == chunk.length) None
-      else Some(new ChunkFailure.NotServed(s"$what has $received bytes, expected ${chunk.length}"))
-    )
-  }
-
-  /** Spark takes answers to be in the order of the requests. If they are not, no answer of this connection is what it seems. */
-  private def isMine(id: String): Boolean = {
-    val mine = id == request
-    if (!mine) broken(new IOException(s"the answer to $id came instead"))
-    mine
-  }
-
-  /** Spark makes a plain RuntimeException of what the peer answers; anything else is the end of the connection. */
-  override def onFailure(id: String, cause: Throwable): Unit =
-    if (cause.getClass == classOf[RuntimeException])
-      finish(Some(new ChunkFailure.NotServed(s"$what: ${cause.getMessage.linesIterator.next()}", cause)))
-    else broken(cause)
-
-  /** Spark may still take requests for a connection that it is about to close, and forgets them then. */
-  private def broken(cause: Throwable): Unit = {
-    reads.foreach(_.end())
-    connection.ended(cause)
-    peerLost(cause)
-  }
+  /** All of it is here. */
+  def complete(): Unit = finish(None)
 
   private def finish(failure: Option[ChunkFailure]): Unit = {
     val callback = synchronized {
@@ -138,7 +112,7 @@ private[chunks] final class PendingFetch(
     }
   }
 
-  private def what: String = s"chunk $request of ${from.host}:${from.port}"
+  private def what: String = s"chunk ${Wire.request(chunk)} of ${from.host}:${from.port}"
 }
 
 private object PendingFetch {

@@ -1,38 +1,48 @@
 package sparkdl.comm.chunks
 
 import java.nio.ByteBuffer
+import java.nio.charset.StandardCharsets.UTF_8
 
 import scala.util.Try
 
-import sparkdl.comm.transport.{Chunk, MessagePart, PeerMessages}
+import sparkdl.comm.transport.{Chunk, ChunkPeer, MessagePart, PeerMessages}
 
 /**
  * What executors say to each other inside the frames of Spark's network library, numbers big-endian.
  *
- *  - The first message of a connection is the hello: kind 1, version (4 bytes). It is answered by nothing, and nothing is
- *    served before it.
+ *  - The first message of a connection is the hello: kind 1, version (4 bytes), and where the executor that says it serves:
+ *    port (4 bytes), host. It is answered by nothing, and nothing is served before it.
  *  - A batch of parts of messages: kind 2, and for each one the number of its message (8 bytes), the length of the whole message
  *    (4 bytes), its own length (4 bytes) and its bytes. Those of one message come in their order. It is answered by how many
  *    parts of this connection have come, and when the last one did: kind 3, number (8 bytes), nanoseconds of a clock of which
  *    only differences mean anything (8 bytes).
- *  - A chunk is asked for by a stream request whose id is `job/block/offset/length` in decimal. The answer is Spark's stream
- *    response, which has the bytes behind it.
+ *  - A chunk is asked for: kind 4, a number (8 bytes), and `job/block/offset/length` in decimal. It is answered by parts of the
+ *    chunk, in their order, as stream responses of Spark's, which have the bytes behind them; their id is `number/length` in
+ *    decimal, of the part. Or by a stream failure with such an id, and nothing after it. Both are answered as parts of messages
+ *    are, with kind 3.
  */
 private[chunks] object Wire {
-  val Version = 3
+  val Version = 4
 
   /** Bytes before those of a part. */
   val PartHead = 16
+
+  /** Bytes of the longest name that a host can have. */
+  private val MostHost = 255
   private val HelloKind: Byte = 1
   private val BatchKind: Byte = 2
   private val ReceivedKind: Byte = 3
+  private val AskKind: Byte = 4
+  private val PartId = "(-?[0-9]{1,19})/([0-9]{1,10})".r
   private val Request = "(-?[0-9]{1,19})/([A-Za-z0-9_]{1,200})/([0-9]{1,19})/([0-9]{1,10})".r
 
   /** A peer said what nobody of this version says. */
   final class ProtocolException(message: String) extends RuntimeException(message)
 
   sealed trait Message
-  final case class Hello(version: Int) extends Message
+
+  /** @param from where the executor that says it serves */
+  final case class Hello(version: Int, from: ChunkPeer) extends Message
 
   final case class Batch(parts: Seq[Part]) extends Message
 
@@ -49,15 +59,35 @@ private[chunks] object Wire {
    */
   final case class Received(total: Long, time: Long) extends Message
 
+  /** @param number by which its answers are known; other chunks that were asked for over this connection have others */
+  final case class Ask(number: Long, chunk: Chunk) extends Message
+
   def request(chunk: Chunk): String = s"${chunk.job}/${chunk.block}/${chunk.offset}/${chunk.length}"
 
   /** None if it asks for no chunk. */
-  def chunk(request: String): Option[Chunk] = request match {
+  private[chunks] def chunk(request: String): Option[Chunk] = request match {
     case Request(job, block, offset, length) => Try(Chunk(job.toLong, block, offset.toLong, length.toInt)).toOption
     case _ => None
   }
 
-  def hello(version: Int = Version): ByteBuffer = ByteBuffer.allocate(5).put(HelloKind).putInt(version).flip()
+  def hello(from: ChunkPeer, version: Int = Version): ByteBuffer = {
+    val host = from.host.getBytes(UTF_8)
+    ByteBuffer.allocate(9 + host.length).put(HelloKind).putInt(version).putInt(from.port).put(host).flip()
+  }
+
+  def ask(number: Long, chunk: Chunk): ByteBuffer = {
+    val asked = request(chunk).getBytes(UTF_8)
+    ByteBuffer.allocate(9 + asked.length).put(AskKind).putLong(number).put(asked).flip()
+  }
+
+  /** @param length bytes of a part of the chunk that was asked for with this number; 0 if it cannot be had */
+  def partId(number: Long, length: Int): String = s"$number/$length"
+
+  /** What [[partId]] makes: number and length; None if it is something else. */
+  def part(id: String): Option[(Long, Int)] = id match {
+    case PartId(number, length) => Try((number.toLong, length.toInt)).toOption
+    case _ => None
+  }
 
   def batch(parts: Seq[MessagePart]): ByteBuffer = {
     val batch = ByteBuffer.allocate(1 + parts.map(PartHead + _.length).sum).put(BatchKind)
@@ -73,10 +103,15 @@ private[chunks] object Wire {
 
   /** @throws ProtocolException if it is no message */
   def decode(message: ByteBuffer): Message = {
-    def refuse() = throw new ProtocolException(s"no message of version $Version: ${preview(message)}")
+    def refuse(): Nothing = throw new ProtocolException(s"no message of version $Version: ${preview(message)}")
     if (!message.hasRemaining) refuse()
     message.get() match {
-      case HelloKind if message.remaining == 4 => Hello(message.getInt())
+      case HelloKind if message.remaining >= 8 && message.remaining <= 8 + MostHost =>
+        val (version, port) = (message.getInt(), message.getInt())
+        Hello(version, ChunkPeer(text(message), port))
+      case AskKind if message.remaining >= 8 =>
+        val number = message.getLong()
+        Ask(number, chunk(text(message)).getOrElse(refuse()))
       case ReceivedKind if message.remaining == 16 => Received(message.getLong(), message.getLong())
       case BatchKind =>
         val parts = Seq.newBuilder[Part]
@@ -91,6 +126,8 @@ private[chunks] object Wire {
       case _ => refuse()
     }
   }
+
+  private def text(message: ByteBuffer): String = UTF_8.decode(message).toString
 
   private def preview(message: ByteBuffer): String = {
     val first = new Array[Byte](math.min(16, message.limit()))

@@ -3,9 +3,8 @@ package sparkdl.comm.flow
 import scala.collection.mutable
 
 /**
- * Decides what passes one direction of an executor's link next, and when. Of what comes, blocks that it fetches, the receiver
- * decides: peers answer in the order in which they are asked. Of what goes, messages, the sender does. Pure: whoever drives it
- * carries out the requests, and tells it what came of them. Not thread-safe.
+ * Decides what passes an executor's uplink next, and when: its messages, and the blocks that others asked it for. Pure: whoever
+ * drives it carries out the requests, and tells it what came of them. Not thread-safe.
  *
  * {{{
  * want | arrived | cancel               what has happened
@@ -26,12 +25,11 @@ import scala.collection.mutable
  */
 private[comm] final class TransferScheduler private[flow] (
     policy: Policy,
-    newWindow: () => Window,
-    sizes: ChunkSizes = ChunkSizes.Fetched
+    newWindow: () => Window
 ) {
   import TransferScheduler._
 
-  def this() = this(Policy.Urgent, () => new DelayWindow)
+  def this() = this(Policy.Urgent, () => new UplinkWindow)
 
   private val order: Ordering[WantedBlock] = (one, other) => {
     val byPolicy = policy.compare(one.block, other.block)
@@ -56,10 +54,10 @@ private[comm] final class TransferScheduler private[flow] (
   def window: Long = all.bytes
 
   /** Bytes of a chunk. */
-  def chunk: Int = sizes.chunk(all.bytes, all.rate)
+  def chunk: Int = ChunkSizes.chunk(all.rate)
 
   /** So that peers have something in flight whenever their other links have room for it. */
-  private def floor: Long = ((1 + peers.values.count(_.isBusy)) * sizes.smallest(all.rate) * sizes.perPeer).toLong
+  private def floor: Long = ((1 + peers.values.count(_.isBusy)) * chunk * ChunkSizes.PerPeer).toLong
 
   /** Wants a block that can be transferred from now on. */
   def want(block: Wanted): Unit = {
@@ -171,10 +169,6 @@ private[comm] final class TransferScheduler private[flow] (
 }
 
 private[comm] object TransferScheduler {
-
-  /** Of what is sent. */
-  def ofUplink(): TransferScheduler =
-    new TransferScheduler(Policy.Urgent, () => new UplinkWindow, ChunkSizes.Sent)
 
   /** So few chunks go to who has waited longest that nobody else notices it. */
   val Share = 64

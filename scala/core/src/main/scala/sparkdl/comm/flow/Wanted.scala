@@ -1,14 +1,14 @@
 package sparkdl.comm.flow
 
 /**
- * A block that is to be transferred. It stands for one wish: two ranks here that want the same bytes make two of them.
+ * A block or message that is to be sent. It stands for one wish: two ranks that ask for the same bytes make two of them.
  *
  * @param name for messages
  * @param peer the executor at the other end; what is in flight is counted for each
  * @param bytes of all of it, at least 1
  * @param turn
  *   among blocks that are as urgent: how far the rank at the other end comes after the rank here, from 0. Then ranks that
- *   want the same things at the same time begin with different peers
+ *   send the same things at the same time begin with different peers
  */
 private[comm] class Wanted(
     val name: String,

@@ -9,7 +9,7 @@ package sparkdl.comm.flow
  */
 private[flow] final class Flight(val asked: Long, val bytes: Int, val total: Long, val number: Long)
 
-/** Bounds the bytes that have been asked for and are not here. Times are nanoseconds of one clock. */
+/** Bounds the bytes that are on their way. Times are nanoseconds of one clock. */
 private[flow] abstract class Window {
   private var flying = 0L
   private var count = 0L

@@ -3,7 +3,7 @@ package sparkdl.comm.ps
 import sparkdl.comm.flow.{PhaseNumbers, Urgency}
 
 /**
- * How urgent the blocks of one rank are, those that it fetches and those that it sends.
+ * How urgent the blocks are that the others get of one rank.
  *
  * Parameters of a version come before its gradients, and those before the parameters of the next one. So a rank that is behind
  * gets what lets it catch up: the others' gradients do nothing for it before its own ones are there.

@@ -12,17 +12,17 @@ import java.util.concurrent.{
 import java.util.function.{BiFunction, Function => JFunction}
 
 import sparkdl.comm.CommException
-import sparkdl.comm.flow.{RemoteBlock, ScheduledFetch, Urgency}
+import sparkdl.comm.flow.{Fetch, RemoteBlock}
 
 /** What comes to one rank: the notices of the others, their blocks, and the failure that ends all waiting for them. */
-private[ps] final class Incoming(job: Long, rank: Int, node: PsNode, urgencies: BlockUrgencies) {
+private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   private val notices = new ConcurrentHashMap[(Notice.Kind, Int, Int, Long), CompletableFuture[Notice]]
   private val contributions = new ConcurrentHashMap[(Long, Int), CompletableFuture[Array[Byte]]]
   private val failed = new CompletableFuture[Nothing]
   @volatile private var peers: IndexedSeq[Peer] = IndexedSeq.empty
   @volatile private var patience = 0L
 
-  private val fetching = ConcurrentHashMap.newKeySet[ScheduledFetch]
+  private val fetching = ConcurrentHashMap.newKeySet[Fetch]
 
   val neighbours = new Neighbours(job)
 
@@ -50,7 +50,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode, urgencies: 
 
   /** Ends every wait, now and later, with `cause`. The first cause stays. */
   def fail(cause: CommException): Unit =
-    if (failed.completeExceptionally(cause)) fetching.forEach(fetch => node.fetches.cancel(fetch))
+    if (failed.completeExceptionally(cause)) fetching.forEach(_.cancel())
 
   def hasFailed: Boolean = failed.isCompletedExceptionally
 
@@ -58,7 +58,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode, urgencies: 
 
   /**
    * @param peers by rank
-   * @param patience nanoseconds that a part of a block may take
+   * @param patience nanoseconds that a block may take
    */
   def open(peers: IndexedSeq[Peer], patience: Long): Unit = {
     this.peers = peers
@@ -77,17 +77,15 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode, urgencies: 
       sink: SegmentSink,
       before: CompletableFuture[Void]
   ): BlockFetch = {
-    def urgency = urgencies.parameters(version, slice)
     val take: BiFunction[Void, Notice, Notice] = (_, notice) => notice
     val ready = before.thenCombine[Notice, Notice](notice(Notice.Parameters, from, bucket, version), take)
-    fetch(from, sink, BlockNames.parameters(from, bucket, version), urgency, ready)(_.parameters(slice, version, _))
+    fetch(from, sink, BlockNames.parameters(from, bucket, version), ready)(_.parameters(slice, version, _))
   }
 
   /** Likewise, rank `from`'s gradients of a slice of this rank's shard. */
   def gradients(from: Int, bucket: Int, version: Long, slice: ShardSlice, sink: SegmentSink): BlockFetch = {
-    def urgency = urgencies.gradients(version, slice)
     val ready = notice(Notice.Gradients, from, bucket, version)
-    fetch(from, sink, BlockNames.gradients(from, rank, bucket, version), urgency, ready)(_.gradients(slice, _))
+    fetch(from, sink, BlockNames.gradients(from, rank, bucket, version), ready)(_.gradients(slice, _))
   }
 
   /** Hands over a block, piece by piece. */
@@ -98,7 +96,6 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode, urgencies: 
       from: Int,
       sink: SegmentSink,
       name: String,
-      urgency: => Urgency,
       ready: CompletableFuture[Notice]
   )(inMemory: (Neighbour, Long) => Reading): BlockFetch = {
     val Peer(address, executor) = peers(from)
@@ -115,8 +112,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode, urgencies: 
       BlockFetch.Underway(() => begun, CompletableFuture.runAsync(done, reader))
     }
     def fetchRemote(bytes: Long): BlockFetch.Underway = {
-      val turn = Math.floorMod(from - rank, peers.size)
-      val fetch = node.fetches.fetch(RemoteBlock(address, job, name, bytes), urgency, turn, patience, sink)
+      val fetch = node.fetches.fetch(RemoteBlock(address, job, name, bytes), patience, sink)
       BlockFetch.Underway(() => fetch.askedNanos, started(fetch).done)
     }
     def start(bytes: Long): BlockFetch.Underway =
@@ -125,10 +121,10 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode, urgencies: 
     new BlockFetch(from, isElsewhere, sink, node.clock, ready, start, broken)
   }
 
-  private def started(fetch: ScheduledFetch): ScheduledFetch = {
+  private def started(fetch: Fetch): Fetch = {
     fetching.add(fetch)
     fetch.done.whenComplete((_, _) => fetching.remove(fetch))
-    if (hasFailed) node.fetches.cancel(fetch)
+    if (hasFailed) fetch.cancel()
     fetch
   }
 

@@ -7,12 +7,15 @@ import sparkdl.comm.transport.ChunkPeer
 
 /** What one rank gives to the others: blocks, each announced by a notice or, if it is a small one, inside of it. */
 private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: BlockUrgencies) {
-  private val published = new PublishedBlocks(job, node.blocks)
+  private val published = new PublishedBlocks(job, node.blocks, node.served)
   private var addresses = Map.empty[Int, ChunkPeer]
+  private var ranks = Map.empty[ChunkPeer, Int] // one of each executor
 
   /** @param peers by rank */
-  def open(peers: IndexedSeq[Peer]): Unit =
+  def open(peers: IndexedSeq[Peer]): Unit = {
     addresses = peers.indices.filter(_ != rank).map(other => other -> peers(other).address).toMap
+    ranks = addresses.map(_.swap)
+  }
 
   /** Tells the others where this rank's memory is. */
   def offer(path: String): Unit = SegmentOffer.thisHost.foreach { host =>
@@ -30,7 +33,7 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
   /** Parameters of the shard that this rank serves. Small ones are published too: Spark's BlockManager holds the model. */
   def parameters(bucket: Int, version: Long, slice: ShardSlice, block: Array[ByteBuffer]): Unit = {
     val urgency = urgencies.parameters(version, slice)
-    published.put(BlockNames.parameters(rank, bucket, version), Notice.Parameters, version, block)
+    published.put(BlockNames.parameters(rank, bucket, version), Notice.Parameters, version, block, servedAs(urgency))
     val contents = if (fitsInline(block)) copy(block) else Notice.ToFetch
     addresses.keys.foreach { other =>
       send(other, Notice(job, other, rank, Notice.Parameters, bucket, version, bytes(block), contents).encode, urgency)
@@ -39,11 +42,15 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
 
   /** Gradients that this rank computed for the shard that `server` serves. */
   def gradients(server: Int, bucket: Int, version: Long, slice: ShardSlice, block: Array[ByteBuffer]): Unit = {
+    val urgency = urgencies.gradients(version, slice)
     val small = fitsInline(block)
-    if (!small) published.put(BlockNames.gradients(rank, server, bucket, version), Notice.Gradients, version, block)
+    if (!small) {
+      val name = BlockNames.gradients(rank, server, bucket, version)
+      published.put(name, Notice.Gradients, version, block, servedAs(urgency))
+    }
     val contents = if (small) copy(block) else Notice.ToFetch
     val notice = Notice(job, server, rank, Notice.Gradients, bucket, version, bytes(block), contents)
-    send(server, notice.encode, urgencies.gradients(version, slice))
+    send(server, notice.encode, urgency)
   }
 
   /** As [[PublishedBlocks.retire]]. */
@@ -54,7 +61,12 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
   def clear(over: () => Boolean): Boolean = published.clear(over)
 
   private def send(other: Int, message: Array[Byte], urgency: Urgency = BlockUrgencies.First): Unit =
-    node.messages.send(addresses(other), message, urgency, Math.floorMod(other - rank, addresses.size + 1))
+    node.sends.send(addresses(other), message, urgency, turn(other))
+
+  private def turn(other: Int): Int = Math.floorMod(other - rank, addresses.size + 1)
+
+  private def servedAs(urgency: Urgency): ServedBlocks.Served =
+    ServedBlocks.Served(urgency, asks => ranks.get(asks).fold(0)(turn))
 
   private def fitsInline(block: Array[ByteBuffer]): Boolean = bytes(block) <= node.blocks.inlineThreshold
 

@@ -19,8 +19,8 @@ import com.codahale.metrics.{Gauge, MetricRegistry}
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.{Clock, CommConf, CommException, SystemClock}
-import sparkdl.comm.flow.{ScheduledFetches, ScheduledMessages}
-import sparkdl.comm.transport.{Blocks, ChunkNetwork, ChunkPeer, PeerMessageReceiver, Transport}
+import sparkdl.comm.flow.{Fetches, ScheduledSends}
+import sparkdl.comm.transport.{Answer, Blocks, ChunkNetwork, ChunkPeer, PeerMessageReceiver, Transport}
 
 /** What one executor has for all ranks on it: the way to be called, the blocks, the sessions and their metrics. */
 private[comm] final class PsNode(
@@ -35,10 +35,11 @@ private[comm] final class PsNode(
   private val sessions = new ConcurrentHashMap[(Long, Int), PsSession]
 
   val blocks: Blocks = transport.blocks
+  private[ps] val served = new ServedBlocks
   val metrics = new PsMetrics(registry)
   registerGauge("ps.sessions")(sessions.size)
   registerGauge("ps.fetches")(open.fold(0)(_.fetches.pending)) // blocks that are wanted and not here
-  registerGauge("ps.messages")(open.fold(0)(_.messages.pending)) // that their receivers do not have yet
+  registerGauge("ps.sends")(open.fold(0)(_.sends.pending)) // messages and blocks that their receivers do not have yet
   registerGauge("ps.chunks.sending")(open.fold(0)(_.network.sending))
 
   // Of the memory of ranks that have left, what a peer still reads, or so it seems.
@@ -59,19 +60,19 @@ private[comm] final class PsNode(
   def address: ChunkPeer = opened().network.here
 
   /** What fetches the blocks of other executors. */
-  def fetches: ScheduledFetches = opened().fetches
+  def fetches: Fetches = opened().fetches
 
   /** Numbers what the ranks here pull and push next. */
   def nextPhase(): Long = phases.incrementAndGet()
 
   /** What sends to other executors. */
-  def messages: ScheduledMessages = opened().messages
+  def sends: ScheduledSends = opened().sends
 
   private def opened(): Links = synchronized {
     if (open.isEmpty)
       try {
         val network = transport.openNetwork(conf.firstPort, conf.portCount, this)
-        open = Some(Links(network, new ScheduledFetches(network, clock), new ScheduledMessages(network, clock)))
+        open = Some(Links(network, new Fetches(network, clock), new ScheduledSends(network, clock)))
       } catch {
         case e: java.net.BindException =>
           val ports = s"spark.sparkdl.comm.ports=${conf.firstPort}-${conf.firstPort + conf.portCount - 1}"
@@ -140,6 +141,11 @@ private[comm] final class PsNode(
       .getOrElse(log.warn("A message of {} bytes is none of this version", message.remaining))
   }
 
+  override def asked(answer: Answer): Unit = {
+    val block = served(answer.chunk.job, answer.chunk.block)
+    open.foreach(_.sends.answer(answer, block.urgency, block.turn(answer.to)))
+  }
+
   private def session(job: Long, rank: Int): Option[PsSession] = Option(sessions.get((job, rank)))
 
   override def lost(peer: ChunkPeer): Unit = sessions.values.asScala.foreach(_.peerLost(peer))
@@ -165,7 +171,7 @@ private[comm] object PsNode {
   private val CloseSeconds = 5L
   private val log = LoggerFactory.getLogger(classOf[PsNode])
 
-  private final case class Links(network: ChunkNetwork, fetches: ScheduledFetches, messages: ScheduledMessages)
+  private final case class Links(network: ChunkNetwork, fetches: Fetches, sends: ScheduledSends)
 
   private def daemons(name: String): ThreadFactory = {
     val count = new AtomicInteger

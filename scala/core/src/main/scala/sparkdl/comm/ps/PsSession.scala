@@ -31,9 +31,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   import PsSession._
 
   private val clock = node.clock
-  private val urgencies = new BlockUrgencies(node)
-  private[ps] val incoming = new Incoming(job, rank, node, urgencies)
-  private val outgoing = new Outgoing(job, rank, node, urgencies)
+  private[ps] val incoming = new Incoming(job, rank, node)
+  private val outgoing = new Outgoing(job, rank, node, new BlockUrgencies(node))
 
   @volatile private var peers: IndexedSeq[Peer] = IndexedSeq.empty
   private var settings: SessionSettings = _

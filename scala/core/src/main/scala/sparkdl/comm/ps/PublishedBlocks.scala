@@ -10,16 +10,24 @@ import org.slf4j.LoggerFactory
 import sparkdl.comm.transport.Blocks
 
 /** The blocks that one rank has published and not yet retired. */
-private[ps] final class PublishedBlocks(job: Long, blocks: Blocks) {
+private[ps] final class PublishedBlocks(job: Long, blocks: Blocks, served: ServedBlocks) {
   import PublishedBlocks._
 
   private val names = new ConcurrentHashMap[Label, Set[String]]
   private var warnedOfSpill = false
 
-  def put(name: String, kind: Notice.Kind, version: Long, chunks: Array[ByteBuffer]): Unit = {
+  /** @param as how it is served to those who ask for it */
+  def put(
+      name: String,
+      kind: Notice.Kind,
+      version: Long,
+      chunks: Array[ByteBuffer],
+      as: ServedBlocks.Served
+  ): Unit = {
     val bytes = chunks.map(_.remaining.toLong).sum
     names.merge(Label(kind, version), Set(name), (known, one) => known ++ one)
     blocks.put(job, name, chunks)
+    served.add(job, name, as)
     if (!warnedOfSpill && blocks.status(job, name).exists { case (_, disk) => disk > 0 }) {
       warnedOfSpill = true
       log.warn(
@@ -52,7 +60,10 @@ private[ps] final class PublishedBlocks(job: Long, blocks: Blocks) {
 
   private def retire(label: Label, name: String, over: () => Boolean): Boolean = {
     val gone = blocks.retire(job, name, over)
-    if (gone) names.computeIfPresent(label, (_, known) => if (known == Set(name)) null else known - name)
+    if (gone) {
+      served.remove(job, name)
+      names.computeIfPresent(label, (_, known) => if (known == Set(name)) null else known - name)
+    }
     gone
   }
 }

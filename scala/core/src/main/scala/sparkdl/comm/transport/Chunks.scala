@@ -73,8 +73,7 @@ object ChunkFailure {
 trait Chunks {
 
   /**
-   * Asks `from` for a chunk, one round trip. It never waits: not for a connection either. Chunks of one peer come in the
-   * order in which they were asked for.
+   * Asks `from` for a chunk, of which parts come as soon as that executor sends them. It never waits: not for a connection either.
    *
    * @param deadline of the clock's nanoTime
    * @param done
@@ -119,8 +118,33 @@ object PeerMessages {
   val MaxBytes: Int = 1 << 20
 }
 
-/** What messages are delivered to, by threads of the network: it must not wait. */
+/** Something that goes to a peer in parts. */
+trait Outbound {
+  def to: ChunkPeer
+
+  /** Bytes of all parts. */
+  def bytes: Int
+
+  /**
+   * Sends its next part, without waiting.
+   *
+   * @param done as of [[PeerMessages.send]]
+   * @return whether it was sent. If not, it cannot be, the peer will learn that, and `done` is not called
+   */
+  def send(offset: Int, length: Int)(done: Option[Long] => Unit): Boolean
+}
+
+/** The bytes of a chunk of this executor's, which `to` asked for. */
+trait Answer extends Outbound {
+  def chunk: Chunk
+  override def bytes: Int = chunk.length
+}
+
+/** What messages are delivered to, and who is asked for chunks, by threads of the network: it must not wait. */
 trait PeerMessageReceiver {
+
+  /** A peer waits for a chunk. */
+  def asked(answer: Answer): Unit
 
   /**
    * Those of one peer come one at a time, those of several at the same time.

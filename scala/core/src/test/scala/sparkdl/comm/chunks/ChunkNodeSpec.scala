@@ -10,7 +10,8 @@ import scala.util.Random
 import org.scalatest.BeforeAndAfterEach
 import org.scalatest.funsuite.AnyFunSuite
 
-import sparkdl.comm.{Clock, SystemClock}
+import org.apache.spark.network.buffer.NioManagedBuffer
+
 import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkPeer, ChunkTarget, DirectChunkTarget, MessagePart}
 
 /** Executors in one JVM that fetch from each other over the loopback. */
@@ -19,8 +20,8 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
 
   private var nodes = Vector.empty[TestNode]
 
-  private def start(transport: TestTransport = new TestTransport, clock: Clock = SystemClock): TestNode = {
-    val node = new TestNode(transport, clock)
+  private def start(transport: TestTransport = new TestTransport, partBytes: Int = Int.MaxValue): TestNode = {
+    val node = new TestNode(transport, partBytes = partBytes)
     nodes :+= node
     node
   }
@@ -32,8 +33,8 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
 
   private def whole(name: String, length: Int): Chunk = Chunk(1, name, 0, length)
 
-  test("chunks of drawn sizes and places, all at once between three executors") {
-    val executors = Vector.fill(3)(start())
+  test("chunks of drawn sizes and places, in parts, all at once between three executors") {
+    val executors = Vector(1000, 65536, Int.MaxValue).map(bytes => start(partBytes = bytes))
     for (seed <- 0 until 100) withClue(s"seed $seed: ") {
       val draw = new Random(seed)
       val block = random(1 + draw.nextInt(if (seed % 10 == 0) 3000000 else 50000), seed)
@@ -96,12 +97,17 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
       }
     }
 
-  test("a block that is not there, and one that is shorter, fail alone") {
-    val Seq(client, server) = Seq.fill(2)(start())
+  test("a block that is not there, one that is shorter, and one that is gone halfway, fail alone") {
+    val Seq(client, server) = Seq.fill(2)(start(partBytes = 400))
     server.transport.put("block", random(1000))
-    val chunks = Seq(whole("none", 10), whole("block", 1001), whole("block", 1000))
+    server.transport.serve("gone") { chunk =>
+      if (chunk.offset > 0) throw new IllegalArgumentException("it was retired")
+      new NioManagedBuffer(ByteBuffer.allocate(chunk.length))
+    }
+    val chunks = Seq(whole("none", 10), whole("block", 1001), whole("gone", 1000), whole("block", 1000))
     val ways = chunks.map(new Fetched(client.node, server.node.here, _))
-    assert(ways.take(2).map(_.failure.get.getClass) === Seq.fill(2)(classOf[ChunkFailure.NotServed]))
+    assert(ways.take(3).map(_.failure.get.getClass) === Seq.fill(3)(classOf[ChunkFailure.NotServed]))
+    assert(ways(2).failure.get.getMessage.contains("it was retired") && ways(2).received === 400)
     assert(ways.last.bytes === random(1000).toSeq)
     assert(client.kept.losses.isEmpty)
   }

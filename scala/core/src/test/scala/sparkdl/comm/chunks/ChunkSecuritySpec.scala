@@ -28,6 +28,7 @@ class ChunkSecuritySpec extends AnyFunSuite {
 
   private val Text = "these are parameters of a model " * 1000
   private val Short = MessagePart(0, Array[Byte](1), 0, 1)
+  private val Nobody = ChunkPeer("nobody", 1)
   private val All = Chunk(1, "block", 0, Text.length)
 
   for (way <- Ways) {
@@ -90,19 +91,33 @@ class ChunkSecuritySpec extends AnyFunSuite {
 
   test("a request without authentication is refused, though Spark would hand it on")(stranger(Some("secret"))(_ => ()))
 
-  test("a hello without authentication does not help")(stranger(Some("secret"))(_.send(Wire.hello())))
+  test("a chunk that is asked for without authentication is not looked for")(stranger(Some("secret")) { client =>
+    client.send(Wire.hello(Nobody))
+    client.send(Wire.ask(1, All))
+  })
+
+  test("nor is one without a hello")(stranger(None)(_.send(Wire.ask(1, All))))
+
+  test("Spark's stream requests are refused, with a hello too")(stranger(None)(_.send(Wire.hello(Nobody))))
+
+  test("who confirms what was not sent loses its connection")(stranger(None) { client =>
+    client.send(Wire.hello(Nobody))
+    client.send(Wire.received(1, 0))
+  })
+
+  test("a hello without authentication does not help")(stranger(Some("secret"))(_.send(Wire.hello(Nobody))))
 
   test("without authentication, too, a connection begins with the hello")(stranger(None)(_ => ()))
 
-  test("a hello of another version is refused")(stranger(None)(_.send(Wire.hello(Wire.Version + 1))))
+  test("a hello of another version is refused")(stranger(None)(_.send(Wire.hello(Nobody, Wire.Version + 1))))
 
   test("what is no message ends the connection")(stranger(None) { client =>
-    client.send(Wire.hello())
+    client.send(Wire.hello(Nobody))
     client.send(ByteBuffer.wrap(Array[Byte](2, 0, 0, 0)))
   })
 
   test("a part of another message than its number's ends the connection")(stranger(None) { client =>
-    client.send(Wire.hello())
+    client.send(Wire.hello(Nobody))
     client.send(Wire.batch(Seq(MessagePart(1, new Array(9), 0, 5), MessagePart(1, new Array(8), 0, 3))))
   })
 

@@ -6,11 +6,10 @@ import java.util.concurrent.{CountDownLatch, TimeUnit}
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.network.TransportContext
-import org.apache.spark.network.client.StreamCallback
 import org.apache.spark.network.server.NoOpRpcHandler
 
 import sparkdl.comm.ManualClock
-import sparkdl.comm.transport.{Chunk, ChunkFailure}
+import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkPeer}
 
 /** Peers that stand still, and callers that do not want to wait for them. */
 class ChunkTimeSpec extends AnyFunSuite {
@@ -94,8 +93,8 @@ class ChunkTimeSpec extends AnyFunSuite {
     try {
       val peer = factory.createUnmanagedClient("127.0.0.1", server.node.here.port)
       peer.getChannel.config.setAutoRead(false)
-      peer.send(Wire.hello())
-      peer.stream(Wire.request(Chunk(1, "block", 0, block.length)), Deaf)
+      peer.send(Wire.hello(ChunkPeer("nobody", 1)))
+      peer.send(Wire.ask(1, Chunk(1, "block", 0, block.length)))
       eventually("it is being sent")(server.node.sending == 1)
       eventually("it is released")(server.node.sending == 0)
     } finally {
@@ -103,12 +102,6 @@ class ChunkTimeSpec extends AnyFunSuite {
       context.close()
       server.node.close()
     }
-  }
-
-  private object Deaf extends StreamCallback {
-    override def onData(id: String, bytes: java.nio.ByteBuffer): Unit = ()
-    override def onComplete(id: String): Unit = ()
-    override def onFailure(id: String, cause: Throwable): Unit = ()
   }
 
   /** A fetch of `stalls` into `target`, which it is alone to hold. */

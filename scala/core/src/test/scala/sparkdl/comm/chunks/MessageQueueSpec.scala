@@ -1,17 +1,20 @@
 package sparkdl.comm.chunks
 
+import io.netty.buffer.ByteBuf
 import io.netty.channel.embedded.EmbeddedChannel
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.apache.spark.network.protocol.OneWayMessage
+import org.apache.spark.network.protocol.{Message, OneWayMessage}
 
 import sparkdl.comm.transport.{MessagePart, PeerMessages}
 
 class MessageQueueSpec extends AnyFunSuite {
   private def batches(channel: EmbeddedChannel): Seq[Seq[Int]] = {
     channel.runPendingTasks()
-    Iterator.continually(channel.readOutbound[OneWayMessage]()).takeWhile(_ != null).toVector.map { sent =>
-      Wire.decode(sent.body.nioByteBuffer()) match {
+    Iterator.continually(channel.readOutbound[ByteBuf]()).takeWhile(_ != null).toVector.map { sent =>
+      assert(sent.readLong() === 8L + sent.readableBytes)
+      assert(Message.Type.decode(sent) === Message.Type.OneWayMessage)
+      Wire.decode(OneWayMessage.decode(sent).body.nioByteBuffer()) match {
         case Wire.Batch(parts) => parts.map(_.bytes.remaining)
         case other => fail(s"$other")
       }

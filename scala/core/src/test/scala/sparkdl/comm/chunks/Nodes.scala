@@ -10,8 +10,12 @@ import sparkdl.comm.{Clock, SystemClock}
 import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkFetch, ChunkPeer, ChunkTarget, Chunks, DirectChunkTarget}
 
 /** An executor of the tests. */
-final class TestNode(val transport: TestTransport = new TestTransport, clock: Clock = SystemClock) {
-  val kept = new Kept
+final class TestNode(
+    val transport: TestTransport = new TestTransport,
+    clock: Clock = SystemClock,
+    partBytes: Int = Int.MaxValue
+) {
+  val kept = new Kept(partBytes)
   val node = new ChunkNode(transport, "127.0.0.1", 0, 1, kept, clock)
 }
 
@@ -21,7 +25,9 @@ final class DirectTarget(memory: ByteBuffer) extends DirectChunkTarget {
   override def write(from: ByteBuffer): Unit = memory.put(from)
   override def read(from: ReadableByteChannel, atMost: Int): Int = {
     memory.limit(memory.position() + atMost)
-    val count = from.read(memory)
+    val count =
+      try from.read(memory)
+      finally memory.limit(memory.capacity)
     readDirectly += math.max(0, count)
     count
   }

@@ -13,7 +13,7 @@ import org.apache.spark.network.sasl.SecretKeyHolder
 import org.apache.spark.network.server.TransportServerBootstrap
 import org.apache.spark.network.util.{MapConfigProvider, TransportConf}
 
-import sparkdl.comm.transport.{Chunk, ChunkPeer, ChunkTransport, PeerMessageReceiver}
+import sparkdl.comm.transport.{Answer, Chunk, ChunkPeer, ChunkTransport, PeerMessageReceiver}
 
 /**
  * Serves blocks of memory, without Spark's environment.
@@ -62,8 +62,18 @@ final class TestTransport(secret: Option[String] = None, settings: Map[String, S
   override def onFreePort[T](first: Int, count: Int)(serve: Int => T): T = serve(first)
 }
 
-/** Keeps what it is told. */
-final class Kept extends PeerMessageReceiver {
+/**
+ * Keeps what it is told, and answers whoever asks at once.
+ *
+ * @param partBytes of the parts in which it does, the last one is shorter
+ */
+final class Kept(partBytes: Int = Int.MaxValue) extends PeerMessageReceiver {
+  override def asked(answer: Answer): Unit = {
+    val offsets = Iterator.iterate(0L)(_ + partBytes).takeWhile(_ < answer.bytes).map(_.toInt)
+    // Once one of them cannot be sent, the others must not be.
+    offsets.forall(offset => answer.send(offset, math.min(partBytes, answer.bytes - offset))(_ => ()))
+  }
+
   val messages = new LinkedBlockingQueue[Seq[Byte]]
   val losses = new LinkedBlockingQueue[ChunkPeer]
 

@@ -4,7 +4,7 @@ import java.nio.ByteBuffer
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import sparkdl.comm.transport.{Chunk, MessagePart, PeerMessages}
+import sparkdl.comm.transport.{Chunk, ChunkPeer, MessagePart, PeerMessages}
 
 class WireSpec extends AnyFunSuite {
   private def hex(buffer: ByteBuffer): String =
@@ -15,8 +15,8 @@ class WireSpec extends AnyFunSuite {
 
   // Golden: peers of another build understand exactly this. Whoever changes it raises Wire.Version.
   test("what is said, byte by byte") {
-    assert(Wire.Version === 3)
-    assert(hex(Wire.hello()) === "0100000003")
+    assert(Wire.Version === 4)
+    assert(hex(Wire.hello(ChunkPeer("h1", 513))) === "01" + "00000004" + "00000201" + "6831")
     val message = Array[Byte](1, 2, 3, -1)
     val batch = Wire.batch(Seq(MessagePart(513, message, 1, 2), MessagePart(-1, Array.empty, 0, 0)))
     val (one, other) = ("0000000000000201" + "00000004" + "00000002" + "0203", "ffffffffffffffff" + "00000000" * 2)
@@ -24,11 +24,13 @@ class WireSpec extends AnyFunSuite {
     assert(hex(Wire.received(513, -2)) === "03" + "0000000000000201" + "fffffffffffffffe")
     val chunk = Chunk(1L << 61, "sparkdl_p_0_1_17", 65536, 262144)
     assert(Wire.request(chunk) === "2305843009213693952/sparkdl_p_0_1_17/65536/262144")
+    assert(hex(Wire.ask(-2, Chunk(1, "b", 0, 9))) === "04" + "fffffffffffffffe" + "312f622f302f39")
+    assert(Wire.partId(-2, 9) === "-2/9")
     assert(Wire.request(Chunk(-3, "b", Long.MaxValue - 1, 1)) === "-3/b/9223372036854775806/1")
   }
 
   test("what was said is understood") {
-    assert(Wire.decode(bytes("0100000007")) === Wire.Hello(7))
+    assert(Wire.decode(bytes("01" + "00000007" + "00000201" + "6831")) === Wire.Hello(7, ChunkPeer("h1", 513)))
     assert(Wire.decode(Wire.received(Long.MaxValue, -7)) === Wire.Received(Long.MaxValue, -7))
     val message = Array.tabulate[Byte](1000)(_.toByte)
     val parts =
@@ -41,7 +43,9 @@ class WireSpec extends AnyFunSuite {
       case other => fail(s"$other")
     }
     for (chunk <- Seq(Chunk(1L << 61, "sparkdl_p_0_1_17", 65536, 262144), Chunk(-3, "b", Long.MaxValue - 1, 1)))
-      assert(Wire.chunk(Wire.request(chunk)) === Some(chunk))
+      assert(Wire.decode(Wire.ask(-7, chunk)) === Wire.Ask(-7, chunk))
+    for (part <- Seq((1L, 1), (-7L, Int.MaxValue), (Long.MaxValue, 0)))
+      assert(Wire.part(Wire.partId(part._1, part._2)) === Some(part))
   }
 
   test("what nobody says is refused") {
@@ -53,9 +57,12 @@ class WireSpec extends AnyFunSuite {
         "00",
         "03",
         "0300000001",
-        "04",
+        "05",
+        "04" + number,
+        "04" + "312f622f302f39",
         "01000000",
-        "010000000100",
+        "0100000001000000",
+        "01" + number + "61" * 256,
         "02000000",
         "02" + number + "00000001" + "00000001",
         "02" + number + "00000001" + "00000002" + "0000",
@@ -68,6 +75,11 @@ class WireSpec extends AnyFunSuite {
     val requests = Seq("", "1/b/0", "1/b/0/0", "1/b/-1/1", "1/b/0/1/2", "x/b/0/1", "1//0/1", "1/../0/1") ++
       Seq("1/b/0/2147483648", "1/b/9223372036854775807/1", "1/b/99999999999999999999/1") ++
       Seq("9223372036854775808/b/0/1", " 1/b/0/1", "1/b/0/1\n")
-    requests.foreach(request => withClue(request)(assert(Wire.chunk(request) === None)))
+    requests.foreach { request =>
+      val asked = ByteBuffer.wrap((("\u0004" + "\u0000" * 8) + request).getBytes("UTF-8"))
+      withClue(request)(intercept[Wire.ProtocolException](Wire.decode(asked)))
+    }
+    val ids = Seq("", "1", "1/", "/1", "1/-1", "1/2147483648", "9223372036854775808/1", "1/1/1", " 1/1")
+    ids.foreach(id => withClue(id)(assert(Wire.part(id) === None)))
   }
 }

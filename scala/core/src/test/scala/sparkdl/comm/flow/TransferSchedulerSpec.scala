@@ -95,7 +95,7 @@ class TransferSchedulerSpec extends AnyFunSuite {
     def ask(): Unit = {
       now += random.nextInt(1000000)
       val chunk = scheduler.chunk
-      assert(chunk >= (16 << 10) && chunk <= (256 << 10))
+      assert(chunk >= (16 << 10) && chunk <= (64 << 10))
       scheduler.next(now).foreach { request =>
         if (asked % TransferScheduler.Share != TransferScheduler.Share - 1) assertFirst(request.block, chunk)
         asked += 1
@@ -175,20 +175,20 @@ class TransferSchedulerSpec extends AnyFunSuite {
     val large = block("one", Mebi, 1)
     scheduler.want(large)
     assert(served(scheduler, 8) === Seq.fill(8)(large))
-    val urgent = block("one", 128 << 10, 0, order = 9)
+    val urgent = block("one", 64 << 10, 0, order = 9)
     scheduler.want(urgent)
     assert(served(scheduler, 10) === Seq.fill(2)(urgent) ++ Seq.fill(8)(large))
   }
 
   test("senders are asked in their turn, and each for as much") {
-    val scheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(256 << 10))
+    val scheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(128 << 10))
     val blocks = Seq(2, 0, 3, 1).map(turn => block(s"executor$turn", Mebi, turn = turn))
     blocks.foreach(scheduler.want)
     assert(scheduler.next(0).map(_.block.turn) === Seq(0, 1, 2, 3))
   }
 
   test("a sender that answers sooner is asked for more, and a slow one keeps what it has") {
-    val scheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(128 << 10))
+    val scheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(64 << 10))
     Seq("slow", "fast").foreach(name => scheduler.want(block(name, Mebi)))
     var fast = scheduler.next(0).find(_.block.peer == "fast").get
     (1 to 10).foreach { at =>
@@ -208,7 +208,7 @@ class TransferSchedulerSpec extends AnyFunSuite {
   }
 
   test("a sender that stands still keeps nobody else from the window, until it sends again") {
-    val scheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(128 << 10))
+    val scheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(64 << 10))
     scheduler.want(block("stopped", Mebi))
     val lost = scheduler.next(0)
     assert(lost.size === 2)
@@ -220,9 +220,9 @@ class TransferSchedulerSpec extends AnyFunSuite {
     assert(others.map(_.block.peer) === Seq("other", "other"))
     scheduler.arrived(others.head, stalls)
     assert(scheduler.next(stalls).map(_.block.peer) === Seq("other"))
-    assert(scheduler.inFlight === (128 << 10))
+    assert(scheduler.inFlight === (64 << 10))
     scheduler.arrived(lost.head, stalls)
-    assert(scheduler.inFlight === (128 << 10), "it was given back before")
+    assert(scheduler.inFlight === (64 << 10), "it was given back before")
     scheduler.arrived(others.last, stalls)
     assert(scheduler.next(stalls).map(_.block.peer) === Seq("stopped"))
   }

@@ -5,84 +5,9 @@ import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
 
-/** Messages of many sizes that executors send each other, each in its turn. */
+/** Messages and blocks of many sizes that executors send each other, each in its turn. */
 class UplinkSpec extends AnyFunSuite {
   private val Milli = 1000L * 1000
-  private val Packet = 1500
-  private val Confirmation = 100
-
-  /**
-   * Cables between executors and a switch, which packets pass in the order in which they come. Those that confirm messages
-   * queue with all others.
-   *
-   * @param rate bytes per second of every cable
-   */
-  private final class Star(val rate: Double, val roundTrip: Long, executors: Int) {
-    val simulation = new Simulation
-    private val schedulers = IndexedSeq.fill(executors)(TransferScheduler.ofUplink())
-    private val uplinks = IndexedSeq.fill(executors)(new Link(simulation, rate, roundTrip / 2))
-    private val downlinks = IndexedSeq.fill(executors)(new Link(simulation, rate, 0))
-    private val whenAllCame = mutable.Map.empty[Wanted, () => Unit]
-    private val missing = mutable.Map.empty[Wanted, Int]
-    private val wakes = Array.fill(executors)(-1L)
-    private var received = 0L
-
-    def send(from: Int, to: Int, bytes: Int, urgency: Urgency)(came: => Unit): Unit = {
-      val turn = Math.floorMod(to - from, executors)
-      val message = new Wanted("message", to.toString, bytes.toLong, urgency, turn)
-      whenAllCame(message) = () => came
-      missing(message) = bytes
-      schedulers(from).want(message)
-      pump(from)
-    }
-
-    private def pump(from: Int): Unit = {
-      val scheduler = schedulers(from)
-      scheduler.next(simulation.now).foreach(carryOut(from, _))
-      scheduler.wakeAt(simulation.now).filter(_ != wakes(from)).foreach { at =>
-        wakes(from) = at
-        simulation.after(at - simulation.now)(pump(from))
-      }
-    }
-
-    private def carryOut(from: Int, request: Request): Unit = {
-      val to = request.block.peer.toInt
-      val packets = (request.bytes + Packet - 1) / Packet
-      (1 to packets).foreach { packet =>
-        val size = if (packet < packets) Packet else request.bytes - (packets - 1) * Packet
-        pass(from, to, size) {
-          received += size
-          if (packet == packets) {
-            val there = simulation.now
-            pass(to, from, Confirmation) {
-              schedulers(from).arrived(request, simulation.now, Some(there - to))
-              pump(from)
-            }
-            arrived(request)
-          }
-        }
-      }
-    }
-
-    private def pass(from: Int, to: Int, bytes: Int)(there: => Unit): Unit =
-      uplinks(from).send((), bytes)(downlinks(to).send((), bytes)(there))
-
-    private def arrived(request: Request): Unit = {
-      val message = request.block
-      missing(message) -= request.bytes
-      if (missing(message) == 0) {
-        missing -= message
-        whenAllCame.remove(message).get()
-      }
-    }
-
-    /** The part of the links' rate that executors get in so many seconds. */
-    def used(seconds: Double, receivers: Int): Double = {
-      val (before, begin) = (received, simulation.now)
-      simulation.run(begin + (seconds * 1e9).toLong)
-      (received - before) / (seconds * rate * receivers)
-    }
-  }
 
   private val Links = for {
     mbits <- Seq(10, 27, 200, 1000)
@@ -100,14 +25,14 @@ class UplinkSpec extends AnyFunSuite {
         star.send(0, to, 100 + random.nextInt(largest), Urgency(1, number))(another(to))
       }
       for (to <- 1 to peers; _ <- 1 to 200) another(to)
-      star.used(3, receivers = 1)
-      val used = star.used(4, receivers = 1)
+      star.received(3)
+      val received = star.received(4)
       val begun = star.simulation.now
       var took = 0L
       star.send(0, 1, 1000, Urgency(0, 0)) { took = star.simulation.now - begun }
-      star.used(2, receivers = 1)
+      star.received(2)
       withClue(s"$mbits Mbit/s, $roundTrip ns, $peers peers: ") {
-        assert(used > 0.93)
+        assert(received > 0.93 * 4 * star.rate)
         assert(took < roundTrip + 10 * Milli + 2.5 * largest / star.rate * 1e9)
       }
     }
@@ -135,9 +60,74 @@ class UplinkSpec extends AnyFunSuite {
           }
       }
       (1 to ahead).foreach(_ => offer())
-      star.used(2, executors)
-      val used = star.used(2, executors)
-      withClue(s"$mbits Mbit/s, $roundTrip ns, messages of $mean bytes: ")(assert(used > 0.88))
+      star.received(2)
+      val received = star.received(2)
+      withClue(s"$mbits Mbit/s, $roundTrip ns, messages of $mean bytes: ") {
+        assert(received > 0.88 * 2 * star.rate * executors)
+      }
+    }
+  }
+
+  test("a link whose rate changes is used") {
+    for (peers <- Seq(1, 4); roundTrip <- Seq(200000L, 20 * Milli); rates <- Seq((200, 20), (20, 200), (1000, 50))) {
+      val (before, after) = (rates._1 * 1e6 / 8, rates._2 * 1e6 / 8)
+      val star = new Star(math.max(before, after), roundTrip, peers + 1)
+      star.uplinks(0).rate = before
+      for (to <- 1 to peers) star.sendAlways(0, to, 4 << 20)
+      star.received(2)
+      star.uplinks(0).rate = after
+      withClue(s"$rates Mbit/s, $roundTrip ns, $peers peers: ") {
+        assert(star.received(2) > 0.85 * 2 * after)
+        assert(star.received(2) > 0.9 * 2 * after)
+      }
+    }
+  }
+
+  test("a path that becomes longer is believed in the end") {
+    val rate = 100 * 1e6 / 8
+    val star = new Star(rate, Milli, 2)
+    star.sendAlways(0, 1, 16 << 20)
+    star.received(1)
+    star.uplinks(0).latency = 30 * Milli
+    star.received(25)
+    assert(star.received(5) > 0.9 * 5 * rate)
+  }
+
+  test("one receiver that is slow keeps the link from no other") {
+    for (mbits <- Seq(50, 200, 1000); roundTrip <- Seq(200000L, 20 * Milli)) {
+      val rate = mbits * 1e6 / 8
+      val star = new Star(rate, roundTrip, 5)
+      star.downlinks(1).rate = rate / 50
+      for (to <- 1 to 4) star.sendAlways(0, to, 4 << 20)
+      star.received(3)
+      withClue(s"$mbits Mbit/s, $roundTrip ns: ")(assert(star.received(4) > 0.9 * 4 * rate))
+    }
+  }
+
+  test("64 MiB to one in the same machine are there nearly as soon as they can be") {
+    val star = new Star(4e9, 60000, 2)
+    var took = 0L
+    star.send(0, 1, 64 << 20, Urgency(0, 0)) { took = star.simulation.now }
+    star.simulation.run(Long.MaxValue / 2, took > 0)
+    assert(took / 1e9 < 1.1 * (64 << 20) / 4e9)
+  }
+
+  test("whatever is slow and whenever it is sent, all comes") {
+    for (seed <- 1 to 100) withClue(s"seed $seed: ") {
+      val random = new Random(seed)
+      val executors = 2 + random.nextInt(6)
+      val rate = Seq(10, 100, 1000)(random.nextInt(3)) * 1e6 / 8
+      val star = new Star(rate, 100000L + random.nextInt(200) * Milli / 10, executors)
+      for (link <- star.uplinks ++ star.downlinks if random.nextInt(4) == 0) link.rate = rate / (1 + random.nextInt(50))
+      var came = 0
+      for (_ <- 1 to 40) {
+        val Seq(from, to) = random.shuffle((0 until executors).toList).take(2)
+        val bytes = 1 + (random.nextDouble() * rate / 20).toInt
+        val urgency = Urgency(random.nextInt(2).toLong, random.nextInt(9))
+        star.simulation.after((random.nextDouble() * 1e9).toLong)(star.send(from, to, bytes, urgency)(came += 1))
+      }
+      star.simulation.run(1000000 * Milli)
+      assert(came === 40 && star.inFlight === 0)
     }
   }
 }

@@ -6,21 +6,25 @@ import scala.jdk.CollectionConverters._
 
 import org.scalatest.funsuite.AnyFunSuite
 
+import sparkdl.comm.flow.Urgency
 import sparkdl.comm.transport.InMemoryNetwork
 
 class PublishedBlocksSpec extends AnyFunSuite {
   private val executor = new InMemoryNetwork().executor(0)
-  private val blocks = new PublishedBlocks(7, executor)
+  private val served = new ServedBlocks
+  private val blocks = new PublishedBlocks(7, executor, served)
+  private def as(version: Long) = ServedBlocks.Served(Urgency(version, 3), _.port)
   private def names: Set[String] = executor.published.keySet.asScala.toSet
 
   test("the blocks of one version and kind are retired, but for one that is held, and in the end all others too") {
     for (bucket <- 0 until 3; version <- Seq(1L, 2L); kind <- Seq(Notice.Parameters, Notice.Gradients))
-      blocks.put(s"${kind}_${bucket}_$version", kind, version, Array(ByteBuffer.allocate(4)))
+      blocks.put(s"${kind}_${bucket}_$version", kind, version, Array(ByteBuffer.allocate(4)), as(version))
     val all = names
     def ofOne(name: String): Boolean = name.startsWith(s"${Notice.Gradients}_") && name.endsWith("_1")
 
     assert(blocks.retire(Notice.Gradients, 1, () => true) === None)
     assert(names === all.filterNot(ofOne) && names.size === 9)
+    for (name <- all) assert((served(7, name).urgency.order == 3) === names(name))
     assert(blocks.retire(Notice.Gradients, 1, () => true) === None, "what is gone counts as retired")
     executor.heldAttempts = executor.attemptsToRetire.get + 1
     val held = blocks.retire(Notice.Parameters, 1, () => true)

@@ -14,7 +14,6 @@ import org.apache.spark.network.netty.SparkTransportConf
 import org.apache.spark.network.server.TransportServerBootstrap
 import org.apache.spark.network.util.TransportConf
 import org.apache.spark.util.Utils
-import org.apache.spark.util.io.ChunkedByteBuffer
 
 import sparkdl.comm.transport.{Chunk, ChunkTransport}
 
@@ -81,7 +80,7 @@ private object SparkdlChunks {
     override def size: Long = chunk.length.toLong
 
     override def convertToNetty(): AnyRef = data match {
-      case memory: ByteBufferBlockData => new ChunkedByteBuffer(slices(memory)).toNetty
+      case memory: ByteBufferBlockData => Unpooled.wrappedBuffer(slices(memory): _*)
       case _ => Unpooled.wrappedBuffer(read())
     }
 

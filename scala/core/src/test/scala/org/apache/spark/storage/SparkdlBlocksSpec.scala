@@ -9,7 +9,7 @@ import org.apache.spark.{SparkConf, SparkContext, SparkEnv, SparkdlExecutor}
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
-import sparkdl.comm.transport.{Chunk, ChunkPeer, PeerMessageReceiver}
+import sparkdl.comm.transport.{Answer, Chunk, ChunkPeer, PeerMessageReceiver}
 
 /** Real blocks in a real BlockManager. */
 class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
@@ -190,6 +190,7 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   test("a port that is taken is refused as such, and one that is free is taken") {
     object Deaf extends PeerMessageReceiver {
+      override def asked(answer: Answer): Unit = ()
       override def received(message: ByteBuffer): Unit = ()
       override def lost(peer: ChunkPeer): Unit = ()
     }

@@ -3,9 +3,9 @@ package sparkdl.comm.flow
 import org.scalatest.funsuite.AnyFunSuite
 
 import sparkdl.comm.ManualClock
-import sparkdl.comm.transport.{ChunkPeer, MessagePart, PeerMessages}
+import sparkdl.comm.transport.{Answer, Chunk, ChunkPeer, MessagePart, PeerMessages}
 
-class ScheduledMessagesSpec extends AnyFunSuite {
+class ScheduledSendsSpec extends AnyFunSuite {
   private val Seq(one, other) = Seq(1, 2).map(ChunkPeer("there", _))
 
   /** Keeps what is sent until the test says what became of it. */
@@ -31,11 +31,11 @@ class ScheduledMessagesSpec extends AnyFunSuite {
   private def message(number: Int): Array[Byte] = Array.fill(10 << 10)(number.toByte)
 
   /** As many bytes at a time as one message has, or as two. */
-  private def messages(held: Held, window: Int = 10 << 10): ScheduledMessages =
-    new ScheduledMessages(
+  private def messages(held: Held, window: Int = 10 << 10): ScheduledSends =
+    new ScheduledSends(
       held,
       new ManualClock,
-      new TransferScheduler(Policy.Urgent, () => new FixedWindow(window.toLong), ChunkSizes.Sent)
+      new TransferScheduler(Policy.Urgent, () => new FixedWindow(window.toLong))
     )
 
   test("urgent messages overtake those that wait, and no more is on its way than fits") {
@@ -83,5 +83,31 @@ class ScheduledMessagesSpec extends AnyFunSuite {
     assert(held.numbers === Seq(5, 6), "a new connection may be made")
     Seq(5, 6).foreach(number => assert(held.end(arrived = true) === number))
     assert(sending.pending === 0)
+  }
+
+  /** Of 30 KiB, and the last part of it cannot be had. */
+  private final class HalfThere(override val to: ChunkPeer) extends Answer {
+    override val chunk: Chunk = Chunk(1, "block", 0, 30 << 10)
+    var sent = Vector.empty[(Int, Int)]
+    override def send(offset: Int, length: Int)(done: Option[Long] => Unit): Boolean = {
+      val there = offset + length < bytes
+      if (there) {
+        sent :+= ((offset, length))
+        done(Some(0))
+      }
+      there
+    }
+  }
+
+  test("a chunk that was asked for travels in parts, in its turn, until one cannot be had") {
+    val held = new Held
+    val sending = messages(held)
+    val answer = new HalfThere(one)
+    sending.send(one, message(1), Urgency(0, 1), 0)
+    sending.answer(answer, Urgency(0, 2), 0)
+    sending.send(one, message(3), Urgency(0, 3), 0)
+    assert(answer.sent.isEmpty && held.end(arrived = true) === 1)
+    assert(answer.sent.map(_._1) === answer.sent.scanLeft(0)(_ + _._2).init && answer.sent.map(_._2).sum < answer.bytes)
+    assert(held.end(arrived = true) === 3 && sending.pending === 0)
   }
 }
