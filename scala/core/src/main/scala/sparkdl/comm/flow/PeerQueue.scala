@@ -2,7 +2,7 @@ package sparkdl.comm.flow
 
 import scala.collection.mutable
 
-/** What is wanted, and what is in flight, from or to one peer. */
+/** What is wanted, and what is in flight, to one peer. */
 private[flow] final class PeerQueue(val window: Window, order: Ordering[WantedBlock]) {
 
   /** Those of which something is still to be requested, the first one first. */
@@ -23,7 +23,7 @@ private[flow] final class PeerQueue(val window: Window, order: Ordering[WantedBl
   def stallsAt: Option[Long] =
     if (stopped) None
     else asked.headOption.map { oldest =>
-      math.max(oldest.ofPeer.asked, lastArrival) + PeerQueue.Patience + 4 * lastLatency
+      math.max(oldest.ofPeer.sent, lastArrival) + PeerQueue.Patience + 4 * lastLatency
     }
 
   def stalled(): Unit = stopped = true
@@ -32,7 +32,7 @@ private[flow] final class PeerQueue(val window: Window, order: Ordering[WantedBl
     asked -= request
     window.arrived(request.ofPeer, chunk, 0, now, late)
     lastArrival = now
-    lastLatency = now - request.ofPeer.asked
+    lastLatency = now - request.ofPeer.sent
     stopped = false
   }
 

@@ -20,7 +20,7 @@ private[flow] abstract class ProbingWindow extends Window {
 
   /** When what is still in flight is of slow peers, and disturbs no chunk that is to be alone. */
   private def drainedAt: Long =
-    if (base.isInfinite) Long.MaxValue else lastAsk + Pause + (4 * base).toLong
+    if (base.isInfinite) Long.MaxValue else lastSend + Pause + (4 * base).toLong
 
   override def hasRoom(bytes: Int, now: Long): Boolean =
     if (probing(now)) inFlight == 0 || now >= drainedAt else super.hasRoom(bytes, now)
@@ -35,7 +35,7 @@ private[flow] abstract class ProbingWindow extends Window {
    */
   protected def probed(flight: Flight, latency: Double, now: Long): Boolean = {
     val wasProbing = probing(now)
-    if (latency <= base || wasProbing && probing(flight.asked) && isLast(flight)) {
+    if (latency <= base || wasProbing && probing(flight.sent) && isLast(flight)) {
       base = latency
       baseBytes = flight.bytes
       foundAt = now

@@ -158,8 +158,8 @@ private[comm] final class TransferScheduler private[flow] (
   private def ask(entry: WantedBlock, now: Long): Request = {
     val peer = peers(entry.block.peer)
     val request = entry.take(chunk)
-    request.ofPeer = peer.window.ask(request.bytes, now)
-    request.ofAll = Some(all.ask(request.bytes, now))
+    request.ofPeer = peer.window.send(request.bytes, now)
+    request.ofAll = Some(all.send(request.bytes, now))
     peer.asked += request
     longest -= entry
     if (entry.isAsked) peer.waiting -= entry else longest += entry // behind the others

@@ -45,7 +45,7 @@ private[flow] final class Transfers[T](clock: Clock, scheduler: TransferSchedule
     about
   }
 
-  /** Wants no more of what is wanted from or for one peer. */
+  /** Wants no more of what is wanted for one peer. */
   def cancelAll(peer: String): Unit = happened { _ =>
     val cancelled = wanted.keys.filter(_.peer == peer).toList
     wanted --= cancelled

@@ -18,7 +18,7 @@ private[flow] final class UplinkWindow extends ProbingWindow {
   private var size = Window.Start.toDouble
   private var known = 0.0
 
-  // A round: bytes that have arrived, and of these what was asked for since its begin.
+  // A round: bytes that have arrived, and of these what was sent since its begin.
   private var begin = Long.MinValue
   private var came = 0L
   private var lateness = 0.0 // of each byte that has arrived, in nanoseconds
@@ -31,18 +31,18 @@ private[flow] final class UplinkWindow extends ProbingWindow {
 
   override def held(): Unit = limited = true
 
-  override def ask(bytes: Int, now: Long): Flight = {
+  override def send(bytes: Int, now: Long): Flight = {
     if (inFlight == 0) nextRound(now) // a link without work does not show its rate
-    super.ask(bytes, now)
+    super.send(bytes, now)
   }
 
   override def arrived(flight: Flight, chunk: Int, floor: Long, now: Long, late: Long): Unit = {
-    val wasProbing = probed(flight, math.max(1.0, (now - late - flight.asked).toDouble), now)
+    val wasProbing = probed(flight, math.max(1.0, (now - late - flight.sent).toDouble), now)
     gone(flight)
     came += flight.bytes
     lateness += flight.bytes * late.toDouble
     if (wasProbing) nextRound(now)
-    else if (flight.asked >= begin) {
+    else if (flight.sent >= begin) {
       fresh += flight.bytes
       if (fresh * 4 >= size) {
         adapt(came / math.max(1.0, (now - begin).toDouble), chunk, floor)

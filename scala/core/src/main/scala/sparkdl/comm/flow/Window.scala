@@ -3,11 +3,10 @@ package sparkdl.comm.flow
 /**
  * Bytes on their way.
  *
- * @param asked when, in nanoseconds
- * @param total in flight in the same window just then, these included
- * @param number of those that were asked for in this window, the last one is the largest
+ * @param sent when, in nanoseconds
+ * @param number of those that were sent in this window, the last one is the largest
  */
-private[flow] final class Flight(val asked: Long, val bytes: Int, val total: Long, val number: Long)
+private[flow] final class Flight(val sent: Long, val bytes: Int, val number: Long)
 
 /** Bounds the bytes that are on their way. Times are nanoseconds of one clock. */
 private[flow] abstract class Window {
@@ -15,32 +14,32 @@ private[flow] abstract class Window {
   private var count = 0L
   private var last = Long.MinValue
 
-  /** The bound. It may become less than what is in flight: then nothing more is asked for. */
+  /** The bound. It may become less than what is in flight: then nothing more is sent. */
   def bytes: Long
 
   def inFlight: Long = flying
 
-  /** Whether so many bytes more may be asked for. If nothing is in flight, any number may. */
+  /** Whether so many bytes more may be sent. If nothing is in flight, any number may. */
   def hasRoom(bytes: Int, now: Long): Boolean = inFlight == 0 || inFlight + bytes <= this.bytes
 
   /** When there may be room even if nothing happens before. */
   def wakeAt(now: Long): Option[Long] = None
 
-  /** More is wanted than there is room for. */
+  /** More is to be sent than there is room for. */
   def held(): Unit
 
-  def ask(bytes: Int, now: Long): Flight = {
+  def send(bytes: Int, now: Long): Flight = {
     flying += bytes
     count += 1
     last = now
-    new Flight(now, bytes, flying, count)
+    new Flight(now, bytes, count)
   }
 
   /** Bytes that come in a nanosecond; 0 if that is not known. */
   def rate: Double = 0
 
   /**
-   * @param chunk bytes that are asked for at once nowadays
+   * @param chunk bytes that are sent at once nowadays
    * @param floor bytes that are to be let through
    * @param late nanoseconds since they were there, beside those that it takes at best to hear of it
    */
@@ -49,10 +48,10 @@ private[flow] abstract class Window {
   /** They will not come, or are no longer waited for. */
   def gone(flight: Flight): Unit = flying -= flight.bytes
 
-  /** When something was asked for, the last time. */
-  protected def lastAsk: Long = last
+  /** When something was sent, the last time. */
+  protected def lastSend: Long = last
 
-  /** Whether nothing was asked for after it. */
+  /** Whether nothing was sent after it. */
   protected def isLast(flight: Flight): Boolean = flight.number == count
 }
 

@@ -65,8 +65,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     this.settings = settings
     pullTimes = settings.profileIterations.map(new NetworkTimes(_))
     pushTimes = settings.profileIterations.map(new NetworkTimes(_))
-    // Nanoseconds: who waits for a block says more than its fetch does.
-    incoming.open(peers, ((settings.timeoutSeconds + CloseSeconds) * 1e9).toLong)
+    // Nanoseconds. A block is asked for long before anybody waits for it, and who waits for it says more than its fetch does.
+    incoming.open(peers, (FetchTimeouts * settings.timeoutSeconds * 1e9).toLong)
     outgoing.open(peers)
     val layout = new ShardLayout(layers, peers.size)
     def mapOf(rank: Int): SegmentMap = new SegmentMap(layout, rank, settings.encodings, settings.ahead)
@@ -325,5 +325,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
 
 private[comm] object PsSession {
   private val CloseSeconds = 2L
+
+  /** Others go first, and ranks compute meanwhile. */
+  private val FetchTimeouts = 4
   private val log = LoggerFactory.getLogger(classOf[PsSession])
 }

@@ -1,8 +1,13 @@
 package sparkdl.comm.flow
 
+import java.util.concurrent.{ConcurrentHashMap, Executors, TimeUnit}
+import java.util.concurrent.atomic.AtomicInteger
+
+import scala.jdk.CollectionConverters._
+
 import org.scalatest.funsuite.AnyFunSuite
 
-import sparkdl.comm.ManualClock
+import sparkdl.comm.{ManualClock, SystemClock}
 import sparkdl.comm.transport.{Answer, Chunk, ChunkPeer, MessagePart, PeerMessages}
 
 class ScheduledSendsSpec extends AnyFunSuite {
@@ -109,5 +114,53 @@ class ScheduledSendsSpec extends AnyFunSuite {
     assert(answer.sent.isEmpty && held.end(arrived = true) === 1)
     assert(answer.sent.map(_._1) === answer.sent.scanLeft(0)(_ + _._2).init && answer.sent.map(_._2).sum < answer.bytes)
     assert(held.end(arrived = true) === 3 && sending.pending === 0)
+  }
+
+  test("a wake-up of which an earlier one took the place has no successor") {
+    var seconds = 10L
+    val window = new Window {
+      override def bytes: Long = Long.MaxValue
+      override def held(): Unit = ()
+      override def wakeAt(now: Long): Option[Long] = Some(now + TimeUnit.SECONDS.toNanos(seconds))
+    }
+    val (held, clock) = (new Held, new ManualClock)
+    val sending = new ScheduledSends(held, clock, new TransferScheduler(Policy.Urgent, () => window))
+    sending.send(one, Array[Byte](1), Urgency(0, 0), 0)
+    held.end(arrived = true)
+    clock.advance(1)
+    assert(sending.pending === 0 && clock.pending === 1)
+    seconds = 1
+    sending.send(one, Array[Byte](2), Urgency(0, 0), 0)
+    assert(clock.pending === 2)
+    clock.advance(20)
+    assert(clock.pending === 1)
+  }
+
+  test("what many threads send, and is confirmed on others, goes all, the parts of each message in their order") {
+    val network = Executors.newFixedThreadPool(3)
+    val senders = Executors.newFixedThreadPool(4)
+    val arrived = new ConcurrentHashMap[Long, Integer]
+    val disorder = new AtomicInteger
+    val messages = new PeerMessages {
+      override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = {
+        if (part.offset != arrived.getOrDefault(part.number, 0)) disorder.incrementAndGet()
+        arrived.put(part.number, part.offset + part.length)
+        network.execute(() => done(Some(System.nanoTime)))
+      }
+    }
+    val sending = new ScheduledSends(messages, SystemClock)
+    try {
+      val sizes = (1 to 60).map(number => if (number % 3 == 0) 700 << 10 else 3000)
+      sizes.zipWithIndex.map { case (bytes, number) =>
+        val send: Runnable =
+          () =>
+            sending.send(ChunkPeer("there", number % 3), new Array[Byte](bytes), Urgency(number % 2L, number % 5), 0)
+        senders.submit(send)
+      }.foreach(_.get(30, TimeUnit.SECONDS))
+      val end = System.nanoTime + TimeUnit.SECONDS.toNanos(30)
+      while (sending.pending > 0 && System.nanoTime < end) Thread.sleep(1)
+      assert(sending.pending === 0 && disorder.get === 0)
+      assert(arrived.values.asScala.map(_.toInt).toSeq.sorted === sizes.sorted)
+    } finally Seq(network, senders).foreach(_.shutdownNow())
   }
 }
