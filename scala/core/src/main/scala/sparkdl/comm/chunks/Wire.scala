@@ -65,7 +65,7 @@ private[chunks] object Wire {
   def request(chunk: Chunk): String = s"${chunk.job}/${chunk.block}/${chunk.offset}/${chunk.length}"
 
   /** None if it asks for no chunk. */
-  private[chunks] def chunk(request: String): Option[Chunk] = request match {
+  private def chunk(request: String): Option[Chunk] = request match {
     case Request(job, block, offset, length) => Try(Chunk(job.toLong, block, offset.toLong, length.toInt)).toOption
     case _ => None
   }

@@ -104,6 +104,15 @@ class UplinkSpec extends AnyFunSuite {
     }
   }
 
+  test("many that send to one use its link") {
+    for (mbits <- Seq(27, 200); senders <- Seq(3, 8)) {
+      val star = new Star(mbits * 1e6 / 8, 200000L, senders + 1)
+      for (from <- 1 to senders) star.sendAlways(from, 0, 1 << 20)
+      star.received(2)
+      withClue(s"$mbits Mbit/s, $senders senders: ")(assert(star.received(4) > 0.9 * 4 * star.rate))
+    }
+  }
+
   test("64 MiB to one in the same machine are there nearly as soon as they can be") {
     val star = new Star(4e9, 60000, 2)
     var took = 0L
