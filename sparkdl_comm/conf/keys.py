@@ -244,11 +244,12 @@ KEYS: tuple[Key, ...] = (
         "whole",
         "How layers are cut into batches of parameters that are pulled while the batch before is computed,\n"
         "strategy ps: whole (one), layerwise, greedy1, greedy2, ibatch (the better one of the two greedy plans; if pushes\n"
-        "are ibatch too, the best that is found for both together, unless whole, layerwise or, of many layers, 24 equal\n"
-        "parts turn out to be faster), paper (the better one of the two greedy plans for pulls, each batch asked for when\n"
+        "are ibatch too, the best that is found for both together, unless whole, layerwise or, of many layers, parts:24\n"
+        "turn out to be faster), paper (the better one of the two greedy plans for pulls, each batch asked for when\n"
         "the one before is here, and all gradients pushed at once: what iBatch's paper measured), paper-layerwise (likewise,\n"
-        "a batch for each layer: what it compares with), optimal (the plan that takes least, of one direction alone), or\n"
-        "fixed:BYTES (as many layers as fit, at least one).",
+        "a batch for each layer: what it compares with), optimal (the plan that takes least, of one direction alone),\n"
+        "parts:COUNT (parts that take about as long to transfer, the first one cut once more), or fixed:BYTES (as many\n"
+        "layers as fit, at least one).",
         values.policy,
     ),
     Key(
@@ -266,8 +267,8 @@ KEYS: tuple[Key, ...] = (
         "ps_profile_iterations",
         "number",
         "10",
-        "Iterations that are measured before the first plan of greedy1, greedy2, ibatch or optimal; until then there\n"
-        "is one batch. If ibatch planned both directions, its plan, then layerwise and, of many layers, 24 equal parts\n"
+        "Iterations that are measured before the first plan of greedy1, greedy2, ibatch, optimal or parts; until then\n"
+        "there is one batch. If ibatch planned both directions, its plan, then layerwise and, of many layers, parts:24\n"
         "are used for as many iterations each, to see which is the fastest (not if these are less than 3). Every tenth such\n"
         "period the ranks compare what they measure with what they planned for.",
         values.iterations,

@@ -17,9 +17,11 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0,
 _MOST_SECONDS = 10**9
 #: The plugin's jar counts iterations in an int.
 _MOST_ITERATIONS = 2**31 - 1
+#: More than any network has layers.
+_MOST_PARTS = 1_000_000
 _PORTS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
-#: Names of policies; ``fixed:BYTES`` is one more.
+#: Names of policies; ``parts:COUNT`` and ``fixed:BYTES`` are two more.
 POLICIES = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "paper", "paper-layerwise", "optimal")
 
 
@@ -143,9 +145,12 @@ def below_1(text: str) -> float:
 def policy(text: str) -> str:
     """How layers are cut into batches; the planner itself is in the plugin's jar."""
     kind, _, size = text.partition(":")
-    if text in POLICIES or (kind == "fixed" and size.isdecimal() and int(size) > 0):
+    most = {"parts": _MOST_PARTS, "fixed": math.inf}.get(kind, 0)
+    if text in POLICIES or (size.isdecimal() and 0 < int(size) <= most):
         return text
-    raise ValueError(f"one of {', '.join(POLICIES)}, or fixed:BYTES with BYTES of at least 1")
+    raise ValueError(
+        f"one of {', '.join(POLICIES)}, parts:COUNT with COUNT of 1 to {_MOST_PARTS}, or fixed:BYTES with BYTES of at least 1"
+    )
 
 
 def push_policy(text: str) -> str:

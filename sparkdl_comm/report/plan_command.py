@@ -25,7 +25,7 @@ def add_parser(commands: Any) -> None:
     plan.add_argument(
         "--policy",
         default="ibatch",
-        help="whole, layerwise, greedy1, greedy2, ibatch (default), paper, optimal or fixed:BYTES",
+        help="whole, layerwise, greedy1, greedy2, ibatch (default), paper, optimal, parts:COUNT or fixed:BYTES",
     )
     plan.add_argument("--direction", choices=("pull", "push"), default="pull", help="parameters or gradients")
     plan.add_argument("--plot", type=Path, metavar="FILE", help="draw the plan: .png, .svg or .pdf")

@@ -93,7 +93,7 @@ def test_as_the_paper_has_it(data, whole):
     assert plans["push"]["batches"] == whole.summary["batching"]["push"]["batches"]
 
 
-@pytest.mark.parametrize("policy", ["ibatch", "optimal", "greedy1", "greedy2"])
+@pytest.mark.parametrize("policy", ["ibatch", "optimal", "greedy1", "greedy2", "parts:2"])
 def test_planned_from_a_profile(data, whole, policy):
     """Plans after 4 steps, looks again after 31, never; the first steps have one batch."""
     model = fit(data, policy, iterations="3")

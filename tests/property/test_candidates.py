@@ -123,6 +123,7 @@ def test_what_the_conf_allows(changes: dict[str, Any], able_ones: set[str], why:
         ("ibatch", {"ps+whole": 2, "ps+layerwise": 2, "ps+ibatch": 4}),
         ("paper", {"ps+paper": 4}),
         ("fixed:1000", {"ps+fixed:1000": 2}),
+        ("parts:24", {"ps+parts:24": 4}),
     ],
 )
 def test_batchings_of_the_parameter_server_have_time_to_settle(batching: str, settling: dict[str, int]) -> None:

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from sparkdl_comm.strategies.ps.planner import Bucketing, plan_buckets
 
-POLICIES = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "paper", "paper-layerwise", "optimal", "fixed:20")
+POLICIES = (
+    "whole",
+    "layerwise",
+    "greedy1",
+    "greedy2",
+    "ibatch",
+    "paper",
+    "paper-layerwise",
+    "optimal",
+    "parts:3",
+    "fixed:20",
+)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def plan_buckets(requests: Sequence[Mapping[str, Any]], timeout: float = 60.0) -
 
     A request: ``startup`` (seconds), ``transfer`` and ``compute`` (lists: seconds of each layer), ``bytes`` (of each layer;
     only policy ``fixed:BYTES`` needs it), ``policy`` (whole, layerwise, greedy1, greedy2, ibatch, paper, optimal,
-    fixed:BYTES), ``direction`` (pull or push).
+    parts:COUNT, fixed:BYTES), ``direction`` (pull or push).
 
     :raises InputError: a request makes no sense; names the first.
     :raises PluginError: there is no Java, or no jar.

@@ -28,7 +28,18 @@ COMPRESSING = (
 COMPRESSIONS = ("topk:1", "mstopk:1")
 #: Those that can reduce to one rank, and broadcast.
 ROOTED = (*(name for name, algorithm in ALGORITHMS.items() if "reduce" in algorithm.operations), AUTO)
-BATCHINGS = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "paper", "optimal", "fixed:1", "fixed:100")
+BATCHINGS = (
+    "whole",
+    "layerwise",
+    "greedy1",
+    "greedy2",
+    "ibatch",
+    "paper",
+    "optimal",
+    "parts:2",
+    "fixed:1",
+    "fixed:100",
+)
 
 _PLAIN_LOSSES = ("mse", "mse of two", "huber", "own")
 _CLASS_LOSSES = ("cross entropy", "ignored labels", "class weights")

@@ -5,7 +5,7 @@ object FixedWindows {
 
   /** @param bytes that are in flight at most, to all peers together and to each */
   private[comm] def scheduler(bytes: Long): TransferScheduler =
-    new TransferScheduler(Policy.Urgent, () => new Fixed(bytes))
+    new TransferScheduler(() => new Fixed(bytes))
 
   private final class Fixed(override val bytes: Long) extends Window {
     override def held(): Unit = ()

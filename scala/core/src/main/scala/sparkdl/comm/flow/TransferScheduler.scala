@@ -14,26 +14,23 @@ import scala.collection.mutable
  *
  * Blocks are transferred in chunks. One window bounds the bytes in flight, which are those of
  * requests that have not arrived, of all peers together, and one more for each peer keeps one that is slow from filling it.
- * Among blocks of peers that have room, the policy says which comes first; what is in flight stays. Of equal ones those go
+ * Among blocks of peers that have room, the most urgent comes first; what is in flight stays. Of equally urgent ones those go
  * first whose peers have least in flight, so that the work goes where it is done. One chunk of [[TransferScheduler.Share]] is of
- * the block that has waited longest, whatever the policy says. A peer that stands still gives its part of the common window
+ * the block that has waited longest, however urgent others are. A peer that stands still gives its part of the common window
  * back, and gets no more until something arrives again.
  *
  * Times are nanoseconds of one clock that never goes back.
  *
  * @param newWindow the one for all peers, and one for each
  */
-private[comm] final class TransferScheduler private[flow] (
-    policy: Policy,
-    newWindow: () => Window
-) {
+private[comm] final class TransferScheduler private[flow] (newWindow: () => Window) {
   import TransferScheduler._
 
-  def this() = this(Policy.Urgent, () => new UplinkWindow)
+  def this() = this(() => new UplinkWindow)
 
   private val order: Ordering[WantedBlock] = (one, other) => {
-    val byPolicy = policy.compare(one.block, other.block)
-    if (byPolicy != 0) byPolicy
+    val byUrgency = one.block.urgency.compare(other.block.urgency)
+    if (byUrgency != 0) byUrgency
     else if (one.block.turn != other.block.turn) Integer.compare(one.block.turn, other.block.turn)
     else java.lang.Long.compare(one.number, other.number)
   }
@@ -136,7 +133,7 @@ private[comm] final class TransferScheduler private[flow] (
     !peer.isStalled && peer.window.hasRoom(entry.size(chunk), now)
   }
 
-  /** By the policy, of the peers that have room. */
+  /** The most urgent one, of the peers that have room. */
   private def first(now: Long): Option[WantedBlock] = {
     var found: Option[WantedBlock] = None
     peers.values.foreach { peer =>
@@ -149,10 +146,10 @@ private[comm] final class TransferScheduler private[flow] (
   }
 
   private def goesBefore(one: WantedBlock, other: WantedBlock): Boolean = {
-    val byPolicy = policy.compare(one.block, other.block)
+    val byUrgency = one.block.urgency.compare(other.block.urgency)
     lazy val byFlight =
       java.lang.Long.compare(peers(one.block.peer).window.inFlight, peers(other.block.peer).window.inFlight)
-    if (byPolicy != 0) byPolicy < 0 else if (byFlight != 0) byFlight < 0 else order.lt(one, other)
+    if (byUrgency != 0) byUrgency < 0 else if (byFlight != 0) byFlight < 0 else order.lt(one, other)
   }
 
   private def ask(entry: WantedBlock, now: Long): Request = {

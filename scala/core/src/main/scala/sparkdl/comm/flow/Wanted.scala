@@ -27,7 +27,10 @@ private[comm] class Wanted(
  * @param phase a number of [[PhaseNumbers]]
  * @param order within the phase
  */
-private[comm] final case class Urgency(phase: Long, order: Int)
+private[comm] final case class Urgency(phase: Long, order: Int) extends Ordered[Urgency] {
+  override def compare(that: Urgency): Int =
+    if (phase != that.phase) java.lang.Long.compare(phase, that.phase) else Integer.compare(order, that.order)
+}
 
 /** Transfer so many bytes of a block, from `offset` on. */
 private[comm] final class Request private[flow] (val block: Wanted, val offset: Long, val bytes: Int) {

@@ -48,17 +48,19 @@ private[comm] object Policy {
   final case class Fixed(bytes: Long) extends Policy(s"fixed:$bytes")
 
   private val named: Seq[Policy] = Seq(Whole, Layerwise, Greedy1, Greedy2, IBatch, Paper, PaperLayerwise, Optimal)
-  private val FixedPrefix = "fixed:"
+
+  /** More than any network has layers. */
+  private val MostParts = 1000000
 
   def apply(text: String): Policy = named
     .find(_.name == text)
-    .orElse(
-      Some(text).filter(_.startsWith(FixedPrefix))
-        .flatMap(fixed => Try(fixed.drop(FixedPrefix.length).toLong).toOption)
-        .filter(_ > 0)
-        .map(Fixed(_))
-    )
+    .orElse(number(text, "parts:").filter(_ <= MostParts).map(count => Parts(count.toInt)))
+    .orElse(number(text, "fixed:").map(Fixed(_)))
     .getOrElse(throw new IllegalArgumentException(
-      s"policy $text: one of ${named.map(_.name).mkString(", ")}, or fixed:BYTES with BYTES of at least 1"
+      s"policy $text: one of ${named.map(_.name).mkString(", ")}, parts:COUNT with COUNT of 1 to $MostParts, or fixed:BYTES " +
+        "with BYTES of at least 1"
     ))
+
+  private def number(text: String, prefix: String): Option[Long] =
+    Some(text).filter(_.startsWith(prefix)).flatMap(rest => Try(rest.drop(prefix.length).toLong).toOption).filter(_ > 0)
 }

@@ -40,7 +40,7 @@ class ScheduledSendsSpec extends AnyFunSuite {
     new ScheduledSends(
       held,
       new ManualClock,
-      new TransferScheduler(Policy.Urgent, () => new FixedWindow(window.toLong))
+      new TransferScheduler(() => new FixedWindow(window.toLong))
     )
 
   test("urgent messages overtake those that wait, and no more is on its way than fits") {
@@ -124,7 +124,7 @@ class ScheduledSendsSpec extends AnyFunSuite {
       override def wakeAt(now: Long): Option[Long] = Some(now + TimeUnit.SECONDS.toNanos(seconds))
     }
     val (held, clock) = (new Held, new ManualClock)
-    val sending = new ScheduledSends(held, clock, new TransferScheduler(Policy.Urgent, () => window))
+    val sending = new ScheduledSends(held, clock, new TransferScheduler(() => window))
     sending.send(one, Array[Byte](1), Urgency(0, 0), 0)
     held.end(arrived = true)
     clock.advance(1)

@@ -45,7 +45,6 @@ class TransferSchedulerSpec extends AnyFunSuite {
   private final class Checked(random: Random, senders: IndexedSeq[String]) {
     private val windows = mutable.ArrayBuffer.empty[DrawnWindow] // the first one is of all senders
     private val scheduler = new TransferScheduler(
-      Policy.Urgent,
       () => {
         windows += new DrawnWindow(random, if (windows.isEmpty) 4 * Mebi else 2 * Mebi)
         windows.last
@@ -126,14 +125,14 @@ class TransferSchedulerSpec extends AnyFunSuite {
 
     private def assertFirst(chosen: Wanted, chunk: Int): Unit = {
       def rank(block: Wanted) = (block.urgency.phase, block.urgency.order, flying(block.peer), block.turn)
-      assert(possible(chunk).map(known => rank(known.block)).min === rank(chosen), "the policy")
+      assert(possible(chunk).map(known => rank(known.block)).min === rank(chosen), "urgency")
     }
 
     private def drawn[T](from: IndexedSeq[T]): Option[T] =
       if (from.isEmpty) None else Some(from(random.nextInt(from.size)))
   }
 
-  test("the bound is kept, the policy too, every byte is asked for once, and nothing idles while there is room") {
+  test("the bound is kept, urgency too, every byte is asked for once, and nothing idles while there is room") {
     (1 to 300).foreach { seed =>
       withClue(s"seed $seed: ") {
         val random = new Random(seed)
@@ -168,7 +167,7 @@ class TransferSchedulerSpec extends AnyFunSuite {
     order.toSeq
   }
 
-  private def oneByOne: TransferScheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(1))
+  private def oneByOne: TransferScheduler = new TransferScheduler(() => new FixedWindow(1))
 
   test("an urgent block overtakes a large one that is half here") {
     val scheduler = oneByOne
@@ -181,14 +180,14 @@ class TransferSchedulerSpec extends AnyFunSuite {
   }
 
   test("senders are asked in their turn, and each for as much") {
-    val scheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(128 << 10))
+    val scheduler = new TransferScheduler(() => new FixedWindow(128 << 10))
     val blocks = Seq(2, 0, 3, 1).map(turn => block(s"executor$turn", Mebi, turn = turn))
     blocks.foreach(scheduler.want)
     assert(scheduler.next(0).map(_.block.turn) === Seq(0, 1, 2, 3))
   }
 
   test("a sender that answers sooner is asked for more, and a slow one keeps what it has") {
-    val scheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(64 << 10))
+    val scheduler = new TransferScheduler(() => new FixedWindow(64 << 10))
     Seq("slow", "fast").foreach(name => scheduler.want(block(name, Mebi)))
     var fast = scheduler.next(0).find(_.block.peer == "fast").get
     (1 to 10).foreach { at =>
@@ -208,7 +207,7 @@ class TransferSchedulerSpec extends AnyFunSuite {
   }
 
   test("a sender that stands still keeps nobody else from the window, until it sends again") {
-    val scheduler = new TransferScheduler(Policy.Urgent, () => new FixedWindow(64 << 10))
+    val scheduler = new TransferScheduler(() => new FixedWindow(64 << 10))
     scheduler.want(block("stopped", Mebi))
     val lost = scheduler.next(0)
     assert(lost.size === 2)

@@ -134,6 +134,13 @@ class PlannerSpec extends AnyFunSuite {
     )
   }
 
+  test("parts take about as long to transfer, and the first one is cut once more") {
+    val even = profile(1, Seq.fill(6)(1), Seq.fill(6)(1))
+    assert(ends(Planner.plan(even, Policy("parts:2"))) === Seq(1, 3, 6))
+    assert(ends(Planner.plan(even, Policy("parts:100"))) === (1 to 6))
+    assert(ends(Planner.plan(profile(1, Seq(1, 1, 8, 1, 1), Seq.fill(5)(1)), Policy("parts:2"))) === Seq(2, 3, 5))
+  }
+
   test("fixed batches hold as many layers as fit, and at least one") {
     val sized = profile(1, Seq(0, 0, 0, 0, 0), Seq(0, 0, 0, 0, 0)).copy(bytes = IndexedSeq(30, 10, 50, 5, 35))
     assert(ends(Planner.plan(sized, Policy("fixed:40"))) === Seq(2, 3, 5))
@@ -165,6 +172,6 @@ class PlannerSpec extends AnyFunSuite {
     intercept[IllegalArgumentException](profile(1, Seq(1, 2), Seq(1)))
     intercept[IllegalArgumentException](profile(-1, Seq(1), Seq(1)))
     intercept[IllegalArgumentException](Profile(1, IndexedSeq(Double.NaN), IndexedSeq(1)))
-    Seq("fixed:0", "fixed:", "fixed:x", "best", "").foreach(text => intercept[IllegalArgumentException](Policy(text)))
+    Seq("fixed:0", "fixed:", "fixed:x", "parts:0", "parts:x", "parts:1000001", "best", "").foreach(text => intercept[IllegalArgumentException](Policy(text)))
   }
 }
