@@ -26,7 +26,15 @@ def of_application(name: str) -> list[psutil.Process]:
 
 def executors(name: str) -> list[psutil.Process]:
     """Those of application `name`, whatever started them."""
-    return [process for process in of_application(name) if _EXECUTOR in process.cmdline()]
+    return [process for process in of_application(name) if _EXECUTOR in command(process)]
+
+
+def command(process: psutil.Process) -> list[str]:
+    """What it was started with; nothing of one that is gone."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
 
 
 def bridge_sockets(executor: int) -> list[str]:

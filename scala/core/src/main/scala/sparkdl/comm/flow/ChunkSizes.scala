@@ -7,8 +7,8 @@ package sparkdl.comm.flow
 private[flow] object ChunkSizes {
   private val Least: Long = 16 << 10
 
-  /** Half a millisecond of the link repays it, and of a link of 1 Gbit/s on any. */
-  private val RepaysNanos = 5e5
+  /** Two milliseconds of the link repay it. */
+  private val RepaysNanos = 2e6
   private val Most: Long = 64 << 10
 
   /** @param rate bytes in a nanosecond; 0 if it is not known */
@@ -17,8 +17,8 @@ private[flow] object ChunkSizes {
     else math.max(Least, math.min(Most, (rate * RepaysNanos).toLong / Least * Least)).toInt
 
   /**
-   * Chunks that have room in the common window for each peer, whatever the window follows. All send to all, and where several
+   * Bytes that have room in the common window for each peer, whatever the window follows. All send to all, and where several
    * meet, others have nothing to do: with little in flight for each peer this happens often.
    */
-  val PerPeer = 0.7
+  val PerPeer: Long = 11 << 10
 }

@@ -54,7 +54,7 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
   def chunk: Int = ChunkSizes.chunk(all.rate)
 
   /** So that peers have something in flight whenever their other links have room for it. */
-  private def floor: Long = ((1 + peers.values.count(_.isBusy)) * chunk * ChunkSizes.PerPeer).toLong
+  private def floor: Long = (1 + peers.values.count(_.isBusy)) * ChunkSizes.PerPeer
 
   /** Wants a block that can be transferred from now on. */
   def want(block: Wanted): Unit = {
