@@ -44,12 +44,10 @@ class TransferSchedulerSpec extends AnyFunSuite {
   /** Drives a scheduler and checks what it does against what is known. */
   private final class Checked(random: Random, senders: IndexedSeq[String]) {
     private val windows = mutable.ArrayBuffer.empty[DrawnWindow] // the first one is of all senders
-    private val scheduler = new TransferScheduler(
-      () => {
-        windows += new DrawnWindow(random, if (windows.isEmpty) 4 * Mebi else 2 * Mebi)
-        windows.last
-      }
-    )
+    private val scheduler = new TransferScheduler(() => {
+      windows += new DrawnWindow(random, if (windows.isEmpty) 4 * Mebi else 2 * Mebi)
+      windows.last
+    })
     private val windowOf = mutable.Map.empty[String, DrawnWindow]
     private val known = mutable.LinkedHashMap.empty[Wanted, Known]
     private var asked = 0

@@ -172,6 +172,8 @@ class PlannerSpec extends AnyFunSuite {
     intercept[IllegalArgumentException](profile(1, Seq(1, 2), Seq(1)))
     intercept[IllegalArgumentException](profile(-1, Seq(1), Seq(1)))
     intercept[IllegalArgumentException](Profile(1, IndexedSeq(Double.NaN), IndexedSeq(1)))
-    Seq("fixed:0", "fixed:", "fixed:x", "parts:0", "parts:x", "parts:1000001", "best", "").foreach(text => intercept[IllegalArgumentException](Policy(text)))
+    Seq("fixed:0", "fixed:", "fixed:x", "parts:0", "parts:x", "parts:1000001", "best", "").foreach(text =>
+      intercept[IllegalArgumentException](Policy(text))
+    )
   }
 }
