@@ -15,13 +15,28 @@ private[flow] object ChunkSizes {
   /** More is sent at a time where that takes no longer. */
   private val ShortNanos = 5e5
 
-  /** @param rate bytes in a nanosecond; 0 if it is not known */
-  def chunk(rate: Double): Int =
-    if (rate == 0) 2 * Least
-    else {
-      val bytes = math.max(math.min(Usual.toDouble, rate * UsualNanos), math.min(Most.toDouble, rate * ShortNanos))
-      math.max(Least, bytes.toInt / Least * Least)
-    }
+  /**
+   * And up to [[Usual]] what is next to nothing beside its block, which others have to wait for anyway. Executors that are slow
+   * themselves, as new ones are, take it for the link's fault, and would be slower with smaller ones.
+   */
+  private val OfBlock = 16
+
+  /** But no more than the peer takes in so long: it would have the window to itself. */
+  private val OfPeerNanos = 5e7
+
+  /**
+   * @param rate bytes in a nanosecond; 0 if it is not known
+   * @param ofPeer likewise, of those that the block's peer takes
+   * @param block bytes of all of it
+   */
+  def chunk(rate: Double, ofPeer: Double, block: Long): Int = {
+    val byRate =
+      if (rate == 0) 2.0 * Least
+      else math.max(math.min(Usual.toDouble, rate * UsualNanos), math.min(Most.toDouble, rate * ShortNanos))
+    val byPeer = if (ofPeer == 0) Usual.toDouble else math.min(Usual.toDouble, ofPeer * OfPeerNanos)
+    val bytes = math.max(byRate, math.min(byPeer, block.toDouble / OfBlock))
+    math.max(Least, bytes.toInt / Least * Least)
+  }
 
   /**
    * Bytes that have room in the common window for each peer, whatever the window follows. All send to all, and where several

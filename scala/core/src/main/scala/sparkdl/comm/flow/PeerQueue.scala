@@ -28,9 +28,9 @@ private[flow] final class PeerQueue(val window: Window, order: Ordering[WantedBl
 
   def stalled(): Unit = stopped = true
 
-  def arrived(request: Request, chunk: Int, now: Long, late: Long): Unit = {
+  def arrived(request: Request, now: Long, late: Long): Unit = {
     asked -= request
-    window.arrived(request.ofPeer, chunk, 0, now, late)
+    window.arrived(request.ofPeer, 0, now, late)
     lastArrival = now
     lastLatency = now - request.ofPeer.sent
     stopped = false
@@ -73,8 +73,8 @@ private[flow] final class WantedBlock(val block: Wanted, val number: Long) {
     if (rest < chunk + chunk / 2) rest.toInt else chunk
   }
 
-  def take(chunk: Int): Request = {
-    val request = new Request(block, next, size(chunk))
+  def take(bytes: Int): Request = {
+    val request = new Request(block, next, bytes)
     next += request.bytes
     asked += request
     request

@@ -50,8 +50,8 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
   /** The bound of [[inFlight]], in bytes. */
   def window: Long = all.bytes
 
-  /** Bytes of a chunk. */
-  def chunk: Int = ChunkSizes.chunk(all.rate)
+  /** Bytes of a chunk of this block. */
+  def chunk(block: Wanted): Int = ChunkSizes.chunk(all.rate, peers(block.peer).window.rate, block.bytes)
 
   /** So that peers have something in flight whenever their other links have room for it. */
   private def floor: Long = (1 + peers.values.count(_.isBusy)) * ChunkSizes.PerPeer
@@ -89,8 +89,8 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
       entry.arrived(request)
       val peer = peers(request.block.peer)
       val late = said.fold(0L)(peer.lateness.of(_, now))
-      request.ofAll.foreach(all.arrived(_, chunk, floor, now, late))
-      peer.arrived(request, chunk, now, late)
+      request.ofAll.foreach(all.arrived(_, floor, now, late))
+      peer.arrived(request, now, late)
       if (entry.isHere) blocks -= request.block
       entry.isHere
     }
@@ -122,15 +122,17 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
   private def choose(now: Long): Option[WantedBlock] = {
     val found = if (isForLongest) longest.find(hasRoom(_, now)) else first(now)
     found.filter { entry =>
-      val fits = all.hasRoom(entry.size(chunk), now)
+      val fits = all.hasRoom(size(entry), now)
       if (!fits) all.held()
       fits
     }
   }
 
+  private def size(entry: WantedBlock): Int = entry.size(chunk(entry.block))
+
   private def hasRoom(entry: WantedBlock, now: Long): Boolean = {
     val peer = peers(entry.block.peer)
-    !peer.isStalled && peer.window.hasRoom(entry.size(chunk), now)
+    !peer.isStalled && peer.window.hasRoom(size(entry), now)
   }
 
   /** The most urgent one, of the peers that have room. */
@@ -154,7 +156,7 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
 
   private def ask(entry: WantedBlock, now: Long): Request = {
     val peer = peers(entry.block.peer)
-    val request = entry.take(chunk)
+    val request = entry.take(size(entry))
     request.ofPeer = peer.window.send(request.bytes, now)
     request.ofAll = Some(all.send(request.bytes, now))
     peer.asked += request

@@ -5,7 +5,7 @@ package sparkdl.comm.flow
  * tells neither the link's rate nor whether there is a queue. The rate is what arrived in a round, by its time. Once a round,
  * which is about as long as a chunk takes, the window becomes
  *
- *   rate * (1.5 * latency of the path + lateness) + the larger of a floor and rate * slack + two chunks
+ *   rate * (1.5 * latency of the path + lateness) + the larger of a floor and rate * slack + two of its largest chunks
  *
  * So some chunks queue, and the window grows by what is too much of it as long as the link gives more. Where all send to all, a
  * receiver whose downlink is busy holds up a part of what is in flight: the floor has something in flight for the others then.
@@ -21,6 +21,7 @@ private[flow] final class UplinkWindow extends ProbingWindow {
   // A round: bytes that have arrived, and of these what was sent since its begin.
   private var begin = Long.MinValue
   private var came = 0L
+  private var largest = 0
   private var lateness = 0.0 // of each byte that has arrived, in nanoseconds
   private var fresh = 0L
   private var limited = false
@@ -36,26 +37,27 @@ private[flow] final class UplinkWindow extends ProbingWindow {
     super.send(bytes, now)
   }
 
-  override def arrived(flight: Flight, chunk: Int, floor: Long, now: Long, late: Long): Unit = {
+  override def arrived(flight: Flight, floor: Long, now: Long, late: Long): Unit = {
     val wasProbing = probed(flight, math.max(1.0, (now - late - flight.sent).toDouble), now)
     gone(flight)
     came += flight.bytes
+    largest = math.max(largest, flight.bytes)
     lateness += flight.bytes * late.toDouble
     if (wasProbing) nextRound(now)
     else if (flight.sent >= begin) {
       fresh += flight.bytes
       if (fresh * 4 >= size) {
-        adapt(came / math.max(1.0, (now - begin).toDouble), chunk, floor)
+        adapt(came / math.max(1.0, (now - begin).toDouble), floor)
         nextRound(now)
       }
     }
   }
 
-  private def adapt(rate: Double, chunk: Int, floor: Long): Unit = {
+  private def adapt(rate: Double, floor: Long): Unit = {
     known = if (limited) rate else math.max(known, rate) // what was not limited by the link, was slower than it
     val fitting = rate * (PathShare * pathLatency(rate) + lateness / came) + math.max(
       floor.toDouble,
-      rate * Window.Slack + 2 * chunk
+      rate * Window.Slack + 2 * largest
     )
     if (limited) size = math.min(2 * size, math.max(size / 2, fitting))
   }
@@ -63,6 +65,7 @@ private[flow] final class UplinkWindow extends ProbingWindow {
   private def nextRound(now: Long): Unit = {
     begin = now
     came = 0
+    largest = 0
     lateness = 0
     fresh = 0
     limited = false

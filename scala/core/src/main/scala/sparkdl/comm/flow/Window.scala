@@ -39,11 +39,10 @@ private[flow] abstract class Window {
   def rate: Double = 0
 
   /**
-   * @param chunk bytes that are sent at once nowadays
    * @param floor bytes that are to be let through
    * @param late nanoseconds since they were there, beside those that it takes at best to hear of it
    */
-  def arrived(flight: Flight, chunk: Int, floor: Long, now: Long, late: Long): Unit = gone(flight)
+  def arrived(flight: Flight, floor: Long, now: Long, late: Long): Unit = gone(flight)
 
   /** They will not come, or are no longer waited for. */
   def gone(flight: Flight): Unit = flying -= flight.bytes

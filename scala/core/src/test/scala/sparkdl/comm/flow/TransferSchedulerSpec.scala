@@ -17,7 +17,7 @@ class TransferSchedulerSpec extends AnyFunSuite {
     private def draw(): Long = 1 + (random.nextDouble() * random.nextDouble() * most).toLong
     override def bytes: Long = now
     override def held(): Unit = ()
-    override def arrived(flight: Flight, chunk: Int, floor: Long, at: Long, late: Long): Unit = {
+    override def arrived(flight: Flight, floor: Long, at: Long, late: Long): Unit = {
       gone(flight)
       now = draw()
     }
@@ -91,19 +91,20 @@ class TransferSchedulerSpec extends AnyFunSuite {
 
     def ask(): Unit = {
       now += random.nextInt(1000000)
-      val chunk = scheduler.chunk
-      assert(chunk >= (16 << 10) && chunk <= (64 << 10))
+      known.keys.map(scheduler.chunk).foreach(chunk => assert(chunk >= (16 << 10) && chunk <= (64 << 10)))
       scheduler.next(now).foreach { request =>
-        if (asked % TransferScheduler.Share != TransferScheduler.Share - 1) assertFirst(request.block, chunk)
+        if (asked % TransferScheduler.Share != TransferScheduler.Share - 1) assertFirst(request.block)
         asked += 1
         assertFits(windowOf(request.block.peer), flying(request.block.peer), request.bytes)
         assertFits(windows.head, flying, request.bytes)
         known(request.block).ask(request)
       }
       assert(scheduler.inFlight === flying)
-      val largest = known.values.map(_.size(chunk)).foldLeft(0)(_ max _)
-      assert(possible(chunk).isEmpty || flying > 0 && flying + largest > windows.head.bytes, "idle")
+      val largest = known.values.map(size).foldLeft(0)(_ max _)
+      assert(possible.isEmpty || flying > 0 && flying + largest > windows.head.bytes, "idle")
     }
+
+    private def size(known: Known): Int = known.size(scheduler.chunk(known.block))
 
     private def assertFits(window: Window, before: Long, bytes: Int): Unit =
       assert(before == 0 || before + bytes <= window.bytes, "the bound")
@@ -111,19 +112,19 @@ class TransferSchedulerSpec extends AnyFunSuite {
     /**
      * The first block of each sender that has room: that keeps its others back, even if one of them is small enough.
      */
-    private def possible(chunk: Int): Seq[Known] = {
+    private def possible: Seq[Known] = {
       def rank(block: Wanted) = (block.urgency.phase, block.urgency.order, block.turn)
       val bySender = known.values.filter(_.unasked > 0).groupBy(_.block.peer)
       val firsts = bySender.map(_._2.minBy(known => rank(known.block)))
       firsts.toSeq.filter { first =>
         val before = flying(first.block.peer)
-        before == 0 || before + first.size(chunk) <= windowOf(first.block.peer).bytes
+        before == 0 || before + size(first) <= windowOf(first.block.peer).bytes
       }
     }
 
-    private def assertFirst(chosen: Wanted, chunk: Int): Unit = {
+    private def assertFirst(chosen: Wanted): Unit = {
       def rank(block: Wanted) = (block.urgency.phase, block.urgency.order, flying(block.peer), block.turn)
-      assert(possible(chunk).map(known => rank(known.block)).min === rank(chosen), "urgency")
+      assert(possible.map(known => rank(known.block)).min === rank(chosen), "urgency")
     }
 
     private def drawn[T](from: IndexedSeq[T]): Option[T] =
@@ -177,16 +178,26 @@ class TransferSchedulerSpec extends AnyFunSuite {
     assert(served(scheduler, 10) === Seq.fill(2)(urgent) ++ Seq.fill(8)(large))
   }
 
+  test("a large block goes in larger chunks, as nothing waits for one of them for long beside the block") {
+    val scheduler = oneByOne
+    scheduler.want(block("one", 16 * Mebi))
+    assert(scheduler.next(0).map(_.bytes) === Seq(64 << 10))
+    assert(Seq(16 << 10, 600 << 10).map(bytes => scheduler.chunk(block("one", bytes.toLong))) === Seq(
+      32 << 10,
+      32 << 10
+    ))
+  }
+
   test("senders are asked in their turn, and each for as much") {
     val scheduler = new TransferScheduler(() => new FixedWindow(128 << 10))
-    val blocks = Seq(2, 0, 3, 1).map(turn => block(s"executor$turn", Mebi, turn = turn))
+    val blocks = Seq(2, 0, 3, 1).map(turn => block(s"executor$turn", Mebi / 2, turn = turn))
     blocks.foreach(scheduler.want)
     assert(scheduler.next(0).map(_.block.turn) === Seq(0, 1, 2, 3))
   }
 
   test("a sender that answers sooner is asked for more, and a slow one keeps what it has") {
     val scheduler = new TransferScheduler(() => new FixedWindow(64 << 10))
-    Seq("slow", "fast").foreach(name => scheduler.want(block(name, Mebi)))
+    Seq("slow", "fast").foreach(name => scheduler.want(block(name, Mebi / 2)))
     var fast = scheduler.next(0).find(_.block.peer == "fast").get
     (1 to 10).foreach { at =>
       scheduler.arrived(fast, at.toLong)
@@ -206,10 +217,10 @@ class TransferSchedulerSpec extends AnyFunSuite {
 
   test("a sender that stands still keeps nobody else from the window, until it sends again") {
     val scheduler = new TransferScheduler(() => new FixedWindow(64 << 10))
-    scheduler.want(block("stopped", Mebi))
+    scheduler.want(block("stopped", Mebi / 2))
     val lost = scheduler.next(0)
     assert(lost.size === 2)
-    scheduler.want(block("other", Mebi, 1))
+    scheduler.want(block("other", Mebi / 2, 1))
     assert(scheduler.next(1) === Nil)
     val stalls = scheduler.wakeAt(0).get
     assert(scheduler.next(stalls - 1) === Nil)
