@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sparkdl_comm.conf.values import POLICIES
 from sparkdl_comm.errors import InputError, PersistenceError
 
 
@@ -25,7 +26,7 @@ def add_parser(commands: Any) -> None:
     plan.add_argument(
         "--policy",
         default="ibatch",
-        help="whole, layerwise, greedy1, greedy2, ibatch (default), paper, optimal, parts:COUNT or fixed:BYTES",
+        help=f"{', '.join(POLICIES)}, parts:COUNT or fixed:BYTES; default: ibatch",
     )
     plan.add_argument("--direction", choices=("pull", "push"), default="pull", help="parameters or gradients")
     plan.add_argument("--plot", type=Path, metavar="FILE", help="draw the plan: .png, .svg or .pdf")

@@ -7,20 +7,10 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkdl_comm.conf.values import POLICIES as NAMED
 from sparkdl_comm.strategies.ps.planner import Bucketing, plan_buckets
 
-POLICIES = (
-    "whole",
-    "layerwise",
-    "greedy1",
-    "greedy2",
-    "ibatch",
-    "paper",
-    "paper-layerwise",
-    "optimal",
-    "parts:3",
-    "fixed:20",
-)
+POLICIES = (*NAMED, "parts:3", "fixed:20")
 
 
 @dataclass(frozen=True)
