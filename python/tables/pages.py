@@ -66,13 +66,13 @@ def ps(data: Data) -> Iterator[Line]:
 
 def peers(data: Data) -> Iterator[Line]:
     others = {"torch-ddp": "DDP", "bigdl-mkl": "BigDL, MKL", "bigdl-mkldnn": "BigDL, mkldnn"}
-    for name in ("peers-star3", "peers-star9"):
+    for name, fits in (("peers-star3", ""), ("peers-star3-warm", ", fits of 60 steps"), ("peers-star9", "")):
         for ours in data.rows(name, case="training"):
             if not ours.algorithm.startswith("sparkdl-"):
                 continue
             for other in data.rows(name, case="training", bytes=ours.bytes):
                 if other.algorithm in others:
-                    about = f"`{ours.algorithm.removeprefix('sparkdl-')}`, {ours.topology}, {ours.bytes:,} bytes"
+                    about = f"`{ours.algorithm.removeprefix('sparkdl-')}`, {ours.topology}, {ours.bytes:,} bytes{fits}"
                     theirs = f"{others[other.algorithm]}: {with_theory(other)}"
                     yield about, theirs, with_theory(ours), beside(ours, other)
 
