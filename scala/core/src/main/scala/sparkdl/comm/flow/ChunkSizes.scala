@@ -5,7 +5,9 @@ package sparkdl.comm.flow
  * both sides, which are tens of microseconds, and hundreds in a JVM that has compiled nothing yet.
  */
 private[flow] object ChunkSizes {
-  private val Least = 16 << 10
+
+  /** But of a block that has less. */
+  val Least: Int = 16 << 10
   private val Most = 256 << 10
 
   /** What two milliseconds of the link carry repays it, up to so much; for a peer that is far slower than the link it is long. */

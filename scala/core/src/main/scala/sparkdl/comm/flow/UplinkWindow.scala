@@ -7,10 +7,11 @@ package sparkdl.comm.flow
  *
  *   rate * (1.5 * latency of the path + lateness) + the larger of a floor and rate * slack + two of its largest chunks
  *
- * So some chunks queue, and the window grows by what is too much of it as long as the link gives more. Where all send to all, a
- * receiver whose downlink is busy holds up a part of what is in flight: the floor has something in flight for the others then.
- * And what has arrived is in flight until one hears of it, which queues behind all that comes here: without the lateness,
- * executors to which much is sent would send little.
+ * So some chunks queue, and the window grows by what is too much of it as long as the link gives more. Small messages have the
+ * room of [[ChunkSizes.Least]]: with two of them in flight, an executor whose threads wake up late would send next to nothing.
+ * Where all send to all, a receiver whose downlink is busy holds up a part of what is in flight: the floor has something in
+ * flight for the others then. And what has arrived is in flight until one hears of it, which queues behind all that comes here:
+ * without the lateness, executors to which much is sent would send little.
  */
 private[flow] final class UplinkWindow extends ProbingWindow {
   import UplinkWindow._
@@ -21,7 +22,7 @@ private[flow] final class UplinkWindow extends ProbingWindow {
   // A round: bytes that have arrived, and of these what was sent since its begin.
   private var begin = Long.MinValue
   private var came = 0L
-  private var largest = 0
+  private var largest = ChunkSizes.Least
   private var lateness = 0.0 // of each byte that has arrived, in nanoseconds
   private var fresh = 0L
   private var limited = false
@@ -65,7 +66,7 @@ private[flow] final class UplinkWindow extends ProbingWindow {
   private def nextRound(now: Long): Unit = {
     begin = now
     came = 0
-    largest = 0
+    largest = ChunkSizes.Least
     lateness = 0
     fresh = 0
     limited = false

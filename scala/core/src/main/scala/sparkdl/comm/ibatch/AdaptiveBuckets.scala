@@ -14,7 +14,7 @@ import sparkdl.comm.Clock
  * A policy that needs a profile begins with one batch for everything, and plans after `profileIterations` steps. Where pulls
  * go on while gradients are pushed, `ibatch` plans both together, and an [[Autotuner]] tries that plan for as many steps
  * more, then `layerwise` and, of many layers, [[AdaptiveBuckets.Few]] equal parts for as many again, and stays with what was
- * the fastest.
+ * the fastest, or as fast with fewer batches.
  *
  * @param clock bounds how long the planner looks; see [[Planner.together]]
  */
@@ -79,12 +79,14 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
         else s"tried, and rejected: ${chosen.name} was faster"
       }
 
+  private def batches: Int = both.map(_.batches.size).sum
+
   private def onTrial: Option[Autotuner] = trial.filterNot(_.isOver)
 
   /** After an iteration with the current batches took so long. Whether there are others now; likewise [[planFrom]]. */
   private def tune(autotuner: Autotuner, seconds: Double): Boolean = {
     val before = autotuner.current
-    autotuner.took(seconds)
+    autotuner.took(Autotuner.Measured(seconds, batches))
     val changes = autotuner.current != before
     if (changes) planTogether(autotuner.current)
     if (autotuner.isOver) both.foreach(_.tried(autotuner.seconds))
@@ -93,14 +95,14 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
 
   private def planFrom(reports: Seq[RankReport], seconds: Option[Double]): Boolean = {
     val isFirst = !both.exists(_.isMeasured)
-    val before = (pulls, pushes)
+    val (before, measured) = ((pulls, pushes), seconds.map(Autotuner.Measured(_, batches)))
     def learn(batches: DirectionBatches, found: Seq[DirectionProfile]): Boolean =
       ProfileAgreement.agree(found).exists(batches.learn(_, settings.replanDrift))
     val learnt = Seq(learn(pull, reports.flatMap(_.pull)), learn(push, reports.flatMap(_.push)))
     val changed = learnt.contains(true)
     if (changed && sharesNetwork) {
       planTogether(Policy.IBatch)
-      if (isFirst || (pulls, pushes) != before) seconds.foreach(beginTrial(_, isFirst))
+      if (isFirst || (pulls, pushes) != before) measured.foreach(beginTrial(_, isFirst))
     } else if (changed) both.foreach(_.planAlone())
     changed
   }
@@ -119,11 +121,11 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
   }
 
   /**
-   * @param seconds of an iteration before the plan; before the first plan there was one batch, before others what was chosen
+   * @param measured before the plan; before the first plan there was one batch, before others what was chosen
    */
-  private def beginTrial(seconds: Double, isFirst: Boolean): Unit = {
+  private def beginTrial(measured: Autotuner.Measured, isFirst: Boolean): Unit = {
     val before = if (isFirst) Some(Policy.Whole) else trial.map(_.current)
-    val known = ListMap(before.filterNot(_.needsProfile).map(_ -> seconds).toSeq: _*)
+    val known = ListMap(before.filterNot(_.needsProfile).map(_ -> measured).toSeq: _*)
     val layerwise = if (both.forall(_.batches.size == traffic.layers)) Nil else Seq(Policy.Layerwise)
     val parts = if (traffic.layers > 2 * Few) Seq(Policy.Parts(Few)) else Nil
     trial = Some(new Autotuner(Policy.IBatch, (layerwise ++ parts).filterNot(known.contains), known))

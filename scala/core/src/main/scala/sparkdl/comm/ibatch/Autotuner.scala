@@ -4,11 +4,16 @@ import scala.collection.immutable.ListMap
 
 /**
  * Tries what the planner predicts, and keeps it only if nothing plainer is faster: each candidate is used for some iterations,
- * the `planned` batches first, then the `others`; then the fastest stays.
+ * the `planned` batches first, then the `others`; then the fastest stays. Of those that are as fast but for chance, the one
+ * with the fewest batches does: each costs executors work, of which they may have more later.
  *
- * @param known what an iteration took with some of them before
+ * @param known what was measured with some of them before
  */
-private[ibatch] final class Autotuner(planned: Policy, others: Seq[Policy], known: ListMap[Policy, Double]) {
+private[ibatch] final class Autotuner(
+    planned: Policy,
+    others: Seq[Policy],
+    known: ListMap[Policy, Autotuner.Measured]
+) {
   import Autotuner._
 
   private var waiting = others
@@ -20,28 +25,36 @@ private[ibatch] final class Autotuner(planned: Policy, others: Seq[Policy], know
   def current: Policy = inUse
 
   /** What an iteration took with each that was tried so far, and with those that were known. */
-  def seconds: ListMap[Policy, Double] = measured
+  def seconds: ListMap[Policy, Double] = measured.map { case (policy, each) => policy -> each.seconds }
 
   /** Whether [[current]] is what was chosen. */
   def isOver: Boolean = over
 
-  /** Notes what an iteration takes with the current one, and goes on to the next, or at last to the fastest. */
-  def took(seconds: Double): Unit = {
-    measured = measured.updated(inUse, seconds)
+  /** Notes what the current one is like, and goes on to the next, or at last to what stays. */
+  def took(now: Measured): Unit = {
+    measured = measured.updated(inUse, now)
     waiting.headOption match {
       case Some(next) =>
         inUse = next
         waiting = waiting.tail
       case None =>
         over = true
-        val (fastest, least) = measured.minBy(_._2)
-        inUse = if (least < (1 - Margin) * measured(planned)) fastest else planned
+        val least = measured.values.map(_.seconds).min
+        inUse = measured.filter(least >= (1 - Margin) * _._2.seconds).minBy { case (policy, each) =>
+          (each.batches, policy != planned, each.seconds)
+        }._1
     }
   }
 }
 
 private[ibatch] object Autotuner {
 
-  /** The share by which something must be faster than the planned batches to be taken instead: less is chance. */
+  /**
+   * @param seconds of an iteration
+   * @param batches of both directions
+   */
+  final case class Measured(seconds: Double, batches: Int)
+
+  /** The share by which something must be faster than another: less is chance. */
   private val Margin = 0.02
 }

@@ -68,6 +68,22 @@ class UplinkSpec extends AnyFunSuite {
     }
   }
 
+  test("small messages have the room of larger ones") {
+    val window = new UplinkWindow
+    val message = 1600
+    var now = 0L
+    window.arrived(window.send(message, now), 0, now + Milli, 0) // tells how long the path is
+    for (_ <- 1 to 100) {
+      val flights = Iterator.continually(window.send(message, now)).takeWhile(_ => window.hasRoom(message, now)).toList
+      window.held()
+      flights.foreach { flight =>
+        now += 4 * Milli
+        window.arrived(flight, 0, now, 0)
+      }
+    }
+    assert(window.bytes > 2 * ChunkSizes.Least)
+  }
+
   test("a link whose rate changes is used") {
     for (peers <- Seq(1, 4); roundTrip <- Seq(200000L, 20 * Milli); rates <- Seq((200, 20), (20, 200), (1000, 50))) {
       val (before, after) = (rates._1 * 1e6 / 8, rates._2 * 1e6 / 8)
