@@ -30,19 +30,19 @@ def networks(data: Data) -> Iterator[Line]:
                     yield about, told, gained, beside(ours, other)
 
 
-def rivals(data: Data) -> Iterator[Line]:
-    """`ibatch` beside its bound, and beside ways that overlap too."""
-    for source in (f"ibatch-rivals-{network}" for network in ("googlenet", "inception_v3", "vgg19")):
-        for ours in data.rows(source, algorithm="ibatch"):
-            about = f"{ours.case}, a pull {ours.extra['pull_seconds'] / ours.extra['forward_seconds']:.2g} x forward"
-            yield f"{about}: the bound", f"{ours.theory_seconds:.3g} s", seconds(ours), at_most(ours.ratio or 0.0, 1.10)
-            predicted = ours.extra["predicted_seconds"]
-            off = max(ours.seconds / predicted, predicted / ours.seconds)
-            yield f"{about}: as the planner predicts", f"{predicted:.3g} s", seconds(ours), at_most(off, 1.10)
-            for name in ("layerwise", "ring", "bml", "ddp"):
-                other = data.row(source, algorithm=name, rate_mbit=ours.rate_mbit)
-                if other:
-                    yield f"{about}: beside `{name}`", seconds(other), seconds(ours), beside(ours, other)
+def rivals(network: str, data: Data) -> Iterator[Line]:
+    """`ibatch` beside its bound, other cuts of `ps`, and all-reduces that overlap backward."""
+    source = f"ibatch-rivals-{network}"
+    for ours in data.rows(source, algorithm="ibatch"):
+        about = f"a pull {ours.extra['pull_seconds'] / ours.extra['forward_seconds']:.2g} x forward"
+        yield f"{about}: the bound", f"{ours.theory_seconds:.3g} s", seconds(ours), at_most(ours.ratio or 0.0, 1.10)
+        predicted = ours.extra["predicted_seconds"]
+        off = max(ours.seconds / predicted, predicted / ours.seconds)
+        yield f"{about}: as the planner predicts", f"{predicted:.3g} s", seconds(ours), at_most(off, 1.10)
+        for name in ("whole", "layerwise", "paper", "ring", "bml", "ddp"):
+            other = data.row(source, algorithm=name, rate_mbit=ours.rate_mbit)
+            if other:
+                yield f"{about}: beside `{name}`", seconds(other), seconds(ours), beside(ours, other)
 
 
 def startups(data: Data) -> Iterator[Line]:

@@ -275,7 +275,12 @@ TABLES = {
     "ibatch_nodes": Table(PAPER, batching.scaling),
     "ibatch_split": Table(SPLIT, batching.split),
     "ibatch_startups": Table(PAPER, batching.startups),
-    "ibatch_rivals": Table(("", "bound, or in the same run", "ours", "verdict"), batching.rivals),
+    **{
+        f"ibatch_{network}": Table(
+            ("", "bound, or in the same run", "`ibatch`", "verdict"), partial(batching.rivals, network)
+        )
+        for network in ("googlenet", "inception_v3", "vgg19")
+    },
     "fetch": Table(PEER, fetch),
     "fetch_windows": Table(("link", "the fastest fixed window", "ours", "verdict"), fetch_windows),
     "transform": Table(("", "by hand, in the same run", "ours", "verdict"), transform),

@@ -241,7 +241,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
                 row(way, 1.0, extra={"pull_seconds": 0.6, "forward_seconds": 0.5, "predicted_seconds": 1.1}, **links)
                 for way in ("ibatch", "ring", "ddp")
             ]
-            for network in ("googlenet", "vgg19")
+            for network in ("googlenet", "inception_v3", "vgg19")
         },
         "fetch": [row(name, 1.0, case="1 server") for name in ("fetch", "notice", "fetchBlockSync")],
         "fetch-windows": [row(name, 1.0, case="3 servers", **links) for name in ("own", "fixed 65536")],
@@ -398,7 +398,9 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "ibatch": 2,
         "ibatch_nodes": 1,
         "ibatch_split": 2,
-        "ibatch_rivals": 8,
+        "ibatch_googlenet": 4,
+        "ibatch_inception_v3": 4,
+        "ibatch_vgg19": 4,
         "ibatch_startups": 3,
         "fetch": 2,
         "fetch_windows": 1,
