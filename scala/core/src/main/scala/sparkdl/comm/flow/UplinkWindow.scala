@@ -8,7 +8,7 @@ package sparkdl.comm.flow
  *   rate * (1.5 * latency of the path + lateness) + the larger of a floor and rate * slack + two of its largest chunks
  *
  * So some chunks queue, and the window grows by what is too much of it as long as the link gives more. Small messages have the
- * room of [[ChunkSizes.Least]]: with two of them in flight, an executor whose threads wake up late would send next to nothing.
+ * room of [[ChunkSizes.Least]]: with two of them in flight, one whose threads wake up late would often have none on its way.
  * Where all send to all, a receiver whose downlink is busy holds up a part of what is in flight: the floor has something in
  * flight for the others then. And what has arrived is in flight until one hears of it, which queues behind all that comes here:
  * without the lateness, executors to which much is sent would send little.
