@@ -128,13 +128,13 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     assert(measured.get("seconds").asDouble === 2)
     val direction =
       """{"compute": [0.5, 0.25], "startup": 0.001, "per_byte": 1e-6, "gap": null, "sum": 0, "update": 0}"""
-    val report = s"""{"pull": $direction, "push": $direction, "seconds": 2}"""
-    def replan(): Seq[String] = {
+    def replan(seconds: Double): Seq[String] = {
+      val report = s"""{"pull": $direction, "push": $direction, "seconds": $seconds}"""
       val reply = rank.ask(s"""{"op": "replan", "reports": [$report, $report]}""")
       Seq("planned", "pull", "push", "next_look").map(reply.get(_).toString)
     }
-    assert(replan() === Seq("true", "[[1,1],[2,2]]", "[[2,2],[1,1]]", "11"))
-    assert(replan() === Seq("false", "[[1,1],[2,2]]", "[[2,2],[1,1]]", "56"))
+    assert(replan(seconds = 2) === Seq("true", "[[1,1],[2,2]]", "[[2,2],[1,1]]", "11"))
+    assert(replan(seconds = 1.5) === Seq("false", "[[1,1],[2,2]]", "[[2,2],[1,1]]", "56"))
     assert(rank.ask("""{"op": "close"}""").get("ok").asBoolean)
     val summary = rank.ask("""{"op": "batching"}""")
     assert(Seq("pull", "push").map(summary.get(_).get("outcome").asText).toSet === Set("tried, and used"))
