@@ -194,7 +194,14 @@ def _over_classes(loss: Loss) -> bool:
 
 
 def row_losses(loss: Loss) -> Loss:
-    """A loss that gives ``[rows]``: for a loss of torch.nn, a copy of it without its mean; else ``loss`` itself."""
+    """A loss that gives ``[rows]``: for a loss of torch.nn or torch.nn.functional, the same without its mean; else ``loss``
+    itself."""
+    given: Any = loss if isinstance(loss, functools.partial) else functools.partial(loss)
+    if (
+        getattr(given.func, "__module__", None) == F.__name__
+        and "reduction" in inspect.signature(given.func).parameters
+    ):
+        return functools.partial(given.func, *given.args, **{**given.keywords, "reduction": "none"})
     if not isinstance(loss, torch.nn.Module) or not hasattr(loss, "reduction"):
         return loss
     each: Any = copy.copy(loss)

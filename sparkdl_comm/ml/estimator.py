@@ -43,7 +43,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         instance, a class, or its name. ``target`` is ``[rows, …]``, or a tuple for several label columns: int64 for
         losses over classes and, with a loss of your own, if the label column is of an integral type; else float32. With
         ``weightCol``, a loss of your own must return one loss per row. CrossEntropyLoss and NLLLoss with weights of classes
-        or ignored labels take their mean over the labels of all ranks, as in one process; a loss of your own whose mean is
+        or ignored labels take their mean over the labels of all ranks, as in one process: with ``weightCol``, the sum of
+        weight x class weight x loss, divided by the sum of weight x class weight. A loss of your own whose mean is
         not over the rows takes it over each rank's, then over the ranks by their rows. It has no parameters to train:
         make them the model's, and return them beside its output.
     :param optimizer: what makes an optimizer from parameters: a class of ``torch.optim`` or

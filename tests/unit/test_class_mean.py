@@ -12,6 +12,7 @@ from torch import nn
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.errors import InputError
+from sparkdl_comm.ml.components import row_losses
 from sparkdl_comm.train.loop.class_mean import ClassMean
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 
@@ -92,6 +93,48 @@ def test_the_mean_of_one_process(loss: Any, accumulation: int, shuffle: str) -> 
         assert_same(loops, in_one_process(Net, by_rows, data, 6))
 
 
+WEIGHTED = replace(CLASSES, weight="weightCol 'w'")
+REDUCIBLE = pytest.mark.parametrize("loss", [
+    nn.CrossEntropyLoss(WEIGHT),
+    nn.CrossEntropyLoss(WEIGHT, ignore_index=2, label_smoothing=0.1),
+    nn.CrossEntropyLoss(torch.full((3,), 4.0), ignore_index=7),
+    functools.partial(nn.functional.cross_entropy, weight=WEIGHT, ignore_index=2),
+])  # fmt: skip
+
+
+def weighed(loss: Any, weights: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Plain torch: the sum of weight x class weight x loss by the sum of weight x class weight."""
+    said = loss.keywords if isinstance(loss, functools.partial) else {**loss.state_dict(), **vars(loss)}
+    by_class, ignored = said["weight"], said["ignore_index"]
+    each = row_losses(loss)
+
+    def mean(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        counts = by_class[target.clamp(0)] * (target != ignored)
+        return (each(output, target) * weights).sum() / (counts * weights).sum()
+
+    return mean
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("ones", [True, False])
+@REDUCIBLE
+def test_weights_of_rows_beside_those_of_classes(loss: Any, ones: bool, accumulation: int) -> None:
+    """Weights of ones change nothing."""
+    ignored = 2 if getattr(loss, "label_smoothing", 1) else 0
+    data = table(ignored=ignored)
+    weights = torch.ones(24) if ones else torch.rand(24, generator=torch.Generator().manual_seed(4)) * 2
+    expected = loss if ones else weighed(loss, weights)
+    parts = [replace(part, weights=own) for part, own in zip(cut(*data), weights.split(PARTS), strict=True)]
+    settings: dict[str, Any] = {"batch": -(-24 // accumulation), "accumulation_steps": accumulation, "epochs": 6}
+    loops = train(Net, parts, validation=parts, loss=row_losses(loss), rows=WEIGHTED, **settings)
+    module = in_one_process(Net, expected, data, 6)
+    assert_same(loops, module)
+    last = loops[0].progress.history[-1]
+    assert last["val_loss"] == pytest.approx(expected(module(data[0]), data[1]).item(), rel=1e-5)
+    told = sum(loop.progress.history[-1]["loss"] for loop in loops)
+    assert told == pytest.approx(expected(in_one_process(Net, expected, data, 5)(data[0]), data[1]).item(), rel=1e-5)
+
+
 def test_of_logarithms_for_several_labels_per_row() -> None:
     class Logarithms(Net):
         def __init__(self) -> None:
@@ -148,7 +191,6 @@ def test_steps_in_which_no_label_counts() -> None:
         (nn.MSELoss(), CLASSES),
         (lambda output, target: output.sum(), CLASSES),
         (nn.CrossEntropyLoss(WEIGHT), RowFormat(targets=(Field("labelCol", "y", "float32"),))),
-        (nn.CrossEntropyLoss(WEIGHT), RowFormat(targets=CLASSES.targets, weight="weightCol 'w'")),
     ],
 )
 def test_means_over_the_rows(loss: Any, rows: RowFormat) -> None:

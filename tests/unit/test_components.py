@@ -118,7 +118,14 @@ def test_losses_per_row() -> None:
     mean = torch.nn.MSELoss()
     assert row_losses(mean)(torch.ones(3), torch.zeros(3)).shape == (3,)
     assert mean.reduction == "mean"
-    assert row_losses(torch.nn.functional.mse_loss) is torch.nn.functional.mse_loss
+    assert row_losses(torch.nn.functional.mse_loss)(torch.ones(3), torch.zeros(3)).shape == (3,)
+    partial = functools.partial(torch.nn.functional.huber_loss, delta=2.0)
+    assert row_losses(partial)(torch.ones(3), torch.zeros(3)).tolist() == [0.5] * 3
+
+    def own(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return output - target
+
+    assert row_losses(own) is own
 
 
 def test_ships() -> None:

@@ -35,9 +35,9 @@ class Evaluation:
                     continue
                 batch = self._rows.take(index, self._objective.device)
                 output, loss = self._objective(module, batch)
-                count = self._objective.count(batch)
-                total += loss.item() * count
-                weight += count if batch.weights is None else batch.weights.sum().item()
+                divisor, count = self._objective.sizes(batch)
+                total += loss.item() * divisor
+                weight += count
                 self._metrics.update(_as_float32(output), target_of(batch), len(index))
         module.train()
         told = gather_json(gang, [total, weight], timeout)

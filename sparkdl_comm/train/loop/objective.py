@@ -52,8 +52,8 @@ class Objective:
         return torch.autocast(self.device.type, self._dtype)
 
     def __call__(self, module: torch.nn.Module, batch: Batch) -> tuple[Any, torch.Tensor]:
-        """The module's output, matched to the target's shape, and the mean over the rows of weight x loss, a scalar; 0 for
-        a batch without rows.
+        """The module's output, matched to the target's shape, and the mean over the rows of weight x loss, a scalar (see
+        :class:`ClassMean` for its own mean); 0 for a batch without rows.
 
         :raises ModelError: the loss is none, or rows, model and labels do not fit together.
         """
@@ -67,20 +67,25 @@ class Objective:
             problem = mismatch(self._loss, output, target_of(batch))
             if problem is not None:
                 raise ModelError(problem)
-            loss = self._loss(output, target_of(batch))
+            if isinstance(self._loss, ClassMean):
+                loss = self._loss(output, batch.targets[0], batch.weights)
+            else:
+                loss = self._loss(output, target_of(batch))
         if not self._looked_back and isinstance(loss, torch.Tensor) and loss.grad_fn is not None:
             self._looked_back = True
             _check_parameters(loss.grad_fn, module)
-        if batch.weights is None:
+        if batch.weights is None or isinstance(self._loss, ClassMean):
             _check_scalar(loss)
             return output, loss
         return output, (_per_row(loss, len(batch.weights)) * batch.weights).mean()
 
-    def count(self, batch: Batch) -> float:
-        """This batch's weight in an average over batches: its number of rows, or the sum of its labels' weights."""
+    def sizes(self, batch: Batch) -> tuple[float, float]:
+        """By what this batch's sum of losses was divided, and by what it counts in the mean of several batches."""
         if isinstance(self._loss, ClassMean):
-            return self._loss.counts(batch.targets[0]).sum().item()
-        return float(batch.rows)
+            count = self._loss.counts(batch.targets[0], batch.weights).sum().item()
+            return count, count
+        rows = float(batch.rows)
+        return rows, rows if batch.weights is None else batch.weights.sum().item()
 
     def _forward(self, module: torch.nn.Module, batch: Batch) -> Any:
         try:

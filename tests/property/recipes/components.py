@@ -56,6 +56,15 @@ def loss(recipe: Recipe) -> Any:
     }[recipe.loss]()
 
 
+def row_losses(recipe: Recipe) -> Any:
+    """The same loss without its mean, for plain torch."""
+    given = loss(recipe)
+    if isinstance(given, nn.Module):
+        given.reduction = "none"  # type: ignore[assignment]
+        return given
+    return functools.partial(given, reduction="none") if recipe.loss == "ignored labels" else given
+
+
 def over_classes(recipe: Recipe) -> bool:
     return recipe.loss in ("cross entropy", "ignored labels", "class weights", "temperature")
 

@@ -43,8 +43,6 @@ BATCHINGS = (
 
 _PLAIN_LOSSES = ("mse", "mse of two", "huber", "own")
 _CLASS_LOSSES = ("cross entropy", "ignored labels", "class weights")
-#: Which losses may have weights of rows.
-_WEIGHABLE = ("mse", "mse of two", "huber", "own", "cross entropy")
 
 
 #: By name, the options to draw from, the first value twice as often. Large eps: else tiny gradients, which are rounded, make
@@ -162,7 +160,7 @@ def draw(random: Random) -> Recipe:
         frozen=sparse,
         given=choice(("factory", "factory", "module")),
         loss=loss,
-        weights=loss in _WEIGHABLE and _one_in(3, random),
+        weights=loss != "temperature" and _one_in(3, random),
         optimizer=name,
         options=options,
         groups=choice((None, None, "by name", "by depth")),

@@ -63,10 +63,15 @@ class Reference:
         for part in self.trackers.values():
             part.eval()
         self.tracked = [{i: Tracker() for i in self.trackers} for _ in recipe.rows]
+        labels = torch.cat([rows.target for rows in self.ranks])
+        #: Whether a row counts by its label: only then torch divides by what the rows of a step count.
+        self.by_label = recipe.loss == "class weights" or (
+            recipe.loss == "ignored labels" and bool((labels == components.IGNORED).any())
+        )
         total = sum(float(rows.weight.sum()) for rows in self.ranks)
         self.weights = [(rows.weight * (sum(recipe.rows) / total)).float() for rows in self.ranks]
         # The mean of nothing is NaN, if it is all there is.
-        empty = not any(self._counts(rows.target) for rows in self.ranks)
+        empty = not any(map(self._counts, [rows.target for rows in self.ranks], self.weights))
         self.result = Trained(finite=not empty, empty=empty)
 
     def train(self) -> Trained:
@@ -98,7 +103,7 @@ class Reference:
                     parts.append((rank, index))
                     for tracker in self.tracked[rank].values():
                         tracker.track(self.ranks[rank].x[index])
-        count = sum(self._counts(self.ranks[rank].target[index]) for rank, index in parts)
+        count = sum(self._counts(self.ranks[rank].target[index], self.weights[rank][index]) for rank, index in parts)
         value = 0.0
         for passed in [parts] if recipe.precision == "fp32" else [[part] for part in parts]:
             value += self._pass(passed, count)
@@ -129,32 +134,31 @@ class Reference:
             if output.shape[1] == 1:
                 output = output.squeeze(1)
             loss = self._mean(output, target, weights)
-        share = self._counts(target) / count if count else 0.0
+        share = self._counts(target, weights) / count if count else 0.0
         loss = loss * share
         self.scaler.scale(loss).backward()
         return loss.item()
 
     def _mean(self, output: torch.Tensor, target: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         if self.recipe.weights:
-            each = self.loss
-            if isinstance(each, nn.Module):
-                each.reduction = "none"
+            each = components.row_losses(self.recipe)
             losses: torch.Tensor = each(output, target)
-            return ((losses.mean(1) if losses.dim() > 1 else losses) * weights).mean()
-        if self._counts(target) == 0:  # torch has NaN for a mean of nothing
+            weighed = (losses.mean(1) if losses.dim() > 1 else losses) * weights
+            return weighed.sum() / (self._counts(target, weights) or 1.0)
+        if self._counts(target, weights) == 0:  # torch has NaN for a mean of nothing
             weight = components.class_weights() if self.recipe.loss == "class weights" else None
             return F.cross_entropy(output, target, weight, reduction="sum")
         mean: torch.Tensor = self.loss(output, target)
         return mean
 
-    def _counts(self, target: torch.Tensor) -> float:
+    def _counts(self, target: torch.Tensor, weights: torch.Tensor) -> float:
         """What rows weigh in a mean over rows."""
-        if self.recipe.loss not in ("ignored labels", "class weights") or self.recipe.weights:
+        if not self.by_label:
             return float(len(target))
-        kept = target[target != components.IGNORED]
-        return (
-            float(components.class_weights()[kept].sum()) if self.recipe.loss == "class weights" else float(len(kept))
-        )
+        counts = (target != components.IGNORED).float()
+        if self.recipe.loss == "class weights":
+            counts *= components.class_weights()[target.clamp(0)]
+        return float((counts * weights).sum() if self.recipe.weights else counts.sum())
 
     def _average(self) -> None:
         """The end of an epoch: buffers become the same, numbers the mean by rows, whole ones the first rank's with rows."""
