@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sparkdl_comm import errors, optim
     from sparkdl_comm.collectives.communicator import Communicator
     from sparkdl_comm.conf import CommConf
+    from sparkdl_comm.data.arguments import Arguments
     from sparkdl_comm.distributor import CommDistributor
     from sparkdl_comm.job.session import spark_conf
     from sparkdl_comm.ml.estimator import TorchEstimator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Arguments",
     "Callback",
     "CommConf",
     "CommDistributor",
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Arguments": "data.arguments",
     "Callback": "train.loop.callbacks",
     "CommConf": "conf",
     "CommDistributor": "distributor",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -137,7 +138,9 @@ class CommDistributor:
         with ADMISSION.admitted(world, slots.slots_now(spark), conf.turn_timeout):
             return _gang(
                 spec,
-                lambda spec, check: run_tasks(partitions, make_function_fn(spec), check),
+                lambda spec, check: run_tasks(
+                    partitions, make_function_fn(spec), check, f"sparkdl_comm run: {_name(call)} on {world} ranks"
+                ),
                 session.driver_host(spark, conf),
                 session.driver_bind(spark),
                 SlotWatch(spark, world, conf.slot_timeout),
@@ -175,6 +178,14 @@ class _Call:
 
     def __call__(self, *first: Any) -> Any:
         return self.train_fn(*first, *self.args, **self.kwargs)
+
+
+def _name(call: Callable[..., Any]) -> str:
+    """Return what the Spark UI shows of what a rank calls."""
+    if isinstance(call, Script):
+        return os.path.basename(call.path)
+    function = call.train_fn if isinstance(call, _Call) else call
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _call(train_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:

@@ -22,6 +22,13 @@ _ONE_LENGTH = (
     " functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)"
 )
 
+#: Descriptions of values that are not finite, and what to do about them.
+_NOT_FINITE = "a NaN or infinite value"
+_IMPUTE = (
+    "df.dropna() does not look inside vectors and arrays: fill the columns with pyspark.ml.feature.Imputer before they are"
+    " assembled, or leave such rows out with VectorAssembler(handleInvalid='skip')"
+)
+
 #: Different lengths of a column that are told.
 _LENGTHS = 8
 
@@ -112,6 +119,8 @@ def refuse(reports: Sequence[dict[str, Any]]) -> None:
             for level, more in zip(lengths.setdefault(name, [set() for _ in found]), found, strict=False):
                 level.update(more)
     advice = "Drop, fill or convert these rows before fit, e.g. with df.dropna()"
+    if any(what.startswith(_NOT_FINITE) for what in counts):
+        advice = f"{advice}. {_IMPUTE}"
     shown = {what: f", such as {example:g}" for what, example in examples.items()}
     problems = [f"{count} of {rows} rows have {what}{shown.get(what, '')}" for what, count in counts.items()]
     for name, found_depths in depths.items():
@@ -144,7 +153,7 @@ def _unusable(field: Field) -> list[tuple[str, Test]]:
         return finite & ((np.floor(numbers) != numbers) | (numbers < limits.min) | (numbers > limits.max))
 
     found: list[tuple[str, Test]] = [
-        ("a NaN or infinite value", not_finite),
+        (_NOT_FINITE, not_finite),
         (f"a value that is not an integer ({field.dtype})", not_representable),
     ]
     if field.limits is not None:

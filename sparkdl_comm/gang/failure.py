@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import traceback as tb
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from sparkdl_comm.errors import (
     SparkdlCommError,
 )
 from sparkdl_comm.gang.torch_errors import peer_failed
+from sparkdl_comm.gang.user_traceback import user_traceback
 
 #: Upper bound of ``Failure.to_json()``, in bytes.
 MAX_JSON = 64 * 1024
@@ -137,7 +137,7 @@ class Failure:
         if traceback is None and _is_plain(exc):
             traceback = ""
         if traceback is None:
-            traceback = "".join(tb.format_exception(kind, exc, exc.__traceback__))
+            traceback = user_traceback(exc)
         return cls(
             rank,
             step,

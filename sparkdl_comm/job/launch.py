@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import re
 import time
@@ -25,6 +24,7 @@ from sparkdl_comm.errors import (
     SparkdlCommError,
 )
 from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.job.description import described
 from sparkdl_comm.job.driver_listener import DriverListener, OnProgress
 from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.interrupt import JobTag, in_thread
@@ -74,7 +74,8 @@ def launch(
     :param host: the name or address by which executors reach this process.
     :param watch: gets rank 0's messages about progress, as the bar does.
     :return: the trained tensors by name, on the CPU; one report per rank; how many times the ranks were started again.
-    :raises SparkdlCommError: what stopped the first rank that failed; Spark's own exception is its cause.
+    :raises SparkdlCommError: what stopped the first rank that failed. Spark's own exception is its cause where no rank
+        reported one, else its context.
     """
     # By what is in a row, not by how Spark splits its input: that depends on the executors that are there, and other rows per
     # rank are other weights. Spark does not merge these partitions, as it may those of other shuffles.
@@ -87,6 +88,7 @@ def launch(
                 partitions,
                 make_rank_fn(dataclasses.replace(spec, driver_address=listener.address)),
                 listener.check,
+                _description(spec),
             ),
             slots=SlotWatch(rows.sparkSession, spec.world, spec.conf.slot_timeout),
             world=spec.world,
@@ -99,23 +101,28 @@ def launch(
         )
         return tensors, [RankReport.from_json(report) for report in reports]
 
-    run = (
-        with_row_sets(gang, rows, partitions) if spec.conf.data_cache == "disk" else functools.partial(gang, partitions)
-    )
+    run = with_row_sets(gang, rows, partitions)
     (tensors, reports), restarts = with_restarts(run, spec, rows.sparkSession)
     return tensors, reports, restarts
 
 
-def run_tasks(partitions: DataFrame, rank_fn: RankFn, check: Callable[[], None]) -> list[str]:
+def _description(spec: TrainSpec) -> str:
+    """Return what the Spark UI shows for a gang's job."""
+    epochs = "1 epoch" if spec.epochs == 1 else f"{spec.epochs} epochs"
+    resumed = " from the last checkpoint" if spec.checkpoints is not None and spec.checkpoints.resume else ""
+    return f"sparkdl_comm fit: {spec.strategy}, {epochs} on {spec.world} ranks{resumed}"
+
+
+def run_tasks(partitions: DataFrame, rank_fn: RankFn, check: Callable[[], None], description: str) -> list[str]:
     """Run one barrier task for each partition of ``partitions``, all at once, and wait for all of them: their reports.
-    ``check`` is called every second; if it raises, the tasks are cancelled.
+    ``check`` is called every second; if it raises, the tasks are cancelled. The Spark UI shows ``description``.
 
     :raises RowsGoneError: a rank's was that; its message is the first that says anything.
     :raises Exception: Spark's, when a task failed; its text has what the rank reported.
     """
     spark = partitions.sparkSession
     tasks = partitions.mapInArrow(ImportCheck(rank_fn, rank=True), RANK_SCHEMA, barrier=True)
-    with JobTag(spark) as tag:
+    with JobTag(spark) as tag, described(spark, description):
         try:
             done = in_thread(spark, tasks.collect, check)
         except RankLostError:
@@ -188,7 +195,8 @@ def run_gang(
                 typed = failure.to_exception() if failure is not None else too_few or _unreported(str(error))
             if typed is None:
                 raise
-            raise typed from error
+            # Spark's text has nothing but what the rank reported, under a page of Java stacks.
+            raise typed from (error if failure is None else None)
         finally:
             listener.close()
     return tensors, reports

@@ -59,9 +59,23 @@ _INDEX = f"{_SPARKS}execution.datasources.InMemoryFileIndex"
 _EXPRESSIONS = f"{_SPARKS}catalyst.expressions."
 #: What is among Spark's expressions, but runs what others wrote, or another query.
 _FOREIGN = ("UDF", "UserDefined", "Python", "Subquery", "Reflect", "Exists", "Current", "InputFile", "objects.")
+#: Why nodes of other plans do not give the same rows each time, by class.
+_USER_DEFINED = "the DataFrame has an expression that Spark does not define, such as a UDF"
+_NOT_FILES = {
+    "ArrowEvalPython": _USER_DEFINED,
+    "BatchEvalPython": _USER_DEFINED,
+    "Sample": "randomSplit and sample depend on how Spark splits its input; write the split to files to reuse its rows",
+    "InMemoryRelation": "the DataFrame is cached by Spark; leave out cache() to reuse the rows on the executors' disks",
+    "LogicalRDD": "the DataFrame is made of an RDD, not of files",
+    "LocalRelation": "the DataFrame is made of rows on the driver, not of files",
+}
 _ML_FUNCTIONS = "org.apache.spark.ml.functions"
 #: Settings with which Spark leaves out what it cannot read.
 _LENIENT = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
+
+
+class _NotRepeatableError(Exception):
+    """The rows may differ the next time they are read; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -80,28 +94,29 @@ class Source:
         return self == other and bool(self.plan.sameResult(other.plan))
 
 
-def source_of(rows: DataFrame, form: RowFormat, world: int) -> Source | None:
-    """What ranks are to read; None: it cannot be known whether it is the same another time. Runs no job."""
+def source_of(rows: DataFrame, form: RowFormat, world: int) -> Source | str:
+    """Return what the ranks are to read, or the reason why a later fit could not tell that it reads the same. Runs no job."""
     if not is_classic(rows.sparkSession):
-        return None
+        return "Spark Connect does not show which files a DataFrame reads"
     try:
         return _source_of(rows, form, world)
+    except _NotRepeatableError as error:
+        return str(error)
     except Py4JError:  # such as of a file system that fails now; if the rows cannot be read, ranks will say so
         _log.debug("it is not known whether these rows were read before", exc_info=True)
-        return None
+        return "Spark did not say which files the DataFrame reads"
 
 
-def _source_of(rows: DataFrame, form: RowFormat, world: int) -> Source | None:
+def _source_of(rows: DataFrame, form: RowFormat, world: int) -> Source:
     spark = rows.sparkSession
     settings = session_conf(spark)
-    if any(settings.get(key, "false").lower() == "true" for key in _LENIENT):
-        return None
+    lenient = [key for key in _LENIENT if settings.get(key, "false").lower() == "true"]
+    if lenient:
+        raise _NotRepeatableError(f"{lenient[0]}=true lets Spark leave out files")
     plan = rows._jdf.queryExecution().optimizedPlan()
     if not plan.deterministic() or plan.isStreaming():
-        return None
+        raise _NotRepeatableError("the DataFrame has an expression that may give other rows each time, such as rand()")
     files = _files_of(plan)
-    if files is None:
-        return None
     told = sorted(item for item in settings.items() if not item[0].startswith(PREFIX))
     decodes = [_digest(each.decode) for each in form.inputs if each.decode is not None]
     return Source(
@@ -124,28 +139,37 @@ def _digest(decode: Decode) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
-def _files_of(plan: Any) -> tuple[tuple[tuple[str, int, int], ...], ...] | None:
-    """Path, size and time of change of all files of each relation of the plan, as they are now; None: there is something else
-    in the plan, or the files are not those that Spark has listed, or have only just been written."""
+def _files_of(plan: Any) -> tuple[tuple[tuple[str, int, int], ...], ...]:
+    """Return path, size and time of change of all files of each relation of the plan, as they are now.
+
+    :raises _NotRepeatableError: the plan reads something else, or the files may have changed since Spark listed them.
+    """
     found, count, now = [], 0, time.time()
     for node in _nodes(plan):
         name = _class(node)
         if name == _RELATION:
             relation = node.relation()
             if _class(relation) != _FILES or _class(relation.location()) != _INDEX:
-                return None
+                raise _NotRepeatableError("the DataFrame reads a table that is not made of files that Spark listed")
             if not _class(relation.fileFormat()).startswith("org.apache.spark."):
-                return None
+                raise _NotRepeatableError(f"the file format {_class(relation.fileFormat())} is not Spark's own")
             listed = relation.location().allFiles()
             count += listed.size()
             if count > _MOST_FILES:
-                return None
+                raise _NotRepeatableError(f"the DataFrame reads more than {_MOST_FILES} files")
             files = _current(relation, list(_items(listed)))
-            if files is None or any(changed / 1000 > now - _SETTLED_SECONDS for _, _, changed in files):
-                return None
+            if files is None:
+                raise _NotRepeatableError("the files have changed since Spark listed them")
+            if any(changed / 1000 > now - _SETTLED_SECONDS for _, _, changed in files):
+                raise _NotRepeatableError(f"a file was written less than {_SETTLED_SECONDS:g} seconds before the fit")
             found.append(files)
-        elif name not in _NODES or not all(map(_known, _items(node.expressions()))):
-            return None
+        elif name not in _NODES:
+            kind = name.rpartition(".")[2]
+            raise _NotRepeatableError(
+                _NOT_FILES.get(kind, f"Spark's plan has a {kind}, which may give other rows each time")
+            )
+        elif not all(map(_known, _items(node.expressions()))):
+            raise _NotRepeatableError(_USER_DEFINED)
     return tuple(found)
 
 
@@ -223,15 +247,17 @@ ROW_SETS = RowSets()
 
 def with_row_sets(run: Run, rows: DataFrame, partitions: DataFrame) -> Callable[[TrainSpec], Trained]:
     """``run`` with ``partitions`` of ``rows``, or, if the same rows are on the executors' disks, with as many partitions of
-    nothing. What is read is left there, if it can be known when it is the same."""
+    nothing. What is read is left there, if it can be known when it is the same. Reports say why rows were read."""
 
     spark = rows.sparkSession
 
     def run_set(spec: TrainSpec) -> Trained:
+        if spec.conf.data_cache != "disk":
+            return _because(f"{PREFIX}data.cache={spec.conf.data_cache} keeps rows for one fit", *run(partitions, spec))
         source = source_of(rows, spec.rows, spec.world)
-        if source is None:
-            return run(partitions, spec)
-        known = ROW_SETS.find(source)
+        if isinstance(source, str):
+            return _because(source, *run(partitions, spec))
+        known, why = ROW_SETS.find(source), "no earlier fit of this application left these rows on the executors' disks"
         if known is not None:
             try:
                 return run(_nothing(spark, spec.world, known), replace(spec, row_set=RowSet(known.name, there=True)))
@@ -239,8 +265,10 @@ def with_row_sets(run: Run, rows: DataFrame, partitions: DataFrame) -> Callable[
                 ROW_SETS.forget(known)
                 if str(gone):
                     _log.warning("rows that an earlier fit kept cannot be used, and are read again: %s", gone)
+                    why = f"the rows that an earlier fit kept cannot be used: {gone}"
                 else:
-                    _log.info("the rows that were kept are not all there, or not where tasks ran: they are read again")
+                    why = "the rows that an earlier fit kept are not all there, or not where the tasks ran"
+                    _log.info("%s: they are read again", why)
                 spec = replace(spec, attempt_id=secrets.token_hex(8), secret=secrets.token_bytes(32))
         name = secrets.token_hex(8)
         with JobTag(spark) as tag:
@@ -248,9 +276,14 @@ def with_row_sets(run: Run, rows: DataFrame, partitions: DataFrame) -> Callable[
         # Files that were changed meanwhile may have been read before or after.
         if all(report.data["kept"] for report in reports) and source_of(rows, spec.rows, spec.world) == source:
             ROW_SETS.add(Kept(name, source, _places(spark, tag, reports)))
-        return tensors, reports
+        return _because(why, tensors, reports)
 
     return run_set
+
+
+def _because(why: str, tensors: dict[str, torch.Tensor], reports: list[RankReport]) -> Trained:
+    """Return the run's results with the reason why rows were read in each report."""
+    return tensors, [replace(report, data={**report.data, "why_read": why}) for report in reports]
 
 
 def _nothing(spark: SparkSession, world: int, known: Kept) -> DataFrame:

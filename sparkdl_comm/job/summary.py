@@ -71,7 +71,7 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
         and ``push``, all ranks, whole run), ``rows`` (trained on, all ranks), ``history`` (see :func:`merged_history`),
         ``data`` (where the ranks had their rows: ``cache`` is disk if one of them had them there, ``bytes`` of all ranks on
         disks, ``held`` of them in memory, too, ``seconds`` until the slowest had read its rows, ``reused``: they were there
-        before),
+        before, or ``why_read``: the reason why Spark read them),
         under fp16 ``skipped_steps`` (by the optimizer), the ``details`` of rank 0, and if iterations were traced
         ``timeline``, of all ranks (see :class:`sparkdl_comm.report.timeline.Timeline`).
     :raises GangError: see :func:`check`.
@@ -112,6 +112,7 @@ def _data(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "held": sum(report["held"] for report in reports),
         "seconds": max(report["seconds"] for report in reports),
         "reused": any(report["reused"] for report in reports),
+        **({"why_read": reports[0]["why_read"]} if "why_read" in reports[0] else {}),
     }
 
 

@@ -52,16 +52,17 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         ``learningRate`` it is called with ``lr=``, so that CrossValidator can tune it.
     :param param_groups: function module -> list of dicts, as torch.optim takes parameter groups.
     :param lr_scheduler: what makes a scheduler of ``torch.optim.lr_scheduler`` from an optimizer. If it takes
-        ``total_steps``, it gets how often it will step. It steps per epoch, or per optimizer step
-        (``lrSchedulerInterval``); unless that is set, OneCycleLR, CyclicLR and what gets ``total_steps`` step per
+        ``total_steps`` or ``num_training_steps``, it gets how often it will step. It steps per epoch, or per optimizer step
+        (``lrSchedulerInterval``); unless that is set, OneCycleLR, CyclicLR and what gets that total step per
         optimizer step. ReduceLROnPlateau watches ``earlyStoppingMonitor``, so it needs validation rows, or "loss".
     :param metrics: by name, a ``torchmetrics.Metric``, or a callable (output, target) -> scalar, whose mean over
         the rows is taken; evaluated on the validation rows after each epoch.
     :param decode: function from a value of a feature column that is binary or text, to an array or tensor; executors call
         it once per row, and the model calls it in ``transform``.
     :param collate_fn: for sequences: function from a list of rows, tensors ``[length, …]`` of different lengths on the
-        model's device, to what the model is called with instead of a tensor ``[rows, …]``, such as a padded tensor, a
-        PackedSequence or a tuple with lengths, e.g. ``functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)``.
+        model's device, to what the model is called with instead of a tensor ``[rows, …]``, such as a padded tensor or a
+        PackedSequence, e.g. ``functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)``. A tuple or dict is
+        passed as one argument. For several, return ``sparkdl_comm.Arguments(*args, **kwargs)``.
         Called for each batch, also in ``transform``, and for each feature column of arrays, or decoded, that has no shape in
         ``inputShapes``. What a row is padded to depends on the rows beside it, so the model's output for a row must not depend
         on its padding. Labels are all of one length.

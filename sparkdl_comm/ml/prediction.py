@@ -16,6 +16,7 @@ import torch
 from pyspark import Broadcast, TaskContext
 
 from sparkdl_comm.data import series
+from sparkdl_comm.data.arguments import call
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.data.ragged import Ragged
 from sparkdl_comm.errors import ConfError, InputError
@@ -63,7 +64,7 @@ class Predictor:
 
     def _outputs(self, module: torch.nn.Module, rows: list[Any]) -> Any:
         try:
-            return module(*rows)
+            return call(module, rows)
         except RuntimeError:
             problem = misfit(module, rows, self.features)
             if problem is None:

@@ -12,7 +12,8 @@ import torch
 ModelLike: TypeAlias = "torch.nn.Module | Callable[[], torch.nn.Module]"
 #: ``parameters`` -> optimizer. In strategy ps, the parameters are those of one shard.
 OptimizerFactory: TypeAlias = Callable[[Any], torch.optim.Optimizer]
-#: ``optimizer`` -> a scheduler of torch.optim.lr_scheduler. One that takes ``total_steps`` gets them.
+#: ``optimizer`` -> a scheduler of torch.optim.lr_scheduler. One that takes ``total_steps`` or
+#: ``num_training_steps`` gets them.
 SchedulerFactory: TypeAlias = Callable[..., Any]
 #: ``module`` -> groups, as torch.optim takes them.
 ParamGroups: TypeAlias = Callable[[torch.nn.Module], list[dict[str, Any]]]

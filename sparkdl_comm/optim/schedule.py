@@ -26,19 +26,28 @@ def watches(factory: Any) -> bool:
     return isinstance(factory, type) and issubclass(factory, ReduceLROnPlateau)
 
 
-def _wants_total(factory: Any) -> bool:
-    """Whether it takes ``total_steps``, and was not given them, also not as OneCycleLR's ``epochs`` x ``steps_per_epoch``."""
+#: Names by which factories take how often their scheduler will step: torch's, and that of Hugging Face.
+_TOTALS = ("total_steps", "num_training_steps")
+
+
+def _total_parameter(factory: Any) -> str | None:
+    """Return the parameter that takes the total of steps; None if there is none, or the user has set it.
+
+    OneCycleLR's ``epochs`` and ``steps_per_epoch`` together set it, too.
+    """
     try:
         parameters = inspect.signature(factory).parameters
     except ValueError:  # of something that is not written in Python
-        return False
+        return None
     given = {name for name, of in parameters.items() if of.default is not None and of.default is not of.empty}
-    return "total_steps" in parameters and "total_steps" not in given and not {"epochs", "steps_per_epoch"} <= given
+    if {"epochs", "steps_per_epoch"} <= given:
+        return None
+    return next((name for name in _TOTALS if name in parameters and name not in given), None)
 
 
 class Schedule:
-    """Steps the learning-rate scheduler. ``steps``: optimizer steps of an epoch. A factory that takes ``total_steps`` gets
-    how often its scheduler will step.
+    """Steps the learning-rate scheduler. ``steps``: optimizer steps of an epoch. A factory that takes ``total_steps`` or
+    ``num_training_steps`` gets how often its scheduler will step.
 
     :raises ModelError: the factory makes no scheduler.
     :raises ConfError: it makes ReduceLROnPlateau per step, though no rank knows the loss of a step over all ranks; or a
@@ -53,14 +62,14 @@ class Schedule:
         if factory is None:
             return
         total = epochs if interval == "epoch" else steps * epochs
-        wants_total = _wants_total(factory)
-        self._scheduler = factory(optimizer, total_steps=total) if wants_total else factory(optimizer)
+        wants_total = _total_parameter(factory)
+        self._scheduler = factory(optimizer) if wants_total is None else factory(optimizer, **{wants_total: total})
         each = [
             self._scheduler,
             *getattr(self._scheduler, "_schedulers", ()),
         ]  # SequentialLR and ChainedScheduler have some
         if interval is None:
-            self._per_step = wants_total or any(isinstance(one, _PER_STEP) for one in each)
+            self._per_step = wants_total is not None or any(isinstance(one, _PER_STEP) for one in each)
         if isinstance(self._scheduler, OneCycleLR) and self._scheduler.total_steps < total:
             raise ConfError(
                 f"lr_scheduler: OneCycleLR has total_steps={self._scheduler.total_steps}, and training takes {total}:"

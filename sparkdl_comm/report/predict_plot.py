@@ -26,12 +26,19 @@ def save_plot(found: Mapping[str, Forecast], topology: Topology, path: Path) -> 
     for bar, (field, colour) in enumerate(_BARS.items()):
         places = [row + (bar - 1) * _THICK for row in range(len(found))]
         label = "iteration" if field == "seconds" else f"{field} alone"
-        axes.barh(places, [getattr(one, field) for one in found.values()], _THICK, color=colour, label=label)
+        axes.barh(places, [1e3 * getattr(one, field) for one in found.values()], _THICK, color=colour, label=label)
     for row, one in enumerate(found.values()):
-        axes.text(one.seconds, row - _THICK, f" {one.seconds:.4g} s: {one.bottleneck}", va="center", fontsize="small")
+        axes.text(
+            1e3 * one.seconds,
+            row - _THICK,
+            f" {1e3 * one.seconds:.4g} ms: {one.bottleneck}",
+            va="center",
+            fontsize="small",
+        )
     axes.set_yticks(range(len(found)), list(found))
     axes.invert_yaxis()
     axes.margins(x=0.25)
-    axes.set_xlabel(f"seconds on {topology}, {topology.world} ranks; beside the bar is the bottleneck")
+    axes.set_xlabel("milliseconds; beside the bar is the bottleneck")
+    figure.suptitle(f"Predicted iteration on {topology}, {topology.world} ranks")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(_BARS), frameon=False)
     save_figure(figure, path)

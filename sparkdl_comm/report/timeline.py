@@ -104,6 +104,7 @@ class Timeline:
             from matplotlib.figure import Figure
         except ImportError as exc:
             raise PluginError("a plot needs matplotlib: pip install sparkdl_comm[demo]") from exc
+        first = next(iter(_ROWS))
         rows = [(rank, row) for rank in ranks for row in _ROWS]
         figure = Figure(figsize=(11, 0.8 + 0.3 * len(rows)), layout="constrained")
         axes = figure.add_subplot()
@@ -112,15 +113,16 @@ class Timeline:
         for span in chosen:
             colour = f"C{span['batch'] % 10}" if "batch" in span else _COLOURS[span["name"]]
             axes.broken_barh(
-                [(span["begin"] - begin, span["end"] - span["begin"])],
+                [(1e3 * (span["begin"] - begin), 1e3 * (span["end"] - span["begin"]))],
                 (rows.index((span["rank"], _ROW_OF[span["name"]])) - 0.4, 0.8),
                 facecolors=colour,
                 edgecolor="white",
                 linewidth=0.3,
             )
-        axes.set_yticks(range(len(rows)), [f"{rank}: {row}" if row == "pull" else row for rank, row in rows])
-        axes.invert_yaxis()
-        axes.set_xlabel(f"seconds of iteration {number}")
+        axes.set_yticks(range(len(rows)), [f"rank {rank}: {row}" if row == first else row for rank, row in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlabel("milliseconds")
+        figure.suptitle(f"Iteration {number}, {self.world} ranks")
         for name, colour in _COLOURS.items():
             axes.broken_barh([(0, 0)], (0, 0), facecolors=colour, label=name)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.15), ncols=len(_COLOURS), frameon=False)

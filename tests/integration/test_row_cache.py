@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparkdl_comm import TorchEstimator, TorchModel
+from sparkdl_comm.data.fields import RowFormat
+from sparkdl_comm.job.row_sets import Source, source_of
 from tests.integration.nets import Random, Small, noisy
 from tests.integration.test_training import ROWS, fit, frame, same_bits
 
@@ -115,6 +118,8 @@ def test_the_next_fit_reads_what_was_kept(spark: SparkSession, tmp_path: Path) -
     second = fit(data, **SETTINGS)
     overwrite(written)
     assert [reused(first), reused(second)] == [False, True]
+    assert first.summary["data"]["why_read"].startswith("no earlier fit of this application")
+    assert "why_read" not in second.summary["data"]
     assert same_bits(first, second)
     assert [row["val_loss"] for row in first.history] == [row["val_loss"] for row in second.history]
     assert second.summary["rows"] == first.summary["rows"]
@@ -167,6 +172,25 @@ def test_what_may_be_other_rows_is_read_again(spark: SparkSession, tmp_path: Pat
     assert not reused(fit(filtered, **settings)), "another setting"
     spark.conf.unset("spark.sql.ansi.enabled")
     assert reused(fit(filtered, **settings))
+
+
+def test_why_rows_will_be_read_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Found on the driver, without a job."""
+    data = files(spark, tmp_path)
+    cached = spark.read.parquet(str(tmp_path / "files")).cache()
+    reasons = {
+        "randomSplit": data.randomSplit([0.8, 0.2], seed=1)[0],
+        "rand": data.withColumn("label", F.rand(3)),
+        "a UDF": data.withColumn("label", F.udf(lambda label: label, "long")("label")),
+        r"leave out cache\(\)": cached,
+        "rows on the driver|an RDD": frame(spark),
+    }
+    for words, rows in reasons.items():
+        reason = source_of(rows, RowFormat(), 2)
+        assert isinstance(reason, str), words
+        assert re.search(words, reason), reason
+    cached.unpersist()
+    assert isinstance(source_of(data, RowFormat(), 2), Source)
 
 
 @pytest.mark.usefixtures("disk")

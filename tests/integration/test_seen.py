@@ -62,6 +62,10 @@ def test_last_lines_of_a_rank_that_fails(data: Any) -> None:
     with pytest.raises(RankFailedError, match="the user's mistake") as caught:
         estimator(model=Talks(fails=True)).fit(data)
     assert caught.value.rank == 1
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "rank 1 failed in forward at step 3: LookupError: the user's mistake"
+    assert [line for line in lines if line.startswith("  File ")] == [line for line in lines if "test_seen.py" in line]
+    assert caught.value.__suppress_context__, "no page of Java stacks before it"
     assert caught.value.log_tail.splitlines()[-3:] == [f"rank 1, call {call}" for call in (1, 2, 3)]
 
 
@@ -75,3 +79,17 @@ def test_tensorboard(data: Any, tmp_path: Any) -> None:
     ]
     assert events.Scalars("train/samples_per_second")[-1].step == 8
     assert b"maxIter: 2" in events.Tensors("params/text_summary")[0].tensor_proto.string_val[0]
+
+
+def test_the_spark_ui_describes_the_job(spark: Any, data: Any) -> None:
+    context = spark.sparkContext
+    context.setJobDescription("nightly")
+    try:
+        estimator(strategy="gloo", maxIter=2).fit(data)
+        assert context.getLocalProperty("spark.job.description") == "nightly", "as the user has set it"
+        assert context.getLocalProperty("spark.jobGroup.id") is None
+    finally:
+        context.setLocalProperty("spark.job.description", None)
+    jobs = context._jsc.sc().statusStore().jobsList(None)
+    found = {(jobs.apply(n).description().get(), jobs.apply(n).jobGroup().get()) for n in range(1)}
+    assert found == {("nightly: sparkdl_comm fit: gloo, 2 epochs on 2 ranks", "sparkdl_comm")}, "the newest job"

@@ -5,10 +5,14 @@ import json
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from sparkdl_comm import errors
+from sparkdl_comm.data.arguments import call
+from sparkdl_comm.data.fields import Field
+from sparkdl_comm.data.ragged import Ragged
 from sparkdl_comm.errors import (
     BY_NAME,
     ConfError,
@@ -23,6 +27,7 @@ from sparkdl_comm.errors import (
     SparkdlCommError,
 )
 from sparkdl_comm.gang.failure import MARKER, MAX_JSON, Failure, is_secondary
+from sparkdl_comm.gang.user_traceback import user_traceback
 
 
 def repickled(error):
@@ -274,3 +279,30 @@ def test_find_nothing():
     assert Failure.find("") is None
     assert Failure.find(MARKER + "{}") is None
     assert Failure.find(MARKER + '{"a":' * 50_000) is None
+
+
+def their_bug(rows):
+    return json.loads("{")
+
+
+def test_the_traceback_shows_the_users_code_alone():
+    """Between this package's frames and the last one, which is of Python's library."""
+    rows = Ragged.of(Field("featuresCol", "x", collate=their_bug), np.ones(2, np.float32), np.array([2]))
+    with pytest.raises(ModelError) as caught:
+        call(lambda: rows.collated(), [])
+    shown = user_traceback(caught.value)
+    assert "in their_bug" in shown
+    assert "in raw_decode" in shown, "where it was raised"
+    assert "in loads" not in shown
+    assert "ragged.py" not in shown, "this package's"
+    assert "json.decoder.JSONDecodeError: Expecting property name" in shown
+    assert shown.rstrip().splitlines()[-1].startswith("sparkdl_comm.errors.ModelError: collate_fn raised")
+
+
+def test_a_fault_without_the_users_code_keeps_its_traceback():
+    with pytest.raises(ProtocolError) as caught:
+        Failure.from_json("[]")
+    fault = caught.value.with_traceback(caught.value.__traceback__.tb_next)  # without this test's frame
+    shown = user_traceback(fault)
+    assert "in from_json" in shown
+    assert "in from_dict" in shown

@@ -54,6 +54,11 @@ def one_cycle(optimizer: Any, total_steps: int) -> Any:
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps)
 
 
+def linear_to_zero(optimizer: Any, num_training_steps: int) -> Any:
+    """As Hugging Face's schedules are made."""
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / num_training_steps)
+
+
 def in_a_row(optimizer: Any) -> Any:
     rates = torch.optim.lr_scheduler
     first = rates.ConstantLR(optimizer, 1.0, 1)
@@ -66,6 +71,7 @@ def in_a_row(optimizer: Any) -> Any:
         functools.partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.2),
         functools.partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.2, epochs=3, steps_per_epoch=4),
         one_cycle,
+        linear_to_zero,
         functools.partial(torch.optim.lr_scheduler.CyclicLR, base_lr=0.01, max_lr=0.2, step_size_up=6),
         in_a_row,
     ],
@@ -79,7 +85,10 @@ def test_schedules_made_for_steps(factory: Any) -> None:
 
     train(Net, table().cut(ROWS), epochs=3, batch=6, optimizer=momentum, lr_scheduler=factory, prepare=prepare)
     optimizer = momentum(Net().parameters())
-    known = {"total_steps": 12} if factory is one_cycle or getattr(factory, "keywords", None) == {"max_lr": 0.2} else {}
+    known = {"num_training_steps": 12} if factory is linear_to_zero else {}
+    known |= (
+        {"total_steps": 12} if factory is one_cycle or getattr(factory, "keywords", None) == {"max_lr": 0.2} else {}
+    )
     scheduler = factory(optimizer, **known)
     expected = []
     for _ in range(12):

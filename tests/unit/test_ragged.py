@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_sequence
 
+from sparkdl_comm.data.arguments import Arguments, call
 from sparkdl_comm.data.cache import RankRows, Reading
 from sparkdl_comm.data.fields import Collate, Field, RowFormat
 from sparkdl_comm.errors import InputError, ModelError
@@ -172,6 +173,34 @@ def test_what_collate_fn_makes_reaches_loss_and_weights() -> None:
     wrong = read([batch(rows, [0, 1, 2])], field(PACK)).training.take(torch.arange(3), CPU)
     with pytest.raises(RuntimeError, match="input must have 2 dimensions|dimension"):
         Objective(loss, "fp32", CPU, [field(PACK)])(module, wrong)
+
+
+def with_mask(rows: list[torch.Tensor]) -> Arguments:
+    padded = PAD(rows)
+    return Arguments(padded, mask=PAD([torch.ones_like(row) for row in rows]), scale=2.0)
+
+
+class Masked(torch.nn.Module):
+    def forward(self, rows: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+        return scale * (rows * mask).sum(1)
+
+
+def test_collate_fn_makes_several_arguments() -> None:
+    """In training and in transform."""
+    rows = [[1.0, 2.0], [3.0]]
+    cache = read([batch(rows, [0, 1])], field(with_mask)).training
+    output, _ = Objective(lambda output, target: output.mean(), "fp32", CPU, [field(with_mask)])(
+        Masked(), cache.take(torch.arange(2), CPU)
+    )
+    assert output.tolist() == [6.0, 6.0]
+    predictor = Predictor(Masked(), [field(with_mask)], 2, Scoring("value", None, ("prediction",)), "cpu")
+    (scored,) = predictor.predict(iter([(pa.array(rows).to_pandas(),)]))
+    assert scored[0].tolist() == [6.0, 6.0]
+
+
+def test_two_columns_give_the_same_argument() -> None:
+    with pytest.raises(TypeError, match="two feature columns give the argument 'mask'"):
+        call(Masked(), [Arguments(torch.ones(1, 1), mask=1.0), Arguments(mask=2.0)])
 
 
 class Total(torch.nn.Module):

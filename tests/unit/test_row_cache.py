@@ -243,7 +243,7 @@ def test_validation_rows_refused(held: list[bool | None], message: str) -> None:
         (
             [[1, 2], [1, float("nan")], [float("inf"), 4]],
             [0, 1, 1],
-            "2 of 3 rows have a NaN or infinite value in featuresCol",
+            "2 of 3 rows have a NaN or infinite value in featuresCol.*Imputer",
         ),
         ([[1, 2], [1], [3, 4]], [0, 1, 1], "featuresCol 'x' has arrays of different lengths in 3 rows: 1, 2"),
         ([[1, 2]] * 3, [0, None, 1], r"1 of 3 rows have a null \(or a null element\) in labelCol 'y'"),

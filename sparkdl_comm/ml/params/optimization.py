@@ -54,7 +54,8 @@ class OptimizationParams(KeywordParams):
         Params._dummy(),
         "lrSchedulerInterval",
         "when lr_scheduler steps: at the end of each epoch, or after each optimizer step: epoch or step. Not set: step for"
-        " OneCycleLR, CyclicLR and functions that take total_steps, epoch for others",
+        " OneCycleLR, CyclicLR and functions that take total_steps or num_training_steps,"
+        " epoch for others",
         TypeConverters.toString,
     )
 

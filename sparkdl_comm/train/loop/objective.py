@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from sparkdl_comm.data.arguments import call
 from sparkdl_comm.data.cache import Batch
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import ModelError
@@ -89,7 +90,7 @@ class Objective:
 
     def _forward(self, module: torch.nn.Module, batch: Batch) -> Any:
         try:
-            return module(*batch.inputs)
+            return call(module, batch.inputs)
         except RuntimeError as exc:
             problem = misfit(module, batch.inputs, self._fields)
             if problem is None:

@@ -1,0 +1,63 @@
+"""Traceback of an exception, cut down to the frames of the user's own code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from traceback import FrameSummary, StackSummary, TracebackException
+
+#: Packages whose frames lie between the training loop and the user's code.
+_NOT_THE_USERS = ("sparkdl_comm", "torch", "pyspark", "py4j", "cloudpickle")
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def user_traceback(error: BaseException) -> str:
+    """Return the text of the traceback, of causes and contexts too.
+
+    Keeps frames of the user's code, and the last frame where that is of another library. An exception without frames of the
+    user's code keeps its last line. The text is whole if there is no frame of the user's code at all: then the fault is
+    elsewhere.
+    """
+    whole = TracebackException.from_exception(error)
+    if any(_is_users(frame) for each in _chain(whole) for frame in each.stack):
+        for each in _chain(whole):
+            users = [frame for frame in each.stack if _is_users(frame)]
+            ends = [frame for frame in each.stack[-1:] if users and not _is_users(frame) and not _is_ours(frame)]
+            each.stack = StackSummary.from_list(users + ends)
+    return "".join(whole.format())
+
+
+def _chain(error: TracebackException) -> Iterator[TracebackException]:
+    """Yield the exception, its causes and its contexts."""
+    seen: list[TracebackException | None] = [error]
+    while seen:
+        each = seen.pop()
+        if each is not None:
+            yield each
+            seen += [each.__cause__, each.__context__]
+
+
+def _is_ours(frame: FrameSummary) -> bool:
+    return _within(frame.filename, str(Path(__file__).parents[1]))
+
+
+def _is_users(frame: FrameSummary) -> bool:
+    """Return whether a frame is of code that is neither Python's, nor this package's, nor that of torch and Spark."""
+    path = frame.filename
+    if path.startswith("<frozen "):
+        return False
+    if _within(path, sysconfig.get_path("stdlib")):
+        return any(name in path.split(os.sep) for name in _INSTALLED) and not _of_packages(path)
+    return not _of_packages(path)
+
+
+def _of_packages(path: str) -> bool:
+    homes = (getattr(sys.modules.get(name), "__file__", None) for name in _NOT_THE_USERS)
+    return any(home is not None and _within(path, os.path.dirname(home)) for home in homes)
+
+
+def _within(path: str, folder: str) -> bool:
+    return path.startswith(folder + os.sep)
