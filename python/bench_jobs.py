@@ -2,7 +2,7 @@
 
     python python/bench_jobs.py --profile lenet5 --rows 128,1024 --systems bml@bcube:3,2 p2p-ps@star:9 ddp@star:9
 
-A system is a strategy, or `ddp`, and the topology it runs on; `ring+mstopk:0.001@hosts:4x2` is a strategy with compressed
+A system is a strategy, or `ddp`, and the topology it runs on; `ring+exact:0.001@hosts:4x2` is a strategy with compressed
 gradients, for the CommLib paper's table 3. Ranks are processes of their own and call the strategy as the training loop does;
 `ddp` is torch's DistributedDataParallel over gloo with its own settings, which overlaps backward as this package's collectives
 do (the strategy `gloo` does not). What the papers call job completion time, or throughput, is that of many iterations; what

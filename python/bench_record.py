@@ -40,7 +40,7 @@ _UNTIMED = 1
 def ways(density: float, stages: int) -> dict[str, list[dict[str, str]]]:
     """By name, settings of each stage, without their prefix."""
     dense = {"strategy": "torus2d"}
-    sparse = {"strategy": "hitopk", "compression": f"mstopk:{density:g}", "compression.momentum": "0.9"}
+    sparse = {"strategy": "hitopk", "compression": f"exact:{density:g}", "compression.momentum": "0.9"}
     return {
         "dense": [dense] * stages,
         "sparse": [sparse] * stages,

@@ -10,14 +10,16 @@ the hook's state, such as ``{"spark.sparkdl.comm.rails": "eth1,eth2"}``, alike o
 DDP hands over the gradients in buckets, the last layers' first, while backward goes on; each bucket is all-reduced by the
 algorithm that the hook is named after, and several are under way at once.
 
-``mstopk`` and ``hitopk`` send a share of the gradients, the largest ones, as ``spark.sparkdl.comm.compression`` says, or a
-hundredth; what they leave out is added to the next step's. For PowerSGD, fp16 and bf16 torch has hooks of its own
+``exact``, ``mstopk``, ``topk`` and ``dgc`` send a share of the gradients, the largest ones, by the operator of their name: the
+share that ``spark.sparkdl.comm.compression`` says, or a hundredth. ``hitopk`` sends between hosts what that setting says, or
+``exact:0.01``. What is left out is added to the next step's. For PowerSGD, fp16 and bf16 torch has hooks of its own
 (``torch.distributed.algorithms.ddp_comm_hooks``).
 """
 
 # No `from __future__ import annotations` here: DDP compares a hook's annotations with the classes, not with their names.
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,10 +32,26 @@ from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.collectives.torch_gang import communicator
 from sparkdl_comm.compress.ddp_sums import DdpSums
 from sparkdl_comm.compress.stages import Staged
-from sparkdl_comm.conf import CommConf
-from sparkdl_comm.errors import InputError
+from sparkdl_comm.conf import DEFAULT_COMPRESSION, PREFIX, CommConf, Compression
+from sparkdl_comm.errors import ConfError, InputError
 
-__all__ = ["auto", "be", "bml", "hierarchical", "hitopk", "lp", "mst", "mstopk", "p2p_ps", "ring", "torus2d", "tree"]
+__all__ = [
+    "auto",
+    "be",
+    "bml",
+    "dgc",
+    "exact",
+    "hierarchical",
+    "hitopk",
+    "lp",
+    "mst",
+    "mstopk",
+    "p2p_ps",
+    "ring",
+    "topk",
+    "torus2d",
+    "tree",
+]
 
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -60,11 +78,12 @@ def all_reduce_hook(algorithm: str) -> Hook:
     return hook
 
 
-def sparse_hook(name: str, hierarchical: bool) -> Hook:
-    """The hook that averages the largest gradients."""
+def sparse_hook(name: str, operator: str | None = None) -> Hook:
+    """Return the hook that averages the largest gradients: what ``operator`` selects on each rank, all-gathered; None:
+    hierarchical sums by the settings' operator."""
 
     def make(ranks: RankGroup, conf: CommConf, device: torch.device) -> DdpSums:
-        return DdpSums(ranks, conf, device, hierarchical)
+        return DdpSums(ranks, conf, device, _compression(name, operator, conf), hierarchical=operator is None)
 
     def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         gradients = bucket.buffer()
@@ -88,6 +107,23 @@ def sparse_hook(name: str, hierarchical: bool) -> Hook:
     return hook
 
 
+def _compression(name: str, operator: str | None, conf: CommConf) -> Compression:
+    """Return what the hook selects, and how much of it."""
+    found = conf.compression or DEFAULT_COMPRESSION
+    if found.rank:
+        raise ConfError(
+            f"{PREFIX}compression={found}: hook {name} sends the largest gradients. Use torch's own powerSGD_hook."
+        )
+    if operator is None:
+        return found
+    if conf.compression is not None and operator != found.operator:
+        raise ConfError(
+            f"{PREFIX}compression={found}: hook {name} selects by {operator}. Register the hook {found.operator}, or set"
+            f" {operator}:{found.density:g}."
+        )
+    return replace(found, operator=operator)
+
+
 #: BML: on a BCube, all NICs of every host at once.
 bml = all_reduce_hook("bml")
 #: Linear pipeline: the gradients flow along a chain of ranks in blocks, and back.
@@ -109,6 +145,12 @@ tree = all_reduce_hook("tree")
 #: Whichever of these is the cheapest for a bucket, by the cost model.
 auto = all_reduce_hook(AUTO)
 #: The largest gradients of each rank, all-gathered.
-mstopk = sparse_hook("mstopk", hierarchical=False)
+exact = sparse_hook("exact", "exact")
+#: Likewise, approximately: CommLib's search for two thresholds.
+mstopk = sparse_hook("mstopk", "mstopk")
+#: The largest gradients by torch.topk, all-gathered.
+topk = sparse_hook("topk", "topk")
+#: The largest gradients by Deep Gradient Compression's double sampling, all-gathered.
+dgc = sparse_hook("dgc", "dgc")
 #: Hierarchical top-k, for hosts with several ranks: sums over a host first, then the largest ones, all-gathered.
-hitopk = sparse_hook("hitopk", hierarchical=True)
+hitopk = sparse_hook("hitopk")

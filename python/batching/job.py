@@ -60,7 +60,7 @@ WAYS: dict[str, dict[str, str]] = {
 OTHER_WAYS = {name: _all_reduce(name) for name in ("p2p-ps", "lp", "torus2d", "tree", "hierarchical")}
 #: Ways of which a hundredth of the gradients is pushed.
 SPARSE_WAYS = {
-    f"{name}-sparse": WAYS[name] | {"compression": "mstopk:0.01"} for name in ("whole", "layerwise", "ibatch")
+    f"{name}-sparse": WAYS[name] | {"compression": "exact:0.01"} for name in ("whole", "layerwise", "ibatch")
 }
 _SETTINGS = WAYS | OTHER_WAYS | SPARSE_WAYS
 #: One way more: torch's DistributedDataParallel over gloo, under TorchDistributor.

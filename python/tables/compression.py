@@ -19,13 +19,20 @@ TABLE3_PAPER = {
     "vgg19": {"tree": 25.0, "torus2d": 66.4, "hitopk": 80.4},
     "bert_base": {"tree": 16.5, "torus2d": 61.6, "hitopk": 87.8},
 }
+#: What names of results begin with where MSTopK stands beside `exact`.
+BY_MSTOPK = "mstopk-"
 #: Networks whose throughput is measured at one commit, by the end of their tables' names.
-NETWORKS = {"": ("resnet50", "resnet50-96", "vgg19"), "_transformer": ("bert_base",)}
+NETWORKS = {
+    "": ("resnet50", "resnet50-96", "vgg19"),
+    "_transformer": ("bert_base",),
+    "_mstopk": (f"{BY_MSTOPK}resnet50-96",),
+}
 
 #: Tasks that are trained at one commit, likewise.
 TASKS = {
     "": ("compress-accuracy-resnet", "compress-accuracy-transformer"),
     "_lenet5": ("compress-accuracy-lenet5",),
+    "_mstopk": (f"compress-{BY_MSTOPK}accuracy",),
 }
 
 #: Results of sums over hosts that are measured at one commit, by the end of their tables' names.
@@ -109,9 +116,10 @@ def _sum(row: Row) -> str:
 
 def accuracy(data: Data, names: Sequence[str]) -> Iterator[Line]:
     for name in names:
-        rows = data.rows(name)
-        for ours in rows[1:]:
-            yield f"`{ours.algorithm}`, {ours.case}", _percents(rows[0]), _percents(ours), _lost(ours, rows[0])
+        for ours in data.rows(name):
+            dense = data.row(name, algorithm="dense", case=ours.case)
+            if dense and ours.algorithm != "dense":
+                yield f"`{ours.algorithm}`, {ours.case}", _percents(dense), _percents(ours), _lost(ours, dense)
 
 
 def _percents(row: Row) -> str:
@@ -170,13 +178,14 @@ def sparse_pushes(data: Data) -> Iterator[Line]:
 
 def throughput(data: Data, names: Sequence[str]) -> Iterator[Line]:
     for name in names:
+        network = name.removeprefix(BY_MSTOPK)
         for ours in data.rows(f"compress-{name}"):
-            told = TABLE3_PAPER[name].get(ours.algorithm.partition("+")[0])
+            told = TABLE3_PAPER[network].get(ours.algorithm.partition("+")[0])
             share = 100 * ours.extra["computing"] / ours.seconds
             dense = data.row(f"compress-{name}", algorithm="tree")
             verdict = beside(ours, dense) if dense and dense.algorithm != ours.algorithm else ""
             yield (
-                f"`{ours.algorithm}`, {name}",
+                f"`{ours.algorithm}`, {network}",
                 f"{told} %" if told else "-",
                 f"{share:.1f} %: {seconds(ours)}",
                 verdict,
@@ -188,7 +197,8 @@ def breakdown(data: Data, names: Sequence[str]) -> Iterator[Line]:
         for row in data.rows(f"compress-{name}"):
             parts = row.extra["parts"]
             if parts:
-                yield f"`{row.algorithm}`, {name}", *(f"{parts[part]:.3f} s" for part in PARTS), seconds(row)
+                about = f"`{row.algorithm}`, {name.removeprefix(BY_MSTOPK)}"
+                yield about, *(f"{parts[part]:.3f} s" for part in PARTS), seconds(row)
 
 
 def pto(data: Data) -> Iterator[Line]:

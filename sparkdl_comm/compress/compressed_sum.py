@@ -44,10 +44,14 @@ class CompressedSum(ABC):
 
     def state(self) -> dict[str, Any]:
         """For checkpoints: what the next step's sums begin with; tensors are not copied."""
-        return {}
+        return self.feedback.state()
 
-    def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - most keep nothing from step to step
-        """What :meth:`state` returned, with keys of others beside it."""
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from what :meth:`state` returned.
+
+        :raises PersistenceError: the checkpoint is of other settings of compression.
+        """
+        self.feedback.load_state(state)
 
     def close(self) -> None:  # noqa: B027 - groups may be another's
         """Gives back what this object made."""

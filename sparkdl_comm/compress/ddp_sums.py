@@ -15,8 +15,7 @@ from sparkdl_comm.compress.naive_all_gather import NaiveAllGather
 from sparkdl_comm.compress.part import Part
 from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.compress.stages import Staged, Stages
-from sparkdl_comm.conf import DEFAULT_COMPRESSION, CommConf
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.conf import CommConf, Compression
 
 #: A bucket has fewer elements: so far apart are their places in a vector of all buckets.
 _STRIDE = 1 << 40
@@ -28,12 +27,9 @@ class DdpSums:
     DDP makes its buckets anew after the first step; what was left out of the former ones is then lost.
     """
 
-    def __init__(self, ranks: RankGroup, conf: CommConf, device: torch.device, hierarchical: bool) -> None:
-        compression = conf.compression or DEFAULT_COMPRESSION
-        if compression.rank:
-            raise ConfError(
-                f"compression={compression}: torch's own powerSGD_hook does this for DistributedDataParallel"
-            )
+    def __init__(
+        self, ranks: RankGroup, conf: CommConf, device: torch.device, compression: Compression, hierarchical: bool
+    ) -> None:
         self._density = compression.density
         self._sparsifier = Sparsifier.of(compression, conf, ranks.rank)
         #: By a bucket's number in the step: what it was made of, and where it lies in the vector of all that there were.

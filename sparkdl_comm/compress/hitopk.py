@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -98,6 +99,12 @@ class HiTopK(CompressedSum):
         dense = 4 * (self._slots - 1) * (stop - start) // self._slots
         message = self._message(start, stop, density)
         return dense + (self._hosts - 1) * message + (self._slots - 1) * self._hosts * message
+
+    def state(self) -> dict[str, Any]:
+        return self._sparsifier.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._sparsifier.load_state(state)
 
     def close(self) -> None:
         for group in self._groups:

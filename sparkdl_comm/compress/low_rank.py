@@ -110,10 +110,11 @@ class LowRankSum(SumOfWholeRanges):
         self._next_factors = {}
 
     def state(self) -> dict[str, Any]:
-        return {"factors": {str(start): factor for start, factor in self._factors.items()}}
+        return {**super().state(), "factors": {str(start): factor for start, factor in self._factors.items()}}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """:raises PersistenceError: of another rank, or none."""
+        super().load_state(state)
         self._factors = {int(start): factor.clone() for start, factor in state.get("factors", {}).items()}
         if any(factor.shape[1] > self._rank for factor in self._factors.values()):
             raise PersistenceError("the checkpoint is of another spark.sparkdl.comm.compression: keep it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -39,3 +40,9 @@ class NaiveAllGather(SumOfWholeRanges):
 
     def arriving(self, start: int, stop: int, density: float) -> int:
         return (self._world - 1) * self._sparsifier.format(self.own(start, stop), density).nbytes
+
+    def state(self) -> dict[str, Any]:
+        return self._sparsifier.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._sparsifier.load_state(state)

@@ -4,48 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
 from sparkdl_comm.compress.feedback import Feedback
 from sparkdl_comm.compress.part import Part
-from sparkdl_comm.compress.selection import operator
+from sparkdl_comm.compress.selection import Operator, operator
 from sparkdl_comm.compress.wire import VALUE_TYPES, SparseFormat
 from sparkdl_comm.conf import CommConf, Compression
-
-#: By the names that users choose, where these differ: whatever searches for thresholds reads the gradient several times.
-_OPERATORS = {"mstopk": "exact"}
-
-#: Indices of the k largest magnitudes: int64 ``[k]``, ascending.
-Select = Callable[[torch.Tensor, int], torch.Tensor]
 
 #: What is put around selecting, and around adding up, such as a watch.
 Span = Callable[[], AbstractContextManager[object]]
 
 
 class Sparsifier:
-    """Of one rank.
+    """Selection and feedback of one rank.
 
+    :param random: draws what the operator draws; on the CPU.
     :param dtype: of values on the network.
     :param feedback: keeps what is left out.
     """
 
-    def __init__(self, select: Select, dtype: torch.dtype, feedback: Feedback, span: Span = nullcontext) -> None:
-        self._select, self._dtype, self._span = select, dtype, span
+    def __init__(
+        self,
+        select: Operator,
+        random: torch.Generator,
+        dtype: torch.dtype,
+        feedback: Feedback,
+        span: Span = nullcontext,
+    ) -> None:
+        self._select, self._random, self._dtype, self._span = select, random, dtype, span
         self.feedback = feedback
 
     @classmethod
     def of(cls, compression: Compression, conf: CommConf, rank: int, span: Span = nullcontext) -> Sparsifier:
         """As the settings say. Where selection is random, each rank has another seed: they are not to leave out the same."""
-        select = operator(_OPERATORS.get(compression.operator, compression.operator))
-        random = torch.Generator().manual_seed(rank)
-        dtype = VALUE_TYPES[conf.compression_values]
         return cls(
-            lambda values, k: select(values, k, random),
-            dtype,
+            operator(compression.operator),
+            torch.Generator().manual_seed(rank),
+            VALUE_TYPES[conf.compression_values],
             Feedback(conf.compression_momentum, conf.compression_feedback),
             span,
         )
+
+    def state(self) -> dict[str, Any]:
+        """For checkpoints: what is left out, and where random selections go on. Tensors that are left out are not copied."""
+        return {**self.feedback.state(), "random": {"generator": self._random.get_state()}}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from what :meth:`state` returned, on whichever device its tensors are.
+
+        :raises PersistenceError: as :meth:`Feedback.load_state`.
+        """
+        self.feedback.load_state(state)
+        self._random.set_state(state["random"]["generator"].cpu())
 
     def format(self, part: Part, density: float) -> SparseFormat:
         """Of the part's bytes, with a flag for each parameter."""
@@ -80,7 +93,7 @@ class Sparsifier:
         used = part.used(gradient)
         unused = part.that(~used)
         gathered = self.feedback.add(part.start, gradient, scale, unused)
-        chosen = self._select(gathered, wanted.entries)
+        chosen = self._select(gathered, wanted.entries, self._random)
         values = gathered[chosen] * scale
         self.feedback.take(part.start, chosen, wanted.rounded(values), scale, unused)
         return chosen, values, used

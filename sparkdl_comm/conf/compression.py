@@ -10,7 +10,7 @@ from typing import Any
 from sparkdl_comm.conf.values import number
 
 #: Names of the operators that select elements of gradients.
-COMPRESSIONS = ("mstopk", "topk", "dgc")
+COMPRESSIONS = ("exact", "mstopk", "topk", "dgc")
 
 #: What a schedule is made of.
 _SCHEDULE = ("steps", "epochs", "warmup")
@@ -32,7 +32,7 @@ class Compression:
 
 
 #: Of what compresses where the settings name none.
-DEFAULT_COMPRESSION = Compression("mstopk", 0.01)
+DEFAULT_COMPRESSION = Compression("exact", 0.01)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def compression(text: str) -> Compression | None:
     if name not in COMPRESSIONS or not 0 < density <= 1:
         raise ValueError(
             f"none, or one of {', '.join(COMPRESSIONS)} with the share of elements that travel, more than 0 and at most 1,"
-            " such as mstopk:0.01; or powersgd:R, with a rank of at least 1, such as powersgd:4"
+            " such as exact:0.01; or powersgd:R, with a rank of at least 1, such as powersgd:4"
         )
     return Compression(name, density)
 

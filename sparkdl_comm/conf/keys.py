@@ -176,9 +176,10 @@ KEYS: tuple[Key, ...] = (
         "none|NAME:SHARE|powersgd:RANK",
         "none",
         "Which elements of the gradients travel: all (none), or that share of them that is largest in magnitude, such as\n"
-        "mstopk:0.01, in the steps that compression.schedule names; what is left out is added to the next step's gradient.\n"
-        "mstopk (by thresholds, reading the gradient as few times as possible), topk (torch.topk), dgc (double sampling).\n"
-        "For ps, strategies whose algorithm all-gathers, and hitopk, which takes mstopk:0.01 for none.\n"
+        "exact:0.01, in the steps that compression.schedule names; what is left out is added to the next step's gradient.\n"
+        "exact (reads the gradient as few times as possible), mstopk (approximate: CommLib's search for two thresholds, in\n"
+        "up to 30 passes), topk (torch.topk), dgc (double sampling).\n"
+        "For ps, strategies whose algorithm all-gathers, and hitopk, which takes exact:0.01 for none.\n"
         "powersgd:R instead sends gradients as products of two matrices with R columns, by collectives\n"
         "that all-reduce (not gloo, ps and hitopk).",
         compression.compression,

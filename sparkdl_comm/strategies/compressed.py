@@ -107,12 +107,11 @@ class CompressedExchange(CollectiveExchange):
         return {"compression": tried} if tried else {}
 
     def state(self) -> dict[str, Any]:
-        return {**self._feedback.state(), **self._compressed.state()}
+        return self._compressed.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
         device = self._vector.device  # checkpoints have tensors of the CPU
         there = {name: {key: one.to(device) for key, one in tensors.items()} for name, tensors in state.items()}
-        self._feedback.load_state(there)
         self._compressed.load_state(there)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ pytestmark = [
 
 GPU = torch.device("cuda", 0)
 HOOKS = ("auto", "ring", "lp", "be", "mst", "mstopk")
-EVERYTHING = {"spark.sparkdl.comm.compression": "topk:1"}
+EVERYTHING = {"spark.sparkdl.comm.compression": "mstopk:1"}
 
 
 def rank_program(rank: int, rendezvous: str, pipe: Connection) -> None:

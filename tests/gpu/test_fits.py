@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.conf.compression import COMPRESSIONS
 from sparkdl_comm.optim import LAMB, LARS
 from sparkdl_comm.topology import Topology
 from tests.gpu.gpu_ranks import Case, Fitted, alone, fit_all
@@ -69,7 +70,7 @@ EXACT = {
 }
 #: Other mathematics, on purpose: the loss falls, and all ranks end alike.
 INEXACT = {
-    **{f"ring, {name}": case("ring", compression=f"{name}:0.05") for name in ("mstopk", "topk", "dgc")},
+    **{f"ring, {name}": case("ring", compression=f"{name}:0.05") for name in COMPRESSIONS},
     "ring, topk, bf16": case("ring", compression="topk:0.05", compression_values="bf16"),
     "ring, topk, momentum": case(
         "ring",

@@ -82,7 +82,7 @@ def test_what_is_left_out_is_kept_on_the_device(momentum: float) -> None:
     """Numbers of few bits, whose sums and products are exact, and no two of which are equal in the first step."""
     part = Part.of(0, 70_000, [0, 1000, 40_000])
     sparsifiers = [
-        Sparsifier(lambda values, k: exact.select(values, k), torch.float32, Feedback(momentum)) for _ in range(2)
+        Sparsifier(operator("exact"), torch.Generator(), torch.float32, Feedback(momentum)) for _ in range(2)
     ]
     for step in range(4):
         torch.manual_seed(step)

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
+from sparkdl_comm.compress.selection import OPERATORS
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.strategies.registry import strategy_class
 from tests.unit.ranks import Rows, train
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of operators that have selected since."""
+    ran: set[str] = set()
+
+    def watching(name: str, choose: Any) -> Any:
+        def chosen(*given: Any) -> torch.Tensor:
+            ran.add(name)
+            return choose(*given)
+
+        return chosen
+
+    for name, made in OPERATORS.items():
+        monkeypatch.setitem(OPERATORS, name, replace(made, choose=watching(name, made.choose)))
+    return ran
 
 
 def net() -> nn.Module:

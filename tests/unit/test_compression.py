@@ -15,6 +15,7 @@ from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.compress.feedback import Feedback
 from sparkdl_comm.compress.hitopk import HiTopK
 from sparkdl_comm.conf import CommConf
+from sparkdl_comm.conf.compression import COMPRESSIONS
 from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.gang.members import Rail
 from sparkdl_comm.strategies.registry import strategy_class
@@ -61,7 +62,7 @@ def test_with_all_elements_it_is_what_dense_gradients_do(
 
 
 @pytest.mark.parametrize("strategy", ["ring", "hitopk"])
-@pytest.mark.parametrize("compression", ["topk:0.1", "mstopk:0.1", "dgc:0.1"])
+@pytest.mark.parametrize("compression", [f"{name}:0.1" for name in COMPRESSIONS])
 def test_a_tenth_of_the_elements_trains_too(strategy: str, compression: str) -> None:
     settings = {"strategy": strategy, "topology": "hosts:2x2"}
     losses = [
@@ -83,6 +84,29 @@ def test_what_no_rank_used_stays_as_it_is(settings: dict[str, Any]) -> None:
 def test_training_goes_on_from_a_checkpoint(settings: dict[str, Any], momentum: float) -> None:
     settings = {**settings, "compression": "mstopk:0.1", "compression_momentum": momentum}
     assert_training_goes_on(settings, "left")
+
+
+@pytest.mark.parametrize("strategy", ["ring", "hitopk"])
+def test_random_selections_go_on_from_a_checkpoint(strategy: str) -> None:
+    """All six gradients are equal, so that the generator alone decides which one of them `mstopk` selects."""
+    rows = Rows(torch.ones(8, 6), torch.ones(8, 1)).cut(2, 2, 2, 2)
+    settings = {
+        "strategy": strategy,
+        "topology": "hosts:2x2",
+        "compression": "mstopk:0.2",
+        "compression_feedback": False,
+    }
+    train_rows = functools.partial(
+        train, Linear, rows, conf=settings, loss=product, strategy=strategy_class(CommConf.from_mapping({}, **settings))
+    )
+    kept: dict[int, Any] = {}
+    whole = values(train_rows(epochs=8))
+    half = values(train_rows(epochs=4, finish=lambda at: kept.update({at.strategy._gang.rank: at.state()})))
+    begins = {
+        "arrive": lambda spec, gang, model: model.load(0, half),
+        "prepare": lambda at: at.load_state(kept[at.strategy._gang.rank]),
+    }
+    assert torch.equal(values(train_rows(epochs=8, **begins)), whole)
 
 
 @pytest.mark.parametrize("values_as", ["bf16", "fp16"])

@@ -8,9 +8,11 @@ from torch.nn.parallel import DistributedDataParallel
 from sparkdl_comm import ddp_hooks
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.torch_gang import communicator
+from sparkdl_comm.conf.compression import COMPRESSIONS
 from sparkdl_comm.errors import ConfError, GangError
+from tests.unit.compression_helpers import watched
 
-NAMES = (*ALGORITHMS, "auto", "mstopk", "hitopk")
+NAMES = (*ALGORITHMS, "auto", *COMPRESSIONS, "hitopk")
 
 
 @pytest.fixture
@@ -30,7 +32,30 @@ def gradient(name, state):
 @pytest.mark.usefixtures("_group")
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "hierarchical"])
 def test_ddp_takes_them(name):
-    assert gradient(name, {"spark.sparkdl.comm.compression": "topk:1"}) == [[1.0, 1.0]]
+    operator = name if name in COMPRESSIONS else "topk"
+    assert gradient(name, {"spark.sparkdl.comm.compression": f"{operator}:1"}) == [[1.0, 1.0]]
+
+
+@pytest.mark.usefixtures("_group")
+@pytest.mark.parametrize(
+    ("name", "state", "runs"),
+    [
+        *((name, None, name) for name in COMPRESSIONS),
+        ("hitopk", None, "exact"),
+        ("hitopk", {"spark.sparkdl.comm.compression": "mstopk:0.5"}, "mstopk"),
+    ],
+)
+def test_a_hook_selects_by_the_operator_of_its_name(monkeypatch, name, state, runs):
+    """`hitopk` by `exact`, unless the settings name another one."""
+    ran = watched(monkeypatch)
+    gradient(name, state)
+    assert ran == {runs}
+
+
+@pytest.mark.usefixtures("_group")
+def test_a_hook_and_settings_of_different_operators():
+    with pytest.raises(ConfError, match=r"compression=topk:0\.5: hook mstopk selects by mstopk"):
+        gradient("mstopk", {"spark.sparkdl.comm.compression": "topk:0.5"})
 
 
 @pytest.mark.usefixtures("_group")

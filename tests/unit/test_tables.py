@@ -156,6 +156,22 @@ def test_a_verdict_on_accuracy_knows_how_seeds_differ(tmp_path: Path, shares: li
     assert line[-1] == said
 
 
+def test_accuracies_are_compared_with_dense_fits_of_the_same_task(tmp_path: Path) -> None:
+    tasks = {"lenet5": [0.9, 0.9, 0.9], "resnet": [0.7, 0.7, 0.7]}
+    save(
+        tmp_path,
+        "compress-mstopk-accuracy",
+        *(
+            row(way, 1.0, case=task, extra={"accuracies": each})
+            for task, each in tasks.items()
+            for way in ("dense", "mstopk")
+        ),
+    )
+    lines = list(TABLES["accuracy_mstopk"].lines(Data(tmp_path)))
+    assert [line[0] for line in lines] == ["`mstopk`, lenet5", "`mstopk`, resnet"]
+    assert {line[-1] for line in lines} == {"within 0.5 points: 0.0 ± 0.0 points more"}
+
+
 @pytest.mark.parametrize(
     ("measured", "said"),
     [(1.15, "within 15 %: +15 %"), (0.84, "**not within** 15 %: -16 %"), (3.2, "**not within** 15 %: +220 %")],
@@ -256,7 +272,12 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "compress-operators": [row(name, 1.0, theory_seconds=0.5, extra={"count": 9}) for name in ("exact", "topk")],
         "compress-accuracy-lenet5": [
             row(name, 1.0, extra={"accuracies": shares})
-            for name, shares in (("dense", [0.9, 0.9]), ("hitopk", [0.896, 0.9]), ("mstopk-lost", [0.5, 0.5]))
+            for name, shares in (("dense", [0.9, 0.9]), ("hitopk", [0.896, 0.9]), ("exact-lost", [0.5, 0.5]))
+        ],
+        "compress-mstopk-accuracy": [
+            row(way, 1.0, case=task, extra={"accuracies": [0.9, 0.9]})
+            for task in ("lenet5", "resnet")
+            for way in ("dense", "mstopk")
         ],
         "compress-record": [
             row(way, 1.0, case=case, extra={"strategy": "ring", "epochs": 2, "rows": 32, "accuracies": [0.9], **more})
@@ -274,9 +295,9 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         **{
             f"compress-{network}": [
                 row(name, 1.0, extra={"computing": 0.5, "parts": parts})
-                for name, parts in (("tree", dict.fromkeys(PARTS, 0.1)), ("hitopk+mstopk:0.001", {}))
+                for name, parts in (("tree", dict.fromkeys(PARTS, 0.1)), ("hitopk+exact:0.001", {}))
             ]
-            for network in ("vgg19", "bert_base")
+            for network in ("vgg19", "bert_base", "mstopk-resnet50-96")
         },
         "pto-8": [row(name, 1.0, case="norms") for name in ("local", "pto-gang")],
         "cache": [
@@ -415,6 +436,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
     } | {
         "accuracy": 0,
         "accuracy_lenet5": 2,
+        "accuracy_mstopk": 2,
         "record": 4,
         "schedule_auto": 1,
         "schedule_auto_again": 1,
@@ -424,6 +446,8 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "breakdown": 1,
         "throughput_transformer": 2,
         "breakdown_transformer": 1,
+        "throughput_mstopk": 2,
+        "breakdown_mstopk": 1,
         "cache": 1,
         "fabric_scheduler": 1,
         "fabric_simulated": 1,

@@ -35,7 +35,7 @@ class ClusterParams(KeywordParams):
     compression: Param[str] = Param(
         Params._dummy(),
         "compression",
-        "which elements of gradients travel, such as mstopk:0.01; not set: spark.sparkdl.comm.compression",
+        "which elements of gradients travel, such as exact:0.01; not set: spark.sparkdl.comm.compression",
         TypeConverters.toString,
     )
 

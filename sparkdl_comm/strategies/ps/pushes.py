@@ -91,7 +91,7 @@ class SparsePushes(WholePushes):
         self._sparsifier.feedback.settle(applied)
 
     def state(self) -> dict[str, Any]:
-        return self._sparsifier.feedback.state()
+        return self._sparsifier.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self._sparsifier.feedback.load_state(state)
+        self._sparsifier.load_state(state)
