@@ -21,6 +21,9 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BIN := $(CURDIR)/.venv/bin
 MAVEN := $(MVN) -q -ntp -B -f scala/pom.xml
 SCALAFMT = env MAVEN_OPTS="$${MAVEN_OPTS-} -XX:TieredStopAtLevel=1" $(MAVEN) org.antipathy:mvn-scalafmt_2.12:format
+# Scalafmt tells each file that it downloads. What else it tells is shown if it fails.
+SCALAFMT_LOGGED = mkdir -p build; $(SCALAFMT) $(1) > build/scalafmt.log 2>&1 || \
+	{ grep -v '^Downloading ' build/scalafmt.log; exit 1; }
 JAR_3 := scala/core/target/spark-3.5/sparkdl-comm-spark3.5_2.12-$(VERSION).jar
 JAR_4 := scala/core/target/spark-4.2/sparkdl-comm-spark4.2_2.13-$(VERSION).jar
 JAR_SOURCES := $(shell find scala -name target -prune -o -path '*/src/test' -prune -o -type f ! -name '.*' -print)
@@ -135,13 +138,18 @@ check: env ## ruff, mypy, which room imports which, scalafmt; changes nothing
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
-	$(SCALAFMT)
+	@$(MAKE) --no-print-directory scalafmt
+
+.PHONY: scalafmt
+scalafmt:
+	@echo 'checking how Scala is formatted (build/scalafmt.log)'
+	@$(call SCALAFMT_LOGGED)
 
 .PHONY: format
 format: env ## formats Python and Scala
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
-	$(SCALAFMT) -Dscalafmt.validateOnly=false
+	@$(call SCALAFMT_LOGGED,-Dscalafmt.validateOnly=false)
 
 # Spark's classes, for the JVMs that tests start: see tests/spark_home.py.
 ARCHIVES := build/tests/spark3.jsa build/tests/spark4.jsa
@@ -151,11 +159,13 @@ $(ARCHIVES): build/tests/spark%.jsa: .venv/.stamp tests/class_archive.py tests/s
 	$(BIN)/python -m tests.class_archive > build/class-archive-$*.log 2>&1 || { cat build/class-archive-$*.log; exit 1; }
 
 .PHONY: test
-test: ready $(ARCHIVES) check scala-test ## everything but the slow tests
+test: ready $(ARCHIVES) check scala-test ## everything but the slow tests, with the same draws every time
 	$(BIN)/python -m pytest -n 3 -m "not slow"
 
+# The number that a run prints repeats its draws: SPARKDL_TEST_SEED=NUMBER make test-all.
 .PHONY: test-all
-test-all: ready $(ARCHIVES) check connect-jar scala-test scala-test-4 ## everything
+test-all: export SPARKDL_TEST_SEED ?= random
+test-all: ready $(ARCHIVES) check connect-jar scala-test scala-test-4 ## everything, with new draws
 	$(BIN)/python -m pytest -m alone
 	$(BIN)/python -m pytest -n 3 -m "not alone"
 

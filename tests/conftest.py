@@ -24,6 +24,7 @@ from xdist.scheduler import LoadScopeScheduling
 import sparkdl_comm
 from sparkdl_comm.errors import LabUnavailableError, PluginError
 from sparkdl_comm.lab import access
+from tests import seeds
 
 #: Machines with GPUs may have none, for which tests/gpu is.
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None
@@ -33,6 +34,8 @@ if HAS_SPARK:
 
     from sparkdl_comm import plugin
     from tests import spark_home
+if importlib.util.find_spec("hypothesis") is not None:
+    from tests import draws  # noqa: F401 - it loads the profile
 
 ROOT = Path(__file__).parent.parent
 
@@ -90,9 +93,10 @@ class _Scheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         folder, file = nodeid.partition("::")[0].split("/")[1:]
-        drawn = re.search(r"test_fuzz.py::test_fault\[(\d+)\d{3}:", nodeid)
-        if drawn:  # drawn faults on other clusters than the first: each has an application of its own
-            return f"faults on cluster {drawn[1]}"
+        drawn = re.search(r"test_fuzz.py::test_fault\[(\d+):", nodeid)
+        cluster = int(drawn[1]) % seeds.STRIDE // 1000 if drawn else 0
+        if cluster:  # drawn faults on other clusters than the first: each has an application of its own
+            return f"faults on cluster {cluster}"
         return folder if folder in ("faults", "networks") else f"{folder}/{file}"
 
     def _assign_work_unit(self, node: Any) -> None:
@@ -112,6 +116,16 @@ def _uses_spark(scope: str) -> bool:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     return _Scheduling(config, log)
+
+
+def pytest_report_header() -> str:
+    return seeds.header()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """What a test draws without a seed of its own does not depend on the tests before it."""
+    seeds.seed_generators()
 
 
 def pytest_configure() -> None:

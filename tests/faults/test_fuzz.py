@@ -20,6 +20,7 @@ import pytest
 from sparkdl_comm.lab.loopback import Loopback
 from sparkdl_comm.lab.spark import SparkCluster
 from sparkdl_comm.topology import Topology
+from tests import seeds
 from tests.faults import cases, processes
 from tests.faults.application import Application, Outcome
 from tests.faults.audit import Audit
@@ -45,12 +46,14 @@ def _drawn() -> list[Any]:
     """By cluster, as each takes an application of its own."""
     found: list[Case] = []
     for number, cluster in enumerate(cases.CLUSTERS):
-        first = 1000 * number
+        first = seeds.first() + 1000 * number
         for seed in dict.fromkeys((*KEPT.get(cluster, ()), *range(first, first + PER_CLUSTER))):
             found.append(cases.draw(seed, cluster))
         if cluster == "local-cluster":
-            seeds = range(_ASYNCHRONOUS_SEEDS, _ASYNCHRONOUS_SEEDS + ASYNCHRONOUS)
-            found += [cases.draw(seed, cluster, cases.ASYNCHRONOUS) for seed in seeds]
+            found += [
+                cases.draw(_ASYNCHRONOUS_SEEDS + seed, cluster, cases.ASYNCHRONOUS)
+                for seed in seeds.seeds(ASYNCHRONOUS)
+            ]
     return [pytest.param(case, id=str(case)) for case in found]
 
 

@@ -22,6 +22,7 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import SparkdlCommError
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.gang import Gang
+from tests import seeds
 from tests.unit.gang_helpers import AllGather, join, wait_for
 
 WORLD = 3
@@ -150,7 +151,10 @@ def sends() -> dict[str, int]:
     return counted
 
 
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.slow] if s >= QUICK else []) for s in range(ALL)])
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=[pytest.mark.slow] * (number >= QUICK)) for number, seed in enumerate(seeds.seeds(ALL))],
+)
 def test_fault(seed: int, sends: dict[str, int], monkeypatch: pytest.MonkeyPatch, covered: Counter[str]) -> None:
     rng = random.Random(seed)
     algorithm, action = rng.choice(ALGORITHMS), rng.choice(("flip", "cut"))

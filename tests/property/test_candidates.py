@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.cost import Cost
@@ -23,6 +23,7 @@ from sparkdl_comm.strategies.candidates import CHEAPEST, Candidate, Computing, P
 from sparkdl_comm.strategies.choice import MARGIN
 from sparkdl_comm.strategies.ps.planner import Bucketing, plan_buckets
 from sparkdl_comm.topology import Topology
+from tests.draws import examples
 
 shapes = st.lists(st.integers(1, 1 << 20), min_size=1, max_size=8)
 parts = st.lists(st.floats(0.001, 1.0), min_size=8, max_size=8)
@@ -56,7 +57,7 @@ def test_a_step_takes_as_long_as_computing_and_as_what_travels_and_not_longer_th
     assert found <= (computed + travels) * (1 + 1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.lists(st.sampled_from([1 << 18, 1 << 20]), min_size=1, max_size=6),
     st.floats(0.02, 0.5),
@@ -145,7 +146,7 @@ def served(sizes: list[int], seconds: list[float], cost: Cost) -> dict[str, floa
     return {each.conf.ps_batching: predictor.seconds(each, computing) for each in ways}
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(shapes, parts, st.floats(1e-6, 1e-2), st.floats(1e7, 1e11))
 def test_a_plan_of_batches_is_predicted_to_gain_or_to_take_what_plain_ones_do(
     sizes: list[int], seconds: list[float], alpha: float, rate: float
@@ -159,7 +160,7 @@ def test_a_plan_of_batches_is_predicted_to_gain_or_to_take_what_plain_ones_do(
         assert taken["ibatch"] == plain, "there is nothing to cut"
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(shapes, parts, st.floats(1e-6, 1e-3), st.floats(2.0, 10.0))
 def test_messages_that_cost_more_make_batches_slower(
     sizes: list[int], seconds: list[float], alpha: float, factor: float
@@ -213,7 +214,7 @@ def planned_by(
     return predictor, computing, planned(predictor, candidate, computing, plan)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(shapes, parts, st.floats(0.0, 1e-2), st.data())
 def test_planned_buckets_cover_the_vector_and_are_the_fewest_of_the_fast_ones(
     sizes: list[int], seconds: list[float], alpha: float, data: st.DataObject

@@ -1,6 +1,6 @@
 """The cost model against a simulation that looks at every NIC in every second."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
@@ -8,6 +8,7 @@ from sparkdl_comm.collectives.cost import Cost, critical_path
 from sparkdl_comm.collectives.plan import OPERATIONS, Collective, Kind
 from sparkdl_comm.collectives.transfers import transfers
 from sparkdl_comm.topology import Topology
+from tests.draws import examples
 
 TOPOLOGIES = ("star:3", "star:4", "bcube:2,2", "bcube:2x3", "hosts:1x3", "hosts:2x2", "hosts:3x2", "hosts:2x3")
 
@@ -48,7 +49,7 @@ def simulated(done, topology, cost):
     return max(complete_at.values(), default=0)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.sampled_from(TOPOLOGIES), st.sampled_from(OPERATIONS), st.integers(0, 24), st.integers(3, 9), st.data())
 def test_predicted_as_simulated(text, operation, count, block, data):
     topology = Topology.parse(text)
@@ -61,7 +62,7 @@ def test_predicted_as_simulated(text, operation, count, block, data):
             assert critical_path(done, topology, 1, cost) == simulated(done, topology, cost), algorithm.name
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.integers(2, 4), st.integers(1, 4), st.integers(1, 9))
 def test_ranks_of_a_host_take_turns_on_its_nic(hosts, slots, scale):
     """All slots all-reduce between hosts at once, which keeps every NIC busy, so it takes what a host's bytes take."""

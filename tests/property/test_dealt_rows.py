@@ -14,7 +14,7 @@ from sparkdl_comm import TorchEstimator
 
 from ..nets import TwoClasses
 
-FEW = settings(max_examples=1, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=1, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=40)
 
 ROWS = st.lists(st.integers(0, 20), min_size=1, max_size=60)  # some are equal

@@ -3,7 +3,7 @@
 import itertools
 import math
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.optim.parallel import _layout, deal
@@ -15,7 +15,6 @@ def sums(loads, owners, world):
     return [sum(load for load, owner in zip(loads, owners, strict=True) if owner == rank) for rank in range(world)]
 
 
-@settings(deadline=None)
 @given(LOADS, st.integers(1, 9))
 def test_everything_is_dealt_once_and_evenly(loads, world):
     owners = deal(loads, world)
@@ -28,7 +27,6 @@ def test_everything_is_dealt_once_and_evenly(loads, world):
         assert largest == max(loads, default=0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=7), st.integers(1, 3))
 def test_the_largest_load_is_near_the_least_possible(loads, world):
     least = min(max(sums(loads, owners, world)) for owners in itertools.product(range(world), repeat=len(loads)))
@@ -36,7 +34,6 @@ def test_the_largest_load_is_near_the_least_possible(loads, world):
     assert 3 * world * largest <= (4 * world - 1) * least
 
 
-@settings(deadline=None)
 @given(LOADS.filter(len), st.integers(1, 9))
 def test_each_has_a_row_of_its_own(loads, world):
     owners, most, places = _layout(tuple(loads), world)

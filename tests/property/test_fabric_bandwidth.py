@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.fabric.bandwidth import PROBE, Bandwidths, Sample
@@ -93,7 +93,6 @@ def test_server(shares: list[float], workers: list[int]) -> None:
         assert min(fluid.estimates.of(worker)[0], fluid.estimates.of(0)[1]) >= 0.75 * shares[-1] * NOMINAL
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.tuples(*[st.sampled_from((0.1, 1.0))] * 3), st.permutations(range(1, HOSTS))), max_size=4))
 def test_many_slow_workers(changes: list[tuple[tuple[float, ...], list[int]]]) -> None:
     """Their server is not taken for slow: one of them would seem to fill its link, and nobody would see that it does not."""

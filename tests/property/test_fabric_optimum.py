@@ -1,12 +1,13 @@
 """Ordering and grouping beside the best of all schedules, on batches that are small enough for it to be found."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.fabric.core.aggregate import aggregate
 from sparkdl_comm.fabric.core.bandwidth import Residual
 from sparkdl_comm.fabric.core.order import Job, order
+from tests.draws import examples
 
 from .fabric_optimum import optimum
 
@@ -23,7 +24,7 @@ def scheduled(jobs: list[Job], rates: list[tuple[int, int]], aggregators: list[i
     return groups[-1].done, sum(group.done * len(group.members) for group in groups) / len(jobs)
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(
     st.lists(st.integers(0, SERVER - 1), min_size=1, max_size=3),
     st.lists(st.tuples(*[st.sampled_from([1, 2, 4])] * 2), min_size=SERVER + 1, max_size=SERVER + 1),

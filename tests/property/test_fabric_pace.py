@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.sim.fabric_pace import seconds_per_round
+from tests.draws import examples
 
 workers = st.lists(st.floats(0.05, 1.0), min_size=1, max_size=6)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(workers)
 def test_without_a_network_each_worker_goes_at_its_own_pace(computing: list[float]) -> None:
     found = seconds_per_round(computing, len(computing), 4, 1e12, "async:1000", 0.01)
@@ -23,14 +24,14 @@ def test_without_a_network_each_worker_goes_at_its_own_pace(computing: list[floa
     assert found <= max(computing) * (1 + 1e-6) + 1e-3
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(workers, st.integers(1, 1 << 24))
 def test_in_step_it_waits_for_the_slowest(computing: list[float], nbytes: int) -> None:
     found = seconds_per_round(computing, len(computing), nbytes, 1e9, "bsp", 0.01)
     assert found >= max(computing) * (1 - 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(workers, st.integers(1, 1 << 24), st.floats(1.0, 4.0))
 def test_the_network_only_adds(computing: list[float], nbytes: int, factor: float) -> None:
     """An update's way out, and the model's way back, of each worker."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparkdl_comm.fabric.core.bandwidth import Residual
@@ -21,6 +21,7 @@ from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.core.step_size import step_size
 from sparkdl_comm.fabric.core.synchrony import Synchrony
+from tests.draws import examples
 
 from .fabric_checks import RATES, check_flows
 from .fabric_cluster import SERVER, Cluster
@@ -52,7 +53,7 @@ def pushes(decisions: list, role: str) -> list[Push]:
     return [d for d in decisions if isinstance(d, Push) and d.target.role == role]
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.data(), st.integers(1, 12))
 def test_no_update_is_older_than_the_bound(data: st.DataObject, bound: int) -> None:
     prompt = data.draw(st.booleans())
@@ -91,7 +92,7 @@ def test_no_update_is_older_than_the_bound(data: st.DataObject, bound: int) -> N
     assert sorted(decision.update for decision in cluster.made(Released)) == sorted(first)
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.data())
 def test_no_link_carries_more_than_it_can(data: st.DataObject) -> None:
     """Of all batches together, also while earlier transfers are under way."""
@@ -114,7 +115,7 @@ def test_no_link_carries_more_than_it_can(data: st.DataObject) -> None:
     check_flows(Residual.of(cluster.rates), flows)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.data(), st.sampled_from([0.0, 0.5, 0.9]), st.floats(1.0, 20.0))
 def test_server_and_replica_never_differ_by_more_than_they_may(
     data: st.DataObject, momentum: float, limit: float
@@ -168,7 +169,7 @@ def _steps(cluster: Cluster, server: Node, replica: Node) -> list[tuple[Node, Pu
 
 
 @pytest.mark.parametrize(("text", "ahead"), [("bsp", 0), ("ssp:0", 0), ("ssp:2", 2)])
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(data=st.data())
 def test_no_worker_is_further_ahead_than_it_may(text: str, ahead: int, data: st.DataObject) -> None:
     cluster = Cluster(PLAIN, Rules(Synchrony.parse(text), constant), data.draw(rates()))
@@ -194,7 +195,7 @@ def test_no_worker_is_further_ahead_than_it_may(text: str, ahead: int, data: st.
     assert not cluster.made(Dropped)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.data())
 def test_training_goes_on_when_nodes_are_lost(data: st.DataObject) -> None:
     """No turn stays open, no update is applied twice, and the replica ends with the server's updates or a copy."""
@@ -273,7 +274,7 @@ ROUNDS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(st.sampled_from([REPLICATED, SHARDED]), st.sampled_from([4.0, float("inf")]), rates(), ROUNDS)
 # The server is lost while a copy is on its way to a replica that has an update which the server has not.
 @example(
@@ -333,7 +334,7 @@ def test_the_replica_takes_over_whatever_was_lost_before(
     assert all(updates[number][0] in lost for number in set(range(len(updates))) - had - settled)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(st.data(), st.sampled_from([3.0, float("inf")]))
 def test_nobody_waits_after_the_replica_has_taken_over(data: st.DataObject, divergence: float) -> None:
     """Whatever had ended before, and in whatever order: each update is released or dropped, once, and everybody goes on."""

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.gang.failure import MAX_JSON, Failure
@@ -22,7 +22,6 @@ failures = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(failures)
 def test_json_round_trip_on_one_bounded_ascii_line(failure: Failure) -> None:
     text = failure.to_json()
@@ -32,13 +31,11 @@ def test_json_round_trip_on_one_bounded_ascii_line(failure: Failure) -> None:
     assert Failure.from_json(text) == failure
 
 
-@settings(deadline=None)
 @given(failures, st.text(), st.text())
 def test_found_in_any_text(failure: Failure, before: str, after: str) -> None:
     assert Failure.find(f"{before}{failure.embed()}\n{after}") == failure
 
 
-@settings(deadline=None)
 @given(failures)
 def test_exception_round_trip(failure: Failure) -> None:
     again = Failure.of(failure.to_exception(), rank=0)
@@ -51,7 +48,6 @@ def test_exception_round_trip(failure: Failure) -> None:
     )
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_find_never_raises(text: str) -> None:
     assert Failure.find(text) is None

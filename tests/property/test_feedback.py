@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.compress.feedback import Feedback
@@ -22,7 +22,6 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(STEPS)
 def test_all_gradients_arrive_in_the_end(steps):
     feedback = Feedback()
@@ -56,7 +55,6 @@ def test_all_gradients_arrive_in_the_end(steps):
     assert torch.equal(arrived + left, total)  # small integers
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 999), min_size=1, max_size=8), st.sampled_from([0.5, 0.9]))
 def test_momentum_of_what_is_left_is_that_of_an_optimizer(seeds, momentum):
     """Until an element travels, what is left of it is what SGD with momentum would have gone by."""
@@ -80,7 +78,6 @@ def test_momentum_of_what_is_left_is_that_of_an_optimizer(seeds, momentum):
     assert state["velocity"]["0"][4] != 0.0
 
 
-@settings(deadline=None)
 @given(st.integers(0, 999), st.lists(st.booleans(), min_size=2, max_size=4), st.sampled_from([1.0, 64.0]))
 def test_velocities_after_a_dense_step_are_in_sum_those_of_the_ranks(seed, uses, scale):
     """Of ranks that had no gradient of a parameter, they are what they were."""

@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.errors import GangError
@@ -20,7 +20,6 @@ values = st.recursive(
 frames = st.dictionaries(st.text(), values, max_size=5)
 
 
-@settings(deadline=None)
 @given(st.lists(frames, max_size=5), st.data())
 def test_buffer_gives_the_same_frames_however_the_stream_is_cut(sent, data) -> None:
     stream = b"".join(encode_frame(frame, MAXIMUM) for frame in sent)
@@ -32,7 +31,6 @@ def test_buffer_gives_the_same_frames_however_the_stream_is_cut(sent, data) -> N
     assert got == sent
 
 
-@settings(deadline=None)
 @given(st.lists(frames, max_size=5))
 def test_socket_round_trip(sent) -> None:
     left, right = socket.socketpair()
@@ -52,7 +50,6 @@ def test_socket_round_trip(sent) -> None:
     assert got == sent
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=64))
 def test_any_bytes_give_frames_or_a_typed_error(data: bytes) -> None:
     buffer = FrameBuffer(32)
@@ -63,7 +60,6 @@ def test_any_bytes_give_frames_or_a_typed_error(data: bytes) -> None:
     assert all(isinstance(frame, dict) for frame in got)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 2**32 - 1), st.binary(max_size=8))
 def test_too_long_is_refused_whatever_follows(size: int, rest: bytes) -> None:
     with pytest.raises(GangError):

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.conf.values import POLICIES as NAMED
 from sparkdl_comm.strategies.ps.planner import Bucketing, plan_buckets
+from tests.draws import examples
 
 POLICIES = (*NAMED, "parts:3", "fixed:20")
 
@@ -57,7 +58,7 @@ def ends(plan: Bucketing) -> list[int]:
     return lasts
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(st.lists(PROFILES, min_size=1, max_size=12))
 def test_plans(profiles: list[Profile]) -> None:
     requests = [profile.request(policy) for profile in profiles for policy in POLICIES]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
@@ -13,6 +13,7 @@ from sparkdl_comm.collectives.algorithms.tree import first_steps
 from sparkdl_comm.collectives.plan import OPERATIONS, Collective, Kind
 from sparkdl_comm.collectives.transfers import run, sent_elements, transfers
 from sparkdl_comm.topology import Topology
+from tests.draws import examples
 
 TOPOLOGIES = st.one_of(
     st.integers(1, 10).map("star:{}".format),
@@ -70,7 +71,7 @@ def expected(plan, before, rank):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.data())
 def test_every_plan_gives_the_exact_result(operation, data):
     for plan in plans_of(data.draw(collectives(operation))):
@@ -82,7 +83,7 @@ def test_every_plan_gives_the_exact_result(operation, data):
             assert np.ma.allequal(wanted, vector[: plan.collective.count], fill_value=True), f"{plan}, rank {rank}"
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(collectives("reduce_scatter"))
 def test_every_element_has_one_owner(collective):
     for plan in plans_of(collective):
@@ -90,7 +91,7 @@ def test_every_element_has_one_owner(collective):
         assert owners == Counter(range(collective.count))
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(collectives("all_reduce"))
 def test_results_are_the_same_bits_on_all_ranks(collective):
     for plan in plans_of(collective):
@@ -111,7 +112,7 @@ def floats(collective, *plans):
     return found
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(collectives("all_reduce"))
 def test_two_halves_make_an_all_reduce_bit_by_bit(collective):
     """A rank owns the same ranges in both, so it may change them in between."""
@@ -134,14 +135,14 @@ def all_reduce(name, text, count, **changes):
     return make_plan(name, Collective("all_reduce", Topology.parse(text), count, **changes))
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.sampled_from(["bml", "ring", "be", "p2p-ps", "torus2d"]), st.integers(1, 9), st.integers(1, 12))
 def test_on_one_switch_nobody_sends_more_than_necessary(name, world, scale):
     sent = sent_elements(transfers(all_reduce(name, f"star:{world}", world * scale)))
     assert set(sent.values()) == ({2 * (world - 1) * scale} if world > 1 else set())
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.integers(2, 5), st.integers(1, 3), st.integers(1, 3))
 def test_bml_sends_the_same_over_every_rail(n, k, scale):
     if n**k > 30:
@@ -151,7 +152,7 @@ def test_bml_sends_the_same_over_every_rail(n, k, scale):
     assert sent == {(rank, rail): 2 * (world - 1) * scale for rank in range(world) for rail in range(k)}
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.integers(2, 3), st.integers(2, 3), st.integers(1, 2))
 def test_a_parameter_server_on_bcube_sends_twice_n_minus_1_nths(n, k, scale):
     count = n * k * n**k * scale
@@ -159,7 +160,7 @@ def test_a_parameter_server_on_bcube_sends_twice_n_minus_1_nths(n, k, scale):
     assert set(sent.values()) == {2 * (n - 1) * count // n}
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.integers(1, 3), st.integers(2, 4), st.integers(1, 5))
 def test_ranks_of_a_host_send_each_other_most(hosts, slots, scale):
     """Between hosts goes 1 / slots of what a flat ring would send."""
@@ -172,7 +173,7 @@ def test_ranks_of_a_host_send_each_other_most(hosts, slots, scale):
     assert set(between.values()) == ({2 * (hosts - 1) * scale} if hosts > 1 else set())
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.sampled_from(["star:2", "star:5", "star:9", "bcube:3,2", "bcube:2x3"]), st.integers(1, 50), st.integers(1, 9))
 def test_a_linear_pipeline_sends_the_vector_once_over_each_link(text, count, block):
     topology = Topology.parse(text)
@@ -186,7 +187,7 @@ def test_a_linear_pipeline_sends_the_vector_once_over_each_link(text, count, blo
         assert len(sent) == topology.world - (operation != "all_reduce")
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.sampled_from(["star:2", "star:5", "star:9", "bcube:3,2", "bcube:2x3"]), st.integers(1, 12), st.integers(1, 9))
 def test_linear_pipelines_to_all_ranks_load_all_links_alike(text, part, block):
     topology = Topology.parse(text)
@@ -208,7 +209,7 @@ SWITCHES = st.one_of(
 ).map(Topology.parse)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     SWITCHES, st.sampled_from(["broadcast", "reduce", "all_reduce"]), st.integers(1, 20), st.integers(1, 9), st.data()
 )
@@ -230,7 +231,7 @@ def test_two_trees_take_no_nic_more_than_the_vector_each_way(topology, operation
     assert len(speaking) == (len(topology.hosts) if len(topology.hosts) > 1 else 0), "one rank of each host"
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(SWITCHES, st.data())
 def test_in_two_trees_every_host_is_a_leaf_of_one_and_takes_turns(topology, data):
     root = data.draw(st.integers(0, topology.world - 1))
@@ -247,7 +248,7 @@ def test_in_two_trees_every_host_is_a_leaf_of_one_and_takes_turns(topology, data
     assert all(len(turns) == len(set(turns)) for turns in gives.values())
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(collectives("all_reduce"))
 def test_every_receive_has_its_send(collective):
     for plan in plans_of(collective):
@@ -255,7 +256,7 @@ def test_every_receive_has_its_send(collective):
         assert kinds[Kind.SEND] == kinds[Kind.RECEIVE] + kinds[Kind.COMBINE]
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(TOPOLOGIES)
 def test_the_cycle_goes_from_neighbour_to_neighbour(topology):
     cycle = topology.cycle()

@@ -43,14 +43,7 @@ def fitter(spark: SparkSession) -> Iterator[Fitter]:
 def search(fitter: Fitter, examples: int) -> Search:
     found = Search(lambda recipe: judge(recipe, fitter))
 
-    @settings(
-        max_examples=examples,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(max_examples=examples, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(recipes())
     def look(recipe: Recipe) -> None:
         found.look(recipe)

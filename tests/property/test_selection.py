@@ -4,11 +4,12 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.compress import exact, mstopk
 from sparkdl_comm.compress.selection import DTYPES, OPERATORS, operator
+from tests.draws import examples
 
 INFINITE = float("inf")
 #: What gradients may look like, and what they had better not.
@@ -56,7 +57,6 @@ def magnitudes(values: torch.Tensor) -> torch.Tensor:
     return found.masked_fill(found.isnan(), -1)
 
 
-@settings(deadline=None)
 @given(vectors(), st.sampled_from(list(OPERATORS)), st.integers(0, 2**31))
 def test_exactly_k_distinct_indices_and_all_that_is_above_the_threshold(drawn, name, seed):
     values, k = drawn
@@ -76,7 +76,6 @@ def test_exactly_k_distinct_indices_and_all_that_is_above_the_threshold(drawn, n
         assert int((finite[indices] > upper).sum()) == int((finite > upper).sum())
 
 
-@settings(deadline=None)
 @given(vectors(), st.sampled_from([name for name, one in OPERATORS.items() if one.exact]))
 def test_exact_operators_select_the_largest_magnitudes(drawn, name):
     values, k = drawn
@@ -84,7 +83,7 @@ def test_exact_operators_select_the_largest_magnitudes(drawn, name):
     assert torch.equal(magnitudes(values[indices]), magnitudes(torch.topk(values.abs(), k).values))
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(vectors(), st.integers(1, 64), st.integers(1, 100), st.sampled_from([0, 5]), st.integers(1, 4))
 def test_exact_however_its_pieces_and_its_sample_fall(drawn, sample, piece, deviations, threads):
     values, k = drawn
@@ -99,7 +98,7 @@ def test_exact_however_its_pieces_and_its_sample_fall(drawn, sample, piece, devi
     assert torch.equal(indices, order[:k].sort().values)
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(vectors(), st.integers(0, 40), st.integers(0, 2**31))
 def test_mstopk_selects_what_reaches_its_upper_threshold_and_a_run_of_the_band(drawn, rounds, seed):
     values, k = drawn
@@ -123,7 +122,6 @@ def test_mstopk_selects_what_reaches_its_upper_threshold_and_a_run_of_the_band(d
     assert int(selected[largest].sum()) >= int((~finite).sum()) + band.above
 
 
-@settings(deadline=None)
 @given(st.integers(2, 600), st.integers(0, 2**31), st.data())
 def test_mstopk_is_exact_where_thresholds_can_tell_elements_apart(count, seed, data):
     values = torch.arange(float(count))[torch.randperm(count, generator=generator(seed))]

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
@@ -18,6 +18,7 @@ from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.links import Flow, share
 from sparkdl_comm.sim.network import Network
 from sparkdl_comm.topology import Topology
+from tests.draws import examples
 
 TOPOLOGIES = (
     "star:3",
@@ -72,7 +73,7 @@ def plans(draw):
     return make_plan(draw(st.sampled_from(names)), collective), cost
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(plans(), st.floats(0, 2), st.integers(1, 3))
 def test_bytes_and_times_are_possible(drawn, latency, calls):
     plan, cost = drawn
@@ -93,7 +94,7 @@ def test_bytes_and_times_are_possible(drawn, latency, calls):
     assert simulate(plan, cost, 4, latency=latency, calls=calls, coalesce=False) == found
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(
     st.sampled_from(["star:4", "star:6", "bcube:2,2", "bcube:3,2", "bcube:2x3"]),
     st.sampled_from(OPERATIONS),
@@ -115,7 +116,6 @@ def test_one_rank_stands_for_those_that_are_like_it(text, operation, count, call
     assert alike.ends == pytest.approx(all_of_them.ends)
 
 
-@settings(deadline=None)
 @example(256, 1)
 @given(st.integers(2, 7), st.integers(1, 5))
 def test_a_ring_takes_its_formula(world, part):
@@ -127,7 +127,6 @@ def test_a_ring_takes_its_formula(world, part):
     assert found.seconds == pytest.approx(steps + (world - 1) * cost.gamma * nbytes)
 
 
-@settings(deadline=None)
 @example((32, 2), 1)
 @given(st.sampled_from([(2, 2), (3, 2), (2, 3)]), st.integers(1, 3))
 def test_bml_takes_its_formula(shape, part):
@@ -141,7 +140,6 @@ def test_bml_takes_its_formula(shape, part):
     assert found.simulated == 1, "all ranks are alike"
 
 
-@settings(deadline=None)
 @example(1024, 2)
 @given(st.integers(2, 6), st.integers(1, 6))
 def test_a_pipeline_takes_its_formula(world, blocks):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.compress.wire import VALUE_TYPES, SparseFormat
@@ -20,7 +20,6 @@ def selections(draw):
     return SparseFormat(elements, entries, dtype, flags), indices, values, torch.rand(flags, generator=random) < 0.5
 
 
-@settings(deadline=None)
 @given(selections())
 def test_round_trip(selection):
     sparse, indices, values, flags = selection
@@ -35,7 +34,6 @@ def test_round_trip(selection):
         assert torch.equal(rounded, values)
 
 
-@settings(deadline=None)
 @given(selections())
 def test_positions_take_the_least(selection):
     sparse, *_ = selection

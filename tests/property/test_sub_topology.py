@@ -1,7 +1,7 @@
 """The topology of a part of the ranks: hosts, rails and rates are those that the ranks have in the whole."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.sub_topology import sub_topology
@@ -22,7 +22,6 @@ def cubes(draw):
     return topology, draw(st.permutations(inside))
 
 
-@settings(deadline=None)
 @given(cubes())
 def test_a_smaller_cube_keeps_its_rails(drawn):
     whole, ranks = drawn
@@ -36,7 +35,6 @@ def test_a_smaller_cube_keeps_its_rails(drawn):
             assert neighbours == set(whole.neighbours(there[place], rails[rail])) & set(ranks)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 4), st.integers(1, 3), st.data())
 def test_ranks_of_a_host_stay_together(hosts, slots, data):
     whole = Topology.parse(f"hosts:{hosts}x{slots},1gbit")

@@ -1,6 +1,6 @@
 """Addresses, segments and routes of topologies of all kinds."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.topology import Topology
@@ -16,14 +16,12 @@ texts = st.one_of(
 rates = st.sampled_from(["", ",1bit", ",200mbit", ",1.5gbit"])
 
 
-@settings(deadline=None)
 @given(texts, rates)
 def test_the_text_is_read_back(text, rate):
     topology = Topology.parse(text + rate)
     assert Topology.parse(str(topology)) == topology
 
 
-@settings(deadline=None)
 @given(texts)
 def test_neighbours_share_a_segment_and_differ_in_one_digit(text):
     topology = Topology.parse(text)
@@ -37,7 +35,6 @@ def test_neighbours_share_a_segment_and_differ_in_one_digit(text):
                 assert all(rank in topology.neighbours(other, rail) for other in topology.neighbours(rank, rail))
 
 
-@settings(deadline=None)
 @given(texts)
 def test_every_rank_has_one_host(text):
     topology = Topology.parse(text)
@@ -45,7 +42,6 @@ def test_every_rank_has_one_host(text):
     assert all(rank in topology.host_of(rank).ranks for rank in range(topology.world))
 
 
-@settings(deadline=None)
 @given(texts)
 def test_relays_lead_to_every_segment_in_as_many_hops_as_digits_differ(text):
     topology = Topology.parse(text)

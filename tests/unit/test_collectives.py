@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.collectives import measure
@@ -169,7 +169,6 @@ def test_links_of_unknown_rate_are_measured_once(monkeypatch):
     assert 0 < costs[0].gamma < 1e-7
 
 
-@settings(deadline=None)
 @given(st.sampled_from(["star:1", "star:4", "bcube:3,2", "bcube:2x3", "hosts:3x2", "fattree:4"]))
 def test_the_probes_of_links_meet(text):
     topology = Topology.parse(text)

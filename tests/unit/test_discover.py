@@ -3,13 +3,14 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.discover import arrange, shapes
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.gang.members import Member, Rail
 from sparkdl_comm.topology import Topology
+from tests.draws import examples
 
 
 def members(addresses: list[list[tuple[str, str]]]) -> list[Member]:
@@ -32,7 +33,7 @@ def cabled(text: str, hosts: list[int]) -> list[Member]:
     )
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.sampled_from(["bcube:2,2", "bcube:3,2", "bcube:2x3", "bcube:2,3", "bcube:2x3x2", "bcube:4x2"]), st.randoms())
 def test_a_bcube_is_found_wherever_its_ranks_are(text, source: random.Random):
     topology = Topology.parse(text)

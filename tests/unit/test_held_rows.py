@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.data.cache import RankRows, Reading, RowCache
@@ -24,7 +24,6 @@ def on_disk(folder: Path, ids: list[int]) -> tuple[Reading, RankRows]:
     return reading, reading.rows([reading.account])
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 7), max_size=5), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 9),
     st.integers(0, 1500),

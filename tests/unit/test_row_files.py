@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.data.cache import RankRows, Reading, RowCache
@@ -90,7 +90,6 @@ def received(
     return batches, RowFormat((first, second), (LABEL,), "w" if weighted else None, "v" if held else None)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 7), max_size=5), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 9))
 def test_the_disk_gives_what_memory_gives(
     tmp_path_factory: pytest.TempPathFactory, counts: list[int], ragged: bool, weighted: bool, held: bool, seed: int
