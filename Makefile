@@ -93,6 +93,15 @@ $(JAR_4): $(JAR_SOURCES)
 	$(MAVEN) -Pspark-4.2 -Dmaven.test.skip=true -DskipTests package
 	@touch $@
 
+.PHONY: wheel
+wheel: jar build/pip/bin/pip ## the Python package as a wheel in build/dist, with both jars
+	rm -rf build/dist
+	build/pip/bin/pip wheel -q --disable-pip-version-check --no-deps -w build/dist .
+	@ls build/dist/*.whl
+
+build/pip/bin/pip:
+	$(PYTHON) -m venv build/pip
+
 # Spark 3's own package is without Spark Connect, and Maven Central has no jar of every patch release.
 CONNECT_VERSION := 3.5.7
 CONNECT_JAR := build/connect/spark-connect_2.12-$(CONNECT_VERSION).jar

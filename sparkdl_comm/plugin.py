@@ -10,13 +10,23 @@ from sparkdl_comm.errors import PluginError
 
 CLASS = "sparkdl.comm.CommPlugin"
 JARS = Path(__file__).parent / "jars"
+#: The lines of Spark that the plugin is built for, as profiles of scala/pom.xml. The extra ``spark`` allows no others.
+SPARK_LINES = ("3.5", "4.2")
 
 _JAR = re.compile(r"sparkdl-comm-spark(?P<spark>[\d.]+)_(?P<scala>[\d.]+)-.*\.jar")
 
 
 def jar_for(spark_version: str, folder: Path) -> Path:
-    """The newest plugin jar in ``folder`` for Spark ``spark_version`` (its first two numbers count)."""
+    """Return the newest plugin jar in ``folder`` for Spark ``spark_version`` (its first two numbers count).
+
+    :raises PluginError: the plugin is not built for this line of Spark, or ``folder`` has no jar for it.
+    """
     wanted = _minor(spark_version)
+    if wanted not in SPARK_LINES:
+        raise PluginError(
+            f"pyspark {spark_version}: the plugin is built for Spark {' and '.join(SPARK_LINES)} only. Install a pyspark of"
+            f" one of these lines, such as `pip install 'pyspark~={SPARK_LINES[-1]}.0'`"
+        )
     jars = sorted(path for path in folder.glob("*.jar") if _JAR.fullmatch(path.name))
     fitting = [path for path in jars if _JAR.fullmatch(path.name)["spark"] == wanted]  # type: ignore[index]
     if not fitting:

@@ -18,7 +18,7 @@ from tests import seeds
 TESTS = Path(__file__).parents[1]
 
 #: Generators without a seed, and settings that only the profiles of tests/draws.py have.
-ANEW = re.compile(r"default_rng\(\)|\bRandom\(\)|RandomState\(\)|urandom|SystemRandom|Generator\(\)(?!\.)|\.seed\(\)")
+ANEW = re.compile(r"default_rng\(\)|\bRandom\(\)|RandomState\(\)|urandom|SystemRandom|\.seed\(\)")
 PROFILE = re.compile(r"\b(derandomize|database|deadline|print_blob)=")
 
 

@@ -50,8 +50,9 @@ def test_spark_conf(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_jar_for_this_spark(jars: Path, tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match=r"Spark 4\.0 in .*" + JAR_3 + ".*make jar"):
-        plugin.jar_for("4.0.1", jars)
+    (jars / JAR_4).unlink()
+    with pytest.raises(PluginError, match=r"Spark 4\.2 in .*" + JAR_3 + ".*make jar"):
+        plugin.jar_for("4.2.0", jars)
     with pytest.raises(PluginError, match="no jar at all"):
         plugin.jar_for("3.5.9", tmp_path / "nowhere")
 
