@@ -24,7 +24,10 @@ class SparkdlCommError(Exception):
     ``rank``, ``step`` and ``phase`` say which rank it is about, at which step, in which phase (None: unknown).
     ``remote_traceback`` is the traceback text of the process where it was raised, None if it was raised here.
     ``log_tail``: the last 100 lines that the rank had printed, empty if unknown.
+    ``state_dict``: the trained tensors by name, on the CPU, that ``fit`` had received; None if it had not.
     """
+
+    state_dict: dict[str, Any] | None = None
 
     #: Whether the message alone says what to change, wherever it was raised, unless code of the user's is behind it.
     explains_itself = False
@@ -115,6 +118,10 @@ class CallbackError(SparkdlCommError, RuntimeError):
     """A callback of the user raised; names callback, hook, rank and step, and has the traceback."""
 
 
+class ResultError(SparkdlCommError, RuntimeError):
+    """Training ended, but ``fit`` failed afterwards; ``state_dict`` has the trained tensors."""
+
+
 class GangError(SparkdlCommError, RuntimeError):
     """The gang of ranks, or the connection to the driver, failed."""
 
@@ -180,6 +187,7 @@ BY_NAME: dict[str, type[SparkdlCommError]] = {
         PersistenceError,
         NonFiniteLossError,
         CallbackError,
+        ResultError,
         GangError,
         RankLostError,
         DeadlineError,

@@ -120,6 +120,12 @@ class DriverListener:
         state = "sent no model" if self._taken else "did not connect"
         raise DeadlineError(f"rank 0 of gang attempt {self._attempt} {state} to the driver in time ({TIMEOUT_KEY})")
 
+    @property
+    def received(self) -> dict[str, torch.Tensor] | None:
+        """The trained tensors, if rank 0 has sent them."""
+        with self._changed:
+            return self._tensors
+
     def failure(self, deadline: float) -> Failure | None:
         """What rank 0 says stopped the gang; None if it says nothing until ``deadline``, or is gone."""
         with self._changed:

@@ -195,6 +195,7 @@ def run_gang(
                 typed = failure.to_exception() if failure is not None else too_few or _unreported(str(error))
             if typed is None:
                 raise
+            typed.state_dict = listener.received
             # Spark's text has nothing but what the rank reported, under a page of Java stacks.
             raise typed from (error if failure is None else None)
         finally:

@@ -15,7 +15,7 @@ from sparkdl_comm.job import session, slots
 from sparkdl_comm.job.admission import ADMISSION
 from sparkdl_comm.job.launch import launch
 from sparkdl_comm.job.summary import summarize
-from sparkdl_comm.job.trained import trained_module
+from sparkdl_comm.job.trained import driver_module, keep_tensors, load_trained
 from sparkdl_comm.ml import columns, components
 from sparkdl_comm.ml.model import TorchModel
 from sparkdl_comm.ml.scoring import activation_of
@@ -102,10 +102,12 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
         labels=components.class_labels(loss, rows.targets),
         checkpoints=checkpoints,
     )
+    module = driver_module(spec)
     with RunLog.of(estimator) as log, ADMISSION.admitted(world, slots.slots_now(spark), conf.turn_timeout):
         tensors, reports, restarts = launch(data, spec, session.driver_host(spark, conf), log.progress)
-        summary = {**summarize(reports, conf.strategy, world), "restarts": restarts}
-        log.history(summary["history"])
+        with keep_tensors(tensors):
+            summary = {**summarize(reports, conf.strategy, world), "restarts": restarts}
+            log.history(summary["history"])
     step_rows = spec.batch_size * optimization.accumulation_steps
     if summary["rows"] < step_rows:
         warnings.warn(
@@ -114,16 +116,17 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
             stacklevel=4,  # the caller of fit
         )
     shapes = [report.output_shape for report in reports if report.output_shape is not None]
-    return TorchModel(
-        trained_module(spec, tensors),
-        spec.classification,
-        summary,
-        shapes[0] if shapes else None,
-        _factory(estimator.model),
-        activation_of(loss),
-        decode,
-        collate_fn,
-    )
+    with keep_tensors(tensors):
+        return TorchModel(
+            load_trained(module, tensors),
+            spec.classification,
+            summary,
+            shapes[0] if shapes else None,
+            _factory(estimator.model),
+            activation_of(loss),
+            decode,
+            collate_fn,
+        )
 
 
 def _factory(model: Any) -> Any:

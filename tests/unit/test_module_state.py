@@ -11,7 +11,6 @@ from torch import nn
 
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.gang.tensors import describe
-from sparkdl_comm.job.trained import trained_module
 from sparkdl_comm.ml.components import model_like
 from sparkdl_comm.ml.persistence import read_weights, write_weights
 from sparkdl_comm.space import module_state
@@ -19,7 +18,7 @@ from sparkdl_comm.train.spec import Observation, Stopping
 
 from ..nets import Counting, Fresh, Tied
 from .ranks import Rows, train
-from .test_trained_module import spec
+from .test_trained_module import spec, trained_module
 
 
 class Holder(nn.Module):
