@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import torch
 
 
 class Arguments:
@@ -23,6 +25,8 @@ class Arguments:
 def call(module: Callable[..., Any], inputs: Iterable[Any]) -> Any:
     """Call ``module`` with the inputs of a batch, and return its output.
 
+    Of an output with a tensor ``logits`` beside other values, as the ModelOutput of Hugging Face, return the logits.
+
     :param inputs: one per feature column, in order: a tensor ``[rows, …]``, or what ``collate_fn`` made.
     :raises TypeError: two columns give the same keyword, or as Python does for arguments that do not fit.
     """
@@ -39,4 +43,6 @@ def call(module: Callable[..., Any], inputs: Iterable[Any]) -> Any:
             )
         positional += each.positional
         keywords |= each.keywords
-    return module(*positional, **keywords)
+    output = module(*positional, **keywords)
+    logits = getattr(output, "logits", None) if isinstance(output, Mapping) else None
+    return logits if isinstance(logits, torch.Tensor) else output

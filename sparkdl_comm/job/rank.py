@@ -140,6 +140,8 @@ class Rank:
         if driver is not None:
             told = driver
             driver.send_tensors(module_state.packed(model.module, lambda text: told.progress({"warning": text})))
+        digest = hashlib.sha256(model.values.detach().cpu().numpy().data).hexdigest()
+        loop.see_output()  # the last forward passes, which may change the model's state
         report = RankReport(
             rank=self._rank,
             iterations=self._progress.step,
@@ -148,7 +150,7 @@ class Rank:
             bytes=strategy.watch.bytes,
             history=self._progress.history,
             rows=rows.training.rows,
-            weights_sha256=hashlib.sha256(model.values.detach().cpu().numpy().data).hexdigest(),
+            weights_sha256=digest,
             output_shape=self._progress.output_shape,
             resumed_at=resumed_at,
             details=strategy.details(),

@@ -81,7 +81,7 @@ class Predictor:
             for start in range(0, count, self.batch_size):
                 stop = min(start + self.batch_size, count)
                 rows = [_rows(values, start, stop, device) for values in inputs]
-                outputs.append(_on_cpu(self._outputs(module, rows)))
+                outputs.append(_on_cpu(self.scoring.select(self._outputs(module, rows))))
             return [_arrow(column.numpy()) for column in self.scoring(_joined(outputs), count)]
 
 

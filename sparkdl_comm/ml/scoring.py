@@ -19,7 +19,8 @@ any                    several tensors     none                        none     
 =====================  ==================  ==========================  =============  =====================
 
 Several tensors are a dict of them, or a tuple, whose members are called ``output0``, ``output1`` and so on. A member is
-one value or several, flattened.
+one value or several, flattened. Members without a row for each row of the input (a loss, a state, None) are left out. Of an
+output with ``logits``, as Hugging Face's ModelOutput, these are the output.
 
 The functions of ``torch.nn.functional`` count as the losses of the same mathematics.
 """
@@ -124,17 +125,30 @@ class Scoring:
     columns: tuple[str, ...]
     members: Mapping[str, Kind] = field(default_factory=dict)
 
+    def select(self, output: Any) -> Any:
+        """Return what columns are made of: of a struct its members, by name, without what has no rows; else the output.
+
+        :raises ModelError: a member is not there.
+        """
+        if self.kind != "struct":
+            return output
+        found = members(output)
+        missing = [name for name in self.members if name not in found]
+        if missing:
+            raise ModelError(f"the model must return {list(self.members)}, as in training; it returned {list(found)}")
+        return {name: found[name] for name in self.members}
+
     def __call__(self, output: Any, rows: int) -> list[torch.Tensor]:
         """The columns for some rows, on the CPU.
 
-        :param output: what the model returned.
+        :param output: what :meth:`select` returned.
         :return: one tensor per column: float64 ``[rows]``, or ``[rows, classes]`` for RAW and PROBABILITY;
             the prediction of a ``vector`` is float32 ``[rows, values]``; that of a ``struct`` is one tensor per member.
         :raises ModelError: the output does not have one row per row, or is a vector where a number was
             expected, or the other way round.
         """
         if self.kind == "struct":
-            return list(self._ofmembers(members(output), rows))
+            return list(self._of_members(output, rows))
         if not isinstance(output, torch.Tensor) or output.dim() == 0 or output.shape[0] != rows:
             got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
             raise ModelError(f"the model must return a tensor with one row per row of input, {rows}; it returned {got}")
@@ -156,9 +170,7 @@ class Scoring:
             )
         return [column.double().cpu() for column in self._classify(output)]
 
-    def _ofmembers(self, found: dict[str, Any], rows: int) -> Iterator[torch.Tensor]:
-        if list(found) != list(self.members):
-            raise ModelError(f"the model must return {list(self.members)}, as in training; it returned {list(found)}")
+    def _of_members(self, found: dict[str, Any], rows: int) -> Iterator[torch.Tensor]:
         for name, kind in self.members.items():
             yield from Scoring(kind, None, (PREDICTION,))(found[name], rows)
 

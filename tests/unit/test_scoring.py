@@ -102,7 +102,7 @@ def test_several_outputs(df: DataFrame, names: tuple[str, str] | None) -> None:
             both = rows.sum(1, keepdim=True), rows * 2
             return dict(zip(names, both, strict=True)) if names else both
 
-    shape = shape_of(Both()(torch.zeros(3, 2)))
+    shape = shape_of(Both()(torch.zeros(3, 2)), 3)
     total, twice = names or ("output0", "output1")
     assert shape == {total: [1], twice: [2]}
     model = TorchModel(Both(), True, activation="softmax", output_shape=shape).setPredictBatchSize(7)

@@ -14,6 +14,7 @@ from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.train.loop.class_mean import ClassMean
 from sparkdl_comm.train.loop.diagnosis import misfit, mismatch
+from sparkdl_comm.train.loop.output_shape import members
 from sparkdl_comm.train.spec import Loss
 
 #: What to do with a loss that has parameters.
@@ -31,7 +32,7 @@ class Objective:
 
     ``loss``: (output, target) -> mean over the rows, a scalar; one loss per row, ``[rows]`` or ``[rows, …]``, where the
     batch has weights. ``precision``: ``fp32``, ``bf16`` or ``fp16``: forward and loss run under torch.autocast. ``fields``:
-    the inputs, for messages. ``look_at``: is called with the first output, before the loss."""
+    the inputs, for messages. ``look_at``: is called with the first output, and its number of rows, before the loss."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class Objective:
         precision: str,
         device: torch.device,
         fields: Sequence[Field] = (),
-        look_at: Callable[[Any], None] | None = None,
+        look_at: Callable[[Any, int], None] | None = None,
     ) -> None:
         self._loss = loss
         self._dtype = _AUTOCAST.get(precision)
@@ -59,9 +60,9 @@ class Objective:
         :raises ModelError: the loss is none, or rows, model and labels do not fit together.
         """
         with self.autocast():
-            output = matched(self._forward(module, batch), batch.targets)
+            output = self.output(module, batch)
             if self._look_at is not None:
-                self._look_at(output)
+                self._look_at(output, batch.rows)
                 self._look_at = None
             if not batch.rows:
                 return output, _nothing(output)
@@ -79,6 +80,13 @@ class Objective:
             _check_scalar(loss)
             return output, loss
         return output, (_per_row(loss, len(batch.weights)) * batch.weights).mean()
+
+    def output(self, module: torch.nn.Module, batch: Batch) -> Any:
+        """Return the module's output, matched to the target's shape.
+
+        :raises ModelError: the rows do not fit the model's first layer.
+        """
+        return matched(self._forward(module, batch), batch.targets)
 
     def sizes(self, batch: Batch) -> tuple[float, float]:
         """By what this batch's sum of losses was divided, and by what it counts in the mean of several batches."""
@@ -121,8 +129,7 @@ def _nothing(output: Any) -> torch.Tensor:
     """0, with a gradient of 0 for all of an output without rows: collectives in the model have a backward pass too."""
     if isinstance(output, torch.Tensor):
         return output.float().sum()
-    parts = output.values() if isinstance(output, dict) else output
-    return torch.stack([_nothing(part) for part in parts]).sum()
+    return torch.stack([torch.zeros(()), *map(_nothing, members(output).values())]).sum()
 
 
 def _check_parameters(node: Any, module: torch.nn.Module) -> None:

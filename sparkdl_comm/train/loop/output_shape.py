@@ -1,8 +1,8 @@
-"""The shape of what a model returns, seen in its first batch."""
+"""The shape of what a model returns: of the tensors that have a row for each row of its input."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -11,12 +11,34 @@ import torch
 OutputShape: TypeAlias = "list[int] | dict[str, list[int]]"
 
 
-def shape_of(output: Any) -> OutputShape | None:
-    """Shape of what a model returned, for one row; None if it is not made of tensors with rows."""
+def shape_of(output: Any, rows: int) -> OutputShape | None:
+    """Return the shape of an output for one row; None if nothing in it has rows.
+
+    :param output: what the model returned: a tensor ``[rows, …]``, or a dict or tuple of such, whose other members
+        (a loss, the state of a recurrent layer, None) are left out.
+    """
     if isinstance(output, torch.Tensor):
-        return list(output.shape[1:]) if output.dim() else None
-    shapes = {name: shape_of(tensor) for name, tensor in members(output).items()}
+        return list(output.shape[1:]) if output.dim() and len(output) == rows else None
+    shapes = {name: shape_of(tensor, rows) for name, tensor in members(output).items()}
     return {name: shape for name, shape in shapes.items() if isinstance(shape, list)} or None
+
+
+def shape_in_eval(run: Callable[[int], Any], module: torch.nn.Module) -> OutputShape | None:
+    """Return the shape of a model's output in eval mode; None if nothing in it has rows, or the model fails then.
+
+    A forward pass of one row and one of two tell a state ``[layers, rows, …]`` from a tensor with rows.
+
+    :param run: the model's output for some rows, of which the argument is the number.
+    """
+    module.eval()
+    try:
+        one, two = shape_of(run(1), 1), shape_of(run(2), 2)
+    except Exception as error:  # noqa: BLE001 - whatever the user's model raises, after training
+        print(f"The shape of the model's output in eval mode is not known: {type(error).__name__}: {error}")
+        return None
+    if isinstance(one, dict) and isinstance(two, dict):
+        return {name: shape for name, shape in two.items() if name in one} or None
+    return two if isinstance(one, list) and isinstance(two, list) else None
 
 
 def members(output: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from sparkdl_comm.train.loop.class_mean import ClassMean, Shares
 from sparkdl_comm.train.loop.dealing import Dealing
 from sparkdl_comm.train.loop.objective import Objective, on_device
 from sparkdl_comm.train.loop.observer import Observer
-from sparkdl_comm.train.loop.output_shape import shape_of
+from sparkdl_comm.train.loop.output_shape import shape_in_eval, shape_of
 from sparkdl_comm.train.loop.progress import Progress
 from sparkdl_comm.train.loop.step_rows import StepRows
 from sparkdl_comm.train.spec import TrainSpec
@@ -74,7 +74,7 @@ class TrainingLoop:
         self.after_step: Callable[[TrainingLoop], None] | None = None
         self._spec, self._rank, self._rows, self._sampler = spec, gang.rank, rows, sampler
         self._device = next(model.module.parameters()).device
-        self._validation = validation
+        self._validation, self._together = validation, together
         how, timeout = spec.optimization, spec.conf.timeout
         parts = [rows] if validation is None else [rows, validation]
         loss = on_device(spec.loss, self._device)
@@ -275,9 +275,27 @@ class TrainingLoop:
             (loss * (share * weight * self._rule.scale)).backward()
         return value * share
 
-    def _look_at(self, output: Any) -> None:
+    def see_output(self) -> None:
+        """Learn the shape of the model's output in eval mode, after training: it may return other things than in training.
+
+        A rank without rows learns nothing, nor does one whose model has collectives, which all ranks would have to run.
+        """
+        if not self._rows.rows or self._together:
+            return
+        module = self.model.module
+
+        def run(rows: int) -> Any:
+            index = torch.arange(rows) % self._rows.rows
+            with torch.no_grad(), self._objective.autocast():
+                return self._objective.output(module, self._rows.take(index, self._device))
+
+        shape = shape_in_eval(run, module)
+        if shape is not None:
+            self.progress.output_shape = shape
+
+    def _look_at(self, output: Any, rows: int) -> None:
         """``output``: of the first batch."""
-        self.progress.output_shape = shape_of(output)
+        self.progress.output_shape = shape_of(output, rows)
         if self._spec.labels is not None:
             parts = [self._rows] if self._validation is None else [self._rows, self._validation]
             self._spec.labels.check(output, parts, self._rank)
