@@ -80,13 +80,13 @@ class CommDistributor:
             these, such as a ``state_dict``; tensors are on the CPU. Nothing else, as that would have to be unpickled. None
             of a file.
         :raises ConfError: a setting is wrong; dynamic allocation is on.
-        :raises InputError: keyword arguments for a file; or what ``train_fn`` returned cannot be sent.
+        :raises InputError: keyword arguments for a file; what ``train_fn`` returned cannot be sent; or no Spark session runs.
         :raises ModelError: ``train_fn`` or an argument cannot be shipped to executors.
         :raises SlotsError: more workers than slots.
         :raises RankFailedError: ``train_fn`` raised; with the traceback of the rank. The other ranks were stopped.
         :raises GangError: a rank was lost, or did not come in time.
         """
-        spark = SparkSession.active()
+        spark = session.active_session()
         with interruptible(spark):
             return self._run(spark, _call(train_fn, args, kwargs), None)
 
@@ -110,8 +110,9 @@ class CommDistributor:
             raise InputError("run_on_df takes a function, not a file: a file could not get the dataset")
         if self.local_mode:
             raise ConfError("local_mode=True: run_on_df needs ranks in executors, where the rows are")
-        with interruptible(df.sparkSession):
-            return self._run(df.sparkSession, _call(train_fn, args, kwargs), tensor_columns(df))
+        spark = session.session_of(df)
+        with interruptible(spark):
+            return self._run(spark, _call(train_fn, args, kwargs), tensor_columns(df))
 
     def _run(self, spark: SparkSession, call: Callable[..., Any], rows: DataFrame | None) -> Any:
         conf = CommConf.from_mapping(session.session_conf(spark))

@@ -14,6 +14,7 @@ import pyspark
 from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from sparkdl_comm import plugin
@@ -81,16 +82,46 @@ def is_classic(spark: SparkSession) -> bool:
 
 
 def session_of(dataset: Any) -> SparkSession:
-    """The session of a DataFrame of Spark.
+    """Return the session of a Spark DataFrame.
 
-    :raises InputError: it is something else.
+    :raises InputError: ``dataset`` is something else, or its session is stopped.
     """
     if not hasattr(dataset, "sparkSession"):
         raise InputError(
             f"a Spark DataFrame is needed, not {type(dataset).__module__}.{type(dataset).__qualname__}; pandas' becomes one"
             " by spark.createDataFrame(...)"
         )
-    return dataset.sparkSession
+    if _is_stopped(dataset.sparkSession):
+        raise InputError(
+            "the DataFrame's Spark session is stopped. Start one with"
+            " SparkSession.builder.config(map=sparkdl_comm.spark_conf()).getOrCreate(), and make the DataFrame again in it"
+        )
+    spark: SparkSession = dataset.sparkSession
+    return spark
+
+
+def active_session() -> SparkSession:
+    """Return the active session.
+
+    :raises InputError: there is none that runs.
+    """
+    try:
+        spark = SparkSession.active()
+    except PySparkRuntimeError:
+        spark = None
+    if spark is None or _is_stopped(spark):
+        raise InputError(
+            "no Spark session runs. Start one with"
+            " SparkSession.builder.config(map=sparkdl_comm.spark_conf()).getOrCreate()"
+        )
+    return spark
+
+
+def _is_stopped(spark: SparkSession) -> bool:
+    if not is_classic(spark):
+        return bool(spark.is_stopped)  # type: ignore[attr-defined]
+    context: Any = spark.sparkContext._jsc
+    return context is None or context.sc().isStopped()
 
 
 def use_own_python(spark: SparkSession) -> None:

@@ -16,13 +16,14 @@ import pyarrow as pa
 import torch
 
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.errors import GangError, RankLostError, SlotsError
+from sparkdl_comm.errors import GangError, RankLostError
 from sparkdl_comm.gang import handshake
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.job import rendezvous
 from sparkdl_comm.job.driver_client import DriverClient
+from sparkdl_comm.job.gpu import task_gpu
 from sparkdl_comm.job.output import OutputTail
 
 #: What the function of a rank's task returns: one row.
@@ -86,15 +87,15 @@ class RankTask:
         return pa.RecordBatch.from_arrays([pa.array([self.rank], pa.int32()), pa.array([report])], ["rank", "report"])
 
     def device(self) -> torch.device:
-        """The device this rank computes on: the CPU, or the GPU that Spark assigned to the task."""
+        """The device this rank computes on: the CPU, or the GPU that Spark assigned to the task, else one of its host's."""
         if self._spec.device == "cpu":
             return torch.device("cpu")
-        if not torch.cuda.is_available():
-            raise SlotsError(f"device='cuda', but the executor of rank {self.rank} sees no GPU")
-        assigned = self._context.resources().get("gpu")
-        index = int(assigned.addresses[0]) if assigned else self.rank % torch.cuda.device_count()
-        torch.cuda.set_device(index)
-        return torch.device("cuda", index)
+        return task_gpu(self._context.resources(), self.place_on_host())
+
+    def place_on_host(self) -> int:
+        """Number of the task among those of its stage on the same host, from 0."""
+        hosts = [info.address.rsplit(":", 1)[0] for info in self._context.getTaskInfos()]
+        return hosts[: self.place].count(hosts[self.place])
 
     def join_gang(self, payload: dict[str, Any]) -> Gang:
         """Meet the other ranks; ``payload`` (JSON-able) is what they learn of this one.

@@ -12,7 +12,7 @@ import torch
 from pyspark.ml import Model
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.util import MLReadable, MLWritable
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.functions import pandas_udf
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
@@ -21,7 +21,7 @@ from sparkdl_comm.data.fields import Collate, Decode, for_model
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.module_broadcast import broadcast_module
-from sparkdl_comm.job.session import session_of, use_own_python
+from sparkdl_comm.job.session import active_session, session_of, use_own_python
 from sparkdl_comm.ml import columns, export
 from sparkdl_comm.ml.params import TorchParams
 from sparkdl_comm.ml.persistence import TorchModelReader, TorchModelWriter
@@ -159,7 +159,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         :raises ModelError: torch cannot export this module.
         """
         write = functools.partial(export.torchscript, self.to_torch(), None if example is None else _inputs(example))
-        export.put(SparkSession.active(), path, write, overwrite)
+        export.put(active_session(), path, write, overwrite)
 
     def export_onnx(self, path: str, example: Example, overwrite: bool = False, **options: Any) -> None:
         """Write the module as ONNX, to any path that Spark can write; its inputs are called as the feature columns.
@@ -172,7 +172,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         :raises ModelError: torch cannot export this module, or ``sparkdl_comm[onnx]`` is not installed.
         """
         write = functools.partial(export.onnx, self.to_torch(), _inputs(example), self.feature_columns(), options)
-        export.put(SparkSession.active(), path, write, overwrite)
+        export.put(active_session(), path, write, overwrite)
 
     def write(self) -> TorchModelWriter:
         return TorchModelWriter(self)

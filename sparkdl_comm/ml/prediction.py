@@ -19,7 +19,8 @@ from sparkdl_comm.data import series
 from sparkdl_comm.data.arguments import call
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.data.ragged import Ragged
-from sparkdl_comm.errors import ConfError, InputError
+from sparkdl_comm.errors import InputError
+from sparkdl_comm.job.gpu import task_gpu
 from sparkdl_comm.job.module_broadcast import SessionModule
 from sparkdl_comm.ml.scoring import Scoring
 from sparkdl_comm.train.loop.diagnosis import misfit
@@ -120,14 +121,12 @@ def _arrow(values: np.ndarray) -> pa.Array:
 
 
 def task_device(name: str) -> torch.device:
-    """The device of this task: the GPU that Spark assigned to it, if any, when ``name`` is cuda.
+    """The device of this task: the GPU that Spark assigned to it, if any, when ``name`` is cuda; else the host's first.
 
-    :raises ConfError: cuda, but there is none on this executor.
+    :raises SlotsError: cuda, but there is none on this executor.
+    :raises ConfError: cuda, and torch does not see the GPU that Spark assigned.
     """
     if name != "cuda":
         return torch.device(name)
-    if not torch.cuda.is_available():
-        raise ConfError("device=cuda, but this executor has no GPU that torch can use; set device to cpu")
     task = TaskContext.get()
-    assigned = task.resources().get("gpu") if task is not None else None
-    return torch.device("cuda", int(assigned.addresses[0]) if assigned else 0)
+    return task_gpu(task.resources() if task is not None else {}, place=0)

@@ -1,15 +1,19 @@
 """Session settings and pre-flight checks, without a session."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyspark
 import pytest
+import torch
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
 
-from sparkdl_comm import plugin
+from sparkdl_comm import CommDistributor, TorchEstimator, TorchModel, plugin
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.errors import ConfError, PluginError, SlotsError
+from sparkdl_comm.errors import ConfError, InputError, PluginError, SlotsError
 from sparkdl_comm.job import session
 from sparkdl_comm.job.slots import check_slots, tell_threads
 
@@ -263,3 +267,43 @@ def test_driver_host() -> None:
         session.driver_host(FakeClient("nowhere.invalid"), conf)  # type: ignore[arg-type]
     classic: Any = SimpleNamespace(_jsparkSession=None, conf={"spark.driver.host": "there"})
     assert session.driver_host(classic, conf) == "there"
+
+
+def _ended(context: Any) -> Any:
+    return SimpleNamespace(_jsparkSession=None, sparkContext=SimpleNamespace(_jsc=context))
+
+
+STOPPED = [
+    _ended(None),  # spark.stop()
+    _ended(SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: True))),  # the cluster ended the application
+    SimpleNamespace(is_stopped=True),  # of Spark Connect
+]
+
+
+@pytest.mark.parametrize("spark", STOPPED)
+def test_a_stopped_session(monkeypatch: pytest.MonkeyPatch, spark: Any) -> None:
+    rows: Any = SimpleNamespace(sparkSession=spark)
+    estimator = TorchEstimator(model=torch.nn.Linear(1, 1), loss="MSELoss")
+    model = TorchModel(torch.nn.Linear(1, 1), classification=False)
+    uses: list[Callable[[], object]] = [
+        lambda: estimator.fit(rows),
+        lambda: model.transform(rows),
+        lambda: CommDistributor(1).run_on_df(print, rows),
+    ]
+    for use in uses:
+        with pytest.raises(InputError, match=r"session is stopped\. Start one with .*getOrCreate\(\), and make the"):
+            use()
+    monkeypatch.setattr(SparkSession, "active", lambda: spark)
+    with pytest.raises(InputError, match=r"no Spark session runs\. Start one"):
+        CommDistributor(1).run(print)
+
+
+def test_no_session_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def none() -> None:
+        raise PySparkRuntimeError("[NO_ACTIVE_OR_DEFAULT_SESSION] none")
+
+    monkeypatch.setattr(SparkSession, "active", none)
+    model = TorchModel(torch.nn.Linear(1, 1), classification=False)
+    for use in (lambda: CommDistributor(1).run(print), lambda: model.export_torchscript(str(tmp_path / "script"))):
+        with pytest.raises(InputError, match=r"no Spark session runs\. Start one"):
+            use()
