@@ -144,7 +144,7 @@ class CommDistributor:
                 ),
                 session.driver_host(spark, conf),
                 session.driver_bind(spark),
-                SlotWatch(spark, world, conf.slot_timeout),
+                SlotWatch(spark, world, conf.slot_timeout, conf.turn_timeout),
             )
 
 

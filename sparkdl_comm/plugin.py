@@ -38,6 +38,13 @@ def jar_for(spark_version: str, folder: Path) -> Path:
     return fitting[-1]
 
 
+def with_jar(given: str, jar: Path) -> str:
+    """Return ``spark.jars``, the list ``given``, with ``jar`` at its end, unless it has one of the plugin's."""
+    jars = [name.strip() for name in given.split(",") if name.strip()]
+    has_one = any(_JAR.fullmatch(name.rsplit("/", 1)[-1]) for name in jars)
+    return ",".join(jars if has_one else [*jars, str(jar)])
+
+
 def check_conf(conf: Mapping[str, str], spark_version: str, scala_version: str | None) -> None:
     """The part of :func:`sparkdl_comm.job.session.check_plugin` that depends on settings alone."""
     plugins = [name.strip() for name in conf.get("spark.plugins", "").split(",") if name.strip()]

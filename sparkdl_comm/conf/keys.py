@@ -32,8 +32,8 @@ KEYS: tuple[Key, ...] = (
         "slot_timeout",
         "time",
         "30s",
-        "How long fit waits for executors to register, until there is one slot per worker, and for these slots to\n"
-        "become free.",
+        "How long fit waits for executors to register, until there is one slot per worker, or all executors that were\n"
+        "asked for; and for free slots to be given to it.",
         values.seconds,
     ),
     Key(
@@ -41,7 +41,7 @@ KEYS: tuple[Key, ...] = (
         "turn_timeout",
         "time",
         "1d",
-        "How long fit waits for other fits of the same application, which hold the slots that it needs.",
+        "How long fit waits for other fits and jobs of the same application, which hold the slots that it needs.",
         values.seconds,
     ),
     Key(

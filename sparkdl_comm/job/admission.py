@@ -13,7 +13,7 @@ from sparkdl_comm.errors import DeadlineError
 _log = logging.getLogger(__name__)
 
 #: Seconds after which a fit that waits says so, again and again.
-_TELL_SECONDS = 60.0
+TELL_SECONDS = 60.0
 
 
 class AdmissionQueue:
@@ -42,7 +42,7 @@ class AdmissionQueue:
             try:
                 while not self._changed.wait_for(
                     lambda: self._waiting[0] is ticket and self._fits(ranks, slots),
-                    max(0.0, min(_TELL_SECONDS, deadline - time.monotonic())),
+                    max(0.0, min(TELL_SECONDS, deadline - time.monotonic())),
                 ):
                     state = (
                         f"{self._waiting.index(ticket)} others are before it, and {self._used} of {slots} slots in use"

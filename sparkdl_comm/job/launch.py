@@ -90,7 +90,7 @@ def launch(
                 listener.check,
                 _description(spec),
             ),
-            slots=SlotWatch(rows.sparkSession, spec.world, spec.conf.slot_timeout),
+            slots=SlotWatch(rows.sparkSession, spec.world, spec.conf.slot_timeout, spec.conf.turn_timeout),
             world=spec.world,
             conf=spec.conf,
             secret=spec.secret,

@@ -19,12 +19,14 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm import plugin
 from sparkdl_comm.conf import KEYS, PREFIX, CommConf, as_text
-from sparkdl_comm.errors import ConfError, InputError
+from sparkdl_comm.errors import ConfError, InputError, PluginError
 
 _log = logging.getLogger(__name__)
 
 _ARROW = "spark.sql.execution.arrow.pyspark.enabled"
 _BARRIER_CHECK = "spark.scheduler.barrier.maxConcurrentTasksCheck.interval"
+#: Set by spark-submit in the Python process that it starts: where the JVM listens.
+_GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
 _ANY_PORT = 15002  # nothing is sent there
 _ENCRYPTED = (
     "spark.network.crypto.enabled",
@@ -37,14 +39,15 @@ _ENCRYPTED = (
 def spark_conf(**settings: object) -> dict[str, str]:
     """The settings a Spark session needs: ``SparkSession.builder.config(map=sparkdl_comm.spark_conf())``.
 
-    The driver's JVM outlives the sessions of its Python process. If it runs already, it gets the jar too, so that the next
-    session finds the plugin.
+    The driver's JVM outlives the sessions of its Python process, and spark-submit starts it before that process. If it runs
+    already, it gets the jar too, so that the next session finds the plugin.
 
     :param settings: fields of :class:`~sparkdl_comm.conf.CommConf` by name, such as ``slot_timeout="2min"``; or
         ``slotTimeout``, as in the key.
     :return: the jar that fits the pyspark in use, the plugin, a one-second check for barrier slots (Spark's
         own default waits 15 s), Arrow, and ``settings`` under ``spark.sparkdl.comm.``.
-    :raises PluginError: there is no jar for this Spark; says which there are and how to build one.
+    :raises PluginError: there is no jar for this Spark; says which there are and how to build one. Or a JVM that runs
+        already does not take the jar; says what to pass to spark-submit.
     :raises ConfError: an unknown setting or a bad value.
     """
     given, settings = settings, {}
@@ -54,10 +57,8 @@ def spark_conf(**settings: object) -> dict[str, str]:
             raise ConfError(f"spark_conf: {field} given twice, by {' and '.join(given)}")
         settings[field] = value
     CommConf.from_mapping({}, **settings)
-    jar = plugin.jar_for(pyspark.__version__, plugin.JARS)
-    _add_to_running_jvm(jar)
     conf = {
-        "spark.jars": str(jar),
+        "spark.jars": _given_jars(plugin.jar_for(pyspark.__version__, plugin.JARS)),
         "spark.plugins": plugin.CLASS,
         _BARRIER_CHECK: "1s",
         _ARROW: "true",
@@ -66,14 +67,32 @@ def spark_conf(**settings: object) -> dict[str, str]:
     return conf
 
 
-def _add_to_running_jvm(jar: Path) -> None:
-    """``spark.jars`` reaches the driver's class path only when its JVM starts."""
+def _given_jars(jar: Path) -> str:
+    """Return ``spark.jars`` with ``jar`` in it, once the driver's JVM can load its classes, if that JVM runs already.
+
+    ``spark.jars`` reaches the class path of a JVM only when it starts. spark-submit has started it before this process,
+    with jars of its own, which the session is to have too.
+
+    :raises PluginError: the JVM cannot load them; says what to pass.
+    """
+    submitted = _GATEWAY_PORT in os.environ
+    if submitted:
+        SparkContext._ensure_initialized()
     gateway: Any = SparkContext._gateway
     if gateway is None:
-        return
+        return str(jar)
     loader = gateway.jvm.java.lang.Thread.currentThread().getContextClassLoader()
     if is_instance_of(gateway, loader, "org.apache.spark.util.MutableURLClassLoader"):
         loader.addURL(gateway.jvm.java.io.File(str(jar)).toURI().toURL())
+    try:
+        loader.loadClass(plugin.CLASS)
+    except Py4JJavaError as error:
+        raise PluginError(
+            f"the driver's JVM runs already, and its class loader takes no more jars. Pass spark-submit --jars {jar}"
+            f" --conf spark.plugins={plugin.CLASS}"
+        ) from error
+    given = (gateway.jvm.java.lang.System.getProperty("spark.jars") if submitted else None) or ""
+    return plugin.with_jar(given, jar)
 
 
 def is_classic(spark: SparkSession) -> bool:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.status import SparkStageInfo
 
 from sparkdl_comm.errors import SlotsError
+from sparkdl_comm.job.admission import TELL_SECONDS
 from sparkdl_comm.job.interrupt import JobTag
 from sparkdl_comm.job.session import is_classic
 from sparkdl_comm.job.slots import slots_now
@@ -22,11 +23,16 @@ _log = logging.getLogger(__name__)
 
 
 class SlotWatch:
-    """A context: the jobs that this thread starts inside it are cancelled when none of the tasks of a stage runs for
-    ``timeout`` seconds. A client of Spark Connect cannot see tasks, so nothing is watched there."""
+    """Context that cancels the jobs which this thread starts inside it when none of the tasks of a stage comes to run.
 
-    def __init__(self, spark: SparkSession, ranks: int, timeout: float) -> None:
-        self._spark, self._ranks, self._timeout = spark, ranks, timeout
+    While other jobs of this application hold the slots, such as the evaluation of another model by the same CrossValidator,
+    the stage has its turn to wait for: ``turn_timeout`` seconds. Where nothing holds them, ``slot_timeout`` seconds. A client
+    of Spark Connect cannot see tasks, so nothing is watched there.
+    """
+
+    def __init__(self, spark: SparkSession, ranks: int, slot_timeout: float, turn_timeout: float) -> None:
+        self._spark, self._ranks = spark, ranks
+        self._slot_timeout, self._turn_timeout = slot_timeout, turn_timeout
         self._tag = JobTag(spark)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="sparkdl-slots", daemon=True)
@@ -50,26 +56,39 @@ class SlotWatch:
             self._tag.__exit__(*exc)
 
     def _look(self) -> None:
-        since: float | None = None
+        waiting: float | None = None  # since when no task runs
+        idle: float | None = None  # and since when there are slots for them
+        told = 0.0
         while not self._over.wait(_POLL_SECONDS):
             now = time.monotonic()
             try:
                 if not self._starved():
-                    since = None
-                elif since is None:
-                    since = now
-                elif now - since > self._timeout:
-                    self.error = self._told()
+                    waiting = idle = None
+                    continue
+                busy, slots = self._busy(), slots_now(self._spark)
+                waiting = told = now if waiting is None else waiting
+                held = busy > 0 and (slots is None or busy + self._ranks > slots)
+                idle = None if held else now if idle is None else idle
+                if now - waiting > self._turn_timeout or (idle is not None and now - idle > self._slot_timeout):
+                    self.error = self._timed_out(held, busy, slots)
                     self._tag.cancel()
                     return
+                if held and now - told > TELL_SECONDS:
+                    told = now
+                    _log.warning("%d ranks wait for slots: %d tasks of other jobs are running", self._ranks, busy)
             except Py4JError:  # Spark's books change while they are read; or the application ends, and our jobs with it
                 _log.debug("slots could not be looked at", exc_info=True)
 
-    def _told(self) -> SlotsError:
+    def _timed_out(self, held: bool, busy: int, slots: int | None) -> SlotsError:
+        limit = (
+            f"{self._turn_timeout:g} s (spark.sparkdl.comm.turnTimeout)"
+            if held
+            else f"{self._slot_timeout:g} s (spark.sparkdl.comm.slotTimeout)"
+        )
         return SlotsError(
-            f"{self._ranks} ranks waited {self._timeout:g} s (spark.sparkdl.comm.slotTimeout) for as many free slots:"
-            f" the cluster has {slots_now(self._spark)}, and {self._busy()} tasks of other jobs are running. Wait for"
-            " these, set num_workers to less, or start the session with more executors or cores"
+            f"{self._ranks} ranks waited {limit} for as many free slots: the cluster has {slots}, and {busy} tasks of other"
+            " jobs of this application are running. Wait for these, set num_workers to less, or start the session with more"
+            " executors or cores"
         )
 
     def _starved(self) -> bool:

@@ -19,7 +19,12 @@ _THREADS = "spark.executorEnv.OMP_NUM_THREADS"
 _TASK_RESOURCE = re.compile(r"spark\.task\.resource\.(.+)\.amount")
 #: Seconds of waiting for executors after which that is said.
 _QUIET_SECONDS = 2.0
+#: What Spark asks YARN and Kubernetes for, unless spark.executor.instances is set.
+_DEFAULT_INSTANCES = "2"
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
+
+#: Slots of applications, by id, some of whose executors did not come in time.
+_settled: dict[str, int] = {}
 
 
 def check_slots(
@@ -29,12 +34,13 @@ def check_slots(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> int:
-    """The number of workers: ``num_workers``, or one per slot of the cluster if that is None.
+    """Return the number of workers: ``num_workers``, or one per slot of the cluster if that is None.
 
-    A slot is room for one task (``spark.task.cpus`` cores, and GPUs if tasks ask for them). Executors that
-    are still registering are waited for, at most ``timeout`` seconds.
+    A slot is room for one task (``spark.task.cpus`` cores, and GPUs if tasks ask for them). Executors that are still
+    registering are waited for, at most ``timeout`` seconds. Without ``num_workers`` these are all that the application has
+    asked for. If some do not come, that is said, and later calls of the application wait no more for them.
 
-    :raises SlotsError: fewer slots than workers; says how many there are and which settings give more.
+    :raises SlotsError: fewer slots than ``num_workers``; says how many there are and which settings give more.
     """
     if not is_classic(spark):  # it cannot ask for the executors there are; Spark itself counts before it starts ranks
         conf = session_conf(spark)
@@ -46,23 +52,37 @@ def check_slots(
             )
         return wanted
     master = spark.sparkContext.master or ""
-    expected = _expected_slots(application_conf(spark), master)
-    wanted = num_workers or expected or 1
+    conf = application_conf(spark)
+    expected = _expected_slots(conf, master)
+    asked = 0 if num_workers else _expected_executors(conf, master) or 0
+    wanted = num_workers or _settled.get(spark.sparkContext.applicationId) or expected or 1
     began, told = clock(), False
-    slots = _slots(spark)
-    while slots < wanted and clock() - began < timeout and not (expected and slots >= expected):
+    slots, there = _slots(spark), _registered(spark)
+    while clock() - began < timeout and (
+        (slots < wanted and not (expected and slots >= expected))
+        or (there < asked and spark.sparkContext.applicationId not in _settled)
+    ):
         if not told and clock() - began >= _QUIET_SECONDS:
             told = True
             _log.warning(
-                "waiting for executors: %d slots of %d so far, for up to %g s (spark.sparkdl.comm.slotTimeout)",
-                slots,
-                wanted,
+                "waiting for executors: %s so far, for up to %g s (spark.sparkdl.comm.slotTimeout)",
+                f"{there} of {asked}" if asked else f"{slots} slots of {wanted}",
                 timeout,
             )
         sleep(0.2)
-        slots = _slots(spark)
+        slots, there = _slots(spark), _registered(spark)
+    if slots and there < asked:
+        _settled[spark.sparkContext.applicationId] = slots
+        _log.warning(
+            "training with %d of %d executors, so with %d ranks: the others did not come within %g s"
+            " (spark.sparkdl.comm.slotTimeout). Set spark.executor.instances to what the cluster has room for, or give each"
+            " executor less memory. Set num_workers, and fewer ranks are refused",
+            there,
+            asked,
+            slots,
+            timeout,
+        )
     if slots < (num_workers or 1):
-        conf = application_conf(spark)
         shown = ", ".join(
             f"{key}={conf.get(key, 'not set')}"
             for key in (
@@ -126,16 +146,35 @@ def _slots(spark: SparkSession) -> int:
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
-def _expected_slots(conf: Mapping[str, str], master: str) -> int | None:
-    """Slots there will be once all executors are there, as far as the settings tell."""
+def _registered(spark: SparkSession) -> int:
+    """Executors that are registered now, without the driver."""
+    return len(executors(spark)) - 1
+
+
+def _expected_executors(conf: Mapping[str, str], master: str) -> int | None:
+    """Return how many executors the application has asked for, as far as the settings tell."""
     cluster = _LOCAL_CLUSTER.fullmatch(master.strip())
     if cluster:
-        return int(cluster[1]) * _slots_per_executor(conf, conf.get("spark.executor.cores", cluster[2]))
+        return int(cluster[1])
     if master.startswith("local"):
+        return None
+    instances = conf.get("spark.executor.instances", _DEFAULT_INSTANCES if _has_defaults(master) else None)
+    return None if instances is None else int(instances)
+
+
+def _expected_slots(conf: Mapping[str, str], master: str) -> int | None:
+    """Return how many slots there will be once all executors are there, as far as the settings tell."""
+    cluster = _LOCAL_CLUSTER.fullmatch(master.strip())
+    if master.startswith("local") and not cluster:
         return 1
-    if "spark.executor.instances" in conf and "spark.executor.cores" in conf:
-        return int(conf["spark.executor.instances"]) * _slots_per_executor(conf, conf["spark.executor.cores"])
-    return None
+    count = _expected_executors(conf, master)
+    cores = conf.get("spark.executor.cores", cluster[2] if cluster else "1" if _has_defaults(master) else None)
+    return None if count is None or cores is None else count * _slots_per_executor(conf, cores)
+
+
+def _has_defaults(master: str) -> bool:
+    """Whether Spark itself says how many executors of how many cores an application gets that does not."""
+    return master.startswith(("yarn", "k8s:"))
 
 
 def _slots_per_executor(conf: Mapping[str, str], cores: str) -> int:

@@ -17,11 +17,14 @@ from tests.spark_home import SPARK4
 ROOT = Path(__file__).parents[2]
 
 
-def run(tmp_path: Path, program: str, arguments: list[str], spark: Path, python_path: list[Path]) -> list[dict]:
-    """What a program of this folder reports."""
+def run(
+    tmp_path: Path, program: str, arguments: list[str], spark: Path, python_path: list[Path], submit: bool = False
+) -> list[dict]:
+    """What a program of this folder reports. ``submit``: by spark-submit, which starts the JVM before Python."""
     environment = {**os.environ, **spark_home.environment(tmp_path, spark)}
     environment["PYTHONPATH"] = os.pathsep.join(map(str, [*python_path, environment["PYTHONPATH"]]))
-    command = [sys.executable, str(ROOT / "tests/integration" / program), *arguments]
+    start = [f"{environment['SPARK_HOME']}/bin/spark-submit"] if submit else [sys.executable]
+    command = [*start, str(ROOT / "tests/integration" / program), *arguments]
     done = subprocess.run(
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=580, check=False
     )
@@ -58,6 +61,13 @@ def test_a_fit_after_the_advice_of_one_without_the_plugin_in_the_same_process(tm
     assert report["summary"]["bytes"]["pull"] > 0
     assert report["off"] < 1e-5
     assert report["scored"] > 10
+
+
+@pytest.mark.slow
+def test_a_program_under_spark_submit_without_jars(tmp_path):
+    [report] = run(tmp_path, "one_fit.py", ["local-cluster[2,1,1024]", "ps", "2"], spark_home.SPARK, [], submit=True)
+    assert report["summary"]["bytes"]["pull"] > 0
+    assert report["off"] < 1e-5
 
 
 SECRET = "spark.authenticate=true spark.authenticate.secret=words"

@@ -62,7 +62,7 @@ def test_a_gang_that_fails_frees_its_slots() -> None:
 
 
 def test_a_gang_that_waits_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(admission, "_TELL_SECONDS", 0.05)
+    monkeypatch.setattr(admission, "TELL_SECONDS", 0.05)
     queue, end = AdmissionQueue(), threading.Event()
     with ThreadPoolExecutor() as pool, caplog.at_level(logging.WARNING):
         gangs = [hold(queue, 2, 3, end, pool) for _ in range(2)]

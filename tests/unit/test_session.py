@@ -8,6 +8,8 @@ from typing import Any
 import pyspark
 import pytest
 import torch
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
@@ -25,6 +27,7 @@ PLUGIN = {"spark.plugins": "org.example.Other, sparkdl.comm.CommPlugin"}
 @pytest.fixture
 def jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(plugin, "JARS", tmp_path)
+    monkeypatch.setattr(SparkContext, "_gateway", None)  # of other tests' applications
     for name in (JAR_3, JAR_4, "other.jar"):
         (tmp_path / name).touch()
     return tmp_path
@@ -51,6 +54,66 @@ def test_spark_conf(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert both[0]["spark.sparkdl.comm.ps.profileIterations"] == "5"
     with pytest.raises(ConfError, match="slot_timeout given twice, by slotTimeout and slot_timeout"):
         session.spark_conf(slotTimeout="8s", slot_timeout="9s")
+
+
+class Submitted:
+    """The JVM that spark-submit has started, with ``jars``. ``takes``: its class loader takes more of them."""
+
+    def __init__(self, takes: bool, jars: str | None) -> None:
+        self.added: list[str] = []
+        lang = SimpleNamespace(
+            Thread=SimpleNamespace(currentThread=lambda: SimpleNamespace(getContextClassLoader=lambda: self)),
+            System=SimpleNamespace(getProperty={"spark.jars": jars}.get),
+        )
+        file = lambda path: SimpleNamespace(toURI=lambda: SimpleNamespace(toURL=lambda: path))  # noqa: E731
+        self.jvm = SimpleNamespace(java=SimpleNamespace(lang=lang, io=SimpleNamespace(File=file)))
+        self.takes, self.jars = takes, jars or ""
+
+    def addURL(self, url: str) -> None:  # noqa: N802 - Java's name
+        self.added.append(url)
+
+    def loadClass(self, name: str) -> None:  # noqa: N802
+        if JAR_3 not in self.jars and not any(JAR_3 in url for url in self.added):
+            raise Py4JJavaError(f"ClassNotFoundException: {name}", SimpleNamespace(_target_id="o1"))
+
+
+@pytest.fixture
+def submit(jars: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Submitted]:
+    """Has spark-submit start this process."""
+
+    def submit(takes: bool = True, given: str | None = None) -> Submitted:
+        jvm = Submitted(takes, given)
+        monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "4711")
+        monkeypatch.setattr(
+            SparkContext, "_ensure_initialized", lambda: monkeypatch.setattr(SparkContext, "_gateway", jvm)
+        )
+        monkeypatch.setattr(session, "is_instance_of", lambda gateway, loader, name: jvm.takes)
+        monkeypatch.setattr(pyspark, "__version__", "3.5.9")
+        return jvm
+
+    return submit
+
+
+@pytest.mark.parametrize(
+    ("given", "session_jars"),
+    [(None, "{ours}"), ("file:/b/mine.jar", "file:/b/mine.jar,{ours}"), (f"file:/b/{JAR_3}", f"file:/b/{JAR_3}")],
+)
+def test_spark_conf_under_spark_submit(
+    jars: Path, submit: Callable[..., Submitted], given: str | None, session_jars: str
+) -> None:
+    jvm = submit(given=given)
+    assert session.spark_conf()["spark.jars"] == session_jars.format(ours=jars / JAR_3)
+    assert jvm.added == [str(jars / JAR_3)]
+
+
+def test_a_running_jvm_that_takes_no_jar(jars: Path, submit: Callable[..., Submitted]) -> None:
+    submit(takes=False)
+    with pytest.raises(
+        PluginError, match=rf"runs already.* Pass spark-submit --jars {jars / JAR_3} --conf spark\.plugins="
+    ):
+        session.spark_conf()
+    submit(takes=False, given=f"/b/{JAR_3}")
+    assert session.spark_conf()["spark.jars"] == f"/b/{JAR_3}"
 
 
 def test_no_jar_for_this_spark(jars: Path, tmp_path: Path) -> None:
@@ -89,9 +152,11 @@ def _dotted(key: str) -> str:
 
 
 class FakeSpark:
-    """A classic session whose cluster has ``slots[i]`` slots when asked for the i-th time."""
+    """A classic session whose cluster has ``slots[i]`` slots when asked for the i-th time, each an executor of its own unless
+    ``slots_each`` says otherwise."""
 
     _jsparkSession = None
+    slots_each = 1
 
     def __init__(self, slots: list[int], master: str = "spark://m:7077", **conf: str) -> None:
         self._slots = slots
@@ -100,9 +165,11 @@ class FakeSpark:
         jvm = SimpleNamespace(
             maxNumConcurrentTasks=self._next,
             resourceProfileManager=lambda: SimpleNamespace(defaultResourceProfile=lambda: None),
+            getExecutorMemoryStatus=lambda: SimpleNamespace(keys=lambda: SimpleNamespace(mkString=self._executors)),
         )
         self.sparkContext: Any = SimpleNamespace(
             master=master,
+            applicationId=f"app {id(self)}",
             getConf=lambda: SimpleNamespace(getAll=lambda: settings),
             _jsc=SimpleNamespace(sc=lambda: jvm),
         )
@@ -110,6 +177,10 @@ class FakeSpark:
     def _next(self, profile: None) -> int:
         self.asked += 1
         return self._slots[min(self.asked, len(self._slots)) - 1]
+
+    def _executors(self, separator: str) -> str:
+        there = self._slots[min(self.asked, len(self._slots)) - 1] // self.slots_each
+        return separator.join(["driver:1", *(f"host:{number}" for number in range(there))])
 
     def check(self, num_workers: int | None, timeout: float = 1.0) -> int:
         def sleep(seconds: float) -> None:
@@ -146,9 +217,46 @@ def test_slots_are_limited_by_gpus_too(taken: str, there: str, slots: int) -> No
 
 def test_waiting_for_executors_is_told(caplog: pytest.LogCaptureFixture) -> None:
     spark = FakeSpark([1], executor_instances="4", executor_cores="2")
-    assert spark.check(None, timeout=100) == 1
+    with pytest.raises(SlotsError):
+        spark.check(8, timeout=100)
     (told,) = caplog.messages
     assert told == "waiting for executors: 1 slots of 8 so far, for up to 100 s (spark.sparkdl.comm.slotTimeout)"
+
+
+@pytest.mark.parametrize("cores", [{}, {"executor_cores": "2"}, {"executor_cores": "4", "task_cpus": "2"}])
+@pytest.mark.parametrize("master", ["yarn", "k8s://h", "spark://m:7077"])
+def test_fewer_executors_than_asked_for(caplog: pytest.LogCaptureFixture, master: str, cores: dict[str, str]) -> None:
+    each = 2 if cores else 1
+    spark = FakeSpark([each, 3 * each], master, executor_instances="5", **cores)
+    spark.slots_each = each
+    assert spark.check(None, timeout=30) == 3 * each
+    assert spark.slept >= 30
+    waiting, told = caplog.messages
+    assert waiting.startswith("waiting for executors: 3 of 5 so far, for up to 30 s")
+    assert told.startswith(
+        f"training with 3 of 5 executors, so with {3 * each} ranks: the others did not come within 30 s"
+    )
+    waited = spark.slept
+    assert spark.check(None, timeout=30) == 3 * each  # said again, and not waited for again
+    assert spark.slept == waited
+    assert len(caplog.messages) == 3
+    with pytest.raises(SlotsError, match=f"num_workers={5 * each}, but"):
+        spark.check(5 * each, timeout=30)
+
+
+def test_executors_that_come_late_are_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    for conf in ({}, {"executor_cores": "1"}):
+        spark = FakeSpark([1, 2, 3, 4, 5], "yarn", executor_instances="5", **conf)
+        assert spark.check(None, timeout=30) == 5
+    assert FakeSpark([1, 2], "yarn").check(None, timeout=30) == 2  # by default
+    assert caplog.messages == []
+
+
+def test_an_executor_that_is_lost_later_is_waited_for_again() -> None:
+    spark = FakeSpark([3] * 200 + [2] * 5 + [3], "yarn", executor_instances="5")
+    assert spark.check(None, timeout=30) == 3
+    spark.asked = 200
+    assert spark.check(None, timeout=30) == 3
 
 
 @pytest.mark.parametrize(
@@ -254,8 +362,9 @@ def test_slots_of_a_spark_connect_client() -> None:
     assert check(FakeClient(), 5) == 5
     assert check(FakeClient(master="local-cluster[3,2,1024]")) == 6
     assert check(FakeClient(executor_instances="4", executor_cores="2", master="yarn")) == 8
+    assert check(FakeClient(master="yarn")) == 2
     with pytest.raises(SlotsError, match="num_workers: set it"):
-        check(FakeClient(master="yarn"))
+        check(FakeClient(master="spark://m:7077"))
 
 
 def test_driver_host() -> None:

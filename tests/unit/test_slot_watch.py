@@ -1,5 +1,6 @@
-"""The watch over slots goes on when Spark cannot answer once."""
+"""The watch over slots: how long ranks wait for which jobs, and that it goes on when Spark cannot answer once."""
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,10 +29,11 @@ class Tag:
 
 
 class Tracker:
-    """Job 1 is ours, of stage 7, of which no task runs; two run of stage 8. Each fourth answer fails."""
+    """Job 1 is ours, of stage 7, of which no task runs; ``busy`` tasks run of stage 8. Each fourth answer fails."""
 
-    def __init__(self) -> None:
+    def __init__(self, busy: int) -> None:
         self.asked = 0
+        self.busy = busy
 
     def getJobIdsForTag(self, tag: str) -> list[int]:  # noqa: N802 - Spark's name
         self.asked += 1
@@ -47,22 +49,38 @@ class Tracker:
         return [7, 8]
 
     def getStageInfo(self, stage: int) -> Any:  # noqa: N802
-        return SimpleNamespace(numActiveTasks=2 if stage == 8 else 0)
+        return SimpleNamespace(numActiveTasks=self.busy if stage == 8 else 0)
 
 
 @pytest.mark.timeout(30)
-def test_an_answer_that_fails_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    tracker = Tracker()
+@pytest.mark.parametrize(
+    ("busy", "slot_timeout", "turn_timeout", "told"),
+    [
+        (
+            0,
+            0.05,
+            60.0,
+            r"3 ranks waited 0\.05 s \(spark\.sparkdl\.comm\.slotTimeout\).* has 4, and 0 tasks of other jobs",
+        ),
+        (1, 0.05, 60.0, r"0\.05 s .*slotTimeout\).* and 1 tasks"),  # there is room beside it, and yet nothing runs
+        (2, 0.01, 0.2, r"3 ranks waited 0\.2 s \(spark\.sparkdl\.comm\.turnTimeout\).* and 2 tasks of other jobs"),
+    ],
+)
+def test_how_long_ranks_wait_for_slots(
+    monkeypatch: pytest.MonkeyPatch, busy: int, slot_timeout: float, turn_timeout: float, told: str
+) -> None:
+    """An answer that fails does not end the watch."""
+    tracker = Tracker(busy)
     context = SimpleNamespace(
         statusTracker=lambda: tracker, _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(statusTracker=lambda: tracker))
     )
+    spark: Any = SimpleNamespace(sparkContext=context)
     monkeypatch.setattr(slot_watch, "JobTag", Tag)
     monkeypatch.setattr(slot_watch, "is_classic", lambda _: True)
-    monkeypatch.setattr(slot_watch, "slots_now", lambda _: 3)
+    monkeypatch.setattr(slot_watch, "slots_now", lambda _: 4)
     monkeypatch.setattr(slot_watch, "_POLL_SECONDS", 0.01)
-    with SlotWatch(SimpleNamespace(sparkContext=context), 3, 0.05) as watch:  # type: ignore[arg-type]
+    with SlotWatch(spark, 3, slot_timeout, turn_timeout) as watch:
         watch._thread.join(20)
     assert isinstance(watch.error, SlotsError)
-    assert "3 ranks waited 0.05 s" in watch.error.message
-    assert "2 tasks of other jobs" in watch.error.message
+    assert re.search(told, watch.error.message)
     assert watch._tag.cancelled  # type: ignore[attr-defined]
