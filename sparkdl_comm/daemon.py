@@ -1,8 +1,8 @@
 """Spark's daemon of Python workers, with PyTorch in it: a worker is a fork of it, and need not load PyTorch again.
 
-Opt in with ``spark.python.daemon.module=sparkdl_comm.daemon``. Several workers of an executor then
-start sooner, and share PyTorch's memory. The package must be installed where executors run: what ``--py-files`` and
-``addPyFile`` ship comes after the daemon.
+Opt in with ``spark.python.daemon.module=sparkdl_comm.daemon``. Several workers of an executor then start sooner, and share
+PyTorch's pages, which YARN counts once for each of them. The package must be installed where executors run: what
+``--py-files`` and ``addPyFile`` ship comes after the daemon.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from sparkdl_comm.data.dataset import tensor_columns
 from sparkdl_comm.errors import ConfError, InputError
 from sparkdl_comm.gang.process_group import BACKENDS
 from sparkdl_comm.gang.values import unpack
-from sparkdl_comm.job import session, slots
+from sparkdl_comm.job import memory, session, slots
 from sparkdl_comm.job.admission import ADMISSION
 from sparkdl_comm.job.function import FunctionSpec, Script, make_function_fn
 from sparkdl_comm.job.interrupt import interruptible
@@ -133,6 +133,7 @@ class CommDistributor:
         session.check_dynamic_allocation(spark)
         world = slots.check_slots(spark, self.num_workers, conf.slot_timeout)
         slots.tell_threads(spark, world)
+        memory.tell_limit(spark)
         session.tell_clear(spark, "what ranks send each other, what they print, and what train_fn returns")
         spec = dataclasses.replace(spec, world=world)
         partitions = spark.range(0, world, 1, numPartitions=world) if rows is None else rows.repartition(world)

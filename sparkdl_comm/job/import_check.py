@@ -53,14 +53,25 @@ def _check(module: str, marker: str) -> None:
     """
     import importlib
     import json
+    import resource
     import socket
     import sys
 
     try:
         importlib.import_module(module)
-    except ImportError as error:
+    except (ImportError, OSError, MemoryError) as error:
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        is_limited = limit != resource.RLIM_INFINITY and not isinstance(error, ModuleNotFoundError)
+        if not is_limited and not isinstance(error, ImportError):
+            raise
+        python = (
+            f"the Python of executors, {sys.executable} (Python {sys.version.split()[0]}) on {socket.gethostname()},"
+        )
         message = (
-            f"the Python of executors, {sys.executable} (Python {sys.version.split()[0]}) on {socket.gethostname()}, lacks"
+            f"{python} may map {limit / 2**20:.0f} MiB of address space, which is too little to load PyTorch: {error}. This is"
+            " what spark.executor.pyspark.memory limits. Unset it, and set spark.executor.memoryOverhead to what Python needs"
+            if is_limited
+            else f"{python} lacks"
             f" what sparkdl_comm needs: {error}. Install sparkdl_comm and its requirements there, or have executors use a"
             " Python that has them: the environment variable PYSPARK_PYTHON, set before the session starts, or spark-submit"
             " --conf spark.pyspark.python=...; spark.archives ships a packed environment"

@@ -28,6 +28,7 @@ from sparkdl_comm.job.description import described
 from sparkdl_comm.job.driver_listener import DriverListener, OnProgress
 from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.interrupt import JobTag, in_thread
+from sparkdl_comm.job.memory import was_killed
 from sparkdl_comm.job.module_broadcast import missing_module, model_for_tasks
 from sparkdl_comm.job.rank import make_rank_fn
 from sparkdl_comm.job.restart import with_restarts
@@ -246,7 +247,13 @@ def _unreported(text: str) -> SparkdlCommError | None:
             error_message=(python["message"] or "").strip(),
             remote_traceback=python["traceback"],
         )
+    how = (
+        "its executor was killed for its memory, of which PyTorch's is outside of the JVM's heap: set"
+        " spark.executor.memoryOverhead to more"
+        if was_killed(reason)
+        else "its Python worker or its executor died (killed, or out of memory?)"
+    )
     return RankLostError(
-        f"rank {rank} was lost: its Python worker or its executor died (killed, or out of memory?). Spark says: {reason}",
+        f"rank {rank} was lost: {how}. Spark says: {reason}",
         rank=rank,
     )

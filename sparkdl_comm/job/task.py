@@ -24,6 +24,7 @@ from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.job import rendezvous
 from sparkdl_comm.job.driver_client import DriverClient
 from sparkdl_comm.job.gpu import task_gpu
+from sparkdl_comm.job.memory import with_limit
 from sparkdl_comm.job.output import OutputTail
 
 #: What the function of a rank's task returns: one row.
@@ -181,7 +182,8 @@ class RankTask:
         To be called before any connection is closed: else the others would blame the closing.
         """
         if failure.rank == self.rank and not failure.log:
-            failure = dataclasses.replace(failure, log=self._output.tail())
+            message = with_limit(failure.error, failure.message)
+            failure = dataclasses.replace(failure, message=message, log=self._output.tail())
         if self.gang is not None:
             self.gang.announce_failure(failure)
             failure = self.gang.failure() or failure

@@ -11,7 +11,7 @@ import torch
 from pyspark.sql import DataFrame
 
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.job import session, slots
+from sparkdl_comm.job import memory, session, slots
 from sparkdl_comm.job.admission import ADMISSION
 from sparkdl_comm.job.launch import launch
 from sparkdl_comm.job.summary import summarize
@@ -71,6 +71,7 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
     strategy.check(conf, world)
     session.check_disk_cache(spark, conf)
     slots.tell_threads(spark, world)
+    memory.tell_limit(spark)
     own = {"gradients": not strategy.needs_plugin, "rows": conf.data_shuffle == "global", "the trained model": True}
     sent = ", ".join(name for name, is_ours in own.items() if is_ours)
     session.tell_clear(spark, f"{sent}, what ranks print, and what they tell each other between steps")

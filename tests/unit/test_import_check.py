@@ -63,6 +63,29 @@ def test_a_python_without_the_package_tells_its_name_and_what_to_set(tmp_path: P
     assert len(text) < 600
 
 
+def test_a_python_whose_address_space_is_limited(tmp_path: Path) -> None:
+    (tmp_path / "shipped").write_bytes(cloudpickle.dumps(ImportCheck(function(), True)))
+    load = (
+        "import pickle, resource, sys; resource.setrlimit(resource.RLIMIT_AS, (512 << 20, 512 << 20));"
+        " pickle.load(open(sys.argv[1], 'rb'))"
+    )
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", load, str(tmp_path / "shipped")],
+        env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    failure = Failure.find(done.stderr)
+    assert failure is not None, done.stderr
+    text = str(failure.to_exception())
+    assert "may map 512 MiB of address space, which is too little to load PyTorch: " in text
+    assert "what spark.executor.pyspark.memory limits. Unset it" in text
+    assert "Install" not in text
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

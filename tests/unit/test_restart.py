@@ -19,7 +19,7 @@ from sparkdl_comm.errors import (
     SlotsError,
     SparkdlCommError,
 )
-from sparkdl_comm.job import restart
+from sparkdl_comm.job import memory, restart
 from sparkdl_comm.job.launch import _unreported
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.train.spec import Checkpoints, TrainSpec
@@ -106,6 +106,22 @@ def test_executors_that_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(SlotsError) as error:
         restart.with_restarts(Runs(LOST), spec(), SPARK)
     assert error.value.__cause__ is LOST
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_executors_killed_for_their_memory(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    monkeypatch.setattr(memory, "advice", lambda spark: "Give them more")
+    killed = RankLostError("Exit status: 137", rank=1)
+    runs = Runs(killed, killed)
+    with pytest.raises(RankLostError, match="killed for their memory twice, .* Give them more") as error:
+        restart.with_restarts(runs, spec(limit), SPARK)
+    assert error.value.__cause__ is killed
+    assert len(runs.specs) == 2
+
+
+def test_an_executor_killed_for_its_memory_once() -> None:
+    runs = Runs(RankLostError("Exit status: 137", rank=1), LOST)
+    assert restart.with_restarts(runs, spec(2), SPARK) == ("trained", 2)
 
 
 def test_too_few_slots_in_the_words_of_spark() -> None:

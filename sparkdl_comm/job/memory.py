@@ -1,0 +1,123 @@
+"""Memory outside of the JVM's heap, where PyTorch and rows are: its limits, and executors that were killed for it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import resource
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sparkdl_comm.errors import RankLostError, SparkdlCommError
+from sparkdl_comm.job.session import application_conf, is_classic
+
+_log = logging.getLogger(__name__)
+
+_LIMIT = "spark.executor.pyspark.memory"
+_OVERHEAD = "spark.executor.memoryOverhead"
+_DAEMON = "spark.python.daemon.module"
+#: What YARN and Kubernetes say of a container that they, or the kernel, killed for its memory. A standalone worker's "Command
+#: exited with code 137" is not among them: it has no containers, so anybody may have killed that process.
+_KILLED = re.compile(
+    r"exceeding (?:physical|virtual) memory limits|exit (?:code|status)(?: is|:)? ?(?:137|-104)\b|OOMKilled",
+    re.IGNORECASE,
+)
+_BY_A_WORKER = re.compile(r"Command exited with code 137")
+#: What an allocation says that was refused.
+_REFUSED = re.compile(
+    r"MemoryError|(?:can't|cannot|not|unable to) (?:enough memory|allocate)|can't start new thread", re.I
+)
+
+
+def tell_limit(spark: SparkSession) -> None:
+    """Warn if Spark limits the address space of the Python of executors."""
+    limit = application_conf(spark).get(_LIMIT)
+    if limit:
+        _log.warning(
+            "%s=%s limits the address space that a Python worker maps, not the memory it uses, and PyTorch maps many times"
+            " what it uses. Unset it, and set %s to what Python needs",
+            _LIMIT,
+            limit,
+            _OVERHEAD,
+        )
+
+
+def with_limit(error: str, message: str) -> str:
+    """Return the ``message`` of an ``error`` in this process, with its cause if Spark limits this worker's address space."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY or not _REFUSED.search(f"{error}: {message}"):
+        return message
+    return (
+        f"{message}\nThis worker may map {limit / 2**20:.0f} MiB of address space: {_LIMIT} limits it. Unset it, and set"
+        f" {_OVERHEAD} to what Python needs"
+    )
+
+
+def was_killed(text: str) -> bool:
+    """Whether Spark's ``text`` about a lost executor says that it was killed for its memory."""
+    return _KILLED.search(_BY_A_WORKER.sub("", text)) is not None
+
+
+def killed_executors(spark: SparkSession) -> dict[str, str]:
+    """Return why executors of this application were killed for their memory, by executor. Empty for a Spark Connect client."""
+    if not is_classic(spark):
+        return {}
+    context: Any = spark.sparkContext._jsc.sc()
+    listed = context.statusStore().executorList(False)
+    found = {}
+    for each in (listed.apply(index) for index in range(listed.size())):
+        reason = each.removeReason()
+        if reason.isDefined() and was_killed(reason.get()):
+            found[each.id()] = reason.get()
+    return found
+
+
+class MemoryKills:
+    """Count of a fit's attempts that ended because executors were killed for their memory."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._known: set[str] = set()
+        self._counted = False
+        self._reason = ""
+        self._count = 0
+
+    def begin_attempt(self) -> None:
+        self._known = set(killed_executors(self._spark))
+        self._counted = False
+
+    def check(self, lost: SparkdlCommError, is_last: bool) -> None:
+        """Look whether this attempt ended so. Spark may learn the reason late, so this is called again after executors have
+        been replaced.
+
+        :raises RankLostError: it did, and it is the fit's second, or ``is_last``.
+        """
+        reasons = [reason for name, reason in killed_executors(self._spark).items() if name not in self._known]
+        text = lost.message
+        if not self._counted and (reasons or was_killed(text)):
+            self._counted = True
+            self._count += 1
+            self._reason = reasons[0] if reasons else text
+        if self._counted and (is_last or self._count == 2):
+            times = (
+                "twice, so a third start would end alike"
+                if self._count == 2
+                else "and maxRestarts allows no other start"
+            )
+            raise RankLostError(
+                f"executors were killed for their memory {times}. {advice(self._spark)}. Spark says: {self._reason}",
+                rank=lost.rank,
+            ) from lost
+
+
+def advice(spark: SparkSession) -> str:
+    """Return what to set where executors are killed for their memory."""
+    conf = application_conf(spark)
+    text = (
+        f"PyTorch and the rows are outside of the JVM's heap: set {_OVERHEAD} to more (now"
+        f" {conf.get(_OVERHEAD, 'not set: a tenth of spark.executor.memory, at least 384 MiB')})"
+    )
+    if _DAEMON in conf:
+        text += f", and unset {_DAEMON}={conf[_DAEMON]}: YARN counts the memory that its workers share once for each of them"
+    return text
