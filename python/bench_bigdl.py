@@ -79,6 +79,7 @@ def row(found: dict[str, Any], case: Case, topology: str) -> Row:
             "iterations_per_second": 1 / statistics.median(found["samples"]),
             "apart": found["apart"],
             "batches": found["batches"],
+            "kept": found["kept"],
             "phases": found["phases"],
             "overlap": found["overlap"],
             "pull_seconds": about.get("pull_seconds"),

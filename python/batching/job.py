@@ -105,9 +105,9 @@ class Job:
     timeline: str | None = None
 
     def profile_iterations(self) -> int:
-        """So that what was chosen is in use before the first epoch that is timed. It is after the profile, and a trial of
-        the plan and of what is plainer; pulls change one step after that, pushes two."""
-        return (_WARM_UP_EPOCHS * self.steps - 3) // 4
+        """So that what was chosen is in use before the first epoch that is timed. It is after the profile, and trials of
+        the plan and of at most three that are plainer; pulls change one step after that, pushes two."""
+        return (_WARM_UP_EPOCHS * self.steps - 3) // 5
 
     def make_network(self) -> Callable[[], nn.Module]:
         if self.network in REAL:

@@ -125,13 +125,17 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology, options: 
             ends[result["sparse"]].add(result["weights"])
     for result in found:
         way, plans = result["way"], result.get("batching", {})
+        tried = next((plan["tried"] for plan in plans.values() if "tried" in plan), {})
         extra: dict[str, Any] = {
             "delay": case.delay,
             **case.about,
             "batches": {name: len(plan["batches"]) for name, plan in plans.items()},
             "predicted_seconds": predicted.get(way),
             "measured_over_predicted": seconds[way] / predicted[way] if way in predicted else None,
-            "tried": next((plan["tried"] for plan in plans.values() if "tried" in plan), {}),
+            "kept": {name: plan["kept"] for name, plan in plans.items()},
+            "outcome": {name: plan["outcome"] for name, plan in plans.items()},
+            "tried": {name: each["seconds"] for name, each in tried.items()},
+            "tried_predicted": {name: each["predicted_seconds"] for name, each in tried.items()},
             "phases": result.get("phases", {}),
             "overlapped": result.get("overlapped"),
             "plans": {name: plan["batches"] for name, plan in plans.items() if "profile" in plan},

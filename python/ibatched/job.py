@@ -33,9 +33,9 @@ TOLERANCE = 1e-3
 PROFILE_ITERATIONS = 5
 #: Iterations after which weights are compared. Rounding, which differs with the rows that each executor has, grows with them.
 COMPARED = 12
-#: Iterations of the short run. ``ibatch`` is settled then: after the profile, and a trial of the plan and of what is plainer;
-#: pulls change one iteration after that, pushes two.
-SHORT = 3 * PROFILE_ITERATIONS + 3
+#: Iterations of the short run. ``ibatch`` is settled then: after the profile, and trials of the plan, ``layerwise`` and, where
+#: blocks are small, of ``whole``; pulls change one iteration after that, pushes two.
+SHORT = 4 * PROFILE_ITERATIONS + 3
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Sample:
 def measured(spark: SparkSession, job: Job) -> list[dict[str, Any]]:
     """For each system: ``samples``, seconds of an iteration; ``phases`` and ``overlap``, as ``IBatchOptimizer.summary`` has
     them, medians of the samples; ``verified``, whether it has the weights of the first system in the end; ``apart``, how far
-    they are; ``parameters``; ``batches``, how many there were of layers."""
+    they are; ``parameters``; ``batches``, how many there were of layers; ``kept``, what cut them."""
     sc = spark.sparkContext
     sc.setLogLevel("ERROR")
     start_engine(sc, job.executors, 1)
@@ -109,6 +109,7 @@ def measured(spark: SparkSession, job: Job) -> list[dict[str, Any]]:
         row |= {"phases": _medians([each.phases for each in found])}
         row |= {"overlap": _medians([each.overlap for each in found])}
         row |= {"batches": {name: len(plan["batches"]) for name, plan in found[-1].batching.items()}}
+        row |= {"kept": {name: plan["kept"] for name, plan in found[-1].batching.items()}}
         rows.append(row)
     return rows
 

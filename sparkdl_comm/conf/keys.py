@@ -269,9 +269,10 @@ KEYS: tuple[Key, ...] = (
         "number",
         "10",
         "Iterations that are measured before the first plan of greedy1, greedy2, ibatch, optimal or parts; until then\n"
-        "there is one batch. If ibatch planned both directions, its plan, then layerwise and, of many layers, parts:24\n"
-        "are used for as many iterations each, to see which is the fastest (not if these are less than 3). Every tenth such\n"
-        "period the ranks compare what they measure with what they planned for.",
+        "there is one batch. If ibatch planned both directions, its plan, then layerwise, of many layers parts:24, and of\n"
+        "small models, whose blocks are fetched for the profile alone, whole are used for as many iterations each, to see\n"
+        "which is the fastest (not if these are less than 3). Every tenth such period the ranks compare what they measure\n"
+        "with what they planned for.",
         values.iterations,
     ),
     Key(

@@ -29,6 +29,11 @@ def test_every_way_gives_a_row_and_the_same_bits(rows_of) -> None:
         assert row["throughput_over_whole"] == pytest.approx(found["whole"]["seconds"] / row["seconds"])
         assert {"forward", "backward", "update"} <= row["phases"].keys()
         assert 0 <= row["overlapped"] < sum(row["phases"][name] for name in ("forward", "backward", "update"))
+    assert {way: found[way]["kept"]["pull"] for way in ("whole", "layerwise")} == {
+        "whole": "whole",
+        "layerwise": "layerwise",
+    }
+    assert found["ibatch"]["tried"].keys() == found["ibatch"]["tried_predicted"].keys() >= {"whole", "ibatch"}
     for way, pushes in {"layerwise": 19, "whole": 1, "paper": 1, "paper-layerwise": 1, "ibatch-pull": 1}.items():
         assert found[way]["batches"]["push"] == pushes
     for direction in ("pull", "push"):

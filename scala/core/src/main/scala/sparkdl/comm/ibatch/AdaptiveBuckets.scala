@@ -26,6 +26,7 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
   private val both = Seq(pull, push)
   private var trial = Option.empty[Autotuner]
   private var looks = 1
+  private var predicted = 0.0 // seconds of an iteration, by the last plan of both directions
 
   /** Of parameters from the next step on, in the order in which they travel; likewise `pushes`, of gradients. */
   def pulls: IndexedSeq[Batch] = pull.batches
@@ -56,21 +57,27 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
   }
 
   /**
-   * For the run's summary: of `pull` and `push` the last plan. It has `policy`, `batches` and, if it was made from a profile,
-   * `predicted_seconds`, `optimal_ratio` and the `profile`, as [[PlanRequest]] takes it; if both directions were planned
-   * together, the predicted `iteration_seconds`, and after the autotuning `tried`, measured seconds of an iteration by what
-   * was tried. `asked` is the policy that was asked for, and `outcome` what has become of it.
+   * For the run's summary: of `pull` and `push` what is in use. It has `kept`, in words, the `policy` that made it, its
+   * `batches` and, if these were made from a profile, `predicted_seconds`, `optimal_ratio` and the `profile`, as
+   * [[PlanRequest]] takes it; if both directions were planned together, the predicted `iteration_seconds`. `tried` has, by
+   * policy, `seconds` of an iteration, its `predicted_seconds`, and how many `pulls` and `pushes` there were. `asked` is the
+   * policy that was asked for, and `outcome` what has become of it: if nothing was planned, why.
    */
   def report(reply: ObjectNode): Unit =
     Seq(Direction.Pull -> pull, Direction.Push -> push).foreach { case (direction, batches) =>
-      batches.report(reply.putObject(direction.name)).put("outcome", outcome(batches))
+      val described = batches.report(reply.putObject(direction.name)).put("outcome", outcome(batches))
+      trial.map(_.tried).filter(_.nonEmpty).foreach(describe(_, described.putObject("tried")))
+    }
+
+  private def describe(tried: ListMap[Policy, Autotuner.Measured], reply: ObjectNode): Unit =
+    tried.foreach { case (policy, each) =>
+      val described = reply.putObject(policy.name).put("seconds", each.seconds).put("predicted_seconds", each.predicted)
+      described.put("pulls", each.pulls).put("pushes", each.pushes)
     }
 
   private def outcome(batches: DirectionBatches): String =
     if (!batches.policy.needsProfile) "used"
-    else if (!batches.isMeasured)
-      s"not tried: nothing was measured in ${settings.profileIterations} iterations" +
-        " (spark.sparkdl.comm.ps.profileIterations): fewer were done, or there is one rank, or a GPU"
+    else if (!batches.isMeasured) s"not planned: $whyUnmeasured"
     else
       trial.fold("used") { autotuner =>
         val chosen = autotuner.current
@@ -79,30 +86,41 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
         else s"tried, and rejected: ${chosen.name} was faster"
       }
 
-  private def batches: Int = both.map(_.batches.size).sum
+  private def whyUnmeasured: String = {
+    val set = s"spark.sparkdl.comm.ps.profileIterations=${settings.profileIterations}"
+    if (!profiles) "there is one rank, to which nothing comes"
+    else if (looks == 1) s"the run ended before ${nextLook.get} iterations were done ($set)"
+    else s"no rank measured its layers in the iterations before a plan ($set): a rank that computes on a GPU cannot"
+  }
+
+  private def measured(seconds: Double, predicted: Double): Autotuner.Measured =
+    Autotuner.Measured(seconds, predicted, pulls.size, pushes.size)
 
   private def onTrial: Option[Autotuner] = trial.filterNot(_.isOver)
 
   /** After an iteration with the current batches took so long. Whether there are others now; likewise [[planFrom]]. */
   private def tune(autotuner: Autotuner, seconds: Double): Boolean = {
     val before = autotuner.current
-    autotuner.took(Autotuner.Measured(seconds, batches))
+    autotuner.took(measured(seconds, predicted))
     val changes = autotuner.current != before
     if (changes) planTogether(autotuner.current)
-    if (autotuner.isOver) both.foreach(_.tried(autotuner.seconds))
     changes
   }
 
   private def planFrom(reports: Seq[RankReport], seconds: Option[Double]): Boolean = {
     val isFirst = !both.exists(_.isMeasured)
-    val (before, measured) = ((pulls, pushes), seconds.map(Autotuner.Measured(_, batches)))
+    val before = (pulls, pushes)
     def learn(batches: DirectionBatches, found: Seq[DirectionProfile]): Boolean =
       ProfileAgreement.agree(found).exists(batches.learn(_, settings.replanDrift))
     val learnt = Seq(learn(pull, reports.flatMap(_.pull)), learn(push, reports.flatMap(_.push)))
     val changed = learnt.contains(true)
     if (changed && sharesNetwork) {
+      val chosen = if (isFirst) Policy.Whole else trial.fold[Policy](Policy.IBatch)(_.current)
+      if (!chosen.needsProfile) planTogether(chosen) // for what it predicts
+      val known = seconds.map(measured(_, predicted))
       planTogether(Policy.IBatch)
-      if (isFirst || (pulls, pushes) != before) measured.foreach(beginTrial(_, isFirst))
+      if (isFirst || (pulls, pushes) != before) known.foreach(beginTrial(chosen, _, isFirst))
+      else if (chosen != Policy.IBatch) planTogether(chosen)
     } else if (changed) both.foreach(_.planAlone())
     changed
   }
@@ -116,19 +134,22 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
     val (pulled, pushed, seconds) =
       if (policy == Policy.IBatch) Planner.together(pulling, pushing, clock)
       else Planner.alike(pulling, pushing, policy)
-    pull.take(pulled, pulling, seconds)
-    push.take(pushed, pushing, seconds)
+    pull.take(policy, pulled, pulling, seconds)
+    push.take(policy, pushed, pushing, seconds)
+    predicted = seconds
   }
 
   /**
-   * @param measured before the plan; before the first plan there was one batch, before others what was chosen
+   * @param before the policy in use before the plan
+   * @param measured of it
    */
-  private def beginTrial(measured: Autotuner.Measured, isFirst: Boolean): Unit = {
-    val before = if (isFirst) Some(Policy.Whole) else trial.map(_.current)
-    val known = ListMap(before.filterNot(_.needsProfile).map(_ -> measured).toSeq: _*)
+  private def beginTrial(before: Policy, measured: Autotuner.Measured, isFirst: Boolean): Unit = {
+    // Inline blocks are fetched while the first profile is measured, so one batch is timed again without that.
+    val again = if (isFirst && both.exists(_.isInlineWhole)) Seq(before) else Nil
+    val known = ListMap(Seq(before).filterNot(_.needsProfile).diff(again).map(_ -> measured): _*)
     val layerwise = if (both.forall(_.batches.size == traffic.layers)) Nil else Seq(Policy.Layerwise)
     val parts = if (traffic.layers > 2 * Few) Seq(Policy.Parts(Few)) else Nil
-    trial = Some(new Autotuner(Policy.IBatch, (layerwise ++ parts).filterNot(known.contains), known))
+    trial = Some(new Autotuner(Policy.IBatch, (layerwise ++ parts ++ again).filterNot(known.contains), known))
   }
 }
 

@@ -24,8 +24,8 @@ private[ibatch] final class Autotuner(
   /** The one in use now. */
   def current: Policy = inUse
 
-  /** What an iteration took with each that was tried so far, and with those that were known. */
-  def seconds: ListMap[Policy, Double] = measured.map { case (policy, each) => policy -> each.seconds }
+  /** Those that were tried so far, and those that were known. */
+  def tried: ListMap[Policy, Measured] = measured
 
   /** Whether [[current]] is what was chosen. */
   def isOver: Boolean = over
@@ -51,9 +51,12 @@ private[ibatch] object Autotuner {
 
   /**
    * @param seconds of an iteration
-   * @param batches of both directions
+   * @param predicted likewise
+   * @param pulls batches of parameters; `pushes`: of gradients
    */
-  final case class Measured(seconds: Double, batches: Int)
+  final case class Measured(seconds: Double, predicted: Double, pulls: Int, pushes: Int) {
+    def batches: Int = pulls + pushes
+  }
 
   /** The share by which something must be faster than another: less is chance. */
   private val Margin = 0.02

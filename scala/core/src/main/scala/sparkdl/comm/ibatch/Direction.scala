@@ -1,19 +1,22 @@
 package sparkdl.comm.ibatch
 
 /** Which way layers travel. */
-private[ibatch] sealed abstract class Direction(val name: String) {
+private[ibatch] sealed abstract class Direction(val name: String, plural: String) {
+
+  /** As in "7 pulls". */
+  def count(batches: Int): String = s"$batches ${if (batches == 1) name else plural}"
 
   /** What is in the order of the layers, in the order in which they travel. */
   def travelling[T](layers: IndexedSeq[T]): IndexedSeq[T]
 }
 
 private[ibatch] object Direction {
-  case object Pull extends Direction("pull") {
+  case object Pull extends Direction("pull", "pulls") {
     override def travelling[T](layers: IndexedSeq[T]): IndexedSeq[T] = layers
   }
 
   /** Backward makes the gradients of the last layer first. */
-  case object Push extends Direction("push") {
+  case object Push extends Direction("push", "pushes") {
     override def travelling[T](layers: IndexedSeq[T]): IndexedSeq[T] = layers.reverse
   }
 

@@ -1,7 +1,5 @@
 package sparkdl.comm.ibatch
 
-import scala.collection.immutable.ListMap
-
 import com.fasterxml.jackson.databind.node.ObjectNode
 
 /**
@@ -25,6 +23,9 @@ private[ibatch] final class DirectionBatches(
   def batches: IndexedSeq[Batch] = direction.travelling(last.plan.batches)
 
   def isMeasured: Boolean = measured.isDefined
+
+  /** Whether one batch of everything comes with its notices. */
+  def isInlineWhole: Boolean = bytes.sum <= traffic.noticeBytes
 
   /** Whether `now`, what the ranks agreed on, is further than `drift` from what plans were made from so far. */
   def learn(now: DirectionProfile, drift: Double): Boolean = {
@@ -61,16 +62,24 @@ private[ibatch] final class DirectionBatches(
     LastPlan(used, Planner.plan(known, used), if (isMeasured) Some(known) else None)
   }
 
-  /** @param iterationSeconds predicted, with `plan` and that of the other direction */
-  def take(plan: Plan, from: Profile, iterationSeconds: Double): Unit =
-    last = LastPlan(policy, plan, Some(from), Some(iterationSeconds))
+  /**
+   * @param used the policy that made the plan
+   * @param iterationSeconds predicted, with `plan` and that of the other direction
+   */
+  def take(used: Policy, plan: Plan, from: Profile, iterationSeconds: Double): Unit =
+    last = LastPlan(used, plan, Some(from), Some(iterationSeconds))
 
-  /** @param seconds of an iteration, by what was tried in both directions */
-  def tried(seconds: ListMap[Policy, Double]): Unit = last = last.copy(tried = Some(seconds))
+  /** What is in use, as in "plan, 7 pulls" or "layerwise". */
+  def kept: String = {
+    val count = batches.size
+    val oneEach = if (count == traffic.layers && count > 1) ", one per layer" else ""
+    if (last.policy.isPlanned) s"plan, ${direction.count(count)}$oneEach" else last.policy.name
+  }
 
   /** For the run's summary: see [[AdaptiveBuckets.report]]. */
   def report(reply: ObjectNode): ObjectNode = {
     reply.put("policy", last.policy.name)
+    reply.put("kept", kept)
     val pairs = reply.putArray("batches")
     batches.foreach(batch => pairs.addArray().add(batch.first).add(batch.last))
     last.profile.foreach { profile =>
@@ -79,22 +88,20 @@ private[ibatch] final class DirectionBatches(
       last.iterationSeconds.foreach(reply.put("iteration_seconds", _))
       PlanRequest.write(profile, reply.putObject("profile"))
     }
-    last.tried.foreach { seconds =>
-      val tried = reply.putObject("tried")
-      seconds.foreach { case (policy, each) => tried.put(policy.name, each) }
-    }
     reply.put("asked", policy.name)
   }
 }
 
 private[ibatch] object DirectionBatches {
 
-  /** @param profile that the plan was made from, if it was */
+  /**
+   * @param policy that made the plan
+   * @param profile that the plan was made from, if it was
+   */
   private final case class LastPlan(
       policy: Policy,
       plan: Plan,
       profile: Option[Profile],
-      iterationSeconds: Option[Double] = None,
-      tried: Option[ListMap[Policy, Double]] = None
+      iterationSeconds: Option[Double] = None
   )
 }

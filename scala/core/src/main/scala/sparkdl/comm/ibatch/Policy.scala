@@ -11,6 +11,12 @@ private[comm] sealed abstract class Policy(val name: String) {
     case _ => true
   }
 
+  /** Whether the planner cuts the batches, from how long layers compute; others cut without looking at that. */
+  def isPlanned: Boolean = this match {
+    case Policy.Parts(_) => false
+    case _ => needsProfile
+  }
+
   /** Whether a batch of parameters is asked for when the one before is here, as the paper's one thread does it. */
   def inTurn: Boolean = this == Policy.Paper || this == Policy.PaperLayerwise
 }

@@ -17,7 +17,8 @@ private[ps] final class NetworkTimes(steps: Int) {
   private var summing = 0.0
 
   /**
-   * Some buckets came. Blocks that came inside of their notices, which nobody asked for, say nothing of what a fetch takes.
+   * Some buckets came. Inline blocks, which nobody asked for, say nothing of what a fetch takes. Those of the steps before the
+   * first plan are fetched therefore: see [[PsSession.open]].
    *
    * @param ends they were the last ones of a step
    */

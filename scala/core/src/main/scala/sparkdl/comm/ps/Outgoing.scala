@@ -10,9 +10,14 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
   private val published = new PublishedBlocks(job, node.blocks, node.served)
   private var addresses = Map.empty[Int, ChunkPeer]
   private var ranks = Map.empty[ChunkPeer, Int] // one of each executor
+  private var inlineFrom = 0L
 
-  /** @param peers by rank */
-  def open(peers: IndexedSeq[Peer]): Unit = {
+  /**
+   * @param peers by rank
+   * @param inlineFrom the first version whose small blocks travel inside of their notices
+   */
+  def open(peers: IndexedSeq[Peer], inlineFrom: Long): Unit = {
+    this.inlineFrom = inlineFrom
     addresses = peers.indices.filter(_ != rank).map(other => other -> peers(other).address).toMap
     ranks = addresses.map(_.swap)
   }
@@ -34,7 +39,7 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
   def parameters(bucket: Int, version: Long, slice: ShardSlice, block: Array[ByteBuffer]): Unit = {
     val urgency = urgencies.parameters(version, slice)
     published.put(BlockNames.parameters(rank, bucket, version), Notice.Parameters, version, block, servedAs(urgency))
-    val contents = if (fitsInline(block)) copy(block) else Notice.ToFetch
+    val contents = if (isInline(version, block)) copy(block) else Notice.ToFetch
     addresses.keys.foreach { other =>
       send(other, Notice(job, other, rank, Notice.Parameters, bucket, version, bytes(block), contents).encode, urgency)
     }
@@ -43,7 +48,7 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
   /** Gradients that this rank computed for the shard that `server` serves. */
   def gradients(server: Int, bucket: Int, version: Long, slice: ShardSlice, block: Array[ByteBuffer]): Unit = {
     val urgency = urgencies.gradients(version, slice)
-    val small = fitsInline(block)
+    val small = isInline(version, block)
     if (!small) {
       val name = BlockNames.gradients(rank, server, bucket, version)
       published.put(name, Notice.Gradients, version, block, servedAs(urgency))
@@ -68,7 +73,8 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
   private def servedAs(urgency: Urgency): ServedBlocks.Served =
     ServedBlocks.Served(urgency, asks => ranks.get(asks).fold(0)(turn))
 
-  private def fitsInline(block: Array[ByteBuffer]): Boolean = bytes(block) <= node.blocks.inlineThreshold
+  private def isInline(version: Long, block: Array[ByteBuffer]): Boolean =
+    version >= inlineFrom && bytes(block) <= node.blocks.inlineThreshold
 
   private def bytes(block: Array[ByteBuffer]): Long = block.map(_.remaining.toLong).sum
 

@@ -67,7 +67,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     pushTimes = settings.profileIterations.map(new NetworkTimes(_))
     // Nanoseconds. A block is asked for long before anybody waits for it, and who waits for it says more than its fetch does.
     incoming.open(peers, (FetchTimeouts * settings.timeoutSeconds * 1e9).toLong)
-    outgoing.open(peers)
+    // Nobody asks for inline blocks, so they show no start-up: those of the first profile's steps are fetched.
+    outgoing.open(peers, inlineFrom = settings.profileIterations.fold(0L)(_ + 1L))
     val layout = new ShardLayout(layers, peers.size)
     def mapOf(rank: Int): SegmentMap = new SegmentMap(layout, rank, settings.encodings, settings.ahead)
     if (settings.shared) incoming.neighbours.allow(mapOf)

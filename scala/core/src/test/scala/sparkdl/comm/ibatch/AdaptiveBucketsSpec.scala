@@ -1,5 +1,7 @@
 package sparkdl.comm.ibatch
 
+import scala.jdk.CollectionConverters._
+
 import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import com.fasterxml.jackson.databind.node.ObjectNode
 import org.scalatest.funsuite.AnyFunSuite
@@ -37,8 +39,15 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
   private def outcomes(buckets: AdaptiveBuckets): Set[String] =
     Set("pull", "push").map(direction => report(buckets).get(direction).get("outcome").asText)
 
-  private def tried(buckets: AdaptiveBuckets): Set[String] =
-    Set("pull", "push").map(direction => String.valueOf(report(buckets).get(direction).get("tried")))
+  private def kept(buckets: AdaptiveBuckets): Seq[String] =
+    Seq("pull", "push").map(direction => report(buckets).get(direction).get("kept").asText)
+
+  /** By policy, what an iteration took; alike in both directions. */
+  private def tried(buckets: AdaptiveBuckets): Seq[(String, Double)] = {
+    val found = Set("pull", "push").map(direction => report(buckets).get(direction).path("tried"))
+    assert(found.size === 1)
+    found.head.fields.asScala.toSeq.map(each => each.getKey -> each.getValue.get("seconds").asDouble)
+  }
 
   test("policies that need no profile measure nothing") {
     val blind = adaptive("layerwise", "fixed:10")
@@ -46,7 +55,8 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     assert((blind.pulls, blind.pushes) === ((layerwise, layerwise.reverse)))
     assert(outcomes(blind) === Set("used"))
     assert(report(blind).get("pull").toString ===
-      """{"policy":"layerwise","batches":[[1,1],[2,2]],"asked":"layerwise","outcome":"used"}""")
+      """{"policy":"layerwise","kept":"layerwise","batches":[[1,1],[2,2]],"asked":"layerwise","outcome":"used"}""")
+    assert(kept(blind) === Seq("layerwise", "fixed:10"))
     assert(adaptive("ibatch", traffic = traffic.copy(world = 1)).nextLook.isEmpty, "there is nobody to pull from")
   }
 
@@ -58,7 +68,7 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     assert(buckets.nextLook === Some(56))
     assert(buckets.replan(Seq(pulls)) === Some((layerwise, whole)), "pushes were not measured")
     val expected = mapper.readTree(
-      """{"policy": "ibatch", "batches": [[1, 1], [2, 2]], "predicted_seconds": 0.751000064, "optimal_ratio": 1.0,
+      """{"policy": "ibatch", "kept": "plan, 2 pulls, one per layer", "batches": [[1, 1], [2, 2]], "predicted_seconds": 0.751000064, "optimal_ratio": 1.0,
         | "profile": {"startup": 0.001, "transfer": [6.4e-8, 2e-8], "compute": [0.5, 0.25], "bytes": [64, 20],
         | "notice_bytes": 20}, "asked": "ibatch", "outcome": "used"}""".stripMargin
     )
@@ -120,8 +130,9 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
       buckets.replan(Seq(RankReport(Some(measured), Some(measured), Some(seconds)))).map(_._1.size)
     assert(after(9.0).exists(_ < 16))
     assert(Seq(5.0, 4.0, 3.0).map(after) === Seq(Some(72), Some(25), None))
-    assert(tried(buckets) === Set("""{"whole":9.0,"ibatch":5.0,"layerwise":4.0,"parts:24":3.0}"""))
+    assert(tried(buckets) === Seq("whole" -> 9.0, "ibatch" -> 5.0, "layerwise" -> 4.0, "parts:24" -> 3.0))
     assert(outcomes(buckets) === Set("tried, and rejected: parts:24 was faster"))
+    assert(kept(buckets) === Seq("parts:24", "parts:24"))
     val sizes = buckets.pulls.map(batch => batch.last - batch.first + 1)
     assert(sizes.take(2) === Seq(1, 2), "the first part is cut once more")
     assert(sizes.drop(2).forall(size => size >= 2 && size <= 4))
@@ -141,6 +152,7 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     assert(seconds.size === 1 && seconds.head > 5)
     assert(report(buckets).get("push").get("profile").get("compute").toString === "[0.5,0.25]")
     assert(outcomes(buckets) === Set("used"), "nothing is tried where iterations are not timed")
+    assert(kept(buckets) === Seq("plan, 2 pulls, one per layer", "plan, 1 push"))
   }
 
   /** Asked for another plan whenever an iteration took so long. */
@@ -158,7 +170,7 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
       (Some((layerwise, whole)), Some(56)),
       (None, Some(106))
     ))
-    assert(tried(buckets) === Set("""{"whole":3.0,"ibatch":1.0,"layerwise":0.99}"""))
+    assert(tried(buckets) === Seq("whole" -> 3.0, "ibatch" -> 1.0, "layerwise" -> 0.99))
     assert(outcomes(buckets) === Set("tried, and used"))
   }
 
@@ -167,18 +179,50 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     assert(replanned(buckets, 3.0, 1.0, 0.9).last === None, "it is in use")
     assert(buckets.pushes === layerwise.reverse)
     assert(outcomes(buckets) === Set("tried, and rejected: layerwise was faster"))
-    assert(report(buckets).get("pull").get("policy").asText === "ibatch")
+    assert(Seq("policy", "asked").map(report(buckets).get("pull").get(_).asText) === Seq("layerwise", "ibatch"))
+    assert(kept(buckets) === Seq("layerwise", "layerwise"))
     val other = adaptive("ibatch")
     assert(replanned(other, 0.8, 1.0, 0.9).last === Some((whole, whole)))
     assert(outcomes(other) === Set("tried, and rejected: whole was faster"))
   }
 
+  test("of a plan that was rejected the summary has what was predicted and what was measured") {
+    val buckets = adaptive("ibatch")
+    replanned(buckets, 3.0)
+    val promised = report(buckets).get("pull").get("iteration_seconds").asDouble
+    replanned(buckets, 1.0, 0.9)
+    val found = report(buckets).get("push").get("tried")
+    val plan = found.get("ibatch")
+    assert((plan.get("seconds").asDouble, plan.get("predicted_seconds").asDouble) === ((1.0, promised)))
+    assert((plan.get("pulls").asInt, plan.get("pushes").asInt) === ((2, 1)))
+    assert(found.get("whole").get("predicted_seconds").asDouble > promised, "it was planned because of that")
+    assert(found.get("layerwise").get("predicted_seconds").asDouble ===
+      report(buckets).get("pull").get("iteration_seconds").asDouble)
+  }
+
+  test("where one batch comes with its notices it is timed again, as its blocks were fetched in the profile") {
+    val buckets = adaptive("ibatch", traffic = traffic.copy(noticeBytes = 84))
+    assert(replanned(buckets, 3.0).last.isDefined)
+    assert(tried(buckets) === Nil)
+    replanned(buckets, 1.0)
+    assert((buckets.pulls, buckets.pushes) === ((whole, whole)))
+    replanned(buckets, 0.5)
+    assert(tried(buckets) === Seq("ibatch" -> 1.0, "whole" -> 0.5))
+    assert(outcomes(buckets) === Set("tried, and rejected: whole was faster"))
+  }
+
   test("a summary tells what was rejected from what was never tried") {
-    val untried = outcomes(adaptive("ibatch"))
-    assert(untried.size === 1)
-    assert(untried.head.startsWith(
-      "not tried: nothing was measured in 5 iterations (spark.sparkdl.comm.ps.profileIterations)"
-    ))
+    def why(buckets: AdaptiveBuckets) = {
+      assert(outcomes(buckets).size === 1 && kept(buckets) === Seq("whole", "whole"))
+      outcomes(buckets).head
+    }
+    val set = "spark.sparkdl.comm.ps.profileIterations=5"
+    assert(why(adaptive("ibatch")) === s"not planned: the run ended before 6 iterations were done ($set)")
+    assert(why(adaptive("ibatch", traffic = traffic.copy(world = 1))) ===
+      "not planned: there is one rank, to which nothing comes")
+    val unmeasured = adaptive("ibatch")
+    unmeasured.replan(Seq(RankReport(None, None, Some(1.0))))
+    assert(why(unmeasured).startsWith("not planned: no rank measured its layers") && why(unmeasured).contains("GPU"))
     val stopped = adaptive("ibatch")
     replanned(stopped, 3.0, 1.0)
     assert(outcomes(stopped) === Set("used: on trial when the run ended, layerwise in use"))
@@ -191,9 +235,9 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
       buckets.replan(Seq(both.copy(pull = Some(direction.copy(startup = startup)), seconds = Some(2.0))))
     assert(slower(0.002) === Some((layerwise, whole)))
     assert(slower(0.009) === None, "what was known of layerwise is known: the trial is of the plan alone")
-    assert(tried(buckets) === Set("""{"layerwise":2.0,"ibatch":2.0}"""))
+    assert(tried(buckets) === Seq("layerwise" -> 2.0, "ibatch" -> 2.0))
     assert(slower(0.009) === Some((layerwise, whole)))
-    assert(tried(buckets) === Set("null"))
+    assert(tried(buckets) === Seq("layerwise" -> 2.0, "ibatch" -> 2.0))
     assert(outcomes(buckets) === Set("tried, and used"), "the same batches as before need no trial")
   }
 }

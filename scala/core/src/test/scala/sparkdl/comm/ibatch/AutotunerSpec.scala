@@ -9,7 +9,8 @@ class AutotunerSpec extends AnyFunSuite {
 
   private val batches = Map[Policy, Int](Whole -> 2, Parts(24) -> 48, IBatch -> 60, Layerwise -> 200)
 
-  private def measured(policy: Policy, seconds: Double) = Autotuner.Measured(seconds, batches(policy))
+  private def measured(policy: Policy, seconds: Double) =
+    Autotuner.Measured(seconds, predicted = seconds / 2, batches(policy), pushes = 0)
 
   /** What is in use after each of `seconds`. */
   private def inUse(autotuner: Autotuner, seconds: Double*): Seq[Policy] = seconds.map { each =>
@@ -25,7 +26,8 @@ class AutotunerSpec extends AnyFunSuite {
     assert(tried.current === IBatch)
     assert(inUse(tried, 1.0, 0.9) === Seq(Layerwise, Layerwise))
     assert(tried.isOver)
-    assert(tried.seconds.toSeq === Seq(Whole -> 3.0, IBatch -> 1.0, Layerwise -> 0.9))
+    assert(tried.tried.toSeq.map { case (policy, each) => (policy, each.seconds, each.predicted) } ===
+      Seq((Whole, 3.0, 1.5), (IBatch, 1.0, 0.5), (Layerwise, 0.9, 0.45)))
     assert(inUse(autotuner, 4.0, 5.0) === Seq(Layerwise, Whole), "that was known from before")
   }
 

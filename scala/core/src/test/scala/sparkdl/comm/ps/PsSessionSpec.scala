@@ -172,6 +172,21 @@ class PsSessionSpec extends AnyFunSuite {
       }
   }
 
+  test("small blocks are fetched while transfers are measured, and come with their notices afterwards") {
+    val computing = ComputingTimes(Some(IndexedSeq(1.0)), Some(IndexedSeq(2.0)), update = 0, Some(4.0))
+    withWorkers(Seq(1600L), ahead = false, profileIterations = Some(5)) { workers =>
+      clock.tickNanos = 1
+      iterate(workers)
+      assert(executors.map(_.served.get) === Seq(2, 2))
+      val found = workers.head.session.measured(computing)
+      assert(found.pull.exists(_.startup > 0) && found.push.exists(_.startup > 0))
+    }
+    withWorkers(Seq(1600L), ahead = false, profileIterations = Some(0)) { workers =>
+      iterate(workers)
+      assert(executors.map(_.served.get) === Seq(1, 1), "gradients of version 0, no parameters of version 1")
+    }
+  }
+
   test("what is fetched in 16 bits is decoded as it comes") {
     withWorkers(Seq(300000L, 1700L), ahead = false, encodings = Encodings(Fp16)) { workers =>
       pullFirst(workers)
