@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tables.data import Data, at_most, beside, seconds, with_theory
-from tables.paper import IBATCH_NODES, IBATCH_PAPER
+from tables.data import Data, at_most, beside, of_paper, seconds, with_theory
+from tables.kept import kept, tried
+from tables.paper import IBATCH_NODES, IBATCH_PAPER, IBATCH_PAPER_72
 
 from sparkdl_comm.lab.results import Row
 
@@ -13,49 +14,74 @@ Line = tuple[str, ...]
 #: Numbers of hosts beside one, a file of results for each; and those whose iterations are told by parts.
 NODES = (2, 4, 8, 16)
 SPLIT_NODES = (8, 16)
-#: What ran on each, in the order of IBATCH_PAPER.
-NODE_WAYS = ("ibatch", "whole", "layerwise", "paper")
+#: What ran on each. The paper batches pulls alone, as `paper` does; of pushes its ways are `whole`.
+NODE_WAYS = ("whole", "paper", "layerwise", "ibatch")
+NODE_PAPER = {"paper": 0, "whole": 1}
 
 
 def networks(data: Data) -> Iterator[Line]:
     for name in ("ibatch-networks", "ibatch-delays", "ibatch-real"):
         for ours in data.rows(name, algorithm="ibatch"):
-            for index, other_way in enumerate(("whole", "layerwise", "ring", "bml", "ddp", "paper"), 1):
+            for other_way in ("whole", "layerwise"):
                 other = data.row(name, algorithm=other_way, case=ours.case, delay=ours.extra["delay"])
                 if other:
-                    paper = IBATCH_PAPER.get(ours.case) if name == "ibatch-networks" else None
-                    told = f"{paper[0] / paper[index]:.2f} x the throughput" if paper and index < len(paper) else "-"
                     about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: beside `{other_way}`"
                     gained = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}; {seconds(other)}"
-                    yield about, told, gained, beside(ours, other)
+                    yield about, kept(ours, _layers(data, name, ours)), gained, beside(ours, other)
+
+
+def _layers(data: Data, source: str, ours: Row) -> int | None:
+    """Of a network that was trained with a batch for each layer, too."""
+    batches = [row.extra["batches"]["pull"] for row in data.rows(source, algorithm="layerwise", case=ours.case)]
+    return max(batches, default=None)
 
 
 def rivals(network: str, data: Data) -> Iterator[Line]:
-    """`ibatch` beside its bound, other cuts of `ps`, and all-reduces that overlap backward."""
+    """`ibatch` beside its bound, other cuts of `ps`, and all-reduces that overlap backward; then the paper's way."""
     source = f"ibatch-rivals-{network}"
     for ours in data.rows(source, algorithm="ibatch"):
         about = f"a pull {ours.extra['pull_seconds'] / ours.extra['forward_seconds']:.2g} x forward"
+        stays = kept(ours, _layers(data, source, ours))
+        yield f"{about}: tried, and kept", tried(ours), f"{stays}: {seconds(ours)}", _of_plan(stays)
         yield f"{about}: the bound", f"{ours.theory_seconds:.3g} s", seconds(ours), at_most(ours.ratio or 0.0, 1.10)
         predicted = ours.extra["predicted_seconds"]
         off = max(ours.seconds / predicted, predicted / ours.seconds)
-        yield f"{about}: as the planner predicts", f"{predicted:.3g} s", seconds(ours), at_most(off, 1.10)
+        yield f"{about}: as predicted of what was kept", f"{predicted:.3g} s", seconds(ours), at_most(off, 1.10)
         for name in ("whole", "layerwise", "paper", "ring", "bml", "ddp"):
             other = data.row(source, algorithm=name, rate_mbit=ours.rate_mbit)
             if other:
                 yield f"{about}: beside `{name}`", seconds(other), seconds(ours), beside(ours, other)
+        whole, paper = (data.row(source, algorithm=way, rate_mbit=ours.rate_mbit) for way in ("whole", "paper"))
+        if whole and paper:
+            gain, wanted = whole.seconds / paper.seconds, IBATCH_PAPER[network][0] / IBATCH_PAPER[network][1]
+            yield (
+                f"{about}: `paper` beside `whole`; the paper: {wanted:.2f} x",
+                seconds(whole),
+                f"`paper`, {gain:.2f} x: {seconds(paper)}",
+                f"{of_paper(gain, wanted)}; {beside(paper, whole)}",
+            )
+
+
+def _of_plan(stays: str) -> str:
+    return "the plan stays" if stays.startswith("plan,") else "not decided" if "plan or" in stays else "plan rejected"
 
 
 def startups(data: Data) -> Iterator[Line]:
     """On the paper's terms, where start-ups follow one another, batches beside one for each layer; `ibatch` beside both."""
     for ours in data.rows("ibatch-startups"):
         others = {"paper": ("paper-layerwise",), "ibatch": ("layerwise", "paper-layerwise")}.get(ours.algorithm, ())
+        way = f"`{ours.algorithm}`"
+        if ours.algorithm == "ibatch":
+            way += f" ({kept(ours, _layers(data, 'ibatch-startups', ours))})"
         for name in others:
             other = data.row("ibatch-startups", algorithm=name, case=ours.case, delay=ours.extra["delay"])
             if other:
-                told = "1.41 x the throughput" if ours.algorithm == "paper" else "-"
-                about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: `{ours.algorithm}` beside `{name}`"
-                gained = f"{other.seconds / ours.seconds:.2f} x: {seconds(ours)}; {seconds(other)}"
-                yield about, told, gained, beside(ours, other)
+                told, verdict, gain = "-", beside(ours, other), other.seconds / ours.seconds
+                if ours.algorithm == "paper":
+                    wanted = IBATCH_PAPER_72[0] / IBATCH_PAPER_72[2]
+                    told, verdict = f"{wanted:.2f} x the throughput", f"{of_paper(gain, wanted)}; {verdict}"
+                about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: {way} beside `{name}`"
+                yield about, told, f"{gain:.2f} x: {seconds(ours)}; {seconds(other)}", verdict
 
 
 def scaling(data: Data) -> Iterator[Line]:
@@ -67,11 +93,17 @@ def scaling(data: Data) -> Iterator[Line]:
                 (row for row in rows if row.case == alone.case), key=lambda row: NODE_WAYS.index(row.algorithm)
             )
             if found:
-                paper = zip(IBATCH_PAPER.get(alone.case, ()), NODE_WAYS, strict=False)
-                told = "; ".join(f"`{way}` {speedup}" for speedup, way in paper)
-                ours = "; ".join(f"`{row.algorithm}` {_speedup(row, alone):.1f}" for row in found)
+                source = f"ibatch-nodes-{nodes}"
+                paper = IBATCH_PAPER.get(alone.case)
+                told = "; ".join(f"`{way}` {paper[index]}" for way, index in NODE_PAPER.items()) if paper else "-"
+                ours = "; ".join(f"{_way(data, source, row)} {_speedup(row, alone):.1f}" for row in found)
                 shares = "; ".join(f"{_speedup(row, alone) / nodes:.2f}" for row in found)
                 yield f"{alone.case}, {nodes} nodes", f"on {IBATCH_NODES}: {told}", ours, f"{shares} of linear"
+
+
+def _way(data: Data, source: str, row: Row) -> str:
+    stays = f" ({kept(row, _layers(data, source, row))})" if row.algorithm == "ibatch" else ""
+    return f"`{row.algorithm}`{stays}"
 
 
 def _speedup(row: Row, alone: Row) -> float:
@@ -87,6 +119,6 @@ def split(data: Data) -> Iterator[Line]:
                 computing = sum(phases[name] for name in ("forward", "backward", "update"))
                 parts = overlapped, row.seconds - computing, computing - overlapped, row.seconds
                 yield (
-                    f"{row.case}, {nodes} nodes, `{row.algorithm}`",
+                    f"{row.case}, {nodes} nodes, {_way(data, f'ibatch-nodes-{nodes}', row)}",
                     *(f"{part / whole.seconds:.3f}" for part in parts),
                 )

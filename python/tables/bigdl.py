@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tables.data import Data, beside, seconds, with_theory
+from tables.kept import kept
 from tables.paper import IBATCH_NODES, IBATCH_PAPER
 
 from sparkdl_comm.lab.results import Row
@@ -15,8 +16,6 @@ LENET_FILES = ("bigdl-real-star4", "bigdl-real-star8")
 VGG_FILES = ("bigdl-vgg-star4", "bigdl-vgg-star8")
 #: Where a communication's start-up takes longer.
 DELAY_FILES = ("bigdl-delay-star8",)
-#: What the iBatch paper compares with, in the order of IBATCH_PAPER.
-_PAPER_WAYS = ("ibatch", "bigdl", "layerwise")
 
 
 def beside_bigdl(data: Data, files: Sequence[str] = _FILES) -> Iterator[tuple[str, ...]]:
@@ -25,11 +24,8 @@ def beside_bigdl(data: Data, files: Sequence[str] = _FILES) -> Iterator[tuple[st
             for way in ("bigdl", "whole", "layerwise"):
                 other = data.row(name, algorithm=way, case=ours.case, world=ours.world)
                 if other:
-                    known = _paper(ours.case, way) and not ours.extra.get("delay")
-                    paper = _paper(ours.case, "ibatch") / _paper(ours.case, way) if known else None
-                    told = f"{paper:.2f} x the throughput" if paper else "-"
                     gained = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}; {seconds(other)}"
-                    yield f"{_about(ours)}: beside `{way}`", told, gained, beside(ours, other)
+                    yield f"{_about(ours)}: beside `{way}`", kept(ours), gained, beside(ours, other)
 
 
 def overlap(data: Data) -> Iterator[tuple[str, ...]]:
@@ -37,7 +33,7 @@ def overlap(data: Data) -> Iterator[tuple[str, ...]]:
         for row in data.rows(name):
             if parts := row.extra["overlap"]:
                 told = (parts[part] for part in ("overlapped", "communication_only", "computation_only"))
-                yield f"{_about(row)}: `{row.algorithm}`", *(_share(part, row) for part in told), seconds(row)
+                yield f"{_about(row)}: {_way(row)}", *(_share(part, row) for part in told), seconds(row)
 
 
 def scaling(data: Data) -> Iterator[tuple[str, ...]]:
@@ -46,12 +42,17 @@ def scaling(data: Data) -> Iterator[tuple[str, ...]]:
         alone = [one.seconds for one in rows if one.world == 1 and one.case == row.case]
         if row.world > 1 and alone:
             speedup = row.world * min(alone) / row.seconds
-            paper = _paper(row.case, row.algorithm)
+            # The paper batches pulls alone, so its iBatch is not beside `ibatch`, which batches pushes as well.
+            paper = IBATCH_PAPER[row.case][1] if row.algorithm == "bigdl" and row.case in IBATCH_PAPER else None
             told = f"{paper} x on {IBATCH_NODES}: {paper / IBATCH_NODES:.2f} of linear" if paper else "-"
             ours = f"{speedup:.2f} x: {speedup / row.world:.2f} of linear; {seconds(row)}"
             rival = data.row("bigdl-scaling", algorithm="bigdl", case=row.case, world=row.world)
             verdict = beside(row, rival) if rival and row.algorithm != "bigdl" else "-"
-            yield f"{row.case}, {row.world} executors: `{row.algorithm}`", told, ours, verdict
+            yield f"{row.case}, {row.world} executors: {_way(row)}", told, ours, verdict
+
+
+def _way(row: Row) -> str:
+    return f"`{row.algorithm}` ({kept(row)})" if row.algorithm == "ibatch" else f"`{row.algorithm}`"
 
 
 def _about(row: Row) -> str:
@@ -62,8 +63,3 @@ def _about(row: Row) -> str:
 
 def _share(part: float, row: Row) -> str:
     return f"{part * 1e3:.3g} ms, {part / row.seconds:.0%}"
-
-
-def _paper(network: str, way: str) -> int:
-    """The speed-up over one node; 0 if the paper has none."""
-    return dict(zip(_PAPER_WAYS, IBATCH_PAPER.get(network, ()), strict=False)).get(way, 0)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 
 from peers.breakdown import PARTS
-from tables.data import COMPARED_FROM, Data, beside, seconds, with_theory
+from tables.data import COMPARED_FROM, Data, beside, of_paper, seconds, with_theory
+from tables.kept import kept
 
 from sparkdl_comm.lab.results import Row
 
@@ -172,7 +173,10 @@ def sparse_pushes(data: Data) -> Iterator[Line]:
             other = data.row("compress-ps", algorithm=rival, case=ours.case, rate_mbit=ours.rate_mbit)
             if other:
                 share = ours.bytes / other.bytes
-                about = f"`{ours.algorithm}`, {ours.case}, {ours.rate_mbit:.0f} Mbit/s, {share:.2f} of the bytes"
+                planned = f" ({kept(ours)})" if dense_way == "ibatch" else ""
+                about = (
+                    f"`{ours.algorithm}`{planned}, {ours.case}, {ours.rate_mbit:.0f} Mbit/s, {share:.2f} of the bytes"
+                )
                 yield about, f"`{rival}`: {seconds(other)}", seconds(ours), beside(ours, other)
 
 
@@ -183,12 +187,18 @@ def throughput(data: Data, names: Sequence[str]) -> Iterator[Line]:
             told = TABLE3_PAPER[network].get(ours.algorithm.partition("+")[0])
             share = 100 * ours.extra["computing"] / ours.seconds
             dense = data.row(f"compress-{name}", algorithm="tree")
-            verdict = beside(ours, dense) if dense and dense.algorithm != ours.algorithm else ""
+            verdicts = []
+            if told and ours.algorithm == "tree":
+                verdicts = [f"{share / told:.2f} of the paper's"]
+            elif told and dense:
+                gain, wanted = dense.seconds / ours.seconds, told / TABLE3_PAPER[network]["tree"]
+                verdicts = [of_paper(share, told), of_paper(gain, wanted, "its gain over `tree`")]
+            verdicts += [beside(ours, dense)] if dense and dense.algorithm != ours.algorithm else []
             yield (
                 f"`{ours.algorithm}`, {network}",
                 f"{told} %" if told else "-",
                 f"{share:.1f} %: {seconds(ours)}",
-                verdict,
+                "; ".join(verdicts),
             )
 
 

@@ -103,6 +103,23 @@ def beside(ours: Row, other: Row) -> str:
     return f"{word}: {ours.seconds / other.seconds:.2f} of its time"
 
 
+def of_paper(ours: float, paper: float, figure: str = "the paper's") -> str:
+    """A verdict on the paper's figure, where more is better: `the paper's **missed**: 0.75 of it`."""
+    word = "reached" if round(ours / paper, 2) >= 1 else "**missed**"
+    return f"{figure} {word}: {ours / paper:.2f} of it"
+
+
+def of_range(saved: float, least: float, most: float) -> str:
+    """A verdict on a range of the paper's.
+
+    :param saved: the share of time that ours saves. `least`, `most`: of the paper's, %.
+    """
+    percent = round(100 * saved, 1)
+    if percent < least:
+        return "**less than the paper's least**"
+    return "within the paper's range" if percent <= most else "more than the paper's most"
+
+
 def at_most(ratio: float, aim: float) -> str:
     """A verdict on an aim."""
     return f"reached: {ratio:.2f}" if round(ratio, 2) <= aim else f"**missed**: {ratio:.2f}"

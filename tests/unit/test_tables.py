@@ -9,7 +9,8 @@ import make_tables
 import pytest
 from peers.breakdown import PARTS
 from tables.compression import HITOPK_STEPS
-from tables.data import Data, at_most, beside, seconds, spread
+from tables.data import Data, at_most, beside, of_paper, of_range, seconds, spread
+from tables.kept import kept, tried
 from tables.pages import TABLES
 
 from sparkdl_comm.errors import InputError
@@ -135,6 +136,112 @@ def test_spreads_and_verdicts() -> None:
     assert beside(wide, slow) == "no difference shown: 0.90 of its time"
     assert beside(row("d", 1.0, 1.0), slow) == "too few samples: 0.48 of its time"
     assert (at_most(1.084, 1.08), at_most(1.09, 1.08)) == ("reached: 1.08", "**missed**: 1.09")
+    assert of_paper(1.5, 2.0) == "the paper's **missed**: 0.75 of it"
+    assert of_paper(1.999, 2.0, "its gain") == "its gain reached: 1.00 of it"
+    assert of_range(0.18, 18.7, 56.4) == "**less than the paper's least**"
+    assert of_range(0.187, 18.7, 56.4) == of_range(0.564, 18.7, 56.4) == "within the paper's range"
+    assert of_range(0.6, 18.7, 56.4) == "more than the paper's most"
+
+
+PARTS_TRIED = {"whole": 2.9, "ibatch": 2.8, "parts:24": 1.8}
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"kept": {"pull": "plan, 7 pulls", "push": "plan, 1 push"}}, "plan, 7 pulls, 1 push"),
+        ({"kept": {"pull": "parts:24", "push": "parts:24"}}, "`parts:24`"),
+        ({"kept": {"pull": "plan, 2 pulls", "push": "whole"}}, "plan, 2 pulls; pushes whole"),
+        ({}, "not recorded"),
+        ({"batches": {"pull": 1, "push": 1}}, "`whole`"),
+        ({"batches": {"pull": 2, "push": 3}}, "2 pulls, 3 pushes, whose policy was not recorded"),
+        ({"batches": {"pull": 22, "push": 22}, "tried": PARTS_TRIED}, "`parts:24`"),
+        (
+            {"batches": {"pull": 25, "push": 25}, "tried": PARTS_TRIED | {"ibatch": 1.81}},
+            "plan or `parts:24`, 25 pulls, 25 pushes, one per layer",
+        ),
+        (
+            {"batches": {"pull": 30, "push": 30}, "tried": PARTS_TRIED | {"ibatch": 1.5}},
+            "plan, 30 pulls, 30 pushes, one per layer",
+        ),
+        ({"batches": {"pull": 30, "push": 30}, "tried": {"ibatch": 1.9, "layerwise": 1.8}}, "`layerwise`"),
+        ({"batches": {"pull": 4, "push": 30}, "tried": {"ibatch": 1.9, "layerwise": 1.8}}, "plan, 4 pulls, 30 pushes"),
+    ],
+)
+def test_what_ibatch_kept_is_told(extra: dict[str, Any], said: str) -> None:
+    """Of a network with 30 layers."""
+    assert kept(row("ibatch", 1.0, extra=extra), layers=30) == said
+
+
+def test_what_was_tried_has_its_prediction_where_that_is_known() -> None:
+    found = {"whole": 3.0, "ibatch": 2.0, "layerwise": 1.0}
+    assert tried(row("ibatch", 1.0, extra={"tried": found})) == "`whole` 3 s; the plan: 2 s; `layerwise` 1 s"
+    predicted = {"tried": {"ibatch": 2.0}, "tried_predicted": {"ibatch": 1.25}}
+    assert tried(row("ibatch", 1.0, extra=predicted)) == "the plan, one per layer: 2 s (1.25 s predicted)"
+
+
+def test_a_rejected_plan_is_told_in_the_table(tmp_path: Path) -> None:
+    about = {"pull_seconds": 0.6, "forward_seconds": 0.5, "predicted_seconds": 1.1}
+    save(
+        tmp_path,
+        "ibatch-rivals-vgg19",
+        row(
+            "ibatch",
+            1.8,
+            theory_seconds=1.5,
+            extra={**about, "batches": {"pull": 22, "push": 22}, "tried": PARTS_TRIED},
+        ),
+        row("whole", 2.9, extra=about),
+        row("paper", 2.6, extra=about),
+    )
+    first, *_, last = TABLES["ibatch_vgg19"].lines(Data(tmp_path))
+    assert first[1:] == (
+        "`whole` 2.9 s; the plan, one per layer: 2.8 s; `parts:24` 1.8 s",
+        "`parts:24`: 1.8 s (1.8 to 1.8)",
+        "plan rejected",
+    )
+    assert last[0] == "a pull 1.2 x forward: `paper` beside `whole`; the paper: 1.13 x"
+    assert last[3].startswith("the paper's **missed**: 0.99 of it"), "the paper batches pulls alone, as `paper` does"
+
+
+def test_both_readings_of_the_loops_are_told(tmp_path: Path) -> None:
+    """Section 4.2's Alg. 1 follows computing, its Alg. 3 overlaps; in the pseudo-code Alg. 1 overlaps."""
+    times = {"root-overlap": {"lp": 1.55, "be": 1.94}, "root": {"lp": 2.01, "be": 2.45}, "all-reduce": {"lp": 1.77}}
+    rows = [
+        row(name, taken, extra={"loop": loop, "computing": 1.36, "exchange": 1.03})
+        for loop, found in times.items()
+        for name, taken in found.items()
+    ]
+    save(tmp_path, "lp-alexnet", *rows)
+    found = {
+        paper: (about, ours[:6], verdict.partition(";")[0])
+        for about, paper, ours, verdict in TABLES["lp_training"].lines(Data(tmp_path))
+        if paper != "-"
+    }
+    assert found == {
+        "2.12 x: Alg. 3 beside Alg. 1, as 4.2 describes them": (
+            "alexnet: `lp`, `root-overlap`, beside `be`, `root`",
+            "1.58 x",
+            "the paper's **missed**: 0.75 of it",
+        ),
+        "1.91 x: Alg. 1 beside Alg. 1, as 4.2 describes them": (
+            "alexnet: `lp`, `root`, beside `be`",
+            "1.22 x",
+            "the paper's **missed**: 0.64 of it",
+        ),
+        "2.12 x: Alg. 3 beside Alg. 1, as 3.3 numbers them": (
+            "alexnet: `lp`, `all-reduce`, beside `be`, `root-overlap`",
+            "1.10 x",
+            "the paper's **missed**: 0.52 of it",
+        ),
+        "1.91 x: Alg. 1 beside Alg. 1, as 3.3 numbers them": (
+            "alexnet: `lp`, `root-overlap`, beside `be`",
+            "1.25 x",
+            "the paper's **missed**: 0.66 of it",
+        ),
+    }
+    # MST sends 2 T beside forward and 2 T beside backward; an all-reduce by the links takes 1.5 T.
+    assert [*TABLES["lp_exchanges"].lines(Data(tmp_path))] == [("alexnet", "0.47", "1.03", "1.03")]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +298,10 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
     """Of rows as the benchmarks make them, as far as tables look at them."""
     links = {"topology": "star:9", "rate_mbit": 200.0, "world": 9, "bytes": 16 << 20, "theory_seconds": 1.0}
     bus = {"bus_gb_per_s": 1.0, "cpu_s_per_gb": 1.0}
-    batches = [row(way, 1.0, extra={"delay": 0.02}, case="vgg19", **links) for way in ("whole", "layerwise", "ibatch")]
+    cut = {"batches": {"pull": 19, "push": 19}, "tried": {"ibatch": 1.0, "layerwise": 0.9}}
+    batches = [
+        row(way, 1.0, extra={"delay": 0.02, **cut}, case="vgg19", **links) for way in ("whole", "layerwise", "ibatch")
+    ]
     iteration = {"rows": 128, "computing": 0.5, "teraflops": 12.0}
     reduced = {"case": "allreduce", **links}
     cell = {"source": "lp-9", "what": "reduce", "measured": 1.0, "error": 0.1, "rows": None, "delay": 0.02}
@@ -211,7 +321,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "collectives-star": [row(name, 1.0, **reduced) for name in ("ring", "gloo", "openmpi")],
         "lp-9": [row("lp", 1.0, **{**reduced, "case": "broadcast"})],
         "lp-alexnet": [
-            row(name, 1.0, **links, extra={"loop": loop, "computing": 0.5})
+            row(name, 1.0, **links, extra={"loop": loop, "computing": 0.5, "exchange": 1.0})
             for name, loop in (("lp", "all-reduce"), ("lp", "root-overlap"), ("mst", "root-overlap"))
         ],
         "lp-sizes": [
@@ -254,8 +364,13 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         },
         **{
             f"ibatch-rivals-{network}": [
-                row(way, 1.0, extra={"pull_seconds": 0.6, "forward_seconds": 0.5, "predicted_seconds": 1.1}, **links)
-                for way in ("ibatch", "ring", "ddp")
+                row(
+                    way,
+                    1.0,
+                    extra={"pull_seconds": 0.6, "forward_seconds": 0.5, "predicted_seconds": 1.1, **cut},
+                    **links,
+                )
+                for way in ("ibatch", "ring", "ddp", "whole", "paper")
             ]
             for network in ("googlenet", "inception_v3", "vgg19")
         },
@@ -263,7 +378,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "fetch-windows": [row(name, 1.0, case="3 servers", **links) for name in ("own", "fixed 65536")],
         "transform": [row(name, 1.0, extra={"rows": 9}) for name in ("pandas_udf", "transform")],
         "ibatch-startups": [
-            row(way, 1.0, extra={"delay": 0.02}, case="vgg19", **links)
+            row(way, 1.0, extra={"delay": 0.02, **cut}, case="vgg19", **links)
             for way in ("paper", "paper-layerwise", "layerwise", "ibatch")
         ],
         "compress-gpu": [
@@ -412,6 +527,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "jobs_real": 2,
         "rails": 1,
         "lp_training": 1,
+        "lp_exchanges": 1,
         "lp_profile": 3,
         "lp_sizes": 1,
         "lp_ranks": 1,
@@ -419,9 +535,9 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "ibatch": 2,
         "ibatch_nodes": 1,
         "ibatch_split": 2,
-        "ibatch_googlenet": 4,
-        "ibatch_inception_v3": 4,
-        "ibatch_vgg19": 4,
+        "ibatch_googlenet": 8,
+        "ibatch_inception_v3": 8,
+        "ibatch_vgg19": 8,
         "ibatch_startups": 3,
         "fetch": 2,
         "fetch_windows": 1,
@@ -520,5 +636,5 @@ def test_an_iteration_by_parts_is_told_in_shares_of_the_default_ones(tmp_path: P
     ]
     [(about, _, ours, verdict)] = TABLES["ibatch_nodes"].lines(Data(tmp_path))
     assert about == "lenet5, 8 nodes"
-    assert ours == "`ibatch` 5.6; `whole` 2.8"
-    assert verdict == "0.70; 0.35 of linear"
+    assert ours == "`whole` 2.8; `ibatch` (not recorded) 5.6"
+    assert verdict == "0.35; 0.70 of linear"
