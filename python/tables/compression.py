@@ -241,6 +241,6 @@ SEVERAL = (
     ("sum_theory", ("", "theory", "measured", "verdict"), sum_theory, SUMS),
     ("sum_steps", ("", *HITOPK_STEPS, "whole"), sum_steps, SUMS),
     ("accuracy", ("", "`dense`, in the same run", "ours", "verdict"), accuracy, TASKS),
-    ("throughput", ("", "paper", "ours", "beside `tree`"), throughput, NETWORKS),
+    ("throughput", ("", "paper", "ours", "verdict, and beside `tree`"), throughput, NETWORKS),
     ("breakdown", ("", *PARTS, "iteration"), breakdown, NETWORKS),
 )
