@@ -204,6 +204,13 @@ def test_a_rejected_plan_is_told_in_the_table(tmp_path: Path) -> None:
     assert last[3].startswith("the paper's **missed**: 0.99 of it"), "the paper batches pulls alone, as `paper` does"
 
 
+def test_norms_that_are_dealt_out_are_judged_by_the_papers_gain(tmp_path: Path) -> None:
+    save(tmp_path, "pto-8", *(row(way, taken, case="norms") for way, taken in (("local", 3.0), ("pto-gang", 2.0))))
+    [line] = TABLES["pto"].lines(Data(tmp_path))
+    assert line[1] == "11 ms to 7 ms, 128 GPUs"
+    assert line[3].startswith("the paper's gain **missed**: 0.95 of it; ")
+
+
 def test_both_readings_of_the_loops_are_told(tmp_path: Path) -> None:
     """Section 4.2's Alg. 1 follows computing, its Alg. 3 overlaps; in the pseudo-code Alg. 1 overlaps."""
     times = {"root-overlap": {"lp": 1.55, "be": 1.94}, "root": {"lp": 2.01, "be": 2.45}, "all-reduce": {"lp": 1.77}}
