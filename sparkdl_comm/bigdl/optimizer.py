@@ -14,6 +14,7 @@ from pyspark import RDD
 from pyspark.errors.exceptions.captured import CapturedException
 
 from sparkdl_comm.errors import GangError, ModelError, SparkdlCommError
+from sparkdl_comm.job.summary import Summary
 
 _KINDS: dict[str, type[SparkdlCommError]] = {
     "sparkdl.comm.bigdl.UnsupportedTrainingException": ModelError,
@@ -98,14 +99,13 @@ class IBatchOptimizer(Optimizer):
         return self
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """The last training in numbers, as :attr:`sparkdl_comm.TorchModel.summary` has them: ``strategy``, ``world``,
         ``iterations``, ``seconds_per_iteration`` (of the slowest rank), ``iterations_per_second``, ``phases`` (seconds per
         iteration, mean over ranks), ``bytes`` (``pull`` and ``push``, all ranks, whole training), ``batching``: how layers
         travelled. And ``overlap``, seconds per iteration: for how long a rank computed while something came to it
         (``overlapped``), or did one of the two alone (``communication_only``, ``computation_only``)."""
-        found: dict[str, Any] = json.loads(self.value.summary())
-        return found
+        return Summary(json.loads(self.value.summary()))
 
     @property
     def losses(self) -> list[float]:

@@ -48,6 +48,62 @@ class RankReport:
         return cls(**json.loads(text))
 
 
+class Summary(dict[str, Any]):
+    """A run in numbers, ready for JSON (see :func:`summarize`); ``str`` of it is at most five lines for people."""
+
+    def __str__(self) -> str:
+        return "\n".join(
+            filter(None, [self._headline(), self._phases(), self._sent(), self._rows(), self._last_epoch()])
+        )
+
+    def line(self) -> str:
+        """Return one line: what ran, how fast, and where the time went."""
+        return "; ".join(filter(None, [self._headline(), self._phases()]))
+
+    def _headline(self) -> str:
+        seconds = self.get("seconds_per_iteration", 0.0)
+        speed = f", {self['samples_per_second']:,.0f} samples/s" if "samples_per_second" in self else ""
+        ran = f"{self.get('strategy')}{self._kept()}, {self.get('world')} ranks"
+        return f"{ran}: {self.get('iterations')} steps of {1e3 * seconds:.4g} ms{speed}"
+
+    def _kept(self) -> str:
+        """Return what was chosen by measuring, in brackets."""
+        chosen = self.get("auto", {}).get("chosen")
+        kept = self.get("batching", {}).get("pull", {}).get("kept")
+        found = [text for text in (chosen, kept) if text]
+        return f" ({', '.join(found)})" if found else ""
+
+    def _phases(self) -> str:
+        total = sum(self.get("phases", {}).values())
+        longest = sorted(self.get("phases", {}).items(), key=lambda phase: -phase[1])
+        shares = [f"{name} {100 * seconds / total:.0f} %" for name, seconds in longest if seconds > 0.005 * total]
+        return f"time of a step: {', '.join(shares)}" if shares else ""
+
+    def _sent(self) -> str:
+        steps = max(self.get("iterations", 0) - self.get("resumed_at", 0), 1)
+        sizes = [f"{amount / steps / 1e6:.4g} MB {kind}" for kind, amount in self.get("bytes", {}).items()]
+        return f"received in a step, all ranks: {', '.join(sizes)}" if sizes else ""
+
+    def _rows(self) -> str:
+        data = self.get("data")
+        if not data:
+            return ""
+        source = "reused from an earlier fit" if data["reused"] else f"read in {data['seconds']:.3g} s"
+        return (
+            f"{self.get('rows'):,} rows on disk, {source}"
+            if data["cache"] == "disk"
+            else f"{self.get('rows'):,} rows in memory, {source}"
+        )
+
+    def _last_epoch(self) -> str:
+        if not self.get("history"):
+            return ""
+        row = self["history"][-1]
+        values = {name: value for name, value in row.items() if name not in ("epoch", "step", "seconds")}
+        shown = [f"{name} {value:.4g}" for name, value in values.items() if isinstance(value, (int, float))]
+        return f"epoch {row['epoch']}: {', '.join(shown)}"
+
+
 def check(reports: Sequence[RankReport], world: int) -> None:
     """Compares the reports of all ranks.
 
@@ -62,16 +118,18 @@ def check(reports: Sequence[RankReport], world: int) -> None:
         raise GangError(f"the ranks ended with different weights (sha256: {shown})")
 
 
-def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[str, Any]:
-    """The run in numbers, ready for JSON.
+def summarize(reports: Sequence[RankReport], strategy: str, world: int, restarts: int = 0) -> Summary:
+    """Return the run in numbers, ready for JSON.
 
     :return: ``strategy``, ``world``, ``iterations``, ``resumed_at`` (how many of them were in the checkpoint
         from which the run went on), ``seconds_per_iteration`` (of the slowest rank),
-        ``iterations_per_second``, ``phases`` (seconds per iteration, mean over ranks), ``bytes`` (``pull``
+        ``iterations_per_second``, ``samples_per_second`` (rows of all ranks, if an
+        epoch was ended), ``phases`` (seconds per iteration, mean over ranks), ``bytes`` (``pull``
         and ``push``, all ranks, whole run), ``rows`` (trained on, all ranks), ``history`` (see :func:`merged_history`),
         ``data`` (where the ranks had their rows: ``cache`` is disk if one of them had them there, ``bytes`` of all ranks on
         disks, ``held`` of them in memory, too, ``seconds`` until the slowest had read its rows, ``reused``: they were there
         before, or ``why_read``: the reason why Spark read them),
+        ``restarts`` (how many times ranks were started again),
         under fp16 ``skipped_steps`` (by the optimizer), the ``details`` of rank 0, and if iterations were traced
         ``timeline``, of all ranks (see :class:`sparkdl_comm.report.timeline.Timeline`).
     :raises GangError: see :func:`check`.
@@ -84,25 +142,31 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int) -> dict[
     kinds = {"pull", "push"}.union(*(report.bytes for report in reports))
     skipped = [row["skipped_steps"] for row in first.history if "skipped_steps" in row]
     traced = {"timeline": [report.timeline for report in sorted(reports, key=lambda report: report.rank)]}
-    return {
-        "strategy": strategy,
-        "world": world,
-        "iterations": first.iterations,
-        "resumed_at": first.resumed_at,
-        "seconds_per_iteration": seconds,
-        "iterations_per_second": 1 / seconds if seconds > 0 else 0.0,
-        "phases": {
-            name: sum(report.phases.get(name, 0.0) for report in reports) / world / iterations
-            for name in sorted(phases)
-        },
-        "bytes": {kind: sum(report.bytes.get(kind, 0) for report in reports) for kind in sorted(kinds)},
-        "rows": sum(report.rows for report in reports),
-        **({"data": _data([report.data for report in reports])} if first.data else {}),
-        "history": merged_history(reports),
-        **({"skipped_steps": sum(skipped)} if skipped else {}),
-        **first.details,
-        **(traced if first.timeline is not None else {}),
-    }
+    history, rows = merged_history(reports), sum(report.rows for report in reports)
+    trained = rows * len(history)
+    return Summary(
+        {
+            "strategy": strategy,
+            "world": world,
+            "iterations": first.iterations,
+            "resumed_at": first.resumed_at,
+            "seconds_per_iteration": seconds,
+            "iterations_per_second": 1 / seconds if seconds > 0 else 0.0,
+            **({"samples_per_second": trained / (seconds * first.iterations)} if history and seconds > 0 else {}),
+            "phases": {
+                name: sum(report.phases.get(name, 0.0) for report in reports) / world / iterations
+                for name in sorted(phases)
+            },
+            "bytes": {kind: sum(report.bytes.get(kind, 0) for report in reports) for kind in sorted(kinds)},
+            "rows": rows,
+            **({"data": _data([report.data for report in reports])} if first.data else {}),
+            "history": history,
+            "restarts": restarts,
+            **({"skipped_steps": sum(skipped)} if skipped else {}),
+            **first.details,
+            **(traced if first.timeline is not None else {}),
+        }
+    )
 
 
 def _data(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from sparkdl_comm.ml.model import TorchModel
 from sparkdl_comm.ml.scoring import activation_of
 from sparkdl_comm.optim import elementwise
 from sparkdl_comm.report.loggers import RunLog
+from sparkdl_comm.report.progress import tell
 from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.train.loop import asynchronous_loop
 from sparkdl_comm.train.spec import TrainSpec
@@ -107,8 +108,9 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
     with RunLog.of(estimator) as log, ADMISSION.admitted(world, slots.slots_now(spark), conf.turn_timeout):
         tensors, reports, restarts = launch(data, spec, session.driver_host(spark, conf), log.progress)
         with keep_tensors(tensors):
-            summary = {**summarize(reports, conf.strategy, world), "restarts": restarts}
+            summary = summarize(reports, conf.strategy, world, restarts)
             log.history(summary["history"])
+    tell(conf.progress, f"sparkdl_comm fit: {summary.line()}")
     step_rows = spec.batch_size * optimization.accumulation_steps
     if summary["rows"] < step_rows:
         warnings.warn(

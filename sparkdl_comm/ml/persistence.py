@@ -32,6 +32,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 
 from sparkdl_comm.errors import ModelError, PersistenceError
 from sparkdl_comm.gang import values
+from sparkdl_comm.job.summary import Summary
 from sparkdl_comm.ml.rebuild import blueprint_of, rebuild
 from sparkdl_comm.ml.storage import open_storage
 from sparkdl_comm.space import module_state
@@ -191,7 +192,7 @@ class TorchModelReader(FolderReader["TorchModel"]):
         model = self._cls(
             module,
             metadata["classification"],
-            metadata["summary"],
+            None if metadata["summary"] is None else Summary(metadata["summary"]),
             metadata["outputShape"],
             None if isinstance(factory, torch.nn.Module) else factory,
             metadata["activation"],

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from types import TracebackType
 from typing import Any
+
+_log = logging.getLogger(__name__)
+
+
+def tell(visible: bool, line: str) -> None:
+    """Show a line where the bar is shown; else log it."""
+    if visible:
+        print(line, flush=True)
+    else:
+        _log.info("%s", line)
 
 
 class ProgressBar:

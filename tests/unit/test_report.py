@@ -6,7 +6,7 @@ import json
 import pytest
 
 from sparkdl_comm.errors import GangError
-from sparkdl_comm.job.summary import RankReport, summarize
+from sparkdl_comm.job.summary import RankReport, Summary, summarize
 
 HISTORY = [
     [{"epoch": epoch, "step": 5 * epoch, "loss": loss, "lr": 0.1, "seconds": 2.0 + rank} for epoch, loss in losses]
@@ -41,6 +41,7 @@ def test_summary() -> None:
         "resumed_at": 0,
         "seconds_per_iteration": 0.5,
         "iterations_per_second": 2.0,
+        "samples_per_second": 4.8,
         "phases": {"forward": pytest.approx(0.3), "pull": pytest.approx(0.1)},
         "bytes": {"pull": 300, "push": 100},
         "rows": 12,
@@ -48,8 +49,27 @@ def test_summary() -> None:
             {"epoch": 1, "step": 5, "loss": 1.0, "lr": 0.1, "seconds": 2.0},
             {"epoch": 2, "step": 10, "loss": 0.75, "lr": 0.1, "seconds": 2.0},
         ],
+        "restarts": 0,
     }
     assert json.loads(json.dumps(summary)) == summary
+
+
+def test_a_summary_reads_as_five_lines() -> None:
+    data = {"cache": "disk", "bytes": 7, "held": 3, "seconds": 1.5, "reused": False, "kept": True, "place": 0}
+    details = {"batching": {"pull": {"kept": "plan, 7 pulls"}}}
+    reports = [dataclasses.replace(report, data=data, details=details) for report in (ZERO, ONE)]
+    summary = summarize(reports, "ps", 2)
+    assert str(summary).splitlines() == [
+        "ps (plan, 7 pulls), 2 ranks: 10 steps of 500 ms, 5 samples/s",
+        "time of a step: forward 75 %, pull 25 %",
+        "received in a step, all ranks: 3e-05 MB pull, 1e-05 MB push",
+        "12 rows on disk, read in 1.5 s",
+        "epoch 2: loss 0.75, lr 0.1",
+    ]
+    assert summary.line() == (
+        "ps (plan, 7 pulls), 2 ranks: 10 steps of 500 ms, 5 samples/s; time of a step: forward 75 %, pull 25 %"
+    )
+    assert str(Summary({"strategy": "ring", "world": 2, "iterations": 0})) == "ring, 2 ranks: 0 steps of 0 ms"
 
 
 def test_different_weights() -> None:
