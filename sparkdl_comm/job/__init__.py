@@ -6,5 +6,5 @@ for slots and end; ``restart.py`` starts them again; ``driver_listener.py`` is w
 made of their reports. On executors: ``import_check.py`` looks whether the package is there; ``task.py`` is what all
 ranks do, ``rank.py`` one that trains and ``function.py`` one that runs a user's own function; ``driver_client.py``
 and ``output.py`` talk to the driver. ``local.py`` runs ranks as processes of the driver's machine; ``module_broadcast.py``
-takes modules to executors.
+takes modules to executors, and ``broadcasts.py`` ends what was broadcast. ``arrow_batches.py`` bounds the batches of rows.
 """

@@ -24,6 +24,7 @@ from sparkdl_comm.errors import (
     SparkdlCommError,
 )
 from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.job.broadcasts import sent
 from sparkdl_comm.job.description import described
 from sparkdl_comm.job.driver_listener import DriverListener, OnProgress
 from sparkdl_comm.job.import_check import ImportCheck
@@ -122,8 +123,8 @@ def run_tasks(partitions: DataFrame, rank_fn: RankFn, check: Callable[[], None],
     :raises Exception: Spark's, when a task failed; its text has what the rank reported.
     """
     spark = partitions.sparkSession
-    tasks = partitions.mapInArrow(ImportCheck(rank_fn, rank=True), RANK_SCHEMA, barrier=True)
-    with JobTag(spark) as tag, described(spark, description):
+    with sent(spark, rank_fn) as function, JobTag(spark) as tag, described(spark, description):
+        tasks = partitions.mapInArrow(ImportCheck(function, rank=True), RANK_SCHEMA, barrier=True)
         try:
             done = in_thread(spark, tasks.collect, check)
         except RankLostError:

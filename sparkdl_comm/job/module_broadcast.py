@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import pickle
 import re
 import sys
 import tempfile
@@ -18,10 +17,11 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from pyspark import Broadcast, SparkFiles, cloudpickle
+from pyspark import Broadcast, SparkFiles
 from pyspark.sql import SparkSession
 
 from sparkdl_comm.errors import ModelError
+from sparkdl_comm.job.broadcasts import MODULE_BROADCASTS
 from sparkdl_comm.job.session import is_classic
 from sparkdl_comm.optim.optimization import ModelLike
 
@@ -41,19 +41,6 @@ def missing_module(message: str) -> ModelError:
         " spark.sparkContext.addPyFile(path) before fit or run, spark-submit --py-files, or on Spark Connect"
         " spark.addArtifacts(path, pyfile=True); a library is better installed there"
     )
-
-
-class PickledModule:
-    """The value of a broadcast that executors unpickle to the module itself.
-
-    Spark pickles the value of a broadcast without cloudpickle, by which a class from a notebook would not arrive.
-    """
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.module = module
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return pickle.loads, (cloudpickle.dumps(self.module),)
 
 
 def add_file(spark: SparkSession, path: Path) -> str:
@@ -130,5 +117,5 @@ def model_for_tasks(spark: SparkSession, model: ModelLike) -> ModelLike:
 def broadcast_module(spark: SparkSession, module: torch.nn.Module) -> Broadcast[Any] | SessionModule:
     """Gives the module to tasks that score; they find it as ``value``."""
     if is_classic(spark):
-        return spark.sparkContext.broadcast(PickledModule(module))
+        return MODULE_BROADCASTS.of(spark.sparkContext, module)
     return SessionModule.of(spark, module)

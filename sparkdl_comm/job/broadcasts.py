@@ -1,0 +1,127 @@
+"""Broadcasts and their ends: one for each module that scores, one for each run of a gang.
+
+PySpark keeps the bytes of a broadcast in a file on the driver's disk until the application ends, whoever still uses it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import Broadcast, SparkContext, cloudpickle
+from pyspark.sql import SparkSession
+
+from sparkdl_comm.job.session import is_classic
+
+_log = logging.getLogger(__name__)
+
+#: Bytes above which Spark would broadcast a function, and never end that broadcast.
+_LARGE = 1 << 20
+
+
+class PickledModule:
+    """The value of a broadcast that executors unpickle to the module itself. ``pickled``: by cloudpickle.
+
+    Spark pickles the value of a broadcast without cloudpickle, by which a class from a notebook would not arrive.
+    """
+
+    def __init__(self, pickled: bytes) -> None:
+        self.pickled = pickled
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return cloudpickle.loads, (self.pickled,)
+
+
+@dataclass
+class _File:
+    """A broadcast's file on the driver. ``reference``: Java's weak reference to the broadcast, which plans refer to."""
+
+    application: str
+    path: Path
+    reference: Any
+
+
+class ModuleBroadcasts:
+    """Broadcasts of modules. A module that has not changed keeps its broadcast. When module and plans are gone, Spark removes
+    the broadcast's blocks, and the next call of :meth:`of` or :meth:`sweep` its file."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: By ``id`` of the module: what was broadcast of it last, and the broadcast.
+        self._newest: dict[int, tuple[tuple[str, bytes], Broadcast[Any]]] = {}
+        self._files: list[_File] = []
+
+    def of(self, context: SparkContext, module: torch.nn.Module) -> Broadcast[Any]:
+        """The broadcast of ``module`` as it is now."""
+        pickled = cloudpickle.dumps(module)
+        key = str(context.applicationId), hashlib.sha256(pickled).digest()
+        self.sweep(context)
+        with self._lock:
+            known = self._newest.get(id(module))
+            if known is not None and known[0] == key:
+                return known[1]
+            broadcast: Broadcast[Any] = context.broadcast(PickledModule(pickled))
+            reference = context._jvm.java.lang.ref.WeakReference(broadcast._jbroadcast)  # type: ignore[union-attr]
+            self._files.append(_File(key[0], Path(broadcast._path), reference))
+            if known is None:
+                weakref.finalize(module, self._newest.pop, id(module), None)
+            self._newest[id(module)] = key, broadcast
+            return broadcast
+
+    def sweep(self, context: SparkContext) -> None:
+        """Removes the files of broadcasts that neither Python nor a plan in the JVM refers to."""
+        application = str(context.applicationId)
+        with self._lock:
+            for file in list(self._files):
+                if file.application != application or file.reference.get() is None:
+                    file.path.unlink(missing_ok=True)
+                    self._files.remove(file)
+
+
+#: Those of this process.
+MODULE_BROADCASTS = ModuleBroadcasts()
+
+
+class _Sent:
+    """Arrives at executors as the function that was pickled."""
+
+    def __init__(self, pickled: Broadcast[bytes]) -> None:
+        self._pickled = pickled
+
+    def __call__(self, batches: Any) -> Any:
+        raise AssertionError("only what arrives is called")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, (self._pickled,)
+
+
+def _arrived(pickled: Broadcast[bytes]) -> Any:
+    return cloudpickle.loads(pickled.value)
+
+
+@contextmanager
+def sent(spark: SparkSession, function: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
+    """``function`` as tasks are to get it: if it is large, by a broadcast, which ends with the context."""
+    pickled = cloudpickle.dumps(function) if is_classic(spark) else b""
+    if len(pickled) <= _LARGE:
+        yield function
+        return
+    MODULE_BROADCASTS.sweep(spark.sparkContext)
+    broadcast = spark.sparkContext.broadcast(pickled)
+    del pickled
+    try:
+        yield _Sent(broadcast)
+    finally:
+        try:
+            broadcast.destroy()
+        except Py4JError:  # the application has ended, and with it the broadcast
+            _log.debug("a broadcast was not destroyed", exc_info=True)
