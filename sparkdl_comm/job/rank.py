@@ -24,6 +24,7 @@ from sparkdl_comm.job.task import ROWS_GONE, RankFn, RankTask, RowsGoneError
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space import module_state
 from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.replicas import begin_alike
 from sparkdl_comm.space.sync_batch_norm import synchronize
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.registry import strategy_class
@@ -123,6 +124,7 @@ class Rank:
         warnings = [text for text in (uneven, problem(accounts)) if text is not None]
         if driver is not None and warnings:
             driver.progress({"warning": "\n".join(warnings)})
+        begin_alike(model, gang, spec.conf.timeout)
         restorer = self._last_checkpoint(gang, model, driver, stack)
         strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)
@@ -206,8 +208,8 @@ class Rank:
         different = [m.rank for m in gang.members if m.payload["model"] != gang.members[0].payload["model"]]
         if different:
             raise ModelError(
-                f"the model of ranks {different} begins with other weights than rank 0's: the factory must build the same"
-                " one everywhere (torch's generator is seeded with `seed` before it is called; use no other source)"
+                f"the model of ranks {different} has other trainable parameters than rank 0's, by their names or shapes: the"
+                " factory must build the same model everywhere"
             )
         return gang
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.flat import FlatModel, on_accumulated
 
 
 @dataclass(eq=False)
@@ -45,9 +45,7 @@ class Buckets:
             owners = [model.parameters[piece.number] for piece in model.cut(start, stop - start)]
             self._buckets.append(_Bucket(start, stop, owners))
             of |= dict.fromkeys(owners, self._buckets[-1])
-        self._collectors = [
-            owner.register_post_accumulate_grad_hook(self._collector(bucket)) for owner, bucket in of.items()
-        ]
+        self._collectors = [on_accumulated(owner, self._collector(bucket)) for owner, bucket in of.items()]
         self._begin()
 
     @property

@@ -8,13 +8,14 @@ all terms are. So whoever adds gradients up must begin with those of a rank, not
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from sparkdl_comm.errors import ModelError
+from sparkdl_comm.space.aliases import check_apart
 from sparkdl_comm.space.parameter_space import ParameterSpace
 
 _ZERO = torch.zeros(())
@@ -26,7 +27,11 @@ class FlatModel(ParameterSpace):
     A parameter that several layers share lies with the first of them. Frozen parameters and buffers are left where they
     are.
 
-    :raises ModelError: nothing is trainable, or a trainable parameter is not float32 or has no shape yet.
+    A trainable parameter may be frozen later, and then trained again (``requires_grad``): without a gradient the optimizer
+    leaves it as it is. See :meth:`check_trainable` for one that is frozen now.
+
+    :raises ModelError: nothing is trainable, or a trainable parameter is not float32, has no shape yet, or shares memory with
+        another tensor.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -37,6 +42,8 @@ class FlatModel(ParameterSpace):
             raise ModelError(f"{type(module).__name__} has no trainable parameters (requires_grad) with elements")
         #: The trainable ones that have elements, one for each of :attr:`entries`.
         self.parameters = [found[entry.name] for entry in self.entries]
+        check_apart(module, found)
+        self._known = {id(parameter) for parameter in found.values()}
         self.values = torch.empty(0)
         self.gradients = torch.empty(0)
         #: Called in the backward pass with the number of each parameter (in :attr:`parameters`) whose gradient is there.
@@ -49,12 +56,8 @@ class FlatModel(ParameterSpace):
         self._views: dict[int, list[torch.Tensor]] = {}
 
     def fingerprint(self) -> str:
-        """SHA-256 over names, shapes and values: equal on all ranks that begin with the same model."""
-        digest = hashlib.sha256()
-        for entry, parameter in zip(self.entries, self.parameters, strict=True):
-            digest.update(f"{entry.name} {entry.shape}".encode())
-            digest.update(parameter.detach().cpu().contiguous().numpy().data)
-        return digest.hexdigest()
+        """SHA-256 over names and shapes: equal on all ranks that train the same parameters."""
+        return hashlib.sha256("".join(f"{entry.name} {entry.shape}\n" for entry in self.entries).encode()).hexdigest()
 
     def load(self, start: int, values: torch.Tensor) -> None:
         """Before :meth:`bind`: gives the parameters the elements from ``start`` on of the flat vector that they will be."""
@@ -75,8 +78,7 @@ class FlatModel(ParameterSpace):
             with torch.no_grad():
                 view.copy_(parameter)
             parameter.data = view
-            collector = self._collector(number, gradient)
-            self._collectors.append(parameter.register_post_accumulate_grad_hook(collector))
+            self._collectors.append(on_accumulated(parameter, self._collector(number, gradient)))
 
     def move(self, values: torch.Tensor) -> None:
         """After :meth:`bind`: from now on the parameters are what ``values`` has, of the same form and device. Not between a
@@ -100,9 +102,50 @@ class FlatModel(ParameterSpace):
         self._views.clear()
         self.values = self.gradients = torch.empty(0)
 
-    def versions(self) -> list[int]:
-        """Changes whenever autograd sees a parameter written in place."""
-        return [parameter._version for parameter in self.parameters]
+    def versions(self) -> list[tuple[int, int]]:
+        """Changes whenever autograd sees a parameter written in place, or its ``data`` is replaced."""
+        return [(parameter._version, parameter.data_ptr()) for parameter in self.parameters]
+
+    def replaced(self) -> list[str]:
+        """Names of the parameters whose ``data`` was replaced since :meth:`bind` or :meth:`move`."""
+        begin, size = self.values.data_ptr(), self.values.element_size()
+        pairs = zip(self.entries, self.parameters, strict=True)
+        return [entry.name for entry, parameter in pairs if parameter.data_ptr() != begin + entry.start * size]
+
+    def take_back(self, name: str) -> bool:
+        """Move a parameter whose ``data`` was replaced into :attr:`values` again, with its values. False if it has another
+        shape or type now."""
+        number = next(number for number, entry in enumerate(self.entries) if entry.name == name)
+        parameter, view = self.parameters[number], self.entries[number].view(self.values)
+        if parameter.shape != view.shape or parameter.dtype != view.dtype:
+            return False
+        with torch.no_grad():
+            view.copy_(parameter)
+        parameter.data = view
+        return True
+
+    def check_trainable(self) -> None:
+        """Check that all parameters that require a gradient are trained.
+
+        :raises ModelError: one does not, since it was frozen or was not there when training began.
+        """
+        for name, parameter in self.module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in self._known and parameter.numel():
+                raise ModelError(
+                    f"parameter {name} requires a gradient now, and was frozen (requires_grad=False) or not there when"
+                    " training began: no optimizer has it, so it would not be trained. Let it require a gradient when the"
+                    " model is made, and freeze it in a callback's on_train_begin: what is frozen then may be unfrozen later"
+                )
+
+    def frozen(self) -> list[str]:
+        """Names of the trained parameters that are frozen now."""
+        pairs = zip(self.entries, self.parameters, strict=True)
+        return [entry.name for entry, parameter in pairs if not parameter.requires_grad]
+
+    def freeze(self, names: Collection[str]) -> None:
+        """Freeze these of the trained parameters, and no others."""
+        for entry, parameter in zip(self.entries, self.parameters, strict=True):
+            parameter.requires_grad_(entry.name not in names)
 
     def clear_gradients(self) -> None:
         """Call before the backward pass of a step."""
@@ -168,6 +211,14 @@ class FlatModel(ParameterSpace):
                 self.on_gradient(number)
 
         return collect
+
+
+def on_accumulated(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) -> RemovableHandle:
+    """Have ``hook`` called when backward has made the parameter's gradient, also where the parameter is frozen just now."""
+    trains = parameter.requires_grad
+    handle: RemovableHandle = parameter.requires_grad_(True).register_post_accumulate_grad_hook(hook)
+    parameter.requires_grad_(trains)
+    return handle
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:

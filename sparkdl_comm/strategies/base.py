@@ -113,6 +113,10 @@ class Strategy(ABC):
     #: True if ranks compute with rounded parameters, so that :meth:`owned` alone has the exact ones.
     rounds = False
 
+    #: True if a rank's next step begins with the parameters that it has after a step, so that a callback may change them, on
+    #: all ranks alike.
+    takes_changes = False
+
     #: Which one of a rank's strategies it is, from 0: one after another may join one gang.
     number = 0
 

@@ -15,6 +15,8 @@ from sparkdl_comm.strategies.base import Strategy
 class Replicated(Strategy):
     """The optimizer leaves the parameters in place; a subclass adds up the gradients."""
 
+    takes_changes = True
+
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         device = next(model.module.parameters()).device
         model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))

@@ -10,7 +10,7 @@ from statistics import fmean
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.flat import FlatModel, on_accumulated
 from sparkdl_comm.strategies.candidates import Computing
 
 
@@ -30,7 +30,7 @@ class StepWatch:
         self._backward_at = 0.0
         self._hooks: list[RemovableHandle] = []
         for number, parameter in enumerate(model.parameters):
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(self._arrival(number)))
+            self._hooks.append(on_accumulated(parameter, self._arrival(number)))
         self.restart(0)
 
     def restart(self, skipped: int) -> None:

@@ -82,6 +82,12 @@ def different_everywhere() -> nn.Module:
     return Small()
 
 
+def named_everywhere() -> nn.Module:
+    net = Small()
+    net.add_module(f"of_{os.getpid()}", nn.Linear(1, 1))
+    return net
+
+
 class Pictures(nn.Sequential):
     """For one channel of 4 x 7."""
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl_comm import TorchEstimator, TorchModel
-from sparkdl_comm.errors import ConfError, ModelError
+from sparkdl_comm import Callback, TorchEstimator, TorchModel
+from sparkdl_comm.errors import CallbackError, ConfError, ModelError
 from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.optim import LAMB, LARS
-from tests.integration.nets import Large, Line, Odd, SeesMemory, Small, different_everywhere
+from tests.integration.nets import Large, Line, Odd, SeesMemory, Small, different_everywhere, named_everywhere
 from tests.nets import Counting, Fresh
 
 ROWS = 90
@@ -174,9 +174,30 @@ def test_a_trained_module_continues_and_is_not_changed(spark):
     assert not same_bits(model, TorchModel(given, True))
 
 
-def test_a_model_that_differs_between_ranks_is_refused(spark):
-    with pytest.raises(ModelError, match="factory must build the same"):
-        fit(frame(spark), model=different_everywhere)
+def test_ranks_begin_with_rank_0s_model(spark):
+    """`fit` refuses ranks that end with other weights."""
+    assert fit(frame(spark), model=different_everywhere).summary["world"] == 3
+
+
+def test_a_model_that_is_another_one_on_each_rank_is_refused(spark):
+    with pytest.raises(ModelError, match="other trainable parameters than rank 0's"):
+        fit(frame(spark), model=named_everywhere)
+
+
+class Clip(Callback):
+    def on_step_end(self, state):
+        for parameter in state.module.parameters():
+            parameter.data.clamp_(-0.1, 0.1)
+
+
+def test_weights_that_a_callback_clips(spark):
+    """Under ps the servers have the exact ones."""
+    with pytest.raises(
+        CallbackError, match=r"callback Clip\.on_step_end on rank \d at step 1 changes trained parameters"
+    ):
+        fit(frame(spark), callbacks=[Clip()], strategy="ps")
+    model = fit(frame(spark), callbacks=[Clip()], strategy="ring", epochs=2)
+    assert max(parameter.abs().max().item() for parameter in model.module.parameters()) == pytest.approx(0.1)
 
 
 def test_state_beyond_parameters_and_buffers_comes_back(spark, tmp_path):

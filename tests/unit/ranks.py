@@ -21,6 +21,7 @@ from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.optim.parallel import Alone, GangRanks
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.replicas import begin_alike
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.train.loop.changing_loop import loop_for
 from sparkdl_comm.train.loop.progress import Progress
@@ -60,6 +61,8 @@ def _cache(rows: Rows | RowCache) -> RowCache:
 
 class Gathered(Strategy):
     """Sums gradients in the order of the ranks; every rank updates all, or, if sharded, one stretch."""
+
+    takes_changes = True
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         self._gang, self._model = gang, model
@@ -115,6 +118,7 @@ class Gathered(Strategy):
 
 class Sharded(Gathered):
     sharded = True
+    takes_changes = False
 
 
 def train(
@@ -158,6 +162,7 @@ def train(
     def one(gang: Gang) -> None:
         joined = strategy(spec.conf)
         try:
+            begin_alike(models[gang.rank], gang, SECONDS)
             arrive(spec, gang, models[gang.rank])
             joined.join(gang, models[gang.rank], OptimizerMaker(models[gang.rank], spec.optimization))
             own, *seen = (_cache(each[gang.rank]) for each in (parts, validation) if each)

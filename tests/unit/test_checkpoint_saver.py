@@ -34,7 +34,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         return create(self, name, write)
 
     monkeypatch.setattr(LocalStorage, "create", wait)
-    monkeypatch.setattr(saver, "snapshot", lambda loop, rank: {"rank-0": {}})
+    monkeypatch.setattr(saver, "snapshot", lambda loop, gang, timeout: {"rank-0": {}})
     return go
 
 

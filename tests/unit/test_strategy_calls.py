@@ -13,6 +13,7 @@ from sparkdl_comm import Callback
 from sparkdl_comm.train.checkpoint.saver import snapshot
 from sparkdl_comm.train.spec import Observation
 
+from .gang_helpers import SECONDS
 from .ranks import Gathered, Rows, Sharded, train
 
 #: A letter per call, and the tree of the docstring over these letters.
@@ -77,7 +78,7 @@ def test_order(kind: type[Gathered], accumulation: int, watched: bool, clip: flo
     strategy, calls = recording(kind)
 
     def checkpoints(loop: Any) -> None:
-        loop.after_step = lambda at: snapshot(at, at.strategy._gang.rank)
+        loop.after_step = lambda at: snapshot(at, at.strategy._gang, SECONDS)
 
     train(
         lambda: nn.Linear(3, 1), [rows(9), rows(0), rows(4)], strategy=strategy, batch=2, epochs=2,

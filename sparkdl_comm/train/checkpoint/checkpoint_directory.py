@@ -6,8 +6,8 @@
         manifest.json                step, what the run is, size and SHA-256 of every file, and its own
         parameters-0.safetensors     the stretches of the flat parameters that rank 0 updates; also -1, ... if sharded
         optimizer-0.safetensors      torch's state_dict for these
-        common.safetensors           what is the same on all ranks, such as the best model so far
-        rank-0.safetensors, ...      what each rank has for itself: position, random generators, buffers
+        common.safetensors           what is the same on all ranks, such as the best model so far; rank 0's untrained state
+        rank-0.safetensors, ...      what each rank has for itself: position, random generators, untrained state that differs
     step-00000024.tmp-<attempt>/  being written, or left behind by a gang that is gone
 
 1. Every rank writes its files into the gang's own ``.tmp-`` directory and tells rank 0 their sizes and sums.

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +16,6 @@ from sparkdl_comm.conf import as_text
 from sparkdl_comm.errors import ConfError, InputError, ModelError, PersistenceError
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.tensors import raw
 from sparkdl_comm.gang.values import unpack
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, check_unused, writers_of
@@ -141,10 +139,6 @@ def describe(name: str, spec: TrainSpec, model: FlatModel, rows: list[str]) -> d
     """
     module = model.module
     named = [*module.named_parameters(), *module.named_buffers()]
-    frozen = hashlib.sha256()
-    for parameter in module.parameters():
-        if not parameter.requires_grad:
-            frozen.update(raw(parameter))
     return {
         "name": name,
         "world": spec.world,
@@ -158,7 +152,6 @@ def describe(name: str, spec: TrainSpec, model: FlatModel, rows: list[str]) -> d
         "optimizer": _name(spec.optimization.optimizer),
         "lr_scheduler": _name(spec.optimization.lr_scheduler),
         "model": {name: f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for name, tensor in named},
-        "frozen": frozen.hexdigest(),
         "rows": rows,
     }
 
@@ -196,8 +189,6 @@ def check_same(here: Mapping[str, Any], there: Mapping[str, Any], step: int) -> 
         raise ModelError(
             f"{at} is of another model; " + "; ".join(f"{what}: {', '.join(of)}" for what, of in parts if of)
         )
-    if here["frozen"] != there["frozen"]:
-        raise ModelError(f"{at} was made with other values of the parameters that are frozen (requires_grad=False)")
     changed = [rank for rank, rows in enumerate(here["rows"]) if rows != there["rows"][rank]]
     if changed:
         raise InputError(

@@ -27,6 +27,7 @@ from sparkdl_comm.gang import values
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.space.untrained_state import digests
 from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, Tensors
 from sparkdl_comm.train.checkpoint.storage import CheckpointStorage
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
@@ -106,7 +107,7 @@ class Saver:
             self.wait()
         if self._cadence.due(loop.version):
             self.wait()
-            parts = snapshot(loop, self._gang.rank)
+            parts = snapshot(loop, self._gang, self._timeout)
             self._writing = self._thread.submit(self._write, loop.version, parts)
 
     def wait(self) -> None:
@@ -142,11 +143,17 @@ class Saver:
             self._store.delete_key(f"{step}/{rank}")
 
 
-def snapshot(loop: TrainingLoop, rank: int) -> dict[str, Tensors]:
-    """Copies, in the CPU's memory, of what this rank writes; by part."""
-    owned = loop.strategy.owned()
+def snapshot(loop: TrainingLoop, gang: Gang, timeout: float) -> dict[str, Tensors]:
+    """Copies, in the CPU's memory, of what this rank writes; by part. All ranks call it."""
+    owned, rank = loop.strategy.owned(), gang.rank
     loop.check_finite(owned)
     state = loop.state()
+    untrained = state["own"]["untrained"]
+    ours = digests(untrained)
+    first = gather_json(gang, ours, timeout)[0]
+    # Rank 0 writes its frozen parameters and buffers for all; the others, those in which they differ.
+    state["common"]["untrained"] = untrained
+    state["own"]["untrained"] = {name: tensor for name, tensor in untrained.items() if ours[name] != first.get(name)}
     parts = {f"rank-{rank}": _packed(state["own"])}
     if rank == 0:
         parts["common"] = _packed(state["common"])

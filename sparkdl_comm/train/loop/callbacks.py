@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from sparkdl_comm.errors import CallbackError
+from sparkdl_comm.train.loop.parameter_guard import ParameterGuard
 
 
 @dataclass
@@ -17,7 +18,9 @@ class TrainingState:
 
     ``epoch``: the current or last one, from 1. ``step``: optimizer steps done, over all epochs. ``loss``: in
     ``on_step_end`` the mean over this rank's rows in the step (None: it had none); afterwards the epoch's, over all ranks.
-    ``metrics``: the last epoch's row of the history. ``module``: being trained; to be read, not changed.
+    ``metrics``: the last epoch's row of the history. ``module``: being trained. With strategies ``gloo``, ``nccl`` and
+    collectives that all-reduce, a hook may change its parameters, on all ranks alike; with others that is refused. A hook may
+    freeze and unfreeze parameters (``requires_grad``) that required a gradient when the model was made.
     """
 
     rank: int
@@ -67,8 +70,8 @@ class Callback:
 class Callbacks:
     """Calls hooks, and names the one that raises. False if there are none."""
 
-    def __init__(self, callbacks: Sequence[Callback], state: TrainingState) -> None:
-        self._callbacks = callbacks
+    def __init__(self, callbacks: Sequence[Callback], state: TrainingState, guard: ParameterGuard) -> None:
+        self._callbacks, self._guard = callbacks, guard
         self.state = state
 
     def __bool__(self) -> bool:
@@ -77,22 +80,30 @@ class Callbacks:
     def call(self, hook: str, **changes: Any) -> None:
         """Calls ``hook`` of each with the state, after ``changes`` to it.
 
-        :raises CallbackError: one raises.
+        :raises CallbackError: one raises, or changes parameters where it may not.
         """
         for name, value in changes.items():
             setattr(self.state, name, value)
-        for callback in self._callbacks:
+        for callback in self.having(hook):
             method: Callable[[TrainingState], None] = getattr(callback, hook)
-            try:
-                method(self.state)
-            except Exception as exc:
-                raise CallbackError(
-                    f"callback {type(callback).__name__}.{hook} raised {type(exc).__name__} on rank {self.state.rank} at"
-                    f" step {self.state.step}: {exc}",
-                    rank=self.state.rank,
-                    step=self.state.step,
-                    phase="callback",
-                ) from exc
+            called = f"callback {type(callback).__name__}.{hook}"
+            # After a step they are on their way; when training is over the strategy has ended, and all are here.
+            where = f"{called} on rank {self.state.rank} at step {self.state.step}"
+            with self._guard.around(where, complete=hook != "on_step_end", over=hook == "on_train_end"):
+                try:
+                    method(self.state)
+                except Exception as exc:
+                    raise CallbackError(
+                        f"{called} raised {type(exc).__name__} on rank {self.state.rank} at step {self.state.step}: {exc}",
+                        rank=self.state.rank,
+                        step=self.state.step,
+                        phase="callback",
+                    ) from exc
+
+    def having(self, hook: str) -> list[Callback]:
+        """Those that do something in ``hook``."""
+        nothing = getattr(Callback, hook)
+        return [each for each in self._callbacks if getattr(getattr(each, hook), "__func__", None) is not nothing]
 
     def saved(self) -> dict[str, Any]:
         return {"stop": self.state.stop_requested, "each": [callback.state_dict() for callback in self._callbacks]}

@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from sparkdl_comm.space import module_state
 from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.untrained_state import UntrainedState
 from sparkdl_comm.train.spec import Stopping
 
 
 class EarlyStopping:
-    """Decides whether an epoch was the last. Keeps, if asked to, a copy of the best epoch's parameters, buffers and extra
+    """Decides whether an epoch was the last. Keeps, if asked to, a copy of the best epoch's parameters and ``untrained``
     state, on the CPU: as large as the model. All ranks see the same values, so all decide the same."""
 
-    def __init__(self, stopping: Stopping, model: FlatModel) -> None:
-        self._stopping, self._model = stopping, model
+    def __init__(self, stopping: Stopping, model: FlatModel, untrained: UntrainedState) -> None:
+        self._stopping, self._model, self._untrained = stopping, model, untrained
         self._best: float | None = None
         self._waited = 0
         self._kept: dict[str, torch.Tensor] | None = None
@@ -34,24 +34,23 @@ class EarlyStopping:
         if self._improved(value):
             self._best, self._waited = value, 0
             if self._stopping.restore:
-                # Buffers have names, and none of them is empty.
+                # Other tensors have names, and none of them is empty.
                 self._kept = {"": self._model.values.detach().cpu().clone()}
-                for name, buffer in self._model.module.named_buffers():
-                    self._kept[name] = buffer.detach().cpu().clone()
-                self._extra = copy.deepcopy(module_state.extra_state(self._model.module))
+                for name, tensor in self._untrained.tensors().items():
+                    self._kept[name] = tensor.detach().cpu().clone()
+                self._extra = copy.deepcopy(self._untrained.extra())
             return False
         self._waited += 1
         return self._waited >= self._stopping.patience
 
     def restore(self) -> None:
-        """Gives the model the best epoch's parameters, buffers and extra state, if they were kept."""
+        """Gives the model the best epoch's parameters and untrained state, if they were kept."""
         if self._kept is None:
             return
         with torch.no_grad():
             self._model.values.copy_(self._kept[""])
-            for name, buffer in self._model.module.named_buffers():
-                buffer.copy_(self._kept[name])
-        module_state.load_extra_state(self._model.module, self._extra)
+        self._untrained.load({name: tensor for name, tensor in self._kept.items() if name})
+        self._untrained.load_extra(self._extra)
 
     def state(self) -> dict[str, Any]:
         return {"best": self._best, "waited": self._waited, "kept": self._kept, "extra": self._extra}

@@ -29,7 +29,7 @@ class Evaluation:
         self._metrics.reset()
         total = weight = 0.0
         module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), self._objective.evaluating():
             for index in torch.arange(self._rows.rows).split(self._batch):
                 if not len(index):
                     continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -80,6 +80,19 @@ class Objective:
             _check_scalar(loss)
             return output, loss
         return output, (_per_row(loss, len(batch.weights)) * batch.weights).mean()
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """A context in which a loss that is a module is in eval mode, so that rows for validation leave its state as it is."""
+        loss = self._loss
+        if not isinstance(loss, torch.nn.Module) or not loss.training:
+            yield
+            return
+        loss.eval()
+        try:
+            yield
+        finally:
+            loss.train()
 
     def output(self, module: torch.nn.Module, batch: Batch) -> Any:
         """Return the module's output, matched to the target's shape.

@@ -2,7 +2,7 @@
 
 At the end of an epoch, in this order, everything but 1 only where somebody wants it:
 
-1. buffers become the same on all ranks (see :mod:`sparkdl_comm.space.buffers`);
+1. buffers and frozen parameters become the same on all ranks (see :mod:`sparkdl_comm.space.replicas`);
 2. the parameters of the next step are fetched, so that the module is complete;
 3. validation; the epoch's loss over all ranks;
 4. the scheduler, then early stopping, by the value they watch;
@@ -17,18 +17,20 @@ import copy
 from typing import Any
 
 from sparkdl_comm.data.cache import RowCache
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.errors import CallbackError, ConfError
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.schedule import VALIDATE, Schedule
-from sparkdl_comm.space import buffers
+from sparkdl_comm.space import replicas
 from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.untrained_state import UntrainedState, digests
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.train.loop.callbacks import Callbacks, TrainingState
 from sparkdl_comm.train.loop.early_stopping import EarlyStopping
 from sparkdl_comm.train.loop.evaluation import Evaluation
 from sparkdl_comm.train.loop.metrics import Metrics
 from sparkdl_comm.train.loop.objective import Objective
+from sparkdl_comm.train.loop.parameter_guard import ParameterGuard
 from sparkdl_comm.train.spec import TrainSpec
 
 
@@ -45,9 +47,10 @@ class Observer:
         schedule: Schedule,
         objective: Objective,
         validation: RowCache | None,
+        untrained: UntrainedState,
     ) -> None:
         self._gang, self._timeout = gang, spec.conf.timeout
-        self._model, self._strategy, self._schedule = model, strategy, schedule
+        self._model, self._strategy, self._schedule, self._untrained = model, strategy, schedule, untrained
         observed = spec.observation
         self._monitor = observed.stopping.monitor
         if schedule.watches and validation is None and self._monitor != "loss":
@@ -55,7 +58,7 @@ class Observer:
                 f"ReduceLROnPlateau watches earlyStoppingMonitor={self._monitor!r}, which needs validation rows;"
                 f" {VALIDATE}, or earlyStoppingMonitor='loss'"
             )
-        self.stopping = EarlyStopping(observed.stopping, model)
+        self.stopping = EarlyStopping(observed.stopping, model, untrained)
         self._evaluation = None
         if validation is not None:
             metrics = Metrics(observed.metrics, objective.device)
@@ -63,8 +66,21 @@ class Observer:
             self._evaluation = Evaluation(validation, batch, objective, metrics)
         # Every rank has its own, also where the process was forked or is used again.
         self.callbacks = Callbacks(
-            copy.deepcopy(observed.callbacks), TrainingState(gang.rank, gang.world, model.module)
+            copy.deepcopy(observed.callbacks),
+            TrainingState(gang.rank, gang.world, model.module),
+            ParameterGuard(model, strict=not strategy.takes_changes),
         )
+        self._compares = strategy.takes_changes and bool(self.callbacks.having("on_step_end"))
+
+    def step_end(self, step: int, loss: float | None) -> None:
+        """``loss``: the mean over this rank's rows in the step, if it had any. All ranks call it after each common step.
+
+        :raises CallbackError: a callback raises, or ranks have other parameters after the first step's callbacks.
+        """
+        self.callbacks.call("on_step_end", step=step, loss=loss)
+        if self._compares:
+            self._compares = False
+            self._compare("on_step_end")
 
     def epoch_end(self, row: dict[str, Any], rows: int) -> bool:
         """``row``: of the history, with this rank's part of the loss; gets what validation finds. ``rows``: of this rank.
@@ -73,7 +89,7 @@ class Observer:
         :raises CallbackError: a callback raises.
         :raises ConfError: the monitored value is none of the history's.
         """
-        buffers.average(self._model.module, rows, self._gang, self._timeout)
+        replicas.average(self._untrained, rows, self._gang, self._timeout)
         if not (self._evaluation or self.stopping.active or self.callbacks or self._schedule.watches):
             self._schedule.after_epoch()
             return False
@@ -85,6 +101,8 @@ class Observer:
         over = self.stopping.active and self.stopping.over(self._watched(whole))
         if self.callbacks:
             self.callbacks.call("on_epoch_end", epoch=row["epoch"], step=row["step"], loss=whole["loss"], metrics=whole)
+            if self._strategy.takes_changes:
+                self._compare("on_epoch_end")
             over |= any(gather_json(self._gang, self.callbacks.state.stop_requested, self._timeout))
         return over
 
@@ -93,6 +111,18 @@ class Observer:
         if self.stopping.active:
             self.stopping.restore()
         self.callbacks.call("on_train_end")
+
+    def _compare(self, hook: str) -> None:
+        """Check that callbacks, which may change parameters, have changed them alike on all ranks."""
+        hashes = gather_json(self._gang, digests({"": self._model.values})[""], self._timeout)
+        if len(set(hashes)) > 1:
+            names = ", ".join(type(callback).__name__ for callback in self.callbacks.having(hook))
+            raise CallbackError(
+                f"after {hook} of callbacks {names} at step {self.callbacks.state.step} the ranks have other parameters than"
+                " rank 0: a callback may change them on all ranks alike only (no `if state.rank == 0`, no random numbers)",
+                step=self.callbacks.state.step,
+                phase="callback",
+            )
 
     def _watched(self, row: dict[str, Any]) -> float:
         name = self._monitor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -16,8 +17,8 @@ from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.errors import ConfError, ModelError, NonFiniteLossError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.schedule import Schedule
-from sparkdl_comm.space import module_state
 from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.untrained_state import UntrainedState
 from sparkdl_comm.strategies.base import StepInfo, Strategy
 from sparkdl_comm.strategies.gradients import GradientRule
 from sparkdl_comm.train.loop import rng
@@ -77,7 +78,9 @@ class TrainingLoop:
         self._validation, self._together = validation, together
         how, timeout = spec.optimization, spec.conf.timeout
         parts = [rows] if validation is None else [rows, validation]
-        loss = on_device(spec.loss, self._device)
+        # Every rank has its own, also where the process was forked or is used again.
+        loss = on_device(copy.deepcopy(spec.loss), self._device)
+        self._untrained = UntrainedState(model, loss)
         mean = ClassMean.of(loss, spec.rows)
         if mean is not None and not mean.needed(parts, gang, timeout):
             mean = None
@@ -90,7 +93,9 @@ class TrainingLoop:
         self._rule = GradientRule(how, gang, strategy, timeout)
         self._schedule = Schedule(how, strategy.optimizer, sampler.steps, spec.epochs)
         self._not_finite_from_the_start = model.not_finite(0, model.values)
-        self._observer = Observer(spec, gang, model, strategy, self._schedule, self._objective, validation)
+        self._observer = Observer(
+            spec, gang, model, strategy, self._schedule, self._objective, validation, self._untrained
+        )
 
     def run(self, tell: Tell) -> float:
         """Trains all epochs that are left. ``tell`` gets a progress dict after each step. Returns seconds.
@@ -141,8 +146,9 @@ class TrainingLoop:
         own = {
             "progress": progress,
             "rng": rng.state(self._device),
-            "buffers": dict(self.model.module.named_buffers()),
-            "extra_state": module_state.extra_state(self.model.module),
+            "frozen": self.model.frozen(),
+            "untrained": self._untrained.tensors(),
+            "extra_state": self._untrained.extra(),
             "strategy": self.strategy.state(),
             "rule": self._rule.state(),
             "schedule": self._schedule.state(),
@@ -156,10 +162,9 @@ class TrainingLoop:
         own = state["own"]
         for name, value in own["progress"].items():
             setattr(self.progress, name, value)
-        with torch.no_grad():
-            for name, buffer in self.model.module.named_buffers():
-                buffer.copy_(own["buffers"][name])
-        module_state.load_extra_state(self.model.module, own.get("extra_state", {}))
+        self.model.freeze(own["frozen"])
+        self._untrained.load({**state["common"].get("untrained", {}), **own["untrained"]})
+        self._untrained.load_extra(own["extra_state"])
         self.strategy.load_state(own.get("strategy", {}))
         self._rule.load_state(own["rule"])
         self._schedule.load_state(own["schedule"])
@@ -195,7 +200,7 @@ class TrainingLoop:
                     "samples_per_second": rows / (time.perf_counter() - begin),
                 }
             )
-            self._observer.callbacks.call("on_step_end", step=at.step, loss=loss / share if share else None)
+            self._observer.step_end(at.step, loss / share if share else None)
             if self.after_step is not None:
                 at.phase = "after step"
                 self.after_step(self)
@@ -260,8 +265,10 @@ class TrainingLoop:
             if self.model.versions() != versions:
                 # Only the rank that owns them would keep the change, and others may be reading them right now.
                 raise ModelError(
-                    "forward changes trainable parameters in place (Embedding with max_norm?): only the optimizer may"
+                    "forward changes trainable parameters in place, or their .data (Embedding with max_norm?): only the"
+                    " optimizer may"
                 )
+            self.model.check_trainable()
             value = loss.item()
         if not math.isfinite(value) and not self._rule.skips:
             raise NonFiniteLossError(

@@ -1,0 +1,91 @@
+"""Tensors of a module that share memory, of which a trained parameter must not be one: it moves into the flat vector alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from sparkdl_comm.errors import ModelError
+
+
+def check_apart(module: nn.Module, trained: Mapping[str, torch.Tensor]) -> None:
+    """Check that no trained parameter shares an element with another tensor of the module, or with itself.
+
+    Parameters that lie side by side in one storage are fine, and so is one Parameter in several places.
+
+    :raises ModelError: one does; names both tensors.
+    """
+    ours = {id(tensor): name for name, tensor in trained.items()}
+    others: dict[str, torch.Tensor] = {
+        f"parameter {name}": parameter for name, parameter in module.named_parameters() if id(parameter) not in ours
+    }
+    others |= {f"buffer {name}": buffer for name, buffer in module.named_buffers()}
+    owners: dict[int, list[tuple[str, torch.Tensor]]] = {}
+    for name, tensor in trained.items():
+        if not _is_plain(tensor):
+            continue
+        if _repeats(tensor):
+            raise ModelError(
+                f"elements of parameter {name} share memory with each other (made by expand?): give it memory of its own, with"
+                " .contiguous()"
+            )
+        place = owners.setdefault(tensor.untyped_storage().data_ptr(), [])
+        for other, earlier in place:
+            if _overlap(earlier, tensor):
+                raise ModelError(
+                    f"parameters {other} and {name} share memory (by .data?), and are trained apart. Tie the Parameter itself,"
+                    " as in `decoder.weight = encoder.weight`; where one is the other's transpose or slice, take it in"
+                    " forward, as in F.linear(x, encoder.weight.t())"
+                )
+        place.append((name, tensor))
+    for name, tensor in others.items():
+        if not _is_plain(tensor):
+            continue
+        for other, earlier in owners.get(tensor.untyped_storage().data_ptr(), []):
+            if _overlap(earlier, tensor):
+                raise ModelError(
+                    f"{name} shares memory with the trained parameter {other} (by .data, or detach()), and would not follow"
+                    f" it. Take what it is from {other} in forward, or make it a copy (clone())"
+                )
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it has memory that can be looked at."""
+    return (
+        not is_lazy(tensor)
+        and type(tensor) in (torch.Tensor, nn.Parameter)
+        and tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and tensor.numel() > 0
+    )
+
+
+def _bounds(tensor: torch.Tensor) -> tuple[int, int]:
+    """First byte in the storage, and the end."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    first, size = int(tensor.storage_offset()), tensor.element_size()
+    return first * size, (first + last + 1) * size
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one storage share a byte."""
+    (start, stop), (begin, end) = _bounds(one), _bounds(other)
+    if stop <= begin or end <= start:
+        return False
+    if one.element_size() != other.element_size():
+        return True
+    return bool(torch.isin(_elements(one), _elements(other)).any())
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether an element has several places."""
+    return not tensor.is_contiguous() and len(_elements(tensor).unique()) < tensor.numel()
+
+
+def _elements(tensor: torch.Tensor) -> torch.Tensor:
+    """The places of its elements in the storage, flat."""
+    stop = _bounds(tensor)[1] // tensor.element_size()
+    return torch.arange(stop).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).reshape(-1)

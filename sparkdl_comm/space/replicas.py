@@ -1,0 +1,79 @@
+"""Replicas of the model, one on each rank: what is alike when training begins, and at the end of an epoch.
+
+Frozen parameters, and buffers such as the running statistics of BatchNorm, are each rank's own during an epoch. Ranks compare
+digests, in one all-gather, and only tensors that differ travel.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from sparkdl_comm.gang import values
+from sparkdl_comm.gang.exchange import gather_json, gather_tensors
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.untrained_state import UntrainedState, digests
+
+
+def begin_alike(model: FlatModel, gang: Gang, timeout: float) -> None:
+    """Give all ranks the parameters, buffers and extra state of rank 0's model, as DistributedDataParallel does.
+
+    All ranks call it before ``model`` is bound. Their models have the same trainable parameters.
+    """
+    state = UntrainedState(model)
+    trained: dict[str, torch.Tensor] = {
+        entry.name: parameter for entry, parameter in zip(model.entries, model.parameters, strict=True)
+    }
+    untrained, extra = state.tensors(), values.pack(state.extra())
+    ours = [digests(tensors) for tensors in (trained, untrained, extra)]
+    first, *others = gather_json(gang, ours, timeout)
+    gone = [
+        [name for name in theirs if any(other[kind].get(name) != theirs[name] for other in others)]
+        for kind, theirs in enumerate(first)
+    ]
+    with torch.no_grad():
+        for name in gone[0]:
+            trained[name].copy_(_from_first(trained, name, gang, timeout))
+    state.load({name: _from_first(untrained, name, gang, timeout) for name in gone[1]})
+    if gone[2]:
+        state.load_extra(values.unpack({name: _from_first(extra, name, gang, timeout) for name in first[2]}))
+
+
+def average(state: UntrainedState, rows: int, gang: Gang, timeout: float) -> None:
+    """Give all ranks the same untrained tensors; ``rows`` of this rank went into its own. All ranks call it.
+
+    Floating-point ones become the mean over the ranks, weighted by their rows and added in their order. Others, and those
+    whose shapes differ, are those of the first rank that has rows and the tensor.
+    """
+    tensors = state.tensors()
+    told = gather_json(gang, {"rows": rows, "digests": digests(tensors)}, timeout)
+    names = {name: None for rank in told for name in rank["digests"]}  # a set that keeps the order
+    differ = [name for name in names if len({rank["digests"].get(name) for rank in told}) > 1]
+    if not differ:
+        return
+    gathered = gather_tensors(gang, [tensors[name] for name in differ if name in tensors], timeout)
+    had = [
+        dict(zip([name for name in differ if name in rank["digests"]], theirs, strict=True))
+        for rank, theirs in zip(told, gathered, strict=True)
+    ]
+    settled = {}
+    for name in differ:
+        shares = [(rank["rows"], theirs[name]) for rank, theirs in zip(told, had, strict=True) if name in theirs]
+        settled[name] = _mean([(share, tensor) for share, tensor in shares if share] or shares)
+    state.load(settled)
+
+
+def _mean(shares: list[tuple[int, torch.Tensor]]) -> torch.Tensor:
+    """The mean of tensors by their rows; the first, where they have none."""
+    total, first = sum(share for share, _ in shares), shares[0][1]
+    if not first.is_floating_point() or not total or any(tensor.shape != first.shape for _, tensor in shares):
+        return first
+    mean = torch.zeros_like(first, dtype=torch.float64)
+    for share, tensor in shares:
+        mean += tensor.double() * (share / total)
+    return mean.to(first.dtype)
+
+
+def _from_first(tensors: dict[str, torch.Tensor], name: str, gang: Gang, timeout: float) -> torch.Tensor:
+    """Rank 0's tensor; one after another, so that no rank has to hold the model twice."""
+    return gather_tensors(gang, [tensors[name]] if gang.rank == 0 else [], timeout)[0][0]
