@@ -28,7 +28,7 @@ from peers.arena import PROGRAMS, python_path
 from sparkdl_comm.lab import Lab
 from sparkdl_comm.lab.bench import Row, versions
 from sparkdl_comm.lab.profile import Profile, shipped
-from sparkdl_comm.report.trace_file import read_spans
+from sparkdl_comm.report.trace_file import read_trace
 from sparkdl_comm.sim.forecast import SERVER, Setting, forecast
 from sparkdl_comm.sim.server_run import UNPLANNED
 from sparkdl_comm.sim.traced import Traced, traced
@@ -79,7 +79,7 @@ def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
         for place in places:
             topology = _topology(place, options.network, profile)
             told = _measured(place, topology, str(network), str(timeline) if place is places[0] else None, options)
-            computed = traced(read_spans(timeline), None)
+            computed = traced(*read_trace(timeline))
             for result in told:
                 found.append(_row(result, computed, topology, profile, options, place is places[0]))
                 yield found[-1]

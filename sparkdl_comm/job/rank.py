@@ -136,7 +136,9 @@ class Rank:
         saver = self._go_on(loop, gang, restorer, stack)
         resumed_at = self._progress.step
         seconds = loop.run(_Teller(driver))
-        timeline = strategy.trace.report(gang, spec.conf.timeout) if strategy.trace is not None else None
+        timeline = None
+        if strategy.trace is not None:
+            timeline = strategy.trace.report(gang, spec.conf.timeout, model.values.nbytes)
         if saver is not None:
             saver.wait()
         if driver is not None:

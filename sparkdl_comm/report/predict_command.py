@@ -37,27 +37,27 @@ def add_parser(commands: Any) -> None:
     )
     predict.add_argument("--batching", default="traced", help="of ps: traced (as in the timeline), whole, layerwise")
     predict.add_argument("--bucket", default="4MiB", help="gradients that a collective reduces at once, at least")
-    predict.add_argument("--bytes", help="of the parameters, float32; needed unless the timeline is of ps")
+    predict.add_argument("--bytes", help="of the parameters, float32, if they are to be others than the timeline's")
     predict.add_argument("--plot", type=Path, metavar="FILE", help="draw the strategies' times: .png, .svg or .pdf")
     predict.add_argument("--json", action="store_true")
     predict.set_defaults(call=_predict)
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from sparkdl_comm.report.trace_file import read_spans
+    from sparkdl_comm.report.trace_file import read_trace
     from sparkdl_comm.sim.forecast import SERVER, STRATEGIES, Setting, forecast, unfit
     from sparkdl_comm.sim.traced import traced
     from sparkdl_comm.topology import Topology
     from sparkdl_comm.units import parse_size
 
-    spans = read_spans(options.timeline)
+    spans, parameter_bytes = read_trace(options.timeline)
     world = options.world if options.world is not None else len({span["rank"] for span in spans})
     topology = Topology.parse(options.topology or f"star:{world}")
     if options.world is not None and options.world != topology.world:
         raise ConfError(f"--world {options.world}: {topology} has {topology.world} ranks")
     if options.rate is not None:
         topology = topology.with_rates(*options.rate.split("/"))
-    computed = traced(spans, None if options.bytes is None else parse_size(options.bytes))
+    computed = traced(spans, parameter_bytes, None if options.bytes is None else parse_size(options.bytes))
     asked = options.strategy or [SERVER if computed.pulls else "ring"]
     left_out: dict[str, str] = {}
     if _ALL in asked:

@@ -42,12 +42,14 @@ class Timeline:
     """``spans``: of all ranks and iterations, in the order in which they began: ``rank``, ``iteration`` (from 1), ``name``,
     ``begin`` and ``end`` (seconds since the first began); where it has them ``batch`` (from 0), ``layers`` (first and last,
     from 1), and of what came from other executors ``bytes``, ``from`` (ranks) and ``startup`` (seconds from the request to the
-    first byte). ``uncertainty``: seconds by which clocks of different machines may be misaligned.
+    first byte). ``uncertainty``: seconds by which clocks of different machines may be misaligned. ``parameter_bytes``: of the
+    model's trainable parameters, as float32.
     """
 
     def __init__(self, reports: Sequence[Mapping[str, Any]]) -> None:
         """:param reports: of the ranks in order, as :meth:`sparkdl_comm.strategies.trace.Trace.report` makes them."""
         self.world = len(reports)
+        self.parameter_bytes: int = reports[0]["parameter_bytes"]
         offsets = [offset(report["clocks"], reports[0]["clocks"]) for report in reports]
         self.uncertainty = max(wrong for _, wrong in offsets)
         self.spans: list[dict[str, Any]] = [
@@ -81,7 +83,11 @@ class Timeline:
         trace = {
             "traceEvents": list(self._events()),
             "displayTimeUnit": "ms",
-            "otherData": {"clock": "rank 0's", "uncertainty_seconds": self.uncertainty},
+            "otherData": {
+                "clock": "rank 0's",
+                "uncertainty_seconds": self.uncertainty,
+                "parameter_bytes": self.parameter_bytes,
+            },
         }
         try:
             Path(path).write_text(json.dumps(trace))
@@ -91,15 +97,10 @@ class Timeline:
     def plot(self, iteration: int | None = None, ranks: Sequence[int] = (0,)) -> Figure:
         """A drawing of one iteration: batches in colours of their own, grey where the worker waits.
 
-        :param iteration: from 1; default: the last one.
-        :raises InputError: it was not traced, or there is no such rank. PluginError: no matplotlib.
+        :param iteration: from 1; default: the last one that was traced on all ``ranks``.
+        :raises InputError: it was not traced on all of them, or there is no such rank. PluginError: no matplotlib.
         """
-        number = self.iterations[-1] if iteration is None else iteration
-        if number not in self.iterations or not set(ranks) <= set(range(self.world)):
-            raise InputError(
-                f"iteration={number}, ranks={list(ranks)}: there are iterations {self.iterations[0]} to"
-                f" {self.iterations[-1]} and ranks 0 to {self.world - 1}"
-            )
+        number = self._drawable(iteration, ranks)
         try:
             from matplotlib.figure import Figure
         except ImportError as exc:
@@ -127,6 +128,21 @@ class Timeline:
             axes.broken_barh([(0, 0)], (0, 0), facecolors=colour, label=name)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.15), ncols=len(_COLOURS), frameon=False)
         return figure
+
+    def _drawable(self, iteration: int | None, ranks: Sequence[int]) -> int:
+        """Return the iteration, or the last one that was traced on all ``ranks``; with strategy fabric each has its own."""
+        if not ranks or not set(ranks) <= set(range(self.world)):
+            raise InputError(f"ranks={list(ranks)}: there are ranks 0 to {self.world - 1}. Name at least one of them")
+        traced = {rank: {span["iteration"] for span in self.spans if span["rank"] == rank} for rank in ranks}
+        common = set.intersection(*traced.values())
+        if iteration in common or (iteration is None and common):
+            return max(common) if iteration is None else iteration
+        there = "; ".join(
+            f"rank {rank} has iterations {min(found)} to {max(found)}" if found else f"rank {rank} has none"
+            for rank, found in traced.items()
+        )
+        wanted = "no iteration was traced on all of them" if iteration is None else f"iteration={iteration}"
+        raise InputError(f"ranks={list(ranks)}: {wanted}. {there}. Name an iteration that they have, or fewer ranks")
 
     def _events(self) -> Iterator[dict[str, Any]]:
         """Of the Trace Event Format. What may overlap is made of asynchronous events."""

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparkdl_comm.errors import InputError
 
 _MICROSECONDS = 1e-6
+_WRITER = "model.timeline().save(FILE)"
 
 
-def read_spans(path: Path) -> list[dict[str, Any]]:
-    """The spans, as :attr:`~sparkdl_comm.report.timeline.Timeline.spans` has them.
+class SavedTrace(NamedTuple):
+    """What :class:`~sparkdl_comm.report.timeline.Timeline` has under these names."""
+
+    spans: list[dict[str, Any]]
+    parameter_bytes: int
+
+
+def read_trace(path: Path) -> SavedTrace:
+    """Read a timeline.
 
     :raises InputError: there is no such file, or it is not such a trace; says which event is not right.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        events = document["traceEvents"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: no timeline could be read, as Timeline.save writes it: {error!r}") from error
+    document = _document(path)
     spans: list[dict[str, Any]] = []
     open_spans: dict[Any, dict[str, Any]] = {}
-    for number, event in enumerate(events):
+    for number, event in enumerate(document["traceEvents"]):
         try:
             if event["ph"] == "X":
                 spans.append(_span(event, event["ts"] + event["dur"]))
@@ -32,10 +36,29 @@ def read_spans(path: Path) -> list[dict[str, Any]]:
             elif event["ph"] == "e":
                 spans.append(_span(open_spans.pop(event["id"]), event["ts"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path}: event {number} is not as Timeline.save writes it: {error!r}") from error
+            problem = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise InputError(f"{path}: event {number} is not as Timeline.save writes it: {problem}") from error
     if not spans:
         raise InputError(f"{path}: the timeline has no spans")
-    return sorted(spans, key=lambda span: (span["begin"], -span["end"]))
+    spans.sort(key=lambda span: (span["begin"], -span["end"]))
+    return SavedTrace(spans, document["otherData"]["parameter_bytes"])
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}. Give the file that {_WRITER} wrote") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}. Give the file that {_WRITER} wrote") from error
+    if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
+        raise InputError(f"{path} is not a timeline: it has no list 'traceEvents'. Give the file that {_WRITER} wrote")
+    about = document.get("otherData")
+    if not isinstance(about, dict) or not isinstance(about.get("parameter_bytes"), int):
+        raise InputError(
+            f"{path} is another program's trace: it has no 'parameter_bytes'. Give one that {_WRITER} wrote"
+        )
+    return document
 
 
 #: By the row of a rank, the name of what is done with batches there; of "batches" the label's first word tells.
@@ -47,5 +70,6 @@ def _span(event: dict[str, Any], end: float) -> dict[str, Any]:
     name = str(event["name"])
     if "batch" in about:
         name = _BATCH_NAMES.get(event["cat"], f"{name.split()[0]} batch")
-    begin = float(event["ts"]) * _MICROSECONDS
-    return {"rank": int(event["pid"]), **about, "name": name, "begin": begin, "end": float(end) * _MICROSECONDS}
+    begin, iteration = float(event["ts"]) * _MICROSECONDS, int(about["iteration"])
+    where = {"rank": int(event["pid"]), **about, "iteration": iteration}
+    return {**where, "name": name, "begin": begin, "end": float(end) * _MICROSECONDS}

@@ -44,13 +44,14 @@ class Traced:
         return sum(layer.forward + layer.backward for layer in self.layers)
 
 
-def traced(spans: Sequence[Span], nbytes: int | None) -> Traced:
+def traced(spans: Sequence[Span], parameter_bytes: int, nbytes: int | None = None) -> Traced:
     """What spans tell. Within a batch all layers are taken to be alike; where no batches are told, all layers of the network,
     and gradients then come evenly during backward.
 
     :param spans: as :attr:`~sparkdl_comm.report.timeline.Timeline.spans`, in the order in which they began.
-    :param nbytes: of all parameters; None: as the spans tell.
-    :raises InputError: there is no forward or no backward pass, or nothing tells how many bytes the parameters have.
+    :param parameter_bytes: of the traced model. Where ranks pulled batches of it, these tell how many each layer has.
+    :param nbytes: of all parameters, if they are to be others.
+    :raises InputError: there is no forward or no backward pass.
     """
     ranks = len({span["rank"] for span in spans})
     passes = ranks * len({span["iteration"] for span in spans})
@@ -62,12 +63,10 @@ def traced(spans: Sequence[Span], nbytes: int | None) -> Traced:
     depth = max((last for batches in (pulled, pushed) for _, last in batches), default=_SLICES)
     forward = _spread(spans, "forward batch", depth, spent["forward"] / passes)
     backward = _spread(spans, "backward batch", depth, spent["backward"] / passes)
-    if nbytes is not None:
-        sizes = [nbytes / depth] * depth
-    elif pulled and ranks > 1:
+    if nbytes is None and pulled and ranks > 1:
         sizes = _sizes(spans, depth, passes, ranks)
     else:
-        raise InputError("the timeline does not tell how many bytes the parameters have: give them (--bytes)")
+        sizes = [(parameter_bytes if nbytes is None else nbytes) / depth] * depth
     update, handling = spent["update"] / passes, 0.0
     if pushed:
         update = _of_bytes(spans, sizes, update)

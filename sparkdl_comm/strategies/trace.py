@@ -48,11 +48,15 @@ class Trace:
         yield
         self.add(name, begin, self.clock())
 
-    def report(self, gang: Gang, timeout: float) -> dict[str, Any]:
-        """For :class:`sparkdl_comm.report.timeline.Timeline`; JSON-able. All ranks call it."""
+    def report(self, gang: Gang, timeout: float, parameter_bytes: int) -> dict[str, Any]:
+        """Return what :class:`sparkdl_comm.report.timeline.Timeline` is made of, JSON-able. All ranks call it.
+
+        :param parameter_bytes: of the model, as float32.
+        """
         begun = [number for number in sorted(self._spans) if 0 < number <= self.current]
         iterations = [{"iteration": number, "spans": self._spans[number]} for number in begun]
-        return {"clocks": read_clocks(gang, timeout, self.clock), "iterations": iterations}
+        clocks = read_clocks(gang, timeout, self.clock)
+        return {"clocks": clocks, "parameter_bytes": parameter_bytes, "iterations": iterations}
 
 
 class BatchTrace:

@@ -14,7 +14,7 @@ from sparkdl_comm.cli import main
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.report.timeline import Timeline
-from sparkdl_comm.report.trace_file import read_spans
+from sparkdl_comm.report.trace_file import read_trace
 from sparkdl_comm.sim.traced import traced as what_was_traced
 
 WORLD, STEPS, TRACED, LAYERS = 3, 6, 2, 4
@@ -93,13 +93,14 @@ def test_every_batch_of_every_rank_is_there(timeline: Timeline) -> None:
 def test_a_saved_timeline_tells_what_predictions_need(timeline: Timeline, tmp_path: Path, capsys) -> None:
     path = tmp_path / "trace.json"
     timeline.save(path)
-    spans = read_spans(path)
+    spans, parameter_bytes = read_trace(path)
     found, saved = (sorted((s["rank"], s["iteration"], s["name"]) for s in each) for each in (spans, timeline.spans))
     assert found == saved
-    told = what_was_traced(spans, None)
+    told = what_was_traced(spans, parameter_bytes)
     assert (told.pulls, told.pushes) == (((0, 0), (1, 1), (2, 2), (3, 3)), ((0, 0), (1, 1), (2, 3)))
     parameters = sum(parameter.numel() for parameter in Deep().parameters())
     assert sum(layer.nbytes for layer in told.layers) == pytest.approx(4 * parameters)
+    assert parameter_bytes == 4 * parameters
     assert main(["predict", "--timeline", str(path), "--rate", "100mbit", "--json"]) == 0
     [predicted] = json.loads(capsys.readouterr().out)["predictions"]
     assert predicted["seconds"] >= predicted["computing"] > 0

@@ -216,7 +216,7 @@ def test_a_timeline_has_selecting_and_adding_up(strategy: str) -> None:
 
     def report(loop: Any) -> None:
         assert loop.strategy.trace is not None
-        told.append(loop.strategy.trace.report(loop.strategy._gang, 20.0))
+        told.append(loop.strategy.trace.report(loop.strategy._gang, 20.0, 4))
 
     settings = {"strategy": strategy, "topology": "hosts:2x2", "compression": "topk:0.2", "timeline": 1}
     trained(net, settings, 2, finish=report)

@@ -16,7 +16,7 @@ from sparkdl_comm.collectives.plan import Collective
 from sparkdl_comm.errors import ConfError, InputError, PersistenceError
 from sparkdl_comm.report.drawing import new_figure, save_figure
 from sparkdl_comm.report.timeline import Timeline
-from sparkdl_comm.report.trace_file import read_spans
+from sparkdl_comm.report.trace_file import read_trace
 from sparkdl_comm.sim.collective import simulate
 from sparkdl_comm.sim.forecast import STRATEGIES, Setting, forecast
 from sparkdl_comm.sim.network import HEADERS, ethernet_cost
@@ -40,7 +40,7 @@ BATCHES: list[dict[str, Any]] = [
 LAYERS = (TracedLayer(1.0, 1.0, 400), TracedLayer(0.5, 1.5, 600), TracedLayer(0.5, 1.5, 600))
 
 
-def saved(folder: Path, *, ranks: int = 4, batches: bool = True) -> Path:
+def saved(folder: Path, *, ranks: int = 4, batches: bool = True, parameter_bytes: int = 1600) -> Path:
     clocks = {"boot": "a", "sent": [0.0], "received": [0.0]}
     spans = [{"name": name, "begin": begin, "end": end} for name, begin, end in PLAIN]
     spans += BATCHES if batches else []
@@ -51,14 +51,14 @@ def saved(folder: Path, *, ranks: int = 4, batches: bool = True) -> Path:
         }
         for number, later in ((7, 0.0), (8, 20.0))
     ]
-    report = {"clocks": clocks, "iterations": iterations}
+    report = {"clocks": clocks, "parameter_bytes": parameter_bytes, "iterations": iterations}
     path = folder / "trace.json"
     Timeline([report] * ranks).save(path)
     return path
 
 
 def test_computing_is_what_the_timeline_tells_without_waits(tmp_path):
-    found = traced(read_spans(saved(tmp_path)), None)
+    found = traced(read_trace(saved(tmp_path)).spans, 1)
     for layer, wanted in zip(found.layers, LAYERS, strict=True):
         assert asdict(layer) == pytest.approx(asdict(wanted))
     assert (found.update, found.startup) == (pytest.approx(4.0), pytest.approx(0.5)), (
@@ -68,14 +68,14 @@ def test_computing_is_what_the_timeline_tells_without_waits(tmp_path):
 
 
 def test_what_grows_with_bytes_is_told_from_what_a_batch_takes(tmp_path):
-    spans = read_spans(saved(tmp_path))
+    spans = read_trace(saved(tmp_path)).spans
     spans = [span for span in spans if span["name"] != "push batch"]
     for first, last, seconds in ((3, 3, 0.1 + 0.06), (1, 2, 0.1 + 0.1)):  # 600 and 1000 bytes
         for rank, iteration in itertools.product(range(4), (7, 8)):
             span = {"rank": rank, "iteration": iteration, "begin": 9.0, "batch": 0, "layers": [first, last]}
             spans.append({**span, "name": "update batch", "end": 9.0 + seconds})
             spans.append({**span, "name": "push batch", "end": 9.5, "bytes": 0})
-    found = traced(spans, None)
+    found = traced(spans, 1600)
     # Of a second in each iteration 0.16 are what 1600 bytes take; the rest is for two batches.
     assert (found.update, found.handling) == (pytest.approx(4 * 0.16), pytest.approx((1 - 0.16) / 2))
     topology = Topology.parse("star:8,8gbit")
@@ -87,13 +87,22 @@ def test_what_grows_with_bytes_is_told_from_what_a_batch_takes(tmp_path):
 
 
 def test_without_batches_gradients_come_evenly(tmp_path):
-    spans = read_spans(saved(tmp_path, batches=False))
+    spans = read_trace(saved(tmp_path, batches=False)).spans
     found = traced(spans, 6400)
     assert {layer.nbytes for layer in found.layers} == {100}
     assert found.passes + found.update == pytest.approx(7.0)
     assert not found.pulls
-    with pytest.raises(InputError, match="--bytes"):
-        traced(spans, None)
+
+
+@pytest.mark.parametrize(("given", "nbytes"), [([], "40MB"), (["--bytes", "80MB"], "80MB")])
+def test_a_timeline_of_a_collective_tells_the_bytes_of_the_model(tmp_path, capsys, given, nbytes):
+    path = saved(tmp_path, batches=False, parameter_bytes=40_000_000)
+    words = ["predict", "--timeline", str(path), "--rate", "1gbit", "--json"]
+    assert main([*words, *given]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert main([*words, "--bytes", nbytes]) == 0
+    assert json.loads(capsys.readouterr().out) == told
+    assert told["predictions"][0]["strategy"] == "ring"
 
 
 def test_a_faster_link_gains_what_shows_of_communication():
@@ -188,20 +197,31 @@ def test_what_makes_no_sense_is_refused(tmp_path, capsys, words, complaint):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"traceEvents": []}', '{"traceEvents": [{"ph": "X", "ts": 1}]}', '{"traceEvents": [1]}']
+    ("content", "problem"),
+    [
+        ("", "not JSON"),
+        ("[]", "no list 'traceEvents'"),
+        ('{"traceEvents": 5}', "no list 'traceEvents'"),
+        ('{"traceEvents": []}', "no 'parameter_bytes'"),
+        ('{"traceEvents": [], "otherData": {"parameter_bytes": 4}}', "no spans"),
+        ('{"traceEvents": [{"ph": "X", "ts": 1}], "otherData": {"parameter_bytes": 4}}', "event 0 .* it lacks 'dur'"),
+        ('{"traceEvents": [1], "otherData": {"parameter_bytes": 4}}', "event 0 "),
+    ],
 )
-def test_what_is_no_timeline_is_refused(tmp_path, content):
+def test_what_is_no_timeline_is_refused(tmp_path, capsys, content, problem):
     path = tmp_path / "trace.json"
     path.write_text(content)
-    with pytest.raises(InputError, match=r"trace\.json"):
-        read_spans(path)
-    with pytest.raises(InputError, match=r"nowhere\.json"):
-        read_spans(tmp_path / "nowhere.json")
+    assert main(["predict", "--timeline", str(path), "--rate", "1gbit"]) == 1
+    told = capsys.readouterr().err
+    assert re.search(rf"InputError: .*trace\.json.*{problem}", told), told
+    assert "Error(" not in told
+    with pytest.raises(InputError, match=r"nowhere\.json: No such file"):
+        read_trace(tmp_path / "nowhere.json")
 
 
 def test_a_timeline_without_backward_is_refused(tmp_path):
-    spans = [span for span in read_spans(saved(tmp_path)) if span["name"] != "backward"]
+    spans = [span for span in read_trace(saved(tmp_path)).spans if span["name"] != "backward"]
     with pytest.raises(InputError, match="no span 'backward'"):
-        traced(spans, None)
+        traced(spans, 1600)
     with pytest.raises(ConfError, match="no all_reduce|there are"):
         Setting(Topology.parse("star:2,1gbit"), "hitopk")

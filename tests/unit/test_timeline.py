@@ -25,7 +25,7 @@ class Alone:
 
 
 def spans(trace: Trace) -> list[dict[str, Any]]:
-    report = trace.report(Alone(), timeout=1.0)  # type: ignore[arg-type]
+    report = trace.report(Alone(), timeout=1.0, parameter_bytes=8)  # type: ignore[arg-type]
     return [span for iteration in report["iterations"] for span in iteration["spans"]]
 
 
@@ -36,7 +36,7 @@ def test_the_last_iterations_are_kept() -> None:
         trace.iteration(number)
         trace.add("forward", number, number + 0.5)
         trace.add("pull batch", number, number + 0.5, iteration=number + 1)
-    report = trace.report(Alone(), timeout=1.0)  # type: ignore[arg-type]
+    report = trace.report(Alone(), timeout=1.0, parameter_bytes=8)  # type: ignore[arg-type]
     assert [iteration["iteration"] for iteration in report["iterations"]] == [2, 3]
     assert [(span["name"], span["begin"]) for span in spans(trace)] == [
         ("pull batch", 1),
@@ -104,7 +104,7 @@ def test_ranks_of_one_machine_have_one_clock() -> None:
     assert offset(told, told) == (0.0, 0.0)
 
 
-def report(boot: str, ahead: float) -> dict[str, Any]:
+def report(boot: str, ahead: float, iteration: int = 7) -> dict[str, Any]:
     """One iteration of a rank whose clock is that much ahead."""
     plain = [
         {"name": "forward", "begin": 10.0, "end": 14.0},
@@ -113,7 +113,7 @@ def report(boot: str, ahead: float) -> dict[str, Any]:
     ]
     moved = [{**span, "begin": span["begin"] + ahead, "end": span["end"] + ahead} for span in plain]
     told = clocks(boot, [20.0 + ahead], [21.0 + ahead])
-    return {"clocks": told, "iterations": [{"iteration": 7, "spans": moved}]}
+    return {"clocks": told, "parameter_bytes": 8, "iterations": [{"iteration": iteration, "spans": moved}]}
 
 
 def test_a_timeline_is_on_the_clock_of_rank_0(tmp_path: Path) -> None:
@@ -139,6 +139,30 @@ def test_an_iteration_is_drawn(tmp_path: Path) -> None:
     timeline = Timeline([report("a", 0.0), report("a", 0.0)])
     timeline.plot(ranks=(0, 1)).savefig(tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-    for settings in ({"iteration": 6}, {"ranks": [2]}):
-        with pytest.raises(InputError, match="iterations 7 to 7 and ranks 0 to 1"):
+    for settings, problem in (
+        ({"iteration": 6}, r"iteration=6\. rank 0 has iterations 7 to 7"),
+        ({"ranks": [2]}, "there are ranks 0 to 1"),
+        ({"ranks": []}, "Name at least one"),
+    ):
+        with pytest.raises(InputError, match=problem):
             timeline.plot(**settings)  # type: ignore[arg-type]
+
+
+def test_ranks_of_the_fabric_have_iterations_of_their_own() -> None:
+    slow, fast = report("a", 0.0, 7), report("a", 0.0, 8)
+    fast["iterations"] = [*report("a", -9.0)["iterations"], *fast["iterations"]]
+    timeline = Timeline([slow, fast])
+    assert timeline.iterations == [7, 8]
+    assert timeline.plot().get_suptitle().startswith("Iteration 7")
+    assert timeline.plot(ranks=[1]).get_suptitle().startswith("Iteration 8")
+    assert timeline.plot(ranks=[0, 1]).get_suptitle().startswith("Iteration 7")
+    with pytest.raises(InputError, match=r"iteration=8\. rank 0 has iterations 7 to 7"):
+        timeline.plot(8)
+    apart = Timeline([report("a", 0.0, 7), report("a", 0.0, 8)])
+    with pytest.raises(
+        InputError, match=r"no iteration was traced on all of them\. rank 0 .* rank 1 has iterations 8 to 8"
+    ):
+        apart.plot(ranks=[0, 1])
+    silent = {**report("a", 0.0), "iterations": []}
+    with pytest.raises(InputError, match="rank 0 has none"):
+        Timeline([silent, report("a", 0.0)]).plot()
