@@ -31,7 +31,7 @@ from batching.case import share_of
 from peers.applications import submit
 from peers.arena import PROGRAMS, python_path
 from peers.auto_job import AUTO, AutoJob
-from peers.ways import check, fits, settings_of
+from peers.ways import check, fits
 
 from sparkdl_comm.errors import ConfError, SparkdlCommError
 from sparkdl_comm.lab import Lab
@@ -202,10 +202,10 @@ def arguments() -> Namespace:
     options.ways = options.ways.split(",")
     for way in options.ways:
         try:
-            check(settings_of(way), options.topology.world)
+            check({"strategy": way}, options.topology.world)
         except ConfError as error:
             parser.error(f"--ways {way}: {error}")
-    options.ways = [way for way in options.ways if fits(settings_of(way)["strategy"], options.topology)]
+    options.ways = [way for way in options.ways if fits(way, options.topology)]
     return options
 
 

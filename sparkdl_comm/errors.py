@@ -6,7 +6,15 @@ be rebuilt on another machine from a few strings (see ``sparkdl_comm.gang.failur
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a question after the known name that is most like ``name``, for the end of a clause; empty if none is like it."""
+    match = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {match[0]}?" if match else ""
 
 
 def _rebuild(cls: type[SparkdlCommError], args: tuple[Any, ...], state: dict[str, Any]) -> SparkdlCommError:

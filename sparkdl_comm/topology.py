@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.errors import ConfError, nearest
 from sparkdl_comm.units import format_rate, parse_rate
 
 #: More hosts than any cluster this package can drive; keeps a slip of the pen from filling the memory.
@@ -92,7 +92,7 @@ class Topology:
         parts = [part.strip() for part in rest.split(",")]
         rates = parts.pop() if len(parts) > 1 and parts[-1].lower().endswith("bit") else None
         if kind not in _KINDS:
-            raise ConfError(f"topology {text!r}: unknown kind {kind!r}; known: {KNOWN}")
+            raise ConfError(f"topology {text!r}: unknown kind {kind!r}; known: {KNOWN}{nearest(kind, _KINDS)}")
         try:
             topology = _KINDS[kind](parts)
         except ValueError as error:

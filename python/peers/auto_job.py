@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import torch
 from peers.applications import answer
-from peers.ways import settings_of
 from peers.workload import LEARNING_RATE, loss, network, right, rows
 from pyspark.sql import DataFrame, SparkSession
 
@@ -79,7 +78,7 @@ def results(spark: SparkSession, job: AutoJob) -> Iterator[dict[str, Any]]:
             num_workers=job.ranks,
             callbacks=[Marks(job.times, job.change if way == AUTO else 0, job.signal)],
         )
-        with applied(spark, {**job.conf, **settings_of(way)}):
+        with applied(spark, {**job.conf, "strategy": way}):
             model = estimator.fit(data)
         yield {"way": way, **told(model, profile, job)}
 

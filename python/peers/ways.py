@@ -6,18 +6,9 @@ from collections.abc import Mapping
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.conf.strategy import NamedStrategy
 from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.topology import Topology
-
-
-def settings_of(way: str) -> dict[str, str]:
-    """Of a strategy as ``auto.candidates`` calls it, such as ``ring+decoupled+ibatch`` or ``ps+whole``, and of auto: of
-    spark.sparkdl.comm."""
-    strategy, _, how = way.partition("+")
-    if how and strategy == "ps":
-        return {"strategy": strategy, "ps.batching": how}
-    loop, _, batching = how.partition("+")
-    return {"strategy": strategy, "collective.loop": loop or "all-reduce", "collective.batching": batching or "fixed"}
 
 
 def check(settings: Mapping[str, str], world: int) -> None:
@@ -26,6 +17,7 @@ def check(settings: Mapping[str, str], world: int) -> None:
     strategy_class(conf).check(conf, world)
 
 
-def fits(strategy: str, topology: Topology) -> bool:
+def fits(way: str, topology: Topology) -> bool:
     """Whether it can run there; those that are no algorithm of collectives can everywhere."""
+    strategy = NamedStrategy.parse(way).strategy
     return strategy not in ALGORITHMS or not ALGORITHMS[strategy].unfit(topology)

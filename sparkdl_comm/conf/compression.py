@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl_comm.conf.values import number
+from sparkdl_comm.errors import nearest
 
 #: Names of the operators that select elements of gradients.
 COMPRESSIONS = ("exact", "mstopk", "topk", "dgc")
@@ -59,11 +60,12 @@ def compression(text: str) -> Compression | None:
     name, _, share = text.partition(":")
     if name == "powersgd" and share.isdecimal() and int(share) >= 1:
         return Compression(name, 1.0, int(share))
-    density = number(share)
+    density, known = number(share), (*COMPRESSIONS, "powersgd")
     if name not in COMPRESSIONS or not 0 < density <= 1:
         raise ValueError(
             f"none, or one of {', '.join(COMPRESSIONS)} with the share of elements that travel, more than 0 and at most 1,"
             " such as exact:0.01; or powersgd:R, with a rank of at least 1, such as powersgd:4"
+            f"{'' if name in known else nearest(name, known)}"
         )
     return Compression(name, density)
 

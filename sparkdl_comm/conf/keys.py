@@ -3,7 +3,7 @@ written down."""
 
 from __future__ import annotations
 
-from sparkdl_comm.conf import compression, values
+from sparkdl_comm.conf import compression, strategy, values
 from sparkdl_comm.conf.fabric import FABRIC_KEYS
 from sparkdl_comm.conf.key import PREFIX, Key
 
@@ -16,8 +16,9 @@ KEYS: tuple[Key, ...] = (
         "strategy",
         "name",
         "ps",
-        "How gradients and parameters travel. The Param `strategy` overrides it.",
-        values.name,
+        "How gradients and parameters travel. The Param `strategy` overrides it. NAME+decoupled stands for a collective with\n"
+        "collective.loop=decoupled, NAME+decoupled+ibatch with collective.batching=ibatch too, ps+BATCHING for ps.batching.",
+        strategy.name,
     ),
     Key(
         "timeout",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from sparkdl_comm.conf.compression import Compression, Schedule
 from sparkdl_comm.conf.keys import KEYS, PREFIX
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.conf.strategy import NamedStrategy
+from sparkdl_comm.errors import ConfError, nearest
 
 
 @dataclass(frozen=True)
@@ -77,16 +78,33 @@ class CommConf:
         known = {key.full for key in KEYS}
         for name in conf:
             if name.startswith(PREFIX) and name not in known:
-                raise ConfError(f"unknown key {name}{_nearest(name, known)}. Known keys: {', '.join(sorted(known))}")
+                raise ConfError(
+                    f"unknown key {name}{nearest(name, known) or '.'} Known keys: {', '.join(sorted(known))}"
+                )
         fields = {key.field for key in KEYS}
         for name in overrides:
             if name not in fields:
-                raise ConfError(f"unknown setting {name}{_nearest(name, fields)}")
-        values = {}
+                raise ConfError(f"unknown setting {name}{nearest(name, fields)}")
+        values: dict[str, Any] = {}
+        given: dict[str, Any] = {}
         for key in KEYS:
             override = overrides.get(key.field)
             values[key.field] = key.read(conf.get(key.full, key.default) if override is None else as_text(override))
-        return cls(**values)
+        for field, text in _named(values["strategy"]).items():
+            key = next(key for key in KEYS if key.field == field)
+            is_set = key.full in conf or overrides.get(field) is not None
+            if is_set and as_text(values[field]) != text and field != "strategy":
+                raise ConfError(
+                    f"strategy {values['strategy']!r} stands for {key.full}={text}, but that is set to"
+                    f" {as_text(values[field])}: remove one of them"
+                )
+            given[field] = key.read(text)
+        return cls(**{**values, **given})
+
+
+def _named(strategy: str) -> dict[str, str]:
+    """What a strategy's name says, by field."""
+    return {field: text for field, text in asdict(NamedStrategy.parse(strategy)).items() if text}
 
 
 def as_text(value: object) -> str:
@@ -98,8 +116,3 @@ def as_text(value: object) -> str:
     if isinstance(value, tuple):
         return ("-" if isinstance(value[0], int) else ",").join(str(part) for part in value) if value else ""
     return str(value)
-
-
-def _nearest(name: str, known: set[str]) -> str:
-    match = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.0)
-    return f"; did you mean {match[0]}?" if match else ""

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable
 
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.errors import ConfError, nearest
 from sparkdl_comm.topology import Topology
 from sparkdl_comm.units import parse_size
 
@@ -29,15 +29,9 @@ def anything(text: str) -> str:
     return text
 
 
-def name(text: str) -> str:
-    if not text:
-        raise ValueError("a name, not empty")
-    return text
-
-
 def flag(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError("true or false")
+        raise ValueError(f"true or false{nearest(text.lower(), ('true', 'false'))}")
     return text.lower() == "true"
 
 
@@ -108,7 +102,7 @@ def count(text: str) -> int:
 def one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
-            raise ValueError("one of " + ", ".join(choices))
+            raise ValueError(f"one of {', '.join(choices)}{nearest(text, choices)}")
         return text
 
     return parse
@@ -150,6 +144,7 @@ def policy(text: str) -> str:
         return text
     raise ValueError(
         f"one of {', '.join(POLICIES)}, parts:COUNT with COUNT of 1 to {_MOST_PARTS}, or fixed:BYTES with BYTES of at least 1"
+        f"{nearest(text, POLICIES)}"
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkdl_comm.errors import InputError
+from sparkdl_comm.errors import InputError, nearest
 
 #: The profiles that the package ships; python/make_profiles.py wrote them.
 PROFILES = Path(__file__).parent / "profiles"
@@ -86,6 +86,7 @@ class Profile:
         if name not in (known := shipped()):
             raise InputError(
                 f"profile {name!r} is not known; there are {', '.join(known)} (or read a file: Profile.read)"
+                f"{nearest(name, known)}"
             )
         return cls.read(PROFILES / f"{name}.json")
 

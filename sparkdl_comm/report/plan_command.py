@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkdl_comm.conf.values import POLICIES
-from sparkdl_comm.errors import InputError, PersistenceError
+from sparkdl_comm.conf import values
+from sparkdl_comm.errors import ConfError, InputError, PersistenceError, nearest
+from sparkdl_comm.units import parse_rate
+
+_ITEMSIZE = 4
 
 
 def add_parser(commands: Any) -> None:
@@ -19,14 +23,16 @@ def add_parser(commands: Any) -> None:
     plan.add_argument(
         "--profile",
         required=True,
-        type=Path,
-        metavar="FILE",
-        help='JSON: {"startup": s, "transfer": [s…], "compute": [s…]}, layer by layer; "bytes": […] for fixed:BYTES',
+        metavar="FILE|NAME",
+        help='JSON: {"startup": s, "transfer": [s…], "compute": [s…]}, layer by layer; "bytes": […] for fixed:BYTES; or a'
+        " profile that the package ships, such as resnet50",
     )
+    plan.add_argument("--rate", default="10gbit", help="of links, with a shipped profile; default: 10gbit")
+    plan.add_argument("--startup", default="1ms", help="of each transfer, with a shipped profile; default: 1ms")
     plan.add_argument(
         "--policy",
         default="ibatch",
-        help=f"{', '.join(POLICIES)}, parts:COUNT or fixed:BYTES; default: ibatch",
+        help=f"{', '.join(values.POLICIES)}, parts:COUNT or fixed:BYTES; default: ibatch",
     )
     plan.add_argument("--direction", choices=("pull", "push"), default="pull", help="parameters or gradients")
     plan.add_argument("--plot", type=Path, metavar="FILE", help="draw the plan: .png, .svg or .pdf")
@@ -37,7 +43,11 @@ def add_parser(commands: Any) -> None:
 def _plan(options: argparse.Namespace) -> int:
     from sparkdl_comm.strategies.ps.planner import plan_buckets
 
-    profile = _read(options.profile)
+    try:
+        values.policy(options.policy)
+    except ValueError as error:
+        raise ConfError(f"--policy {options.policy}: must be {error}") from None
+    profile = _profile(options)
     (plan,) = plan_buckets([{**profile, "policy": options.policy, "direction": options.direction}])
     if options.plot is not None:
         from sparkdl_comm.report.plan_plot import save_plot
@@ -55,11 +65,33 @@ def _plan(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _profile(options: argparse.Namespace) -> dict[str, Any]:
+    """Return startup, transfer, compute and bytes of each layer, in seconds and bytes."""
+    from sparkdl_comm.lab.profile import Profile, shipped
+
+    if options.profile not in shipped():
+        return _read(Path(options.profile), shipped())
+    try:
+        startup = values.seconds(options.startup)
+    except ValueError as error:
+        raise ConfError(f"--startup {options.startup}: must be {error}") from None
+    layers, rate = Profile.load(options.profile).layers, parse_rate(options.rate)
+    sizes = [_ITEMSIZE * layer.parameters for layer in layers]
+    return {
+        "startup": startup,
+        "transfer": [8 * size / rate for size in sizes],
+        "compute": [layer.forward if options.direction == "pull" else layer.backward for layer in layers],
+        "bytes": sizes,
+    }
+
+
+def _read(path: Path, known: Sequence[str]) -> dict[str, Any]:
     try:
         profile = json.loads(path.read_text(encoding="utf-8"))
     except OSError as exc:
-        raise PersistenceError(f"--profile {path}: {exc.strerror}") from exc
+        raise PersistenceError(
+            f"--profile {path}: {exc.strerror}. Give a file, or one of {', '.join(known)}{nearest(str(path), known)}"
+        ) from exc
     except ValueError as exc:
         raise InputError(f"--profile {path}: not JSON: {exc}") from exc
     if not isinstance(profile, dict):

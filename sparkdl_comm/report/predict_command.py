@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sparkdl_comm.errors import ConfError
 
 if TYPE_CHECKING:
-    from sparkdl_comm.sim.forecast import Forecast
+    from sparkdl_comm.sim.forecast import Forecast, Setting
     from sparkdl_comm.topology import Topology
 
 _ALL = "all"
@@ -45,7 +45,7 @@ def add_parser(commands: Any) -> None:
 
 def _predict(options: argparse.Namespace) -> int:
     from sparkdl_comm.report.trace_file import read_trace
-    from sparkdl_comm.sim.forecast import SERVER, STRATEGIES, Setting, forecast, unfit
+    from sparkdl_comm.sim.forecast import SERVER, STRATEGIES, forecast, unfit
     from sparkdl_comm.sim.traced import traced
     from sparkdl_comm.topology import Topology
     from sparkdl_comm.units import parse_size
@@ -63,8 +63,8 @@ def _predict(options: argparse.Namespace) -> int:
     if _ALL in asked:
         left_out = {name: reason for name in STRATEGIES if (reason := unfit(name, topology))}
         asked = [name for name in STRATEGIES if name not in left_out]
-    settings = [Setting(topology, name, options.batching, parse_size(options.bucket)) for name in dict.fromkeys(asked)]
-    every = [(setting.strategy, forecast(computed, setting)) for setting in settings]
+    settings = [_setting(name, topology, options) for name in dict.fromkeys(asked)]
+    every = [(name, forecast(computed, setting)) for name, setting in settings]
     found = dict(sorted(every, key=lambda pair: pair[1].seconds))
     if options.plot is not None:
         from sparkdl_comm.report.predict_plot import save_plot
@@ -78,6 +78,20 @@ def _predict(options: argparse.Namespace) -> int:
     else:
         _rank(found, left_out, topology)
     return 0
+
+
+def _setting(name: str, topology: Topology, options: argparse.Namespace) -> tuple[str, Setting]:
+    """Return the name that is shown, and what is simulated: ps+BATCHING stands for a batching of its own."""
+    from sparkdl_comm.conf.strategy import NamedStrategy
+    from sparkdl_comm.sim.forecast import Setting
+    from sparkdl_comm.units import parse_size
+
+    try:
+        named = NamedStrategy.parse(name)
+    except ValueError as error:
+        raise ConfError(f"--strategy {name}: must be {error}") from None
+    strategy, batching = (named.strategy, named.ps_batching) if named.ps_batching else (name, options.batching)
+    return name, Setting(topology, strategy, batching, parse_size(options.bucket))
 
 
 def _tell(strategy: str, found: Forecast, topology: Topology) -> None:

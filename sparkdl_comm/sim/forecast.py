@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.conf.strategy import DECOUPLED, SERVER
+from sparkdl_comm.errors import ConfError, nearest
 from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.network import ethernet_cost
 from sparkdl_comm.sim.server_run import UNPLANNED, Batch, ServedLayer, ServerCost, iteration_seconds
@@ -14,10 +15,6 @@ from sparkdl_comm.sim.step_run import Computing, cut, step_seconds
 from sparkdl_comm.sim.traced import Traced
 from sparkdl_comm.topology import Topology
 
-#: The parameter server's name among strategies, and how its layers can be cut into batches.
-SERVER = "ps"
-#: What follows the name of an algorithm whose two halves of an all-reduce are apart: with ``collective.loop=decoupled``.
-DECOUPLED = "+decoupled"
 STRATEGIES = (
     SERVER,
     *ALGORITHMS,
@@ -42,9 +39,15 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
-            raise ConfError(f"strategy {self.strategy!r}: there are {', '.join(STRATEGIES)}")
+            raise ConfError(
+                f"strategy {self.strategy!r} cannot be simulated: there are {', '.join(STRATEGIES)}"
+                f"{nearest(self.strategy, STRATEGIES)}"
+            )
         if self.batching not in BATCHINGS:
-            raise ConfError(f"batching {self.batching!r}: there are {', '.join(BATCHINGS)}")
+            raise ConfError(
+                f"batching {self.batching!r} of {SERVER} cannot be simulated: there are {', '.join(BATCHINGS)}"
+                f"{nearest(self.batching, BATCHINGS)}"
+            )
         if not self.topology.rates:
             raise ConfError(f"{self.topology} has no rates: give one, such as 10gbit")
         if reason := unfit(self.strategy, self.topology):

@@ -19,6 +19,7 @@ from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.select import fitting, predict
 from sparkdl_comm.compress.predict import predict_sparse
 from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.conf.strategy import BATCHED, DECOUPLED, PLANNED, SERVER
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.sim.fabric_pace import seconds_per_round
 from sparkdl_comm.sim.server_run import UNPLANNED, Batch, ServedLayer, ServerCost, equal_cuts, iteration_seconds
@@ -29,11 +30,7 @@ from sparkdl_comm.strategies.choice import MARGIN
 from sparkdl_comm.topology import Topology
 
 #: The strategy that takes whichever collective is the cheapest for each bucket, and the names of others.
-CHEAPEST, SERVER, HITOPK, FABRIC = "cheapest", "ps", "hitopk", "fabric"
-#: The parameter server's batching that auto tries beside the plain ones (``UNPLANNED``); and of decoupled collectives.
-PLANNED = "ibatch"
-#: What follows an algorithm's name where the two halves of an all-reduce are apart, and where their buckets are planned, too.
-DECOUPLED, BATCHED = "+decoupled", f"+decoupled+{PLANNED}"
+CHEAPEST, HITOPK, FABRIC = "cheapest", "hitopk", "fabric"
 #: Messages, one after another, from asking for a batch to its first byte: the notice, the request, the answer. They are taken
 #: to cost what those of collectives do, as is what a worker does for each batch of gradients.
 _MESSAGES = 3

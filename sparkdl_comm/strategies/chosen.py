@@ -23,7 +23,8 @@ from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.group import AUTO, CollectiveGroup
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.errors import ConfError, PluginError
+from sparkdl_comm.conf.strategy import BATCHED, DECOUPLED, SERVER, NamedStrategy
+from sparkdl_comm.errors import ConfError, PluginError, nearest
 from sparkdl_comm.gang.exchange import decide_json, gather_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.process_group import default_group
@@ -32,12 +33,9 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import STRATEGIES, Strategy
 from sparkdl_comm.strategies.bucket_planner import planned as planned_buckets
 from sparkdl_comm.strategies.candidates import (
-    BATCHED,
     CHEAPEST,
-    DECOUPLED,
     FABRIC,
     HITOPK,
-    SERVER,
     Candidate,
     Computing,
     Predictor,
@@ -82,13 +80,16 @@ class Chosen(Strategy):
     def check(cls, conf: CommConf, world: int) -> None:
         STRATEGIES[CHEAPEST](conf).check(conf, world)
         for name in conf.auto_candidates:
-            strategy, _, how = name.partition("+")
-            known = name in (CHEAPEST, HITOPK, FABRIC, *ALGORITHMS)
-            known |= f"+{how}" in (DECOUPLED, BATCHED) and strategy in ALGORITHMS
-            if not known and not (strategy == SERVER and how):
+            try:
+                named = NamedStrategy.parse(name)
+            except ValueError as error:
+                raise ConfError(f"{PREFIX}auto.candidates: {name!r} must be {error}") from None
+            alone = (CHEAPEST, HITOPK, FABRIC, *ALGORITHMS)
+            if not (named.strategy in ALGORITHMS or named.ps_batching or name in alone):
                 raise ConfError(
-                    f"{PREFIX}auto.candidates: {name!r} is none; there are {CHEAPEST}, {HITOPK}, {', '.join(ALGORITHMS)},"
-                    f" each of these with {DECOUPLED} or {BATCHED}, {SERVER}+whole or another of ps.batching, and {FABRIC}"
+                    f"{PREFIX}auto.candidates: {name!r} is none; there are {', '.join(alone)}, collectives"
+                    f" with {DECOUPLED} or {BATCHED}, and {SERVER}+whole or another of ps.batching"
+                    f"{nearest(named.strategy, alone)}"
                 )
 
     def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:

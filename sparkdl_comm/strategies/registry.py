@@ -10,7 +10,7 @@ import sparkdl_comm.strategies.ps.parameter_server  # noqa: F401 - modules regis
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.group import AUTO
 from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.errors import ConfError, nearest
 from sparkdl_comm.strategies.base import STRATEGIES, Strategy, register
 from sparkdl_comm.strategies.batched import Batched
 from sparkdl_comm.strategies.candidates import CHEAPEST, FABRIC
@@ -55,6 +55,7 @@ def strategy_class(conf: CommConf) -> type[Strategy]:
     if conf.strategy not in STRATEGIES:
         raise ConfError(
             f"strategy {conf.strategy!r} is unknown: there are {', '.join(STRATEGIES)} (spark.sparkdl.comm.strategy)"
+            f"{nearest(conf.strategy, STRATEGIES)}"
         )
     if conf.compression is not None and conf.compression.rank:
         defaults = CommConf.from_mapping({})

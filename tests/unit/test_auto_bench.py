@@ -9,7 +9,7 @@ from typing import Any
 
 import bench_auto
 import pytest
-from peers.ways import fits, settings_of
+from peers.ways import fits
 
 from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.topology import Topology
@@ -38,23 +38,11 @@ def test_all_steps_of_auto_count_and_settled_ones_of_others() -> None:
     assert "ways" not in ring.extra
 
 
-def test_what_is_set_of_a_strategy_that_stays() -> None:
-    assert settings_of("ps+ibatch") == {"strategy": "ps", "ps.batching": "ibatch"}
-    decoupled = {"strategy": "lp", "collective.loop": "decoupled"}
-    assert settings_of("lp+decoupled") == {**decoupled, "collective.batching": "fixed"}
-    assert settings_of("lp+decoupled+ibatch") == {**decoupled, "collective.batching": "ibatch"}
-    assert settings_of("auto") == {
-        "strategy": "auto",
-        "collective.loop": "all-reduce",
-        "collective.batching": "fixed",
-    }
-
-
 def test_what_stays_is_what_can_run_there() -> None:
     ways = bench_auto.WAYS.split(",")
 
     def kept(topology: str) -> list[str]:
-        return [way for way in ways if fits(settings_of(way)["strategy"], Topology.parse(topology))]
+        return [way for way in ways if fits(way, Topology.parse(topology))]
 
     assert kept("star:4") == kept("star:8") == kept("bcube:2,2") == ways
     assert kept("hosts:2x2") == [way for way in ways if not way.startswith("bml")]
@@ -66,9 +54,9 @@ def test_what_stays_is_what_can_run_there() -> None:
         (["--ways", "ring,rnig"], "--ways rnig: strategy 'rnig' is unknown"),
         (
             ["--ways", "ring+decuopled"],
-            "--ways ring+decuopled: spark.sparkdl.comm.collective.loop='decuopled': must be",
+            "--ways ring+decuopled: spark.sparkdl.comm.strategy='ring+decuopled': must be",
         ),
-        (["--ways", "ps+hole"], "--ways ps+hole: spark.sparkdl.comm.ps.batching='hole': must be"),
+        (["--ways", "ps+hole"], "--ways ps+hole: spark.sparkdl.comm.strategy='ps+hole': must be ps, or ps+BATCHING"),
         (["--profiles", "vgg19,lenet6"], "--profiles: lenet6: there are alexnet"),
     ],
 )

@@ -181,6 +181,62 @@ def test_unknown_key_names_the_nearest() -> None:
         CommConf.from_mapping({}, timeuot="1s")
 
 
+@pytest.mark.parametrize(
+    ("key", "text", "meant"),
+    [
+        ("ps.batching", "layerwsie", "layerwise"),
+        ("data.cache", "dsik", "disk"),
+        ("progress", "ture", "true"),
+        ("compression", "topkk:0.1", "topk"),
+        ("collective.loop", "decopled", "decoupled"),
+        ("topology", "start:3", "star"),
+        ("strategy", "ring+decopled", r"ring\+decoupled"),
+        ("strategy", "ps+layerwsie", "layerwise"),
+    ],
+)
+def test_a_choice_that_is_misspelled_names_the_nearest(key: str, text: str, meant: str) -> None:
+    with pytest.raises(ConfError, match=rf"{PREFIX}{key}='{re.escape(text)}'.*; did you mean {meant}\?$"):
+        CommConf.from_mapping({PREFIX + key: text})
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("ring+decoupled", {"strategy": "ring", "loop": "decoupled"}),
+        ("ring+decoupled+ibatch", {"strategy": "ring", "loop": "decoupled", "batching": "ibatch"}),
+        ("ps+layerwise", {"strategy": "ps", "ps_batching": "layerwise"}),
+        ("ps+parts:24", {"strategy": "ps", "ps_batching": "parts:24"}),
+        ("rnig", {"strategy": "rnig"}),
+    ],
+)
+def test_the_name_of_a_strategy_may_say_how(text: str, fields: dict[str, str]) -> None:
+    expected = CommConf.from_mapping({}, **fields)
+    assert CommConf.from_mapping({PREFIX + "strategy": text}) == expected
+    assert CommConf.from_mapping({PREFIX + "strategy": "gloo"}, strategy=text) == expected
+    assert CommConf.from_mapping({}, **{**fields, "strategy": text}) == expected, "said twice"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "other"),
+    [
+        ("ring+decoupled", "collective.loop", "root"),
+        ("ring+decoupled+ibatch", "collective.batching", "fixed"),
+        ("ps+layerwise", "ps.batching", "whole"),
+    ],
+)
+def test_what_a_name_says_is_not_set_otherwise(text: str, key: str, other: str) -> None:
+    with pytest.raises(
+        ConfError, match=rf"strategy '{re.escape(text)}' stands for {PREFIX}{key}=.*set to {other}: remove"
+    ):
+        CommConf.from_mapping({PREFIX + key: other}, strategy=text)
+
+
+@pytest.mark.parametrize("text", ["", "+decoupled", "ring+", "ring+root", "ring+decoupled+", "ps+", "ps+decoupled"])
+def test_what_is_no_name_of_a_strategy(text: str) -> None:
+    with pytest.raises(ConfError, match=rf"{PREFIX}strategy='{re.escape(text)}': must be"):
+        CommConf.from_mapping({PREFIX + "strategy": text})
+
+
 def test_text_of_a_value_reads_back() -> None:
     conf = CommConf.from_mapping(
         {

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparkdl_comm.cli import main
+from sparkdl_comm.lab.profile import Profile
 
 #: The paper's worked case, Fig. 4: layer 2 computes long, layer 11 transfers long.
 TWELVE = {
@@ -39,7 +40,8 @@ def test_for_people_and_drawn(profile, capsys):
 @pytest.mark.parametrize(
     ("content", "options", "said"),
     [
-        (TWELVE, ["--policy", "best"], "policy best: one of whole"),
+        (TWELVE, ["--policy", "best"], "--policy best: must be one of whole"),
+        (TWELVE, ["--policy", "layerwsie"], "; did you mean layerwise?"),
         (TWELVE, ["--policy", "fixed:100"], "needs the bytes of each layer"),
         ({**TWELVE, "compute": [1]}, [], "as many layers in transfer (12) as in compute (1)"),
         ({**TWELVE, "startup": -1}, [], "not negative"),
@@ -50,6 +52,39 @@ def test_for_people_and_drawn(profile, capsys):
 def test_what_makes_no_sense_is_said(profile, capsys, content, options, said):
     profile.write_text(json.dumps(content))
     assert main(["plan", "--profile", str(profile), *options]) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("direction", ["pull", "push"])
+def test_a_shipped_profile_is_found_by_its_name(tmp_path, capsys, direction):
+    layers = Profile.load("lenet5").layers
+    sizes = [4 * layer.parameters for layer in layers]
+    written = {
+        "startup": 0.002,
+        "transfer": [8 * size / 200e6 for size in sizes],
+        "compute": [layer.forward if direction == "pull" else layer.backward for layer in layers],
+        "bytes": sizes,
+    }
+    file = tmp_path / "written.json"
+    file.write_text(json.dumps(written))
+    told = []
+    for words in (["lenet5", "--rate", "200mbit", "--startup", "2ms"], [str(file)]):
+        assert main(["plan", "--direction", direction, "--json", "--profile", *words]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["resnet5"], "resnet5: No such file or directory. Give a file, or one of alexnet, "),
+        (["resnet5"], "; did you mean resnet50?"),
+        (["resnet50", "--startup", "soon"], "--startup soon: must be a time"),
+        (["resnet50", "--rate", "fast"], "rate 'fast'"),
+    ],
+)
+def test_what_is_wrong_with_a_shipped_profile_is_said(capsys, words, said):
+    assert main(["plan", "--profile", *words]) == 1
     assert said in capsys.readouterr().err
 
 

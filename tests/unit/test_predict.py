@@ -181,8 +181,12 @@ def test_the_readme_ranks_strategies_and_draws(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--rate", "1gbit", "--strategy", "tea"], "strategy 'tea': there are ps, "),
+        (["--rate", "1gbit", "--strategy", "tea"], "strategy 'tea' cannot be simulated: there are ps, "),
         (["--rate", "1gbit", "--batching", "tea"], "batching 'tea'"),
+        (["--rate", "1gbit", "--strategy", "rnig"], "; did you mean ring?"),
+        (["--rate", "1gbit", "--strategy", "ring+decopled"], "; did you mean ring+decoupled?"),
+        (["--rate", "1gbit", "--strategy", "ring+decoupled+ibatch"], "'ring+decoupled+ibatch' cannot be simulated"),
+        (["--rate", "1gbit", "--strategy", "ps+ibatch"], "batching 'ibatch' of ps cannot be simulated"),
         (["--rate", "1gbit", "--strategy", "bml", "--topology", "hosts:2x2"], "bml on hosts:2x2,1gbit"),
         (["--rate", "1gbit", "--topology", "bcube:2,2"], "ps is simulated with one NIC"),
         (["--rate", "1gbit", "--topology", "star:3", "--world", "4"], "--world 4: star:3 has 3 ranks"),
@@ -225,3 +229,15 @@ def test_a_timeline_without_backward_is_refused(tmp_path):
         traced(spans, 1600)
     with pytest.raises(ConfError, match="no all_reduce|there are"):
         Setting(Topology.parse("star:2,1gbit"), "hitopk")
+
+
+def test_the_servers_batching_may_follow_its_name(tmp_path, capsys):
+    words = ["predict", "--timeline", str(saved(tmp_path)), "--rate", "1gbit", "--json"]
+    found = {}
+    for ways in (
+        ["--strategy", "ps", "--batching", "layerwise"],
+        ["--strategy", "ps+layerwise", "--strategy", "ps+whole"],
+    ):
+        assert main([*words, *ways]) == 0
+        found |= {row["strategy"]: row["seconds"] for row in json.loads(capsys.readouterr().out)["predictions"]}
+    assert found["ps+layerwise"] == found["ps"] != found["ps+whole"]

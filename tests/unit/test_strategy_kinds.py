@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.conf.strategy import NamedStrategy
 from sparkdl_comm.errors import ConfError
+from sparkdl_comm.strategies.registry import strategy_class
 
 from .ranks import Gathered, Rows, train
 
@@ -56,3 +59,18 @@ def test_the_loop_refuses_a_strategy_without_common_steps() -> None:
     rows: Any = Rows(torch.randn(4, 3), torch.randn(4, 1)).cut(2, 2)
     with pytest.raises(ConfError, match="strategy bml has no common steps"):
         train(lambda: nn.Linear(3, 1), rows, strategy=Asynchronous, conf={"strategy": "bml"})
+
+
+@pytest.mark.parametrize("name", ["ring+decoupled", "ring+decoupled+ibatch", "ps+layerwise"])
+def test_a_strategy_is_found_by_the_name_that_auto_lists(name: str) -> None:
+    named = NamedStrategy.parse(name)
+    fields = {field: text for field, text in vars(named).items() if text}
+    found, expected = (strategy_class(CommConf.from_mapping({}, **each)) for each in ({"strategy": name}, fields))
+    assert found.__name__ == expected.__name__
+    assert (found.__name__ == "CollectiveDecoupled_ring") == (name == "ring+decoupled")
+
+
+def test_an_unknown_strategy_names_the_nearest() -> None:
+    for name in ("rnig", "rnig+decoupled"):
+        with pytest.raises(ConfError, match=r"strategy 'rnig' is unknown: there are .*; did you mean ring\?"):
+            strategy_class(CommConf.from_mapping({}, strategy=name))
