@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import Broadcast, SparkContext, cloudpickle
 from pyspark.sql import SparkSession
 
+from sparkdl_comm.job.pickling import pickled_module
 from sparkdl_comm.job.session import is_classic
 
 _log = logging.getLogger(__name__)
@@ -60,9 +61,14 @@ class ModuleBroadcasts:
         self._newest: dict[int, tuple[tuple[str, bytes], Broadcast[Any]]] = {}
         self._files: list[_File] = []
 
-    def of(self, context: SparkContext, module: torch.nn.Module) -> Broadcast[Any]:
-        """The broadcast of ``module`` as it is now."""
-        pickled = cloudpickle.dumps(module)
+    def of(
+        self, context: SparkContext, module: torch.nn.Module, factory: Callable[[], torch.nn.Module] | None
+    ) -> Broadcast[Any]:
+        """Return the broadcast of ``module`` as it is now. ``factory``: as :func:`pickled_module` has it.
+
+        :raises ModelError: pickle refuses the module, and there is no factory.
+        """
+        pickled = pickled_module(module, factory)
         key = str(context.applicationId), hashlib.sha256(pickled).digest()
         self.sweep(context)
         with self._lock:

@@ -11,6 +11,7 @@ import re
 import sys
 import tempfile
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.job.broadcasts import MODULE_BROADCASTS
+from sparkdl_comm.job.pickling import RemadeModule, pickle_error
 from sparkdl_comm.job.session import is_classic
 from sparkdl_comm.optim.optimization import ModelLike
 
@@ -60,24 +62,24 @@ class SessionModule:
     """A module for the tasks of a Spark Connect session, which has no broadcasts, and whose messages are limited to 128 MiB.
 
     ``weights``: name of the session's file with its parameters and dense buffers, safetensors. ``empty``: the module with
-    tensors of the same shapes that take no memory; Spark ships it with the function that uses it.
+    tensors of the same shapes that take no memory, or without tensors if it has to be remade; Spark ships it with the function
+    that uses it.
     """
 
     weights: str
-    empty: torch.nn.Module = field(compare=False, repr=False)
+    empty: torch.nn.Module | RemadeModule = field(compare=False, repr=False)
 
     @classmethod
     def of(cls, spark: SparkSession, module: torch.nn.Module) -> SessionModule:
         tensors = _tensors(module)
         empty = {id(tensor): _empty(tensor) for tensor in tensors.values()}
-        with tempfile.TemporaryDirectory(prefix="sparkdl-ship-") as folder:
-            file = Path(folder, "weights")
-            safetensors.torch.save_file({name: _own(tensor) for name, tensor in tensors.items()}, file)
-            return cls(add_file(spark, file), copy.deepcopy(module, empty))
+        return cls(_sent(spark, tensors), copy.deepcopy(module, empty))
 
     def __call__(self) -> torch.nn.Module:
         """The module; once, as it is made of ``empty``."""
         weights = safetensors.torch.load_file(SparkFiles.get(self.weights))
+        if isinstance(self.empty, RemadeModule):
+            return RemadeModule(self.empty.factory, weights)()
         for name, tensor in _tensors(self.empty).items():
             tensor.data = weights[name]
         return self.empty
@@ -91,6 +93,14 @@ class SessionModule:
 @functools.lru_cache(maxsize=1)
 def _made(module: SessionModule) -> torch.nn.Module:
     return module()
+
+
+def _sent(spark: SparkSession, tensors: dict[str, torch.Tensor]) -> str:
+    """Give the session's tasks a safetensors file; returns its name."""
+    with tempfile.TemporaryDirectory(prefix="sparkdl-ship-") as folder:
+        file = Path(folder, "weights")
+        safetensors.torch.save_file({name: _own(tensor) for name, tensor in tensors.items()}, file)
+        return add_file(spark, file)
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -114,8 +124,18 @@ def model_for_tasks(spark: SparkSession, model: ModelLike) -> ModelLike:
     return model if is_classic(spark) or not isinstance(model, torch.nn.Module) else SessionModule.of(spark, model)
 
 
-def broadcast_module(spark: SparkSession, module: torch.nn.Module) -> Broadcast[Any] | SessionModule:
-    """Gives the module to tasks that score; they find it as ``value``."""
+def broadcast_module(
+    spark: SparkSession, module: torch.nn.Module, factory: Callable[[], torch.nn.Module] | None
+) -> Broadcast[Any] | SessionModule:
+    """Give the module to tasks that score; they find it as ``value``.
+
+    :param factory: makes such modules; it and the state are sent where pickle refuses the module.
+    :raises ModelError: pickle refuses the module, and there is no factory.
+    """
     if is_classic(spark):
-        return MODULE_BROADCASTS.of(spark.sparkContext, module)
-    return SessionModule.of(spark, module)
+        return MODULE_BROADCASTS.of(spark.sparkContext, module, factory)
+    refused = pickle_error(module)
+    if refused is None:
+        return SessionModule.of(spark, module)
+    remade = RemadeModule.of(module, factory, refused)
+    return SessionModule(_sent(spark, remade.tensors), RemadeModule(remade.factory, {}))

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pyspark.cloudpickle import CloudPickler
 
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import ConfError, ModelError
+from sparkdl_comm.job.pickling import pickle_error
 from sparkdl_comm.ml.model import TorchModel
 from sparkdl_comm.ml.scoring import activation_of
 from sparkdl_comm.optim.optimization import ModelLike, OptimizerFactory
@@ -217,7 +217,7 @@ def check_picklable(**parts: Any) -> None:
     :raises ModelError: one cannot; names the part, and what in it.
     """
     for name, part in parts.items():
-        error = _pickle_error(part)
+        error = pickle_error(part)
         if error is not None:
             where, cause = _culprit(name, part, error)
             raise ModelError(
@@ -226,30 +226,10 @@ def check_picklable(**parts: Any) -> None:
             ) from cause
 
 
-class _Nowhere:
-    def write(self, data: Any) -> int:
-        return memoryview(data).nbytes  # large arrays come as a PickleBuffer, which has no length
-
-
-class _DryPickler(CloudPickler):
-    """Pickles as Spark does, tensors excepted."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        return (int, ()) if isinstance(obj, torch.Tensor) else super().reducer_override(obj)
-
-
-def _pickle_error(part: Any) -> Exception | None:
-    try:
-        _DryPickler(_Nowhere()).dump(part)
-    except Exception as error:  # noqa: BLE001 - whatever a user's __reduce__ raises
-        return error
-    return None
-
-
 def _culprit(name: str, part: Any, error: Exception, depth: int = 8) -> tuple[str, Exception]:
     """The innermost thing that fails, e.g. ``model.encoder.lock (of type _thread.lock)``."""
     for key, value in _inside(part).items() if depth else ():
-        inner = _pickle_error(value)
+        inner = pickle_error(value)
         if inner is not None:
             return _culprit(f"{name}.{key}", value, inner, depth - 1)
     return f"{name} ({describe(part)})", error

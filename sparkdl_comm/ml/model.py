@@ -97,7 +97,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
             return dataset
         expressions, fields = columns.scoring_inputs(dataset, self, self.decode, self.collate_fn)
         predictor = Predictor(
-            module=broadcast_module(spark, self.module),
+            module=broadcast_module(spark, self.module, self.factory),
             features=for_model(tuple(fields), self.module),
             batch_size=self.getPredictBatchSize(),
             scoring=Scoring(kind, self.activation, tuple(added), members),

@@ -1,0 +1,84 @@
+"""How a module travels to executors: pickled, or as its factory and its state where pickle refuses it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyspark import cloudpickle
+from pyspark.cloudpickle import CloudPickler
+
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.job.trained import load_trained
+from sparkdl_comm.space import module_state
+
+
+class _Nowhere:
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes  # large arrays come as a PickleBuffer, which has no length
+
+
+class _DryPickler(CloudPickler):
+    """Pickles as Spark does, tensors excepted."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        return (int, ()) if isinstance(obj, torch.Tensor) else super().reducer_override(obj)
+
+
+def pickle_error(part: Any) -> Exception | None:
+    """Return what pickling ``part`` for executors raises; None if it can be pickled.
+
+    Tensors are left out, so that this costs no memory: torch can pickle all of them.
+    """
+    try:
+        _DryPickler(_Nowhere()).dump(part)
+    except Exception as error:  # noqa: BLE001 - whatever a user's __reduce__ raises
+        return error
+    return None
+
+
+class RemadeModule:
+    """What makes a module that pickle refuses, such as TorchScript or one with parametrizations.
+
+    ``factory``: makes such modules on executors. ``tensors``: its state, as ``module_state.packed`` has it.
+    """
+
+    def __init__(self, factory: Callable[[], torch.nn.Module], tensors: dict[str, torch.Tensor]) -> None:
+        self.factory = factory
+        self.tensors = tensors
+
+    @classmethod
+    def of(cls, module: torch.nn.Module, factory: Callable[[], torch.nn.Module] | None, why: Exception) -> RemadeModule:
+        """:raises ModelError: there is no factory. ``why``: what pickling the module raised."""
+        if factory is None:
+            raise ModelError(
+                f"the model ({type(module).__name__}) cannot be shipped to executors: {type(why).__name__}: {why}."
+                " Train it from a function that makes it: TorchEstimator(model=function)"
+            ) from why
+        tensors = module_state.packed(module, lambda text: warnings.warn(text, stacklevel=2))
+        return cls(factory, {name: tensor.detach() for name, tensor in tensors.items()})
+
+    def __call__(self) -> torch.nn.Module:
+        """Return the module, which takes over the tensors' memory."""
+        return load_trained(self.factory(), self.tensors)
+
+
+class _Made:
+    """Unpickles to the module that it is given to make."""
+
+    def __init__(self, remade: RemadeModule) -> None:
+        self.remade = remade
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemadeModule.__call__, (self.remade,)
+
+
+def pickled_module(module: torch.nn.Module, factory: Callable[[], torch.nn.Module] | None) -> bytes:
+    """Return bytes that cloudpickle loads as the module.
+
+    :raises ModelError: pickle refuses it, and there is no ``factory``.
+    """
+    refused = pickle_error(module)
+    return cloudpickle.dumps(module if refused is None else _Made(RemadeModule.of(module, factory, refused)))

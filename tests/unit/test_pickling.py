@@ -1,0 +1,65 @@
+"""Modules that pickle refuses travel as their factory and their state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pyspark import cloudpickle
+from torch.nn.utils import parametrizations
+
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.job.module_broadcast import broadcast_module
+from sparkdl_comm.job.pickling import pickle_error, pickled_module
+
+from .test_module_broadcast import session  # noqa: F401 - a fixture
+
+
+def parametrized() -> torch.nn.Module:
+    return torch.nn.Sequential(parametrizations.weight_norm(torch.nn.Linear(3, 2)), torch.nn.BatchNorm1d(2))
+
+
+def scripted() -> torch.nn.Module:
+    return torch.jit.script(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)))
+
+
+@pytest.fixture(params=[parametrized, scripted])
+def trained(request: pytest.FixtureRequest) -> tuple[torch.nn.Module, Any]:
+    module = request.param()
+    module(torch.randn(5, 3))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(1.0)
+    return module.eval(), request.param
+
+
+def test_factory_and_state_arrive(trained: tuple[torch.nn.Module, Any]) -> None:
+    module, factory = trained
+    assert pickle_error(module) is not None
+    arrived = cloudpickle.loads(pickled_module(module, factory))
+    rows = torch.randn(4, 3)
+    assert torch.equal(arrived(rows), module(rows))
+    assert not arrived.training
+
+
+def test_over_spark_connect(trained: tuple[torch.nn.Module, Any], session: Any, monkeypatch: Any) -> None:  # noqa: F811
+    monkeypatch.setattr("sparkdl_comm.job.module_broadcast.is_classic", lambda spark: False)
+    module, factory = trained
+    shipped = cloudpickle.loads(cloudpickle.dumps(broadcast_module(session, module, factory)))
+    rows = torch.randn(4, 3)
+    assert torch.equal(shipped.value(rows), module(rows))
+
+
+def test_without_a_factory(tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelError, match=r"the model \(RecursiveScriptModule\) cannot be shipped.*Train it from a function"
+    ):
+        pickled_module(scripted(), None)
+
+
+def test_what_can_be_pickled_needs_no_factory() -> None:
+    module = torch.nn.Linear(3, 2)
+    arrived = cloudpickle.loads(pickled_module(module, None))
+    assert torch.equal(arrived.weight, module.weight)
