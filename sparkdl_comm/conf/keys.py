@@ -16,8 +16,8 @@ KEYS: tuple[Key, ...] = (
         "strategy",
         "name",
         "ps",
-        "How gradients and parameters travel. The Param `strategy` overrides it. NAME+decoupled stands for a collective with\n"
-        "collective.loop=decoupled, NAME+decoupled+ibatch with collective.batching=ibatch too, ps+BATCHING for ps.batching.",
+        "How gradients and parameters travel. The Param `strategy` overrides it. NAME+LOOP stands for a collective with\n"
+        "collective.loop=LOOP, NAME+decoupled+ibatch with collective.batching=ibatch too, ps+BATCHING for ps.batching.",
         strategy.name,
     ),
     Key(
@@ -147,7 +147,7 @@ KEYS: tuple[Key, ...] = (
         "they come; not for cheapest, nor with a compression; auto tries it by itself), root (gradients are reduced to\n"
         "rank 0, which updates and broadcasts the parameters), or root-overlap (likewise, and forward uses each layer's\n"
         "parameters as they come). The last two for strategies that reduce and broadcast.",
-        values.one_of("all-reduce", "decoupled", "root", "root-overlap"),
+        values.one_of("all-reduce", *strategy.OTHER_LOOPS),
     ),
     Key(
         "collective.resync",

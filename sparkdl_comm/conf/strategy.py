@@ -1,4 +1,5 @@
-"""Names of strategies as people write them: ``ring``, ``ring+decoupled``, ``ring+decoupled+ibatch``, ``ps+layerwise``."""
+"""Names of strategies as people write them: ``ring``, ``ring+decoupled``, ``ring+decoupled+ibatch``, ``lp+root``,
+``ps+layerwise``."""
 
 from __future__ import annotations
 
@@ -13,6 +14,10 @@ SERVER = "ps"
 PLANNED = "ibatch"
 #: What may follow the name of a collective: its two halves are apart; and their buckets are planned, too.
 DECOUPLED, BATCHED = "+decoupled", f"+decoupled+{PLANNED}"
+
+
+#: Loops of collectives beside all-reduce, which may follow a name, too.
+OTHER_LOOPS = ("decoupled", "root", "root-overlap")
 
 
 @dataclass(frozen=True)
@@ -43,10 +48,21 @@ class NamedStrategy:
                 return cls(name, ps_batching=values.policy(rest))
             except ValueError as error:
                 raise ValueError(f"{SERVER}, or {SERVER}+BATCHING with {error}") from None
-        if plus + rest not in (DECOUPLED, BATCHED):
-            forms = (f"{name}{DECOUPLED}", f"{name}{BATCHED}")
+        if plus + rest == BATCHED:
+            return cls(name, loop="decoupled", batching=PLANNED)
+        if rest not in OTHER_LOOPS:
+            forms = (*(f"{name}+{loop}" for loop in OTHER_LOOPS), f"{name}{BATCHED}")
             raise ValueError(f"{name}, {' or '.join(forms)}{nearest(text, forms)}")
-        return cls(name, loop="decoupled", batching=PLANNED if plus + rest == BATCHED else "")
+        return cls(name, loop=rest)
+
+
+def loop_name(strategy: str, loop: str, batching: str) -> str:
+    """Return a collective's name with its loop, as :meth:`NamedStrategy.parse` takes it.
+
+    :param loop: ``collective.loop``. :param batching: ``collective.batching``.
+    """
+    followed = ([loop] if loop in OTHER_LOOPS else []) + ([batching] if batching == PLANNED else [])
+    return "+".join([strategy, *followed])
 
 
 def name(text: str) -> str:

@@ -108,7 +108,7 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
     with RunLog.of(estimator) as log, ADMISSION.admitted(world, slots.slots_now(spark), conf.turn_timeout):
         tensors, reports, restarts = launch(data, spec, session.driver_host(spark, conf), log.progress)
         with keep_tensors(tensors):
-            summary = summarize(reports, conf.strategy, world, restarts)
+            summary = summarize(reports, strategy.full_name(conf), world, restarts)
             log.history(summary["history"])
     tell(conf.progress, f"sparkdl_comm fit: {summary.line()}")
     step_rows = spec.batch_size * optimization.accumulation_steps

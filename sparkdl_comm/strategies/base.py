@@ -92,6 +92,11 @@ class Strategy(ABC):
     #: True if executors need the Spark plugin for it.
     needs_plugin = False
 
+    @classmethod
+    def full_name(cls, conf: CommConf) -> str:
+        """Return the name of what trains, with the loop where there are several."""
+        return conf.strategy
+
     #: True if steps are common to all ranks: the gradients of all ranks in a step, and no others, make the parameters of the
     #: next one. The training loop is for such strategies only: its epochs, validation, history and checkpoints count on it.
     synchronous = True

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.conf.strategy import loop_name
 from sparkdl_comm.errors import ConfError, PluginError
 from sparkdl_comm.strategies.base import STRATEGIES
 from sparkdl_comm.strategies.candidates import Candidate
@@ -22,6 +23,10 @@ class Batched(Chosen):
 
     compresses = False
     cuts_tensors = True
+
+    @classmethod
+    def full_name(cls, conf: CommConf) -> str:
+        return loop_name(conf.strategy, conf.loop, conf.batching)
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:

@@ -28,6 +28,7 @@ from sparkdl_comm.compress.naive_all_gather import NaiveAllGather
 from sparkdl_comm.compress.part import Part, PartOf
 from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import PREFIX, CommConf, Compression
+from sparkdl_comm.conf.strategy import loop_name
 from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.process_group import default_group
@@ -53,6 +54,10 @@ class CollectiveStrategy(Strategy):
     def __init__(self, conf: CommConf) -> None:
         super().__init__(conf)
         self._opened: list[CollectiveGroup | BucketExchange | Buckets] = []
+
+    @classmethod
+    def full_name(cls, conf: CommConf) -> str:
+        return loop_name(conf.strategy, conf.loop, conf.batching)
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:

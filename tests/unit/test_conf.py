@@ -203,6 +203,7 @@ def test_a_choice_that_is_misspelled_names_the_nearest(key: str, text: str, mean
     ("text", "fields"),
     [
         ("ring+decoupled", {"strategy": "ring", "loop": "decoupled"}),
+        ("lp+root-overlap", {"strategy": "lp", "loop": "root-overlap"}),
         ("ring+decoupled+ibatch", {"strategy": "ring", "loop": "decoupled", "batching": "ibatch"}),
         ("ps+layerwise", {"strategy": "ps", "ps_batching": "layerwise"}),
         ("ps+parts:24", {"strategy": "ps", "ps_batching": "parts:24"}),
@@ -231,7 +232,7 @@ def test_what_a_name_says_is_not_set_otherwise(text: str, key: str, other: str) 
         CommConf.from_mapping({PREFIX + key: other}, strategy=text)
 
 
-@pytest.mark.parametrize("text", ["", "+decoupled", "ring+", "ring+root", "ring+decoupled+", "ps+", "ps+decoupled"])
+@pytest.mark.parametrize("text", ["", "+decoupled", "ring+", "ring+rot", "ring+decoupled+", "ps+", "ps+decoupled"])
 def test_what_is_no_name_of_a_strategy(text: str) -> None:
     with pytest.raises(ConfError, match=rf"{PREFIX}strategy='{re.escape(text)}': must be"):
         CommConf.from_mapping({PREFIX + "strategy": text})

@@ -74,3 +74,17 @@ def test_an_unknown_strategy_names_the_nearest() -> None:
     for name in ("rnig", "rnig+decoupled"):
         with pytest.raises(ConfError, match=r"strategy 'rnig' is unknown: there are .*; did you mean ring\?"):
             strategy_class(CommConf.from_mapping({}, strategy=name))
+
+
+@pytest.mark.parametrize(
+    "name", ["ring", "ring+decoupled", "ring+decoupled+ibatch", "lp+root", "be+root-overlap", "ps"]
+)
+def test_summaries_name_the_loop(name: str) -> None:
+    """As the name that one gives, whatever keys say of other strategies."""
+    conf = CommConf.from_mapping({}, strategy=name)
+    assert strategy_class(conf).full_name(conf) == name
+
+
+def test_a_loop_of_collectives_is_not_in_the_name_of_others() -> None:
+    conf = CommConf.from_mapping({}, strategy="ps", loop="decoupled")
+    assert strategy_class(conf).full_name(conf) == "ps"
