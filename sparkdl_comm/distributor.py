@@ -18,6 +18,7 @@ from sparkdl_comm.gang.process_group import BACKENDS
 from sparkdl_comm.gang.values import unpack
 from sparkdl_comm.job import memory, session, slots
 from sparkdl_comm.job.admission import ADMISSION
+from sparkdl_comm.job.arrow_batches import bounded, measures
 from sparkdl_comm.job.function import FunctionSpec, Script, make_function_fn
 from sparkdl_comm.job.interrupt import interruptible
 from sparkdl_comm.job.launch import run_gang, run_tasks
@@ -112,7 +113,9 @@ class CommDistributor:
             raise ConfError("local_mode=True: run_on_df needs ranks in executors, where the rows are")
         spark = session.session_of(df)
         with interruptible(spark):
-            return self._run(spark, _call(train_fn, args, kwargs), tensor_columns(df))
+            rows = tensor_columns(df)
+            row_bytes = sum(measure.bytes for measure in measures(df, df.columns).values())
+            return self._run(spark, _call(train_fn, args, kwargs), bounded(rows, row_bytes))
 
     def _run(self, spark: SparkSession, call: Callable[..., Any], rows: DataFrame | None) -> Any:
         conf = CommConf.from_mapping(session.session_conf(spark))

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkdl_comm.data import vectors
+from sparkdl_comm.data import sparse, vectors
 from sparkdl_comm.data.decoding import decoded
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.data.ragged import Ragged
@@ -25,12 +25,13 @@ def read(field: Field, column: pa.Array) -> np.ndarray | Ragged:
     if field.decode is not None:
         column = decoded(field, column)
     elif pa.types.is_struct(column.type):
-        column = vectors.lists(column)
+        field = sparse.chosen(field, column)
+        column = vectors.lists(column) if field.width is None else sparse.pairs(field, column)
     refuse_nulls(field, null_rows(column), len(column))
-    found = lengths(column)[0 if field.collate is None else 1 :]
+    found = lengths(column)[1 if field.is_ragged else 0 :]
     if any(len(level) > 1 for level in found):
         raise InputError(f"{field}: arrays of different lengths in {len(column)} rows: {shown(found)}")
-    return shaped(field, values(column)) if field.collate is None else Ragged.of(field, *ragged(column))
+    return Ragged.of(field, *ragged(column)) if field.is_ragged else shaped(field, values(column))
 
 
 def refuse_nulls(field: Field, nulls: int, rows: int) -> None:

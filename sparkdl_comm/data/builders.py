@@ -96,7 +96,7 @@ class RaggedBuilder:
         found, _ = arrow.ragged(column)
         if not len(found) and self.offsets[-1]:
             return None
-        return Layout(self._field.type_of(found.dtype), found.shape[1:], self.offsets)
+        return Layout(self._field.kept_type(found.dtype), found.shape[1:], self.offsets)
 
     def put(self, column: pa.Array, where: np.ndarray) -> None:
         found, lengths = arrow.ragged(column)

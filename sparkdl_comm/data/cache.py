@@ -140,7 +140,7 @@ class Reading:
         """Reads all batches, which have the columns that ``rows`` says.
 
         :param disk: where they are kept, if they can be; None: in memory. To be closed then.
-        :raises InputError: decode cannot be used.
+        :raises InputError: decode cannot be used; Vectors are of another width than others.
         :raises PersistenceError: what was written to the disk cannot be read any more.
         """
         self._format = rows
@@ -148,14 +148,12 @@ class Reading:
         self._received = Received(rows, disk)
         with ExitStack() as stack:
             stack.callback(self.close)
-            for batch in batches:
-                if batch.num_rows:
-                    batch = decode_batch(batch, rows)
-                    inspection.look(batch)
-                    if inspection.found:
-                        self._received.clear()
-                    else:
-                        self._received.add(batch)
+            for batch in (part for each in batches if each.num_rows for part in decode_batch(each, rows)):
+                inspection.look(batch)
+                if inspection.found:
+                    self._received.clear()
+                else:
+                    self._received.add(batch)
             found = self._received.columns()
             stack.pop_all()
         self._use(found)

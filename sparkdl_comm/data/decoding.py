@@ -1,27 +1,49 @@
-"""Columns of encoded values, images or texts, given to the user's ``decode``: made columns of numbers, for Arrow."""
+"""Columns of encoded values, images or texts, given to the user's ``decode``: made columns of numbers, for Arrow. Sparse
+Vectors are made pairs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from sparkdl_comm.data import sparse
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.errors import InputError
 
+#: Bytes of decoded values that are made at once, about.
+_AT_ONCE = 32 << 20
+#: Rows that are decoded to learn how large they are.
+_FIRST = 8
 
-def decode_batch(batch: pa.RecordBatch, rows: RowFormat) -> pa.RecordBatch:
-    """``batch`` with the inputs decoded that are encoded.
 
-    :raises InputError: as :func:`decoded` does.
+def decode_batch(batch: pa.RecordBatch, rows: RowFormat) -> Iterator[pa.RecordBatch]:
+    """Yield ``batch`` with the inputs decoded that are encoded, in parts, as decoded values may be large.
+
+    :raises InputError: as :func:`decoded` and :func:`sparse.pairs` do.
     """
     for index, field in enumerate(rows.inputs):
-        if field.decode is not None:
-            name = f"input{index}"
-            place = batch.schema.names.index(name)
-            batch = batch.set_column(place, name, decoded(field, batch.column(place)))
-    return batch
+        if field.width is not None:
+            batch = _replaced(batch, index, sparse.pairs(field, batch[f"input{index}"]))
+    encoded = [(index, field) for index, field in enumerate(rows.inputs) if field.decode is not None]
+    if not encoded:
+        yield batch
+        return
+    start, size = 0, _FIRST
+    while start < batch.num_rows:
+        part = batch.slice(start, size)
+        for index, field in encoded:
+            part = _replaced(part, index, decoded(field, part[f"input{index}"]))
+        yield part
+        start += size
+        size = max(1, _AT_ONCE * part.num_rows // max(1, part.nbytes))
+
+
+def _replaced(batch: pa.RecordBatch, index: int, column: pa.Array) -> pa.RecordBatch:
+    name = f"input{index}"
+    return batch.set_column(batch.schema.names.index(name), name, column)
 
 
 def decoded(field: Field, column: pa.Array) -> pa.Array:
@@ -57,8 +79,8 @@ def _ragged(field: Field, arrays: list[np.ndarray | None], usable: list[np.ndarr
         )
     ends = np.cumsum([0 if array is None else len(array) for array in arrays])
     nulls = np.array([*(array is None for array in arrays), False])
-    offsets = pa.array(np.append(0, ends), pa.int32(), mask=nulls)
-    return pa.ListArray.from_arrays(offsets, _lists(np.concatenate(usable)))
+    offsets = pa.array(np.append(0, ends), pa.int64(), mask=nulls)
+    return pa.LargeListArray.from_arrays(offsets, _lists(np.concatenate(usable)))
 
 
 def _lists(rows: np.ndarray) -> pa.Array:

@@ -15,8 +15,8 @@ Decode: TypeAlias = Callable[[Any], Any]
 #: Rows of different lengths, each ``[length, …]`` -> what the model is called with.
 Collate: TypeAlias = Callable[[list[torch.Tensor]], Any]
 
-#: Types that ``inputTypes`` may name.
-TYPES = ("float32", "float64", "int64", "int32", "uint8")
+#: Types that ``inputTypes`` may name. ``sparse``: a float32 tensor of the layout torch.sparse_coo, for Vectors.
+TYPES = ("float32", "float64", "int64", "int32", "uint8", "sparse")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class Field:
     int64 for integers if ``embeds``. ``shape``: of one row; None: as it comes, where a number that is not an integer comes
     as ``[1]``. ``decode``: makes an array or tensor of a value, all of one shape; None: the column holds numbers.
     ``limits``: the smallest and the largest value that may be there; None: any. ``collate``: makes a batch of rows that may
-    differ in length, their first dimension; None: all rows are of one shape.
+    differ in length, their first dimension; None: all rows are of one shape. ``width``: of Vectors that are kept as pairs (see
+    :mod:`sparkdl_comm.data.sparse`); None: rows are kept whole.
     """
 
     param: str
@@ -38,15 +39,32 @@ class Field:
     embeds: bool = False
     limits: tuple[float, float] | None = None
     collate: Collate | None = None
+    width: int | None = None
 
     def __str__(self) -> str:
         return f"{'decode of ' if self.decode else ''}{self.param} {self.name!r}"
 
     def type_of(self, source: np.dtype[Any]) -> np.dtype[Any]:
         """Type of the tensor for values of type ``source``."""
+        if self.dtype == "sparse":
+            return np.dtype(np.float32)
         if self.dtype is not None:
             return np.dtype(self.dtype)
         return np.dtype(np.int64 if self.embeds and source.kind in "iu" else np.float32)
+
+    def kept_type(self, source: np.dtype[Any]) -> np.dtype[Any]:
+        """Type in which values of type ``source`` are kept: the tensor's, but pairs stay as they are."""
+        return self.type_of(source) if self.width is None else source
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether rows may be kept in different lengths."""
+        return self.collate is not None or self.width is not None
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the tensor's type takes numbers that a float32 does not."""
+        return self.dtype not in (None, "float32", "sparse")
 
     def row_shape(self, found: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
         """Shape of one row in the tensor, for rows that come as ``found`` (``()``: a number)."""

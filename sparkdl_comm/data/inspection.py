@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from sparkdl_comm.data import arrow
+from sparkdl_comm.data import arrow, sparse
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.errors import InputError
 
@@ -66,9 +66,11 @@ class Inspection:
         usable = column.filter(pa.array(~nulls)) if nulls.any() else column
         if len(usable) == 0:
             return
-        lengths = arrow.lengths(usable)
-        if field.collate is not None:
-            lengths = lengths[1:]
+        if field.width is not None:
+            usable = sparse.numbers(field, usable)
+            lengths = [{field.width}]
+        else:
+            lengths = arrow.lengths(usable)[1 if field.is_ragged else 0 :]
         known = self._lengths.setdefault(str(field), [set() for _ in lengths])
         if len(lengths) != len(known):  # of what decode makes only; a column has one type
             self._count(

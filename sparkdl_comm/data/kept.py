@@ -36,7 +36,8 @@ def described(rows: RowFormat) -> list[Any]:
             field.embeds,
             None if field.limits is None else list(field.limits),
             field.decode is not None,
-            field.collate is not None,
+            field.is_ragged,
+            field.width,
         ]
         for _, field in rows.named()
     ]
@@ -106,11 +107,11 @@ def _columns(path: Path, told: dict[str, Any], rows: RowFormat) -> Columns:
     file = MappedFile(path) if count else None
     builders: dict[str, Any] = {}
     for name, field in rows.named():
-        if field.collate is None:
-            builders[name] = ArrayBuilder(field, count)
-        else:
+        if field.is_ragged:
             lengths = np.zeros(0, np.int64) if file is None else np.diff(file.offsets[name])
             builders[name] = RaggedBuilder(field, lengths)
+        else:
+            builders[name] = ArrayBuilder(field, count)
     targets: list[Builder] = list(builders.values())
     weights = None
     if rows.weight is not None:

@@ -1,5 +1,5 @@
 """Feature columns whose rows differ in length: kept as one array of all elements, and made a batch of by the user's
-``collate_fn``. There is never a tensor per row, but for the rows of a batch."""
+``collate_fn``. Sparse Vectors are kept so too. There is never a tensor per row, but for the rows of a batch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sparkdl_comm.data import sparse
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import ModelError
 
@@ -28,7 +29,7 @@ class Ragged:
     @classmethod
     def of(cls, field: Field, values: np.ndarray, lengths: np.ndarray) -> Ragged:
         """``values``: all rows, one after the other, of any type; ``lengths``: of each."""
-        values = np.array(values, field.type_of(values.dtype))  # a copy: Arrow's memory must not be written to
+        values = np.array(values, field.kept_type(values.dtype))  # a copy: Arrow's memory must not be written to
         return cls(field, torch.from_numpy(values), torch.from_numpy(offsets_of(lengths)))
 
     def __len__(self) -> int:
@@ -66,6 +67,8 @@ class Ragged:
 
         :raises ModelError: no rows, or ``collate_fn`` raised.
         """
+        if self.field.width is not None:
+            return sparse.tensor(self.field, self.values, self.lengths)
         if not len(self):
             raise ModelError(
                 f"collate_fn: there are no rows of {self.field} to call it with on this rank in this step, and the model has"

@@ -54,7 +54,7 @@ class Received:
         self._rows = rows
         self._ids: list[np.ndarray] = []
         self._held: list[np.ndarray] = []
-        self._lengths: dict[str, list[np.ndarray]] = {name: [] for name, field in rows.named() if field.collate}
+        self._lengths: dict[str, list[np.ndarray]] = {name: [] for name, field in rows.named() if field.is_ragged}
         self._kept: list[pa.RecordBatch] = []
         self._spill: Spill | None = None
         self.folder: Folder | None = None
@@ -106,11 +106,11 @@ class Received:
         place[order] = np.arange(len(ids))
         builders: dict[str, Any] = {}
         for name, field in self._rows.named():
-            if field.collate is None:
-                builders[name] = ArrayBuilder(field, len(ids))
-            else:
+            if field.is_ragged:
                 lengths = np.concatenate([np.empty(0, np.int64), *self._lengths[name]])
                 builders[name] = RaggedBuilder(field, lengths[order])
+            else:
+                builders[name] = ArrayBuilder(field, len(ids))
         targets = list(builders.values())
         weights = None
         if self._rows.weight is not None:

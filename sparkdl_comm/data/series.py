@@ -36,7 +36,7 @@ def read(field: Field, column: pd.Series | pd.DataFrame) -> np.ndarray | Ragged:
         return arrow.shaped(field, column["value"].to_numpy())
     if isinstance(column, pd.DataFrame):
         kinds = column["type"]
-        if not (kinds == 1).all():  # nulls, or sparse
+        if field.dtype == "sparse" or not (kinds == 1).all():  # nulls, or sparse
             parts = [pa.array(column[name], kind, from_pandas=True) for name, kind in _VECTOR.items()]
             rows = pa.StructArray.from_arrays(parts, list(_VECTOR), mask=pa.array(kinds.isna()))
             return arrow.read(field, rows)

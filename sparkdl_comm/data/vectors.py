@@ -7,27 +7,43 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def lists(column: pa.StructArray) -> pa.ListArray:
+def lists(column: pa.StructArray) -> pa.LargeListArray:
     """The same rows as lists of float64, sparse ones filled up with zeros; null stays null."""
-    kinds, sizes, indices, values = column.flatten()  # null where the row is
+    kinds, _, _, values = column.flatten()  # null where the row is
     if kinds.null_count == len(kinds) or (kinds.drop_null().to_numpy() == 1).all():
         return values
-    dense = kinds.fill_null(1).to_numpy() == 1
-    stored = _lengths(values)
-    lengths = np.where(dense, stored, sizes.fill_null(0).to_numpy())
+    lengths = sizes(column)
     starts = np.cumsum(lengths) - lengths
-    # the place of each stored value in its row: for dense rows 0, 1, …; for sparse ones what indices say
-    within = np.arange(stored.sum()) - np.repeat(np.cumsum(stored) - stored, stored)
-    within[np.repeat(~dense, stored)] = indices.flatten().to_numpy()
+    places, numbers = elements(column)
     filled = np.zeros(lengths.sum())
-    filled[np.repeat(starts, stored) + within] = values.flatten().to_numpy()
-    offsets = pa.array(np.append(starts, lengths.sum()), pa.int32(), mask=np.append(_nulls(column), False))
-    return pa.ListArray.from_arrays(offsets, pa.array(filled))
+    filled[np.repeat(starts, stored(column)) + places] = numbers
+    offsets = pa.array(np.append(starts, lengths.sum()), pa.int64(), mask=np.append(_nulls(column), False))
+    return pa.LargeListArray.from_arrays(offsets, pa.array(filled))
 
 
-def _lengths(column: pa.ListArray) -> np.ndarray:
-    """Of each list; 0 for null."""
-    return pc.list_value_length(column).fill_null(0).to_numpy()
+def sizes(column: pa.StructArray) -> np.ndarray:
+    """Elements of each Vector, int64 ``[rows]``; 0 for null."""
+    _, told, _, _ = column.flatten()
+    return np.where(_dense(column), stored(column), told.fill_null(0).to_numpy()).astype(np.int64)
+
+
+def stored(column: pa.StructArray) -> np.ndarray:
+    """Values that are stored of each Vector; 0 for null."""
+    return pc.list_value_length(column.flatten()[3]).fill_null(0).to_numpy()
+
+
+def elements(column: pa.StructArray) -> tuple[np.ndarray, np.ndarray]:
+    """All values that are stored: the place of each in its Vector, and the number."""
+    _, _, indices, values = column.flatten()
+    counts = stored(column)
+    # for dense rows 0, 1, …; for sparse ones what indices say
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    within[np.repeat(~_dense(column), counts)] = indices.flatten().to_numpy()
+    return within, values.flatten().to_numpy()
+
+
+def _dense(column: pa.StructArray) -> np.ndarray:
+    return column.flatten()[0].fill_null(1).to_numpy() == 1
 
 
 def _nulls(column: pa.Array) -> np.ndarray:

@@ -7,6 +7,7 @@ numbers as float32, or as float64 where that would change an integer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -27,7 +28,9 @@ from pyspark.sql.types import (
 )
 
 from sparkdl_comm.data.fields import Collate, Decode, Field, RowFormat
+from sparkdl_comm.data.sparse import worthwhile
 from sparkdl_comm.errors import InputError
+from sparkdl_comm.job.arrow_batches import Measure, bounded, measures
 from sparkdl_comm.ml.params import TorchParams
 from sparkdl_comm.ml.params.columns import ColumnParams
 
@@ -36,6 +39,9 @@ TargetType: TypeAlias = Callable[[bool, bool], str]
 
 #: A number that is hardly ever in an array, of any type.
 _RARE = -77
+
+#: Bytes of an index and a value of a sparse Vector.
+_PAIR = 12
 
 #: Into how many parts the hashes of rows are cut, of which ``validationFraction`` takes the first ones.
 _PARTS = 1_000_000
@@ -49,7 +55,7 @@ def training_rows(
     limits: tuple[float, float] | None = None,
     collate: Collate | None = None,
 ) -> tuple[DataFrame, RowFormat]:
-    """What ranks get of ``df``, and its description.
+    """What ranks get of ``df``, and its description. Measures the first rows, see :mod:`sparkdl_comm.job.arrow_batches`.
 
     :param target_type: type of the tensor of a label column: ``int64`` or ``float32``; see
         :func:`sparkdl_comm.ml.components.target_type`.
@@ -64,6 +70,12 @@ def training_rows(
         field = replace(_target(df, name, params.label_param(), target_type), limits=limits)
         expressions.append(number(df, field))
         targets.append(field)
+    found = measures(df, list(dict.fromkeys([*params.feature_columns(), *params.label_columns()])))
+    for index, field in enumerate(fields):
+        measure = found[field.name]
+        if measure.width and (field.dtype == "sparse" or worthwhile(measure.width, measure.stored)):
+            fields[index] = replace(field, width=measure.width)
+            expressions[index] = F.unwrap_udt(_column(field.name))
     rows = RowFormat(tuple(fields), tuple(targets), params.getWeightCol(), _validation(params))
     named = {name: expression for (name, _), expression in zip(rows.named(), expressions, strict=True)}
     if rows.weight is not None:
@@ -84,7 +96,14 @@ def training_rows(
     elif fraction is not None:
         part = F.pmod(F.xxhash64(F.lit(params.getSeed()), *contents), F.lit(_PARTS))
         named["validation"] = part < F.lit(fraction * _PARTS)
-    return df.select(*(expression.alias(name) for name, expression in named.items())), rows
+    data = df.select(*(expression.alias(name) for name, expression in named.items()))
+    return bounded(data, sum(_row_bytes(field, found[field.name]) for _, field in rows.named())), rows
+
+
+def _row_bytes(field: Field, measure: Measure) -> int:
+    """Of the column in a row on its way to a rank. Rows may differ in length where they have been decoded, or are sparse."""
+    stored = 2 * 2 * _PAIR * math.ceil(measure.stored) if field.width is not None else 0
+    return stored or measure.bytes * (2 if field.is_ragged or field.decode else 1)
 
 
 def _validation(params: TorchParams) -> str | None:
@@ -117,6 +136,12 @@ def inputs(
             f"collate_fn is for feature columns of arrays, or decoded, that have no shape in inputShapes; {param}"
             f" {', '.join(names)} has none: leave collate_fn out"
         )
+    for field in fields:
+        if field.dtype == "sparse" and not isinstance(_type(df, field.name, param), (VectorUDT, OldVectorUDT)):
+            raise InputError(
+                f"inputTypes: 'sparse' is for Vectors; {param} {field.name!r} is"
+                f" {_type(df, field.name, param).simpleString()}. Give another type, or None"
+            )
     return [_column(field.name) if field.decode else number(df, field) for field in fields], fields
 
 
@@ -159,7 +184,7 @@ def number(df: DataFrame, field: Field) -> Column:
     kind, column = _type(df, field.name, field.param), _column(field.name)
     if isinstance(kind, (VectorUDT, OldVectorUDT)):
         # vector_to_array throws on null
-        return F.when(column.isNotNull(), vector_to_array(column, "float64" if _is_wide(field) else "float32"))
+        return F.when(column.isNotNull(), vector_to_array(column, "float64" if field.is_wide else "float32"))
     element = _element(kind)
     if isinstance(element, (NumericType, BooleanType)):
         return column.cast(_nested(kind, _number_type(element, field)))
@@ -177,11 +202,7 @@ def _number_type(element: DataType, field: Field) -> str:
     if isinstance(element, IntegralType):
         return element.simpleString()
     # double where integers are wanted: a class such as 16777217.0 must not become another one
-    return "double" if _is_wide(field) else "float"
-
-
-def _is_wide(field: Field) -> bool:
-    return field.dtype not in (None, "float32")
+    return "double" if field.is_wide else "float"
 
 
 def _target(df: DataFrame, name: str, param: str, target_type: TargetType) -> Field:

@@ -79,6 +79,8 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         A classifier adds ``rawPredictionCol`` and ``probabilityCol``, ML Vectors, and ``predictionCol``, the class
         as a double; any other model only ``predictionCol``, a double, or ``array<float>`` if it gives several
         values per row, or a struct of these if it gives several tensors. A name of "" leaves a column out.
+        Rows are decoded, made whole and computed ``predictBatchSize`` at a time. They come in Arrow batches of
+        ``spark.sql.execution.arrow.maxRecordsPerBatch`` rows (10,000): set it lower where rows are wide.
         ``dataset`` may be a stream. Lazy, as everything in Spark: null features are found (InputError) when the
         result is used. Only the features go to Python; columns that are not used are not read, and filters on the
         others come first.

@@ -5,6 +5,7 @@ A pandas UDF: what the model does not need stays in the JVM. Results are Arrow's
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,10 @@ from sparkdl_comm.errors import InputError
 from sparkdl_comm.job.gpu import task_gpu
 from sparkdl_comm.job.module_broadcast import SessionModule
 from sparkdl_comm.ml.scoring import Scoring
-from sparkdl_comm.train.loop.diagnosis import misfit
+from sparkdl_comm.train.loop.diagnosis import problem_of
+
+#: Bytes of outputs that leave together, and of rows of sparse Vectors that are whole at once.
+_AT_ONCE = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -58,39 +62,61 @@ class Predictor:
                 device = task_device(self.device)
                 shipped = self.module if isinstance(self.module, torch.nn.Module) else self.module.value
                 module = shipped.to(device).eval()
-            predicted = self._predict(module, device, columns)
-            yield pd.DataFrame(
-                {name: pd.arrays.ArrowExtensionArray(pa.chunked_array([c])) for name, c in enumerate(predicted)}
-            )
+            for predicted in self._predict(module, device, columns):
+                yield pd.DataFrame(
+                    {name: pd.arrays.ArrowExtensionArray(pa.chunked_array([c])) for name, c in enumerate(predicted)}
+                )
 
     def _outputs(self, module: torch.nn.Module, rows: list[Any]) -> Any:
         try:
             return call(module, rows)
-        except RuntimeError:
-            problem = misfit(module, rows, self.features)
+        except (RuntimeError, IndexError) as exc:
+            problem = problem_of(exc, module, rows, self.features)
             if problem is None:
                 raise
             raise InputError(problem) from None
 
     def _predict(
         self, module: torch.nn.Module, device: torch.device | None, columns: tuple[pd.Series, ...]
-    ) -> list[pa.Array]:
-        inputs = [series.read(field, column) for field, column in zip(self.features, columns, strict=True)]
+    ) -> Iterator[list[pa.Array]]:
+        """What is predicted for the rows of a batch, in parts of :data:`_AT_ONCE` bytes at most, about. Rows are read, decoded
+        and made whole for one forward pass at a time."""
         count = len(columns[0])
-        outputs = []
-        with torch.inference_mode():
-            for start in range(0, count, self.batch_size):
-                stop = min(start + self.batch_size, count)
-                rows = [_rows(values, start, stop, device) for values in inputs]
-                outputs.append(_on_cpu(self.scoring.select(self._outputs(module, rows))))
-            return [_arrow(column.numpy()) for column in self.scoring(_joined(outputs), count)]
+        size = min([self.batch_size, *map(_most_rows, columns)])
+        outputs: list[Any] = []
+        first = 0
+        for start in range(0, count, size):
+            stop = min(start + size, count)
+            with torch.inference_mode():
+                parts = (column.iloc[start:stop] for column in columns)
+                inputs = [_on(series.read(*each), device) for each in zip(self.features, parts, strict=True)]
+                outputs.append(_on_cpu(self.scoring.select(self._outputs(module, inputs))))
+                if stop < count and _bytes(outputs[0]) * (len(outputs) + 1) <= _AT_ONCE:
+                    continue
+                scored = self.scoring(_joined(outputs), stop - first)
+            yield [_arrow(column.numpy()) for column in scored]
+            outputs, first = [], stop
 
 
-def _rows(values: np.ndarray | Ragged, start: int, stop: int, device: torch.device | None) -> Any:
-    """What the model is called with for some rows of a column."""
+def _most_rows(column: pd.Series | pd.DataFrame) -> int:
+    """How many rows may be whole at once: of sparse Vectors as many as have :data:`_AT_ONCE` bytes."""
+    width = column["size"].max() if isinstance(column, pd.DataFrame) and "size" in column else None
+    return max(1, _AT_ONCE // int(4 * width)) if width is not None and width > 0 else sys.maxsize
+
+
+def _on(values: np.ndarray | Ragged, device: torch.device | None) -> Any:
+    """What the model is called with for the rows of a column."""
     if isinstance(values, Ragged):
-        return values.take(torch.arange(start, stop), device)
-    return torch.from_numpy(values[start:stop].copy()).to(device)
+        return values.to(device).collated()
+    return torch.from_numpy(np.array(values)).to(device)
+
+
+def _bytes(output: Any) -> int:
+    if isinstance(output, Mapping):
+        return sum(map(_bytes, output.values()))
+    if isinstance(output, tuple):
+        return sum(map(_bytes, output))
+    return output.nbytes if isinstance(output, torch.Tensor) else 0
 
 
 def _on_cpu(output: Any) -> Any:

@@ -1,17 +1,23 @@
 """Labels against the model's classes, features against its first layer."""
 
 import functools
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
-from sparkdl_comm.data.cache import RowCache
+from sparkdl_comm.data.cache import Batch, RowCache
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import InputError, ModelError
 from sparkdl_comm.ml.components import class_labels
-from sparkdl_comm.train.loop.diagnosis import ClassLabels, misfit
+from sparkdl_comm.ml.prediction import Predictor
+from sparkdl_comm.ml.scoring import Scoring
+from sparkdl_comm.train.loop.diagnosis import ClassLabels, misfit, problem_of
+from sparkdl_comm.train.loop.objective import Objective
 
 LABEL, IMAGE = Field("labelCol", "y", "int64", ()), Field("featuresCol", "x")
 
@@ -83,3 +89,57 @@ def test_first_layer() -> None:
         found = misfit(pictures, [torch.zeros(shape)], [IMAGE])
         assert found is not None
         assert "takes [1, height, width]: change the layer, or set inputShapes" in found
+
+
+class Rated(nn.Module):
+    """Looks users up; the other column are numbers."""
+
+    def __init__(self, place: str = "layer") -> None:
+        super().__init__()
+        self.users, self.numbers, self.place = nn.Embedding(5, 3), nn.Linear(1, 3), place
+
+    def forward(self, user: torch.Tensor, age: torch.Tensor) -> torch.Tensor:
+        looked_up = self.users(user) if self.place == "layer" else self.users.weight[user]
+        return looked_up * self.numbers(age.reshape(-1, 1))
+
+
+FIELDS = [Field("featuresCols", "user"), Field("featuresCols", "age")]
+
+
+@pytest.mark.parametrize(
+    ("place", "inputs", "column", "advice"),
+    [
+        ("layer", [torch.zeros(4), torch.zeros(4)], "'user' as float32", "set inputTypes to ['int64', 'float32']"),
+        (
+            "index",
+            [torch.zeros(4), torch.zeros(4)],
+            "'user' as float32 or ",
+            "set inputTypes, which has a type for each",
+        ),
+        (
+            "layer",
+            [torch.zeros(4).long(), torch.ones(4).long()],
+            "'age' as int64",
+            "set inputTypes to ['int64', 'float32']",
+        ),
+    ],
+)
+def test_types_beside_an_embedding(place: str, inputs: list[torch.Tensor], column: str, advice: str) -> None:
+    """By fit and transform alike; the column that the failing layer got, not the other one."""
+    module = Rated(place)
+    with pytest.raises(ModelError, match="set inputTypes") as raised:
+        Objective(nn.MSELoss(), "fp32", torch.device("cpu"), FIELDS)(module, Batch(tuple(inputs), (torch.zeros(4, 3),)))
+    assert f"the model does not take featuresCols {column}" in str(raised.value)
+    assert advice in str(raised.value)
+    frames = [pd.DataFrame({"value": rows.numpy(), "null": np.zeros(4, bool)}) for rows in inputs]
+    fields = [replace(field, dtype=str(rows.numpy().dtype)) for field, rows in zip(FIELDS, inputs, strict=True)]
+    predictor = Predictor(module, fields, 4, Scoring("vector", None, ("prediction",)), "cpu")
+    with pytest.raises(InputError, match=r"set inputTypes"):
+        list(predictor.predict(iter([tuple(frames)])))
+
+
+def test_other_errors_of_a_model_stay_as_they_are() -> None:
+    module = nn.Embedding(5, 3)
+    with pytest.raises(IndexError) as raised:
+        module(torch.tensor([7]))
+    assert problem_of(raised.value, module, [torch.tensor([7])], FIELDS[:1]) is None

@@ -70,7 +70,7 @@ class ColumnParams(
         Params._dummy(),
         "inputTypes",
         f"type of the tensor for each feature column, of {', '.join(TYPES)}; None: float32, but int64 for integers if the "
-        "model has an Embedding",
+        "model has an Embedding; sparse: torch.sparse_coo of float32, for Vectors",
         lambda value: _types(value),
     )
 

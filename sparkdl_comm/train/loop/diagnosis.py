@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,12 @@ _VALUE_FUNCTIONS = (
     F.poisson_nll_loss,
     F.soft_margin_loss,
     F.kl_div,
+)
+
+
+#: What torch says where an input is of a type that a layer does not take.
+_TYPES = re.compile(
+    r"scalar type|dtype|[Ii]nput type|index tensor of type|used as indices must be|not implemented for '(Long|Float)'"
 )
 
 
@@ -97,6 +104,60 @@ def mismatch(loss: Any, output: Any, target: Any) -> str | None:
         f"the model's output is {list(output.shape[1:])} per row, and the label {list(target.shape[1:])}; this loss compares"
         " them one by one: change the model's last layer, or the label column"
     )
+
+
+def problem_of(error: Exception, module: nn.Module, inputs: Sequence[Any], fields: Sequence[Field]) -> str | None:
+    """Return what is wrong with the inputs with which the model raised ``error``; None: nothing that is known."""
+    return (misfit(module, inputs, fields) if isinstance(error, RuntimeError) else None) or mistyped(
+        error, inputs, fields
+    )
+
+
+def mistyped(error: Exception, inputs: Sequence[Any], fields: Sequence[Field]) -> str | None:
+    """Return what is wrong with the type of an input, where ``error``, which the model raised, is about types; else None.
+
+    :param inputs: what the model was called with; ``fields``: the columns that they were made of.
+    """
+    if _TYPES.search(str(error)) is None or len(inputs) != len(fields):
+        return None
+    named = [(field, rows) for field, rows in zip(fields, inputs, strict=True) if isinstance(rows, torch.Tensor)]
+    found = _used_by(error, named) or named
+    if not found:
+        return None
+    come = " or ".join(f"{field} as {_name(rows)}" for field, rows in found)
+    advice = "set inputTypes, which has a type for each feature column"
+    if len(found) == 1:
+        wrong = found[0][1]
+        other = "int64" if wrong.is_floating_point() else "float32"
+        advice = f"set inputTypes to {[_name(rows) if rows is not wrong else other for rows in inputs]}"
+    return (
+        f"the model does not take {come}. A column comes as float32, or, if the model has an Embedding and the column holds"
+        f" integers, as int64: {advice}"
+    )
+
+
+def _used_by(error: Exception, named: Sequence[tuple[Field, torch.Tensor]]) -> list[tuple[Field, torch.Tensor]]:
+    """The inputs that the innermost function with one of them as a local variable has, itself or a view of it."""
+    trace = error.__traceback__
+    frames = []
+    while trace is not None:
+        frames.append(trace.tb_frame)
+        trace = trace.tb_next
+    for frame in reversed(frames):
+        used = {_storage(value) for value in frame.f_locals.values() if isinstance(value, torch.Tensor)}
+        found = [(field, rows) for field, rows in named if _storage(rows) in used]
+        if found:
+            return found
+    return []
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return id(tensor) if tensor.is_sparse else tensor.untyped_storage().data_ptr()
+
+
+def _name(rows: Any) -> str | None:
+    """Its type, as ``inputTypes`` has it; None: ``collate_fn`` has made something else of the column."""
+    return str(rows.dtype).removeprefix("torch.") if isinstance(rows, torch.Tensor) else None
 
 
 def misfit(module: nn.Module, inputs: Sequence[Any], fields: Sequence[Field]) -> str | None:

@@ -13,7 +13,7 @@ from sparkdl_comm.data.cache import Batch
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.train.loop.class_mean import ClassMean
-from sparkdl_comm.train.loop.diagnosis import misfit, mismatch
+from sparkdl_comm.train.loop.diagnosis import mismatch, problem_of
 from sparkdl_comm.train.loop.output_shape import members
 from sparkdl_comm.train.spec import Loss
 
@@ -112,8 +112,8 @@ class Objective:
     def _forward(self, module: torch.nn.Module, batch: Batch) -> Any:
         try:
             return call(module, batch.inputs)
-        except RuntimeError as exc:
-            problem = misfit(module, batch.inputs, self._fields)
+        except (RuntimeError, IndexError) as exc:
+            problem = problem_of(exc, module, batch.inputs, self._fields)
             if problem is None:
                 raise
             raise ModelError(f"{problem}. torch says: {exc}") from None

@@ -1,0 +1,94 @@
+"""Sparse Vectors of one width: pairs of an index and a value, until a batch is made of them.
+
+A pair is two int32: the index, and the bits of a float32. Where the tensor's type needs more, it is two int64, and the bits of
+a float64. A row is a list of its pairs, so it is kept, written and exchanged as any other row whose length differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from sparkdl_comm.data import vectors
+from sparkdl_comm.data.fields import Field
+from sparkdl_comm.errors import InputError
+
+#: Elements of a Vector that may be kept as pairs.
+_WIDE = 256
+
+
+def worthwhile(width: int, stored: float) -> bool:
+    """Return whether wide rows take at most half of the memory as pairs. ``stored``: values of a row, in the mean."""
+    return width >= _WIDE and 4 * stored <= width
+
+
+def chosen(field: Field, column: pa.StructArray) -> Field:
+    """Return ``field``, with the width of these Vectors if they are better kept as pairs, or are to stay sparse."""
+    rows = column.drop_null()
+    if not len(rows):
+        return field
+    sizes = vectors.sizes(rows)
+    width, stored = int(sizes[0]), vectors.stored(rows).mean()
+    if (sizes != width).any() or not (field.dtype == "sparse" or worthwhile(width, stored)):
+        return field
+    return replace(field, width=width)
+
+
+def pairs(field: Field, column: pa.StructArray) -> pa.LargeListArray:
+    """Return the Vectors as lists of pairs, without zeros; null stays null.
+
+    :raises InputError: a Vector is not of the field's width.
+    """
+    sizes = vectors.sizes(column)
+    null = column.is_null().to_numpy(zero_copy_only=False)
+    other = (sizes != field.width) & ~null
+    if other.any():
+        raise InputError(
+            f"{field}: {int(other.sum())} of {len(column)} rows of a batch are Vectors of {sizes[other][0]} elements, others"
+            f" of {field.width}. Give all rows Vectors of one size"
+        )
+    places, numbers = vectors.elements(column)
+    whole, real = _types(field)
+    kept = numbers != 0
+    found = np.empty((int(kept.sum()), 2), whole)
+    found[:, 0] = places[kept]
+    with np.errstate(over="ignore"):  # an infinite value is found later
+        found[:, 1] = numbers[kept].astype(real).view(whole)
+    counts = np.bincount(np.repeat(np.arange(len(column)), vectors.stored(column))[kept], minlength=len(column))
+    offsets = pa.array(np.append(0, np.cumsum(counts)), pa.int64(), mask=np.append(null, False))
+    return pa.LargeListArray.from_arrays(offsets, pa.FixedSizeListArray.from_arrays(pa.array(found.reshape(-1)), 2))
+
+
+def numbers(field: Field, column: pa.LargeListArray) -> pa.LargeListArray:
+    """Return the values of pairs, without nulls, as lists."""
+    _, real = _types(field)
+    flat = column.flatten().flatten().to_numpy()[1::2].copy().view(real)
+    lengths = np.diff(column.offsets.to_numpy())
+    return pa.LargeListArray.from_arrays(pa.array(np.append(0, np.cumsum(lengths)), pa.int64()), pa.array(flat))
+
+
+def tensor(field: Field, values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Return the rows as the model takes them: whole ones, ``[rows, width]`` or of the field's shape, or a sparse tensor.
+
+    :param values: all pairs, ``[pairs, 2]``, on any device; ``lengths``: pairs of each row, int64 ``[rows]``.
+    """
+    assert field.width is not None
+    size = len(lengths), field.width
+    rows = torch.repeat_interleave(torch.arange(size[0]), lengths).to(values.device)
+    places = values[:, 0].long()
+    real = torch.float32 if values.dtype == torch.int32 else torch.float64
+    found = values[:, 1].contiguous().view(real)
+    if field.dtype == "sparse":
+        return torch.sparse_coo_tensor(
+            torch.stack([rows, places]), found, size, is_coalesced=True, check_invariants=False
+        )
+    whole = torch.zeros(size, dtype=getattr(torch, field.type_of(np.dtype(np.float32)).name), device=values.device)
+    whole[rows, places] = found.to(whole.dtype)
+    return whole if field.shape is None else whole.reshape(size[0], *field.shape)
+
+
+def _types(field: Field) -> tuple[type[np.generic], type[np.generic]]:
+    return (np.int64, np.float64) if field.is_wide else (np.int32, np.float32)

@@ -1,0 +1,157 @@
+"""The size of the Arrow batches in which Spark gives rows to Python: bounded by bytes, where Spark counts rows.
+
+Spark puts ``spark.sql.execution.arrow.maxRecordsPerBatch`` rows (10,000) into a batch however wide they are, and a batch is in
+memory as a whole, several times. So the first rows are measured, and jobs with wide ones get a session of their own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.ml.linalg import VectorUDT
+from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField
+
+from sparkdl_comm.data.fields import RowFormat
+from sparkdl_comm.job.row_sets import Source, source_of
+from sparkdl_comm.job.session import is_classic
+
+#: Bytes of a batch, about.
+BATCH_BYTES = 32 << 20
+#: Spark's key, and its default.
+KEY = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_DEFAULT_ROWS = 10_000
+#: Rows that are measured.
+_MEASURED = 4
+#: Rows of a batch whose width cannot be known without running a large part of the query twice.
+_UNKNOWN = 256
+_UNKNOWN_BYTES = BATCH_BYTES // _UNKNOWN
+#: Bytes of a number, and of what is in a row beside its arrays.
+_NUMBER = 8
+#: Nodes of an optimized plan that give their first rows without reading all others.
+_NARROW = frozenset(
+    (
+        *("Project", "Filter", "Union", "LocalRelation", "LogicalRDD", "LogicalRelation", "InMemoryRelation", "Range"),
+        *("OneRowRelation", "LocalLimit", "GlobalLimit", "DataSourceV2ScanRelation", "Sample", "Generate"),
+        *("SerializeFromObject", "DeserializeToObject", "MapPartitions", "MapElements", "ExternalRDD"),
+    )
+)
+
+_VECTORS = (VectorUDT, OldVectorUDT)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a column's first rows are. ``bytes``: of the largest one. ``width`` and ``stored``: elements of a Vector, and the
+    mean number of those that it stores; 0 where the column has none."""
+
+    bytes: int
+    width: int = 0
+    stored: float = 0.0
+
+
+def measures(df: DataFrame, names: Sequence[str]) -> dict[str, Measure]:
+    """Return what the columns ``names`` are, by name. Runs a small job if there are arrays, Vectors, binary or text among
+    them, unless the query would have to read all of its input for its first rows, or the same data were measured before."""
+    fields = [_field(df, name) for name in names]
+    found = {field.name: Measure(_NUMBER) for field in fields}
+    variable = [field for field in fields if isinstance(field.dataType, (*_VECTORS, ArrayType, BinaryType, StringType))]
+    if not variable:
+        return found
+    if not _is_narrow(df):
+        return found | {field.name: _described(field) for field in variable}
+    source = source_of(df, RowFormat(), 0)
+    for known, named, result in list(_known):
+        if isinstance(source, Source) and named == list(names) and known.same(source):
+            return result
+    sizes = [_sizes(field).alias(f"m{index}") for index, field in enumerate(variable)]
+    rows = df.select(*sizes).limit(_MEASURED).collect()
+    for index, field in enumerate(variable):
+        seen = [row[f"m{index}"] for row in rows if row[f"m{index}"]["size"] is not None]
+        if not seen:
+            continue
+        size = max(each["size"] for each in seen)
+        if isinstance(field.dataType, _VECTORS):
+            stored = [each["stored"] for each in seen]
+            found[field.name] = Measure(_NUMBER * size, size, sum(stored) / len(stored))
+        else:
+            found[field.name] = Measure(size * (_NUMBER if isinstance(field.dataType, ArrayType) else 1))
+    if isinstance(source, Source):
+        _known.append((source, list(names), found))
+    return found
+
+
+def bounded(df: DataFrame, row_bytes: int) -> DataFrame:
+    """Return ``df`` for a job whose Arrow batches have :data:`BATCH_BYTES` at most, about; the user's session stays as it is.
+
+    :param row_bytes: of one row, about.
+    """
+    spark = df.sparkSession
+    most = int(spark.conf.get(KEY, str(_DEFAULT_ROWS)) or _DEFAULT_ROWS)
+    rows = max(1, BATCH_BYTES // max(1, row_bytes))
+    if 0 < most <= rows:
+        return df
+    if not is_classic(spark):
+        if row_bytes > _UNKNOWN_BYTES:
+            warnings.warn(
+                f"rows have {row_bytes} bytes, and Spark sends {most} of them at once: set {KEY} to {rows} on this Spark"
+                " Connect session",
+                stacklevel=2,
+            )
+        return df
+    session = spark._jsparkSession.cloneSession()
+    session.conf().set(KEY, str(rows))
+    jvm: Any = spark._jvm
+    sql = jvm.org.apache.spark.sql
+    package = sql.classic if session.getClass().getName().startswith("org.apache.spark.sql.classic.") else sql
+    plan = df._jdf.queryExecution().analyzed()
+    return DataFrame(package.Dataset.ofRows(session, plan), spark)
+
+
+#: Measures of data that are the same another time, newest last, with the columns' names.
+_known: deque[tuple[Source, list[str], dict[str, Measure]]] = deque(maxlen=64)
+
+
+def _sizes(field: StructField) -> Column:
+    """A struct of ``size`` and ``stored``; null where the column is."""
+    column, kind = F.col("`" + field.name.replace("`", "``") + "`"), field.dataType
+    if isinstance(kind, _VECTORS):
+        vector = F.unwrap_udt(column)
+        stored = F.when(column.isNotNull(), F.size(vector["values"]))
+        return F.struct(F.coalesce(vector["size"], stored).alias("size"), stored.alias("stored"))
+    if isinstance(kind, ArrayType):
+        inner: DataType = kind.elementType
+        flat = column
+        while isinstance(inner, ArrayType):
+            flat, inner = F.flatten(flat), inner.elementType
+        return F.struct(F.when(flat.isNotNull(), F.size(flat)).alias("size"))
+    return F.struct(F.octet_length(column).alias("size"))
+
+
+def _described(field: StructField) -> Measure:
+    """What the column's metadata say, which Spark ML's transformers write."""
+    width = field.metadata.get("ml_attr", {}).get("num_attrs", 0) if isinstance(field.dataType, _VECTORS) else 0
+    return Measure(_NUMBER * width or _UNKNOWN_BYTES, width)
+
+
+def _field(df: DataFrame, name: str) -> StructField:
+    return next(field for field in df.schema.fields if field.name == name)
+
+
+def _is_narrow(df: DataFrame) -> bool:
+    if not is_classic(df.sparkSession):
+        return True
+    ahead: list[Any] = [df._jdf.queryExecution().optimizedPlan()]
+    while ahead:
+        node = ahead.pop()
+        if node.nodeName() not in _NARROW and node.getClass().getSimpleName() not in _NARROW:
+            return False
+        children = node.children()
+        ahead.extend(children.apply(index) for index in range(children.size()))
+    return True

@@ -1,0 +1,76 @@
+"""Rows that are wide, or that would be if they were not sparse: how many are at once in the memory of an executor."""
+
+import numpy as np
+import pytest
+import torch
+from pyspark.ml.feature import HashingTF
+from pyspark.sql import functions as F
+
+from sparkdl_comm.errors import InputError
+from sparkdl_comm.job.arrow_batches import KEY, bounded, measures
+from sparkdl_comm.lab.settings import applied
+from tests.integration.test_training import distance, fit
+
+WIDTH = 1 << 18
+
+
+class Bag(torch.nn.Linear):
+    """Takes rows whole or sparse."""
+
+    def __init__(self):
+        super().__init__(WIDTH, 2)
+
+    def forward(self, rows):
+        return rows @ self.weight.t() + self.bias
+
+
+def counts(batches):
+    import pyarrow as pa
+
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows]})
+
+
+def test_batches_are_bounded_by_bytes_for_one_job(spark):
+    wide = spark.range(0, 120, 1, 1).select(F.sequence(F.lit(1), F.lit(100_000)).alias("x"), "id")
+    found = measures(wide, ["x", "id"])
+    assert (found["x"].bytes, found["id"].bytes) == (800_000, 8)
+    job = bounded(wide, sum(each.bytes for each in found.values()))
+    assert [row["rows"] for row in job.mapInArrow(counts, "rows long").collect()] == [41, 41, 38]
+    narrow = spark.range(0, 120, 1, 1)
+    assert [row["rows"] for row in narrow.mapInArrow(counts, "rows long").collect()] == [120], "the session as it was"
+    assert spark.conf.get(KEY) == "10000"
+    assert bounded(narrow, 16) is narrow
+    wide.createOrReplaceTempView("wide")
+    joined = spark.table("wide").join(narrow, "id")
+    assert measures(joined, ["x"])["x"].bytes == 32 << 12, "not known without reading both sides: 256 rows a batch"
+
+
+@pytest.fixture(scope="module")
+def texts(spark):
+    """A few words a row; each class has its own."""
+    words = np.random.default_rng(3).integers(0, 40, (60, 5))
+    rows = [([f"w{word + 100 * (number % 2)}" for word in row], number % 2) for number, row in enumerate(words)]
+    return HashingTF(inputCol="words", outputCol="features").transform(
+        spark.createDataFrame(rows, "words array<string>, label long")
+    )
+
+
+def test_hashed_words_train_and_score_as_pairs(spark, texts):
+    with applied(spark, {"data.cache": "disk"}):
+        model = fit(texts, model=Bag, batch=10, epochs=4, strategy="gloo")
+    assert model.summary["data"]["cache"] == "disk"
+    assert model.summary["data"]["bytes"] < 200_000, "whole, they are 63 MB"
+    scored = model.transform(texts).select("prediction", "label").collect()
+    assert np.mean([row["prediction"] == row["label"] for row in scored]) > 0.9
+    sparse = fit(texts, model=Bag, batch=10, epochs=4, strategy="gloo", inputTypes=["sparse"])
+    assert distance(sparse.module.state_dict(), model.module.state_dict()) < 1e-5
+    assert sparse.transform(texts).select("prediction").collect() == [(row["prediction"],) for row in scored]
+
+
+def test_only_vectors_are_sparse(spark):
+    data = spark.createDataFrame([([1.0, 2.0], 1)], "features array<float>, label long")
+    with pytest.raises(
+        InputError, match=r"inputTypes: 'sparse' is for Vectors; featuresCol 'features' is array<float>"
+    ):
+        fit(data, inputTypes=["sparse"])
