@@ -52,6 +52,7 @@ def load_trained(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> t
 
     :raises ModelError: parameters that the module lacks, that were not sent, or that are of another shape.
     """
+    transient = module_state.transient(tensors)
     tensors, extra = module_state.unpacked(tensors)
     here = module_state.tensors_of(module)
     parameters = {name: tensor for name, tensor in here.items() if isinstance(tensor, torch.nn.Parameter)}
@@ -66,6 +67,8 @@ def load_trained(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> t
     for name, tensor in tensors.items():
         if name in here:
             here[name].data = tensor  # not copied, unlike by load_state_dict: models are large
+    for name, tensor in transient.items():
+        _take_buffer(module, name, tensor, persistent=False)
     gone = [name for name in here if name not in tensors and name not in parameters]
     if gone:
         warnings.warn(
@@ -97,11 +100,11 @@ def keep_tensors(tensors: dict[str, torch.Tensor]) -> Iterator[None]:
         raise kept from error
 
 
-def _take_buffer(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> bool:
+def _take_buffer(module: torch.nn.Module, name: str, tensor: torch.Tensor, *, persistent: bool = True) -> bool:
     """Give a part of the module a buffer that it got in training; False if there is no such part, or it is in the way."""
     path, _, own = name.rpartition(".")
     try:
-        module.get_submodule(path).register_buffer(own, tensor)
+        module.get_submodule(path).register_buffer(own, tensor, persistent=persistent)
     except (AttributeError, KeyError):
         return False
     return True

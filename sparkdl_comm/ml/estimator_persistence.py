@@ -16,15 +16,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from sparkdl_comm.ml.model import TorchModel
-from sparkdl_comm.ml.persistence import (
-    WEIGHTS,
-    FolderReader,
-    FolderWriter,
-    TorchModelReader,
-    TorchModelWriter,
-    read_weights,
-    write_weights,
-)
+from sparkdl_comm.ml.persistence import FolderReader, FolderWriter, TorchModelReader, TorchModelWriter
+from sparkdl_comm.ml.weights import WEIGHTS, read_weights, write_weights
 
 if TYPE_CHECKING:
     from sparkdl_comm.ml.estimator import TorchEstimator

@@ -18,7 +18,6 @@ all (on object stores, where renaming is copying, an interrupted rename can leav
 
 from __future__ import annotations
 
-import copy
 import json
 import tempfile
 import warnings
@@ -30,12 +29,11 @@ import safetensors.torch
 import torch
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 
-from sparkdl_comm.errors import ModelError, PersistenceError
-from sparkdl_comm.gang import values
+from sparkdl_comm.errors import PersistenceError
 from sparkdl_comm.job.summary import Summary
 from sparkdl_comm.ml.rebuild import blueprint_of, rebuild
 from sparkdl_comm.ml.storage import open_storage
-from sparkdl_comm.space import module_state
+from sparkdl_comm.ml.weights import read_tensors, read_weights, write_weights
 
 if TYPE_CHECKING:
     from sparkdl_comm.ml.estimator import TorchEstimator
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="TorchEstimator | TorchModel")
 
 FORMAT = 1
-WEIGHTS = "model.safetensors"
-EXTRA = "extra_state.safetensors"
 _METADATA = "metadata/part-00000"
 _COMPONENTS = "ingredients.safetensors"
 
@@ -162,7 +158,7 @@ class FolderReader(MLReader[T]):
         :raises PersistenceError: one has to be given; names it.
         """
         missing = {name: why for name, why in metadata["missing"].items() if name not in self._given}
-        tensors = _read_tensors(folder / _COMPONENTS, path) if (folder / _COMPONENTS).exists() else {}
+        tensors = read_tensors(folder / _COMPONENTS, path) if (folder / _COMPONENTS).exists() else {}
         components = dict(self._given)
         for name, blueprint in metadata["ingredients"].items():
             if name not in self._given:
@@ -200,73 +196,6 @@ class TorchModelReader(FolderReader["TorchModel"]):
             components.get("collate_fn"),  # not of models saved before there was one
         )
         return self.restored(model, metadata)
-
-
-def write_weights(module: torch.nn.Module, folder: Path) -> None:
-    """Writes the weights into ``folder``, with the module's extra state, if it has any.
-
-    :raises ModelError: safetensors cannot hold them.
-    """
-    extra = module_state.extra_state(module)
-    try:
-        safetensors.torch.save_model(_Tensors(module), str(folder / WEIGHTS))  # type: ignore[arg-type]
-        if extra:
-            tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in values.pack(extra).items()}
-            safetensors.torch.save_file(tensors, folder / EXTRA)
-    except (RuntimeError, ValueError, AttributeError) as error:
-        raise ModelError(f"the weights cannot be stored as safetensors: {error}") from error
-
-
-def read_weights(factory: Any, folder: Path, path: str) -> torch.nn.Module:
-    """A module with the weights that are in ``folder``.
-
-    :param factory: what makes a module, or a module, which is copied.
-    :raises PersistenceError: it does not make one, or the weights cannot be read.
-    :raises ModelError: it is another module; names the tensors that differ.
-    """
-    try:
-        module = copy.deepcopy(factory) if isinstance(factory, torch.nn.Module) else factory()
-    except Exception as error:
-        raise PersistenceError(
-            f"{path}: {factory} does not make the module: {error!r}. Give what does: load(path, model=...)"
-        ) from error
-    if not isinstance(module, torch.nn.Module):
-        raise PersistenceError(f"{path}: {factory} made a {type(module).__name__}, not a torch.nn.Module")
-    try:
-        safetensors.torch.load_model(_Tensors(module), str(folder / WEIGHTS))  # type: ignore[arg-type]
-    except RuntimeError as error:  # names the tensors
-        raise ModelError(f"{path}: the weights are not those of {type(module).__name__}: {error}") from error
-    except (OSError, safetensors.SafetensorError) as error:
-        raise PersistenceError(f"{path}: cannot read {WEIGHTS}: {error}") from error
-    if (folder / EXTRA).exists():
-        try:
-            module_state.load_extra_state(module, values.unpack(_read_tensors(folder / EXTRA, path)))
-        except Exception as error:
-            raise ModelError(
-                f"{path}: {type(module).__name__} does not take the extra state saved: {error!r}"
-            ) from error
-    return module
-
-
-class _Tensors:
-    """A module as safetensors is to see it: its tensors alone."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._module = module
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return {name: tensor for name, tensor in self._module.state_dict().items() if not module_state.is_extra(name)}
-
-    def load_state_dict(self, tensors: dict[str, torch.Tensor], strict: bool) -> tuple[list[str], list[str]]:
-        missing, unexpected = self._module.load_state_dict(tensors, strict)
-        return [name for name in missing if not module_state.is_extra(name)], unexpected
-
-
-def _read_tensors(file: Path, path: str) -> dict[str, torch.Tensor]:
-    try:
-        return safetensors.torch.load_file(file)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise PersistenceError(f"{path}: cannot read {file.name}: {error}") from error
 
 
 def _to_give(missing: Mapping[str, str]) -> str:

@@ -20,16 +20,23 @@ from sparkdl_comm.gang import values
 _EXTRA = "_extra_state"
 #: Before the names of packed extra state, among the names of tensors: no part of a module is named "".
 _PREFIX = ".extra."
+#: Before the names of buffers that are not in the state_dict.
+_TRANSIENT = ".transient."
 
 
 def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and persistent buffers themselves, by name; parameters that are shared once."""
-    found: dict[str, torch.Tensor] = dict(module.named_parameters())
-    for prefix, part in module.named_modules():
-        for name, buffer in part.named_buffers(prefix, recurse=False):
-            if name.rpartition(".")[2] not in part._non_persistent_buffers_set:
-                found[name] = buffer
-    return found
+    return {**dict(module.named_parameters()), **_buffers(module, persistent=True)}
+
+
+def _buffers(module: nn.Module, *, persistent: bool) -> dict[str, torch.Tensor]:
+    """Buffers that are in the state_dict, or those that are not, by name."""
+    return {
+        name: buffer
+        for prefix, part in module.named_modules()
+        for name, buffer in part.named_buffers(prefix, recurse=False)
+        if (name.rpartition(".")[2] not in part._non_persistent_buffers_set) == persistent
+    }
 
 
 def extra_state(module: nn.Module) -> dict[str, Any]:
@@ -91,16 +98,27 @@ def packed(module: nn.Module, warn: Callable[[str], object]) -> dict[str, torch.
             state.pop(name, None)
             warn(f"the trained model lacks the extra state of {_called(name, part)}: {error!r}")
     extra = values.pack(state) if state else {}
-    return {**tensors_of(module), **{_PREFIX + name: tensor for name, tensor in extra.items()}}
+    transient = _buffers(module, persistent=False)
+    return {
+        **tensors_of(module),
+        **{_PREFIX + name: tensor for name, tensor in extra.items()},
+        **{_TRANSIENT + name: buffer for name, buffer in transient.items() if buffer.layout is torch.strided},
+    }
 
 
 def unpacked(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The tensors by name, and the extra state by part, of what :func:`packed` made."""
     extra = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items() if name.startswith(_PREFIX)}
     return (
-        {name: tensor for name, tensor in tensors.items() if not name.startswith(_PREFIX)},
+        {name: tensor for name, tensor in tensors.items() if not name.startswith((_PREFIX, _TRANSIENT))},
         values.unpack(extra) if extra else {},
     )
+
+
+def transient(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the buffers that are not in the state_dict, by name, of what :func:`packed` made."""
+    names = (name for name in tensors if name.startswith(_TRANSIENT))
+    return {name.removeprefix(_TRANSIENT): tensors[name] for name in names}
 
 
 def _parts(module: nn.Module) -> dict[str, nn.Module]:

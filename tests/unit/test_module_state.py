@@ -12,7 +12,7 @@ from torch import nn
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.gang.tensors import describe
 from sparkdl_comm.ml.components import model_like
-from sparkdl_comm.ml.persistence import read_weights, write_weights
+from sparkdl_comm.ml.weights import read_weights, write_weights
 from sparkdl_comm.space import module_state
 from sparkdl_comm.train.spec import Observation, Stopping
 
@@ -145,3 +145,47 @@ def test_the_best_epoch_has_its_own() -> None:
     steps = [loop.model.module.steps for loop in loops]
     assert loops[0].progress.step == 3
     assert steps == [1, 1]
+
+
+def test_a_buffer_that_is_not_in_the_state_dict_comes_back() -> None:
+    """Whoever makes the module draws another one."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+            self.register_buffer("mask", torch.tensor(next(draws)), persistent=False)
+
+    draws = iter([1.0, 2.0])
+    module = Masked()
+    module.layer.register_buffer("seen", torch.ones(3), persistent=False)
+    back = arrived(module, Masked)
+    assert (back.mask.item(), back.layer.seen.tolist()) == (1.0, [1.0] * 3)
+    assert list(back.state_dict()) == ["layer.weight", "layer.bias"]
+
+
+class Growing(nn.Module):
+    """Buffers that change their shape and come late, a tied weight, and frozen ones that are parts of one memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+        self.two.weight = self.one.weight
+        both = torch.randn(2, 4)
+        self.left, self.turned = (nn.Parameter(part, requires_grad=False) for part in (both[:, :2], both[:, :3].t()))
+        self.register_buffer("grown", torch.zeros(1))
+        self.register_buffer("unset", None)
+
+
+def test_memory_that_is_shared_and_buffers_that_came_later_are_saved(tmp_path: Path) -> None:
+    module = Growing()
+    module.grown, module.unset = torch.rand(3), torch.rand(2)
+    module.one.register_buffer("late", torch.rand(1))
+    write_weights(module, tmp_path)
+    back = read_weights(Growing, tmp_path, "here")
+    assert {name: tensor.tolist() for name, tensor in back.state_dict().items()} == {
+        name: tensor.tolist() for name, tensor in module.state_dict().items()
+    }
+    assert back.two.weight is back.one.weight
+    with pytest.raises(ModelError, match="here: the weights are not those of Linear"):
+        read_weights(nn.Linear(2, 2), tmp_path, "here")
