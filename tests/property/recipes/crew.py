@@ -24,6 +24,8 @@ from sparkdl_comm.job.rank import Rank
 from sparkdl_comm.job.task import RankTask
 from sparkdl_comm.train.spec import TrainSpec
 
+from .stateful import RANK
+
 #: Seconds that processes may take to start, on a busy machine.
 START = 120.0
 
@@ -43,6 +45,7 @@ class DiedError(Exception):
 def work(rank: int, pipe: Connection, local_dirs: str) -> None:
     """One process: trains what it is sent, until the pipe closes."""
     os.environ["SPARK_LOCAL_DIRS"] = local_dirs  # by which a rank finds its executor's plugin
+    os.environ[RANK] = str(rank)
     torch.set_num_threads(1)
     gc.freeze()  # what is imported, so that collecting what a recipe leaves is quick
     pipe.send("here")

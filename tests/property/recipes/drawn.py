@@ -91,7 +91,14 @@ OPTIMIZERS: dict[str, dict[str, tuple[Any, ...]]] = {
     "LBFGS": {"lr": (0.1,)},
 }
 #: Parts that may be refused, and then hide whatever else is in the recipe: drawn seldom.
-_REFUSABLE = ("extra dict", "extra tensor", "embedded sparse", "checkpointed shared re-entrant")
+_REFUSABLE = (
+    "extra dict",
+    "extra tensor",
+    "embedded sparse",
+    "checkpointed shared re-entrant",
+    "aliased",
+    "thawed",
+)
 _PARTS = (*[part for part in PARTS if part not in _REFUSABLE] * 3, *_REFUSABLE, *("dense", "unused", "rare") * 3)
 _USUAL = (
     "SGD",
@@ -171,6 +178,10 @@ def draw(random: Random) -> Recipe:
         data=tuple(data),
         seed=random.randrange(1000),
     )
+    reentrant = any(
+        part.endswith("re-entrant") for part in parts
+    )  # its layers get no gradient where the stem is frozen
+    recipe = replace(recipe, thaw=not sparse and not reentrant and _one_in(5, random), best=_one_in(5, random))
     if recipe.steps > 1 and _one_in(4, random):
         recipe = replace(recipe, stop=random.randint(1, recipe.steps - 1), every=choice((1, 1, 2)))
     return recipe

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
 from pyspark.sql import SparkSession
 
 import sparkdl_comm.job.slots
@@ -29,6 +30,7 @@ from sparkdl_comm.job.launch import run_gang
 from sparkdl_comm.job.local import HOST
 from sparkdl_comm.job.summary import RankReport
 from sparkdl_comm.lab.settings import applied
+from sparkdl_comm.ml.weights import read_weights, write_weights
 
 from . import components, rows
 from .crew import Crew
@@ -37,6 +39,13 @@ from .recipe import Recipe
 
 #: Seconds that a wait of the product may take; that all ranks may take.
 WAIT, DEADLINE = 60, 200.0
+
+
+class Thaw(Callback):
+    """The stem is trained in every other epoch."""
+
+    def on_epoch_begin(self, state: Any) -> None:
+        state.module.stem.requires_grad_(state.epoch % 2 == 0)
 
 
 class Stop(Callback):
@@ -80,13 +89,14 @@ class Fitter:
         with self._in_place_of_spark(recipe), applied(self._spark, settings), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if recipe.stop is None:
-                model = self._estimator(recipe).fit(self._frames[schema])
+                model = self._estimator(recipe, callbacks=_callbacks(recipe)).fit(self._frames[schema])
             else:
                 folder = tempfile.mkdtemp(prefix="sparkdl-recipe-")
                 try:
                     model = self._twice(recipe, folder, self._frames[schema])
                 finally:
                     shutil.rmtree(folder, ignore_errors=True)
+        _check_saved(recipe, model.module)
         summary = model.summary or {}
         losses = [row["loss"] for row in summary["history"]]
         return Fitted(model.module.state_dict(), losses, summary["resumed_at"], summary.get("skipped_steps", 0))
@@ -96,13 +106,15 @@ class Fitter:
         more = {"checkpointDir": Path(folder).as_uri(), "checkpointInterval": recipe.every}
         try:
             after = (recipe.stop - 1) // recipe.every * recipe.every
-            self._estimator(recipe, callbacks=[Stop(folder, recipe.stop, after)], **more).fit(frame)
+            self._estimator(recipe, callbacks=[*_callbacks(recipe), Stop(folder, recipe.stop, after)], **more).fit(
+                frame
+            )
         except CallbackError as stopped:
             if "stop here" not in str(stopped):
                 raise
         else:
             raise AssertionError(f"the callback did not stop the fit at step {recipe.stop}")
-        model = self._estimator(recipe, callbacks=[Callback()], resume=True, **more).fit(frame)
+        model = self._estimator(recipe, callbacks=[*_callbacks(recipe), Callback()], resume=True, **more).fit(frame)
         assert model.summary["resumed_at"] == after, "the fit went on from another checkpoint"
         return model
 
@@ -112,6 +124,8 @@ class Fitter:
             more["weightCol"] = "weight"
         if recipe.schedule == "plateau":
             more["earlyStoppingMonitor"] = "loss"  # what it watches
+        if recipe.best:
+            more.update(earlyStoppingPatience=recipe.epochs + 1, earlyStoppingMonitor="loss")
         if recipe.clip is not None:
             more["maxGradNorm"] = recipe.clip
         return TorchEstimator(
@@ -157,3 +171,17 @@ class Fitter:
             mock.patch.object(sparkdl_comm.job.slots, "slots_now", return_value=None),
         ):
             yield
+
+
+def _callbacks(recipe: Recipe) -> list[Callback]:
+    return [Thaw()] if recipe.thaw else []
+
+
+def _check_saved(recipe: Recipe, module: torch.nn.Module) -> None:
+    """Fails if a saved model is another one when it is loaded."""
+    with tempfile.TemporaryDirectory(prefix="sparkdl-recipe-") as folder:
+        write_weights(module, Path(folder))
+        loaded = read_weights(functools.partial(build, recipe), Path(folder), folder).state_dict()
+    for name, value in module.state_dict().items():
+        same = torch.equal(value, loaded[name]) if isinstance(value, torch.Tensor) else value == loaded[name]
+        assert same, f"{name} is another one after it was saved and loaded"

@@ -42,6 +42,7 @@ from .parts import (
     Unused,
 )
 from .recipe import Recipe
+from .stateful import Adjacent, Aliased, Drawn, Late, Momentum, Thawed
 
 PARTS: dict[str, Callable[[], Part]] = {
     "dense": Dense,
@@ -72,6 +73,12 @@ PARTS: dict[str, Callable[[], Part]] = {
     "hooked": Hooked,
     "rooted": Rooted,
     "skip": Skip,
+    "momentum": Momentum,
+    "late buffers": Late,
+    "drawn": Drawn,
+    "aliased": Aliased,
+    "adjacent": Adjacent,
+    "thawed": Thawed,
 }
 
 

@@ -15,7 +15,8 @@ class Recipe:
     ``modules.PARTS``. ``given``: the model as ``factory`` or as ``module``. ``loss``, ``optimizer``, ``groups``, ``schedule``:
     see ``components.py``; ``options``: the optimizer's. ``data``: what is special about the rows, see ``rows.py``.
     ``stop``: the optimizer step after which a first fit breaks off; a second one goes on from its checkpoints, which there
-    are every ``every`` steps. None: one fit.
+    are every ``every`` steps. None: one fit. ``thaw``: the stem is frozen in every other epoch, from the first one on.
+    ``best``: ends with the epoch of the smallest loss.
     """
 
     strategy: str = "gloo"
@@ -39,6 +40,8 @@ class Recipe:
     data: tuple[str, ...] = ()
     stop: int | None = None
     every: int = 1
+    thaw: bool = False
+    best: bool = False
     seed: int = 0
 
     @property

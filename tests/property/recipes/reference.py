@@ -7,6 +7,7 @@ are rounded with those it is computed with, so there the passes are those of the
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,17 +23,19 @@ from .layers import Tracker
 from .modules import Net, seeded
 from .recipe import Recipe
 from .rows import make
+from .stateful import Moving
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
 class Trained:
-    """``state``: of the module, tensors and extra state. ``losses``: of the epochs, without the steps that fp16 skips.
-    ``finite``: everything was, but for these. ``skipped``: how many they were. ``idle``: how often a trainable parameter had
-    no gradient in a step. ``empty``: no label of any row counts."""
+    """``state``: of the module, tensors and extra state; ``states``: after each epoch. ``losses``: of the epochs, without the
+    steps that fp16 skips. ``finite``: everything was, but for these. ``skipped``: how many they were. ``idle``: how often a
+    trainable parameter had no gradient in a step. ``empty``: no label of any row counts."""
 
     state: dict[str, Any] = field(default_factory=dict)
+    states: list[dict[str, Any]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     finite: bool = True
     skipped: int = 0
@@ -63,6 +66,9 @@ class Reference:
         for part in self.trackers.values():
             part.eval()
         self.tracked = [{i: Tracker() for i in self.trackers} for _ in recipe.rows]
+        #: Parts whose state each rank changes by itself, and each rank's.
+        self.moving = {i: part for i, part in enumerate(self.module.parts) if isinstance(part, Moving)}
+        self.moved = [{i: _copied(part.tensors()) for i, part in self.moving.items()} for _ in recipe.rows]
         labels = torch.cat([rows.target for rows in self.ranks])
         #: Whether a row counts by its label: only then torch divides by what the rows of a step count.
         self.by_label = recipe.loss == "class weights" or (
@@ -77,6 +83,8 @@ class Reference:
     def train(self) -> Trained:
         recipe, result = self.recipe, self.result
         for epoch in range(recipe.epochs):
+            if recipe.thaw:
+                self.module.stem.requires_grad_(epoch % 2 == 1)
             orders = [
                 torch.from_numpy(permutation(count, recipe.seed, epoch, rank)) for rank, count in enumerate(recipe.rows)
             ]
@@ -84,6 +92,7 @@ class Reference:
             losses = [loss for loss in steps if loss is not None]
             result.losses.append(sum(losses) / len(losses) if losses else math.nan)
             self._average()
+            result.states.append(copy.deepcopy(self.module.state_dict()))
             if self.schedule is not None and recipe.interval == "epoch":
                 plateau = recipe.schedule == "plateau"
                 self.schedule.step(result.losses[-1]) if plateau else self.schedule.step()
@@ -105,7 +114,8 @@ class Reference:
                         tracker.track(self.ranks[rank].x[index])
         count = sum(self._counts(self.ranks[rank].target[index], self.weights[rank][index]) for rank, index in parts)
         value = 0.0
-        for passed in [parts] if recipe.precision == "fp32" else [[part] for part in parts]:
+        together = recipe.precision == "fp32" and not self.moving
+        for passed in [parts] if together else [[part] for part in parts]:
             value += self._pass(passed, count)
         if not math.isfinite(value) and recipe.precision != "fp16":
             self.result.finite = False
@@ -124,6 +134,10 @@ class Reference:
 
     def _pass(self, parts: list[tuple[int, torch.Tensor]], count: float) -> float:
         """Forward and backward of rows of some ranks, of a step in which all count so much."""
+        first = parts[0][0]
+        for i, moving in self.moving.items():
+            moving.forget()
+            moving.take(self.moved[first][i])
         columns = [self.ranks[rank].inputs(self.recipe, index) for rank, index in parts]
         inputs = tuple(torch.cat(column) for column in zip(*columns, strict=True))
         target = torch.cat([self.ranks[rank].target[index] for rank, index in parts])
@@ -134,6 +148,8 @@ class Reference:
             if output.shape[1] == 1:
                 output = output.squeeze(1)
             loss = self._mean(output, target, weights)
+        for i, moving in self.moving.items():
+            self.moved[first][i] = _copied(moving.tensors())
         share = self._counts(target, weights) / count if count else 0.0
         loss = loss * share
         self.scaler.scale(loss).backward()
@@ -171,6 +187,26 @@ class Reference:
             for tracker in (*mine, part):
                 tracker.mean.copy_(mean)
                 tracker.count.copy_(count)
+        for i, moving in self.moving.items():
+            had = [(moved[i], count) for moved, count in zip(self.moved, rows, strict=True) if count]
+            settled = {name: _mean([(tensors[name], count) for tensors, count in had]) for name in had[0][0]}
+            moving.forget()
+            moving.take(settled)
+            for moved in self.moved:
+                moved[i] = _copied(settled)
+
+
+def _copied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def _mean(shares: list[tuple[torch.Tensor, int]]) -> torch.Tensor:
+    """By rows; the first where their shapes differ."""
+    first = shares[0][0]
+    if any(tensor.shape != first.shape for tensor, _ in shares):
+        return first
+    total = sum(count for _, count in shares)
+    return torch.stack([tensor.double() * (count / total) for tensor, count in shares]).sum(0).to(first.dtype)
 
 
 def train(recipe: Recipe) -> Trained:

@@ -62,6 +62,10 @@ def seen(recipe: Recipe, verdict: Verdict) -> list[tuple[str, str]]:
         found.append(("steps", "clipped"))
     if recipe.stop is not None:
         found.append(("steps", "stopped"))
+    if recipe.thaw:
+        found.append(("steps", "with a stem that is frozen at times"))
+    if recipe.best:
+        found.append(("steps", "best epoch"))
     if verdict.fitted is not None and verdict.fitted.resumed:
         found.append(("steps", "resumed"))
     if verdict.trained is not None and verdict.trained.skipped:

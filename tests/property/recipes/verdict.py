@@ -97,6 +97,7 @@ def refusable(recipe: Recipe) -> bool:
         or recipe.optimizer == "LBFGS"  # torch only sees that it lacks its closure if fp16 does not skip all steps
         or (not parts.isdisjoint({"weight normed", "hooked"}) and recipe.given == "module")  # cannot be pickled
         or not parts.isdisjoint({"extra dict", "extra tensor", "embedded sparse", "checkpointed shared re-entrant"})
+        or not parts.isdisjoint({"aliased", "thawed"})
         or (cuts_tensors(recipe) and recipe.optimizer in {*components.WHOLE, *components.OWN, "SparseAdam"})
     )
 
@@ -108,7 +109,7 @@ def cuts_tensors(recipe: Recipe) -> bool:
 
 def _difference(recipe: Recipe, trained: Trained, fitted: Fitted) -> tuple[str, str] | None:
     """What kind of difference there is, and where; None if there is none that matters."""
-    want, got = trained.state, fitted.state
+    want, got = _wanted(recipe, trained, fitted), fitted.state
     if list(want) != list(got):
         return "other state", f"{sorted(set(want) ^ set(got))}"
     bound = BOUNDS[recipe.precision]
@@ -135,10 +136,19 @@ def _difference(recipe: Recipe, trained: Trained, fitted: Fitted) -> tuple[str, 
     return None
 
 
+def _wanted(recipe: Recipe, trained: Trained, fitted: Fitted) -> dict[str, Any]:
+    """The state that the fit is to end with; the best epoch is the one of its own smallest loss, as two may be close."""
+    finite = [epoch for epoch, loss in enumerate(fitted.losses) if math.isfinite(loss)]
+    if not recipe.best or not finite:
+        return trained.state
+    return trained.states[min(finite, key=lambda epoch: fitted.losses[epoch])]
+
+
 def _is_unstable(recipe: Recipe, trained: Trained, fitted: Fitted) -> bool:
     """Whether plain torch, begun a rounding error off, ends too far off as well, and the fit not much farther."""
     nearby = _farthest(trained.state, reference.train_nearby(recipe).state)
-    return nearby > BOUNDS[recipe.precision] and _farthest(trained.state, fitted.state) <= _FARTHER * nearby
+    far = _farthest(_wanted(recipe, trained, fitted), fitted.state)
+    return nearby > BOUNDS[recipe.precision] and far <= _FARTHER * nearby
 
 
 def _farthest(want: dict[str, Any], got: dict[str, Any]) -> float:
