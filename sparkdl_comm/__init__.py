@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_comm import plugin
+
 if TYPE_CHECKING:
     from sparkdl_comm import errors, optim
     from sparkdl_comm.collectives.communicator import Communicator
@@ -54,11 +56,13 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
+    """:raises PluginError: what the name is of needs pyspark, which is not installed."""
     if name in ("errors", "optim"):
         return import_module("." + name, __name__)
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("." + _HOME[name], __name__), name)
+    with plugin.needs_pyspark(f"sparkdl_comm.{name}"):
+        return getattr(import_module("." + _HOME[name], __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sparkdl_comm.errors import PluginError
@@ -14,6 +16,24 @@ JARS = Path(__file__).parent / "jars"
 SPARK_LINES = ("3.5", "4.2")
 
 _JAR = re.compile(r"sparkdl-comm-spark(?P<spark>[\d.]+)_(?P<scala>[\d.]+)-.*\.jar")
+
+
+@contextlib.contextmanager
+def needs_pyspark(what: str) -> Iterator[None]:
+    """Import what needs pyspark within this context.
+
+    :param what: the name of it, for people.
+    :raises PluginError: there is no pyspark.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        raise PluginError(
+            f"{what} needs pyspark, which this Python ({sys.executable}) does not have. Install one with"
+            " `pip install 'sparkdl_comm[spark]'`, or use the Python of your Spark, as spark-submit does"
+        ) from None
 
 
 def jar_for(spark_version: str, folder: Path) -> Path:

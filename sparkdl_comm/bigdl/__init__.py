@@ -18,6 +18,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_comm import plugin
+
 if TYPE_CHECKING:
     from sparkdl_comm.bigdl.engine import start_engine
     from sparkdl_comm.bigdl.estimator import BigDLEstimator
@@ -37,12 +39,13 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """:raises PluginError: the name is of what needs BigDL, which is not installed, or cannot run here."""
+    """:raises PluginError: what the name is of needs pyspark or BigDL, which is not installed, or cannot run here."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if _HOME[name] in ("estimator", "model", "optimizer"):
-        import_module(".installation", __name__).check_python()
-    return getattr(import_module("." + _HOME[name], __name__), name)
+    with plugin.needs_pyspark(f"sparkdl_comm.bigdl.{name}"):
+        if _HOME[name] in ("estimator", "model", "optimizer"):
+            import_module(".installation", __name__).check_python()
+        return getattr(import_module("." + _HOME[name], __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -22,24 +22,12 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm.job.pickling import pickled_module
 from sparkdl_comm.job.session import is_classic
+from sparkdl_comm.job.shipped import Shipped
 
 _log = logging.getLogger(__name__)
 
 #: Bytes above which Spark would broadcast a function, and never end that broadcast.
 _LARGE = 1 << 20
-
-
-class PickledModule:
-    """The value of a broadcast that executors unpickle to the module itself. ``pickled``: by cloudpickle.
-
-    Spark pickles the value of a broadcast without cloudpickle, by which a class from a notebook would not arrive.
-    """
-
-    def __init__(self, pickled: bytes) -> None:
-        self.pickled = pickled
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return cloudpickle.loads, (self.pickled,)
 
 
 @dataclass
@@ -75,7 +63,7 @@ class ModuleBroadcasts:
             known = self._newest.get(id(module))
             if known is not None and known[0] == key:
                 return known[1]
-            broadcast: Broadcast[Any] = context.broadcast(PickledModule(pickled))
+            broadcast: Broadcast[Any] = context.broadcast(Shipped(pickled))
             reference = context._jvm.java.lang.ref.WeakReference(broadcast._jbroadcast)  # type: ignore[union-attr]
             self._files.append(_File(key[0], Path(broadcast._path), reference))
             if known is None:

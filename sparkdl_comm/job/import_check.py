@@ -14,13 +14,14 @@ from typing import Any
 from pyspark import cloudpickle
 
 from sparkdl_comm.gang.failure import MARKER
+from sparkdl_comm.job.shipped import Shipped
 
 
 class ImportCheck:
     """Wraps ``function``, for ``mapInArrow``: where it arrives, its module is imported before it is unpickled.
 
     If the import fails, the task fails with an ImportError that says what to install where; on a ``rank`` of a gang with a
-    Failure of the class ConfError.
+    Failure of the class ConfError. What is not a rank's is :class:`Shipped`.
     """
 
     def __init__(self, function: Callable[[Any], Any], rank: bool) -> None:
@@ -31,7 +32,8 @@ class ImportCheck:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Unpickled in this order.
-        return _second, (_Check(self._function.__module__, self._rank), self._function)
+        function = self._function if self._rank else Shipped.of(self._function)
+        return _second, (_Check(self._function.__module__, self._rank), function)
 
 
 class _Check:

@@ -30,11 +30,12 @@ from sparkdl_comm.job.driver_listener import DriverListener, OnProgress
 from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.interrupt import JobTag, in_thread
 from sparkdl_comm.job.memory import was_killed
-from sparkdl_comm.job.module_broadcast import missing_module, model_for_tasks
+from sparkdl_comm.job.module_broadcast import model_for_tasks
 from sparkdl_comm.job.rank import make_rank_fn
 from sparkdl_comm.job.restart import with_restarts
 from sparkdl_comm.job.row_sets import with_row_sets
 from sparkdl_comm.job.session import driver_bind
+from sparkdl_comm.job.shipped import missing_module
 from sparkdl_comm.job.slot_watch import SlotWatch
 from sparkdl_comm.job.summary import RankReport
 from sparkdl_comm.job.task import LOADING, RANK_SCHEMA, ROWS_GONE, RankFn, RowsGoneError

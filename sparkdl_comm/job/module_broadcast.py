@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import re
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable
@@ -21,28 +19,10 @@ import torch
 from pyspark import Broadcast, SparkFiles
 from pyspark.sql import SparkSession
 
-from sparkdl_comm.errors import ModelError
 from sparkdl_comm.job.broadcasts import MODULE_BROADCASTS
 from sparkdl_comm.job.pickling import RemadeModule, pickle_error
 from sparkdl_comm.job.session import is_classic
 from sparkdl_comm.optim.optimization import ModelLike
-
-
-def missing_module(message: str) -> ModelError:
-    """The error that tells users how to give executors a Python module of theirs which is missing there.
-
-    :param message: of the ModuleNotFoundError on the executor.
-    """
-    match = re.search(r"No module named '([^']*)'", message)
-    name = match[1] if match else ""
-    top = sys.modules.get(name.partition(".")[0])
-    file = Path(getattr(top, "__file__", None) or f"{name.partition('.')[0]}.py")
-    what = f"a zip of {file.parent}" if file.name == "__init__.py" else str(file)
-    return ModelError(
-        f"executors have no module {name!r}, which the model, function or another argument is from. Give them {what}:"
-        " spark.sparkContext.addPyFile(path) before fit or run, spark-submit --py-files, or on Spark Connect"
-        " spark.addArtifacts(path, pyfile=True); a library is better installed there"
-    )
 
 
 def add_file(spark: SparkSession, path: Path) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
+from sparkdl_comm import plugin
 from sparkdl_comm.errors import ConfError, DeadlineError, LabError
 from sparkdl_comm.lab.failure import excerpt
 from sparkdl_comm.lab.layout import HEAD, HostId, RailId
@@ -198,6 +199,7 @@ class SparkCluster:
 
 
 def _pyspark_home() -> str:
-    import pyspark
+    with plugin.needs_pyspark("a Spark cluster of the lab"):
+        import pyspark
 
     return str(pyspark.__path__[0])

@@ -92,8 +92,13 @@ def test_a_module_beside_the_script(spark, module):
     with pytest.raises(ModelError, match=f"Give them {module}") as error:
         CommDistributor(num_workers=3).run(net)
     assert lines(error) <= 5
+    with pytest.raises(
+        PythonException, match=rf"ModelError: executors have no module '{module.stem}'.* Give them {module}: "
+    ):
+        TorchModel(net(), True).transform(frame(spark)).collect()
     spark.sparkContext.addPyFile(str(module))  # what the error says
     assert fit(frame(spark), model=net, strategy="gloo").summary["iterations"] > 0
+    assert TorchModel(net(), True).transform(frame(spark)).count() > 0
 
 
 def test_one_machine_uses_the_python_of_the_driver(spark, monkeypatch):

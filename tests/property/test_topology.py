@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.topology import Topology
+from tests.draws import examples
 
 radices = st.lists(st.integers(2, 4), min_size=2, max_size=3).map(lambda r: "bcube:" + "x".join(map(str, r)))
 texts = st.one_of(
@@ -22,6 +23,7 @@ def test_the_text_is_read_back(text, rate):
     assert Topology.parse(str(topology)) == topology
 
 
+@examples(50)
 @given(texts)
 def test_neighbours_share_a_segment_and_differ_in_one_digit(text):
     topology = Topology.parse(text)

@@ -105,7 +105,8 @@ def _java() -> str:
 
 
 def _classpath() -> str:
-    import pyspark  # noqa: PLC0415 - who plans nothing needs no Spark
+    with plugin.needs_pyspark("the planner"):
+        import pyspark  # noqa: PLC0415 - who plans nothing needs no Spark
 
     spark = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
     libraries = [path for pattern in _LIBRARIES for path in sorted(spark.glob(pattern))]
