@@ -8,6 +8,9 @@ they allow R times as long as backward. For each network and ratio there are fit
 `--fixed-steps` steps, the first ten of which do not count, and one with auto, of `--steps`, all of which count: its first
 ones, trials, and whatever one strategy takes to follow another. A fit is one epoch, and a step lies between the ends of two.
 
+Small models, of which computing takes no longer than the way of the parameter server through the JVMs, are
+`--slowdown 1 --forward 0.00063`.
+
 Theory of auto's step is the median of the best one that stays. `regret` is by how much more auto took for all of its steps.
 With `--drop`, links become as slow as at the last ratio in the middle of another fit with auto at the first one: the regret
 is against the best of those that stay for all of it; `switched` is how many steps after the change auto had decided again.
@@ -154,6 +157,7 @@ def _row(
             "regret": fmean(seconds) / best - 1,
             "chosen": result["auto"]["chosen"],
             "decisions": decisions,
+            "server": result["auto"]["server"],
             "steps_of": {"first": fmean(seconds[:30]), "last": fmean(seconds[-30:])},
         }
     else:

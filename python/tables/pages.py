@@ -25,6 +25,7 @@ from tables.fabric import (
     fabric_trained_alone,
 )
 from tables.scale import (
+    AUTO_SMALL,
     scale_auto,
     scale_auto_regrets,
     scale_blind,
@@ -328,6 +329,9 @@ TABLES = {
     "scale_ibatch_split": Table(SPLIT, scale_ibatch_split),
     "scale_greedy": Table(("", "greedy 1", "greedy 2", "the better one"), scale_greedy),
     "scale_auto": Table(("", "best that stays", "`auto`, all its steps", "regret"), scale_auto),
+    "scale_auto_small": Table(
+        ("", "best that stays", "`auto`, all its steps", "regret"), partial(scale_auto, names=AUTO_SMALL)
+    ),
     "scale_auto_regrets": Table(
         ("", "cells", "median regret", "worst", "at most 3 % and 10 %, or 20 steps"), scale_auto_regrets
     ),

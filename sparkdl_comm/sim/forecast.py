@@ -125,7 +125,9 @@ def _seconds(traced: Traced, setting: Setting) -> float:
     layers = [ServedLayer(one.forward, one.backward, one.nbytes * (world - 1) / world) for one in traced.layers]
     nbytes = sum(layer.nbytes for layer in layers)
     updating = traced.update / world / nbytes if nbytes else 0.0
-    server = ServerCost(cost.betas[0], traced.startup, updating=updating, handling=traced.handling)
+    server = ServerCost(
+        cost.betas[0], traced.server.startup, updating=updating, handling=traced.handling + traced.server.handling
+    )
     pulls, pushes = (_batches(each, setting.batching, len(layers)) for each in (traced.pulls, traced.pushes))
     return iteration_seconds(layers, pulls, pushes, server)
 

@@ -44,6 +44,25 @@ class ServedLayer:
 
 
 @dataclass(frozen=True)
+class Overhead:
+    """Cost of the way through the executors' JVMs, however few bytes travel: seconds of ``startup`` of a communication, from
+    all ranks being ready to the worker's going on, and of ``handling`` of each batch of gradients."""
+
+    startup: float
+    handling: float
+
+    @classmethod
+    def of_iterations(cls, whole: float, layerwise: float, layers: int) -> Overhead:
+        """Return the overhead of iterations in which nothing is computed, and next to nothing travels.
+
+        :param whole: seconds of one with a single batch: two start-ups, and one batch to handle.
+        :param layerwise: seconds of one with as many batches as ``layers``, 2 at least.
+        """
+        handling = min(whole, max(0.0, layerwise - whole) / (layers - 1))
+        return cls((whole - handling) / 2, handling)
+
+
+@dataclass(frozen=True)
 class ServerCost:
     """``beta``: seconds per byte of a NIC. ``startup``: seconds from asking for a batch to its first byte, of which ``gap``
     follow those of others. ``summing`` and ``updating``: seconds per byte of a batch's gradients; ``handling``: of the worker

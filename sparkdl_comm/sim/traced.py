@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sparkdl_comm.errors import InputError
+from sparkdl_comm.sim.server_run import Overhead
+from sparkdl_comm.sim.traced_overhead import Span, traced_overhead
 
-Span = Mapping[str, Any]
+#: Overhead of the parameter server where the timeline is of another strategy: as `auto` measured it for two executors of one
+#: machine with two cores, while others used them (load 20), on 2026-11-28. ``python python/bench_auto.py`` measures it: it is
+#: the ``server`` of its rows of auto.
+ASSUMED = Overhead(startup=0.0053, handling=0.0049)
 #: Layers that a network is taken to have of which the spans tell none.
 _SLICES = 64
 
@@ -27,16 +31,16 @@ class TracedLayer:
 @dataclass(frozen=True)
 class Traced:
     """The mean of all ranks and iterations. ``update``: seconds in which a rank would update all parameters, where those of
-    the parameter server update a part each; ``handling``: seconds more for each batch of gradients. ``startup``: seconds from
-    asking for parameters to their first byte. ``pulls``, ``pushes``: batches of layers, from 0, in which the parameter server
-    moved them; empty with other strategies."""
+    the parameter server update a part each; ``handling``: seconds more for each batch of gradients. ``pulls``, ``pushes``:
+    batches of layers, from 0, in which the parameter server moved them; empty with other strategies. ``server``: its
+    overhead."""
 
     layers: tuple[TracedLayer, ...]
     update: float
-    startup: float
     pulls: tuple[tuple[int, int], ...]
     pushes: tuple[tuple[int, int], ...]
     handling: float = 0.0
+    server: Overhead = ASSUMED
 
     @property
     def passes(self) -> float:
@@ -72,14 +76,13 @@ def traced(spans: Sequence[Span], parameter_bytes: int, nbytes: int | None = Non
         update = _of_bytes(spans, sizes, update)
         handling = (spent["update"] / passes - update) / len(pushed)
         update *= ranks  # each has updated its part
-    startups = [span["startup"] for span in spans if span["name"] == "pull batch" and "startup" in span]
     return Traced(
         tuple(TracedLayer(*layer) for layer in zip(forward, backward, sizes, strict=True)),
         update,
-        statistics.median(startups) if startups else 0.0,
         tuple((first - 1, last - 1) for first, last in pulled),
         tuple((first - 1, last - 1) for first, last in pushed),
         handling,
+        traced_overhead(spans, len(pushed)) if pushed else ASSUMED,
     )
 
 

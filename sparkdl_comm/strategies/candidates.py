@@ -3,7 +3,8 @@
 A step is forward, backward, and what travels. Of collectives, buckets of gradients follow each other over the links, each as
 soon as backward has made it and the one before has been sent; parameters likewise, and forward waits for them. What a bucket
 takes is what the cost model says (``collectives/select.py``); what is computed was measured in the fit's first steps. Steps of
-the parameter server are simulated (``sim/server_run.py``), and so are as many updates of the fabric as there are ranks
+the parameter server are simulated (``sim/server_run.py``), with what its way through the JVMs was measured to cost
+(``ps/probe.py``), and so are as many updates of the fabric as there are ranks
 (``sim/fabric_pace.py``), which have a step's rows.
 """
 
@@ -22,7 +23,15 @@ from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.conf.strategy import BATCHED, DECOUPLED, PLANNED, SERVER
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.sim.fabric_pace import seconds_per_round
-from sparkdl_comm.sim.server_run import UNPLANNED, Batch, ServedLayer, ServerCost, equal_cuts, iteration_seconds
+from sparkdl_comm.sim.server_run import (
+    UNPLANNED,
+    Batch,
+    Overhead,
+    ServedLayer,
+    ServerCost,
+    equal_cuts,
+    iteration_seconds,
+)
 from sparkdl_comm.space.layer_buckets import ahead_of
 from sparkdl_comm.space.parameter_space import ParameterSpace
 from sparkdl_comm.strategies.base import STRATEGIES
@@ -31,9 +40,9 @@ from sparkdl_comm.topology import Topology
 
 #: The strategy that takes whichever collective is the cheapest for each bucket, and the names of others.
 CHEAPEST, HITOPK, FABRIC = "cheapest", "hitopk", "fabric"
-#: Messages, one after another, from asking for a batch to its first byte: the notice, the request, the answer. They are taken
-#: to cost what those of collectives do, as is what a worker does for each batch of gradients.
-_MESSAGES = 3
+#: Messages, one after another, by which a batch is fetched that does not travel inside of its notice: the request, the answer.
+#: They are taken to cost what those of collectives do.
+_FETCHING = 2
 #: Likewise of the fabric, from a worker's update to its next model, beside both: ready, send, ended, applied, wanted, send.
 _SCHEDULED = 6
 #: Iterations after which the server's planner looks at a profile here: too few for trials of its own, as these are auto's.
@@ -144,12 +153,22 @@ def _unfit(candidate: Candidate, topology: Topology, unstriped: str | None, plug
 
 
 class Predictor:
-    """Predicts steps of a model, whose ranks are on ``topology``, with links of ``cost``. ``each``: seconds that each rank
-    computes in a step, for the fabric."""
+    """Predictor of steps of a model, whose ranks are on ``topology``, with links of ``cost``.
 
-    def __init__(self, space: ParameterSpace, topology: Topology, cost: Cost, each: Sequence[float] = ()) -> None:
+    :param server: of the parameter server; None where it is no candidate.
+    :param each: seconds that each rank computes in a step, for the fabric.
+    """
+
+    def __init__(
+        self,
+        space: ParameterSpace,
+        topology: Topology,
+        cost: Cost,
+        server: Overhead | None = None,
+        each: Sequence[float] = (),
+    ) -> None:
         self.space = space
-        self._topology, self._cost, self._each = topology, cost, each
+        self._topology, self._cost, self._server, self._each = topology, cost, server, each
         self._collective = cache(self._collective_seconds)
 
     def seconds(self, candidate: Candidate, computing: Computing) -> float:
@@ -232,13 +251,13 @@ class Predictor:
         ]
         nbytes = sum(layer.nbytes for layer in layers)
         updating = computing.update / topology.world / nbytes if nbytes else 0.0
-        alpha = self._cost.alpha
+        assert self._server is not None, "it is measured where the server is a candidate"
         cost = ServerCost(
             self._cost.betas[0],
-            startup=alpha * _MESSAGES,
+            startup=self._server.startup + _FETCHING * self._cost.alpha,
             summing=self._cost.gamma,
             updating=updating,
-            handling=alpha,
+            handling=self._server.handling,
         )
 
         def taken(batches: Sequence[Batch]) -> float:

@@ -29,6 +29,7 @@ from sparkdl_comm.gang.exchange import decide_json, gather_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.process_group import default_group
 from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.sim.server_run import Overhead
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import STRATEGIES, Strategy
 from sparkdl_comm.strategies.bucket_planner import planned as planned_buckets
@@ -45,6 +46,7 @@ from sparkdl_comm.strategies.choice import Choice, Turn
 from sparkdl_comm.strategies.fabric import unable
 from sparkdl_comm.strategies.ps.bridge import Bridge
 from sparkdl_comm.strategies.ps.planner import plan_buckets, unplanned
+from sparkdl_comm.strategies.ps.probe import measured_overhead
 from sparkdl_comm.strategies.step_watch import StepWatch
 from sparkdl_comm.strategies.succession import Succession
 from sparkdl_comm.topology import Topology
@@ -69,6 +71,7 @@ class Chosen(Strategy):
         self._left_out: dict[str, str] = {}
         #: At rank 0: what it was predicted with; None before.
         self._computing: Computing | None = None
+        self._server: Overhead | None = None
         self._each: list[float] = []
         self._has_predicted = False
         #: What follows when a dense step has taken what compression left out, and whether it has.
@@ -117,6 +120,9 @@ class Chosen(Strategy):
             named = f"{PREFIX}auto.candidates={','.join(self.conf.auto_candidates)}"
             raise ConfError(f"{named}: a fit needs one to begin with that is not {BATCHED}: {self._left_out}")
         self._candidates = {candidate.name: candidate for candidate in found}
+        server = next((each.conf for each in found if each.conf.strategy == SERVER), None)
+        if server is not None and len(found) > 1:
+            self._server = measured_overhead(self._strategies, gang, server)
         first = found[0].name
         same = Predictor(model, group.topology, group.cost).cheapest(self.conf) if first == CHEAPEST else None
         if same in self._candidates:
@@ -215,10 +221,11 @@ class Chosen(Strategy):
         self._all.current.load_state(state["of"])
 
     def details(self) -> dict[str, Any]:
-        """``auto``: what was ``chosen`` at last, each of the ``decisions`` (see :class:`~.choice.Decision`), and why
-        strategies were ``left_out``; beside it what the chosen one says."""
+        """``auto``: what was ``chosen`` at last, each of the ``decisions`` (see :class:`~.choice.Decision`), why strategies
+        were ``left_out``, and the ``server``'s overhead in seconds if it was measured; beside it what the chosen one says."""
         decisions = [asdict(decision) for decision in self._choice.decisions]
-        told = {"chosen": self._turn.candidate, "decisions": decisions, "left_out": self._left_out}
+        told: dict[str, Any] = {"chosen": self._turn.candidate, "decisions": decisions, "left_out": self._left_out}
+        told["server"] = None if self._server is None else asdict(self._server)
         return {**self._all.current.details(), "auto": told}
 
     def finish(self) -> None:
@@ -297,7 +304,7 @@ class Chosen(Strategy):
         """At rank 0: what there is to try."""
         assert self._group is not None
         assert self._computing is not None
-        predictor = Predictor(self._model, self._group.topology, cost, self._each)
+        predictor = Predictor(self._model, self._group.topology, cost, self._server, self._each)
         plan = functools.partial(plan_buckets, timeout=self.conf.timeout)
         planned = {
             name: planned_buckets(predictor, each, self._computing, plan)

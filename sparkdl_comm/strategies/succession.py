@@ -12,7 +12,8 @@ ranks change the model about as much as a step of other strategies, whose gradie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,9 +73,19 @@ class Succession:
         :param parts: that of a collective's instance.
         """
         kept = None if self._current is None else self._end(self._current)
-        self._join(conf, watch, trace, parts)
+        self._join(conf, watch, trace, parts, self._model, self._make_optimizer)
+        self.optimizer.stand_for(self.current.optimizer)
         if kept is not None:
             self._give(kept)
+
+    @contextlib.contextmanager
+    def aside(self, conf: CommConf, model: FlatModel, make_optimizer: OptimizerMaker) -> Iterator[Strategy]:
+        """Around a measurement, before any strategy has joined: one of ``conf`` with a model of its own."""
+        self._join(conf, Stopwatch(), None, None, model, make_optimizer)
+        yield self.current
+        self.current.finish()
+        self.current.close()
+        self._current = None
 
     def stored(self) -> dict[str, Any]:
         """What the optimizer keeps, for a checkpoint: of this rank's part where the strategy is sharded."""
@@ -112,7 +123,13 @@ class Succession:
             self._current.close()
 
     def _join(
-        self, conf: CommConf, watch: Stopwatch, trace: Trace | None, parts: Sequence[tuple[int, int]] | None
+        self,
+        conf: CommConf,
+        watch: Stopwatch,
+        trace: Trace | None,
+        parts: Sequence[tuple[int, int]] | None,
+        model: FlatModel,
+        make_optimizer: OptimizerMaker,
     ) -> None:
         gang, kind = self._gang, STRATEGIES[conf.strategy](conf)
         self._current = strategy = kind(conf)
@@ -130,8 +147,7 @@ class Succession:
                 replace(member, payload={**member.payload, "strategy": theirs})
                 for member, theirs in zip(gang.members, told, strict=True)
             )
-        strategy.join(gang, self._model, self._make_optimizer)
-        self.optimizer.stand_for(strategy.optimizer)
+        strategy.join(gang, model, make_optimizer)
 
     def _end(self, before: Strategy) -> dict[str, Any] | WholeState:
         """Returns what its optimizer kept."""

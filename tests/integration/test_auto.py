@@ -58,6 +58,7 @@ def test_it_chooses(spark):
     assert {"ring", "bml+decoupled", "ps+whole", "ps+layerwise", "ps+ibatch"} <= first["predicted"].keys()
     assert first["chosen"] in first["measured"]
     assert told["chosen"] in first["predicted"]
+    assert told["server"]["startup"] > 0, "the way through the JVMs was measured"
 
 
 def test_buckets_of_a_collective_are_planned(spark):

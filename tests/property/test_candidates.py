@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.sim.decoupled_run import decoupled_seconds
+from sparkdl_comm.sim.server_run import Overhead
 from sparkdl_comm.sim.step_run import Bucket
 from sparkdl_comm.sim.step_run import Computing as Simulated
 from sparkdl_comm.sim.step_run import step_seconds as simulated_seconds
@@ -138,9 +139,10 @@ def test_batchings_of_the_parameter_server_have_time_to_settle(batching: str, se
 
 
 def served(sizes: list[int], seconds: list[float], cost: Cost) -> dict[str, float]:
-    """What batchings of the parameter server are predicted to take."""
+    """What batchings of the parameter server are predicted to take. Its overhead is that of some messages."""
     topology = Topology.parse("star:4")
-    predictor, computing = Predictor(space_of(sizes), topology, cost), computing_of(sizes, seconds)
+    server = Overhead(3 * cost.alpha, cost.alpha)
+    predictor, computing = Predictor(space_of(sizes), topology, cost, server), computing_of(sizes, seconds)
     found, _ = able(conf(), topology, unstriped=None, plugin=None, apart=None, planner=None)
     ways = [each for each in found if each.conf.strategy == "ps"]
     return {each.conf.ps_batching: predictor.seconds(each, computing) for each in ways}
@@ -166,8 +168,8 @@ def test_messages_that_cost_more_make_batches_slower(
     sizes: list[int], seconds: list[float], alpha: float, factor: float
 ) -> None:
     cheap, dear = (served(sizes, seconds, Cost((8 / 1e9,), each)) for each in (alpha, factor * alpha))
-    # With one batch nothing overlaps: three messages each way, and the batch to handle.
-    assert dear["whole"] - cheap["whole"] == pytest.approx((factor - 1) * alpha * (2 * 3 + 1))
+    # With one batch nothing overlaps: overhead, a request and an answer each way, and the batch to handle.
+    assert dear["whole"] - cheap["whole"] == pytest.approx((factor - 1) * alpha * (2 * (3 + 2) + 1))
     # A batch that comes later may be overtaken by one that is wanted sooner, which saves at most what it takes itself.
     overtaken = 4 * sum(sizes) * 8 / 1e9
     assert dear["layerwise"] >= cheap["layerwise"] * (1 - 1e-9) - overtaken
@@ -193,7 +195,7 @@ def test_slow_links_are_for_what_sends_least_and_shares_the_work() -> None:
     found, _ = able(conf(), topology, unstriped=None, plugin=None, apart=None, planner=None)
     predicted = {
         rate: {
-            each.name: Predictor(space_of(sizes), topology, Cost((8 / rate,))).seconds(
+            each.name: Predictor(space_of(sizes), topology, Cost((8 / rate,)), Overhead(0.0, 0.0)).seconds(
                 each, computing_of(sizes, seconds)
             )
             for each in found
@@ -204,6 +206,37 @@ def test_slow_links_are_for_what_sends_least_and_shares_the_work() -> None:
     assert slow["ring+decoupled"] < slow["ring"] < slow["mst"]
     assert fast["ring"] == pytest.approx(0.19, rel=0.1), "computing alone"
     assert slow["ps+layerwise"] < slow["ps+whole"]
+
+
+#: With one batch, 8 ms of a step in which nothing is computed.
+MEASURED = Overhead(startup=0.003, handling=0.002)
+
+
+def ranked(topology: str, sizes: list[int], computing: Computing, cost: Cost, server: Overhead) -> list[str]:
+    """All candidates, the one that is predicted to be the fastest first."""
+    network = Topology.parse(topology)
+    found, _ = able(conf(), network, unstriped=None, plugin=None, apart=None, planner=None)
+    predictor = Predictor(space_of(sizes), network, cost, server)
+    return [each.name for each in sorted(found, key=lambda each: predictor.seconds(each, computing))]
+
+
+def test_small_models_are_not_for_the_server_as_its_way_through_the_jvm_takes_longer_than_they_do() -> None:
+    """72,000 parameters on one machine: a step took 12 to 15 ms with ps, 2.5 to 3.2 with ring."""
+    sizes = [16_640, 51_400, 4_020]
+    computing, cost = Computing(4e-4, 1e-3, 2e-4, (1e-3, 7e-4, 3e-4)), Cost((8 / 2e10,), 1.5e-4)
+    names = ranked("star:2", sizes, computing, cost, MEASURED)
+    assert set(names[-3:]) == {"ps+whole", "ps+layerwise", "ps+ibatch"}
+    predictor = Predictor(space_of(sizes), Topology.parse("star:2"), cost, MEASURED)
+    found, _ = able(conf(), Topology.parse("star:2"), unstriped=None, plugin=None, apart=None, planner=None)
+    [whole] = [predictor.seconds(each, computing) for each in found if each.name == "ps+whole"]
+    assert 2 * MEASURED.startup + MEASURED.handling < whole < 0.012
+
+
+def test_large_models_on_slow_links_are_for_the_server_all_the_same() -> None:
+    """16 MiB at 200 Mbit/s."""
+    sizes = [1 << 18] * 16
+    computing = computing_of(sizes, [0.03] * 16)
+    assert ranked("star:4", sizes, computing, Cost((8 / 2e8,), 2e-4), MEASURED)[0].startswith("ps+")
 
 
 def planned_by(

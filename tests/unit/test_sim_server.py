@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.sim.server_run import ServedLayer, ServerCost, equal_cuts, iteration_seconds
+from sparkdl_comm.sim.server_run import UNPLANNED, Overhead, ServedLayer, ServerCost, equal_cuts, iteration_seconds
 
 WHOLE = [(0, 2)]
 LAYERWISE = [(0, 0), (1, 1), (2, 2)]
@@ -68,3 +68,16 @@ def test_cuts_have_all_layers_and_parts_that_are_about_equal(sizes: list[int]) -
 def test_batches_that_are_not_all_layers_are_refused(batches):
     with pytest.raises(InputError, match="must be layers 0 to 2"):
         iteration_seconds(_layers(*[(1, 1, 1)] * 3), batches, WHOLE, ServerCost(1.0, 0.0))
+
+
+def test_overhead_is_what_iterations_that_do_nothing_take():
+    """As long as handling does not take longer than a whole iteration, which only chance makes it do."""
+    nothing = _layers(*[(0, 0, 0)] * 8)
+    overhead = Overhead.of_iterations(whole=0.008, layerwise=0.022, layers=8)
+    assert overhead == Overhead(pytest.approx(0.003), pytest.approx(0.002))
+    cost = ServerCost(beta=1e-9, startup=overhead.startup, handling=overhead.handling)
+    whole, layerwise = (
+        iteration_seconds(nothing, cut(8), cut(8), cost) for cut in (UNPLANNED["whole"], UNPLANNED["layerwise"])
+    )
+    assert (whole, layerwise) == (pytest.approx(0.008), pytest.approx(0.022))
+    assert Overhead.of_iterations(whole=0.008, layerwise=0.007, layers=8) == Overhead(0.004, 0.0)

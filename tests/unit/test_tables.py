@@ -513,6 +513,9 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
                 for name in ("greedy1", "greedy2", "ibatch")
             ),
         ],
+        "auto-small-vgg19": [
+            row("auto", 1.0, **links, extra={"regret": 0.02, "decisions": decisions, "ways": {"ring": 1.0}})
+        ],
         "auto-star4-vgg19": [
             row("ring", 1.0, **links),
             row("auto", 1.0, **links, extra={"regret": 0.02, "decisions": decisions, "ways": {"ring": 1.0}}),
@@ -588,6 +591,7 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         "scale_size": 3,
         "scale_auto": 2,
         "scale_auto_regrets": 2,
+        "scale_auto_small": 1,
         "scale_fig5": 1,
         "scale_fig4": 1,
         "scale_commlib": 1,

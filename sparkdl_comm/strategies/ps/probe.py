@@ -1,0 +1,56 @@
+"""What an iteration of the parameter server costs however little travels: the way through the executors' JVMs, measured.
+
+The bridge to the JVM, notices to other executors, publishing, and threads that are woken take time for each batch, on small
+models more than everything else. Before training, all ranks run some iterations of a tiny model, which compute nothing: with
+one batch, and with one for each layer.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from statistics import median
+
+import torch
+from torch import nn
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.gang.exchange import gather_json
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.sim.server_run import Overhead
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.succession import Succession
+
+#: Of the tiny model.
+_LAYERS = 8
+#: Iterations that are not measured, as JVMs compile, and that are.
+_COMPILING, _MEASURED = 5, 10
+
+
+def measured_overhead(strategies: Succession, gang: Gang, conf: CommConf) -> Overhead:
+    """Return what all ranks measure together: the same on all, of the slowest rank. Takes a fraction of a second.
+
+    :param strategies: none has joined yet.
+    :param conf: of a parameter server; its batching and what it sends do not matter.
+    """
+    plain = replace(conf, compression=None, ps_wire="fp32", ps_push_batching="")
+    whole, layerwise = (_seconds(strategies, gang, replace(plain, ps_batching=cut)) for cut in ("whole", "layerwise"))
+    return Overhead.of_iterations(whole, layerwise, _LAYERS)
+
+
+def _seconds(strategies: Succession, gang: Gang, conf: CommConf) -> float:
+    """Seconds of an iteration: the median, of the slowest rank."""
+    model = FlatModel(nn.Sequential(*(nn.Linear(gang.world, 1, bias=False) for _ in range(_LAYERS))))
+    optimizer = OptimizerMaker(model, Optimization(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0)))
+    taken = []
+    with strategies.aside(conf, model, optimizer) as server:
+        for _ in range(_COMPILING + _MEASURED):
+            begun = time.perf_counter()
+            server.begin_step()
+            server.before_forward()
+            server.after_backward()
+            server.update()
+            taken.append(time.perf_counter() - begun)
+    return max(gather_json(gang, median(taken[_COMPILING:]), conf.timeout))
