@@ -88,11 +88,12 @@ class Chosen(Strategy):
             except ValueError as error:
                 raise ConfError(f"{PREFIX}auto.candidates: {name!r} must be {error}") from None
             alone = (CHEAPEST, HITOPK, FABRIC, *ALGORITHMS)
-            if not (named.strategy in ALGORITHMS or named.ps_batching or name in alone):
+            decoupled = named.strategy in ALGORITHMS and named.loop == "decoupled"
+            if not (decoupled or named.ps_batching or name in alone):
                 raise ConfError(
                     f"{PREFIX}auto.candidates: {name!r} is none; there are {', '.join(alone)}, collectives"
                     f" with {DECOUPLED} or {BATCHED}, and {SERVER}+whole or another of ps.batching"
-                    f"{nearest(named.strategy, alone)}"
+                    f"{'' if named.strategy in (*alone, SERVER) else nearest(named.strategy, alone)}"
                 )
 
     def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:

@@ -255,6 +255,8 @@ def test_one_rank_has_nothing_to_choose() -> None:
     ("settings", "complaint"),
     [
         ({"auto_candidates": ("rong",)}, "auto.candidates: 'rong' is none; there are cheapest"),
+        ({"auto_candidates": ("rnig",)}, r"auto.candidates: 'rnig' is none.*; did you mean ring\?$"),
+        ({"auto_candidates": ("ring+root",)}, r"auto.candidates: 'ring\+root' is none"),
         ({"auto_candidates": ("ps",)}, "auto.candidates: 'ps' is none"),
         ({"topology": "bcube:2,2"}, "bcube:2,2 has 2 rails"),
     ],
