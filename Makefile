@@ -26,6 +26,7 @@ SCALAFMT_LOGGED = mkdir -p build; $(SCALAFMT) $(1) > build/scalafmt.log 2>&1 || 
 	{ grep -v '^Downloading ' build/scalafmt.log; exit 1; }
 JAR_3 := scala/core/target/spark-3.5/sparkdl-comm-spark3.5_2.12-$(VERSION).jar
 JAR_4 := scala/core/target/spark-4.2/sparkdl-comm-spark4.2_2.13-$(VERSION).jar
+BIGDL_JAR := scala/bigdl/target/spark-3.5/sparkdl-comm-bigdl-spark3.5_2.12-$(VERSION).jar
 JAR_SOURCES := $(shell find scala -name target -prune -o -path '*/src/test' -prune -o -type f ! -name '.*' -print)
 
 # Hundreds of processes of tests load the same modules; none of them should compile them again.
@@ -72,10 +73,13 @@ $(BIGDL_REPOSITORY)/.stamp: build/bigdl/.stamp $(wildcard scala/bigdl/wheel/*.po
 	@touch $@
 
 .PHONY: bigdl-jar
-bigdl-jar: $(BIGDL_REPOSITORY)/.stamp ## scala/bigdl: IBatchOptimizer for models written in BigDL, Spark 3.5 only
-	$(MAVEN) -Pspark-3.5,bigdl -Dmaven.test.skip=true -DskipTests package
+bigdl-jar: $(BIGDL_JAR) ## scala/bigdl: IBatchOptimizer for models written in BigDL, Spark 3.5 only
 	@mkdir -p sparkdl_comm/jars
-	@cp -u --remove-destination $(JAR_3) scala/bigdl/target/spark-3.5/sparkdl-comm-bigdl-spark3.5_2.12-$(VERSION).jar sparkdl_comm/jars/
+	@cp -u --remove-destination $(JAR_3) $< sparkdl_comm/jars/
+
+$(BIGDL_JAR): $(BIGDL_REPOSITORY)/.stamp $(JAR_SOURCES)
+	$(MAVEN) -Pspark-3.5,bigdl -Dmaven.test.skip=true -DskipTests package
+	@touch $(JAR_3) $@
 
 # --- Scala --------------------------------------------------------------------------------------
 
@@ -168,13 +172,13 @@ $(ARCHIVES): build/tests/spark%.jsa: .venv/.stamp tests/class_archive.py tests/s
 	$(BIN)/python -m tests.class_archive > build/class-archive-$*.log 2>&1 || { cat build/class-archive-$*.log; exit 1; }
 
 .PHONY: test
-test: ready $(ARCHIVES) check scala-test ## everything but the slow tests, with the same draws every time
+test: ready bigdl-jar $(ARCHIVES) check scala-test ## everything but the slow tests, with the same draws every time
 	$(BIN)/python -m pytest -n 3 -m "not slow"
 
 # The number that a run prints repeats its draws: SPARKDL_TEST_SEED=NUMBER make test-all.
 .PHONY: test-all
 test-all: export SPARKDL_TEST_SEED ?= random
-test-all: ready $(ARCHIVES) check connect-jar scala-test scala-test-4 ## everything, with new draws
+test-all: ready bigdl-jar $(ARCHIVES) check connect-jar scala-test bigdl-test scala-test-4 ## everything, with new draws
 	$(BIN)/python -m pytest -m alone
 	$(BIN)/python -m pytest -n 3 -m "not alone"
 

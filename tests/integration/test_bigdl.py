@@ -16,7 +16,7 @@ from tests import spark_home
 BIGDL = spark_home.ROOT / "build" / "bigdl"
 PROGRAMS = spark_home.ROOT / "python"
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bigdl")]
+pytestmark = pytest.mark.usefixtures("bigdl")
 
 
 def run(program: Path, *arguments: str, folder: Path) -> str:
@@ -41,6 +41,16 @@ def bench(*arguments: str, folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+def test_blocks_of_several_mib_travel_and_the_tasks_end_without_a_fault(tmp_path: Path) -> None:
+    run(Path(__file__).with_name("bigdl_large.py"), str(tmp_path), folder=tmp_path)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["buckets"] == 1
+    assert found["block"] >= 1 << 20
+    assert found["gone"] > 1e-3
+    assert found["apart"] < 1e-3 * found["gone"]
+
+
+@pytest.mark.slow
 def test_lenet_has_the_weights_that_bigdl_gives_it(tmp_path: Path) -> None:
     rows = bench("--networks=lenet", "--systems=bigdl,layerwise", folder=tmp_path)
     assert [(row["system"], row["network"], row["executors"]) for row in rows] == [
@@ -54,6 +64,7 @@ def test_lenet_has_the_weights_that_bigdl_gives_it(tmp_path: Path) -> None:
         assert row["iterations_per_second"] > 0
 
 
+@pytest.mark.slow
 def test_layers_that_only_wait_say_what_overlaps(tmp_path: Path) -> None:
     rows = bench("--networks=lenet5", "--systems=bigdl,ibatch", "--executors=1,2", folder=tmp_path)
     assert [(row["system"], row["executors"]) for row in rows] == [
@@ -72,6 +83,7 @@ def test_layers_that_only_wait_say_what_overlaps(tmp_path: Path) -> None:
     assert rows[0]["overlap"] == {}
 
 
+@pytest.mark.slow
 def test_the_demo_learns_the_digits(tmp_path: Path) -> None:
     run(PROGRAMS / "train_bigdl.py", "--executors=2", "--epochs=3", f"--output={tmp_path / 'demo'}", folder=tmp_path)
     summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
@@ -83,6 +95,7 @@ def test_the_demo_learns_the_digits(tmp_path: Path) -> None:
     assert summary["bytes"]["pull"] > 0
 
 
+@pytest.mark.slow
 def test_after_an_executor_was_killed_training_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
     program = Path(__file__).with_name("bigdl_killed.py")
     run(program, str(tmp_path), folder=tmp_path)
@@ -95,6 +108,7 @@ def test_after_an_executor_was_killed_training_goes_on_from_the_last_checkpoint(
     assert found["checkpoints"] == 15
 
 
+@pytest.mark.slow
 def test_an_estimator_fits_a_model_to_a_data_frame(tmp_path: Path) -> None:
     program = Path(__file__).with_name("bigdl_fitted.py")
     run(program, str(tmp_path), folder=tmp_path)

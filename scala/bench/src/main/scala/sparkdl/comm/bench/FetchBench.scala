@@ -80,8 +80,8 @@ object FetchBench {
     @volatile var peer: ChunkPeer = _
 
     /** With the window that follows the link, and with each fixed one. */
-    private lazy val sends = new ScheduledSends(network, SystemClock) +:
-      windows.map(bytes => new ScheduledSends(network, SystemClock, FixedWindows.scheduler(bytes))).toIndexedSeq
+    private lazy val sends = new ScheduledSends(network, SystemClock, lost) +:
+      windows.map(bytes => new ScheduledSends(network, SystemClock, lost, FixedWindows.scheduler(bytes))).toIndexedSeq
     override def asked(answer: Answer): Unit =
       sends(answer.chunk.block.split('_').last.toInt).answer(answer, Urgency(0, 0), 0)
     override def received(message: ByteBuffer): Unit = {

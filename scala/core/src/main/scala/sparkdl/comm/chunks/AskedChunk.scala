@@ -3,10 +3,9 @@ package sparkdl.comm.chunks
 import java.util.concurrent.RejectedExecutionException
 import java.util.concurrent.atomic.AtomicInteger
 
-import scala.util.control.NonFatal
-
 import io.netty.buffer.ByteBuf
 import io.netty.channel.{Channel, ChannelFuture}
+import io.netty.util.ReferenceCountUtil
 
 import org.apache.spark.network.buffer.ManagedBuffer
 import org.apache.spark.network.protocol.{StreamFailure, StreamResponse}
@@ -14,7 +13,8 @@ import org.apache.spark.network.protocol.{StreamFailure, StreamResponse}
 import sparkdl.comm.transport.{Answer, Chunk, ChunkPeer, ChunkSource}
 
 /**
- * A chunk that a peer asked for over `channel`. Its block is open no longer than a part of it is being sent.
+ * A chunk that a peer asked for over `channel`. Its block is open no longer than a part of it is being sent: it is opened and
+ * released on the channel's own thread, whoever sends.
  *
  * @param number that the peer gave it
  * @param unconfirmed of the channel
@@ -29,45 +29,57 @@ private[chunks] final class AskedChunk(
     unconfirmed: Unconfirmed,
     sending: AtomicInteger
 ) extends Answer {
-  override def send(offset: Int, length: Int)(done: Option[Long] => Unit): Boolean =
-    open(Chunk(chunk.job, chunk.block, chunk.offset + offset, length)) match {
-      case Left(why) =>
-        write(channel.writeAndFlush(new StreamFailure(Wire.partId(number, 0), why)), () => ())(_ => ())
-        false
-      case Right((bytes, body)) =>
-        val part = new StreamResponse(Wire.partId(number, length), length.toLong, bytes)
-        write(send(part, body), () => bytes.release())(done)
-        true
-    }
+  // Of the channel's own thread.
+  private var isRefused = false
 
-  /** What is on disk is read here. */
+  override def send(offset: Int, length: Int)(done: Option[Long] => Unit, refused: () => Unit): Unit = {
+    val part = Chunk(chunk.job, chunk.block, chunk.offset + offset, length)
+    sending.incrementAndGet()
+    try channel.eventLoop.execute(() => if (isRefused) end(refused()) else send(part, done, refused))
+    catch { case _: RejectedExecutionException => end(done(None)) } // the network was closed
+  }
+
+  /** On the channel's own thread: confirmations come in the order in which it was sent. */
+  private def send(part: Chunk, done: Option[Long] => Unit, refused: () => Unit): Unit = open(part) match {
+    case Left(why) =>
+      isRefused = true
+      val isOpen = unconfirmed.add(_ => ())
+      if (isOpen) Frame.write(channel, new StreamFailure(Wire.partId(number, 0), why))
+      end(refused())
+    case Right((bytes, body)) =>
+      def over(): Unit = end(bytes.release())
+      if (unconfirmed.add(done)) {
+        val answer = new StreamResponse(Wire.partId(number, part.length), part.length.toLong, bytes)
+        send(answer, body).addListener((_: io.netty.util.concurrent.Future[Void]) => over())
+      } else {
+        ReferenceCountUtil.release(body)
+        over()
+        done(None)
+      }
+  }
+
+  private def end(last: => Unit): Unit = {
+    sending.decrementAndGet()
+    last
+  }
+
+  /** Reads what is on disk. Whatever is thrown, the block is released, and the peer learns why it gets nothing. */
   private def open(part: Chunk): Either[String, (ManagedBuffer, AnyRef)] =
-    try source.open(part).toRight(s"block ${chunk.block} is not here").map(bytes => bytes -> bytes.convertToNetty())
-    catch { case NonFatal(e) => Left(e.toString) }
+    try
+      source.open(part).toRight(s"block ${chunk.block} is not here").map { bytes =>
+        try bytes -> bytes.convertToNetty()
+        catch {
+          case e: Throwable =>
+            bytes.release()
+            throw e
+        }
+      }
+    catch { case e: Throwable => Left(e.toString) }
 
   private def send(part: StreamResponse, body: AnyRef): ChannelFuture = body match {
     case inMemory: ByteBuf => Frame.write(channel, part, inMemory)
     case _ =>
       part.body.retain() // which Spark's encoder releases
-      channel.writeAndFlush(part)
-  }
-
-  /** On the channel's own thread: confirmations come in the order in which it was sent. */
-  private def write(send: => ChannelFuture, release: () => Unit)(done: Option[Long] => Unit): Unit = {
-    def over(): Unit = {
-      sending.decrementAndGet()
-      release()
-    }
-    def lost(): Unit = {
-      over()
-      done(None)
-    }
-    sending.incrementAndGet()
-    try
-      channel.eventLoop.execute { () =>
-        if (unconfirmed.add(done)) send.addListener((_: io.netty.util.concurrent.Future[Void]) => over())
-        else lost()
-      }
-    catch { case _: RejectedExecutionException => lost() } // the network was closed
+      Frame.write(channel, part)
   }
 }

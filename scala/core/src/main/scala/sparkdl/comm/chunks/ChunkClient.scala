@@ -4,7 +4,6 @@ import java.nio.ByteBuffer
 import java.util.concurrent.{ConcurrentHashMap, LinkedBlockingQueue, ThreadPoolExecutor, TimeUnit}
 
 import scala.jdk.CollectionConverters._
-import scala.util.control.NonFatal
 
 import io.netty.handler.timeout.WriteTimeoutHandler
 import org.slf4j.LoggerFactory
@@ -98,16 +97,18 @@ private[comm] final class ChunkClient(
 
   private def connection(to: ChunkPeer): Connection = {
     val known = connections.get(to)
+    if (known != null) known else connect(to)
+  }
+
+  private def connect(to: ChunkPeer): Connection = {
+    val fresh = new Connection(clock, ended(to, _))
+    val known = connections.putIfAbsent(to, fresh)
     if (known != null) known
-    else
-      connections.computeIfAbsent(
-        to,
-        _ => {
-          val connection = new Connection(clock, ended(to, _))
-          connectors.execute(() => open(to, connection))
-          connection
-        }
-      )
+    else {
+      try connectors.execute(() => open(to, fresh))
+      catch { case e: Throwable => fresh.ended(e) } // no memory for another thread
+      fresh
+    }
   }
 
   private def open(to: ChunkPeer, connection: Connection): Unit =
@@ -118,10 +119,7 @@ private[comm] final class ChunkClient(
       client.send(Wire.hello(here))
       connection.opened(client)
       if (closed) connection.close()
-    } catch {
-      case NonFatal(e) => connection.ended(e)
-      case e: InterruptedException => connection.ended(e)
-    }
+    } catch { case e: Throwable => connection.ended(e) } // or whoever waits for it would not learn of it
 
   private def ended(to: ChunkPeer, connection: Connection): Unit = {
     connections.remove(to, connection)

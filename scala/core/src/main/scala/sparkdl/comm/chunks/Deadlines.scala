@@ -24,8 +24,8 @@ private[chunks] final class Deadlines(clock: Clock) {
   def foreach(act: PendingFetch => Unit): Unit = pending.forEach(fetch => act(fetch))
 
   private def checkAt(time: Long): Unit = {
-    nextCheck = time
     clock.after(math.max(0, time - clock.nanoTime))(check())
+    nextCheck = time
   }
 
   private def check(): Unit = {

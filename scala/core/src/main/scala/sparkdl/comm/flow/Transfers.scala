@@ -11,8 +11,11 @@ import sparkdl.comm.Clock
  *
  * @tparam T what is known of a wanted block until all of it is transferred, or it is cancelled
  * @param carryOut begins with a request. Called by one thread at a time, in the order of the decisions
+ * @param failed told what `carryOut` threw, whichever thread it was that called; the other requests are carried out
  */
-private[flow] final class Transfers[T](clock: Clock, scheduler: TransferScheduler)(carryOut: (Request, T) => Unit) {
+private[flow] final class Transfers[T](clock: Clock, scheduler: TransferScheduler)(carryOut: (Request, T) => Unit)(
+    failed: (T, Throwable) => Unit
+) {
   private val wanted = mutable.Map.empty[Wanted, T]
 
   // Outside of this object's lock.
@@ -59,9 +62,9 @@ private[flow] final class Transfers[T](clock: Clock, scheduler: TransferSchedule
       val result = event(now)
       scheduler.next(now).foreach(toCarryOut.add)
       scheduler.wakeAt(now).filter(_ < wakesAt).foreach { time =>
-        wakesAt = time
         // One that an earlier one took the place of has no successor: there is one chain of them.
         clock.after(time - now)(happened(_ => if (wakesAt == time) wakesAt = Long.MaxValue))
+        wakesAt = time
       }
       result
     }
@@ -75,7 +78,16 @@ private[flow] final class Transfers[T](clock: Clock, scheduler: TransferSchedule
       carryingOut |= free
       free
     }
-    if (mine) Iterator.continually(nextToCarryOut()).takeWhile(_.isDefined).flatten.foreach(carryOut.tupled)
+    if (mine) {
+      var finished = false
+      try {
+        Iterator.continually(nextToCarryOut()).takeWhile(_.isDefined).flatten.foreach { case (request, about) =>
+          try carryOut(request, about)
+          catch { case e: Throwable => failed(about, e) }
+        }
+        finished = true
+      } finally if (!finished) synchronized { carryingOut = false }
+    }
   }
 
   /** Without those that are cancelled. */

@@ -72,7 +72,7 @@ private[comm] final class PsNode(
     if (open.isEmpty)
       try {
         val network = transport.openNetwork(conf.firstPort, conf.portCount, this)
-        open = Some(Links(network, new Fetches(network, clock), new ScheduledSends(network, clock)))
+        open = Some(Links(network, new Fetches(network, clock), new ScheduledSends(network, clock, lost)))
       } catch {
         case e: java.net.BindException =>
           val ports = s"spark.sparkdl.comm.ports=${conf.firstPort}-${conf.firstPort + conf.portCount - 1}"

@@ -9,7 +9,8 @@ import org.apache.spark.network.util.TransportConf
 trait ChunkSource {
 
   /**
-   * The bytes of a chunk, which stay where they are until they are released; None if the block is not here.
+   * The bytes of a chunk, which stay where they are until they are released; None if the block is not here. Spark gives the lock of
+   * a block to the task that the thread runs, if any: open and release on the same thread, which runs none.
    *
    * @throws IllegalArgumentException if the block is shorter
    */

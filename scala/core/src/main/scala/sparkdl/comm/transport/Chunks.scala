@@ -129,9 +129,9 @@ trait Outbound {
    * Sends its next part, without waiting.
    *
    * @param done as of [[PeerMessages.send]]
-   * @return whether it was sent. If not, it cannot be, the peer will learn that, and `done` is not called
+   * @param refused called instead of `done` if the part cannot be had. The peer learns that, and gets no later part either
    */
-  def send(offset: Int, length: Int)(done: Option[Long] => Unit): Boolean
+  def send(offset: Int, length: Int)(done: Option[Long] => Unit, refused: () => Unit): Unit
 }
 
 /** The bytes of a chunk of this executor's, which `to` asked for. */

@@ -63,15 +63,17 @@ final class TestTransport(secret: Option[String] = None, settings: Map[String, S
 }
 
 /**
- * Keeps what it is told, and answers whoever asks at once.
+ * Keeps what it is told, and answers whoever asks.
  *
  * @param partBytes of the parts in which it does, the last one is shorter
+ * @param answering runs what answers: at once, if nothing else is given
  */
-final class Kept(partBytes: Int = Int.MaxValue) extends PeerMessageReceiver {
-  override def asked(answer: Answer): Unit = {
+final class Kept(partBytes: Int = Int.MaxValue, answering: Runnable => Unit = _.run()) extends PeerMessageReceiver {
+  override def asked(answer: Answer): Unit = answering(() => send(answer))
+
+  private def send(answer: Answer): Unit = {
     val offsets = Iterator.iterate(0L)(_ + partBytes).takeWhile(_ < answer.bytes).map(_.toInt)
-    // Once one of them cannot be sent, the others must not be.
-    offsets.forall(offset => answer.send(offset, math.min(partBytes, answer.bytes - offset))(_ => ()))
+    offsets.foreach(offset => answer.send(offset, math.min(partBytes, answer.bytes - offset))(_ => (), () => ()))
   }
 
   val messages = new LinkedBlockingQueue[Seq[Byte]]

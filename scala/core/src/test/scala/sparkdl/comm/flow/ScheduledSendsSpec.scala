@@ -17,7 +17,13 @@ class ScheduledSendsSpec extends AnyFunSuite {
   private final class Held extends PeerMessages {
     var sent = Vector.empty[(ChunkPeer, Int, Option[Long] => Unit)]
     var parts = Vector.empty[MessagePart]
+    var lost = Vector.empty[ChunkPeer]
+
+    /** What is thrown for a message with the number that it has. */
+    var broken = Map.empty[Int, Throwable]
+
     override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = {
+      broken.get(part.message(0).toInt).foreach(throw _)
       sent :+= ((to, part.message(0).toInt, done))
       parts :+= part
     }
@@ -40,6 +46,7 @@ class ScheduledSendsSpec extends AnyFunSuite {
     new ScheduledSends(
       held,
       new ManualClock,
+      peer => held.lost :+= peer,
       new TransferScheduler(() => new FixedWindow(window.toLong))
     )
 
@@ -90,18 +97,29 @@ class ScheduledSendsSpec extends AnyFunSuite {
     assert(sending.pending === 0)
   }
 
+  test("what cannot be sent, whatever is thrown, loses what waits for its peer, and others are sent") {
+    val held = new Held
+    val sending = messages(held, window = 20 << 10)
+    held.broken = Map(1 -> new OutOfMemoryError("no memory for a thread"), 4 -> new IllegalStateException("broken"))
+    sending.send(one, message(1), Urgency(0, 0), 0)
+    assert(held.lost === Seq(one) && held.numbers.isEmpty && sending.pending === 0)
+    Seq(2, 3).foreach(number => sending.send(other, message(number), Urgency(0, 0), 0))
+    Seq(4, 5).foreach(number => sending.send(one, message(number), Urgency(0, 0), 0))
+    sending.send(other, message(6), Urgency(0, 0), 0)
+    assert(held.numbers === Seq(2, 3), "the window is that of all")
+    assert(Iterator.continually(held.end(arrived = true)).take(3).toSeq === Seq(2, 3, 6))
+    assert(held.lost === Seq(one, one) && sending.pending === 0)
+  }
+
   /** Of 30 KiB, and the last part of it cannot be had. */
   private final class HalfThere(override val to: ChunkPeer) extends Answer {
     override val chunk: Chunk = Chunk(1, "block", 0, 30 << 10)
     var sent = Vector.empty[(Int, Int)]
-    override def send(offset: Int, length: Int)(done: Option[Long] => Unit): Boolean = {
-      val there = offset + length < bytes
-      if (there) {
+    override def send(offset: Int, length: Int)(done: Option[Long] => Unit, refused: () => Unit): Unit =
+      if (offset + length < bytes) {
         sent :+= ((offset, length))
         done(Some(0))
-      }
-      there
-    }
+      } else refused()
   }
 
   test("a chunk that was asked for travels in parts, in its turn, until one cannot be had") {
@@ -124,7 +142,7 @@ class ScheduledSendsSpec extends AnyFunSuite {
       override def wakeAt(now: Long): Option[Long] = Some(now + TimeUnit.SECONDS.toNanos(seconds))
     }
     val (held, clock) = (new Held, new ManualClock)
-    val sending = new ScheduledSends(held, clock, new TransferScheduler(() => window))
+    val sending = new ScheduledSends(held, clock, _ => (), new TransferScheduler(() => window))
     sending.send(one, Array[Byte](1), Urgency(0, 0), 0)
     held.end(arrived = true)
     clock.advance(1)
@@ -148,7 +166,7 @@ class ScheduledSendsSpec extends AnyFunSuite {
         network.execute(() => done(Some(System.nanoTime)))
       }
     }
-    val sending = new ScheduledSends(messages, SystemClock)
+    val sending = new ScheduledSends(messages, SystemClock, _ => ())
     try {
       val sizes = (1 to 60).map(number => if (number % 3 == 0) 700 << 10 else 3000)
       sizes.zipWithIndex.map { case (bytes, number) =>

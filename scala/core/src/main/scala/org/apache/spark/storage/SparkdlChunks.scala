@@ -1,10 +1,14 @@
 package org.apache.spark.storage
 
-import java.io.{ByteArrayInputStream, InputStream}
+import java.io.{EOFException, InputStream, RandomAccessFile}
+import java.math.BigInteger
 import java.nio.ByteBuffer
 import java.util.concurrent.atomic.AtomicInteger
+import javax.crypto.Cipher
+import javax.crypto.spec.{IvParameterSpec, SecretKeySpec}
 
-import io.netty.buffer.Unpooled
+import io.netty.buffer.{ByteBuf, ByteBufInputStream, Unpooled}
+import org.apache.commons.crypto.cipher.CryptoCipherFactory
 
 import org.apache.spark.{SparkConf, SparkEnv}
 import org.apache.spark.network.buffer.ManagedBuffer
@@ -13,7 +17,9 @@ import org.apache.spark.network.crypto.{AuthClientBootstrap, AuthServerBootstrap
 import org.apache.spark.network.netty.SparkTransportConf
 import org.apache.spark.network.server.TransportServerBootstrap
 import org.apache.spark.network.util.TransportConf
+import org.apache.spark.security.CryptoStreamUtils
 import org.apache.spark.util.Utils
+import org.apache.spark.util.io.ChunkedByteBuffer
 
 import sparkdl.comm.transport.{Chunk, ChunkTransport}
 
@@ -23,6 +29,7 @@ private[spark] final class SparkdlChunks(env: SparkEnv, conf: SparkConf, overrid
   import SparkdlChunks._
 
   private val manager = env.blockManager
+  private val diskKey = env.securityManager.getIOEncryptionKey()
   private val authenticates = env.securityManager.isAuthenticationEnabled()
 
   override val transportConf: TransportConf = {
@@ -56,39 +63,102 @@ private[spark] final class SparkdlChunks(env: SparkEnv, conf: SparkConf, overrid
     Utils.startServiceOnPort(first, (port: Int) => (serve(port), port), retries, Module)._1
   }
 
+  /** What is on disk stays there: BlockManager.getLocalBytes would read all of the block into memory if there is room. */
   override def open(chunk: Chunk): Option[ManagedBuffer] = {
     val id = BroadcastBlockId(chunk.job, chunk.block)
-    manager.getLocalBytes(id).map { data =>
-      def release(): Unit = manager.releaseLockAndDispose(id, data)
-      val size = data.size
-      if (chunk.offset + chunk.length > size) {
+    manager.blockInfoManager.lockForReading(id).flatMap { info =>
+      def release(): Unit = manager.releaseLock(id)
+      if (chunk.offset + chunk.length > info.size) {
         release()
-        throw new IllegalArgumentException(s"block $id has $size bytes: no ${chunk.length} at ${chunk.offset}")
+        throw new IllegalArgumentException(
+          s"block $id has ${info.size} bytes: no ${chunk.length} at ${chunk.offset}"
+        )
       }
-      new BlockPart(data, chunk, () => release())
+      val body = bytes(id, chunk)
+      if (body.isEmpty) release()
+      body.map(new BlockPart(chunk.length, _, () => release()))
     }
+  }
+
+  private def bytes(id: BlockId, chunk: Chunk): Option[() => ByteBuf] = {
+    def inMemory =
+      manager.memoryStore.getBytes(id).map(memory => () => Unpooled.wrappedBuffer(slices(memory, chunk): _*))
+    def onDisk = if (manager.diskStore.contains(id)) Some(() => Unpooled.wrappedBuffer(read(id, chunk))) else None
+    inMemory.orElse(onDisk)
+  }
+
+  /** Reads a part of a block on disk, whatever is before it: at once, as files and Spark's own cipher can be read. */
+  private def read(id: BlockId, chunk: Chunk): Array[Byte] = diskKey match {
+    case Some(key) if conf.get(Transformation, CounterMode) == CounterMode => decrypt(id, key, chunk)
+    case _ =>
+      val stream = manager.diskStore.getBytes(id).toInputStream()
+      try {
+        stream.skipNBytes(chunk.offset)
+        val bytes = stream.readNBytes(chunk.length)
+        if (bytes.length < chunk.length) throw new EOFException(s"the file of block $id is shorter than the block")
+        bytes
+      } finally stream.close()
+  }
+
+  /**
+   * In counter mode each 16 bytes are encrypted for themselves, with the number of those before them added to the vector that
+   * the file begins with.
+   */
+  private def decrypt(id: BlockId, key: Array[Byte], chunk: Chunk): Array[Byte] = {
+    val vectorBytes = CryptoStreamUtils.IV_LENGTH_IN_BYTES
+    val vector = new Array[Byte](vectorBytes)
+    val before = (chunk.offset % CipherBytes).toInt
+    val bytes = new Array[Byte](before + chunk.length)
+    val file = new RandomAccessFile(manager.diskBlockManager.getFile(id), "r")
+    try {
+      file.readFully(vector)
+      file.seek(vectorBytes + chunk.offset - before)
+      file.readFully(bytes)
+    } finally file.close()
+    val counter = new BigInteger(1, vector).add(BigInteger.valueOf(chunk.offset / CipherBytes)).toByteArray
+    val start = Array.fill(vectorBytes - counter.length)(0.toByte) ++ counter.takeRight(vectorBytes)
+    val cipher = CryptoCipherFactory.getCryptoCipher(CounterMode, CryptoStreamUtils.toCryptoConf(conf))
+    try {
+      cipher.init(Cipher.DECRYPT_MODE, new SecretKeySpec(key, "AES"), new IvParameterSpec(start))
+      cipher.doFinal(bytes, 0, bytes.length, bytes, 0)
+    } finally cipher.close()
+    bytes.drop(before)
   }
 }
 
 private object SparkdlChunks {
   private val Module = "sparkdl"
+  private val Transformation = "spark.io.crypto.cipher.transformation"
+  private val CounterMode = "AES/CTR/NoPadding"
 
-  /** What lies in memory is sent from where it lies; what is on disk is read for it. */
-  private final class BlockPart(data: BlockData, chunk: Chunk, free: () => Unit) extends ManagedBuffer {
+  /** Bytes that the cipher encrypts at a time. */
+  private val CipherBytes = 16
+
+  private def slices(memory: ChunkedByteBuffer, chunk: Chunk): Array[ByteBuffer] = {
+    val parts = Array.newBuilder[ByteBuffer]
+    var begin = 0L
+    memory.getChunks().foreach { part =>
+      val from = math.max(chunk.offset - begin, 0)
+      val until = math.min(chunk.offset + chunk.length - begin, part.remaining)
+      if (from < until) parts += part.slice(part.position() + from.toInt, (until - from).toInt)
+      begin += part.remaining
+    }
+    parts.result()
+  }
+
+  /** What lies in memory is sent from where it lies; what is on disk is read for it, each time that `body` is called. */
+  private final class BlockPart(length: Int, body: () => ByteBuf, free: () => Unit) extends ManagedBuffer {
     private val users = new AtomicInteger(1)
 
-    override def size: Long = chunk.length.toLong
+    override def size: Long = length.toLong
 
-    override def convertToNetty(): AnyRef = data match {
-      case memory: ByteBufferBlockData => Unpooled.wrappedBuffer(slices(memory): _*)
-      case _ => Unpooled.wrappedBuffer(read())
-    }
+    override def convertToNetty(): AnyRef = body()
 
     /** Spark 4's, for TLS. It releases this buffer with a stream of it, and never with a ByteBuf. */
     def convertToNettyForSsl(): AnyRef = createInputStream()
 
-    override def nioByteBuffer(): ByteBuffer = ByteBuffer.wrap(read())
-    override def createInputStream(): InputStream = new ByteArrayInputStream(read())
+    override def nioByteBuffer(): ByteBuffer = body().nioBuffer()
+    override def createInputStream(): InputStream = new ByteBufInputStream(body())
 
     override def retain(): ManagedBuffer = {
       users.incrementAndGet()
@@ -98,26 +168,6 @@ private object SparkdlChunks {
     override def release(): ManagedBuffer = {
       if (users.decrementAndGet() == 0) free()
       this
-    }
-
-    private def slices(memory: ByteBufferBlockData): Array[ByteBuffer] = {
-      val parts = Array.newBuilder[ByteBuffer]
-      var begin = 0L
-      memory.buffer.getChunks().foreach { part =>
-        val from = math.max(chunk.offset - begin, 0)
-        val until = math.min(chunk.offset + chunk.length - begin, part.remaining)
-        if (from < until) parts += part.slice(part.position() + from.toInt, (until - from).toInt)
-        begin += part.remaining
-      }
-      parts.result()
-    }
-
-    private def read(): Array[Byte] = {
-      val stream = data.toInputStream()
-      try {
-        stream.skipNBytes(chunk.offset)
-        stream.readNBytes(chunk.length)
-      } finally stream.close()
     }
   }
 }

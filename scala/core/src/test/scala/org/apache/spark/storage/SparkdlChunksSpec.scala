@@ -2,7 +2,7 @@ package org.apache.spark.storage
 
 import java.net.{BindException, InetAddress, ServerSocket}
 import java.nio.ByteBuffer
-import java.util.concurrent.{CompletableFuture, TimeUnit}
+import java.util.concurrent.{CompletableFuture, LinkedBlockingQueue, TimeUnit}
 
 import org.apache.spark.{SparkConf, SparkContext, SparkEnv, SparkdlExecutor}
 import org.apache.spark.util.io.ChunkedByteBuffer
@@ -30,6 +30,7 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
       .set("spark.authenticate.secret", "a secret of this test")
       .set("spark.network.crypto.enabled", "true")
       .set("spark.io.encryption.enabled", "true")
+      .set("spark.io.encryption.commons.config.cipher.classes", classOf[CountingCipher].getName)
     context = new SparkContext(conf)
   }
 
@@ -46,15 +47,24 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   private def direct(bytes: Array[Byte]): ByteBuffer = ByteBuffer.allocateDirect(bytes.length).put(bytes).flip()
 
-  private def fetch(name: String, offset: Int, length: Int): Either[ChunkFailure, Seq[Byte]] = {
+  private def fetch(name: String, offset: Int, length: Int): Either[ChunkFailure, Seq[Byte]] =
+    begin(network, name, offset, length).get(40, TimeUnit.SECONDS)
+
+  /** Asks `from`, which is here too. */
+  private def begin(
+      from: ChunkNetwork,
+      name: String,
+      offset: Int,
+      length: Int
+  ): CompletableFuture[Either[ChunkFailure, Seq[Byte]]] = {
     val memory = ByteBuffer.allocate(length)
     val end = new CompletableFuture[Either[ChunkFailure, Seq[Byte]]]
     val deadline = System.nanoTime + TimeUnit.SECONDS.toNanos(30)
     val chunk = Chunk(Job, name, offset.toLong, length)
-    network.fetch(network.here, chunk, piece => memory.put(piece), deadline) { failure =>
+    network.fetch(from.here, chunk, piece => memory.put(piece), deadline) { failure =>
       end.complete(failure.toLeft(memory.array.toSeq))
     }
-    end.get(40, TimeUnit.SECONDS)
+    end
   }
 
   private def retireNow(name: String): Boolean = {
@@ -86,6 +96,43 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(retireNow("sparkdl_disk"))
   }
 
+  test("a block that the thread of a Spark task sends is free once it is sent, and the task ends without a fault") {
+    val asked = new LinkedBlockingQueue[Runnable]
+    val bytes = random(1 << 20)
+    val from = executor.openNetwork(0, 1, new Kept(64 << 10, asked.put(_)))
+    try {
+      executor.blocks.put(Job, "sparkdl_task", Array(direct(bytes)))
+      SparkdlChunksSpec.inTask = () => {
+        val fetched = begin(from, "sparkdl_task", 0, bytes.length)
+        asked.poll(30, TimeUnit.SECONDS).run()
+        assert(fetched.get(40, TimeUnit.SECONDS) === Right(bytes.toSeq))
+        assert(retireNow("sparkdl_task"))
+      }
+      context.parallelize(Seq(0), 1).foreach(_ => SparkdlChunksSpec.inTask())
+    } finally from.close()
+  }
+
+  test("parts of an encrypted block on disk cost as many bytes of decryption as the block has") {
+    val bytes = random(4 << 20)
+    val partBytes = 48 << 10
+    val block = new ChunkedByteBuffer(Array(direct(bytes)))
+    SparkEnv.get.blockManager.putBytes(
+      BroadcastBlockId(Job, "sparkdl_parts"),
+      block,
+      StorageLevel.DISK_ONLY,
+      tellMaster = false
+    )
+    val from = executor.openNetwork(0, 1, new Kept(partBytes))
+    try {
+      val before = CountingCipher.decrypted.get
+      assert(begin(from, "sparkdl_parts", 0, bytes.length).get(40, TimeUnit.SECONDS) === Right(bytes.toSeq))
+      assert(CountingCipher.decrypted.get - before === bytes.length)
+      for ((offset, length) <- Seq((1, 1), (15, 2), (4097, 70000)))
+        assert(fetch("sparkdl_parts", offset, length) === Right(bytes.slice(offset, offset + length).toSeq))
+      assert(retireNow("sparkdl_parts"))
+    } finally from.close()
+  }
+
   test("beyond the end of a block there is nothing, and the block is free again") {
     executor.blocks.put(Job, "sparkdl_short", Array(direct(random(100))))
     for ((offset, length) <- Seq((0, 101), (100, 1), (1000, 10))) {
@@ -103,4 +150,10 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
     try assert((other.here.host, other.here.port) === (("127.0.0.1", taken.getLocalPort)))
     finally other.close()
   }
+}
+
+private object SparkdlChunksSpec {
+
+  /** What a task of this JVM does. */
+  @volatile var inTask: () => Unit = _
 }
