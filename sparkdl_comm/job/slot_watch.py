@@ -66,7 +66,8 @@ class SlotWatch:
                     waiting = idle = None
                     continue
                 busy, slots = self._busy(), slots_now(self._spark)
-                waiting = told = now if waiting is None else waiting
+                if waiting is None:
+                    waiting = told = now
                 held = busy > 0 and (slots is None or busy + self._ranks > slots)
                 idle = None if held else now if idle is None else idle
                 if now - waiting > self._turn_timeout or (idle is not None and now - idle > self._slot_timeout):

@@ -1,5 +1,6 @@
 """The watch over slots: how long ranks wait for which jobs, and that it goes on when Spark cannot answer once."""
 
+import itertools
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -52,6 +53,20 @@ class Tracker:
         return SimpleNamespace(numActiveTasks=self.busy if stage == 8 else 0)
 
 
+def watch_of(patch: pytest.MonkeyPatch, busy: int, slot_timeout: float, turn_timeout: float) -> SlotWatch:
+    """Return a watch for 3 ranks on a cluster of 4 slots."""
+    tracker = Tracker(busy)
+    context = SimpleNamespace(
+        statusTracker=lambda: tracker, _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(statusTracker=lambda: tracker))
+    )
+    spark: Any = SimpleNamespace(sparkContext=context)
+    patch.setattr(slot_watch, "JobTag", Tag)
+    patch.setattr(slot_watch, "is_classic", lambda _: True)
+    patch.setattr(slot_watch, "slots_now", lambda _: 4)
+    patch.setattr(slot_watch, "_POLL_SECONDS", 0.001)
+    return SlotWatch(spark, 3, slot_timeout, turn_timeout)
+
+
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize(
     ("busy", "slot_timeout", "turn_timeout", "told"),
@@ -70,17 +85,21 @@ def test_how_long_ranks_wait_for_slots(
     monkeypatch: pytest.MonkeyPatch, busy: int, slot_timeout: float, turn_timeout: float, told: str
 ) -> None:
     """An answer that fails does not end the watch."""
-    tracker = Tracker(busy)
-    context = SimpleNamespace(
-        statusTracker=lambda: tracker, _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(statusTracker=lambda: tracker))
-    )
-    spark: Any = SimpleNamespace(sparkContext=context)
-    monkeypatch.setattr(slot_watch, "JobTag", Tag)
-    monkeypatch.setattr(slot_watch, "is_classic", lambda _: True)
-    monkeypatch.setattr(slot_watch, "slots_now", lambda _: 4)
-    monkeypatch.setattr(slot_watch, "_POLL_SECONDS", 0.01)
-    with SlotWatch(spark, 3, slot_timeout, turn_timeout) as watch:
+    with watch_of(monkeypatch, busy, slot_timeout, turn_timeout) as watch:
         watch._thread.join(20)
     assert isinstance(watch.error, SlotsError)
     assert re.search(told, watch.error.message)
     assert watch._tag.cancelled  # type: ignore[attr-defined]
+
+
+@pytest.mark.timeout(30)
+def test_who_waits_for_a_turn_says_so_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a clock that goes on by a second each time it is read, in ten minutes."""
+    seconds = itertools.count()
+    monkeypatch.setattr(slot_watch, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    with watch_of(monkeypatch, 2, 30.0, 600.0) as watch:
+        watch._thread.join(20)
+    assert watch.error is not None
+    assert 8 <= caplog.text.count("3 ranks wait for slots: 2 tasks of other jobs are running") <= 10
