@@ -98,6 +98,7 @@ REDUCIBLE = pytest.mark.parametrize("loss", [
     nn.CrossEntropyLoss(WEIGHT),
     nn.CrossEntropyLoss(WEIGHT, ignore_index=2, label_smoothing=0.1),
     nn.CrossEntropyLoss(torch.full((3,), 4.0), ignore_index=7),
+    nn.CrossEntropyLoss(torch.ones(3)),
     functools.partial(nn.functional.cross_entropy, weight=WEIGHT, ignore_index=2),
 ])  # fmt: skip
 

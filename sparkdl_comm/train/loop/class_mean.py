@@ -86,8 +86,8 @@ class ClassMean:
         return counts if weights is None else counts * weights
 
     def needed(self, parts: Sequence[RowCache], gang: Gang, timeout: float) -> bool:
-        """Whether rows of any rank count differently by their labels, or, with weights of rows, otherwise than one for each
-        label. All ranks call it. ``parts``: all rows of this one, for training and perhaps for validation.
+        """Whether rows of any rank count differently by their labels. With weights of rows: whether classes have weights, or
+        labels are ignored. All ranks call it. ``parts``: all rows of this one, for training and perhaps for validation.
 
         :raises InputError: no row of all ranks' counts, of those for training or of those for validation.
         """
@@ -103,7 +103,9 @@ class ClassMean:
                     f" ignore_index={self.ignored}, or of classes whose weight is 0, or of rows whose weight is 0"
                 )
         found = {count for spans, _ in told for part in spans for count in part}
-        return len(found) > 1 or (parts[0].weights is not None and found != {math.prod(parts[0].targets[0].shape[1:])})
+        if parts[0].weights is None:
+            return len(found) > 1
+        return self.weight is not None or found != {math.prod(parts[0].targets[0].shape[1:])}
 
 
 def _reduced(module: torch.nn.Module, output: Any, target: torch.Tensor, reduction: str) -> Any:
