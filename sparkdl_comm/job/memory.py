@@ -17,13 +17,12 @@ _log = logging.getLogger(__name__)
 _LIMIT = "spark.executor.pyspark.memory"
 _OVERHEAD = "spark.executor.memoryOverhead"
 _DAEMON = "spark.python.daemon.module"
-#: What YARN and Kubernetes say of a container that they, or the kernel, killed for its memory. A standalone worker's "Command
-#: exited with code 137" is not among them: it has no containers, so anybody may have killed that process.
+#: What YARN and Kubernetes say of a container that they, or the kernel, killed for its memory. It does not match a standalone
+#: worker's "Command exited with code 137": that worker has no containers, so anybody may have killed the process.
 _KILLED = re.compile(
     r"exceeding (?:physical|virtual) memory limits|exit (?:code|status)(?: is|:)? ?(?:137|-104)\b|OOMKilled",
     re.IGNORECASE,
 )
-_BY_A_WORKER = re.compile(r"Command exited with code 137")
 #: What an allocation says that was refused.
 _REFUSED = re.compile(
     r"MemoryError|(?:can't|cannot|not|unable to) (?:enough memory|allocate)|can't start new thread", re.I
@@ -56,7 +55,7 @@ def with_limit(error: str, message: str) -> str:
 
 def was_killed(text: str) -> bool:
     """Whether Spark's ``text`` about a lost executor says that it was killed for its memory."""
-    return _KILLED.search(_BY_A_WORKER.sub("", text)) is not None
+    return _KILLED.search(text) is not None
 
 
 def killed_executors(spark: SparkSession) -> dict[str, str]:
