@@ -40,6 +40,7 @@ from sparkdl_comm.job.slot_watch import SlotWatch
 from sparkdl_comm.job.summary import RankReport
 from sparkdl_comm.job.task import LOADING, RANK_SCHEMA, ROWS_GONE, RankFn, RowsGoneError
 from sparkdl_comm.report.progress import ProgressBar
+from sparkdl_comm.space.module_state import state_dict_of
 from sparkdl_comm.train.spec import TrainSpec
 
 _log = logging.getLogger(__name__)
@@ -101,6 +102,7 @@ def launch(
             host=host,
             bind=driver_bind(rows.sparkSession),
             watch=watch,
+            as_state_dict=state_dict_of,
         )
         return tensors, [RankReport.from_json(report) for report in reports]
 
@@ -149,12 +151,14 @@ def run_gang(
     host: str,
     bind: str | None = None,
     watch: OnProgress | None = None,
+    as_state_dict: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None,
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
     """Run a gang, and get what it sends.
 
     :param start: runs the ranks, given the driver's listener, and returns their reports.
     :param host: by which executors reach this process; ``bind``: where Spark's driver listens, if that is said apart.
     :param slots: watches Spark's jobs; None: ``start`` does not run any.
+    :param as_state_dict: makes the ``state_dict`` of an error of the tensors that had come; None: they are no model's.
     :return: the tensors that rank 0 sent, and every rank's report.
     :raises SparkdlCommError: as :func:`launch`.
     """
@@ -198,7 +202,8 @@ def run_gang(
                 typed = failure.to_exception() if failure is not None else too_few or _unreported(str(error))
             if typed is None:
                 raise
-            typed.state_dict = listener.received
+            if as_state_dict is not None and listener.received is not None:
+                typed.state_dict = as_state_dict(listener.received)
             # Spark's text has nothing but what the rank reported, under a page of Java stacks.
             raise typed from (error if failure is None else None)
         finally:

@@ -90,13 +90,13 @@ def keep_tensors(tensors: dict[str, torch.Tensor]) -> Iterator[None]:
     try:
         yield
     except SparkdlCommError as error:
-        error.state_dict = module_state.unpacked(tensors)[0]
+        error.state_dict = module_state.state_dict_of(tensors)
         raise
     except Exception as error:
         kept = ResultError(
             f"training ended, and then {type(error).__name__}: {error}. The trained tensors are in this error's state_dict"
         )
-        kept.state_dict = module_state.unpacked(tensors)[0]
+        kept.state_dict = module_state.state_dict_of(tensors)
         raise kept from error
 
 

@@ -173,10 +173,11 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         :raises SlotsError: more workers than slots.
         :raises DeadlineError: other fits of this application hold the slots for too long.
 
-        Then, from the ranks: InputError (nulls, ragged features, no rows), NonFiniteLossError,
-        RankFailedError, RankLostError, DeadlineError and other GangErrors, with Spark's own exception as
-        cause; SlotsError (others hold the slots); PersistenceError (a checkpoint cannot be written or read), and
-        ConfError, ModelError or InputError if the last one is of another run.
+        Then, from the ranks: InputError (nulls, ragged features, no rows), NonFiniteLossError, RankFailedError,
+        RankLostError, DeadlineError and other GangErrors; SlotsError (others hold the slots); PersistenceError (a
+        checkpoint cannot be written or read), and ConfError, ModelError or InputError if the last one is of another
+        run. ResultError: training ended, and something else failed. ``state_dict`` of an error has the trained
+        tensors, if they had come.
         """
         from sparkdl_comm.job.interrupt import interruptible
         from sparkdl_comm.ml.fit import train

@@ -110,16 +110,16 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
         with keep_tensors(tensors):
             summary = summarize(reports, strategy.full_name(conf), world, restarts)
             log.history(summary["history"])
-    tell(conf.progress, f"sparkdl_comm fit: {summary.line()}")
-    step_rows = spec.batch_size * optimization.accumulation_steps
-    if summary["rows"] < step_rows:
-        warnings.warn(
-            f"batchSize={spec.batch_size} x accumulationSteps={optimization.accumulation_steps} is more than the"
-            f" {summary['rows']} rows there are: each epoch was one step, on all of them",
-            stacklevel=4,  # the caller of fit
-        )
-    shapes = [report.output_shape for report in reports if report.output_shape is not None]
     with keep_tensors(tensors):
+        tell(conf.progress, f"sparkdl_comm fit: {summary.line()}")
+        step_rows = spec.batch_size * optimization.accumulation_steps
+        if summary["rows"] < step_rows:
+            warnings.warn(
+                f"batchSize={spec.batch_size} x accumulationSteps={optimization.accumulation_steps} is more than the"
+                f" {summary['rows']} rows there are: each epoch was one step, on all of them",
+                stacklevel=4,  # the caller of fit
+            )
+        shapes = [report.output_shape for report in reports if report.output_shape is not None]
         return TorchModel(
             load_trained(module, tensors),
             spec.classification,

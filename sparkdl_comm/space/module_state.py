@@ -109,10 +109,12 @@ def packed(module: nn.Module, warn: Callable[[str], object]) -> dict[str, torch.
 def unpacked(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The tensors by name, and the extra state by part, of what :func:`packed` made."""
     extra = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items() if name.startswith(_PREFIX)}
-    return (
-        {name: tensor for name, tensor in tensors.items() if not name.startswith((_PREFIX, _TRANSIENT))},
-        values.unpack(extra) if extra else {},
-    )
+    return state_dict_of(tensors), values.unpack(extra) if extra else {}
+
+
+def state_dict_of(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the parameters and persistent buffers of what :func:`packed` made, by name."""
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith((_PREFIX, _TRANSIENT))}
 
 
 def transient(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparkdl_comm import TorchEstimator, TorchModel, plugin
-from sparkdl_comm.errors import ConfError, InputError, ModelError, PluginError, SlotsError
+from sparkdl_comm.errors import ConfError, InputError, ModelError, PluginError, ResultError, SlotsError
 from sparkdl_comm.job import session
+from sparkdl_comm.job.summary import RankReport
 
 from ..nets import Sum, TwoClasses
 from ..optimizers import Lars
@@ -272,3 +273,15 @@ def test_ranks_without_rows_are_told_of(df: DataFrame, monkeypatch: pytest.Monke
     if mine:
         assert mine[0].startswith("batchSize=2 is less than num_workers=3: ")
         assert "1 of them have no rows" in mine[0]
+
+
+def test_a_warning_that_raises_after_training_has_the_tensors(df: DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a batch that is larger than the data, where the user has warnings raised."""
+    tensors = {name: torch.ones_like(tensor) for name, tensor in TwoClasses().state_dict().items()}
+    report = RankReport(0, 1, 1.0, {}, {}, [], 2, "", None)
+    monkeypatch.setattr("sparkdl_comm.ml.fit.launch", lambda *_: (tensors, [report], 0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        with pytest.raises(ResultError, match="training ended, and then UserWarning: batchSize=8") as caught:
+            estimator(batchSize=8, num_workers=1).fit(df)
+    assert caught.value.state_dict == tensors

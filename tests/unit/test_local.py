@@ -16,10 +16,13 @@ import torch
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import RankFailedError, RankLostError
-from sparkdl_comm.gang.values import unpack
+from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.gang.values import pack, unpack
+from sparkdl_comm.job.driver_listener import DriverListener
 from sparkdl_comm.job.function import FunctionSpec
 from sparkdl_comm.job.launch import run_gang
 from sparkdl_comm.job.local import HOST, run_locally
+from sparkdl_comm.space.module_state import state_dict_of
 from tests.integration.training_functions import stands_still_at_the_end
 from tests.unit.gang_helpers import wait_for
 from tests.unit.local_functions import fails, is_killed, steps_lars, who
@@ -69,6 +72,27 @@ def test_a_rank_that_raises() -> None:
     assert caught.value.rank == 1
     assert caught.value.log_tail.endswith("the last words")
     assert children() == []
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_what_a_failure_has_of_tensors_that_came_before(monkeypatch: pytest.MonkeyPatch, trains: bool) -> None:
+    """Those of a model, by the names of its state_dict; nothing of what a function returned."""
+    weight = torch.ones(2)
+    sent = (
+        {"weight": weight, ".extra.inner": torch.zeros(3), ".transient.mask": torch.ones(1)} if trains else pack(weight)
+    )
+    monkeypatch.setattr(DriverListener, "received", sent)
+
+    def start(_: DriverListener) -> list[str]:
+        raise RuntimeError(Failure.of(LookupError("mine"), rank=1).embed())
+
+    state_of = {"as_state_dict": state_dict_of} if trains else {}
+    with pytest.raises(RankFailedError, match="LookupError: mine") as caught:
+        run_gang(
+            start, slots=None, world=2, conf=CommConf.from_mapping({}, progress=False), secret=bytes(32),
+            attempt_id="epoch", host=HOST, **state_of,
+        )  # fmt: skip
+    assert caught.value.state_dict == ({"weight": weight} if trains else None)
 
 
 def test_a_rank_that_is_killed() -> None:
