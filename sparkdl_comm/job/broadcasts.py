@@ -86,10 +86,11 @@ MODULE_BROADCASTS = ModuleBroadcasts()
 
 
 class _Sent:
-    """Arrives at executors as the function that was pickled."""
+    """Function that arrives at executors as the one that was pickled. ``module``: of that one, which ImportCheck imports."""
 
-    def __init__(self, pickled: Broadcast[bytes]) -> None:
+    def __init__(self, pickled: Broadcast[bytes], module: str) -> None:
         self._pickled = pickled
+        self.__module__ = module
 
     def __call__(self, batches: Any) -> Any:
         raise AssertionError("only what arrives is called")
@@ -113,7 +114,7 @@ def sent(spark: SparkSession, function: Callable[[Any], Any]) -> Iterator[Callab
     broadcast = spark.sparkContext.broadcast(pickled)
     del pickled
     try:
-        yield _Sent(broadcast)
+        yield _Sent(broadcast, function.__module__)
     finally:
         try:
             broadcast.destroy()

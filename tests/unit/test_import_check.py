@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyspark
@@ -13,6 +14,7 @@ from pyspark import cloudpickle
 
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.gang.failure import Failure
+from sparkdl_comm.job import broadcasts
 from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.launch import _unreported
 from sparkdl_comm.optim.optimization import Optimization
@@ -35,6 +37,20 @@ def test_it_is_the_function_where_the_package_is() -> None:
         cloudpickle.loads(cloudpickle.dumps(ImportCheck(function(), True))),
     ):
         assert [batch for batch, _ in touch(iter([1, 2]))] == [1, 2]
+
+
+def test_of_a_large_function_the_same_module_is_imported_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large function comes by a broadcast, whose own module needs less than the function does."""
+    monkeypatch.setattr(broadcasts, "is_classic", lambda _: True)
+    monkeypatch.setattr(broadcasts, "_LARGE", 0)
+    monkeypatch.setattr(broadcasts.MODULE_BROADCASTS, "sweep", lambda _: None)
+    spark: Any = SimpleNamespace(
+        sparkContext=SimpleNamespace(broadcast=lambda _: SimpleNamespace(destroy=lambda: None))
+    )
+    with broadcasts.sent(spark, function()) as large:
+        _, (check, _) = ImportCheck(large, rank=True).__reduce__()
+        _, (module, _) = check.__reduce__()
+    assert module == "sparkdl_comm.train.spec"
 
 
 @pytest.mark.parametrize("rank", [True, False])
