@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import secrets
 from collections.abc import Callable
@@ -14,17 +15,20 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.data.dataset import tensor_columns
 from sparkdl_comm.errors import ConfError, InputError
+from sparkdl_comm.gang.members import listed
 from sparkdl_comm.gang.process_group import BACKENDS
 from sparkdl_comm.gang.values import unpack
 from sparkdl_comm.job import memory, session, slots
 from sparkdl_comm.job.admission import ADMISSION
 from sparkdl_comm.job.arrow_batches import bounded, measures
-from sparkdl_comm.job.function import FunctionSpec, Script, make_function_fn
+from sparkdl_comm.job.function import ALONE, FunctionSpec, Script, make_function_fn
 from sparkdl_comm.job.interrupt import interruptible
 from sparkdl_comm.job.launch import run_gang, run_tasks
 from sparkdl_comm.job.local import HOST, run_locally
 from sparkdl_comm.job.slot_watch import SlotWatch
 from sparkdl_comm.ml import components
+
+_log = logging.getLogger(__name__)
 
 
 class CommDistributor:
@@ -42,6 +46,9 @@ class CommDistributor:
     TorchDistributor runs as it is: it finds torchrun's variables (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, …; ``LOCAL_RANK``
     is the number of the rank's GPU, else 0) and may call ``init_process_group`` itself. Ranks then meet over authenticated
     connections, not by a TCPStore; the data connections of gloo and NCCL are torch's own.
+
+    On CPUs Lightning's Trainer and Fabric find the ranks too, unless they are given ``devices`` or ``num_nodes``. A warning
+    names ranks that end without having communicated.
 
     TorchDistributor's ``num_processes``, ``local_mode`` and ``use_gpu`` mean the same here, by name or in its order. Only the
     defaults are not its own: ranks run in executors, on CPUs.
@@ -160,7 +167,7 @@ def _gang(
     slots: SlotWatch | None,
 ) -> Any:
     """Run the ranks with ``start``; returns what rank 0's function did."""
-    tensors, _ = run_gang(
+    tensors, reports = run_gang(
         lambda listener: start(dataclasses.replace(spec, driver_address=listener.address), listener.check),
         slots=slots,
         world=spec.world,
@@ -170,6 +177,16 @@ def _gang(
         host=host,
         bind=bind,
     )
+    alone = [rank for rank, report in enumerate(reports) if report == ALONE]
+    if alone:
+        _log.warning(
+            "%s of %d never communicated, so what was trained there was trained without the other ranks. Wrap the model in"
+            " DistributedDataParallel, or call a collective of torch.distributed or of Communicator.current(). Lightning's"
+            " Trainer does it with num_nodes=%d, devices=%d, strategy='ddp'",
+            listed(alone),
+            spec.world,
+            *((1, spec.world) if spec.local else (spec.world, 1)),
+        )
     return unpack(tensors)
 
 

@@ -127,6 +127,11 @@ class Communicator:
             group.close()
 
     @property
+    def has_communicated(self) -> bool:
+        """Whether this rank has used it by other ways than torch.distributed's."""
+        return bool(self._groups or self._made or self._parts)
+
+    @property
     def local_rank(self) -> int:
         """Number of this rank among those with the same host, from 0."""
         return self.hosts[: self.rank].count(self.hosts[self.rank])

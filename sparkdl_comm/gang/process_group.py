@@ -15,8 +15,8 @@ from __future__ import annotations
 import datetime
 import functools
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from sparkdl_comm.errors import InputError
 from sparkdl_comm.gang.gang import Gang
 
 _torchs = dist.init_process_group
+_torchs_destroy = dist.destroy_process_group
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 
@@ -50,8 +51,11 @@ def default_group(backend: str, gang: Gang, timeout: float) -> dist.ProcessGroup
 
 
 @contextmanager
-def process_group(gang: Gang, device: torch.device, timeout: float, one_node: bool = False) -> Iterator[None]:
-    """The default group and torchrun's environment variables, as long as the context lasts.
+def process_group(
+    gang: Gang, device: torch.device, timeout: float, one_node: bool = False
+) -> Iterator[Callable[[], bool]]:
+    """The default group and torchrun's environment variables, as long as the context lasts. Gives a function that tells
+    whether this rank has communicated by torch.distributed.
 
     Each rank is a node of its own, as under TorchDistributor; LOCAL_RANK is the number of its GPU, which is what functions
     use it for, or 0. With ``one_node`` all of them are on one. ``timeout``: seconds, of any collective and of each wait for
@@ -62,12 +66,16 @@ def process_group(gang: Gang, device: torch.device, timeout: float, one_node: bo
     os.environ.update(_variables(gang, device))
     if one_node:
         os.environ.update(_one_node(gang))
+    if device.type == "cpu":
+        for name, value in _for_lightning(1 if one_node else gang.world, gang.world if one_node else 1).items():
+            os.environ.setdefault(name, value)
     bind_to_nic(gang)
     dist.init_process_group = dist.distributed_c10d.init_process_group = init_process_group
-    _running = _Running(gang, timeout)
+    dist.destroy_process_group = dist.distributed_c10d.destroy_process_group = destroy_process_group
+    _running = running = _Running(gang, timeout)
     try:
         init_process_group(BACKENDS[device.type])
-        yield
+        yield lambda: running.has_communicated or _count_operations() > 0
     finally:
         _running = None
         if dist.is_initialized():
@@ -99,13 +107,24 @@ def _one_node(gang: Gang) -> dict[str, str]:
     return {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world, "NODE_RANK": "0", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
 
 
+def _for_lightning(nodes: int, devices: int) -> dict[str, str]:
+    """Return Lightning's variables for what its Trainer and Fabric are not told: without them, each rank trains alone."""
+    return {
+        f"{prefix}_{name}": str(value)
+        for prefix in ("PL_TRAINER", "LT")
+        for name, value in (("NUM_NODES", nodes), ("DEVICES", devices))
+    }
+
+
 @dataclass
 class _Running:
-    """The function that runs in this process: its gang, the default time limit of its groups, how many it has made."""
+    """The function that runs in this process: its gang, the default time limit of its groups, how many it has made, whether
+    it has communicated by those that are destroyed."""
 
     gang: Gang
     timeout: float
     groups: int = 0
+    has_communicated: bool = False
 
 
 _running: _Running | None = None
@@ -133,7 +152,7 @@ def init_process_group(
         )
     if dist.is_initialized():
         gang.all_gather(b"", _running.timeout)
-        dist.destroy_process_group()
+        destroy_process_group()
     timeout = timeout or datetime.timedelta(seconds=_running.timeout)
     master = f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     if store is None and init_method in (None, "env://", master):
@@ -144,3 +163,21 @@ def init_process_group(
     _torchs(backend, init_method, timeout, gang.world, gang.rank, store, *more, **options)
     # A rank that ends soon would close connections that others are still making: gloo fails then.
     gang.all_gather(b"", _running.timeout)
+
+
+@functools.wraps(_torchs_destroy)
+def destroy_process_group(group: Any = None) -> None:
+    if _running is not None:
+        _running.has_communicated = _running.has_communicated or _count_operations() > 0
+    _torchs_destroy(group)
+
+
+def _count_operations() -> int:
+    """Return how many collectives, sends and receives this rank has taken part in, by the groups that are there."""
+    found = 0
+    for group in dist.distributed_c10d._world.pg_map:
+        for kind in ("cpu", "cuda"):
+            with suppress(RuntimeError):  # the group has no backend for this kind
+                backend: Any = group._get_backend(torch.device(kind))
+                found += backend._get_sequence_number_for_group()
+    return found

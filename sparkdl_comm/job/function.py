@@ -23,6 +23,9 @@ from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.gang.process_group import process_group
 from sparkdl_comm.job.task import LOADING, RankFn, RankTask
 
+#: Report of a rank whose function never communicated with the other ranks.
+ALONE = "alone"
+
 
 @dataclass(frozen=True)
 class FunctionSpec:
@@ -47,15 +50,17 @@ def make_function_fn(spec: FunctionSpec) -> RankFn:
         from pyspark import BarrierTaskContext
 
         task = RankTask(spec, BarrierTaskContext.get())
-        run_function(spec, task, batches)
-        yield task.report("")
+        yield task.report(run_function(spec, task, batches))
 
     return run_rank
 
 
-def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.RecordBatch]) -> None:
-    """Runs the function; what it returns at rank 0 goes to the driver. A failure is told to the other ranks, and raised
-    with the *first* failure of the gang inside."""
+def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.RecordBatch]) -> str:
+    """Run the function; what it returns at rank 0 goes to the driver. A failure is told to the other ranks, and raised
+    with the *first* failure of the gang inside.
+
+    :return: the rank's report: :data:`ALONE` if it never communicated with the others that there are, else "".
+    """
     phase = "set-up"
     try:
         with ExitStack() as stack:
@@ -64,7 +69,7 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 device = task.device()
                 gang = task.join_gang({})
                 driver = task.connect_driver(stack)
-                stack.enter_context(process_group(gang, device, spec.conf.timeout, spec.local))
+                by_torch = stack.enter_context(process_group(gang, device, spec.conf.timeout, spec.local))
                 communicator = stack.enter_context(installed(Communicator(gang, device, spec.conf)))
                 phase = LOADING
                 # As Spark does with its own functions; only now, as it may import what keeps init_process_group.
@@ -74,8 +79,10 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 phase = "result"
                 if driver is not None:
                     driver.send_tensors(values.pack(result))
+                is_alone = gang.world > 1 and not communicator.has_communicated and not by_torch()
                 communicator.leave()
                 task.outlast(spec.conf.timeout)
+                return ALONE if is_alone else ""
             except (Exception, SystemExit) as exc:
                 raise task.failed(Failure.of(exc, task.rank, None, phase)) from exc
     finally:

@@ -181,11 +181,11 @@ def main(rank: int, fd: int) -> None:
     seconds = spec.conf.timeout
     task = RankTask(spec, LocalContext(rank, spec.world))
     try:
-        run_function(spec, task, iter(()))
+        report = run_function(spec, task, iter(()))
     except RuntimeError as failed:
         send_frame(sock, {"error": str(failed)}, _MAX_FRAME, time.monotonic() + seconds)
     else:
-        send_frame(sock, {"report": ""}, _MAX_FRAME, time.monotonic() + seconds)
+        send_frame(sock, {"report": report}, _MAX_FRAME, time.monotonic() + seconds)
 
 
 if __name__ == "__main__":

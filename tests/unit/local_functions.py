@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from sparkdl_comm.collectives.communicator import Communicator
 from sparkdl_comm.optim import LARS
@@ -21,6 +22,24 @@ def who() -> Any:
     dist.all_gather_object(everybodys, ([os.environ[name] for name in names], os.getpid()))
     print("hello from", dist.get_rank())
     return everybodys
+
+
+def trains(way: str) -> dict[str, str]:
+    """A step of training. Ranks communicate in this ``way``, if it is one. Returns what Lightning reads."""
+    lightning = {name: os.environ[name] for name in os.environ if name.startswith(("PL_", "LT_"))}
+    if way.startswith("own group"):
+        dist.init_process_group("gloo")
+    model: Any = torch.nn.Linear(2, 1)
+    if way == "ddp":
+        model = DistributedDataParallel(model)
+    model(torch.ones(3, 2)).sum().backward()
+    if way == "own group":
+        dist.all_reduce(model.weight.grad)
+    elif way == "communicator":
+        Communicator.current().all_reduce(torch.ones(2))
+    if way.startswith("own group"):
+        dist.destroy_process_group()
+    return lightning
 
 
 def steps_lars() -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import os
 import subprocess
 import sys
@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from sparkdl_comm.conf import CommConf
+from sparkdl_comm.distributor import _gang
 from sparkdl_comm.errors import RankFailedError, RankLostError
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.values import pack, unpack
+from sparkdl_comm.gang.values import pack
 from sparkdl_comm.job.driver_listener import DriverListener
 from sparkdl_comm.job.function import FunctionSpec
 from sparkdl_comm.job.launch import run_gang
@@ -25,23 +26,13 @@ from sparkdl_comm.job.local import HOST, run_locally
 from sparkdl_comm.space.module_state import state_dict_of
 from tests.integration.training_functions import stands_still_at_the_end
 from tests.unit.gang_helpers import wait_for
-from tests.unit.local_functions import fails, is_killed, steps_lars, who
+from tests.unit.local_functions import fails, is_killed, steps_lars, trains, who
 
 
-def run(function: Any, timeout: str = "30s") -> Any:
-    conf = CommConf.from_mapping({}, progress=False, timeout=timeout)
+def run(function: Any, timeout: str = "30s", strategy: str = "gloo") -> Any:
+    conf = CommConf.from_mapping({}, progress=False, timeout=timeout, strategy=strategy)
     spec = FunctionSpec(cloudpickle.dumps(function), False, "cpu", conf, 2, "epoch", bytes(32), ("", 0), local=True)
-    tensors, reports = run_gang(
-        lambda listener: run_locally(dataclasses.replace(spec, driver_address=listener.address), listener.check),
-        slots=None,
-        world=spec.world,
-        conf=conf,
-        secret=spec.secret,
-        attempt_id=spec.attempt_id,
-        host=HOST,
-    )
-    assert reports == ["", ""]
-    return unpack(tensors)
+    return _gang(spec, run_locally, HOST, None, None)
 
 
 def children(of: int | None = None) -> list[psutil.Process]:
@@ -57,6 +48,23 @@ def test_each_rank_is_a_process_of_one_node(capfd: Any) -> None:
     assert shown.out == "hello from 0\n"
     assert "hello" not in shown.err
     assert children() == []
+
+
+@pytest.mark.parametrize("way", ["alone", "own group, alone"])
+def test_ranks_that_train_alone_are_told(caplog: pytest.LogCaptureFixture, way: str) -> None:
+    names = {"NUM_NODES": "1", "DEVICES": "2"}
+    lightning = {f"{kind}_{name}": names[name] for kind in ("PL_TRAINER", "LT") for name in names}
+    assert run(functools.partial(trains, way)) == lightning
+    (told,) = caplog.messages
+    assert told.startswith("ranks 0, 1 of 2 never communicated")
+    assert "Wrap the model in DistributedDataParallel" in told
+    assert "num_nodes=1, devices=2, strategy='ddp'" in told
+
+
+@pytest.mark.parametrize(("way", "strategy"), [("ddp", "gloo"), ("own group", "gloo"), ("communicator", "ring")])
+def test_ranks_that_communicate(caplog: pytest.LogCaptureFixture, way: str, strategy: str) -> None:
+    run(functools.partial(trains, way), strategy=strategy)
+    assert caplog.messages == []
 
 
 def test_an_optimizer_deals_out_its_norms() -> None:
