@@ -1,5 +1,6 @@
 """Session settings and pre-flight checks, without a session."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,6 +152,9 @@ def _dotted(key: str) -> str:
     return key if key.endswith("OMP_NUM_THREADS") else key.replace("_", ".")
 
 
+_applications = itertools.count()
+
+
 class FakeSpark:
     """A classic session whose cluster has ``slots[i]`` slots when asked for the i-th time, each an executor of its own unless
     ``slots_each`` says otherwise."""
@@ -169,7 +173,7 @@ class FakeSpark:
         )
         self.sparkContext: Any = SimpleNamespace(
             master=master,
-            applicationId=f"app {id(self)}",
+            applicationId=f"app {next(_applications)}",
             getConf=lambda: SimpleNamespace(getAll=lambda: settings),
             _jsc=SimpleNamespace(sc=lambda: jvm),
         )
