@@ -72,7 +72,7 @@ class ModuleBroadcasts:
             return broadcast
 
     def sweep(self, context: SparkContext) -> None:
-        """Removes the files of broadcasts that neither Python nor a plan in the JVM refers to."""
+        """Remove the files of broadcasts that neither Python nor a plan in the JVM refers to."""
         application = str(context.applicationId)
         with self._lock:
             for file in list(self._files):
@@ -105,7 +105,7 @@ def _arrived(pickled: Broadcast[bytes]) -> Any:
 
 @contextmanager
 def sent(spark: SparkSession, function: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
-    """``function`` as tasks are to get it: if it is large, by a broadcast, which ends with the context."""
+    """Yield ``function`` as tasks are to get it: if it is large, by a broadcast, which ends with the context."""
     pickled = cloudpickle.dumps(function) if is_classic(spark) else b""
     if len(pickled) <= _LARGE:
         yield function

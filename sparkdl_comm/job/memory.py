@@ -54,7 +54,7 @@ def with_limit(error: str, message: str) -> str:
 
 
 def was_killed(text: str) -> bool:
-    """Whether Spark's ``text`` about a lost executor says that it was killed for its memory."""
+    """Return whether Spark's ``text`` about a lost executor says that it was killed for its memory."""
     return _KILLED.search(text) is not None
 
 
@@ -83,12 +83,13 @@ class MemoryKills:
         self._count = 0
 
     def begin_attempt(self) -> None:
+        """Note which executors were killed before this attempt."""
         self._known = set(killed_executors(self._spark))
         self._counted = False
 
     def check(self, lost: SparkdlCommError, is_last: bool) -> None:
-        """Look whether this attempt ended so. Spark may learn the reason late, so this is called again after executors have
-        been replaced.
+        """Count this attempt if it ended because an executor was killed. Spark may learn the reason late, so call this again
+        after executors have been replaced.
 
         :raises RankLostError: it did, and it is the fit's second, or ``is_last``.
         """

@@ -53,7 +53,7 @@ def check_apart(module: nn.Module, trained: Mapping[str, torch.Tensor]) -> None:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it has memory that can be looked at."""
+    """Return whether the tensor has memory that can be looked at."""
     return (
         not is_lazy(tensor)
         and type(tensor) in (torch.Tensor, nn.Parameter)
@@ -64,14 +64,14 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _bounds(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte in the storage, and the end."""
+    """Return the tensor's first byte in the storage, and the end of its last one."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     first, size = int(tensor.storage_offset()), tensor.element_size()
     return first * size, (first + last + 1) * size
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one storage share a byte."""
+    """Return whether two tensors of one storage share a byte."""
     (start, stop), (begin, end) = _bounds(one), _bounds(other)
     if stop <= begin or end <= start:
         return False
@@ -81,11 +81,11 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _repeats(tensor: torch.Tensor) -> bool:
-    """Whether an element has several places."""
+    """Return whether several places of the tensor are one element of its storage."""
     return not tensor.is_contiguous() and len(_elements(tensor).unique()) < tensor.numel()
 
 
 def _elements(tensor: torch.Tensor) -> torch.Tensor:
-    """The places of its elements in the storage, flat."""
+    """Return the places of the tensor's elements in the storage, flat."""
     stop = _bounds(tensor)[1] // tensor.element_size()
     return torch.arange(stop).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).reshape(-1)

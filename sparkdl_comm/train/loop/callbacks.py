@@ -101,7 +101,7 @@ class Callbacks:
                     ) from exc
 
     def having(self, hook: str) -> list[Callback]:
-        """Those that do something in ``hook``."""
+        """Return the callbacks that do something in ``hook``."""
         nothing = getattr(Callback, hook)
         return [each for each in self._callbacks if getattr(getattr(each, hook), "__func__", None) is not nothing]
 

@@ -25,11 +25,11 @@ class ParameterGuard:
 
     @contextlib.contextmanager
     def around(self, called: str, *, complete: bool, over: bool) -> Iterator[None]:
-        """A context around the hook ``called`` of a callback.
+        """Watch, as a context, the hook ``called`` of a callback.
 
-        ``complete``: all parameters are in place, so the hook may change them if it changes them back, as to look at averaged
-        ones. Where they are on their way, a write of any kind is a change. ``over``: there are no more steps, so that all
-        changes are taken over.
+        ``complete``: all parameters are in place. The hook may change them if it changes them back, as to look at averaged
+        ones. Where parameters are on their way, any write is a change. ``over``: there are no more steps, so all changes
+        are taken over.
 
         :raises CallbackError: the hook has changed a parameter that it may not change; or a parameter's shape.
         """
