@@ -114,8 +114,9 @@ def values(column: pa.Array) -> np.ndarray:
     """A column without nulls, of one length at each depth: ``[rows, length, …]``; a view where possible."""
     shape = [len(column)]
     while is_list(column.type):
-        outer, column = len(column), column.flatten()
-        shape.append(len(column) // outer if outer else 0)
+        outer, kind, column = len(column), column.type, column.flatten()
+        fixed = pa.types.is_fixed_size_list(kind)  # then the length is known where there are no rows, too
+        shape.append(kind.list_size if fixed else len(column) // outer if outer else 0)
     return column.to_numpy(zero_copy_only=False).reshape(shape)
 
 

@@ -45,13 +45,14 @@ def whole(given: list[Any]) -> torch.Tensor:
     return torch.tensor(np.stack([row.toArray() for row in given]), dtype=torch.float32)
 
 
-def batches(form: RowFormat) -> list[pa.RecordBatch]:
-    given = column(rows())
+def batches(form: RowFormat, vectors_given: list[Any] | None = None) -> list[pa.RecordBatch]:
+    given = column(rows() if vectors_given is None else vectors_given)
+    count = len(given)
     if form.inputs[0].width is None:
         given = vectors.lists(given).cast(pa.large_list(pa.float32()))
-    table = {"input0": given, "target0": pa.array(np.arange(ROWS, dtype=np.float32)), "id": pa.array(range(ROWS))}
+    table = {"input0": given, "target0": pa.array(np.arange(count, dtype=np.float32)), "id": pa.array(range(count))}
     batch = pa.RecordBatch.from_pydict(table)
-    return [batch.slice(start, 10) for start in range(0, ROWS, 10)]
+    return [batch.slice(start, 10) for start in range(0, count, 10)]
 
 
 @pytest.mark.parametrize("dtype", [None, "float64", "int64", "sparse"])
@@ -68,6 +69,33 @@ def test_a_batch_is_what_the_rows_are(dtype: str | None) -> None:
     assert got.dtype == {None: torch.float32, "sparse": torch.float32}.get(dtype, getattr(torch, dtype or "float32"))
     assert torch.equal(got, expected.flip(0).to(got.dtype))
     assert read.take(torch.arange(0), None).shape == (0, WIDTH), "for models with collectives"
+
+
+@pytest.mark.parametrize("dtype", [None, "sparse"])
+def test_rows_without_values_are_zeros(dtype: str | None) -> None:
+    """As HashingTF makes of texts without words; a predict batch may have no others."""
+    got = arrow.read(Field("featuresCol", "x", dtype), column([Vectors.sparse(WIDTH, {})] * 2)).collated()
+    assert torch.equal(got.to_dense(), torch.zeros(2, WIDTH))
+
+
+@pytest.mark.parametrize("shuffle", ["local", "global"])
+@pytest.mark.parametrize("cache", ["memory", "disk"])
+def test_a_rank_whose_rows_have_no_values(tmp_path: Path, cache: str, shuffle: str) -> None:
+    def weight(form: RowFormat) -> torch.Tensor:
+        parts = []
+        for rank, row in enumerate((Vectors.sparse(WIDTH, {}), Vectors.sparse(WIDTH, {3: 2.0}))):
+            folder = tmp_path / f"{form.inputs[0].width} {rank}"
+            folder.mkdir()
+            disk = LocalDisk(folder, 1 << 30) if cache == "disk" else None
+            parts.append(Reading(batches(form, [row] * 4), form, disk))
+        caches = [part.rows([part.account for part in parts]).training for part in parts]
+        settings: dict[str, Any] = {"batch": 2, "epochs": 2, "conf": {"data_shuffle": shuffle}}
+        loops = train(lambda: torch.nn.Linear(WIDTH, 1), caches, rows=form, **settings)
+        for part in parts:
+            part.close()
+        return loops[0].model.module.weight.detach()
+
+    assert torch.equal(weight(FORMAT), weight(WHOLE))
 
 
 def test_wide_vectors_stay_pairs_and_others_do_not() -> None:
