@@ -129,13 +129,23 @@ class FlatModel(ParameterSpace):
 
         :raises ModelError: one does not, since it was frozen or was not there when training began.
         """
-        for name, parameter in self.module.named_parameters():
-            if parameter.requires_grad and id(parameter) not in self._known and parameter.numel():
-                raise ModelError(
-                    f"parameter {name} requires a gradient now, and was frozen (requires_grad=False) or not there when"
-                    " training began: no optimizer has it, so it would not be trained. Let it require a gradient when the"
-                    " model is made, and freeze it in a callback's on_train_begin: what is frozen then may be unfrozen later"
-                )
+        ahead: list[nn.Module] = [self.module]
+        while ahead:  # each step looks; named_parameters would take four times as long
+            part = ahead.pop()
+            for parameter in part._parameters.values():
+                if parameter is not None and parameter.requires_grad and id(parameter) not in self._known:
+                    self._check_empty(parameter)
+            ahead.extend(child for child in part._modules.values() if child is not None)
+
+    def _check_empty(self, untrained: nn.Parameter) -> None:
+        if not untrained.numel():
+            return
+        name = next(name for name, parameter in self.module.named_parameters() if parameter is untrained)
+        raise ModelError(
+            f"parameter {name} requires a gradient now, and was frozen (requires_grad=False) or not there when"
+            " training began: no optimizer has it, so it would not be trained. Let it require a gradient when the"
+            " model is made, and freeze it in a callback's on_train_begin: what is frozen then may be unfrozen later"
+        )
 
     def frozen(self) -> list[str]:
         """Names of the trained parameters that are frozen now."""
