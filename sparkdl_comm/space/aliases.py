@@ -27,7 +27,7 @@ def check_apart(module: nn.Module, trained: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in trained.items():
         if not _is_plain(tensor):
             continue
-        if _repeats(tensor):
+        if repeats(tensor):
             raise ModelError(
                 f"elements of parameter {name} share memory with each other (made by expand?): give it memory of its own, with"
                 " .contiguous()"
@@ -80,7 +80,7 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(torch.isin(_elements(one), _elements(other)).any())
 
 
-def _repeats(tensor: torch.Tensor) -> bool:
+def repeats(tensor: torch.Tensor) -> bool:
     """Return whether several places of the tensor are one element of its storage."""
     return not tensor.is_contiguous() and len(_elements(tensor).unique()) < tensor.numel()
 

@@ -55,6 +55,11 @@ def is_extra(name: str) -> bool:
     return name.rpartition(".")[2] == _EXTRA
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is made of plain bytes: neither sparse nor quantized."""
+    return tensor.layout is torch.strided and not tensor.is_quantized
+
+
 def check(module: nn.Module) -> None:
     """ModelError, naming the part of the module, if something in its state_dict could not be brought to the trained model."""
     for name, part in _parts(module).items():
@@ -64,6 +69,12 @@ def check(module: nn.Module) -> None:
         _pack(name, part.get_extra_state(), called)
     known = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     names = tensors_of(module)
+    for name, tensor in names.items():
+        if not is_plain(tensor):
+            raise ModelError(
+                f"{name} in the module's state_dict is a tensor that cannot be sent ({tensor.dtype}, {tensor.layout}):"
+                " it would not come back with the trained model. If it does not change, make it a buffer with persistent=False"
+            )
     for name, value in module.state_dict(keep_vars=True).items():
         if not (is_extra(name) or name in names or id(value) in known):
             raise ModelError(
@@ -102,7 +113,7 @@ def packed(module: nn.Module, warn: Callable[[str], object]) -> dict[str, torch.
     return {
         **tensors_of(module),
         **{_PREFIX + name: tensor for name, tensor in extra.items()},
-        **{_TRANSIENT + name: buffer for name, buffer in transient.items() if buffer.layout is torch.strided},
+        **{_TRANSIENT + name: buffer for name, buffer in transient.items() if is_plain(buffer)},
     }
 
 

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.gang.tensors import raw
 from sparkdl_comm.space import module_state
+from sparkdl_comm.space.aliases import repeats
 from sparkdl_comm.space.flat import FlatModel
 
 _PARAMETER, _BUFFER, _TRANSIENT = "parameter", "buffer", "transient"
@@ -35,7 +36,8 @@ class UntrainedState:
         self._owners = nn.ModuleDict(parts)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Frozen parameters and buffers themselves, by kind and name; those that are shared once."""
+        """Frozen parameters and buffers themselves, by kind and name; those that are shared once. Without sparse and quantized
+        ones, which stay as the factory makes them."""
         trained = {id(parameter) for parameter in self._model.parameters}
         found: dict[str, torch.Tensor] = {
             f"{_PARAMETER} {name}": parameter
@@ -46,13 +48,13 @@ class UntrainedState:
             prefix, _, leaf = name.rpartition(".")
             transient = leaf in self._owners.get_submodule(prefix)._non_persistent_buffers_set
             found[f"{_TRANSIENT if transient else _BUFFER} {name}"] = buffer
-        return {name: tensor for name, tensor in found.items() if not is_lazy(tensor)}
+        return {name: tensor for name, tensor in found.items() if not is_lazy(tensor) and module_state.is_plain(tensor)}
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Give the model and the loss the values of ``tensors``, by the names of :meth:`tensors`.
 
-        A tensor of another shape or type is replaced. One that is not there yet is registered, such as a buffer that the first
-        forward pass would register.
+        A tensor of another shape or type is replaced, and one that torch does not write (made by expand). One that is not
+        there yet is registered, such as a buffer that the first forward pass would register.
 
         :raises ModelError: a name has no module to belong to.
         """
@@ -62,7 +64,7 @@ class UntrainedState:
                 tensor = here.get(name)
                 if tensor is None:
                     self._register(name, values.to(self._model.parameters[0].device, copy=True))
-                elif tensor.shape == values.shape and tensor.dtype == values.dtype:
+                elif tensor.shape == values.shape and tensor.dtype == values.dtype and not repeats(tensor):
                     tensor.copy_(values)
                 else:
                     tensor.data = values.to(tensor.device, copy=True)

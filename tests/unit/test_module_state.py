@@ -51,6 +51,14 @@ class OneWay(nn.Linear):
         return 1
 
 
+class Sparse(nn.Linear):
+    """With a buffer that has no plain bytes."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.register_buffer("mix", torch.eye(2).to_sparse())
+
+
 class Hidden(nn.Linear):
     """Adds to its state_dict what no parameter and no buffer has."""
 
@@ -89,6 +97,10 @@ def test_it_comes_back(given: Any) -> None:
         (Holder({"a": [set()]}), r"part inner \(Stateful\) returns .*value\['inner'\]\['a'\]\[0\] is builtins.set"),
         (Holder(nn.Linear(1, 1)), r"value\['inner'\] is torch.nn.modules.linear.Linear"),
         (OneWay(1, 1), r"the model \(OneWay\) has get_extra_state, but no set_extra_state"),
+        (
+            Sparse(1, 1),
+            r"mix in the module's state_dict is a tensor that cannot be sent .torch.float32, torch.sparse_coo",
+        ),
         (Hidden(1, 1), r"scale in the module's state_dict is neither a parameter nor a buffer"),
     ],
 )

@@ -153,6 +153,33 @@ def test_ranks_begin_with_what_rank_0_drew(strategy: Any, conf: Any) -> None:
     assert {loop.model.module.factor for loop in loops} == {expected.factor}
 
 
+class Odd(nn.Module):
+    """Buffers that torch does not write in place: made by expand, of which training makes others, and sparse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 1)
+        self.register_buffer("offset", torch.ones(1).expand(6))
+        self.register_buffer("mix", torch.eye(6).to_sparse(), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.offset = (self.offset[:1] * 0.5).expand(6)
+        return self.layer(torch.sparse.mm(self.mix, x.t()).t() + self.offset)
+
+
+def test_buffers_that_torch_does_not_write(tmp_path: Path) -> None:
+    data = table()
+    settings: dict[str, Any] = {
+        "make": Odd, "parts": data.cut(*PARTS), "batch": 10**6, "optimizer": optimizer, "lr_scheduler": None,
+        "observation": Observation(stopping=Stopping(patience=100, monitor="loss", mode="max")),
+    }  # fmt: skip
+    Fit(tmp_path, Gathered, epochs=3, **settings)
+    rest = Fit(tmp_path, Gathered, epochs=EPOCHS, resume=True, **settings)
+    assert rest.restorers[0].step == 2
+    assert_same(rest.loops, alone(Odd, data, 1, nn.MSELoss()))
+
+
 def test_frozen_tensors_are_written_once(tmp_path: Path) -> None:
     """Rank 0 writes what all have; another rank what it has otherwise, here the state of a rank without rows."""
     import safetensors
