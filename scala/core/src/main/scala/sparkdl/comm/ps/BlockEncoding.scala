@@ -42,8 +42,14 @@ private[comm] trait BlockEncoding {
   def placeOf(from: ElementRange => Long, shape: BlockShape, staging: Long, bytes: Long): IndexedSeq[ByteRange] =
     IndexedSeq(ByteRange(staging, bytes))
 
-  /** Adds the elements of all `blocks`, in this order, to those at `to`. */
-  def addInto(memory: Segment, blocks: Seq[ByteRange], shape: BlockShape, to: ElementRange => Long): Unit
+  /** Replace the elements at `to` by the sum of the blocks `before`, of these elements and of the blocks `after`, in this order. */
+  def addInto(
+      memory: Segment,
+      before: Seq[ByteRange],
+      after: Seq[ByteRange],
+      shape: BlockShape,
+      to: ElementRange => Long
+  ): Unit
 }
 
 private[comm] object BlockEncoding {

@@ -31,14 +31,24 @@ private[comm] abstract class DenseEncoding(override val name: String, val elemen
     }
   }
 
-  override def addInto(memory: Segment, blocks: Seq[ByteRange], shape: BlockShape, to: ElementRange => Long): Unit = {
+  override def addInto(
+      memory: Segment,
+      before: Seq[ByteRange],
+      after: Seq[ByteRange],
+      shape: BlockShape,
+      to: ElementRange => Long
+  ): Unit = {
     val scratch = ofThisThread.get
-    tiles(shape.ranges, to) { (at, before, count) =>
-      memory.getFloats(at, scratch.sum, count)
-      blocks.foreach { block =>
-        load(memory, block.offset + before * elementBytes, scratch, count)
-        add(scratch.sum, scratch.term, count)
+    tiles(shape.ranges, to) { (at, first, count) =>
+      def add(block: ByteRange): Unit = {
+        load(memory, block.offset + first * elementBytes, scratch, count)
+        DenseEncoding.add(scratch.sum, scratch.term, count)
       }
+      begin(scratch.sum, count)
+      before.foreach(add)
+      memory.getFloats(at, scratch.term, count)
+      DenseEncoding.add(scratch.sum, scratch.term, count)
+      after.foreach(add)
       memory.putFloats(at, scratch.sum, count)
     }
   }
@@ -72,6 +82,9 @@ private[comm] object DenseEncoding {
   }
 
   private[ps] val ofThisThread: ThreadLocal[Scratch] = ThreadLocal.withInitial(() => new Scratch)
+
+  /** Begin a sum: what is added to -0.0 keeps its bits. */
+  private[ps] def begin(sum: Array[Float], count: Int): Unit = java.util.Arrays.fill(sum, 0, count, -0.0f)
 
   private[ps] def add(sum: Array[Float], term: Array[Float], count: Int): Unit = {
     var i = 0

@@ -68,14 +68,15 @@ private[ps] final class SegmentBlocks(segment: Segment, map: SegmentMap) {
     }
 
   /**
-   * Adds the workers' gradients for a slice of this rank's shard to its own, in place. The order of the additions is that of
-   * `arrived`, never that of arrival: the same seed gives the same bits.
+   * Adds the gradients of all ranks for a slice of this rank's shard, in place of its own. They are added in the order of the
+   * ranks, never in that of arrival: the same seed gives the same bits.
    *
-   * @param arrived rank, and bytes of its block
+   * @param arrived rank, and bytes of its block; in the order of the ranks
    */
   def reduce(slice: ShardSlice, arrived: Seq[(Int, Long)]): Unit = segment.access {
-    val blocks = arrived.map { case (worker, bytes) => ByteRange(map.inbox(worker, slice), bytes) }
-    gradientsEncoding.addInto(segment, blocks, slice.shape, in(map.gradients))
+    val (lower, higher) = arrived.partition(_._1 < map.rank)
+    def blocks(of: Seq[(Int, Long)]) = of.map { case (worker, bytes) => ByteRange(map.inbox(worker, slice), bytes) }
+    gradientsEncoding.addInto(segment, blocks(lower), blocks(higher), slice.shape, in(map.gradients))
   }
 
   private def views(block: IndexedSeq[ByteRange]): Array[ByteBuffer] =

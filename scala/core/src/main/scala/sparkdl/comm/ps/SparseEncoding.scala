@@ -50,16 +50,25 @@ private[comm] object SparseEncoding extends BlockEncoding {
     }
   }
 
-  override def addInto(memory: Segment, blocks: Seq[ByteRange], shape: BlockShape, to: ElementRange => Long): Unit =
+  override def addInto(
+      memory: Segment,
+      before: Seq[ByteRange],
+      after: Seq[ByteRange],
+      shape: BlockShape,
+      to: ElementRange => Long
+  ): Unit =
     if (shape.count > 0) {
-      val all = blocks.map(new Entries(memory, _, shape))
-      val sum = new Array[Float](DenseEncoding.Tile)
-      tiles(shape.ranges, to) { (at, before, count) =>
-        memory.getFloats(at, sum, count)
-        all.foreach(_.addTo(sum, before, count))
+      val Seq(lower, higher) = Seq(before, after).map(_.map(new Entries(memory, _, shape)))
+      val sum, own = new Array[Float](DenseEncoding.Tile)
+      tiles(shape.ranges, to) { (at, first, count) =>
+        DenseEncoding.begin(sum, count)
+        lower.foreach(_.addTo(sum, first, count))
+        memory.getFloats(at, own, count)
+        DenseEncoding.add(sum, own, count)
+        higher.foreach(_.addTo(sum, first, count))
         memory.putFloats(at, sum, count)
       }
-      all.foreach(_.end())
+      (lower ++ higher).foreach(_.end())
     }
 
   private def stretches(shape: BlockShape): Long = (shape.count + Stretch - 1) / Stretch
@@ -178,11 +187,7 @@ private[comm] object SparseEncoding extends BlockEncoding {
     def addTo(sum: Array[Float], before: Long, count: Int): Unit =
       if (isDense) {
         memory.getFloats(block.offset + 4 + before * 4, values, count)
-        var i = 0
-        while (i < count) {
-          sum(i) += values(i)
-          i += 1
-        }
+        DenseEncoding.add(sum, values, count)
       } else {
         addZeros(sum, before, count)
         while (position < before + count) {

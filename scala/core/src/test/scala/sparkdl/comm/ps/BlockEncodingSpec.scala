@@ -129,12 +129,15 @@ class BlockEncodingSpec extends AnyFunSuite {
       val begin = staging + encoding.stagingBytes(shape)
       val block = ByteRange(begin, at - begin)
       assert(encoding.canHave(shape, block.count) && block.count <= encoding.maxBytes(shape))
-      encoding.addInto(memory, Seq(block), shape, vector(1))
+      encoding.addInto(memory, Nil, Seq(block), shape, vector(1))
       assert(read(1) === sent)
       val own = Array.fill(count)(1e8f)
       memory.putFloats(2L * count * 4, own, count)
-      encoding.addInto(memory, Seq(block, block), shape, vector(2))
+      encoding.addInto(memory, Nil, Seq(block, block), shape, vector(2))
       assert(read(2) === sent.map(value => 1e8f + value + value))
+      memory.putFloats(2L * count * 4, own, count)
+      encoding.addInto(memory, Seq(block, block), Seq(block), shape, vector(2))
+      assert(read(2) === sent.map(value => value + value + 1e8f + value))
     }
   }
 
@@ -151,7 +154,7 @@ class BlockEncodingSpec extends AnyFunSuite {
   private def ofSparse(memory: Segment, block: ByteRange, shape: BlockShape): Array[Float] = {
     val elements = Array.fill(shape.count.toInt)(-0.0f)
     memory.putFloats(shape.count * 4, elements, elements.length)
-    SparseEncoding.addInto(memory, Seq(block), shape, shape.count * 4 + _.start * 4)
+    SparseEncoding.addInto(memory, Nil, Seq(block), shape, shape.count * 4 + _.start * 4)
     memory.getFloats(shape.count * 4, elements, elements.length)
     elements
   }
@@ -195,10 +198,10 @@ class BlockEncodingSpec extends AnyFunSuite {
         block
       }
       memory.putFloats(count * 4L, each.head, count)
-      SparseEncoding.addInto(memory, blocks, shape, count * 4L + _.start * 4)
+      SparseEncoding.addInto(memory, blocks.take(1), blocks.drop(1), shape, count * 4L + _.start * 4)
       val sum = new Array[Float](count)
       memory.getFloats(count * 4L, sum, count)
-      assert(bits(sum) === bits(Array.tabulate(count)(i => each.map(_(i)).reduce(_ + _))))
+      assert(bits(sum) === bits(Array.tabulate(count)(i => Seq(1, 0, 2).map(each(_)(i)).reduce(_ + _))))
     }
   }
 
@@ -214,7 +217,7 @@ class BlockEncodingSpec extends AnyFunSuite {
       change(changed)
       memory.put(at, changed.rewind())
       val error = intercept[CommException](
-        SparseEncoding.addInto(memory, Seq(ByteRange(at, count)), shape, elements.length * 4L + _.start * 4)
+        SparseEncoding.addInto(memory, Nil, Seq(ByteRange(at, count)), shape, elements.length * 4L + _.start * 4)
       )
       assert(error.kind === CommException.Protocol)
     }

@@ -11,25 +11,27 @@ class SegmentBlocksSpec extends AnyFunSuite {
   private val cuts = Seq(Seq(Batch(1, 4)), Seq(Batch(3, 4), Batch(1, 2)), (1 to 4).map(layer => Batch(layer, layer)))
 
   cuts.foreach { cut =>
-    test(s"reduce adds the peers' gradients, in rank order, to the shard and to nothing else: ${cut.mkString}") {
+    test(
+      s"reduce adds all ranks' gradients in rank order, this one's in its place, and changes nothing else: ${cut.mkString}"
+    ) {
       val random = new Random(5)
       val layout = new ShardLayout(layers, 3)
-      val map = new SegmentMap(layout, 1, Encodings(Fp32))
+      val map = new SegmentMap(layout, 2, Encodings(Fp32))
       val segment = Memory.allocate(map.bytes)
       val own = Array.fill(layout.total.toInt)(random.nextGaussian().toFloat)
       segment.putFloats(map.gradients, own, own.length)
       val expected = own.clone
       val blocks = new SegmentBlocks(segment, map)
-      cut.map(map.slice(1, _)).foreach { slice =>
-        val arrived = Seq(0, 2).map { peer =>
+      cut.map(map.slice(2, _)).foreach { slice =>
+        val arrived = Seq(0, 1).map { peer =>
           val values = Array.fill(slice.shape.count.toInt)(random.nextGaussian().toFloat)
           segment.putFloats(map.inbox(peer, slice), values, values.length)
           values
         }
         slice.shape.ranges.flatMap(range => range.start until range.end).zipWithIndex.foreach { case (element, at) =>
-          expected(element.toInt) = own(element.toInt) + arrived(0)(at) + arrived(1)(at)
+          expected(element.toInt) = arrived(0)(at) + arrived(1)(at) + own(element.toInt)
         }
-        blocks.reduce(slice, Seq(0, 2).map(peer => (peer, slice.shape.count * 4)))
+        blocks.reduce(slice, Seq(0, 1).map(peer => (peer, slice.shape.count * 4)))
       }
       val result = new Array[Float](own.length)
       segment.getFloats(map.gradients, result, result.length)
