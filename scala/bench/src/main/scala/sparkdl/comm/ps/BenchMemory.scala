@@ -1,6 +1,7 @@
 package sparkdl.comm.ps
 
 import java.io.RandomAccessFile
+import java.nio.channels.FileChannel.MapMode
 import java.nio.file.{Files, Path}
 
 import scala.jdk.CollectionConverters._
@@ -30,7 +31,7 @@ final class BenchMemory(values: Array[Float]) extends AutoCloseable {
     finally descriptors.close()
   }
   Files.delete(name)
-  private val segment = MappedSegment.map(path, bytesOf(count))
+  private val segment = MappedSegment.of(file, bytesOf(count), MapMode.READ_WRITE)
   segment.putFloats(0, values, count)
 
   /** Of the values. */
@@ -82,8 +83,11 @@ object BenchMemory {
   private def bytesOf(count: Int): Long = 10L * count
 
   /** The memory of `count` numbers that a process of this host has at `path`. */
-  def neighbour(path: String, count: Int): BenchNeighbour =
-    new BenchNeighbour(MappedSegment.read(path, bytesOf(count)))
+  def neighbour(path: String, count: Int): BenchNeighbour = {
+    val file = new RandomAccessFile(path, "r")
+    try new BenchNeighbour(MappedSegment.of(file, bytesOf(count), MapMode.READ_ONLY))
+    finally file.close()
+  }
 }
 
 final class BenchNeighbour(private[ps] val segment: Segment) extends AutoCloseable {

@@ -1,7 +1,6 @@
 package sparkdl.comm.ps
 
 import java.nio.{ByteBuffer, ByteOrder}
-import java.nio.file.{Files, Path}
 
 /** Segments without a Python worker. */
 object Memory {
@@ -12,32 +11,24 @@ object Memory {
     new BufferSegment(Array(buffer), Int.MaxValue.toLong) { override protected def release(): Unit = () }
   }
 
-  /** The path of a deleted file that stays open: it plays the worker's memory file. */
-  def withPath[T](bytes: Long)(body: String => T): T = {
-    val file = Files.createTempFile("sparkdl-test", ".segment")
-    val open = new java.io.RandomAccessFile(file.toFile, "rw")
-    try {
-      open.setLength(bytes)
-      body(descriptor(file))
-    } finally {
-      open.close()
-      Files.deleteIfExists(file)
+  /** The path of a memory file of another process, as a worker has it. */
+  def withPath[T](bytes: Long, seals: String = "F_SEAL_SHRINK F_SEAL_GROW F_SEAL_SEAL")(body: String => T): T = {
+    val worker = new ProcessBuilder("python3", "-c", Worker, bytes.toString, seals)
+      .redirectError(ProcessBuilder.Redirect.INHERIT)
+      .start()
+    try body(worker.inputReader.readLine())
+    finally {
+      worker.getOutputStream.close() // it ends
+      worker.waitFor()
     }
   }
 
-  private def descriptor(file: Path): String = {
-    val descriptors = Files.newDirectoryStream(Path.of(s"/proc/${ProcessHandle.current.pid}/fd"))
-    try {
-      val found = Iterator
-        .continually(())
-        .zip(new Iterator[Path] {
-          private val all = descriptors.iterator
-          override def hasNext: Boolean = all.hasNext
-          override def next(): Path = all.next()
-        })
-        .map(_._2)
-        .find(link => scala.util.Try(Files.readSymbolicLink(link)).toOption.contains(file))
-      found.get.toString
-    } finally descriptors.close()
-  }
+  /** Java cannot make such a file. */
+  private val Worker =
+    """import fcntl, os, sys
+      |fd = os.memfd_create("sparkdl", os.MFD_ALLOW_SEALING)
+      |os.ftruncate(fd, int(sys.argv[1]))
+      |fcntl.fcntl(fd, fcntl.F_ADD_SEALS, sum(getattr(fcntl, seal) for seal in sys.argv[2].split()))
+      |print(f"/proc/{os.getpid()}/fd/{fd}", flush=True)
+      |sys.stdin.read()""".stripMargin
 }

@@ -1,7 +1,7 @@
 package sparkdl.comm.ps
 
 import java.nio.{ByteBuffer, ByteOrder}
-import java.nio.file.Path
+import java.nio.file.{Files, Path}
 import java.util.concurrent.{SynchronousQueue, ThreadPoolExecutor, TimeUnit}
 import java.util.concurrent.atomic.AtomicInteger
 
@@ -54,9 +54,9 @@ class PsSessionSpec extends AnyFunSuite {
 
     /** Of this worker's memory into this process. Others' go when the garbage collector likes. */
     def mappings: Int = {
-      val file = Path.of(path).toRealPath().toString
+      val file = Files.getAttribute(Path.of(path), "unix:ino").toString
       val maps = scala.io.Source.fromFile("/proc/self/maps")
-      try maps.getLines().count(_.endsWith(file))
+      try maps.getLines().map(_.split(" +")).count(line => line(4) == file && line.last == "(deleted)")
       finally maps.close()
     }
     def gradientsOfShard: Set[Float] = map.shard.flatMap { range =>

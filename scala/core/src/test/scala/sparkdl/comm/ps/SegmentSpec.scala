@@ -1,6 +1,10 @@
 package sparkdl.comm.ps
 
 import java.nio.ByteBuffer
+import java.nio.channels.FileChannel
+import java.nio.file.{Files, Path}
+
+import scala.util.Try
 
 import org.scalatest.funsuite.AnyFunSuite
 
@@ -44,10 +48,35 @@ class SegmentSpec extends AnyFunSuite {
     assert(intercept[CommException](segment.access(())).kind === CommException.Closed)
   }
 
-  test("a path that is no open memory file, or has another size, is refused") {
-    assert(intercept[CommException](MappedSegment.map("/etc/passwd", 10)).kind === CommException.Protocol)
-    Memory.withPath(4096)(path =>
-      assert(intercept[CommException](MappedSegment.map(path, 8192)).kind === CommException.Protocol)
-    )
+  private def refused(path: String, bytes: Long): String = {
+    val ways = Seq[(String, Long) => MappedSegment](MappedSegment.map, MappedSegment.read)
+    val errors = ways.map(map => intercept[CommException](map(path, bytes)))
+    assert(errors.forall(_.kind === CommException.Protocol))
+    errors.map(_.getMessage).distinct.mkString
   }
+
+  test("a path that is no open memory file, or has another size, is refused") {
+    assert(refused("/etc/passwd", 10).contains("/proc/PID/fd/N"))
+    Memory.withPath(4096)(path => assert(refused(path, 8192).contains("has 4096 bytes, agreed were 8192")))
+  }
+
+  test("a file of a disk is refused before anything is done to it") {
+    val file = Files.createTempFile("sparkdl-test", ".segment")
+    Files.write(file, Array.fill[Byte](10)(1))
+    val open = FileChannel.open(file)
+    try {
+      val descriptors = Path.of(s"/proc/${ProcessHandle.current.pid}/fd").toFile.listFiles.map(_.toPath)
+      val path = descriptors.find(link => Try(Files.isSameFile(link, file)).getOrElse(false)).get
+      assert(refused(path.toString, 10).contains("is no memory file"))
+      assert(Files.readAllBytes(file) === Array.fill[Byte](10)(1))
+    } finally {
+      open.close()
+      Files.delete(file)
+    }
+  }
+
+  for (seals <- Seq("", "F_SEAL_GROW", "F_SEAL_GROW F_SEAL_SEAL"))
+    test(s"memory that can be cut under its reader's feet is refused: seals $seals") {
+      Memory.withPath(4096, seals)(path => assert(refused(path, 4096).contains("is not sealed")))
+    }
 }
