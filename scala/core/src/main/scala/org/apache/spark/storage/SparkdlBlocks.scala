@@ -8,8 +8,9 @@ import java.util.concurrent.locks.LockSupport
 import scala.reflect.ClassTag
 
 import io.netty.channel.FileRegion
-import org.apache.logging.log4j.Level
-import org.apache.logging.log4j.core.config.Configurator
+import org.apache.logging.log4j.{Level, LogManager}
+import org.apache.logging.log4j.core.{Filter, LogEvent, LoggerContext}
+import org.apache.logging.log4j.core.filter.AbstractFilter
 
 import org.apache.spark.SparkEnv
 import org.apache.spark.storage.memory.MemoryStore
@@ -27,8 +28,7 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
 
   private val manager = env.blockManager
 
-  // Spark logs each block that it stores; with some blocks per iteration that is hundreds of megabytes an hour.
-  Configurator.setLevel(classOf[MemoryStore].getName, Level.WARN)
+  leaveOwnBlocksOut
 
   /** A fetch is a round trip more than a message, which is copied twice on its way and comes whether or not there is room. */
   override def inlineThreshold: Long = 64 << 10
@@ -93,6 +93,25 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
 }
 
 private object SparkdlBlocks {
+
+  /**
+   * Keep Spark's lines about this plugin's blocks out of the log: some per iteration are hundreds of megabytes an hour. Lines
+   * about the user's blocks stay, at the level that the user has set. Once in a JVM, as logging outlives Spark's contexts.
+   */
+  private lazy val leaveOwnBlocksOut: Unit = LogManager.getContext(false) match {
+    case context: LoggerContext => context.getConfiguration.getLoggerConfig(Store).addFilter(OwnBlocks)
+    case _ => () // the user's own way of logging
+  }
+
+  private val Store = classOf[MemoryStore].getName
+
+  private object OwnBlocks extends AbstractFilter {
+    override def filter(event: LogEvent): Filter.Result = {
+      def isOfOwn = event.getMessage.getFormattedMessage.contains("_sparkdl_")
+      val isDenied = event.getLoggerName == Store && event.getLevel.isLessSpecificThan(Level.INFO) && isOfOwn
+      if (isDenied) Filter.Result.DENY else Filter.Result.NEUTRAL
+    }
+  }
 
   /** Memory that belongs to somebody else: Spark must not unmap it when it drops the block. */
   private final class BorrowedBytes(chunks: Array[ByteBuffer]) extends ChunkedByteBuffer(chunks) {

@@ -3,8 +3,16 @@ package org.apache.spark.storage
 import java.io.{ByteArrayOutputStream, IOException}
 import java.net.{BindException, InetAddress, ServerSocket}
 import java.nio.ByteBuffer
-import java.util.concurrent.TimeUnit
+import java.util.concurrent.{LinkedBlockingQueue, TimeUnit}
 
+import scala.jdk.CollectionConverters._
+
+import org.apache.logging.log4j.{Level, LogManager}
+import org.apache.logging.log4j.core.{LogEvent, LoggerContext}
+import org.apache.logging.log4j.core.appender.AbstractAppender
+import org.apache.logging.log4j.core.config.{Configurator, Property}
+
+import org.apache.spark.storage.memory.MemoryStore
 import org.apache.spark.{SparkConf, SparkContext, SparkEnv, SparkdlExecutor}
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
@@ -85,6 +93,35 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(serve("sparkdl_many", whole.size) === whole)
     assert(blocks.retire(Job, "sparkdl_many", soon))
     assert(blocks.status(Job, "sparkdl_many").isEmpty)
+  }
+
+  test("Spark logs the user's blocks as the user has set it, and those of the plugin not at all") {
+    val store = classOf[MemoryStore].getName
+    val logging = LogManager.getContext(false).asInstanceOf[LoggerContext]
+    val before = LogManager.getLogger(store).getLevel
+    val heard = new LinkedBlockingQueue[String]
+    val kept = new AbstractAppender("kept", null, null, false, Property.EMPTY_ARRAY) {
+      override def append(event: LogEvent): Unit =
+        if (event.getLoggerName == store) heard.put(event.getMessage.getFormattedMessage)
+    }
+    kept.start()
+    try {
+      Configurator.setLevel(store, Level.INFO)
+      logging.getRootLogger.addAppender(kept)
+      assert(new SparkdlExecutor(context.getConf).blocks.inlineThreshold > 0)
+      assert(LogManager.getLogger(store).getLevel === Level.INFO)
+      val of = SparkEnv.get.blockManager
+      for (name <- Seq("theirs", "sparkdl_ours")) {
+        val bytes = new org.apache.spark.util.io.ChunkedByteBuffer(Array(direct(random(100))))
+        of.putBytes(BroadcastBlockId(Job, name), bytes, StorageLevel.MEMORY_ONLY_SER, tellMaster = false)
+        of.removeBlock(BroadcastBlockId(Job, name), tellMaster = false)
+      }
+      assert(heard.asScala.count(_.contains("_theirs stored")) === 1)
+      assert(!heard.asScala.exists(_.contains("_sparkdl_")))
+    } finally {
+      logging.getRootLogger.removeAppender(kept)
+      Configurator.setLevel(store, before)
+    }
   }
 
   test("the block is the caller's memory, which survives its removal") {
