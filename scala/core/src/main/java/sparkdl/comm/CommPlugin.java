@@ -12,19 +12,38 @@ import org.apache.spark.api.plugin.SparkPlugin;
  * Entry point of the plugin: {@code spark.plugins=sparkdl.comm.CommPlugin}.
  *
  * <p>Java, and free of the Scala library, so that a jar built for another Scala version says so instead of dying
- * with a NoSuchMethodError somewhere inside an executor.
+ * with a NoSuchMethodError somewhere inside an executor. Compiled for Java 8, unlike all else in the jar, so that an older Java
+ * says so too.
  */
 public final class CommPlugin implements SparkPlugin {
   @Override
   public DriverPlugin driverPlugin() {
-    checkBuild(buildProperties(), org.apache.spark.package$.MODULE$.SPARK_VERSION(), scalaVersion());
+    check();
     return null;
   }
 
   @Override
   public ExecutorPlugin executorPlugin() {
-    checkBuild(buildProperties(), org.apache.spark.package$.MODULE$.SPARK_VERSION(), scalaVersion());
+    check();
     return new CommExecutorPlugin();
+  }
+
+  private static void check() {
+    Properties build = buildProperties();
+    checkJava(build, System.getProperty("java.version"));
+    checkBuild(build, org.apache.spark.package$.MODULE$.SPARK_VERSION(), scalaVersion());
+  }
+
+  /**
+   * @throws IllegalStateException if the Java that runs is older than the one that the jar was built for
+   */
+  static void checkJava(Properties build, String runningJava) {
+    int needed = Integer.parseInt(build.getProperty("java.release"));
+    if (Integer.parseInt(runningJava.replaceFirst("^1\\.", "").split("[^0-9]")[0]) < needed) {
+      throw new IllegalStateException(
+          "This sparkdl-comm jar needs Java " + needed + " or newer, but Java " + runningJava + " is running. Set JAVA_HOME"
+              + " for the driver, and spark.executorEnv.JAVA_HOME for executors.");
+    }
   }
 
   /**
