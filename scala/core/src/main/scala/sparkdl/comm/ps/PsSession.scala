@@ -145,7 +145,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     pullTimes.foreach(_.add(transfer, ends = pulled == inFlight.size))
     if (pulled == inFlight.size) {
       complete = version
-      retire(Notice.Gradients, version - 1)
+      retire(Notice.Gradients, version - 1, deadline(begin))
     }
     node.metrics.pulledBytes.inc(transfer.bytes)
     node.metrics.pullTime.update(clock.nanoTime - begin, TimeUnit.NANOSECONDS)
@@ -172,7 +172,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     finish(found.inFlight, found.sum, begin, s"push of bucket $bucket", version, Notice.Gradients, bucket)
     val reduced = clock.nanoTime
     val arrived = found.inFlight.times.map(_.lastByte).foldLeft(begin)(_ max _)
-    if (!found.slice.isEmpty) retire(Notice.Parameters, version)
+    if (!found.slice.isEmpty) retire(Notice.Parameters, version, deadline(begin))
     val seconds = (reduced - arrived) / 1e9
     val transfer = Transfer(found.inFlight.bytes, Seq(found.inFlight.times), seconds, Some(found.sum.join()))
     collected += 1
@@ -306,8 +306,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
 
   private def deadline(begin: Long): Long = begin + (settings.timeoutSeconds * 1e9).toLong
 
-  private def retire(kind: Notice.Kind, version: Long): Unit = {
-    val end = deadline(clock.nanoTime)
+  private def retire(kind: Notice.Kind, version: Long, end: Long): Unit =
     outgoing.retire(kind, version, () => incoming.hasFailed || clock.nanoTime >= end).foreach { name =>
       incoming.checkNotFailed()
       throw new CommException(
@@ -315,7 +314,6 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
         s"a reader still held block $name of rank $rank after ${settings.timeoutSeconds} s"
       )
     }
-  }
 
   private def opened: SegmentMap =
     if (map == null || segment != null) throw new CommException(Protocol, "attach comes once, and after open") else map

@@ -13,6 +13,7 @@ import com.codahale.metrics.MetricRegistry
 import org.scalatest.funsuite.AnyFunSuite
 
 import sparkdl.comm.{CommConf, CommException, ManualClock}
+import sparkdl.comm.chunks.Nodes
 import sparkdl.comm.ibatch.{Batch, ComputingTimes}
 import sparkdl.comm.transport.{InMemoryNetwork, InMemoryTransport}
 
@@ -322,6 +323,39 @@ class PsSessionSpec extends AnyFunSuite {
       )
     }
   }
+
+  for (operation <- Seq("pull", "collect"))
+    test(s"who waits for the others and then for readers waits for both no longer than one timeout: $operation") {
+      withWorkers(40000) { workers =>
+        val (one, other) = (workers(0).session, workers(1).session)
+        if (operation == "collect") iterate(workers)
+        val version = if (operation == "collect") 1L else 0L
+        workers.foreach(_.session.prefetch(version + 1))
+        one.push(version, 0)
+        if (operation == "pull") {
+          other.push(version, 0)
+          workers.foreach(_.session.collect(version, 0))
+          one.publish(version + 1, 0)
+        }
+        executors(0).readersStay = true
+        val attempts = executors(0).attemptsToRetire.get
+        def wait(): Unit = if (operation == "pull") one.pull(version + 1, 0) else one.collect(version, 0)
+        val waiting = Future(intercept[CommException](wait()))(ExecutionContext.global)
+        clock.awaitWaiter()
+        clock.advance(TimeoutSeconds - 1)
+        if (operation == "pull") other.publish(version + 1, 0) else other.push(version, 0)
+        val error =
+          try {
+            Nodes.eventually("it waits for readers")(executors(0).attemptsToRetire.get > attempts)
+            clock.advance(1)
+            Await.result(waiting, 20.seconds)
+          } finally executors(0).readersStay = false
+        assert(error.kind === CommException.Deadline)
+        Seq("a reader still held block", s"after $TimeoutSeconds.0 s").foreach(part =>
+          assert(error.getMessage.contains(part))
+        )
+      }
+    }
 
   test("parameters that are pulled ahead leave those alone that are computed with") {
     withWorkers(Seq(40000L, 1600L), ahead = true) { workers =>

@@ -40,6 +40,9 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
   /** So many of the attempts to retire a block fail, counted from the first one, as while a reader holds it. */
   @volatile var heldAttempts = 0
 
+  /** A reader holds every block until whoever retires it waits no longer. */
+  @volatile var readersStay = false
+
   /** These attempts throw. */
   @volatile var failsToRetire = false
 
@@ -100,7 +103,8 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
   override def executorId: String = number.toString
   override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = published.put(name, chunks)
   override def retire(job: Long, name: String, over: () => Boolean): Boolean = {
-    val gone = attemptsToRetire.incrementAndGet() > heldAttempts
+    val gone = attemptsToRetire.incrementAndGet() > heldAttempts && !readersStay
+    while (readersStay && !over()) Thread.sleep(1)
     if (gone) published.remove(name)
     else if (failsToRetire) throw new IOException(s"block $name cannot be removed")
     gone
