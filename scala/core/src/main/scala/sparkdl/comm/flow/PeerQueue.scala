@@ -14,6 +14,7 @@ private[flow] final class PeerQueue(val window: Window, order: Ordering[WantedBl
   val lateness = new Lateness
   private var lastArrival = Long.MinValue
   private var lastLatency = 0L
+  private var lastUse = 0L
   private var stopped = false
 
   /** Nothing has arrived for so long that it gets nothing to do. */
@@ -28,8 +29,14 @@ private[flow] final class PeerQueue(val window: Window, order: Ordering[WantedBl
 
   def stalled(): Unit = stopped = true
 
+  def ask(request: Request, now: Long): Unit = {
+    asked += request
+    lastUse = now
+  }
+
   def arrived(request: Request, now: Long, late: Long): Unit = {
     asked -= request
+    lastUse = now
     window.arrived(request.ofPeer, 0, now, late)
     lastArrival = now
     lastLatency = now - request.ofPeer.sent
@@ -38,6 +45,9 @@ private[flow] final class PeerQueue(val window: Window, order: Ordering[WantedBl
 
   /** Something is in flight, or wanted. */
   def isBusy: Boolean = !stopped && (asked.nonEmpty || waiting.nonEmpty)
+
+  /** Time of the last request or arrival; None while something is wanted or in flight. */
+  def idleSince: Option[Long] = if (asked.isEmpty && waiting.isEmpty) Some(lastUse) else None
 
   def gone(request: Request): Unit = {
     asked -= request

@@ -17,7 +17,8 @@ import scala.collection.mutable
  * Among blocks of peers that have room, the most urgent comes first; what is in flight stays. Of equally urgent ones those go
  * first whose peers have least in flight, so that the work goes where it is done. One chunk of [[TransferScheduler.Share]] is of
  * the block that has waited longest, however urgent others are. A peer that stands still gives its part of the common window
- * back, and gets no more until something arrives again.
+ * back, and gets no more until something arrives again. A peer that has had nothing to do for [[TransferScheduler.Idle]] is
+ * forgotten as soon as another one is new.
  *
  * Times are nanoseconds of one clock that never goes back.
  *
@@ -43,6 +44,7 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
   private val longest = mutable.LinkedHashSet.empty[WantedBlock]
   private var wishes = 0L
   private var chunks = 0L
+  private var latest = Long.MinValue // when `next` was called
 
   /** Bytes that are requested and have not arrived, without those of peers that stand still. */
   def inFlight: Long = all.inFlight
@@ -62,12 +64,22 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
     val entry = new WantedBlock(block, wishes)
     wishes += 1
     blocks(block) = entry
-    peers.getOrElseUpdate(block.peer, new PeerQueue(newWindow(), order)).waiting += entry
+    if (!peers.contains(block.peer)) {
+      forgetIdle()
+      peers(block.peer) = new PeerQueue(newWindow(), order)
+    }
+    peers(block.peer).waiting += entry
     longest += entry
+  }
+
+  private def forgetIdle(): Unit = {
+    val idle = peers.filter { case (_, peer) => peer.idleSince.exists(latest - _ > Idle) }
+    peers --= idle.keys
   }
 
   /** The requests to carry out now, in this order. */
   def next(now: Long): Seq[Request] = {
+    latest = now
     setStalledAside(now)
     Iterator.continually(choose(now)).takeWhile(_.isDefined).map(entry => ask(entry.get, now)).toList
   }
@@ -159,7 +171,7 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
     val request = entry.take(size(entry))
     request.ofPeer = peer.window.send(request.bytes, now)
     request.ofAll = Some(all.send(request.bytes, now))
-    peer.asked += request
+    peer.ask(request, now)
     longest -= entry
     if (entry.isAsked) peer.waiting -= entry else longest += entry // behind the others
     chunks += 1
@@ -171,4 +183,7 @@ private[comm] object TransferScheduler {
 
   /** So few chunks go to who has waited longest that nobody else notices it. */
   val Share = 64
+
+  /** Nanoseconds after which the window of a peer says little of its path. */
+  val Idle: Long = 60L * 1000 * 1000 * 1000
 }

@@ -20,6 +20,21 @@ class LatenessSpec extends AnyFunSuite {
     }
   }
 
+  for (back <- Seq(1000L, 100000000L))
+    test(s"a clock that is set back by $back ms, as of a machine that starts again, makes nothing late") {
+      val lateness = new Lateness
+      val before = (1 to 20).map(number => lateness.of((back + 10 * number) * Milli, 10 * number * Milli))
+      val after = (21 to 3000).map(number => lateness.of(10 * number * Milli, (10 * number + number % 3) * Milli))
+      assert(before.forall(_ == 0) && after.forall(_ <= 2 * Milli))
+    }
+
+  test("what is heard in another order than it was said, over two connections, is as late as it is") {
+    val lateness = new Lateness
+    assert(lateness.of(100 * Milli, 103 * Milli) === 0)
+    assert(lateness.of(50 * Milli, 104 * Milli) === 51 * Milli)
+    assert(lateness.of(101 * Milli, 105 * Milli) === Milli)
+  }
+
   test("a path that becomes longer is believed in the end") {
     val lateness = new Lateness
     assert(lateness.of(0, 5 * Milli) === 0)

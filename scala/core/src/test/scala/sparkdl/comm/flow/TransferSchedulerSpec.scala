@@ -248,6 +248,33 @@ class TransferSchedulerSpec extends AnyFunSuite {
     assert(scheduler.next(stalls).map(_.offset) === Seq(0))
   }
 
+  test("a sender that had nothing to do for long is forgotten once there is another one, and no other sender is") {
+    var windows = Vector.empty[FixedWindow]
+    val scheduler = new TransferScheduler(() => {
+      windows :+= new FixedWindow(Mebi)
+      windows.last
+    })
+    def transfer(sender: String, at: Long): Unit = {
+      scheduler.want(block(sender, 1000))
+      scheduler.next(at).filter(_.block.peer == sender).foreach(scheduler.arrived(_, at))
+    }
+    Seq("idle", "lately").foreach(transfer(_, 0))
+    scheduler.want(block("slow", 1000))
+    scheduler.next(0)
+    assert(windows.size === 4, "one of all senders, and one of each")
+    transfer("lately", TransferScheduler.Idle)
+    transfer("lately", TransferScheduler.Idle + 1)
+    transfer("idle", TransferScheduler.Idle + 1)
+    assert(windows.size === 4, "there is no other one")
+    transfer("lately", 2 * TransferScheduler.Idle)
+    transfer("lately", 2 * TransferScheduler.Idle + 2)
+    transfer("new", 2 * TransferScheduler.Idle + 2)
+    Seq("lately", "slow").foreach(transfer(_, 2 * TransferScheduler.Idle + 2))
+    assert(windows.size === 5)
+    transfer("idle", 2 * TransferScheduler.Idle + 2)
+    assert(windows.size === 6)
+  }
+
   test("what makes no sense is refused") {
     val scheduler = new TransferScheduler
     val wanted = block("one", 1)
