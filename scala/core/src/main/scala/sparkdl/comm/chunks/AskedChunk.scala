@@ -32,6 +32,8 @@ private[chunks] final class AskedChunk(
   // Of the channel's own thread.
   private var isRefused = false
 
+  override def connection: Channel = channel
+
   override def send(offset: Int, length: Int)(done: Option[Long] => Unit, refused: () => Unit): Unit = {
     val part = Chunk(chunk.job, chunk.block, chunk.offset + offset, length)
     sending.incrementAndGet()

@@ -12,7 +12,7 @@ import sparkdl.comm.transport.{Answer, ChunkPeer, MessagePart, Outbound, PeerMes
  * schedules. What the kernel has keeps its order, so it gets little more at a time than the links carry; what waits here is
  * overtaken by what is more urgent. One for all that an executor sends. Any thread may call it; it never waits.
  *
- * @param lost told of a peer to which something could not be sent: what waits for it is lost, as if its connection had ended
+ * @param lost told of a peer to which something could not be sent: what waits for the connection is lost, as if it had ended
  */
 private[comm] final class ScheduledSends(
     messages: PeerMessages,
@@ -29,7 +29,7 @@ private[comm] final class ScheduledSends(
   def pending: Int = transfers.pending
 
   /**
-   * Sends a message as soon as its turn comes. If the connection ends first, it is lost, as is all else that waits for this
+   * Sends a message as soon as its turn comes. If the connection ends first, it is lost, as are all others that wait for this
    * peer then.
    *
    * @param urgency and `turn`: as in [[Wanted]]
@@ -45,17 +45,20 @@ private[comm] final class ScheduledSends(
 
   private def send(request: Request, outbound: Outbound): Unit =
     outbound.send(request.offset.toInt, request.bytes)(
-      arrived => if (arrived.isDefined) transfers.done(request, arrived) else transfers.cancelAll(request.block.peer),
+      arrived => if (arrived.isDefined) transfers.done(request, arrived) else loseAll(outbound.connection),
       () => transfers.cancel(request.block)
     )
 
+  private def loseAll(connection: AnyRef): Unit = transfers.cancelAll(_.connection == connection)
+
   private def failed(outbound: Outbound, cause: Throwable): Unit = {
     log.error(s"Nothing more is sent to ${outbound.to} of what waits for it: sending failed", cause)
-    transfers.cancelAll(outbound.to.toString)
+    loseAll(outbound.connection)
     lost(outbound.to)
   }
 
   private final class Message(override val to: ChunkPeer, number: Long, message: Array[Byte]) extends Outbound {
+    override def connection: ChunkPeer = to // there is one to each peer
     override def bytes: Int = message.length
     override def send(offset: Int, length: Int)(done: Option[Long] => Unit, refused: () => Unit): Unit =
       messages.send(to, MessagePart(number, message, offset, length))(done)

@@ -48,9 +48,9 @@ private[flow] final class Transfers[T](clock: Clock, scheduler: TransferSchedule
     about
   }
 
-  /** Wants no more of what is wanted for one peer. */
-  def cancelAll(peer: String): Unit = happened { _ =>
-    val cancelled = wanted.keys.filter(_.peer == peer).toList
+  /** Cancel all that is wanted and for which `isMeant` holds. */
+  def cancelAll(isMeant: T => Boolean): Unit = happened { _ =>
+    val cancelled = wanted.collect { case (block, about) if isMeant(about) => block }.toList
     wanted --= cancelled
     cancelled.foreach(scheduler.cancel)
   }

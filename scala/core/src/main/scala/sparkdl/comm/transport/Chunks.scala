@@ -122,6 +122,9 @@ object PeerMessages {
 trait Outbound {
   def to: ChunkPeer
 
+  /** The connection that carries it, equal to no other one. Once a part is lost, so is all else that waits for this connection. */
+  def connection: AnyRef
+
   /** Bytes of all parts. */
   def bytes: Int
 

@@ -111,9 +111,35 @@ class ScheduledSendsSpec extends AnyFunSuite {
     assert(held.lost === Seq(one, one) && sending.pending === 0)
   }
 
+  /** A chunk that whoever asked over `connection` says `to` wants. */
+  private final class Asked(override val to: ChunkPeer, override val connection: String) extends Answer {
+    override val chunk: Chunk = Chunk(1, "block", 0, 10 << 10)
+    var ends = Vector.empty[Option[Long] => Unit]
+    override def send(offset: Int, length: Int)(done: Option[Long] => Unit, refused: () => Unit): Unit = ends :+= done
+  }
+
+  test("a connection that ends takes along what waits for it, and nothing of another one, whoever it says to be") {
+    val held = new Held
+    val sending = messages(held, window = 20 << 10)
+    val Seq(lying, waiting, true1, true2) = Seq("lying", "lying", "true", "true").map(new Asked(one, _))
+    sending.answer(lying, Urgency(0, 1), 0)
+    sending.answer(true1, Urgency(0, 2), 0)
+    sending.answer(waiting, Urgency(0, 3), 0)
+    sending.send(one, message(1), Urgency(0, 4), 0)
+    sending.answer(true2, Urgency(0, 5), 0)
+    lying.ends.head(None)
+    assert(waiting.ends.isEmpty && held.numbers === Seq(1) && sending.pending === 3)
+    true1.ends.head(Some(0))
+    assert(true2.ends.size === 1)
+    assert(held.end(arrived = false) === 1 && sending.pending === 1, "the chunk is sent over another connection")
+    true2.ends.head(Some(0))
+    assert(sending.pending === 0)
+  }
+
   /** Of 30 KiB, and the last part of it cannot be had. */
   private final class HalfThere(override val to: ChunkPeer) extends Answer {
     override val chunk: Chunk = Chunk(1, "block", 0, 30 << 10)
+    override def connection: AnyRef = this
     var sent = Vector.empty[(Int, Int)]
     override def send(offset: Int, length: Int)(done: Option[Long] => Unit, refused: () => Unit): Unit =
       if (offset + length < bytes) {
