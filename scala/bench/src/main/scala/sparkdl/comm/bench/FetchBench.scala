@@ -118,7 +118,7 @@ private final class FetchBench(
       val servers =
         task.allGather(address).toIndexedSeq.map(_.split(" ")).map {
           case Array(host, port, id, ours, own, paths @ _*) =>
-            Server(PlainServer(host, port.toInt, id), ChunkPeer(ours, own.toInt), paths.toIndexedSeq)
+            Server(PlainServer(host, port.toInt, id), ChunkPeer(ours, own.toInt, id), paths.toIndexedSeq)
         }
       echo.network = network
       echo.peer = servers(if (rank == 0) 1 else 0).chunks

@@ -24,7 +24,7 @@ class SlowStartSpec extends AnyFunSuite {
   /** A network whose fetches end at once. */
   private final class Instant extends ChunkNetwork {
     var fetched = Vector.empty[(String, Long)]
-    override def here: ChunkPeer = ChunkPeer("here", 1)
+    override def here: ChunkPeer = ChunkPeer("here", 1, "1")
     override def sending: Int = 0
     override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = done(Some(0))
     override def close(): Unit = ()
@@ -44,7 +44,7 @@ class SlowStartSpec extends AnyFunSuite {
   private final class Fetched(network: ChunkNetwork, server: String, block: String, offset: Long = 0) {
     var ends = Vector.empty[Option[ChunkFailure]]
     val fetch: ChunkFetch =
-      network.fetch(ChunkPeer(server, 1), Chunk(7, block, offset, 10), Dropped, 0)(ends :+= _)
+      network.fetch(ChunkPeer(server, 1, "1"), Chunk(7, block, offset, 10), Dropped, 0)(ends :+= _)
   }
 
   test("start-ups from one server come one after another, those from several at the same time") {

@@ -27,7 +27,7 @@ final class SparkdlExecutor(conf: SparkConf) extends Transport with ExecutorEnvi
   override lazy val hadoopConf: Configuration = SparkHadoopUtil.get.newConfiguration(conf)
 
   override def openNetwork(firstPort: Int, portCount: Int, receiver: PeerMessageReceiver): ChunkNetwork =
-    ChunkNode.open(new SparkdlChunks(env, conf, bindAddress), host, firstPort, portCount, receiver)
+    ChunkNode.open(new SparkdlChunks(env, conf, bindAddress), host, env.executorId, firstPort, portCount, receiver)
 
   private def bindAddress: String =
     if (env.executorId == SparkContext.DRIVER_IDENTIFIER) conf.get("spark.driver.bindAddress", host) else host

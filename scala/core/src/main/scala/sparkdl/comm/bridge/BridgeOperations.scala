@@ -72,8 +72,8 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
         s"the Python package speaks bridge protocol ${request.protocol} and the jar $ours: install the two from one version"
       )
     session = Some(node.join(request.job, request.rank))
-    val ChunkPeer(host, port) = node.address
-    reply.put("build", Build.id).put("host", host).put("port", port).put("executor", node.blocks.executorId)
+    val ChunkPeer(host, port, executor) = node.address
+    reply.put("build", Build.id).put("host", host).put("port", port).put("executor", executor)
   }
 
   private def open(request: Open, reply: ObjectNode): Unit = {

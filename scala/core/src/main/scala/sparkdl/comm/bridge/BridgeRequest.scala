@@ -6,7 +6,7 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import sparkdl.comm.CommException
 import sparkdl.comm.ibatch.{Batch, BatchingSettings, ComputingTimes, DirectionProfile, RankReport}
-import sparkdl.comm.ps.{BlockEncoding, DenseEncoding, Peer}
+import sparkdl.comm.ps.{BlockEncoding, DenseEncoding}
 import sparkdl.comm.transport.ChunkPeer
 
 /**
@@ -30,7 +30,7 @@ private[bridge] object BridgeRequest {
    * @param canPullAhead the worker computes with the parameters of one version while those of the next arrive
    */
   final case class Open(
-      peers: IndexedSeq[Peer],
+      peers: IndexedSeq[ChunkPeer],
       builds: IndexedSeq[String],
       layers: IndexedSeq[Long],
       wire: DenseEncoding,
@@ -119,7 +119,7 @@ private[bridge] object BridgeRequest {
     val peers = fields.objects("peers")
     Open(
       peers.map(peer =>
-        Peer(ChunkPeer(peer.text("host"), peer.int("port", least = 1, most = 65535)), peer.text("executor"))
+        ChunkPeer(peer.text("host"), peer.int("port", least = 1, most = 65535), peer.text("executor"))
       ),
       peers.map(_.text("build")),
       fields.numbers("layers", least = 1, MostElements),

@@ -28,7 +28,8 @@ import sparkdl.comm.transport.{
 /**
  * Fetches chunks from [[ChunkServer]]s and sends them messages, over one connection to each, which is made when it is first
  * needed and again when it is needed after it broke. A peer that owes an answer and is quiet for as long as `conf` allows
- * loses its connection.
+ * loses its connection. Of a peer that went without a word, a dead connection stays until something is sent over it: the
+ * executor that starts at its address afterwards is another peer, with another connection.
  *
  * @param here where this executor serves
  * @param bootstraps authenticate this executor

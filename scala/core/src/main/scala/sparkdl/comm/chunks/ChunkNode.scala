@@ -17,11 +17,13 @@ import sparkdl.comm.transport.{
  * One executor's server and client of chunks.
  *
  * @param host under which the others reach it
+ * @param executor Spark's id of it
  * @throws java.net.BindException if none of `portCount` ports from `firstPort` (0: any) is free
  */
 private[comm] final class ChunkNode(
     transport: ChunkTransport,
     host: String,
+    executor: String,
     firstPort: Int,
     portCount: Int,
     receiver: PeerMessageReceiver,
@@ -32,7 +34,7 @@ private[comm] final class ChunkNode(
     new ChunkServer(transport.transportConf, transport.bindAddress, port, bootstraps, transport, receiver, clock)
   }
 
-  override val here: ChunkPeer = ChunkPeer(host, server.boundPort)
+  override val here: ChunkPeer = ChunkPeer(host, server.boundPort, executor)
 
   private val client =
     new ChunkClient(transport.transportConf, here, transport.clientBootstraps, clock, peer => receiver.lost(peer))
@@ -58,13 +60,15 @@ object ChunkNode {
 
   /**
    * @param host under which the others reach it
+   * @param executor Spark's id of it
    * @throws java.net.BindException if none of `portCount` ports from `firstPort` (0: any) is free
    */
   def open(
       transport: ChunkTransport,
       host: String,
+      executor: String,
       firstPort: Int,
       portCount: Int,
       receiver: PeerMessageReceiver
-  ): ChunkNetwork = new ChunkNode(transport, host, firstPort, portCount, receiver, SystemClock)
+  ): ChunkNetwork = new ChunkNode(transport, host, executor, firstPort, portCount, receiver, SystemClock)
 }

@@ -11,7 +11,8 @@ import sparkdl.comm.transport.{Chunk, ChunkPeer, MessagePart, PeerMessages}
  * What executors say to each other inside the frames of Spark's network library, numbers big-endian.
  *
  *  - The first message of a connection is the hello: kind 1, version (4 bytes), and where the executor that says it serves:
- *    port (4 bytes), host. It is answered by nothing, and nothing is served before it.
+ *    port (4 bytes), the length of the host (2 bytes), host, Spark's id of the executor. It is answered by nothing, and nothing
+ *    is served before it.
  *  - A batch of parts of messages: kind 2, and for each one the number of its message (8 bytes), the length of the whole message
  *    (4 bytes), its own length (4 bytes) and its bytes. Those of one message come in their order. It is answered by how many
  *    parts of this connection have come, and when the last one did: kind 3, number (8 bytes), nanoseconds of a clock of which
@@ -22,13 +23,13 @@ import sparkdl.comm.transport.{Chunk, ChunkPeer, MessagePart, PeerMessages}
  *    are, with kind 3.
  */
 private[chunks] object Wire {
-  val Version = 4
+  val Version = 5
 
   /** Bytes before those of a part. */
   val PartHead = 16
 
-  /** Bytes of the longest name that a host can have. */
-  private val MostHost = 255
+  /** Bytes of the longest name that a host can have, and more than an executor's id has. */
+  private val MostName = 255
   private val HelloKind: Byte = 1
   private val BatchKind: Byte = 2
   private val ReceivedKind: Byte = 3
@@ -71,8 +72,9 @@ private[chunks] object Wire {
   }
 
   def hello(from: ChunkPeer, version: Int = Version): ByteBuffer = {
-    val host = from.host.getBytes(UTF_8)
-    ByteBuffer.allocate(9 + host.length).put(HelloKind).putInt(version).putInt(from.port).put(host).flip()
+    val Seq(host, executor) = Seq(from.host, from.executor).map(_.getBytes(UTF_8))
+    val hello = ByteBuffer.allocate(11 + host.length + executor.length)
+    hello.put(HelloKind).putInt(version).putInt(from.port).putShort(host.length.toShort).put(host).put(executor).flip()
   }
 
   def ask(number: Long, chunk: Chunk): ByteBuffer = {
@@ -106,9 +108,12 @@ private[chunks] object Wire {
     def refuse(): Nothing = throw new ProtocolException(s"no message of version $Version: ${preview(message)}")
     if (!message.hasRemaining) refuse()
     message.get() match {
-      case HelloKind if message.remaining >= 8 && message.remaining <= 8 + MostHost =>
-        val (version, port) = (message.getInt(), message.getInt())
-        Hello(version, ChunkPeer(text(message), port))
+      case HelloKind if message.remaining >= 10 =>
+        val (version, port, hostBytes) = (message.getInt(), message.getInt(), message.getShort().toInt)
+        if (hostBytes < 0 || hostBytes > math.min(message.remaining, MostName)) refuse()
+        if (message.remaining - hostBytes > MostName) refuse()
+        val host = text(message.slice(message.position(), hostBytes))
+        Hello(version, ChunkPeer(host, port, text(message.position(message.position() + hostBytes))))
       case AskKind if message.remaining >= 8 =>
         val number = message.getLong()
         Ask(number, chunk(text(message)).getOrElse(refuse()))

@@ -5,7 +5,7 @@ import scala.util.control.NonFatal
 import org.apache.spark.BarrierTaskContext
 
 import sparkdl.comm.{Build, Clock, CommException, CommExecutorPlugin}
-import sparkdl.comm.ps.{Peer, PsSession}
+import sparkdl.comm.ps.PsSession
 import sparkdl.comm.transport.ChunkPeer
 
 /**
@@ -17,7 +17,7 @@ import sparkdl.comm.transport.ChunkPeer
  */
 private[comm] final class JvmRank private (
     val session: PsSession,
-    val peers: IndexedSeq[Peer],
+    val peers: IndexedSeq[ChunkPeer],
     val inlineThreshold: Long,
     val clock: Clock
 ) {
@@ -37,10 +37,9 @@ private[comm] object JvmRank {
     val node = CommExecutorPlugin.node
     val session = node.join(job, context.partitionId())
     try {
-      val members = allGather(context, Member(node.address, node.blocks.executorId, Build.id))
+      val members = allGather(context, Member(node.address, Build.id))
       Build.checkSame(members.map(_.build), session.rank)
-      val peers = members.map(member => Peer(member.address, member.executor))
-      val rank = new JvmRank(session, peers, node.blocks.inlineThreshold, node.clock)
+      val rank = new JvmRank(session, members.map(_.address), node.blocks.inlineThreshold, node.clock)
       val result = body(rank)
       session.gathering.begin(Array.emptyByteArray).parts() // others may still fetch this rank's last blocks
       result
@@ -55,15 +54,15 @@ private[comm] object JvmRank {
   private def allGather(context: BarrierTaskContext, own: Member): IndexedSeq[Member] =
     context.allGather(own.encode).toIndexedSeq.map(Member.decode)
 
-  private final case class Member(address: ChunkPeer, executor: String, build: String) {
-    def encode: String = Seq(address.host, address.port.toString, executor, build).mkString(Member.Separator)
+  private final case class Member(address: ChunkPeer, build: String) {
+    def encode: String = Seq(address.host, address.port.toString, address.executor, build).mkString(Member.Separator)
   }
 
   private object Member {
     val Separator = "\t"
 
     def decode(text: String): Member = text.split(Separator) match {
-      case Array(host, port, executor, build) => Member(ChunkPeer(host, port.toInt), executor, build)
+      case Array(host, port, executor, build) => Member(ChunkPeer(host, port.toInt, executor), build)
       case _ => throw new CommException(CommException.Protocol, s"no member of a gang: $text")
     }
   }

@@ -13,13 +13,14 @@ import java.util.function.{BiFunction, Function => JFunction}
 
 import sparkdl.comm.CommException
 import sparkdl.comm.flow.{Fetch, RemoteBlock}
+import sparkdl.comm.transport.ChunkPeer
 
 /** What comes to one rank: the notices of the others, their blocks, and the failure that ends all waiting for them. */
 private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   private val notices = new ConcurrentHashMap[(Notice.Kind, Int, Int, Long), CompletableFuture[Notice]]
   private val contributions = new ConcurrentHashMap[(Long, Int), CompletableFuture[Array[Byte]]]
   private val failed = new CompletableFuture[Nothing]
-  @volatile private var peers: IndexedSeq[Peer] = IndexedSeq.empty
+  @volatile private var peers: IndexedSeq[ChunkPeer] = IndexedSeq.empty
   @volatile private var patience = 0L
 
   private val fetching = ConcurrentHashMap.newKeySet[Fetch]
@@ -60,7 +61,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
    * @param peers by rank
    * @param patience nanoseconds that a block may take
    */
-  def open(peers: IndexedSeq[Peer], patience: Long): Unit = {
+  def open(peers: IndexedSeq[ChunkPeer], patience: Long): Unit = {
     this.peers = peers
     this.patience = patience
   }
@@ -98,8 +99,8 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
       name: String,
       ready: CompletableFuture[Notice]
   )(inMemory: (Neighbour, Long) => Reading): BlockFetch = {
-    val Peer(address, executor) = peers(from)
-    val isElsewhere = executor != node.blocks.executorId
+    val peer = peers(from)
+    val isElsewhere = peer.executor != node.blocks.executorId
     def broken(cause: Throwable): Unit = fail(describe(cause, s"fetch block $name from rank $from", from))
     def read(reading: Reading): BlockFetch.Underway = {
       val reader = readers.computeIfAbsent(from, _ => new SerialExecutor(node.pool))
@@ -112,7 +113,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
       BlockFetch.Underway(() => begun, CompletableFuture.runAsync(done, reader))
     }
     def fetchRemote(bytes: Long): BlockFetch.Underway = {
-      val fetch = node.fetches.fetch(RemoteBlock(address, job, name, bytes), patience, sink)
+      val fetch = node.fetches.fetch(RemoteBlock(peer, job, name, bytes), patience, sink)
       BlockFetch.Underway(() => fetch.askedNanos, started(fetch).done)
     }
     def start(bytes: Long): BlockFetch.Underway =

@@ -16,9 +16,9 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
    * @param peers by rank
    * @param inlineFrom the first version whose small blocks travel inside of their notices
    */
-  def open(peers: IndexedSeq[Peer], inlineFrom: Long): Unit = {
+  def open(peers: IndexedSeq[ChunkPeer], inlineFrom: Long): Unit = {
     this.inlineFrom = inlineFrom
-    addresses = peers.indices.filter(_ != rank).map(other => other -> peers(other).address).toMap
+    addresses = peers.indices.filter(_ != rank).map(other => other -> peers(other)).toMap
     ranks = addresses.map(_.swap)
   }
 

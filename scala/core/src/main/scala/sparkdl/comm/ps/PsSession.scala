@@ -34,7 +34,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   private[ps] val incoming = new Incoming(job, rank, node)
   private val outgoing = new Outgoing(job, rank, node, new BlockUrgencies(node))
 
-  @volatile private var peers: IndexedSeq[Peer] = IndexedSeq.empty
+  @volatile private var peers: IndexedSeq[ChunkPeer] = IndexedSeq.empty
   private var settings: SessionSettings = _
   private var map: SegmentMap = _
   private var segment: Segment = _
@@ -57,7 +57,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   private def others: Seq[Int] = peers.indices.filter(_ != rank)
 
   /** Agrees on who takes part and on what lies where. The worker makes a segment of `map.bytes` next and calls [[attach]]. */
-  def open(peers: IndexedSeq[Peer], layers: IndexedSeq[Long], settings: SessionSettings): SegmentMap = {
+  def open(peers: IndexedSeq[ChunkPeer], layers: IndexedSeq[Long], settings: SessionSettings): SegmentMap = {
     if (map != null) throw new CommException(Protocol, "open was called twice")
     if (!peers.indices.contains(rank))
       throw new CommException(Protocol, s"rank $rank is not one of the ${peers.size} peers")
@@ -206,9 +206,9 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   private[ps] def peerFailed(farewell: Farewell): Unit =
     fail(new CommException(PeerLost, s"rank ${farewell.from} failed: ${farewell.reason}", farewell.from))
 
-  def peerLost(address: ChunkPeer): Unit =
-    peers.indices.find(peer => peer != rank && peers(peer).address == address).foreach { peer =>
-      val where = s"${address.host}:${address.port}"
+  def peerLost(lost: ChunkPeer): Unit =
+    peers.indices.find(peer => peer != rank && peers(peer) == lost).foreach { peer =>
+      val where = s"${lost.host}:${lost.port}"
       fail(new CommException(PeerLost, s"the executor of rank $peer ($where) is gone or does not answer", peer))
     }
 

@@ -4,9 +4,13 @@ import java.io.IOException
 import java.nio.ByteBuffer
 import java.nio.channels.ReadableByteChannel
 
-/** Where an executor serves the chunks of its blocks, and takes messages. */
-final case class ChunkPeer(host: String, port: Int) {
-  override def toString: String = s"$host:$port"
+/**
+ * Where an executor serves the chunks of its blocks, and takes messages.
+ *
+ * @param executor Spark's id of it, which one that starts at the same address later does not have
+ */
+final case class ChunkPeer(host: String, port: Int, executor: String) {
+  override def toString: String = s"executor $executor at $host:$port"
 }
 
 /**

@@ -9,7 +9,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import sparkdl.comm.{CommException, Golden}
 import sparkdl.comm.bridge.BridgeRequest._
 import sparkdl.comm.ibatch.{Batch, BatchingSettings, ComputingTimes, DirectionProfile, Policy, RankReport}
-import sparkdl.comm.ps.{Bf16, Peer}
+import sparkdl.comm.ps.Bf16
 import sparkdl.comm.transport.ChunkPeer
 
 class BridgeRequestSpec extends AnyFunSuite {
@@ -21,7 +21,7 @@ class BridgeRequestSpec extends AnyFunSuite {
   private def request(name: String): JsonNode = golden(name).get("request")
 
   private val (pull, push) = (IndexedSeq(Batch(1, 2), Batch(3, 3)), IndexedSeq(Batch(3, 3), Batch(1, 2)))
-  private val peer = Peer(ChunkPeer("a.example", 40000), "3")
+  private val peer = ChunkPeer("a.example", 40000, "3")
   private val profile = DirectionProfile(IndexedSeq(0.5, 0.25, 0), 0.001, 1e-9, None, 0.125, 0)
   private val expected: Map[String, BridgeRequest] = Map(
     "hello" -> Hello(12, 2305843009213693953L, 1),

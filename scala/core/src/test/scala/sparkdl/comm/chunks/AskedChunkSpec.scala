@@ -54,7 +54,7 @@ class AskedChunkSpec extends AnyFunSuite {
     var ends = Vector.empty[String]
     private val unconfirmed = new Unconfirmed
     private val answer =
-      new AskedChunk(7, Chunk(1, "block", 100, 30), ChunkPeer("there", 1), block, channel, unconfirmed, underway)
+      new AskedChunk(7, Chunk(1, "block", 100, 30), ChunkPeer("there", 1, "1"), block, channel, unconfirmed, underway)
     channel.config.setAllocator(memory)
     channel.closeFuture.addListener((_: io.netty.util.concurrent.Future[Void]) => unconfirmed.end())
 

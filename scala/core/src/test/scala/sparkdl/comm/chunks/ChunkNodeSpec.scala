@@ -150,7 +150,7 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
       try free.getLocalPort
       finally free.close()
     }
-    val nobody = ChunkPeer("127.0.0.1", port)
+    val nobody = ChunkPeer("127.0.0.1", port, "1")
     val fetched = new Fetched(client.node, nobody, whole("block", 10))
     assert(fetched.failure.get.isInstanceOf[ChunkFailure.PeerLost])
     assert(client.kept.next(client.kept.losses) === nobody)
@@ -179,6 +179,32 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
       goOn.countDown()
       tap.close()
     }
+  }
+
+  test("an executor at the address of one that is gone without a word has a connection of its own") {
+    val Seq(client, gone, back) = Seq.fill(3)(start())
+    val blocks = Seq(gone, back).zipWithIndex.map { case (node, seed) =>
+      val block = random(1000, seed)
+      node.transport.put("block", block)
+      block.toSeq
+    }
+    val tap = new Tap(gone.node.here)
+    val (before, after) = (tap.here, tap.here.copy(executor = "2"))
+    def fetched(from: ChunkPeer): Seq[Byte] = new Fetched(client.node, from, whole("block", 1000)).bytes
+    def arrives(to: ChunkPeer): Boolean = {
+      val arrived = new CompletableFuture[Boolean]
+      client.node.send(to, Array[Byte](1))(time => arrived.complete(time.isDefined))
+      arrived.get(30, TimeUnit.SECONDS)
+    }
+    try {
+      assert(fetched(before) === blocks(0) && arrives(before))
+      tap.replace(back.node.here)
+      assert(fetched(after) === blocks(1))
+      assert(!arrives(before))
+      assert(client.kept.next(client.kept.losses) === before)
+      assert(fetched(after) === blocks(1))
+      assert(client.kept.losses.isEmpty && tap.connections === 2)
+    } finally tap.close()
   }
 
   test("close ends what is under way, and leaves neither threads nor sockets") {

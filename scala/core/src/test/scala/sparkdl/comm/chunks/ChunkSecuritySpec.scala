@@ -28,7 +28,7 @@ class ChunkSecuritySpec extends AnyFunSuite {
 
   private val Text = "these are parameters of a model " * 1000
   private val Short = MessagePart(0, Array[Byte](1), 0, 1)
-  private val Nobody = ChunkPeer("nobody", 1)
+  private val Nobody = ChunkPeer("nobody", 1, "1")
   private val All = Chunk(1, "block", 0, Text.length)
 
   for (way <- Ways) {
@@ -132,7 +132,7 @@ class ChunkSecuritySpec extends AnyFunSuite {
       val server = context.createServer("127.0.0.1", 0, java.util.Collections.emptyList[TransportServerBootstrap])
       val client = node(None, Nil)
       try {
-        val peer = ChunkPeer("127.0.0.1", server.getPort)
+        val peer = ChunkPeer("127.0.0.1", server.getPort, "1")
         val arrived = new CompletableFuture[Boolean]
         client.node.send(peer, Array[Byte](1))(time => arrived.complete(time.isDefined))
         assert(!arrived.get(30, TimeUnit.SECONDS))

@@ -93,7 +93,7 @@ class ChunkTimeSpec extends AnyFunSuite {
     try {
       val peer = factory.createUnmanagedClient("127.0.0.1", server.node.here.port)
       peer.getChannel.config.setAutoRead(false)
-      peer.send(Wire.hello(ChunkPeer("nobody", 1)))
+      peer.send(Wire.hello(ChunkPeer("nobody", 1, "1")))
       peer.send(Wire.ask(1, Chunk(1, "block", 0, block.length)))
       eventually("it is being sent")(server.node.sending == 1)
       eventually("it is released")(server.node.sending == 0)

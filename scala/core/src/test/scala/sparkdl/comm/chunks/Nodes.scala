@@ -16,7 +16,7 @@ final class TestNode(
     partBytes: Int = Int.MaxValue
 ) {
   val kept = new Kept(partBytes)
-  val node = new ChunkNode(transport, "127.0.0.1", 0, 1, kept, clock)
+  val node = new ChunkNode(transport, "127.0.0.1", "1", 0, 1, kept, clock)
 }
 
 /** Direct memory as a target, which counts the bytes that it read itself. */

@@ -5,13 +5,14 @@ import java.net.{InetAddress, ServerSocket, Socket}
 
 import sparkdl.comm.transport.ChunkPeer
 
-/** Stands between a client and `to`: it hears what they say, and can cut them off. */
-final class Tap(to: ChunkPeer) {
+/** Stands between a client and an executor: it hears what they say, and can cut them off, or play a machine that is replaced. */
+final class Tap(first: ChunkPeer) {
+  @volatile private var to = first
   private val listening = new ServerSocket(0, 50, InetAddress.getByName("127.0.0.1"))
   private val said = new ByteArrayOutputStream
   private var sockets = Vector.empty[Socket]
 
-  val here: ChunkPeer = ChunkPeer("127.0.0.1", listening.getLocalPort)
+  val here: ChunkPeer = ChunkPeer("127.0.0.1", listening.getLocalPort, first.executor)
 
   /** Everything, in both directions, one character for each byte. */
   def heard: String = synchronized(said.toString("ISO-8859-1"))
@@ -21,6 +22,12 @@ final class Tap(to: ChunkPeer) {
 
   def cut(): Unit = synchronized(sockets.foreach(_.close()))
 
+  /**
+   * The machine is gone without a word, and `by` runs on another one that has its address. It knows nothing of the connections
+   * of before, and says so to whoever sends something over one.
+   */
+  def replace(by: ChunkPeer): Unit = to = by
+
   def close(): Unit = {
     listening.close()
     cut()
@@ -29,20 +36,21 @@ final class Tap(to: ChunkPeer) {
   inThread {
     while (true) {
       val client = listening.accept()
-      val server = new Socket(to.host, to.port)
+      val known = to
+      val server = new Socket(known.host, known.port)
       synchronized(sockets ++= Seq(client, server))
-      inThread(copy(client, server))
-      inThread(copy(server, client))
+      inThread(copy(client, server, to == known))
+      inThread(copy(server, client, to == known))
     }
   }
 
-  private def copy(from: Socket, to: Socket): Unit = {
+  private def copy(from: Socket, to: Socket, isKnown: => Boolean): Unit = {
     val buffer = new Array[Byte](1 << 16)
-    Iterator.continually(from.getInputStream.read(buffer)).takeWhile(_ >= 0).foreach { count =>
+    Iterator.continually(from.getInputStream.read(buffer)).takeWhile(_ >= 0 && isKnown).foreach { count =>
       synchronized(said.write(buffer, 0, count))
       to.getOutputStream.write(buffer, 0, count)
     }
-    to.close()
+    Seq(from, to).foreach(_.close())
   }
 
   private def inThread(body: => Unit): Unit = {

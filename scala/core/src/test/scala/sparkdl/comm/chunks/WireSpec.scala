@@ -15,8 +15,8 @@ class WireSpec extends AnyFunSuite {
 
   // Golden: peers of another build understand exactly this. Whoever changes it raises Wire.Version.
   test("what is said, byte by byte") {
-    assert(Wire.Version === 4)
-    assert(hex(Wire.hello(ChunkPeer("h1", 513))) === "01" + "00000004" + "00000201" + "6831")
+    assert(Wire.Version === 5)
+    assert(hex(Wire.hello(ChunkPeer("h1", 513, "e2"))) === "01" + "00000005" + "00000201" + "0002" + "6831" + "6532")
     val message = Array[Byte](1, 2, 3, -1)
     val batch = Wire.batch(Seq(MessagePart(513, message, 1, 2), MessagePart(-1, Array.empty, 0, 0)))
     val (one, other) = ("0000000000000201" + "00000004" + "00000002" + "0203", "ffffffffffffffff" + "00000000" * 2)
@@ -30,7 +30,8 @@ class WireSpec extends AnyFunSuite {
   }
 
   test("what was said is understood") {
-    assert(Wire.decode(bytes("01" + "00000007" + "00000201" + "6831")) === Wire.Hello(7, ChunkPeer("h1", 513)))
+    val hello = "01" + "00000007" + "00000201" + "0002" + "6831" + "6532"
+    assert(Wire.decode(bytes(hello)) === Wire.Hello(7, ChunkPeer("h1", 513, "e2")))
     assert(Wire.decode(Wire.received(Long.MaxValue, -7)) === Wire.Received(Long.MaxValue, -7))
     val message = Array.tabulate[Byte](1000)(_.toByte)
     val parts =
@@ -62,7 +63,11 @@ class WireSpec extends AnyFunSuite {
         "04" + "312f622f302f39",
         "01000000",
         "0100000001000000",
-        "01" + number + "61" * 256,
+        "01" + number + "00",
+        "01" + number + "ffff" + "61" * 9,
+        "01" + number + "0002" + "61",
+        "01" + number + "0100" + "61" * 256,
+        "01" + number + "0001" + "61" * 257,
         "02000000",
         "02" + number + "00000001" + "00000001",
         "02" + number + "00000001" + "00000002" + "0000",

@@ -38,7 +38,7 @@ class FetchesSpec extends AnyFunSuite {
     from => rest.put(from)
   }
 
-  private def block(bytes: Long): RemoteBlock = RemoteBlock(ChunkPeer("there", 1), 7, "block", bytes)
+  private def block(bytes: Long): RemoteBlock = RemoteBlock(ChunkPeer("there", 1, "1"), 7, "block", bytes)
 
   test("a block is asked for at once, and done when it is here") {
     val held = new Held

@@ -11,7 +11,7 @@ import sparkdl.comm.{ManualClock, SystemClock}
 import sparkdl.comm.transport.{Answer, Chunk, ChunkPeer, MessagePart, PeerMessages}
 
 class ScheduledSendsSpec extends AnyFunSuite {
-  private val Seq(one, other) = Seq(1, 2).map(ChunkPeer("there", _))
+  private val Seq(one, other) = Seq(1, 2).map(ChunkPeer("there", _, "1"))
 
   /** Keeps what is sent until the test says what became of it. */
   private final class Held extends PeerMessages {
@@ -198,7 +198,12 @@ class ScheduledSendsSpec extends AnyFunSuite {
       sizes.zipWithIndex.map { case (bytes, number) =>
         val send: Runnable =
           () =>
-            sending.send(ChunkPeer("there", number % 3), new Array[Byte](bytes), Urgency(number % 2L, number % 5), 0)
+            sending.send(
+              ChunkPeer("there", number % 3, "1"),
+              new Array[Byte](bytes),
+              Urgency(number % 2L, number % 5),
+              0
+            )
         senders.submit(send)
       }.foreach(_.get(30, TimeUnit.SECONDS))
       val end = System.nanoTime + TimeUnit.SECONDS.toNanos(30)

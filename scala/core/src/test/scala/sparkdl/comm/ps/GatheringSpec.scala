@@ -22,7 +22,7 @@ class GatheringSpec extends AnyFunSuite {
     val nodes = (0 until World).map { rank =>
       new PsNode(network.executor(rank), CommConf(0, 1), new MetricRegistry, clock)
     }
-    val peers = nodes.zipWithIndex.map { case (node, rank) => Peer(node.address, rank.toString) }
+    val peers = nodes.map(_.address)
     val sessions = nodes.zipWithIndex.map { case (node, rank) => node.join(Job, rank) }
     try {
       val settings = SessionSettings(Encodings(Fp32), timeoutSeconds = TimeoutSeconds.toDouble)

@@ -13,7 +13,7 @@ class PsNodeSpec extends AnyFunSuite {
 
   test("the port stays while there is a rank, and for half a minute after the last one left") {
     val first = node.join(7, 0)
-    assert(node.address === ChunkPeer("here", 1))
+    assert(node.address === ChunkPeer("here", 1, "1"))
     first.close()
     clock.advance(29)
     val second = node.join(7, 1)
@@ -35,7 +35,7 @@ class PsNodeSpec extends AnyFunSuite {
     val error = intercept[CommException](node.address)
     assert(error.kind === CommException.Conf && error.getMessage.contains("spark.sparkdl.comm.ports=40000-40002"))
     executor.portsTaken = false
-    assert(node.address === ChunkPeer("here", 1))
+    assert(node.address === ChunkPeer("here", 1, "1"))
   }
 
   test("a rank joins once") {

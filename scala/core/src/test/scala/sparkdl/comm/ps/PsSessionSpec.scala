@@ -93,7 +93,7 @@ class PsSessionSpec extends AnyFunSuite {
       new PsNode(executors(rank), CommConf(0, 1), registries(rank), clock, Some(pools(rank)))
     }
     nodes.foreach(_.address)
-    val peers = IndexedSeq.tabulate(2)(rank => Peer(executors(rank).address, rank.toString))
+    val peers = executors.map(_.address)
     val sessions = nodes.indices.map(rank => nodes(rank).join(Job, rank))
     val settings = SessionSettings(encodings, ahead, shared, inTurn, profileIterations, TimeoutSeconds.toDouble)
     val maps = sessions.map(_.open(peers, layers.toIndexedSeq, settings))

@@ -54,7 +54,7 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
   /** Delivers a message to this executor, as if another one had sent it. */
   def deliver(message: Array[Byte]): Unit = receiver.received(ByteBuffer.wrap(message))
 
-  val address: ChunkPeer = ChunkPeer(host, number)
+  val address: ChunkPeer = ChunkPeer(host, number, executorId)
   override def host: String = "here"
   override def blocks: Blocks = this
 

@@ -235,7 +235,7 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     try intercept[BindException](executor.openNetwork(taken.getLocalPort, 1, Deaf))
     finally taken.close()
     val network = executor.openNetwork(taken.getLocalPort, 1, Deaf)
-    try assert(network.here === ChunkPeer("127.0.0.1", taken.getLocalPort))
+    try assert(network.here === ChunkPeer("127.0.0.1", taken.getLocalPort, SparkContext.DRIVER_IDENTIFIER))
     finally network.close()
   }
 
