@@ -46,7 +46,7 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
   private def tried(buckets: AdaptiveBuckets): Seq[(String, Double)] = {
     val found = Set("pull", "push").map(direction => report(buckets).get(direction).path("tried"))
     assert(found.size === 1)
-    found.head.fields.asScala.toSeq.map(each => each.getKey -> each.getValue.get("seconds").asDouble)
+    found.head.fieldNames.asScala.toSeq.map(policy => policy -> found.head.get(policy).get("seconds").asDouble)
   }
 
   test("policies that need no profile measure nothing") {
