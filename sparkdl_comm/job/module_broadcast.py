@@ -59,7 +59,7 @@ class SessionModule:
         """The module; once, as it is made of ``empty``."""
         weights = safetensors.torch.load_file(SparkFiles.get(self.weights))
         if isinstance(self.empty, RemadeModule):
-            return RemadeModule(self.empty.factory, weights)()
+            return RemadeModule(self.empty.factory, weights, self.empty.frozen)()
         for name, tensor in _tensors(self.empty).items():
             tensor.data = weights[name]
         return self.empty
@@ -118,4 +118,4 @@ def broadcast_module(
     if refused is None:
         return SessionModule.of(spark, module)
     remade = RemadeModule.of(module, factory, refused)
-    return SessionModule(_sent(spark, remade.tensors), RemadeModule(remade.factory, {}))
+    return SessionModule(_sent(spark, remade.tensors), RemadeModule(remade.factory, {}, remade.frozen))

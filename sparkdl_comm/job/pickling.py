@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -42,12 +42,19 @@ def pickle_error(part: Any) -> Exception | None:
 class RemadeModule:
     """What makes a module that pickle refuses, such as TorchScript or one with parametrizations.
 
-    ``factory``: makes such modules on executors. ``tensors``: its state, as ``module_state.packed`` has it.
+    ``factory``: makes such modules on executors. ``tensors``: its state, as ``module_state.packed`` has it. ``frozen``: names
+    of the parameters that require no gradient.
     """
 
-    def __init__(self, factory: Callable[[], torch.nn.Module], tensors: dict[str, torch.Tensor]) -> None:
+    def __init__(
+        self,
+        factory: Callable[[], torch.nn.Module],
+        tensors: dict[str, torch.Tensor],
+        frozen: Collection[str] = (),
+    ) -> None:
         self.factory = factory
         self.tensors = tensors
+        self.frozen = frozen
 
     @classmethod
     def of(cls, module: torch.nn.Module, factory: Callable[[], torch.nn.Module] | None, why: Exception) -> RemadeModule:
@@ -58,11 +65,15 @@ class RemadeModule:
                 " Train it from a function that makes it: TorchEstimator(model=function)"
             ) from why
         tensors = module_state.packed(module, lambda text: warnings.warn(text, stacklevel=2))
-        return cls(factory, {name: tensor.detach() for name, tensor in tensors.items()})
+        frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
+        return cls(factory, {name: tensor.detach() for name, tensor in tensors.items()}, frozen)
 
     def __call__(self) -> torch.nn.Module:
         """Return the module, which takes over the tensors' memory."""
-        return load_trained(self.factory(), self.tensors)
+        module = load_trained(self.factory(), self.tensors)
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name not in self.frozen)
+        return module
 
 
 class _Made:

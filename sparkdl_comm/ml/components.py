@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import ConfError, ModelError
-from sparkdl_comm.job.pickling import pickle_error
+from sparkdl_comm.job.pickling import RemadeModule, pickle_error
 from sparkdl_comm.ml.model import TorchModel
 from sparkdl_comm.ml.scoring import activation_of
 from sparkdl_comm.optim.optimization import ModelLike, OptimizerFactory
@@ -34,13 +34,15 @@ def model_like(model: Any) -> ModelLike:
 
     :raises ModelError: it is something else, or cannot be trained.
     """
+    factory = None
     if isinstance(model, TorchModel):
-        model = model.module
+        model, factory = model.module, model.factory
     if isinstance(model, torch.nn.Module):
         FlatModel(model)  # looks at its parameters
         _check_hooks(model)
         module_state.check(model)
-        return model
+        refused = None if factory is None else pickle_error(model)
+        return model if refused is None else RemadeModule.of(model, factory, refused)
     if callable(model):
         _check_signature(model)
         return model

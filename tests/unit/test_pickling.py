@@ -13,6 +13,8 @@ from torch.nn.utils import parametrizations
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.job.module_broadcast import broadcast_module
 from sparkdl_comm.job.pickling import pickle_error, pickled_module
+from sparkdl_comm.ml.components import check_picklable, model_like
+from sparkdl_comm.ml.model import TorchModel
 
 from .test_module_broadcast import session  # noqa: F401 - a fixture
 
@@ -50,6 +52,21 @@ def test_over_spark_connect(trained: tuple[torch.nn.Module, Any], session: Any, 
     shipped = cloudpickle.loads(cloudpickle.dumps(broadcast_module(session, module, factory)))
     rows = torch.randn(4, 3)
     assert torch.equal(shipped.value(rows), module(rows))
+
+
+def test_trained_further(trained: tuple[torch.nn.Module, Any]) -> None:
+    """A TorchModel of such a module is what another fit may begin with."""
+    module, factory = trained
+    for parameter in module[0].parameters():
+        parameter.requires_grad_(False)
+    given = model_like(TorchModel(module, False, factory=factory))
+    check_picklable(model=given)
+    assert not isinstance(given, torch.nn.Module)
+    arrived = cloudpickle.loads(cloudpickle.dumps(given))()
+    assert arrived.state_dict().keys() == module.state_dict().keys()
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(arrived.state_dict()[name], tensor)
+    assert [p.requires_grad for p in arrived.parameters()] == [p.requires_grad for p in module.parameters()]
 
 
 def test_without_a_factory(tmp_path: Path) -> None:
