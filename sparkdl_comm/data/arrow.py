@@ -26,6 +26,8 @@ def read(field: Field, column: pa.Array) -> np.ndarray | Ragged:
         column = decoded(field, column)
     elif pa.types.is_struct(column.type):
         field = sparse.chosen(field, column)
+        if field.width is not None:
+            check_fits(field, (field.width,))
         column = vectors.lists(column) if field.width is None else sparse.pairs(field, column)
     refuse_nulls(field, null_rows(column), len(column))
     found = lengths(column)[1 if field.is_ragged else 0 :]
@@ -52,10 +54,19 @@ def shaped(field: Field, rows: np.ndarray) -> np.ndarray:
 
     :raises InputError: its shape does not take them.
     """
-    if len(rows) and not field.fits(rows.shape[1:]):
-        raise InputError(f"inputShapes: {list(field.shape or ())} does not take what is in {field}: {rows.shape[1:]}")
+    if len(rows):
+        check_fits(field, rows.shape[1:])
     dtype = field.type_of(rows.dtype)
     return rows.astype(dtype, copy=False).reshape(len(rows), *field.row_shape(rows.shape[1:], dtype))
+
+
+def check_fits(field: Field, shape: tuple[int, ...]) -> None:
+    """Check that the field's shape takes rows of ``shape``.
+
+    :raises InputError: it does not.
+    """
+    if not field.fits(shape):
+        raise InputError(f"inputShapes: {list(field.shape or ())} does not take what is in {field}: {shape}")
 
 
 def null_rows(column: pa.Array) -> int:

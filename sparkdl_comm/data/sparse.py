@@ -71,23 +71,24 @@ def numbers(field: Field, column: pa.LargeListArray) -> pa.LargeListArray:
 
 
 def tensor(field: Field, values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Return the rows as the model takes them: whole ones, ``[rows, width]`` or of the field's shape, or a sparse tensor.
+    """Return the rows as the model takes them, ``[rows, width]`` or of the field's shape: whole ones, or a sparse tensor.
 
     :param values: all pairs, ``[pairs, 2]``, on any device; ``lengths``: pairs of each row, int64 ``[rows]``.
     """
     assert field.width is not None
-    size = len(lengths), field.width
-    rows = torch.repeat_interleave(torch.arange(size[0]), lengths).to(values.device)
+    count, shape = len(lengths), field.shape or (field.width,)
+    rows = torch.repeat_interleave(torch.arange(count), lengths).to(values.device)
     places = values[:, 0].long()
     real = torch.float32 if values.dtype == torch.int32 else torch.float64
     found = values[:, 1].contiguous().view(real)
     if field.dtype == "sparse":
-        return torch.sparse_coo_tensor(
-            torch.stack([rows, places]), found, size, is_coalesced=True, check_invariants=False
-        )
-    whole = torch.zeros(size, dtype=getattr(torch, field.type_of(np.dtype(np.float32)).name), device=values.device)
+        indices = torch.stack([rows, *torch.unravel_index(places, shape)])
+        return torch.sparse_coo_tensor(indices, found, (count, *shape), is_coalesced=True, check_invariants=False)
+    whole = torch.zeros(
+        (count, field.width), dtype=getattr(torch, field.type_of(np.dtype(np.float32)).name), device=values.device
+    )
     whole[rows, places] = found.to(whole.dtype)
-    return whole if field.shape is None else whole.reshape(size[0], *field.shape)
+    return whole.reshape(count, *shape)
 
 
 def _types(field: Field) -> tuple[type[np.generic], type[np.generic]]:

@@ -78,6 +78,16 @@ def test_rows_without_values_are_zeros(dtype: str | None) -> None:
     assert torch.equal(got.to_dense(), torch.zeros(2, WIDTH))
 
 
+@pytest.mark.parametrize("dtype", [None, "sparse"])
+def test_rows_are_of_the_shape_of_input_shapes(dtype: str | None) -> None:
+    field = Field("featuresCol", "x", dtype, (2, WIDTH // 2))
+    got = arrow.read(field, column(rows())).collated()
+    assert got.is_sparse == (dtype == "sparse")
+    assert torch.equal(got.to_dense(), whole(rows()).reshape(ROWS, 2, WIDTH // 2))
+    with pytest.raises(InputError, match=r"inputShapes: \[2, 3\] does not take what is in featuresCol 'x': \(4096,\)"):
+        arrow.read(replace(field, shape=(2, 3)), column(rows()))
+
+
 @pytest.mark.parametrize("shuffle", ["local", "global"])
 @pytest.mark.parametrize("cache", ["memory", "disk"])
 def test_a_rank_whose_rows_have_no_values(tmp_path: Path, cache: str, shuffle: str) -> None:
