@@ -45,8 +45,17 @@ def extra_state(module: nn.Module) -> dict[str, Any]:
 
 
 def load_extra_state(module: nn.Module, state: dict[str, Any]) -> None:
+    """Give the parts what :func:`extra_state` returned.
+
+    :raises ModelError: the module lacks a part.
+    """
     parts = _parts(module)
     for name, extra in state.items():
+        if name not in parts:
+            raise ModelError(
+                f"there is extra state of a part {name}, which the model lacks here: the factory must build the same model"
+                " everywhere"
+            )
         parts[name].set_extra_state(extra)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl_comm.errors import ModelError
 from sparkdl_comm.train.spec import Observation, Stopping
 
 from .ranks import Gathered, Rows, train
@@ -178,6 +179,27 @@ def test_buffers_that_torch_does_not_write(tmp_path: Path) -> None:
     rest = Fit(tmp_path, Gathered, epochs=EPOCHS, resume=True, **settings)
     assert rest.restorers[0].step == 2
     assert_same(rest.loops, alone(Odd, data, 1, nn.MSELoss()))
+
+
+def test_a_part_with_extra_state_that_only_rank_0_has() -> None:
+    data, made = table(), []
+
+    def make() -> nn.Module:
+        made.append(nn.Sequential(nn.Linear(6, 1)))
+        if len(made) == 1:
+            made[0].noted = Noting()
+        return made[-1]
+
+    with pytest.raises(ModelError, match=r"extra state of a part model\.noted, which the model lacks here"):
+        train(make, data.cut(*PARTS))
+
+
+class Noting(nn.Identity):
+    def get_extra_state(self) -> float:
+        return 1.0
+
+    def set_extra_state(self, state: float) -> None:
+        assert state == 1.0
 
 
 def test_frozen_tensors_are_written_once(tmp_path: Path) -> None:
