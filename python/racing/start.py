@@ -35,7 +35,9 @@ class Start:
     def busy_cores(self) -> float:
         """How many of the machine's cores were busy since the beginning, in the mean, whoever used them; but for what runs at
         a lower priority, as that gives way."""
-        return (psutil.cpu_count() or 1) - (_spare_seconds() - self._spare) / (time.monotonic() - self._begun)
+        cores = psutil.cpu_count() or 1
+        busy = cores - (_spare_seconds() - self._spare) / (time.monotonic() - self._begun)
+        return min(max(busy, 0.0), float(cores))  # the system counts in hundredths of a second
 
 
 def _spare_seconds() -> float:

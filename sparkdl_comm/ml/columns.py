@@ -47,15 +47,17 @@ _PAIR = 12
 _PARTS = 1_000_000
 
 
-def training_rows(
+def training_columns(
     df: DataFrame,
     params: TorchParams,
     target_type: TargetType,
     decode: Decode | None,
     limits: tuple[float, float] | None = None,
     collate: Collate | None = None,
-) -> tuple[DataFrame, RowFormat]:
-    """What ranks get of ``df``, and its description. Measures the first rows, see :mod:`sparkdl_comm.job.arrow_batches`.
+) -> tuple[list[Column], RowFormat]:
+    """Return the columns that become inputs and targets, in the order of ``RowFormat.named()``, and their description.
+
+    Runs no job. :func:`training_rows` makes rows of them.
 
     :param target_type: type of the tensor of a label column: ``int64`` or ``float32``; see
         :func:`sparkdl_comm.ml.components.target_type`.
@@ -70,18 +72,35 @@ def training_rows(
         field = replace(_target(df, name, params.label_param(), target_type), limits=limits)
         expressions.append(number(df, field))
         targets.append(field)
+    weight, indicator = params.getWeightCol(), params.getValidationIndicatorCol()
+    if weight is not None:
+        kind = _type(df, weight, "weightCol")
+        if not isinstance(kind, NumericType):
+            raise InputError(f"weightCol: column {weight!r} is {kind.simpleString()}; accepted are numbers")
+    if indicator is not None:
+        kind = _type(df, indicator, "validationIndicatorCol")
+        if not isinstance(kind, BooleanType):
+            raise InputError(f"validationIndicatorCol: column {indicator!r} is {kind.simpleString()}; must be boolean")
+    return expressions, RowFormat(tuple(fields), tuple(targets), weight, _validation(params))
+
+
+def training_rows(
+    df: DataFrame, params: TorchParams, expressions: Sequence[Column], rows: RowFormat
+) -> tuple[DataFrame, RowFormat]:
+    """Return what ranks get of ``df``, and its description. Measures the first rows (:mod:`sparkdl_comm.job.arrow_batches`).
+
+    :param expressions: as :func:`training_columns` returns them, with ``rows``.
+    """
     found = measures(df, list(dict.fromkeys([*params.feature_columns(), *params.label_columns()])))
+    expressions, fields = list(expressions), list(rows.inputs)
     for index, field in enumerate(fields):
         measure = found[field.name]
         if measure.width and (field.dtype == "sparse" or worthwhile(measure.width, measure.stored)):
             fields[index] = replace(field, width=measure.width)
             expressions[index] = F.unwrap_udt(_column(field.name))
-    rows = RowFormat(tuple(fields), tuple(targets), params.getWeightCol(), _validation(params))
+    rows = replace(rows, inputs=tuple(fields))
     named = {name: expression for (name, _), expression in zip(rows.named(), expressions, strict=True)}
     if rows.weight is not None:
-        kind = _type(df, rows.weight, "weightCol")
-        if not isinstance(kind, NumericType):
-            raise InputError(f"weightCol: column {rows.weight!r} is {kind.simpleString()}; accepted are numbers")
         named["weight"] = _column(rows.weight).cast("double")
     # Spark splits its input by the executors that are there, and its shuffles deliver rows in any order. What a row holds is
     # all that is the same in every run, so it decides the row's rank, and ranks sort by it.
@@ -89,9 +108,6 @@ def training_rows(
     named["id"] = F.xxhash64(*contents)
     indicator, fraction = params.getValidationIndicatorCol(), params.getValidationFraction()
     if indicator is not None:
-        kind = _type(df, indicator, "validationIndicatorCol")
-        if not isinstance(kind, BooleanType):
-            raise InputError(f"validationIndicatorCol: column {indicator!r} is {kind.simpleString()}; must be boolean")
         named["validation"] = _column(indicator)
     elif fraction is not None:
         part = F.pmod(F.xxhash64(F.lit(params.getSeed()), *contents), F.lit(_PARTS))
@@ -117,7 +133,7 @@ def _validation(params: TorchParams) -> str | None:
 def inputs(
     df: DataFrame, params: ColumnParams, decode: Decode | None, collate: Collate | None
 ) -> tuple[list[Column], list[Field]]:
-    """The feature columns, and their descriptions; see :func:`training_rows` for the functions and for errors."""
+    """The feature columns, and their descriptions; see :func:`training_columns` for the functions and for errors."""
     names = params.feature_columns()
     shapes: Sequence[list[int] | None] = params.getInputShapes() or [None] * len(names)
     types: Sequence[str | None] = params.getInputTypes() or [None] * len(names)

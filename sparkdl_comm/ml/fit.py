@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,7 +45,7 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
     target_type = functools.partial(components.target_type, loss)
     decode, collate_fn, augment = estimator.decoding(), estimator.collating(), estimator.augmenting()
     limits = components.label_limits(loss)
-    data, rows = columns.training_rows(dataset, estimator, target_type, decode, limits, collate_fn)
+    expressions, rows = columns.training_columns(dataset, estimator, target_type, decode, limits, collate_fn)
     if rows.weight is not None:
         loss = components.row_losses(loss)
     optimization, observation = estimator.optimization(), estimator.observation()
@@ -105,6 +106,8 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
         checkpoints=checkpoints,
     )
     module = driver_module(spec)
+    data, rows = columns.training_rows(dataset, estimator, expressions, rows)  # the first job: all has been checked
+    spec = replace(spec, rows=rows)
     with RunLog.of(estimator) as log, ADMISSION.admitted(world, slots.slots_now(spark), conf.turn_timeout):
         tensors, reports, restarts = launch(data, spec, session.driver_host(spark, conf), log.progress)
         with keep_tensors(tensors):

@@ -82,6 +82,8 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def repeats(tensor: torch.Tensor) -> bool:
     """Return whether several places of the tensor are one element of its storage."""
+    if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        return True
     return not tensor.is_contiguous() and len(_elements(tensor).unique()) < tensor.numel()
 
 

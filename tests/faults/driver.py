@@ -120,8 +120,8 @@ def describe(error: BaseException) -> dict[str, Any]:
         "remote_traceback": getattr(error, "remote_traceback", None),
         "user_error": getattr(error, "error", None),
         "user_message": getattr(error, "error_message", None),
-        "cause": None if error.__cause__ is None else type(error.__cause__).__name__,
-        "cause_text": str(error.__cause__)[:6000],
+        "cause": type(error.__cause__ or error.__context__).__name__,
+        "cause_text": str(error.__cause__ or error.__context__)[:6000],
     }
 
 

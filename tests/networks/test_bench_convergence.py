@@ -34,7 +34,7 @@ def test_all_ways_are_settings_that_the_driver_takes() -> None:
     ("words", "said"),
     [
         (["--tasks", "mnist"], "--tasks: mnist: there are lenet5, resnet, transformer"),
-        (["--ways", "dense,best"], "--ways: best: there are dense, topk"),
+        (["--ways", "dense,best"], "--ways: best: there are dense, exact, mstopk, topk"),
         (["--topology", "ring:3"], "ring:3"),
         (["--rates", "fast"], "--rates: must be numbers of Mbit/s"),
         (["--density", "2"], "--density: must be above 0"),

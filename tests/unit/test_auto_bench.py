@@ -27,7 +27,7 @@ def test_all_steps_of_auto_count_and_settled_ones_of_others() -> None:
     options, profile = Namespace(topology=Topology.parse("star:2")), Profile.load("lenet5")
     result: dict[str, Any] = {"seconds": [9.0] * 10 + [1.0] * 20, "bytes": 5.0, "verified": True}
     ways = {"ring": 1.0}
-    ours = {**result, "way": "auto", "auto": {"chosen": "lp", "decisions": DECISIONS}}
+    ours = {**result, "way": "auto", "auto": {"chosen": "lp", "decisions": DECISIONS, "server": None}}
     auto = bench_auto._row(options, "x", profile, 1_000_000, ours, {"exchange": 2.0, "ways": ways}, 1.0)
     assert auto.extra["regret"] == pytest.approx(110 / 30 - 1)
     assert auto.seconds / auto.theory_seconds - 1 == pytest.approx(auto.extra["regret"])

@@ -202,11 +202,11 @@ def test_copy() -> None:
     ],
 )
 def test_refused(df: DataFrame, changes: dict[str, Any], error: type[Exception], message: str) -> None:
-    tracker = df.sparkSession.sparkContext.statusTracker()
-    jobs = len(tracker.getJobIdsForGroup(None))
+    store = df.sparkSession.sparkContext._jsc.sc().statusStore()
+    jobs = store.jobsList(None).size()
     with pytest.raises(error, match=message):
         estimator(**changes).fit(df)
-    assert len(tracker.getJobIdsForGroup(None)) == jobs, "no executor was touched"
+    assert store.jobsList(None).size() == jobs, "no executor was touched"
 
 
 def test_label_of_the_wrong_type(df: DataFrame) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -32,7 +34,8 @@ def shape_in_eval(run: Callable[[int], Any], module: torch.nn.Module) -> OutputS
     """
     module.eval()
     try:
-        one, two = shape_of(run(1), 1), shape_of(run(2), 2)
+        with contextlib.redirect_stdout(io.StringIO()):  # what the model prints is of no step of training
+            one, two = shape_of(run(1), 1), shape_of(run(2), 2)
     except Exception as error:  # noqa: BLE001 - whatever the user's model raises, after training
         print(f"The shape of the model's output in eval mode is not known: {type(error).__name__}: {error}")
         return None
