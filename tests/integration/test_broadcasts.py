@@ -4,6 +4,7 @@ import gc
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
 from sparkdl_comm import TorchModel
@@ -46,6 +47,7 @@ def rows(spark):
     return spark.createDataFrame([([n / 8, 1.0], n % 2) for n in range(8)], "features array<float>, label long")
 
 
+@pytest.mark.slow
 def test_many_transforms_have_one_broadcast(spark):
     disk, data = Disk(spark), rows(spark).select("features").coalesce(1)
     model = TorchModel(Wide(), False, output_shape=[2])

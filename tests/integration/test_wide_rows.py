@@ -31,6 +31,7 @@ def counts(batches):
         yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows]})
 
 
+@pytest.mark.slow
 def test_batches_are_bounded_by_bytes_for_one_job(spark):
     wide = spark.range(0, 120, 1, 1).select(F.sequence(F.lit(1), F.lit(100_000)).alias("x"), "id")
     found = measures(wide, ["x", "id"])
@@ -56,6 +57,7 @@ def texts(spark):
     )
 
 
+@pytest.mark.slow
 def test_hashed_words_train_and_score_as_pairs(spark, texts):
     with applied(spark, {"data.cache": "disk"}):
         model = fit(texts, model=Bag, batch=10, epochs=4, strategy="gloo")

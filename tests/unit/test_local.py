@@ -50,7 +50,7 @@ def test_each_rank_is_a_process_of_one_node(capfd: Any) -> None:
     assert children() == []
 
 
-@pytest.mark.parametrize("way", ["alone", "own group, alone"])
+@pytest.mark.parametrize("way", ["alone", pytest.param("own group, alone", marks=pytest.mark.slow)])
 def test_ranks_that_train_alone_are_told(caplog: pytest.LogCaptureFixture, way: str) -> None:
     names = {"NUM_NODES": "1", "DEVICES": "2"}
     lightning = {f"{kind}_{name}": names[name] for kind in ("PL_TRAINER", "LT") for name in names}
@@ -61,7 +61,10 @@ def test_ranks_that_train_alone_are_told(caplog: pytest.LogCaptureFixture, way: 
     assert "num_nodes=1, devices=2, strategy='ddp'" in told
 
 
-@pytest.mark.parametrize(("way", "strategy"), [("ddp", "gloo"), ("own group", "gloo"), ("communicator", "ring")])
+@pytest.mark.parametrize(
+    ("way", "strategy"),
+    [("ddp", "gloo"), pytest.param("own group", "gloo", marks=pytest.mark.slow), ("communicator", "ring")],
+)
 def test_ranks_that_communicate(caplog: pytest.LogCaptureFixture, way: str, strategy: str) -> None:
     run(functools.partial(trains, way), strategy=strategy)
     assert caplog.messages == []
