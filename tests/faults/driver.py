@@ -129,6 +129,7 @@ def run(spark: SparkSession, folder: Path, name: str, request: dict[str, Any]) -
     fault = Fault(**request["fault"]) if request.get("fault") else None
     conf = request.get("conf") or {}
     answer: dict[str, Any] = {}
+    before = {key: spark.conf.get(key, None) for key in conf}
     for key, value in conf.items():
         spark.conf.set(key, value)
     begin = time.monotonic()
@@ -149,8 +150,8 @@ def run(spark: SparkSession, folder: Path, name: str, request: dict[str, Any]) -
             error=None, weights=weights(model), values=values(model), finite=finite, updates=updates, **summary
         )
     finally:
-        for key in conf:
-            spark.conf.unset(key)
+        for key, value in before.items():  # unset would forget what the application began with, too
+            spark.conf.unset(key) if value is None else spark.conf.set(key, value)
     answer["ended_at"] = time.monotonic()
     answer["seconds"] = answer["ended_at"] - begin
     if not request.get("settle", True):
