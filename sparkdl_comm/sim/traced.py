@@ -11,10 +11,10 @@ from sparkdl_comm.errors import InputError
 from sparkdl_comm.sim.server_run import Overhead
 from sparkdl_comm.sim.traced_overhead import Span, traced_overhead
 
-#: Overhead of the parameter server where the timeline is of another strategy: as `auto` measured it for two executors of one
-#: machine with two cores, while others used them (load 20), on 2026-11-28. ``python python/bench_auto.py`` measures it: it is
-#: the ``server`` of its rows of auto.
-ASSUMED = Overhead(startup=0.0053, handling=0.0049)
+#: Overhead of the parameter server where the timeline is of another strategy: what `auto` measured for two executors of one
+#: machine with two cores, the mean of the two rows of ``python/results/auto-small-vgg19.json`` (commit 66a63f5, 2026-11-28).
+#: ``python python/bench_auto.py`` measures it: it is the ``server`` of its rows of auto.
+ASSUMED = Overhead(startup=0.0017, handling=0.0016)
 #: Layers that a network is taken to have of which the spans tell none.
 _SLICES = 64
 
