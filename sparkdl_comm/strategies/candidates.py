@@ -20,7 +20,7 @@ from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.select import fitting, predict
 from sparkdl_comm.compress.predict import predict_sparse
 from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.conf.strategy import BATCHED, DECOUPLED, PLANNED, SERVER
+from sparkdl_comm.conf.strategy import BATCHED, PLANNED, SERVER, loop_name
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.sim.fabric_pace import seconds_per_round
 from sparkdl_comm.sim.server_run import (
@@ -71,7 +71,8 @@ class Candidate:
     def decoupled(cls, algorithm: str, conf: CommConf, *, planned: bool = False) -> Candidate:
         """``conf``: of which all but the strategy holds."""
         conf = replace(conf, strategy=algorithm, loop="decoupled", batching="fixed")
-        return cls(f"{algorithm}{BATCHED if planned else DECOUPLED}", "decoupled", conf, planned=planned)
+        name = loop_name(algorithm, conf.loop, PLANNED if planned else conf.batching)
+        return cls(name, "decoupled", conf, planned=planned)
 
 
 @dataclass(frozen=True)

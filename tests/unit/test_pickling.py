@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,7 +68,7 @@ def test_trained_further(trained: tuple[torch.nn.Module, Any]) -> None:
     assert [p.requires_grad for p in arrived.parameters()] == [p.requires_grad for p in module.parameters()]
 
 
-def test_without_a_factory(tmp_path: Path) -> None:
+def test_without_a_factory() -> None:
     with pytest.raises(
         ModelError, match=r"the model \(RecursiveScriptModule\) cannot be shipped.*Train it from a function"
     ):
