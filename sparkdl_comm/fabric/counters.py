@@ -1,4 +1,4 @@
-"""What the system counts of a host's NICs: bytes that left and came, whosever they were."""
+"""Byte counters that the operating system keeps for a host's NICs. They cover the traffic of all processes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import NamedTuple, Protocol
 
 import psutil
 
-#: Where Linux has the counters of each NIC.
+#: Directory in which Linux publishes the counters of each NIC.
 _STATISTICS = Path("/sys/class/net")
 
 
 class Counted(NamedTuple):
-    """Bytes since the system started: ``up`` left, ``down`` came."""
+    """Bytes since the system started: ``up`` sent, ``down`` received."""
 
     up: int
     down: int
 
 
 class Counters(Protocol):
+    """Source of NIC byte counts."""
+
     def read(self) -> Counted: ...
 
     @property
@@ -29,8 +31,10 @@ class Counters(Protocol):
 
 
 class InterfaceCounters:
-    """Those of the NICs with these addresses, summed; a NIC that has several of them counts once, and one that has vanished
-    with what it had counted."""
+    """Summed counters of the NICs that have the given addresses.
+
+    A NIC with several of the addresses counts once. A NIC that has disappeared counts with its last values.
+    """
 
     def __init__(self, addresses: Sequence[str]) -> None:
         found = psutil.net_if_addrs().items()

@@ -1,4 +1,4 @@
-"""The core at work on one model: that of the servers, or the sum of one all-reduce."""
+"""Scheduling session: the core scheduler at work on the servers' model, or on the sum of one all-reduce."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ _log = logging.getLogger(__name__)
 
 
 class Course:
-    """``number``: 0 for the servers' model, else that of the all-reduce, whose ``root`` is the worker that is its server.
-    ``tell`` says something to a node's daemon, if it is left."""
+    """Core scheduler of one model, and the dispatch that turns its decisions into messages.
+
+    :param number: 0 for the servers' model, else the number of the all-reduce.
+    :param root: the worker that acts as the server of the all-reduce; None for the servers' model.
+    :param tell: sends a message to a node's daemon, if the node is still connected.
+    """
 
     def __init__(
         self,
@@ -38,25 +42,30 @@ class Course:
         self._served: set[Node] = set()
 
     def ready(self, worker: Node, number: int, version: int, norm: float, now: float) -> None:
-        """A worker has an update, ``number`` among its own."""
+        """Report that a worker has an update. ``number``: the worker's own number for it."""
         update = events.Update(next(self._ids), worker.index, self.directory.sizes, version, norm)
         self.dispatch.ready(update, number)
         self.observe(events.UpdateReady(update), now)
 
     def wanted(self, worker: Node, now: float) -> None:
+        """Report that a worker requests the model."""
         self.observe(events.ModelRequested(worker.index, self.directory.sizes), now)
 
     def report(self, bandwidths: Mapping[int, tuple[float, float]], now: float) -> None:
-        """Of each host, bytes per second that leave and arrive. An all-reduce has not all hosts."""
+        """Report the bandwidth of each host: bytes per second sent and received.
+
+        Hosts that take no part in an all-reduce are ignored.
+        """
         for host, (up, down) in bandwidths.items():
             if host < self.directory.roles.hosts:
                 self.observe(events.BandwidthReported(host, up, down), now)
 
     def is_over(self, workers: Collection[Node]) -> bool:
-        """An all-reduce of which all these workers have the sum."""
+        """Return True if this is an all-reduce and all these workers have received the sum."""
         return self.root is not None and self._served.issuperset(workers) and self.dispatch.is_idle
 
     def ended(self, transfer: int, version: int, now: float) -> None:
+        """Report that a transfer has ended, and send the orders that follow. ``version``: of the target's model."""
         target = self.dispatch.target(transfer)
         if target is not None and target.role == "worker":
             self._served.add(target)
@@ -64,20 +73,23 @@ class Course:
         self.observe(events.TransferEnded(transfer), now)
 
     def target(self, transfer: int) -> Node | None:
-        """The node at which a transfer ends, if it has not; as the daemons are called."""
+        """Return the target of a transfer that has not ended, as the daemons' node; otherwise None."""
         found = self.dispatch.target(transfer)
         return None if found is None else self.actual(found)
 
     def unfinished(self, source: Node) -> dict[Node, list[int]]:
-        """As that of :class:`Dispatch`, but as the daemons are called."""
+        """Return the unfinished transfers of ``source`` by target, as :meth:`Dispatch.unfinished`, with the daemons'
+        nodes."""
         if self._has_no_part(source):
             return {}
         return {self.actual(target): found for target, found in self.dispatch.unfinished(source).items()}
 
     def lose(self, node: Node, versions: tuple[int, ...], has_replica: bool, now: float) -> None:
-        """A node is lost. ``has_replica``: somebody is left to take over from a server. ``versions``: those of the replicas.
+        """Report that a node is lost.
 
-        :raises RankLostError: nobody is.
+        :param versions: model versions of the replicas.
+        :param has_replica: a replica is left that can take over from a lost server.
+        :raises RankLostError: a server is lost, and no replica is left.
         """
         if self._has_no_part(node):
             return
@@ -89,28 +101,30 @@ class Course:
             self.observe(events.NodeLost(node, versions), now)
 
     def observe(self, event: events.Event, now: float) -> None:
+        """Pass an event to the core, and carry out the decisions that it causes."""
         self._carry_out(self._core.observe(event, now), now)
 
     def decide(self, now: float) -> None:
+        """Have the core decide on all that is waiting, and carry out its decisions."""
         self._carry_out(self._core.decide(now), now)
 
     def is_due(self, now: float) -> bool:
-        """As that of the core."""
+        """Return True if something waits that could begin at once; see ``Scheduler.is_due``."""
         return self._core.is_due(now)
 
     def actual(self, node: Node) -> Node:
-        """The root of an all-reduce is a worker."""
+        """Return the daemons' node for a node of the core. In an all-reduce the core's server is the root, a worker."""
         return self.root if self.root is not None and node.role == "server" else node
 
     def _has_no_part(self, node: Node) -> bool:
-        """Servers of the model, and replicas, have none in an all-reduce, where the core calls the root a server."""
+        """Return True for a server or replica of the model during an all-reduce, where the root is the only server."""
         return self.root is not None and node.role in ("server", "replica")
 
     def _carry_out(self, decisions: list[core.Decision], now: float) -> None:
         for decision in decisions:
             if isinstance(decision, core.Dropped) and decision.reason == "norm":
                 rank = self.directory.rank(Node("worker", decision.worker))
-                _log.warning("an update of rank %d was refused: its norm is no finite number", rank)
+                _log.warning("refused an update of rank %d: its norm is not a finite number", rank)
         self._send(self.dispatch.decided(decisions, now))
 
     def _send(self, orders: Orders) -> None:

@@ -1,4 +1,4 @@
-"""The paper's API inside of a function that CommDistributor runs: each rank registers as one of the roles."""
+"""The paper's API inside a function that CommDistributor runs: each rank registers with one of the roles."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The daemon of one node: does what the scheduler orders, and tells it what came of it.
+"""Daemon of one node: carries out the scheduler's orders and reports their outcome.
 
-One thread takes the scheduler's messages; each transfer that is to be sent has a thread, and so has each connection over
-which data come. What a node makes of all that is its :class:`Part`: ``worker.py``, ``server.py``, ``aggregator.py``.
+One thread receives the scheduler's messages. Each transfer to be sent has a thread, and so has each data connection
+from a peer. The node's role, a :class:`Part`, produces and consumes the data: ``worker.py``, ``server.py`` or
+``aggregator.py``.
 """
 
 from __future__ import annotations
@@ -38,16 +39,19 @@ from sparkdl_comm.fabric.sender import Outgoing, Sender
 from sparkdl_comm.fabric.wires import Serve, Wires
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 
-#: Seconds for which the scheduler may have nothing to say before its connection is looked at again.
+#: Timeout in seconds of one wait for a message of the scheduler. The wait is then repeated.
 _LISTEN = 3600.0
-#: Seconds within which the scheduler, which then ends the job, hears that a node has failed.
+#: Seconds to wait for the scheduler to end the job after this node has reported its failure.
 _HEARD = 5.0
 
 _log = logging.getLogger(__name__)
 
 
 class Daemon:
-    """``register``: who the node is. ``serve``: see :class:`Serve`. Starts at once; to be closed."""
+    """Daemon of the node that ``register`` describes. It starts at once and must be closed.
+
+    :param serve: registers the handler of data connections; see :class:`Serve`.
+    """
 
     def __init__(self, wires: Wires, serve: Serve, part: Part, register: Register) -> None:
         self._wires, self._part, self.register = wires, part, register
@@ -57,7 +61,7 @@ class Daemon:
         self._ready = threading.Event()
         self._orders: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
-        #: Why the node ends: what it failed of itself, if it did.
+        #: Why the node ends; its own failure takes precedence.
         self.error: SparkdlCommError | None = None
         self._receiver = Receiver(self._arrived, self._fail, wires.timeout)
         self._sender = Sender(wires.dial, wires.timeout)
@@ -70,10 +74,10 @@ class Daemon:
         self.tell(register)
 
     def await_all(self) -> None:
-        """Returns when all nodes are there.
+        """Wait until all nodes have registered.
 
-        :raises DeadlineError: they are not in time.
-        :raises GangError: the scheduler has refused this one, or is lost.
+        :raises DeadlineError: not all registered within the timeout.
+        :raises GangError: the scheduler refused this node, or is lost.
         """
         met = self._ready.wait(self._wires.timeout)
         if self.error is not None:
@@ -83,19 +87,19 @@ class Daemon:
             raise DeadlineError(f"not all ranks registered with the fabric within {seconds:g} s; set {TIMEOUT_KEY}")
 
     def tell(self, message: Message) -> None:
-        """Says it to the scheduler. If that is lost, :meth:`Part.end` hears of it, not the caller."""
+        """Send a message to the scheduler. If the scheduler is lost, call :meth:`Part.end` and do not raise."""
         try:
             self._link.send(message)
         except OSError as exc:
             self._end(RankLostError(f"the fabric's scheduler is lost: {exc}", rank=0))
 
     def sockets(self) -> list[object]:
-        """Everything with a file descriptor, for a forked child to close."""
+        """Return everything that has a file descriptor, for a forked child to close."""
         return [self._link.sock, *self._sender.sockets(), *self._receiver.sockets()]
 
     def close(self, patience: float) -> None:
-        """Leaves on purpose, when nobody needs what the node has begun any more, or after ``patience`` seconds. May be
-        repeated."""
+        """Leave the fabric once nobody needs this node's started work, or after ``patience`` seconds. May be called
+        repeatedly."""
         if self._closed:
             return
         self._part.finish(patience)
@@ -123,7 +127,7 @@ class Daemon:
         except ConnectionError as exc:
             if not self._closed:
                 why = RankLostError(f"the fabric's scheduler is lost: {exc}", rank=0)
-        except Exception as exc:  # noqa: BLE001 - the others have to hear why the node ends
+        except Exception as exc:  # noqa: BLE001 - the other nodes must learn why this one ends
             self._fail(exc)
         finally:
             self._end(why)
@@ -133,7 +137,7 @@ class Daemon:
         try:
             self._take(message)
         except Exception as exc:  # noqa: BLE001 - as above
-            # This thread goes on to listen: it is to hear that the scheduler has heard.
+            # This thread must go on listening: it receives the scheduler's answer to the failure.
             threading.Thread(target=self._fail, args=(exc,), name="sparkdl-fabric-failing", daemon=True).start()
 
     def _end(self, why: SparkdlCommError | None) -> None:
@@ -192,7 +196,7 @@ class Daemon:
             if made is None or cancelled.is_set():
                 return
             slices = [Slice(*each) for each in order.slices]
-            # What it is made of may have come later than planned: then the rates are kept, not the times.
+            # If the inputs arrived later than planned, keep the rates and shift the times.
             late = max(0.0, time.monotonic() - begin - (slices[0].start if slices else 0.0))
             kind, number = Kind(order.content), order.transfer
             header = Header(kind, number, made.version, order.norm, made.count, next_hop=order.next_hop)
@@ -218,7 +222,8 @@ class Daemon:
             self._fail(exc)
 
     def _fail(self, exc: Exception) -> None:
-        """What the node itself does raised: neither can it go on, nor can the others."""
+        """Report an exception in the node's own work to the scheduler, and end. The job cannot continue without this
+        node."""
         if self._over.is_set():
             return
         me, rank = f"rank {self.register.rank}, {self.register.role} of the fabric", self.register.rank
@@ -230,6 +235,6 @@ class Daemon:
         with self._lock:
             self.error = self.error or error
         self.tell(said)
-        # Peers whose connections were closed would say that this node is lost, and that could be heard first.
+        # If the connections closed first, peers might report this node as lost before the scheduler reads the failure.
         self._over.wait(_HEARD)
         self._end(error)

@@ -1,4 +1,4 @@
-"""Which daemon is which node of the scheduler's core, and on which host. Pure."""
+"""Mapping of daemons to the nodes and hosts of the core scheduler. No input or output."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from sparkdl_comm.errors import ConfError, InputError
 from sparkdl_comm.fabric.core.roles import Node, Role, Roles
 from sparkdl_comm.fabric.protocol import RailAddresses, Register
 
-#: Role of a rank 0 that only schedules.
+#: Role of rank 0 if it does nothing but schedule.
 SCHEDULER = "scheduler"
 _ROLES: tuple[Role, ...] = ("worker", "server", "replica", "aggregator")
 
 
 @dataclass(frozen=True)
 class Directory:
-    """``nodes``: of each daemon's registration. ``hosts``: number of each host. ``spared``: how many aggregators, the last
-    ones, work for replicas. ``elements``: of each server's part of the model; none if there are no servers."""
+    """Registered nodes of a job, with their hosts.
+
+    - ``nodes``: the registration of each node.
+    - ``hosts``: the number of each host.
+    - ``spared``: how many aggregators, the last ones, work for replicas.
+    - ``elements``: elements of each server's shard of the model; empty without servers.
+    """
 
     nodes: dict[Node, Register]
     hosts: dict[str, int]
@@ -28,21 +33,23 @@ class Directory:
 
     @classmethod
     def of(cls, registered: Sequence[Register], replica_aggregators: int) -> Directory:
-        """All daemons have registered.
+        """Build the directory from the registrations of all daemons.
 
         :param replica_aggregators: how many aggregators work for the replicas, if there are replicas.
-        :raises ConfError: servers' parts do not make a model, or too few aggregators for those that are to work for replicas.
-        :raises InputError: daemons do not agree on what must be the same.
+        :raises ConfError: the shards do not form one model, or there are fewer aggregators than
+            ``replica_aggregators``.
+        :raises InputError: the daemons registered with different parameters, or a replica with another model than its
+            server.
         """
         for other in registered:
             if other.limits != registered[0].limits:
                 raise InputError(
                     f"rank {other.rank} registered with {other.limits}, rank {registered[0].rank} with"
-                    f" {registered[0].limits}: all ranks must give the same"
+                    f" {registered[0].limits}: all ranks must give the same values"
                 )
         hosts: dict[str, int] = {}
         for register in registered:
-            if register.role != SCHEDULER:  # no data go to it or come from it
+            if register.role != SCHEDULER:  # it sends and receives no data
                 hosts.setdefault(register.host, len(hosts))
         nodes: dict[Node, Register] = {}
         for role in _ROLES:
@@ -50,24 +57,29 @@ class Directory:
             nodes |= {Node(role, index): register for index, register in enumerate(found)}
             if role in ("server", "replica") and [each.shard for each in found] != list(range(len(found))):
                 raise ConfError(
-                    f"the parts of the model are {[each.shard for each in found]}: each {role} needs another"
+                    f"shards {[each.shard for each in found]}: each {role} must register a different shard, counted from 0"
                 )
         for node, replica in nodes.items():
             server = nodes.get(Node("server", node.index))
             if node.role == "replica" and (
                 server is None or (server.elements, server.crc) != (replica.elements, replica.crc)
             ):
-                raise InputError(f"rank {replica.rank}, a replica, begins with another model than its server")
+                raise InputError(f"rank {replica.rank}, a replica, begins with a different model than its server")
         aggregators = _count(nodes, "aggregator")
         spared = replica_aggregators if _count(nodes, "replica") else 0
         if spared > aggregators:
-            raise ConfError(f"{spared} aggregators are to work for replicas, and there are {aggregators}: none is free")
+            raise ConfError(
+                f"{spared} aggregators requested for replicas, but there are only {aggregators}. Start more, or request fewer"
+            )
         elements = tuple(nodes[Node("server", shard)].elements for shard in range(_count(nodes, "server")))
         return cls(nodes, hosts, spared, elements)
 
     @cached_property
     def roles(self) -> Roles:
-        """:raises ConfError: no worker, or no server."""
+        """Hosts of all nodes, by role.
+
+        :raises ConfError: there is no worker, or no server.
+        """
         here: dict[str, tuple[int, ...]] = {
             role: tuple(self.host(Node(role, index)) for index in range(_count(self.nodes, role))) for role in _ROLES
         }
@@ -81,33 +93,39 @@ class Directory:
         )
 
     def for_reduction(self, root: Node, elements: int) -> Directory:
-        """The same workers and aggregators, of which the worker ``root`` is the server of a model of so many elements."""
+        """Return the directory of an all-reduce: the same workers and aggregators, with worker ``root`` as the only
+        server.
+
+        :param elements: length of the vector.
+        """
         nodes = {node: register for node, register in self.nodes.items() if node.role in ("worker", "aggregator")}
         return Directory({**nodes, Node("server", 0): nodes[root]}, self.hosts, 0, (elements,))
 
     def host(self, node: Node) -> int:
+        """Return the number of the node's host."""
         return self.hosts[self.nodes[node].host]
 
     def rank(self, node: Node) -> int:
+        """Return the rank of the node."""
         return self.nodes[node].rank
 
     def named(self, node: Node) -> str:
-        """For people."""
+        """Return the node's name for messages to people."""
         return f"the {node.role} of rank {self.rank(node)}"
 
     def rails(self, node: Node) -> RailAddresses:
-        """Where the node takes data."""
+        """Return the addresses at which the node receives data."""
         return self.nodes[node].rails
 
     def part(self, shard: int | None) -> tuple[int, int]:
-        """First element, and number of elements, of a server's part; of all parts if ``shard`` is None."""
+        """Return the first element and the number of elements of a shard; of the whole model if ``shard`` is None."""
         if shard is None:
             return 0, sum(self.elements)
         return [0, *accumulate(self.elements)][shard], self.elements[shard]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of each server's part."""
+        """Bytes of each server's shard."""
         return tuple(4 * count for count in self.elements)
 
 

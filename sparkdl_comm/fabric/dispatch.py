@@ -1,7 +1,8 @@
-"""What the core's decisions mean for daemons: messages, each to a node. Pure but for what it remembers.
+"""Translation of the core's decisions into messages for the daemons. It does no input or output, but keeps state.
 
-Both ends of a transfer are told, the receiver first. A transfer that waits for others at its own node, such as an
-aggregator's, is ordered at once; if it waits for what happens elsewhere, when that has happened.
+Both ends of a transfer get a message, the receiver first. A transfer that waits for others at its own source, as an
+aggregator's does, is ordered at once: the source does the waiting. A transfer that waits for others elsewhere is
+ordered when these have ended.
 """
 
 from __future__ import annotations
@@ -35,9 +36,13 @@ Ordered = core.Push | core.Model | core.Copy
 
 @dataclass
 class _Delivery:
-    """An update's way into the model. ``number``: among its worker's own. ``missing``: transfers to whoever serves the
-    model that have not ended. ``replicated``: the replica's version that has it, or -1. ``told``: its worker knows what
-    became of it."""
+    """Progress of an update into the model.
+
+    - ``number``: the worker's own number for the update.
+    - ``missing``: transfers to the nodes serving the model that have not ended.
+    - ``replicated``: the replica's version that contains the update; -1 if none does.
+    - ``told``: the worker has been told the outcome.
+    """
 
     update: Update
     number: int
@@ -48,20 +53,28 @@ class _Delivery:
 
 @dataclass
 class _Held:
-    """A transfer that is not ordered yet: until which others have ended, elsewhere. ``of``: those at its source that it is
-    made of, which may have ended by then."""
+    """Transfer whose order is held back.
+
+    - ``awaited``: the transfers to other nodes that must end first.
+    - ``of``: the transfers to its source that it is made from. They may end before it is ordered.
+    """
 
     awaited: set[int]
     of: list[int]
 
 
 class Dispatch:
-    """``delays``: of the updates that were applied, in their order: how many updates the model had had since the version that
-    each was computed from, itself included. ``dropped``: how many were not applied, by reason. ``lost_updates``: how many were
-    in the servers' model, when these were lost, and not in the replicas'."""
+    """Translator of the core's decisions into daemon messages, with the statistics of applied updates.
+
+    - ``delays``: the delay of each applied update, in order. A delay counts the updates applied since the version that
+      the update was computed from, itself included.
+    - ``dropped``: the number of updates not applied, by reason.
+    - ``lost_updates``: the updates that the servers had applied, and the replicas had not, when the servers were lost.
+    """
 
     def __init__(self, directory: Directory, has_momentum: bool, course: int = 0, version: int = 0) -> None:
-        """``course``: 0 for the servers' model, else the number of an all-reduce. ``version``: that the model begins with."""
+        """``course``: 0 for the servers' model, else the number of an all-reduce. ``version``: the model's initial
+        version."""
         self._directory, self._has_momentum, self._course = directory, has_momentum, course
         self._updates: dict[int, _Delivery] = {}
         self._transfers: dict[int, Ordered] = {}
@@ -73,11 +86,11 @@ class Dispatch:
         self.lost_updates = 0
 
     def ready(self, update: Update, number: int) -> None:
-        """The worker has told of it; ``number``: among its own."""
+        """Record an update that a worker has reported. ``number``: the worker's own number for it."""
         self._updates[update.id] = _Delivery(update, number)
 
     def decided(self, decisions: Sequence[core.Decision], now: float) -> Orders:
-        """The messages that carry out what was decided at ``now``, in the order in which they are to be sent."""
+        """Return the messages that carry out decisions made at ``now``, in the order in which to send them."""
         made = [d for d in decisions if isinstance(d, Ordered)]
         self._transfers |= {d.id: d for d in made}
         for push in made:
@@ -90,7 +103,7 @@ class Dispatch:
         return orders
 
     def unfinished(self, source: Node) -> dict[Node, list[int]]:
-        """The transfers of ``source`` that were ordered and have not ended, by their targets."""
+        """Return the transfers of ``source`` that were ordered and have not ended, by target."""
         found: dict[Node, list[int]] = {}
         for transfer in self._transfers.values():
             if transfer.source == source and transfer.id not in self._held:
@@ -98,8 +111,11 @@ class Dispatch:
         return found
 
     def ended(self, transfer: int, version: int, now: float) -> Orders:
-        """The transfer, one of the core's, has arrived, and was applied if the target applies; ``version``: of the model
-        then."""
+        """Record that a transfer has ended, and return the orders that follow.
+
+        :param transfer: the core's number for it.
+        :param version: model version of the target, if it is a server or replica and has applied the transfer.
+        """
         done = self._transfers.pop(transfer, None)
         orders: Orders = []
         if isinstance(done, core.Push) and done.target.role in ("server", "replica"):
@@ -107,29 +123,30 @@ class Dispatch:
         return orders + self._freed(transfer, now)
 
     def take_over(self) -> None:
-        """The servers are lost: their replicas serve from now on. To be called before what the core decides on that."""
+        """Let the replicas serve in place of the lost servers. Call this before dispatching the core's decisions on the
+        loss."""
         self._serving = "replica"
         self.lost_updates = max(0, self._versions["server"] - self._versions["replica"])
 
     @property
     def serving(self) -> str:
-        """The role of those that serve the model."""
+        """Role of the nodes that serve the model: ``server`` or ``replica``."""
         return self._serving
 
     def target(self, transfer: int) -> Node | None:
-        """Where a transfer, one of the core's, goes, if it has not ended."""
+        """Return the target of a transfer that has not ended, by the core's number; otherwise None."""
         found = self._transfers.get(transfer)
         return None if found is None else found.target
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is under way."""
+        """True if no transfer is under way."""
         return not self._transfers
 
-    # ---- inside
+    # ---- private
 
     def _outside(self, transfer: int) -> int:
-        """The number by which daemons know a transfer of the core's."""
+        """Return the number by which daemons know a transfer of the core."""
         return transfer_number(self._course, transfer)
 
     def _order(self, decision: core.Decision, now: float) -> Orders:
@@ -169,12 +186,12 @@ class Dispatch:
         if isinstance(decision, core.Dropped):
             self.dropped[decision.reason] = self.dropped.get(decision.reason, 0) + 1
             orders.append(self._tell(delivery, -1, decision.reason))
-        elif not delivery.told:  # the server was lost before it said so; the replica has the update
+        elif not delivery.told:  # the server was lost before it reported the update
             orders.append(self._tell(delivery, delivery.replicated, "" if delivery.replicated >= 0 else "lost"))
         return [*orders, (Node("worker", decision.worker), Release(delivery.number, self._course))]
 
     def _freed(self, transfer: int, now: float) -> Orders:
-        """Orders of the transfers that waited for this one alone."""
+        """Return the orders of the transfers that waited only for this one."""
         orders: Orders = []
         for waiting, held in list(self._held.items()):
             held.awaited.discard(transfer)
@@ -227,7 +244,7 @@ class Dispatch:
             course=self._course,
         )
         if isinstance(transfer, core.Model):
-            own = 0 if transfer.source.role != "aggregator" else offset  # a server has its own part only
+            own = 0 if transfer.source.role != "aggregator" else offset  # a server has only its own shard
             return replace(send, content=Kind.MODEL, offset=own, batch=transfer.batch)
         if isinstance(transfer, core.Copy):
             return replace(send, elements=self._state_elements(elements), content=Kind.STATE, turn=transfer.turn)
@@ -245,7 +262,8 @@ class Dispatch:
         return send
 
     def _state_elements(self, elements: int) -> int:
-        """Of a server's state: its part of the model, and the last step if there is momentum."""
+        """Return the number of float32 elements in a server's state: its shard, and as many for the last step with
+        momentum."""
         return 2 * elements if self._has_momentum else elements
 
     def _comes_to(self, transfer: int, node: Node) -> bool:
@@ -253,7 +271,7 @@ class Dispatch:
         return found is not None and found.target == node
 
     def _next_hop(self, push: core.Push) -> int:
-        """The rank of whom an aggregator sends it on to."""
+        """Return the rank to which an aggregator forwards the push, or -1."""
         onward = (t for t in self._transfers.values() if push.id in t.after and t.source == push.target)
         first = next(onward, None)
         return -1 if first is None else self._directory.rank(first.target)
@@ -267,7 +285,7 @@ class Dispatch:
             return []
         self._transfers[decision.transfer] = replace(transfer, schedule=decision.schedule)
         if decision.transfer in self._held:
-            return []  # it is ordered by the new one
+            return []  # its later order uses the new schedule
         return [(transfer.source, Repace(self._outside(decision.transfer), relative(decision.schedule, now)))]
 
     def _reorder(self, decision: core.Reordered) -> Orders:
@@ -289,7 +307,10 @@ class Dispatch:
 
 
 def relative(schedule: core.Schedule, now: float) -> list[tuple[float, float, float]]:
-    """The schedule as it travels: seconds from ``now``; if it was to begin before, it begins now. Paced faster than
-    reserved, so that a link that is faster shows."""
+    """Return the schedule as sent to daemons: seconds from ``now``. A schedule that should have begun already begins
+    now.
+
+    Rates are raised by the factor ``PROBE`` above the reserved ones, so that a faster link can be detected.
+    """
     late = max(0.0, now - schedule[0].start) if schedule else 0.0
     return [(p.start + late - now, p.end + late - now, PROBE * p.rate) for p in schedule]

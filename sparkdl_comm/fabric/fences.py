@@ -1,4 +1,4 @@
-"""Which lost nodes the core has not heard of yet, as who got something of them has not said what. Pure."""
+"""Fences: hold back the report of a lost node until its receivers confirm what they got. No input or output."""
 
 from __future__ import annotations
 
@@ -10,21 +10,29 @@ from sparkdl_comm.fabric.core.roles import Node
 
 @dataclass
 class _Fence:
+    """Lost node, and the nodes that still have to confirm what they received from it. ``deadline``: clock time in
+    seconds."""
+
     lost: Node
     awaited: set[Node]
     deadline: float
 
 
 class Fences:
-    """A fence is put up when a node is lost, and is passed when all whom it may have sent something have answered."""
+    """Pending fences. A fence begins when a node is lost, and passes when all its possible receivers have answered."""
 
     def __init__(self) -> None:
         self._fences: dict[int, _Fence] = {}
         self._next = 0
 
     def begin(self, lost: Node, awaited: Iterable[Node], deadline: float) -> int:
-        """A node is lost; ``awaited`` are to answer until ``deadline``, seconds. The number by which they do. Nobody waits for
-        the lost node any more."""
+        """Begin a fence for a lost node, and return its number, which the answers carry.
+
+        Earlier fences no longer wait for the lost node.
+
+        :param awaited: the nodes that must answer.
+        :param deadline: clock time in seconds by which they must answer.
+        """
         for fence in self._fences.values():
             fence.awaited.discard(lost)
         number, self._next = self._next, self._next + 1
@@ -32,17 +40,19 @@ class Fences:
         return number
 
     def answered(self, number: int, node: Node) -> None:
+        """Record a node's answer to a fence."""
         if number in self._fences:
             self._fences[number].awaited.discard(node)
 
     def overdue(self, now: float) -> tuple[Node, Node] | None:
-        """A lost node, and one that should have answered about it before ``now``, if there is one."""
+        """Return a lost node and one node that should have answered about it before ``now``; None if no answer is
+        overdue."""
         for fence in self._fences.values():
             if fence.awaited and now > fence.deadline:
                 return fence.lost, min(fence.awaited, key=str)
         return None
 
     def passed(self) -> list[Node]:
-        """The lost nodes of which all is known, each once."""
+        """Remove the fences that all receivers have answered, and return their lost nodes."""
         done = [number for number, fence in self._fences.items() if not fence.awaited]
         return [self._fences.pop(number).lost for number in done]

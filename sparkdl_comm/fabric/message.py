@@ -1,8 +1,7 @@
-"""What travels between the daemons of the fabric over the rails: one-sided messages, each a header of fixed size and its
-bytes.
+"""Data messages between the daemons over the rails. Each is a header of fixed size, followed by its bytes.
 
-A message is what one rail takes of a transfer: of an update, of a sum of updates, or of a model. The receiver knows what is
-to come, from the scheduler, so that a header is compared with it before anything is allocated.
+A message carries the part of one transfer that uses one rail: part of an update, of a sum of updates, or of a model.
+The scheduler announces each transfer to its receiver. So the receiver checks a header before it allocates memory.
 """
 
 from __future__ import annotations
@@ -14,27 +13,36 @@ from dataclasses import dataclass
 
 from sparkdl_comm.errors import ProtocolError
 
-#: kind, updates in the sum, id, base version, norm, offset, length, next hop; then the checksums of these, and of the bytes.
+#: Kind, updates in the sum, id, base version, norm, offset, length, next hop. Two checksums follow: of these fields,
+#: then of the bytes.
 _FIELDS = struct.Struct("!BIQqdQQi")
 _CRCS = struct.Struct("!II")
 HEADER_BYTES = _FIELDS.size + _CRCS.size
-#: As next hop: the message ends at its receiver.
+#: Next hop of a message that ends at its receiver.
 NOWHERE = -1
 
 
 class Kind(enum.IntEnum):
+    """Content of a transfer."""
+
     UPDATE = 1
     MODEL = 2
-    STATE = 3  # of a server: parameters, then the last step if there is momentum
+    STATE = 3  # a server's parameters, then its last step if there is momentum
 
 
 @dataclass(frozen=True)
 class Header:
-    """``id``: of the transfer, as the scheduler numbers them. ``count``: updates in the sum. ``base_version``: of the model
-    that the update was computed from; of a sum, the least of (base version - place in the sum), so that the largest delay in
-    it is the server's version minus this; of a model, its version. ``norm``: L2, of the update, or an upper bound of the
-    sum's. ``offset``, ``length``: in bytes, where in the transfer the message's bytes are. ``next_hop``: the rank to which
-    the receiver forwards it."""
+    """Header of a message.
+
+    - ``id``: the transfer's number at the scheduler.
+    - ``base_version``: of an update, the model version that it was computed from. Of a sum, the minimum over its
+      updates of base version minus place in the sum. The server's version minus this minimum is the largest delay in
+      the sum. Of a model, its version.
+    - ``norm``: L2 norm of the update; of a sum, an upper bound.
+    - ``count``: updates in the sum.
+    - ``offset``, ``length``: position of the message's bytes in the transfer, in bytes.
+    - ``next_hop``: the rank to which the receiver forwards the data, or ``NOWHERE``.
+    """
 
     kind: Kind
     id: int = 0
@@ -46,7 +54,7 @@ class Header:
     next_hop: int = NOWHERE
 
     def pack(self, data: memoryview) -> bytes:
-        """The header with the checksums; ``data``: the bytes that follow."""
+        """Return the header with both checksums. ``data``: the bytes that follow it."""
         fields = _FIELDS.pack(
             self.kind, self.count, self.id, self.base_version, self.norm, self.offset, self.length, self.next_hop
         )
@@ -54,22 +62,22 @@ class Header:
 
     @classmethod
     def unpack(cls, data: bytes) -> tuple[Header, int]:
-        """The header in ``data`` (``HEADER_BYTES``), and the CRC-32 of the bytes that follow.
+        """Parse ``HEADER_BYTES`` bytes. Return the header and the expected CRC-32 of the bytes that follow.
 
-        :raises ProtocolError: it is damaged, or there is no such kind of message.
+        :raises ProtocolError: the header is damaged, or its kind is unknown.
         """
         crc, crc_of_bytes = _CRCS.unpack_from(data, _FIELDS.size)
         if zlib.crc32(data[: _FIELDS.size]) != crc:
-            raise ProtocolError("a message came whose header has another checksum than its bytes")
+            raise ProtocolError("the checksum of a message header does not match")
         kind, count, number, base, norm, offset, length, hop = _FIELDS.unpack_from(data)
         try:
             header = cls(Kind(kind), number, base, norm, count, offset, length, hop)
         except ValueError as exc:
-            raise ProtocolError(f"a message of kind {kind} came, which there is not") from exc
+            raise ProtocolError(f"unknown message kind {kind}") from exc
         return header, crc_of_bytes
 
     @property
     def named(self) -> str:
-        """For people."""
+        """Name of the transfer for messages to people."""
         what = {Kind.MODEL: "the model", Kind.STATE: "a server's state"}.get(self.kind, f"{self.count} update(s)")
         return f"transfer {self.id} ({what}, version {self.base_version})"

@@ -1,4 +1,4 @@
-"""The model at a server: SGD with momentum, on flat float32 numbers.
+"""Model of a server: SGD with momentum on a flat float32 vector.
 
 "Network-accelerated Distributed Machine Learning Using MLfabric", section 2, equation 2:
 ``w[t+1] = w[t] + u[t] + momentum * (w[t] - w[t-1])``.
@@ -10,8 +10,11 @@ import numpy as np
 
 
 class MomentumModel:
-    """``values``: float32 ``[n]``, changed in place. ``version``: how many updates are in it. A sum of several is one step,
-    and raises the version by their number."""
+    """Model with its momentum step. A sum of several updates is one step, and raises the version by their number.
+
+    - ``values``: float32 ``[n]``, changed in place.
+    - ``version``: the number of updates that the model contains.
+    """
 
     def __init__(self, values: np.ndarray, momentum: float, version: int = 0) -> None:
         self.values, self.version = values, version
@@ -19,18 +22,19 @@ class MomentumModel:
         self._step = np.zeros_like(values) if momentum else None
 
     def state(self) -> np.ndarray:
-        """A copy of all that the next steps depend on, float32: the values, then the last step if there is momentum."""
+        """Return a copy of all that later steps depend on, float32: the values, followed by the last step if there is
+        momentum."""
         return self.values.copy() if self._step is None else np.concatenate([self.values, self._step])
 
     def load(self, state: np.ndarray, version: int) -> None:
-        """What :meth:`state` returned of a model of this ``version``."""
+        """Restore what :meth:`state` returned for a model of this ``version``."""
         np.copyto(self.values, state[: len(self.values)])
         if self._step is not None:
             np.copyto(self._step, state[len(self.values) :])
         self.version = version
 
     def apply(self, update: np.ndarray, count: int) -> None:
-        """``update``: the sum of ``count`` updates, float32 ``[n]``."""
+        """Apply one step. ``update``: the sum of ``count`` updates, float32 ``[n]``."""
         if self._step is None:
             self.values += update
         else:

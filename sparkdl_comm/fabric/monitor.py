@@ -1,7 +1,7 @@
-"""The network monitor of one daemon: every tenth of a second it tells the scheduler what the NICs and its transfers did.
+"""Network monitor of one daemon. Every 0.1 s it reports NIC traffic and transfer progress to the scheduler.
 
-What that means for the links, ``bandwidth.py`` works out at the scheduler, who hears all hosts: a slow transfer alone does
-not say which of its two ends is slow.
+``bandwidth.py`` derives the links' bandwidth from the reports of all hosts, at the scheduler. A single host cannot: a
+slow transfer does not show which of its two ends is slow.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from sparkdl_comm.gang.frames import Clock
 
 #: Seconds between two reports. A change of rate shows in the second report after it at the latest.
 INTERVAL = 0.1
-#: Bytes of a transfer of which nothing is told until there are more, or it has ended: one packet may have been lost.
+#: Progress in bytes below which a transfer is not reported until it ends: a single lost packet could explain it.
 _FEW = 16 * 1024
 
 
 class Monitor:
-    """``active``: the transfers that the daemon sends, or sent since the last call. ``report`` gets what was seen; nothing,
-    while nothing moves."""
+    """Thread that reports traffic at a fixed interval. While nothing moves it reports nothing.
+
+    :param active: returns the transfers that the daemon is sending, or has sent since the last call.
+    :param report: receives each report.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class Monitor:
             self._thread.join(INTERVAL * 10)
 
     def look(self) -> Rates:
-        """What was seen since the last call."""
+        """Return what happened since the last call."""
         now, counted = self._clock(), self._counters.read()
         seconds = max(now - self._last, 1e-9)
         flows, seen = [], {}
@@ -67,7 +70,7 @@ class Monitor:
                 flows.append(
                     Flow(number, active, progress.sent - before.sent, min(1.0, held), progress.sent, now - end)
                 )
-        # A NIC that has come back counts from 0.
+        # A NIC that was removed and added again counts from 0.
         up, down = max(0, counted.up - self._counted.up), max(0, counted.down - self._counted.down)
         self._last, self._counted, self._before = now, counted, seen
         return Rates(seconds, up, down, self._counters.speed, flows)

@@ -1,9 +1,10 @@
-"""A node in a process of its own, beside a rank: an aggregator, a server or a replica.
+"""Node in a separate process of a rank: an aggregator, a server or a replica.
 
-Neither adding nor applying updates is to wait for the interpreter of a worker that computes; and a server whose process is
-lost is not a lost rank.
+Adding and applying updates then need not wait for the interpreter of a computing worker, and losing a server's process
+does not lose the rank.
 
-The rank starts it and tells it through a socket pair, which nobody else can reach, who it is and where. It ends with its rank.
+The rank starts the process and sends it its identity through a socket pair that nobody else can reach. The process ends
+with its rank.
 """
 
 from __future__ import annotations
@@ -36,23 +37,24 @@ from sparkdl_comm.gang.credentials import Credentials
 from sparkdl_comm.gang.frames import recv_frame, recv_into, send_all, send_frame
 
 _MAX_FRAME = 1 << 16
-#: Seconds for the process to start and to hear who it is.
+#: Seconds for the process to start and to receive its identity.
 _START_SECONDS = 60.0
 _PIECE = 8 << 20
-#: Seconds for which the rank may ask nothing before the socket is looked at again.
+#: Timeout in seconds of one wait for a request of the rank. The wait is then repeated.
 _IDLE = 3600.0
 
 _log = logging.getLogger(__name__)
 
 
 class NodeProcess:
-    """Starts it, for the rank whose ``wires`` these are. To be closed.
+    """Handle of a node's process. The constructor starts it; it must be closed.
 
-    ``role``: ``aggregator``, ``server`` or ``replica``. ``ports``: as ``spark.sparkdl.comm.ports``. ``state``: what a server
-    or replica begins with, as :meth:`ServerPart.state` has it.
-
-    :raises ConnectionError: it ended before it had heard who it is.
-    :raises DeadlineError: it did not hear it in time.
+    :param wires: the endpoints of the rank.
+    :param ports: range of listening ports, as in ``spark.sparkdl.comm.ports``.
+    :param role: ``aggregator``, ``server`` or ``replica``.
+    :param state: initial state of a server or replica, in the format of :meth:`ServerPart.state`.
+    :raises ConnectionError: the process ended before it had received its identity.
+    :raises DeadlineError: the process did not receive its identity within 60 s.
     """
 
     def __init__(
@@ -92,13 +94,15 @@ class NodeProcess:
 
     @property
     def is_alive(self) -> bool:
+        """True while the process runs."""
         return self._process.poll() is None
 
     def state(self, patience: float) -> np.ndarray:
-        """Of a server or replica that applies nothing just now, as :meth:`ServerPart.state` has it.
+        """Return the state of a server or replica, in the format of :meth:`ServerPart.state`. It must not be applying
+        updates.
 
-        :raises ConnectionError: it has ended.
-        :raises DeadlineError: it sends nothing for ``patience`` seconds.
+        :raises ConnectionError: the process has ended.
+        :raises DeadlineError: the process sends nothing for ``patience`` seconds.
         """
         send_frame(self._sock, {"asks": "state"}, _MAX_FRAME, time.monotonic() + patience)
         state = np.empty(self._elements, np.float32)
@@ -107,7 +111,7 @@ class NodeProcess:
         return state
 
     def close(self, patience: float) -> None:
-        """Waits until it has ended, which it does when the job has, for ``patience`` seconds; then ends it."""
+        """Wait up to ``patience`` seconds for the process to end with the job, then kill it."""
         try:
             self._process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -116,17 +120,17 @@ class NodeProcess:
         self._sock.close()
 
     def kill(self) -> None:
-        """Ends it now."""
+        """Kill the process at once."""
         self._process.kill()
 
 
 def _pieces(view: memoryview) -> Iterator[memoryview]:
-    """Parts of it, each of which has a deadline of its own."""
+    """Cut a buffer into pieces that are sent, or received, with a deadline each."""
     return (view[start : start + _PIECE] for start in range(0, len(view), _PIECE))
 
 
 class _Listener:
-    """Takes the connections of peers on the rails, and hands each to the handler of what it comes for."""
+    """Acceptor of peer connections on the rails. It passes each connection to the handler of the requested service."""
 
     def __init__(self, credentials: Credentials, addresses: list[str], ports: range | None) -> None:
         self._attempt = credentials.attempt
@@ -155,7 +159,7 @@ class _Listener:
 
 
 def _attend(sock: socket.socket, state: Callable[[], np.ndarray], patience: float) -> None:
-    """Gives the rank the state when it asks. When it closes its end, or is gone, so is what the node is for."""
+    """Answer the rank's requests for the state. Exit the process when the rank closes its end or dies."""
     try:
         while True:
             try:
@@ -173,7 +177,7 @@ def _nothing() -> np.ndarray:
 
 
 def main(fd: int) -> None:
-    """The node, to the end; ``fd``: its socket to the rank."""
+    """Run the node until it ends. ``fd``: its socket to the rank."""
     sock = socket.socket(fileno=fd)
     sock.setblocking(False)
     told = recv_frame(sock, _MAX_FRAME, time.monotonic() + _START_SECONDS)
@@ -195,7 +199,7 @@ def main(fd: int) -> None:
         part.load(state)
         part.begin()
         state_of = part.state
-    # Only now: until here, what comes by the socket is the state.
+    # Start this thread only now: until here the socket carries the initial state.
     threading.Thread(target=_attend, args=(sock, state_of, wires.timeout), name="sparkdl-rank", daemon=True).start()
     register = Register(
         told["role"], wires.credentials.rank, wires.host, wires.rails, params.to_json(), helps=True, **more
@@ -204,7 +208,7 @@ def main(fd: int) -> None:
     try:
         part.await_end()
     except SparkdlCommError as exc:
-        # Everybody has heard of it, and the rank raises it.
+        # All nodes have been informed, and the rank raises the error.
         _log.warning("%s of rank %d ended: %s", told["role"], wires.credentials.rank, exc.message)
     daemon.close(0.0)
 

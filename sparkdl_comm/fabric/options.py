@@ -1,4 +1,4 @@
-"""What the scheduler at work is told of its surroundings."""
+"""Settings of the running scheduler."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from sparkdl_comm.units import parse_rate
 
 @dataclass(frozen=True)
 class Options:
-    """``interval``: seconds between batches. ``link``: bytes per second that a host's links are taken to carry, each way,
-    where the system does not know. ``replica_aggregators``: how many aggregators work for replicas. ``timeout``: seconds
-    that a daemon may take for a message."""
+    """Settings of the running scheduler.
+
+    - ``interval``: seconds between batches.
+    - ``link``: bytes per second assumed for a host's links, in each direction, where the system does not know.
+    - ``replica_aggregators``: how many aggregators work for replicas.
+    - ``timeout``: seconds that a daemon may take for a message.
+    """
 
     interval: float
     link: float
@@ -21,6 +25,6 @@ class Options:
 
     @classmethod
     def of(cls, conf: CommConf) -> Options:
-        """As the settings say."""
+        """Return the options from the configuration."""
         link = parse_rate(conf.fabric_link_rate) / 8
         return cls(conf.fabric_batch_interval, link, conf.fabric_replica_aggregators, conf.timeout)

@@ -1,6 +1,7 @@
-"""How many bytes of a transfer may have left by a time: user-space pacing to the rates that the scheduler reserved.
+"""User-space pacing: how many bytes of a transfer may be sent by a given time, at the rates that the scheduler
+reserved.
 
-Times in a schedule count from when it was made. Its receiver counts from when it came, so that clocks of hosts need not
+Times in a schedule count from its creation. The receiver counts them from its arrival, so clocks of hosts need not
 agree.
 """
 
@@ -14,7 +15,7 @@ from sparkdl_comm.errors import InputError
 
 
 class Slice(NamedTuple):
-    """From ``start`` to ``stop``, in seconds, at ``rate`` bytes per second."""
+    """Interval of a schedule: from ``start`` to ``stop`` in seconds, at ``rate`` bytes per second."""
 
     start: float
     stop: float
@@ -22,30 +23,32 @@ class Slice(NamedTuple):
 
 
 class Pacing:
-    """A schedule of one transfer: slices in order, which do not overlap. After the last one there is no limit: what is left
-    then is late, and only the network holds it up. An empty schedule is no limit.
+    """Schedule of one transfer: slices in order, without overlap.
 
-    :raises InputError: slices that are out of order, or no numbers.
+    After the last slice there is no limit: the rest is late, and only the network limits it. An empty schedule sets no
+    limit.
+
+    :raises InputError: slices out of order, or values that are not finite.
     """
 
     def __init__(self, slices: Sequence[Slice], begin: float, gone: float = 0.0) -> None:
-        """``begin``: the time, by the caller's clock, from which the slices count. ``gone``: bytes that have left before."""
+        """``begin``: time on the caller's clock from which the slices count. ``gone``: bytes sent before."""
         end = 0.0
         for piece in slices:
             if not (end <= piece.start <= piece.stop < math.inf and 0 <= piece.rate < math.inf):
-                raise InputError(f"a transfer cannot be paced by {piece} after {end:g} s")
+                raise InputError(f"invalid {piece}: it must begin at {end:g} s or later, with finite times and rate")
             end = piece.stop
         self._slices, self._begin, self._end, self._gone = slices, begin, begin + end, gone
 
     def allowed(self, now: float) -> float:
-        """Bytes that may have left by ``now``; infinity after the end."""
+        """Return how many bytes may be sent by ``now``; infinity after the last slice."""
         if now >= self._end:
             return math.inf
         past = now - self._begin
         return self._gone + sum(p.rate * max(0.0, min(past, p.stop) - p.start) for p in self._slices)
 
     def when(self, count: float) -> float:
-        """The earliest time at which ``count`` bytes may have left."""
+        """Return the earliest time by which ``count`` bytes may be sent."""
         sent = self._gone
         if count <= sent:
             return self._begin

@@ -1,4 +1,4 @@
-"""What all ranks of a fabric agree on."""
+"""Training parameters that all ranks of a fabric must share."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sparkdl_comm.fabric.core.synchrony import Synchrony
 
 @dataclass(frozen=True)
 class FabricParams:
-    """The same at all ranks.
+    """Training parameters, equal on all ranks.
 
-    :param sync: ``async:TAU``, with the delay bound TAU: no update is applied to a model that has had more than TAU
-        updates, itself included, since the version that it was computed from. ``ssp:K``: no worker is more than K
-        iterations ahead of another. ``bsp``: all in step.
-    :param divergence_bound: the most that the L2 norm of the difference between the models of server and replica may be.
-    :param momentum: of the servers, from 0 to below 1.
-    :param step_scale: C of the step size C / sqrt(version + delay) by which each update is multiplied; None: it is applied
-        as it is.
-    :param version: of the model that the servers begin with, in updates; of one that was trained before, above 0.
-    :raises ConfError: another ``sync``, or TAU below 1.
-    :raises InputError: another value is out of its limits.
+    :param sync: ``async:TAU`` for the delay bound TAU: an update may be applied only while the model has had at most
+        TAU updates, itself included, since the version that the update was computed from. ``ssp:K``: no worker is more
+        than K iterations ahead of another. ``bsp``: all workers in lockstep.
+    :param divergence_bound: upper bound of the L2 norm of the difference between the models of server and replica.
+    :param momentum: momentum of the servers, from 0 to below 1.
+    :param step_scale: C of the step size C / sqrt(version + delay) by which each update is multiplied; None applies
+        updates unscaled.
+    :param version: initial version of the servers' model, in updates; above 0 for a model trained before.
+    :raises ConfError: an unknown ``sync``, or TAU below 1.
+    :raises InputError: another value is out of range.
     """
 
     sync: str = "async:30"
@@ -49,17 +49,18 @@ class FabricParams:
 
     @classmethod
     def of(cls, conf: CommConf) -> FabricParams:
-        """As the settings say."""
+        """Return the parameters from the configuration."""
         scale = conf.fabric_step_scale or None
         return cls(conf.fabric_sync, conf.fabric_divergence, conf.fabric_momentum, scale)
 
     @property
     def delay_bound(self) -> int | None:
-        """TAU; None if ``sync`` is not ``async``."""
+        """Delay bound TAU; None if ``sync`` is not ``async``."""
         synchrony = Synchrony.parse(self.sync)
         return synchrony.bound if synchrony.kind == "async" else None
 
     def rules(self) -> Rules:
+        """Return the rules of the core scheduler."""
         scaled = partial(step_size, self.step_scale) if self.step_scale is not None else _as_it_is
         return Rules(Synchrony.parse(self.sync), scaled, self.momentum, self.divergence_bound, version=self.version)
 

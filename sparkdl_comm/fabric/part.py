@@ -1,4 +1,4 @@
-"""What a node makes of what its daemon sends and receives: the base of workers, servers and aggregators."""
+"""Base class of a node's role: what a worker, server or aggregator does with the data of its daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkdl_comm.fabric.receiver import Arrival
 
 @dataclass(frozen=True)
 class Values:
-    """What is to be sent: float32 ``values``; for the header, ``version`` (``Header.base_version``) and ``count``."""
+    """Data to send: float32 ``values``, and for the header ``version`` (``Header.base_version``) and ``count``."""
 
     values: np.ndarray
     version: int
@@ -23,8 +23,10 @@ class Values:
 
 
 class Part:
-    """Of one node; by itself it only waits for the end. The daemon's threads call its methods. ``tell`` says something to the
-    scheduler; the daemon puts it there, before anything else happens."""
+    """Role of one node, called from the daemon's threads. The base class itself only waits for the end of the job.
+
+    ``tell`` sends a message to the scheduler. The daemon sets it before any other call.
+    """
 
     tell: Callable[[Message], None]
 
@@ -34,39 +36,39 @@ class Part:
         self._error: SparkdlCommError | None = None
 
     def arrived(self, arrival: Arrival) -> None:
-        """A transfer has come. Once it has been put to its use, the part tells the scheduler :class:`Ended`."""
-        raise ProtocolError(f"transfer {arrival.expected.transfer} came to a rank that takes no data")
+        """Take a transfer that has arrived. After using its data, the role sends :class:`Ended` to the scheduler."""
+        raise ProtocolError(f"transfer {arrival.expected.transfer} arrived at a rank that receives no data")
 
     def values(self, order: Send) -> Values | None:
-        """What is to be sent; waits until all of it is there. None: there is nothing to send any more.
+        """Return the data to send, once all of it is there. Return None if the transfer no longer takes place.
 
-        The wait ends with what is waited for, with its being cancelled, or with the job: for a node that is there and sends
-        nothing, that is when some worker's own wait for its update or for the model has lasted for the timeout.
+        The wait ends when the data arrives, the transfer is cancelled, or the job ends. If a live node never sends its
+        part, the job ends when some worker's own wait, for its update or for the model, exceeds the timeout.
         """
-        raise ProtocolError(f"transfer {order.transfer} was ordered from a rank that has no data")
+        raise ProtocolError(f"transfer {order.transfer} was ordered from a rank that sends no data")
 
     def hear(self, message: Message) -> None:
-        """What else the scheduler says."""
+        """Take any other message of the scheduler."""
 
     def fence(self, message: Fence) -> None:
-        """Nothing more comes of the transfers that are fenced off; answers so."""
+        """Discard the fenced transfers as far as they have not ended, and answer with :class:`Fenced`."""
         self.tell(Fenced(message.number))
 
     def finish(self, timeout: float) -> None:
-        """Returns when nobody needs this node any more for what it has begun, or after ``timeout`` seconds."""
+        """Wait until nobody needs this node's started work any more, or for ``timeout`` seconds."""
 
     def end(self, error: SparkdlCommError | None) -> None:
-        """The work is done; or why it cannot go on. The first call counts."""
+        """End the work, or report why it cannot continue. Only the first call has an effect."""
         with self._changed:
             if not self._over:
                 self._over, self._error = True, error
                 self._changed.notify_all()
 
     def await_end(self, timeout: float | None = None) -> None:
-        """Returns when the job has ended: all workers have left.
+        """Wait until the job has ended, which is when all workers have left.
 
-        :raises DeadlineError: it has not within ``timeout`` seconds.
-        :raises SparkdlCommError: why it cannot go on.
+        :raises DeadlineError: the job has not ended within ``timeout`` seconds.
+        :raises SparkdlCommError: why the job cannot continue.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._over, timeout):
@@ -75,6 +77,6 @@ class Part:
             raise self._error
 
     def _check(self) -> None:
-        """:class:`GangError`, or what it was, if the job has ended."""
+        """Raise the job's error, or :class:`GangError`, if the job has ended."""
         if self._over:
             raise self._error or GangError("the fabric's job has ended")

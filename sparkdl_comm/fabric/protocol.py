@@ -1,10 +1,9 @@
-"""What daemons and the scheduler say to each other over the control NIC: JSON frames, each the fields of one of these
-classes.
+"""Control messages between daemons and the scheduler. Each is a JSON frame with the fields of one of these classes.
 
-A daemon registers, then tells what it has (:class:`Ready`), what it wants (:class:`Wanted`), what came of transfers
-(:class:`Ended`, :class:`Broken`), that it cannot go on (:class:`Failed`), and how fast its links are (:class:`Rates`). The
-scheduler orders: :class:`Expect` at the receiver of a transfer, then :class:`Send` at its sender. No message has a time in
-it, only seconds from when it comes.
+A daemon registers first. It then reports updates (:class:`Ready`), requests (:class:`Wanted`), the outcome of transfers
+(:class:`Ended`, :class:`Broken`), its own failure (:class:`Failed`) and traffic (:class:`Rates`). The scheduler orders
+a transfer with :class:`Expect` to its receiver, then :class:`Send` to its sender. Messages carry no absolute times,
+only seconds from their arrival.
 """
 
 from __future__ import annotations
@@ -14,19 +13,26 @@ from typing import Any, TypeAlias
 
 from sparkdl_comm.fabric.message import Kind
 
-#: Service of rank 0 that daemons dial.
+#: Service of rank 0 that daemons connect to.
 CONTROL = "fabric control"
-#: Service of daemons, for updates and models.
+#: Service of daemons that carries updates and models.
 DATA = "fabric data"
-#: Address and port, one for each rail; the port as JSON has it.
+#: Address and port for each rail; the port as an integer of JSON.
 RailAddresses: TypeAlias = list[tuple[str, int]]
 
 
 @dataclass(frozen=True)
 class Register:
-    """``role``: of the core's nodes, or ``scheduler`` for a rank 0 that is nothing else. ``rails``: where data come in.
-    ``limits``: what all must agree on. ``helpers``: how many nodes the rank has started beside itself; ``helps``: this is one
-    of them. By a server or replica: ``elements`` and ``crc`` of its part of the model, and which part that is, ``shard``."""
+    """First message of a daemon.
+
+    - ``role``: role of the node, or ``scheduler`` for a rank 0 that does nothing else.
+    - ``rails``: addresses at which the node receives data.
+    - ``limits``: the parameters that must be equal on all ranks.
+    - ``helpers``: how many node processes the rank has started.
+    - ``helps``: the node is such a process.
+    - ``elements``, ``crc``, ``shard``: of a server or replica, length and CRC-32 of its shard of the model, and the
+      shard's number.
+    """
 
     role: str
     rank: int
@@ -42,8 +48,12 @@ class Register:
 
 @dataclass(frozen=True)
 class Ready:
-    """A worker has an update. ``update``: its number among the worker's own. ``norm``: L2, NaN if an element is not
-    finite."""
+    """Report of a worker that it has an update.
+
+    - ``update``: the worker's own number for it.
+    - ``version``: the model version that it was computed from.
+    - ``norm``: its L2 norm; NaN if an element is not finite.
+    """
 
     update: int
     version: int
@@ -52,13 +62,17 @@ class Ready:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A worker wants the model."""
+    """Request of a worker for the model."""
 
 
 @dataclass(frozen=True)
 class Reduce:
-    """A worker has its part of the all-reduce with this ``number``, from 1; ``elements``: of the vector. All workers have
-    the same numbers."""
+    """Report of a worker that its vector for an all-reduce is ready.
+
+    - ``number``: of the all-reduce, counted from 1, equal on all workers.
+    - ``elements``: length of the vector.
+    - ``norm``: L2 norm of the vector.
+    """
 
     number: int
     elements: int
@@ -67,7 +81,8 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Ended:
-    """A transfer has arrived, and was applied if this is a server or a replica, whose ``version`` that made."""
+    """Report that a transfer has arrived. A server or replica has also applied it; ``version`` is its model version
+    then."""
 
     transfer: int
     version: int = -1
@@ -75,7 +90,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Broken:
-    """A transfer could not be sent; ``why`` is for people."""
+    """Report that a transfer could not be sent. ``why`` is for people."""
 
     transfer: int
     why: str
@@ -83,15 +98,19 @@ class Broken:
 
 @dataclass(frozen=True)
 class Fenced:
-    """The answer to the :class:`Fence` of this ``number``."""
+    """Answer to the :class:`Fence` of this ``number``."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The daemon cannot go on; ``why`` is for people. ``error``: a class of ``sparkdl_comm.errors``; ``rank``: whom it is
-    about."""
+    """Report that the daemon cannot continue.
+
+    - ``why``: the reason, for people.
+    - ``error``: name of a class of ``sparkdl_comm.errors``.
+    - ``rank``: the rank that the error is about.
+    """
 
     why: str
     error: str
@@ -100,9 +119,14 @@ class Failed:
 
 @dataclass(frozen=True)
 class Flow:
-    """A transfer that the daemon sends. Since the last report: for how many ``seconds`` it was under way, how many bytes were
-    ``sent``, and in which share of the time they were ``held`` up by the network. ``total``: bytes since it began. ``ago``:
-    how many seconds before the report that was."""
+    """Progress of one transfer, reported by its sender.
+
+    - ``seconds``: time since the last report during which the transfer was active.
+    - ``sent``: bytes in that time.
+    - ``held``: fraction of that time in which the network delayed bytes.
+    - ``total``: bytes since the transfer began.
+    - ``ago``: age of these values at the time of the report, in seconds.
+    """
 
     transfer: int
     seconds: float
@@ -114,8 +138,12 @@ class Flow:
 
 @dataclass(frozen=True)
 class Rates:
-    """Since the last report, ``seconds`` before. ``up``, ``down``: bytes that left and reached the host over the rails,
-    whosever. ``speed``: bytes per second of the rails' links, 0 if unknown."""
+    """Traffic of a host since the last report.
+
+    - ``seconds``: time since the last report.
+    - ``up``, ``down``: bytes that the host sent and received over the rails, in all processes.
+    - ``speed``: bytes per second of the rails' links; 0 if unknown.
+    """
 
     seconds: float
     up: int
@@ -126,12 +154,12 @@ class Rates:
 
 @dataclass(frozen=True)
 class Leave:
-    """The daemon ends on purpose."""
+    """Announcement that the daemon ends on purpose."""
 
 
 @dataclass(frozen=True)
 class Welcome:
-    """All are there. Of each server: its rank, and how many ``elements`` its part of the model has."""
+    """Announcement that all nodes have registered. For each server: its rank, and the ``elements`` of its shard."""
 
     servers: list[int]
     elements: list[int]
@@ -139,11 +167,18 @@ class Welcome:
 
 @dataclass(frozen=True)
 class Expect:
-    """To the receiver of a transfer. ``elements``: float32 numbers. ``content``: a :class:`~sparkdl_comm.fabric.message.Kind`.
-    ``uses``: how many transfers it will send of it. Of updates: ``count``; ``turn``, when a server applies them, -1 elsewhere;
-    ``staleness``, the least of (base version - place in the sum). Of a model: from element ``offset`` on; all transfers of a
-    ``batch`` make one model. Of a server's state: the ``turn`` with which its replica goes on. ``course``: 0 for the servers'
-    model, else the number of the all-reduce.
+    """Announcement of a transfer to its receiver.
+
+    - ``elements``: number of float32 elements.
+    - ``uses``: how many transfers the receiver will make from it.
+    - ``turn``: when a server or replica applies updates, -1 at other nodes; for a server's state, the turn with which
+      its replica continues.
+    - ``count``: updates in the transfer.
+    - ``staleness``: minimum of base version minus place in the sum.
+    - ``content``: a :class:`~sparkdl_comm.fabric.message.Kind`.
+    - ``offset``: of a model, the first element.
+    - ``batch``: all model transfers of one batch form one model.
+    - ``course``: 0 for the servers' model, else the number of the all-reduce.
     """
 
     transfer: int
@@ -160,10 +195,19 @@ class Expect:
 
 @dataclass(frozen=True)
 class Send:
-    """To the sender of a transfer: as soon as it has what it is made of, to the ``rails``, paced by ``slices`` (start, stop,
-    bytes per second), which count from now; none: as fast as it goes. Sent are ``elements`` from ``offset`` on of the sum of
-    the transfers ``of``, at an aggregator; of the worker's own ``update``, multiplied by ``scale``; of the server's model,
-    one snapshot for each ``batch``; or a server's state before its ``turn``. The rest as in :class:`Expect`.
+    """Order to the sender of a transfer. It sends as soon as its data are complete.
+
+    - ``rails``: addresses of the receiver.
+    - ``slices``: pacing as (start, stop, bytes per second), counted from now. Without slices it sends at full speed.
+    - ``elements``, ``offset``: the range of elements to send.
+    - ``of``: at an aggregator, the transfers whose sum or model it sends.
+    - ``next_hop``: the rank to which the receiver forwards the data, or -1.
+    - ``update``, ``scale``: at a worker, its own update's number, and the factor that it applies.
+    - ``norm``: L2 norm of the update, or an upper bound for a sum.
+    - ``batch``: at a server, one snapshot of the model for each batch.
+    - ``turn``: for a server's state, the turn before which it is copied.
+
+    The other fields are those of :class:`Expect`.
     """
 
     transfer: int
@@ -186,7 +230,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Repace:
-    """To the sender of a transfer: other slices, from now on, for what is left of it."""
+    """Order to the sender of a transfer: send the rest by these slices, counted from now."""
 
     transfer: int
     slices: list[tuple[float, float, float]]
@@ -194,7 +238,7 @@ class Repace:
 
 @dataclass(frozen=True)
 class Reorder:
-    """To a server: it applies the transfer at this turn instead; if it has applied it already, this turn is nobody's."""
+    """Order to a server: apply the transfer at this turn instead. If it was applied already, skip this turn."""
 
     transfer: int
     turn: int
@@ -202,7 +246,7 @@ class Reorder:
 
 @dataclass(frozen=True)
 class Regroup:
-    """To the aggregator that sends it: fewer updates are in the transfer. Comes before the others are cancelled."""
+    """Order to an aggregator: the sum it sends contains fewer updates. Arrives before the other updates are cancelled."""
 
     transfer: int
     count: int
@@ -211,15 +255,18 @@ class Regroup:
 
 @dataclass(frozen=True)
 class Cancel:
-    """To both ends: the transfer does not take place."""
+    """Announcement to both ends that the transfer does not take place."""
 
     transfer: int
 
 
 @dataclass(frozen=True)
 class Fence:
-    """Who sends these transfers is ``lost``, which says it for people: of those that have not ended, none is to end any more.
-    The answer is :class:`Fenced`, which comes after :class:`Ended` of those that have."""
+    """Announcement that the sender of these transfers is lost. The unfinished ones must never end.
+
+    The answer is :class:`Fenced`. It follows the :class:`Ended` of the transfers that have ended. ``lost``: the lost
+    node, for people.
+    """
 
     number: int
     transfers: list[int]
@@ -228,8 +275,11 @@ class Fence:
 
 @dataclass(frozen=True)
 class Skip:
-    """To a server or replica: this turn is nobody's. ``count``: of the updates that were to be applied then, if another
-    server has them in its part of the model: the version counts them. ``course``: as in :class:`Expect`."""
+    """Order to a server or replica to skip this turn.
+
+    - ``count``: updates of this turn that another server has applied to its shard. The version still counts them.
+    - ``course``: as in :class:`Expect`.
+    """
 
     turn: int
     course: int = 0
@@ -238,7 +288,11 @@ class Skip:
 
 @dataclass(frozen=True)
 class Outcome:
-    """To a worker: its update is in the model of this ``version``; or, if that is -1, it was dropped, ``why`` says."""
+    """Report to a worker of what became of its update.
+
+    - ``version``: the model version that contains the update; -1 if it was dropped.
+    - ``why``: the reason for dropping it.
+    """
 
     update: int
     version: int = -1
@@ -248,7 +302,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Release:
-    """To a worker: nobody needs the update any more."""
+    """Announcement to a worker that nobody needs the update any more."""
 
     update: int
     course: int = 0
@@ -256,14 +310,14 @@ class Release:
 
 @dataclass(frozen=True)
 class Reduced:
-    """To the worker that was the root: all have what they wanted of the all-reduce with this ``number``."""
+    """Announcement to the root of an all-reduce that all workers have the sum."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class End:
-    """The daemon's work is done; or, if there is a reason, it is not taken in."""
+    """Announcement that the job has ended. With a reason ``why``, the daemon is refused or the job has failed."""
 
     why: str = ""
 
@@ -273,15 +327,15 @@ Message: TypeAlias = (
     | Welcome | Expect | Send | Repace | Reorder | Regroup | Cancel | Fence | Skip | Outcome | Release | Reduced | End
 )  # fmt: skip
 
-#: A transfer's number, as daemons know it, is that of its course, and in so many bits the core's own.
+#: Bits of the core's transfer number. In the number that daemons see, the course's number stands above them.
 _COURSE_BITS = 40
 
 
 def transfer_number(course: int, number: int) -> int:
-    """By which daemons know the transfer that has this number in the core of a course."""
+    """Return the daemons' number of the transfer that has this number in the core of a course."""
     return course << _COURSE_BITS | number
 
 
 def course_of(transfer: int) -> tuple[int, int]:
-    """The course of a transfer that a daemon names, and its number there."""
+    """Return the course of a transfer that a daemon names, and its number there."""
     return transfer >> _COURSE_BITS, transfer & ((1 << _COURSE_BITS) - 1)

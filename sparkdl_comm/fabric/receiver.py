@@ -1,4 +1,4 @@
-"""What a daemon receives: whole transfers, put together from what came over the rails."""
+"""Receiver of a daemon: reassembles transfers from the messages of all rails."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sparkdl_comm.fabric.protocol import Expect
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, hang_up, recv_exact, recv_into
 
 _PIECE = 1 << 20
-#: Seconds for which a connection may be idle before it is looked at again.
+#: Timeout in seconds of one wait for a header. The wait is then repeated.
 _IDLE = 3600.0
-#: Seconds within which the scheduler says that a sender is lost, after a connection was broken off in the middle of a message.
+#: Seconds within which the scheduler reports a lost sender, after its connection broke in the middle of a message.
 _SETTLED = 5.0
 
 _log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Arrival:
-    """A transfer that has come: float32 ``values``; of its last message the ``header``."""
+    """Transfer that has arrived completely: float32 ``values``, and the ``header`` of its last message."""
 
     expected: Expect
     values: np.ndarray
@@ -36,7 +36,7 @@ class Arrival:
 
 
 class _Incoming:
-    """A transfer of which something, or nothing yet, has come; ``missing``: bytes that have not."""
+    """Announced transfer that is not complete. ``missing``: bytes that have not arrived."""
 
     def __init__(self, expected: Expect) -> None:
         self.expected = expected
@@ -46,7 +46,7 @@ class _Incoming:
 
     @property
     def values(self) -> np.ndarray:
-        """Memory for it, made when the first part comes."""
+        """Memory for the transfer, allocated when its first message arrives."""
         with self._lock:
             if self._values is None:
                 self._values = np.empty(self.expected.elements, np.float32)
@@ -57,9 +57,13 @@ class _Incoming:
 
 
 class Receiver:
-    """Of one daemon. ``on_arrival`` is called in the thread of a connection, with each transfer that was expected;
-    ``on_refusal`` with why something that is still expected cannot be taken: nobody sends it again. ``patience``: seconds
-    that a message may take from one piece to the next, and that it may come before it is expected."""
+    """Receiver of one daemon's transfers.
+
+    :param on_arrival: called in a connection's thread with each complete transfer that is still expected.
+    :param on_refusal: called with the reason why data of a transfer cannot be accepted. Nobody will send them again.
+    :param patience: timeout in seconds for each piece of a message, and for the announcement of a message that arrived
+        first.
+    """
 
     def __init__(
         self,
@@ -71,19 +75,20 @@ class Receiver:
         self._on_arrival, self._on_refusal, self._patience, self._clock = on_arrival, on_refusal, patience, clock
         self._changed = threading.Condition()
         self._incoming: dict[int, _Incoming] = {}
-        #: Transfers that were cancelled: they may be on their way, and what a connection brings has to be read.
+        #: Cancelled transfers. Their messages may still arrive, and a connection's bytes must be read.
         self._cancelled: dict[int, Expect] = {}
         self._delivering: set[int] = set()
         self._sockets: set[socket.socket] = set()
         self._closed = False
 
     def expect(self, expected: Expect) -> None:
+        """Announce a transfer."""
         with self._changed:
             self._incoming[expected.transfer] = _Incoming(expected)
             self._changed.notify_all()
 
     def cancel(self, transfer: int) -> None:
-        """It is not expected any more; what has come of it is forgotten."""
+        """Stop expecting the transfer, and discard what has arrived of it."""
         with self._changed:
             incoming = self._incoming.pop(transfer, None)
             if incoming is not None:
@@ -91,21 +96,21 @@ class Receiver:
                 self._changed.notify_all()
 
     def fence(self, transfers: Collection[int], sender: str) -> None:
-        """As :meth:`cancel`; and ``on_arrival`` has returned for those that have come.
+        """Cancel the transfers, and wait until ``on_arrival`` has returned for any that had arrived.
 
         :param sender: who sent them, for people.
-        :raises DeadlineError: it has not returned in time.
+        :raises DeadlineError: ``on_arrival`` has not returned in time.
         """
         with self._changed:
             for transfer in transfers:
                 self.cancel(transfer)
             if not self._changed.wait_for(lambda: self._delivering.isdisjoint(transfers), self._patience):
                 raise DeadlineError(
-                    f"what {sender} had sent was not put to its use within {self._patience:g} s; set {TIMEOUT_KEY}"
+                    f"data from {sender} was not processed within {self._patience:g} s; set {TIMEOUT_KEY}"
                 )
 
     def serve(self, sock: socket.socket, rank: int) -> None:
-        """Receives from an authenticated connection of ``rank`` until it ends; owns it."""
+        """Receive from an authenticated connection of ``rank`` until it ends. Takes ownership of the socket."""
         header: Header | None = None
         with self._changed:
             self._sockets.add(sock)
@@ -120,11 +125,11 @@ class Receiver:
                 self._receive(sock, header, crc)
         except ProtocolError as exc:
             what = "" if header is None else f"{header.named}: "
-            self._on_refusal(ProtocolError(f"rank {rank} sent what cannot be taken: {what}{exc.message}", rank=rank))
+            self._on_refusal(ProtocolError(f"refused data from rank {rank}: {what}{exc.message}", rank=rank))
         except (SparkdlCommError, OSError) as exc:
-            _log.info("a data connection of rank %d ended: %s", rank, exc)
+            _log.info("data connection of rank %d ended: %s", rank, exc)
             if header is not None and self._remains_expected(header.id):
-                self._on_refusal(GangError(f"rank {rank} sent a part only of {header.named}: {exc}", rank=rank))
+                self._on_refusal(GangError(f"rank {rank} sent only part of {header.named}: {exc}", rank=rank))
         finally:
             with self._changed:
                 self._sockets.discard(sock)
@@ -148,7 +153,7 @@ class Receiver:
         for start in range(0, len(room), _PIECE):
             recv_into(sock, room[start : start + _PIECE], self._clock() + self._patience, self._clock)
         if zlib.crc32(room) != crc:
-            raise ProtocolError("the checksum is another one than its bytes have")
+            raise ProtocolError("the checksum of its bytes does not match")
         with self._changed:
             incoming.missing -= header.length
             if incoming.missing or self._incoming.pop(header.id, None) is not incoming:
@@ -162,12 +167,13 @@ class Receiver:
                 self._changed.notify_all()
 
     def _remains_expected(self, transfer: int) -> bool:
-        """Whether nobody says that nothing more comes of it: its sender is there, and has no reason to break it off."""
+        """Return True if the transfer is still expected after a while, which means that its sender is not lost."""
         with self._changed:
             return not self._changed.wait_for(lambda: self._closed or transfer not in self._incoming, _SETTLED)
 
     def _await_expected(self, header: Header) -> _Incoming:
-        """What the scheduler said of the transfer: that may come a little later than the transfer itself."""
+        """Return the announced transfer of a message, and check the header. The announcement may arrive after the
+        message."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._closed or header.id in self._incoming or header.id in self._cancelled, self._patience
@@ -176,11 +182,11 @@ class Receiver:
             if header.id in self._cancelled:
                 incoming = _Incoming(self._cancelled[header.id])
         if incoming is None:
-            raise ProtocolError("the scheduler has not announced it")
+            raise ProtocolError("the scheduler has not announced this transfer")
         expected = incoming.expected
         kind = Kind(expected.content)
         if header.kind is not kind or header.length > incoming.missing or header.offset % 4:
-            raise ProtocolError(f"it is no {kind.name} of {expected.elements} elements: {header}")
+            raise ProtocolError(f"expected {kind.name} of {expected.elements} elements, but got {header}")
         if header.offset + header.length > 4 * expected.elements:
-            raise ProtocolError(f"it has {expected.elements} elements; it came with {header}")
+            raise ProtocolError(f"out of range for {expected.elements} elements: {header}")
         return incoming

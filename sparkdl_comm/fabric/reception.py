@@ -1,4 +1,4 @@
-"""What daemons say to the scheduler: a thread for each connection puts it into one queue."""
+"""Inbox of the scheduler: one thread per daemon connection puts its messages into one queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkdl_comm.fabric.core.roles import Node
 from sparkdl_comm.fabric.protocol import Leave, Message, Register
 from sparkdl_comm.gang.frames import Clock
 
-#: Seconds for which a daemon may have nothing to say before its connection is looked at again.
+#: Timeout in seconds of one wait for a daemon's message. The wait is then repeated.
 _IDLE = 3600.0
 
 _log = logging.getLogger(__name__)
@@ -22,43 +22,47 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Peer:
-    """A daemon's connection. ``node``: None until all are there."""
+    """Control connection of a daemon. ``node``: None until all nodes have registered."""
 
     register: Register
     link: ControlLink
     node: Node | None = None
 
     def tell(self, message: Message) -> None:
-        """Says it to the daemon. One that does not take it is lost: its connection ends."""
+        """Send a message to the daemon. If the daemon does not take it, end the connection: the daemon is lost."""
         try:
             self.link.send(message)
         except OSError as exc:
-            _log.info("rank %d, %s, hears no more: %s", self.register.rank, self.register.role, exc)
+            _log.info("cannot send to rank %d, %s: %s", self.register.rank, self.register.role, exc)
             self.link.hang_up()
 
 
 class Reception:
-    """``timeout``: seconds that a daemon may take for a message, once it has begun."""
+    """Queue of the daemons' messages. ``timeout``: seconds that a daemon may take to send one message."""
 
     def __init__(self, timeout: float, clock: Clock = time.monotonic) -> None:
         self._timeout, self._clock = timeout, clock
         self._heard: queue.SimpleQueue[tuple[Peer, Message | None]] = queue.SimpleQueue()
 
     def hear(self, seconds: float) -> tuple[Peer, Message | None] | None:
-        """What a daemon said, :class:`Register` first; None in place of a message when its connection has ended. None if
-        there is nothing for so many seconds."""
+        """Return a daemon and its next message, or None if nothing arrives for so many seconds.
+
+        A daemon's first message is :class:`Register`. The message is None when the daemon's connection has ended.
+        """
         try:
             return self._heard.get(timeout=seconds)
         except queue.Empty:
             return None
 
     def serve(self, sock: socket.socket, rank: int) -> None:
-        """Listens to a daemon of ``rank`` until it leaves; owns the authenticated connection."""
+        """Receive from a daemon of ``rank`` until it leaves. Takes ownership of the authenticated connection."""
         link = ControlLink(sock, self._timeout, self._clock)
         try:
             register = link.receive(self._timeout)
             if not isinstance(register, Register) or register.rank != rank:
-                raise ProtocolError(f"rank {rank} did not register with the fabric, but said {type(register).__name__}")
+                raise ProtocolError(
+                    f"rank {rank} did not register itself with the fabric first, but sent {type(register).__name__}"
+                )
             peer = Peer(register, link)
             self._heard.put((peer, register))
             self._listen(peer)
@@ -72,7 +76,7 @@ class Reception:
             except DeadlineError:
                 continue
             except (OSError, SparkdlCommError) as exc:
-                _log.info("the connection of rank %d, %s, ended: %s", peer.register.rank, peer.register.role, exc)
+                _log.info("control connection of rank %d, %s, ended: %s", peer.register.rank, peer.register.role, exc)
                 self._heard.put((peer, None))
                 return
             self._heard.put((peer, message))

@@ -1,4 +1,4 @@
-"""The API of the MLfabric paper (section 4, table 1): what a rank registers as, and what it can do then."""
+"""API of the MLfabric paper (section 4, table 1): registration of a rank with a role, and what each role can do."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ from sparkdl_comm.gang.gang import Gang
 
 
 class Fabric:
-    """One rank's, in a gang of which every rank registers as one of the roles. Rank 0 is the scheduler beside its role; it
-    may be nothing else, and its loss is the gang's end.
+    """Membership of one rank in the fabric of its gang. Every rank registers with one role.
 
-    To be closed by all ranks. As a context manager it closes itself, and breaks off if an exception ends the context.
+    Rank 0 also runs the scheduler, which may be its only role. Losing rank 0 ends the gang. All ranks must close the
+    fabric. As a context manager it closes itself, and aborts if an exception ends the context.
     """
 
     def __init__(self, gang: Gang, options: Options, ports: tuple[int, int] = (0, 0), tolerant: bool = True) -> None:
-        """``ports``: as ``spark.sparkdl.comm.ports``; for nodes beside this rank. ``tolerant``: False: a rank that is lost
-        is the gang's failure, but not a process beside one."""
+        """``ports``: as in ``spark.sparkdl.comm.ports``, for node processes of this rank.
+
+        ``tolerant``: if False, a lost rank fails the gang; a lost node process does not.
+        """
         self._gang, self._options, self._ports, self._tolerant = gang, options, ports, tolerant
         self._wires = Wires.of(gang, options.timeout)
-        #: The nodes beside this rank.
+        #: Node processes that this rank has started.
         self.processes: list[NodeProcess] = []
         self._daemon: Daemon | None = None
         self._aborted = False
@@ -46,49 +48,59 @@ class Fabric:
     def register_as_worker(
         self, params: FabricParams, aggregators: int = 1, beside: Mapping[str, np.ndarray] | None = None
     ) -> Worker:
-        """A rank that computes updates. Returns when all ranks have registered.
+        """Register as a rank that computes updates. Returns when all ranks have registered.
 
-        :param aggregators: how many aggregators it starts beside itself, each a process.
-        :param beside: ``server`` or ``replica``, if there is to be one in a process beside this rank, -> the model, float32
-            ``[n]``, which is copied; with momentum ``[2 n]``, its last step behind it.
-        :raises DeadlineError: not all ranks have registered in time.
-        :raises GangError: the ranks do not fit together, as with different ``params`` or two servers of one part; why.
+        :param aggregators: how many aggregator processes this rank starts.
+        :param beside: servers and replicas that this rank starts as processes: ``server`` or ``replica`` -> the model,
+            float32 ``[n]``, which is copied; with momentum ``[2 n]``, the model followed by its last step.
+        :raises DeadlineError: not all ranks registered in time.
+        :raises GangError: the registrations are inconsistent, as with different ``params`` or two servers of one shard.
         """
         part = WorkerPart(self._options.timeout)
         daemon = self._join(params, part, "worker", aggregators, beside)
         return Worker(daemon, part)
 
     def register_as_server(self, params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
-        """A rank that has the model, float32 ``[n]``, and changes it in place; or one part of it, number ``shard``.
+        """Register as a rank that owns the model, float32 ``[n]``, changed in place; or shard number ``shard`` of it.
 
-        Otherwise as :meth:`register_as_worker`.
+        Waits and raises as :meth:`register_as_worker`.
         """
         return self._serve("server", params, model, shard)
 
     def register_as_replica(self, server: int, params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
-        """A rank that takes over when the server, rank ``server``, is lost. ``model``: the same as the server begins with.
-        Otherwise as :meth:`register_as_server`."""
+        """Register as a rank that takes over if rank ``server`` is lost. Waits and raises as
+        :meth:`register_as_worker`.
+
+        :param model: the same as the server's initial model, or shard number ``shard`` of it.
+        :raises InputError: ``server`` is no other rank of the gang.
+        :raises ConfError: ``sync`` is ``bsp``, which needs no replica.
+        """
         if not 0 <= server < self._gang.world or server == self._gang.rank:
-            raise InputError(f"server={server}: must be another rank, of the {self._gang.world} there are")
+            raise InputError(f"server={server}: must be another rank of the {self._gang.world} in the gang")
         if params.sync == "bsp":
             raise ConfError("sync=bsp has no use for a replica: every worker has the model of the last iteration")
         return self._serve("replica", params, model, shard)
 
     def register_as_scheduler(self, params: FabricParams) -> Scheduling:
-        """Rank 0, if it is to be nothing else. Otherwise as :meth:`register_as_worker`."""
+        """Register rank 0 as nothing but the scheduler. Waits and raises as :meth:`register_as_worker`.
+
+        :raises InputError: this is not rank 0.
+        """
         if self._gang.rank != 0:
-            raise InputError(f"rank {self._gang.rank} cannot be the scheduler: rank 0 is")
+            raise InputError(f"rank {self._gang.rank} cannot be the scheduler: only rank 0 can")
         part = Part()
         self._join(params, part, SCHEDULER)
         return Scheduling(part)
 
     def beside(self, role: str) -> NodeProcess | None:
-        """The first process of this role that was started beside this rank and has not ended."""
+        """Return the first running process of this role that this rank has started, or None."""
         return next((process for process in self.processes if process.role == role and process.is_alive), None)
 
     def close(self) -> None:
-        """Leaves. Aggregators serve other ranks too, and so does the scheduler: with them, it waits until all workers have
-        left. May be repeated."""
+        """Leave the fabric. May be called repeatedly.
+
+        A rank with node processes, or with the scheduler, waits until all workers have left: these serve other ranks too.
+        """
         if self._daemon is None or self._daemon.error is not None:
             self.abort()
         if self._daemon is not None:
@@ -99,7 +111,7 @@ class Fabric:
             self.service.close()
 
     def abort(self) -> None:
-        """From any thread: whatever this rank waits for ends, and so do its aggregators."""
+        """End every wait of this rank, and kill its node processes. May be called from any thread."""
         self._aborted = True
         for process in self.processes:
             process.kill()
@@ -133,7 +145,7 @@ class Fabric:
             raise GangError(f"rank {gang.rank} has registered already, as {self._daemon.register.role}")
         if gang.rank == 0:
             self.service = SchedulerService(gang, params.rules(), self._options, self._tolerant)
-        gang.all_gather(b"", self._options.timeout)  # rank 0 takes registrations from now on
+        gang.all_gather(b"", self._options.timeout)  # rank 0 accepts registrations from now on
         for _ in range(aggregators):
             self.processes.append(NodeProcess(wires, params, self._ports, "aggregator"))
         for served, state in (beside or {}).items():
@@ -150,48 +162,52 @@ class Fabric:
 
 
 class Worker:
-    """A rank that computes updates. ``elements``: of the model."""
+    """Rank that computes updates. ``elements``: length of the whole model."""
 
     def __init__(self, daemon: Daemon, part: WorkerPart) -> None:
-        """Not to be called directly."""
+        """Do not call directly."""
         self._daemon, self._part = daemon, part
         self.elements = part.elements
 
     def push(self, server: int, update: np.ndarray, update_norm: float | None = None) -> Push:
-        """Hands over an update for the model; it is copied, and sent when the scheduler says so.
+        """Copy an update and hand it over. It is sent when the scheduler orders so.
 
-        :param server: the rank that the model was registered by; of several that have a part of it each, any.
-        :param update: float32 ``[n]``, all of the model; computed from what the last :meth:`get` brought.
-        :param update_norm: its L2 norm; None: it is computed.
-        :raises InputError: another shape or dtype.
-        :raises GangError: the job has ended; why.
+        :param server: the rank that registered the model; any of the servers if the model is sharded.
+        :param update: float32 ``[n]``, of the whole model, computed from the model that the last :meth:`get` returned.
+        :param update_norm: L2 norm of the update; None computes it.
+        :raises InputError: wrong shape or dtype.
+        :raises GangError: the job has ended.
         """
         push, ready = self._part.add(server, update, update_norm)
         self._daemon.tell(ready)
         return push
 
     def get(self, server: int, model: np.ndarray) -> int:
-        """Puts the model into ``model``, float32 ``[n]``; returns its version, the number of updates that are in it.
+        """Copy the model into ``model``, float32 ``[n]``, and return its version, the number of updates that it
+        contains.
 
-        Waits until the scheduler lets the worker go on: with ``bsp`` and ``ssp``, for others.
+        Waits until the scheduler lets the worker continue: with ``bsp`` and ``ssp``, until other workers have caught
+        up.
 
         :param server: as for :meth:`push`.
-        :raises InputError: another shape or dtype.
-        :raises GangError: the job has ended; why.
-        :raises DeadlineError: it does not come within ``spark.sparkdl.comm.timeout``.
+        :raises InputError: wrong shape or dtype.
+        :raises GangError: the job has ended.
+        :raises DeadlineError: the model does not arrive within ``spark.sparkdl.comm.timeout``.
         """
         self._daemon.tell(self._part.check_model(server, model))
         return self._part.await_model(model)
 
     def all_reduce(self, update: np.ndarray) -> np.ndarray:
-        """``update``, overwritten with the sum of all workers'. All workers that are left call it, in the same order.
+        """Overwrite ``update`` with the sum over all workers, and return it. All remaining workers call this in the
+        same order.
 
-        It is summed at a worker that is drawn anew each time, by a tree that is made for what the network can carry.
+        Each call draws a worker at random as the root. The tree that sums at this root is planned for the available
+        bandwidth.
 
         :param update: float32 ``[n]``, of the same length at all workers.
-        :raises InputError: another dtype or shape.
-        :raises DeadlineError: it is not complete within ``spark.sparkdl.comm.timeout``.
-        :raises GangError: the job has ended; why. It ends if parts have different lengths, or one is not finite.
+        :raises InputError: wrong dtype or shape.
+        :raises DeadlineError: the sum is not complete within ``spark.sparkdl.comm.timeout``.
+        :raises GangError: the job has ended. Different lengths, or a norm that is not finite, end it.
         """
         part = self._part.add_part(update)
         self._daemon.tell(part)
@@ -200,48 +216,52 @@ class Worker:
 
 
 class Server:
-    """A rank that has the model, or its replica."""
+    """Rank that owns the model or its replica."""
 
     def __init__(self, part: ServerPart) -> None:
-        """Not to be called directly."""
+        """Do not call directly."""
         self._part = part
 
     def register_update_callback(self, callback: UpdateCallback) -> None:
-        """Before :meth:`serve`: ``callback(model, update, count)`` is what puts the sum of ``count`` updates into the model,
-        in place; float32 ``[n]`` both. Without, SGD with momentum does."""
+        """Replace SGD with momentum by ``callback(model, update, count)``. Call this before :meth:`serve`.
+
+        The callback applies the sum of ``count`` updates to ``model`` in place; both are float32 ``[n]``.
+        """
         self._part.register_update_callback(callback)
 
     def register_request_callback(self, callback: RequestCallback) -> None:
-        """Before :meth:`serve`: ``callback(model)`` is what a worker gets, float32 ``[n]``. Without, the model."""
+        """Send ``callback(model)``, float32 ``[n]``, to workers in place of the model. Call this before :meth:`serve`."""
         self._part.register_request_callback(callback)
 
     def serve(self, timeout: float | None = None) -> None:
-        """Applies updates and sends the model, until all workers have left.
+        """Apply updates and send the model until all workers have left.
 
-        :raises DeadlineError: they have not within ``timeout`` seconds.
-        :raises GangError: the job cannot go on; why.
+        :raises DeadlineError: the workers have not left within ``timeout`` seconds.
+        :raises GangError: the job cannot continue.
         """
         self._part.serve(timeout)
 
     def snapshot(self) -> tuple[np.ndarray, int]:
-        """A copy of the model, float32 ``[n]``, and its version, the number of updates that are in it."""
+        """Return a copy of the model, float32 ``[n]``, and its version, the number of updates that it contains."""
         return self._part.snapshot()
 
     @property
     def version(self) -> int:
-        """How many updates are in the model."""
+        """Number of updates that the model contains."""
         return self._part.version
 
     @property
     def largest_delay(self) -> int:
-        """Of all updates that were applied here: how many the model had had since the version that one was computed from,
-        itself included."""
+        """Largest delay of an update applied here.
+
+        A delay counts the updates applied since the version that the update was computed from, itself included.
+        """
         return self._part.largest_delay
 
 
 class Scheduling:
-    """Rank 0, if it is nothing but the scheduler."""
+    """Rank 0 without any role but the scheduler."""
 
     def __init__(self, part: Part) -> None:
-        """Not to be called directly."""
+        """Do not call directly."""
         self.await_end = part.await_end

@@ -1,7 +1,7 @@
-"""What a daemon sends: each transfer over all rails at once, paced, an equal part on each rail.
+"""Sender of a daemon: sends each transfer over all rails at once, paced, an equal share on each rail.
 
-A transfer has a thread for each rail while it lasts; they wait, and the kernel works. A connection to each receiver and rail
-is made when it is first needed, and carries one message at a time.
+A transfer has one thread per rail while it lasts. A connection to each receiver and rail is made when first needed. It
+carries one message at a time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from sparkdl_comm.fabric.pacing import Pacing, Slice
 from sparkdl_comm.gang.frames import Clock, await_ready, hang_up, send_all, unacknowledged
 from sparkdl_comm.gang.handshake import Address
 
-#: Bytes that leave at once.
+#: Bytes of one send call.
 CHUNK = 64 * 1024
-#: Bytes that the kernel may hold unsent: with more, how fast they leave would show late, and pacing would be the kernel's.
+#: Bytes that the kernel may hold unsent. With more, the link's speed would show late, and the kernel would do the
+#: pacing.
 _UNSENT = 64 * 1024
-#: Seconds after which a thread that waits looks again, as the schedule may have changed.
+#: Seconds after which a waiting thread checks the schedule again, as it may have changed.
 _LOOK_AGAIN = 0.05
 
-#: Seconds between two looks at whether the last bytes have arrived, and after which nobody looks any more.
+#: Seconds between checks for the arrival of a message's last bytes, and seconds after which the checks stop.
 _ARRIVING, _ARRIVED = 0.002, 1.0
 
 #: ``dial(address, rail, deadline)``: an authenticated connection to a daemon.
@@ -38,9 +39,13 @@ Dial = Callable[[Address, int, float], socket.socket]
 
 
 class Progress(NamedTuple):
-    """``sent``: bytes that have arrived at the receiver's kernel. ``held``: seconds, summed over the rails, that bytes were
-    due and the kernel did not take them. ``begun``, ``last``: when the first bytes were due, and when it was looked last;
-    infinity and 0 before."""
+    """Progress of a transfer.
+
+    - ``sent``: bytes that have arrived at the receiver's kernel.
+    - ``held``: seconds, summed over the rails, in which bytes were due and the kernel did not accept them.
+    - ``begun``: when the first bytes were due; infinity before.
+    - ``last``: time of the last measurement; 0 before.
+    """
 
     sent: int = 0
     held: float = 0.0
@@ -50,7 +55,7 @@ class Progress(NamedTuple):
 
 @dataclass
 class Outgoing:
-    """A transfer on its way."""
+    """Transfer being sent."""
 
     header: Header
     data: memoryview
@@ -61,11 +66,12 @@ class Outgoing:
     _progress: Progress = Progress()
 
     def repace(self, slices: Sequence[Slice], now: float) -> None:
-        """What is left of it goes by these slices, which count from ``now``."""
+        """Pace the rest of the transfer by these slices, which count from ``now``."""
         self.pacing = Pacing(slices, now, self.progress.sent)
 
     def add(self, sent: int, begin: float, end: float) -> None:
-        """Seen at ``end``: ``sent`` more bytes have arrived. Those that the kernel took then were due at ``begin``."""
+        """Record that ``sent`` more bytes have arrived by ``end``, and that the bytes sent meanwhile were due at
+        ``begin``."""
         with self._lock:
             before = self._progress
             self._progress = Progress(
@@ -80,15 +86,21 @@ class Outgoing:
 
 @dataclass
 class _Connection:
-    """``sock``: None until it is needed, and after a failure. Whoever uses it holds the lock."""
+    """Connection to one receiver over one rail. Its user holds the lock.
+
+    ``sock``: None until the connection is needed, and after a failure.
+    """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     sock: socket.socket | None = None
 
 
 class Sender:
-    """Of one daemon. ``patience``: seconds for which a receiver may take nothing. ``pause(event, seconds)`` waits for the
-    event, or so long."""
+    """Sender of one daemon's transfers.
+
+    :param patience: seconds for which a receiver may accept nothing.
+    :param pause: ``pause(event, seconds)`` waits for the event, at most for so long.
+    """
 
     def __init__(
         self,
@@ -101,13 +113,13 @@ class Sender:
         self._connections: dict[tuple[Address, int], _Connection] = {}
         self._lock = threading.Lock()
         self._under_way: dict[int, Outgoing] = {}
-        self._ended: list[Outgoing] = []  # since somebody looked
+        self._ended: list[Outgoing] = []  # since the last call of active()
         self._closed = False
 
     def send(self, transfer: Outgoing) -> None:
-        """Returns when all of it has left, or when it was cancelled before it began.
+        """Send the transfer and return when all of it has left, or when it was cancelled before it began.
 
-        :raises GangError: the receiver cannot be reached, is gone, or takes nothing in time; the sender was closed.
+        :raises GangError: the receiver is unreachable, lost, or accepts nothing in time; or the sender was closed.
         """
         parts = self._parts(transfer)
         with self._lock:
@@ -126,10 +138,10 @@ class Sender:
         finally:
             with self._lock:
                 self._ended.append(self._under_way.pop(transfer.header.id))
-            transfer.data = memoryview(b"")  # nobody may look at what has ended for a long time
+            transfer.data = memoryview(b"")  # the transfer may stay listed for long: free its memory
 
     def active(self) -> list[Outgoing]:
-        """What is under way, and what has ended since the last call."""
+        """Return the transfers being sent, and the transfers that have ended since the last call."""
         with self._lock:
             ended, self._ended = self._ended, []
             return [*self._under_way.values(), *ended]
@@ -143,7 +155,7 @@ class Sender:
             return [c.sock for c in self._connections.values() if c.sock is not None]
 
     def close(self) -> None:
-        """What is under way ends with an error."""
+        """Fail all transfers being sent."""
         with self._lock:
             self._closed = True
             for transfer in self._under_way.values():
@@ -158,14 +170,16 @@ class Sender:
             elif connection.sock is not None:
                 hang_up(connection.sock)
                 with suppress(OSError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)  # wakes its thread, which waits for room to send
+                    connection.sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits to send
 
-    # ---- inside
+    # ---- private
 
     def _parts(self, transfer: Outgoing) -> list[tuple[int, int, int]]:
-        """The rails that are used, and the bytes that each of them takes, from and to; whole float32 numbers.
+        """Return the rails to use with the byte range, start and stop, that each carries. Ranges are whole float32
+        elements.
 
-        A rail that has none takes no message: the receiver, who counts bytes, could have forgotten the transfer by then.
+        A rail without bytes sends no message. Its empty message could arrive after the receiver had completed and
+        forgotten the transfer.
         """
         rails, words = len(transfer.addresses), len(transfer.data) // 4
         cuts = [4 * (words * rail // rails) for rail in range(rails + 1)]
@@ -173,7 +187,7 @@ class Sender:
         return parts or [(0, 0, 0)]
 
     def _send_part(self, transfer: Outgoing, rail: int, start: int, stop: int) -> None:
-        # Before the connection is taken: until then it is for transfers that begin earlier.
+        # Wait before taking the connection, so that transfers that begin earlier can use it.
         if not self._await_turn(transfer, 1.0):
             return
         connection = self._connection(transfer.addresses[rail], rail)
@@ -201,16 +215,16 @@ class Sender:
             if self._closed:
                 raise GangError("the daemon was closed")
             begin = self._clock()
-            # Asked before each piece: send() alone takes what fits into the kernel's buffer, not what leaves.
+            # Poll before each piece: send() alone accepts what fits into the kernel's buffer, not what leaves.
             await_ready(
                 sock, select.POLLOUT, begin + self._patience, self._clock, f"sending, {done} of {len(data)} bytes"
             )
             send_all(sock, piece, begin + self._patience, self._clock)
             done += len(piece)
-            # Not what the kernel took: it takes the first bytes at once, however slow the link is.
+            # Count acknowledged bytes. The kernel accepts the first bytes at once, however slow the link is.
             before, arrived = arrived, max(arrived, done - unacknowledged(sock))
             transfer.add(arrived - before, begin, self._clock())
-        # What is on its way uses the link as well: what is sent next would seem to be slow.
+        # Wait for the last bytes. They still use the link, and the next transfer would seem slow.
         until = self._clock() + _ARRIVED
         while arrived < len(data) and (begin := self._clock()) < until and not self._closed:
             time.sleep(_ARRIVING)
@@ -218,8 +232,10 @@ class Sender:
             transfer.add(arrived - before, begin, self._clock())
 
     def _await_turn(self, transfer: Outgoing, count: float) -> bool:
-        """Returns when ``count`` bytes of the transfer may have left; whether it still takes place. What has begun goes on
-        to its end: the bytes that a connection carries would not fit together else."""
+        """Wait until ``count`` bytes of the transfer may have left. Return False if it was cancelled.
+
+        A message that has begun is always sent to its end. Otherwise the connection would lose its framing.
+        """
         while not transfer.cancelled.is_set():
             left = transfer.pacing.when(count) - self._clock()
             if left <= 0:

@@ -1,7 +1,7 @@
-"""What a server, and its replica, does: applies updates in the order that the scheduler says, and sends the model.
+"""Role of a server and of its replica: applies updates in the scheduler's order, and sends the model.
 
-The replica does the same with the same updates; if the server is lost, the scheduler has what follows sent to the replica,
-and the model sent from there.
+The replica applies the same updates. If the server is lost, the scheduler redirects later updates to the replica, and
+the replica sends the model.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from sparkdl_comm.fabric.part import Part, Values
 from sparkdl_comm.fabric.protocol import Cancel, Ended, Expect, Fence, Message, Reorder, Send, Skip
 from sparkdl_comm.fabric.receiver import Arrival
 
-#: ``update_callback(model, update, count)`` puts the sum of ``count`` updates into ``model``, in place; float32 ``[n]`` both.
+#: ``update_callback(model, update, count)`` applies the sum of ``count`` updates to ``model`` in place; both float32
+#: ``[n]``.
 UpdateCallback = Callable[[np.ndarray, np.ndarray, int], None]
-#: ``request_callback(model)``: what a worker that asks for the model gets, float32 ``[n]``.
+#: ``request_callback(model)`` returns what a requesting worker receives, float32 ``[n]``.
 RequestCallback = Callable[[np.ndarray], np.ndarray]
-#: Batches of gets of which the server keeps the snapshot that it sends.
+#: Number of batches of requests for which the server keeps the model snapshot.
 _SNAPSHOTS = 4
 
 
 class ServerPart(Part):
-    """A server's or replica's. ``model``: float32 ``[n]``, which it owns from then on.
+    """Role of a server or replica.
 
-    :param delay_bound: the most updates, an update itself included, that may have been applied since the version that the
-        update was computed from; None: no bound.
-    :param version: how many updates the model has had.
+    :param model: float32 ``[n]``, owned by the role from then on.
+    :param delay_bound: largest allowed delay: how many updates, an update itself included, may be applied since the
+        version that the update was computed from. None: no bound.
+    :param version: number of updates that the model contains.
     """
 
     def __init__(self, model: np.ndarray, momentum: float, delay_bound: int | None, version: int = 0) -> None:
@@ -42,58 +44,59 @@ class ServerPart(Part):
         self._update_callback: UpdateCallback | None = None
         self._request_callback: RequestCallback | None = None
         self._serving = False
-        #: Of transfers that were announced and not applied: when it is their turn.
+        #: Turn of each transfer that was announced and is not applied.
         self._turns: dict[int, int] = {}
         self._waiting: dict[int, Arrival] = {}
-        #: Turns that are nobody's -> updates by which the version rises all the same.
+        #: Skipped turns -> updates that they add to the version all the same.
         self._skipped: dict[int, int] = {}
         self._turn = 0
         self._snapshots: dict[int, Values] = {}
-        #: Transfers of the state that were ordered -> the turn before which it is copied, then the copy and its version.
+        #: State transfers that were ordered -> the turn before which to copy the state, later the copy.
         self._states: dict[int, int | Values] = {}
-        self._copy: Expect | None = None  # its server's state, which a replica waits for
+        self._copy: Expect | None = None  # server's state that a replica waits for
         self.largest_delay = 0
 
     def register_update_callback(self, callback: UpdateCallback) -> None:
-        """Before :meth:`serve`: ``callback`` is what applies updates, in place of SGD with momentum."""
+        """Apply updates with ``callback`` instead of SGD with momentum. Call this before :meth:`serve`."""
         self._update_callback = callback
 
     def register_request_callback(self, callback: RequestCallback) -> None:
-        """Before :meth:`serve`: ``callback`` makes what a worker gets of the model, in place of the model itself."""
+        """Send workers the result of ``callback`` instead of the model. Call this before :meth:`serve`."""
         self._request_callback = callback
 
     @property
     def version(self) -> int:
-        """Updates that are in the model."""
+        """Number of updates that the model contains."""
         return self._model.version
 
     def snapshot(self) -> tuple[np.ndarray, int]:
-        """A copy of the model, float32 ``[n]``, and its version."""
+        """Return a copy of the model, float32 ``[n]``, and its version."""
         with self._changed:
             return self._model.values.copy(), self._model.version
 
     def state(self) -> np.ndarray:
-        """A copy of the model, float32 ``[n]``; with momentum ``[2 n]``, its last step behind it."""
+        """Return a copy of the model, float32 ``[n]``; with momentum ``[2 n]``, the model followed by its last step."""
         with self._changed:
             return self._model.state()
 
     def load(self, state: np.ndarray) -> None:
-        """Before :meth:`begin`: the model goes on from what :meth:`state` returned of another one."""
+        """Restore what :meth:`state` returned for another model. Call this before :meth:`begin`."""
         self._model.load(state, self.version)
 
     def serve(self, timeout: float | None = None) -> None:
-        """Applies updates and sends the model until the job has ended. Arguments and errors are those of :meth:`await_end`."""
+        """Apply updates and send the model until the job has ended. Arguments and errors are those of
+        :meth:`await_end`."""
         self.begin()
         self.await_end(timeout)
 
     def begin(self) -> None:
-        """From now on it applies updates and sends the model."""
+        """Start applying updates and sending the model."""
         with self._changed:
             self._serving = True
             self._changed.notify_all()
         self._apply_due()
 
-    # ---- the daemon's part
+    # ---- called by the daemon
 
     def arrived(self, arrival: Arrival) -> None:
         if arrival.expected.content == Kind.STATE:
@@ -117,7 +120,7 @@ class ServerPart(Part):
             made = self._snapshots.get(order.batch)
             if made is None:
                 made = self._snapshots[order.batch] = Values(self._asked(), self._model.version)
-                for old in sorted(self._snapshots)[:-_SNAPSHOTS]:  # also this one, if it comes late
+                for old in sorted(self._snapshots)[:-_SNAPSHOTS]:  # may delete the new one, if its batch is old
                     del self._snapshots[old]
             return made
 
@@ -144,7 +147,7 @@ class ServerPart(Part):
         super().fence(message)
 
     def forget(self, transfers: Collection[int]) -> None:
-        """What has not been applied of these is thrown away, and a copy of the state among them is not waited for."""
+        """Discard these transfers unless they were applied. Stop waiting for a state copy among them."""
         with self._changed:
             for transfer in transfers:
                 self._waiting.pop(self._turns.pop(transfer, -1), None)
@@ -154,7 +157,7 @@ class ServerPart(Part):
             self._changed.notify_all()
         self._apply_due()
 
-    # ---- inside
+    # ---- private
 
     def _skip(self, turn: int, count: int = 0) -> None:
         with self._changed:
@@ -169,21 +172,23 @@ class ServerPart(Part):
                 self._turns[message.transfer] = message.turn
                 if before in self._waiting:
                     self._waiting[message.turn] = self._waiting.pop(before)
-        if before is None:  # it was applied
+        if before is None:  # it was applied already
             self._skip(message.turn)
 
     def _asked(self) -> np.ndarray:
-        """A copy of what workers get of the model."""
+        """Return a copy of the model as workers receive it."""
         model = self._model.values
         if self._request_callback is None:
             return model.copy()
         made = np.array(self._request_callback(model), np.float32)
         if made.shape != model.shape:
-            raise InputError(f"request_callback returned {list(made.shape)} elements of a model of {list(model.shape)}")
+            raise InputError(
+                f"request_callback returned shape {list(made.shape)}, but the model has shape {list(model.shape)}"
+            )
         return made
 
     def _apply_due(self) -> None:
-        """Applies all whose turn it is; one thread at a time."""
+        """Apply all updates whose turn has come. Any thread may call this; one at a time applies."""
         with self._changed:
             while self._serving and self._copy is None:
                 for transfer in [transfer for transfer, turn in self._states.items() if turn == self._turn]:
@@ -199,10 +204,10 @@ class ServerPart(Part):
                     self._apply(arrival)
 
     def _load(self, arrival: Arrival) -> None:
-        """The server's state has come, and takes the place of this one's."""
+        """Replace the model's state by the server's state that has arrived."""
         with self._changed:
             if self._copy is None or self._copy.transfer != arrival.expected.transfer:
-                return  # it was cancelled meanwhile
+                return  # cancelled meanwhile
             self._model.load(arrival.values, arrival.header.base_version)
             self.tell(Ended(arrival.expected.transfer, self._model.version))
             self._turn, self._copy = arrival.expected.turn, None
@@ -214,7 +219,7 @@ class ServerPart(Part):
         count = arrival.header.count
         delay = model.version + 1 - arrival.header.base_version
         if self._bound is not None and delay > self._bound:
-            why = f"transfer {expected.transfer} would have a delay of {delay} updates: more than {self._bound}"
+            why = f"transfer {expected.transfer} would have a delay of {delay} updates, above the bound {self._bound}"
             raise GangError(why)
         self.largest_delay = max(self.largest_delay, delay)
         if self._update_callback is None:

@@ -1,8 +1,7 @@
-"""The scheduler at work, a thread of rank 0: it hears all daemons, has the core decide on a batch now and then, and tells
-them.
+"""Scheduler service: a thread of rank 0 that receives the daemons' messages, has the core decide, and sends the orders.
 
-The core has no clock and no socket; here they are. A daemon whose connection breaks is lost: the core says how the others
-go on.
+The core has no clock and no sockets; they are here. A daemon whose connection breaks is lost. The core then decides how
+the other nodes continue.
 """
 
 from __future__ import annotations
@@ -56,52 +55,52 @@ from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 from sparkdl_comm.gang.gang import Gang
 
-#: After these messages there may be something to decide on at once.
+#: Messages after which the core may have something to decide at once.
 _TELLING = (Ready, Wanted, Reduce, Ended)
 
 _log = logging.getLogger(__name__)
 
 
 class SchedulerService:
-    """Takes registrations at once; begins when all ranks of the gang, and the nodes beside them, are there."""
+    """Scheduler of the gang's fabric. It begins when all ranks and their node processes have registered."""
 
     def __init__(
         self, gang: Gang, rules: Rules, options: Options, tolerant: bool, clock: Clock = time.monotonic
     ) -> None:
-        """``tolerant``: a rank that is lost is not the gang's failure."""
+        """``tolerant``: if True, a lost rank does not fail the gang."""
         self._gang, self._rules, self._options, self._clock = gang, rules, options, clock
         self._reception, self._fences = Reception(options.timeout, clock), Fences()
         self._peers: list[Peer] = []
         self._by_node: dict[Node, Peer] = {}
         self._courses: dict[int, Course] = {}
         self._watch: Watch
-        #: Until :class:`Fenced`: a daemon may wait the timeout itself before it answers.
+        #: Seconds to wait for :class:`Fenced`. A daemon may itself wait for the timeout before it answers.
         self._answer_seconds = 2 * options.timeout
-        #: Of each replica: the version of its part of the model, as it has told.
+        #: Model version that each replica last reported.
         self._replicated: dict[Node, int] = {}
         self._begun = self._stopped = False
-        #: Whether something was heard after which a course may be due.
+        #: A message has arrived after which a course may be due.
         self._heard = False
         self._directory: Directory
         if tolerant:
-            gang.tolerate(lambda rank: None)  # the daemons' connections tell
+            gang.tolerate(lambda rank: None)  # the daemons' connections show lost ranks
         gang.serve(CONTROL, self._reception.serve)
         self._thread = threading.Thread(target=self._run, name="sparkdl-fabric-scheduler", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Returns when all workers have left, or after the timeout; then all daemons' work ends."""
+        """Wait until all workers have left, at most for the timeout. Then end the work of all daemons."""
         self._thread.join(self._options.timeout)
         self.stop()
         self._thread.join(self._options.interval + 1.0)
 
     def stop(self) -> None:
-        """From any thread: all daemons' work is to end now."""
+        """End the work of all daemons now. May be called from any thread."""
         self._stopped = True
 
     @property
     def dispatch(self) -> Dispatch:
-        """Of the servers' model."""
+        """Dispatch of the servers' model."""
         return self._courses[0].dispatch
 
     def sockets(self) -> list[socket.socket]:
@@ -117,13 +116,13 @@ class SchedulerService:
                 if left <= 0:
                     if self._begun:
                         self._decide()
-                    # Counts from now, and something is heard, however long the decision took.
+                    # Count from now, so that messages are received however long the decision took.
                     left = self._options.interval
                     tick = self._clock() + left
                 heard = self._reception.hear(0.0 if self._heard else left)
                 if heard is not None:
                     self._hear(*heard)
-                elif self._heard:  # all of it, that is
+                elif self._heard:  # the queue is empty
                     self._decide_if_due()
         except SparkdlCommError as exc:
             self._gang.announce_failure(Failure.of(exc, exc.rank or 0, phase="fabric"))
@@ -142,13 +141,13 @@ class SchedulerService:
             peer.tell(End(why))
 
     def _hear(self, peer: Peer, message: Message | None) -> None:
-        """``message``: None if its connection has ended."""
+        """Handle a message of a daemon; None if its connection has ended."""
         if isinstance(message, Register):
             self._peers.append(peer)
             self._begin_if_complete()
         elif not self._begun:
             raise RankLostError(
-                f"rank {peer.register.rank} left the fabric before all were there", rank=peer.register.rank
+                f"rank {peer.register.rank} left the fabric before all ranks had registered", rank=peer.register.rank
             )
         elif peer.node in self._by_node:
             self._take(peer.node, peer, message)
@@ -220,13 +219,17 @@ class SchedulerService:
         elif message is None or isinstance(message, Leave):
             self._lost(node, message is not None, now)
         else:
-            raise ProtocolError(f"rank {peer.register.rank} said {type(message).__name__} to the fabric's scheduler")
+            raise ProtocolError(
+                f"rank {peer.register.rank} sent the fabric's scheduler an unexpected {type(message).__name__}"
+            )
 
     def _reduce(self, node: Node, message: Reduce, now: float) -> None:
-        """A worker has its part of an all-reduce; the first one begins it, with a root drawn by its number."""
+        """Record a worker's vector for an all-reduce. The first vector begins it, with a root drawn by its number."""
         rank = self._directory.rank(node)
         if not math.isfinite(message.norm):
-            raise InputError(f"rank {rank}'s part of all-reduce number {message.number} has no finite norm", rank=rank)
+            raise InputError(
+                f"rank {rank}'s vector in all-reduce number {message.number}: its norm is not finite", rank=rank
+            )
         course = self._courses.get(message.number)
         if course is None:
             root = random.Random(message.number).choice(self._workers())
@@ -238,29 +241,29 @@ class SchedulerService:
                 course.lose(lost, (), False, now)
         if course.directory.elements != (message.elements,):
             raise InputError(
-                f"all-reduce number {message.number} has {message.elements} elements at rank {rank}, and"
-                f" {course.directory.elements[0]} at others: all workers must call the same ones in the same order"
+                f"all-reduce number {message.number} has {message.elements} elements at rank {rank}, but"
+                f" {course.directory.elements[0]} at other ranks. All workers must call the same all-reduces in the same order"
             )
         course.ready(node, 0, 0, message.norm, now)
         course.wanted(node, now)
 
     def _broken(self, message: Broken, now: float) -> None:
-        """A transfer could not be sent: its target cannot be reached any more."""
+        """Handle a transfer that could not be sent: its target counts as lost."""
         number, transfer = course_of(message.transfer)
         course = self._courses.get(number)
         target = None if course is None else course.target(transfer)
         peer = None if target is None else self._by_node.get(target)
         if target is not None and peer is not None:
-            peer.tell(End(f"it could not be reached: {message.why}"))
+            peer.tell(End(f"this node could not be reached: {message.why}"))
             self._lost(target, False, now)
 
     def _lost(self, node: Node, on_purpose: bool, now: float) -> None:
         if self._by_node.pop(node, None) is None:
             return
         if not on_purpose:
-            _log.warning("the fabric goes on without %s %d, which was lost", node.role, node.index)
-        # What it sent may have arrived, and even be in the model, without our knowing it yet. And who takes over from a
-        # server is to have told of all that it has.
+            _log.warning("lost %s %d: the fabric continues without it", node.role, node.index)
+        # Its transfers may have arrived, and even be in the model, before we know. A replica that takes over must first
+        # have reported all that it has.
         replicas = (other for other in self._by_node if node.role == "server" and other.role == "replica")
         awaited: dict[Node, list[int]] = {replica: [] for replica in replicas}
         for course in self._courses.values():
@@ -277,13 +280,13 @@ class SchedulerService:
         if overdue is not None:
             lost, silent = map(self._directory.named, overdue)
             raise DeadlineError(
-                f"{silent} did not say within {self._answer_seconds:g} s what it has got of {lost}, which was lost;"
+                f"{silent} did not report within {self._answer_seconds:g} s what it received from {lost}, which was lost;"
                 f" set {TIMEOUT_KEY}",
                 rank=self._directory.rank(overdue[1]),
             )
 
     def _conclude(self, now: float) -> None:
-        """The core hears of those lost nodes of which all is known that they have done."""
+        """Report to the core the lost nodes whose receivers have all answered."""
         left = {other.role for other in self._by_node}
         for lost in self._fences.passed():
             versions = tuple(self._replicated[Node("replica", shard)] for shard in range(len(self._replicated)))
@@ -293,7 +296,7 @@ class SchedulerService:
             self._stopped = True
 
     def _workers(self) -> list[Node]:
-        """Those that are left."""
+        """Return the workers that are left, by index."""
         return sorted((node for node in self._by_node if node.role == "worker"), key=lambda node: node.index)
 
     def _tell_node(self, node: Node, message: Message) -> None:

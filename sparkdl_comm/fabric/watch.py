@@ -1,4 +1,4 @@
-"""What the daemons report of their links and transfers, for :mod:`sparkdl_comm.fabric.bandwidth` to make sense of."""
+"""Monitor reports of all daemons, combined as input of :mod:`sparkdl_comm.fabric.bandwidth`."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from sparkdl_comm.fabric.course import Course
 from sparkdl_comm.fabric.directory import Directory
 from sparkdl_comm.fabric.protocol import Rates, course_of
 
-#: Seconds after its end within which a transfer is in its sender's report.
+#: Seconds after its end during which a transfer can still appear in its sender's report.
 _REPORTED = 1.0
 
 
 class Watch:
-    """``link``: as that of the options."""
+    """Bandwidth estimates from the daemons' reports. ``link``: bytes per second, as in the options."""
 
     def __init__(self, directory: Directory, link: float) -> None:
         self._directory = directory
         self._bandwidths = Bandwidths(len(directory.hosts), link)
-        #: Transfers of late: the host they went to, and when they ended.
+        #: Recently ended transfers: the host of each target, and when it ended.
         self._ended: dict[int, tuple[int, float]] = {}
 
     def bandwidths(self, now: float) -> dict[int, tuple[float, float]]:
-        """Of every host, bytes per second that leave and arrive."""
+        """Return the bandwidth of every host: bytes per second sent and received."""
         self._ended = {number: end for number, end in self._ended.items() if now - end[1] <= _REPORTED}
         return self._bandwidths.told()
 
     def ended(self, transfer: int, node: Node, now: float) -> None:
-        """A transfer has ended at the node."""
+        """Record that a transfer has ended at the node."""
         self._ended[transfer] = self._directory.host(node), now
 
     def take(self, node: Node, rates: Rates, courses: Mapping[int, Course], now: float) -> None:
-        """The report of a node's daemon. The courses hear how far their transfers are."""
+        """Evaluate the report of a node's daemon, and pass the progress of transfers to their courses."""
         samples = []
         for flow in rates.flows:
             number, transfer = course_of(flow.transfer)

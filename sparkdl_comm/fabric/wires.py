@@ -1,4 +1,4 @@
-"""What a daemon's process needs to reach the others, and to be reached: who it is, and its NICs."""
+"""Endpoints and identity of a daemon's process: what it needs to reach the others, and to be reached."""
 
 from __future__ import annotations
 
@@ -13,20 +13,29 @@ from sparkdl_comm.fabric.protocol import CONTROL, DATA, RailAddresses
 from sparkdl_comm.gang.credentials import Credentials
 from sparkdl_comm.gang.handshake import Address
 
-if TYPE_CHECKING:  # an aggregator's process does without torch
+if TYPE_CHECKING:  # an aggregator's process does not import torch
     from sparkdl_comm.gang.gang import Gang
 
 
 class Serve(Protocol):
-    """Has ``handler(sock, rank)`` called for each peer that dials for ``kind``, in a thread of its own; as ``Gang.serve``."""
+    """Function that registers ``handler(sock, rank)`` for peers that connect for ``kind``; see ``Gang.serve``.
+
+    The handler is called in a thread of its own for each peer.
+    """
 
     def __call__(self, kind: str, handler: Callable[[socket.socket, int], None]) -> None: ...
 
 
 @dataclass(frozen=True)
 class Wires:
-    """``scheduler``: where rank 0 listens, on the control NIC. ``control_ip``: of this host's control NIC, if one was chosen.
-    ``host``: how this host is called. ``rails``: where data come in. ``timeout``: seconds that a peer may keep us waiting."""
+    """Addresses and identity of a daemon.
+
+    - ``scheduler``: address of rank 0 on the control NIC.
+    - ``control_ip``: address of this host's control NIC, if one was chosen.
+    - ``host``: name of this host.
+    - ``rails``: addresses at which data arrive.
+    - ``timeout``: seconds to wait for a peer.
+    """
 
     credentials: Credentials
     scheduler: Address
@@ -37,30 +46,31 @@ class Wires:
 
     @classmethod
     def of(cls, gang: Gang, timeout: float) -> Wires:
-        """Those of the rank itself."""
+        """Return the endpoints of the rank itself."""
         first, me = gang.members[0], gang.members[gang.rank]
         rails = [(rail.address, rail.port) for rail in me.rails]
         return cls(gang.credentials, (first.host, first.port), gang.bind_ip, me.host, rails, timeout)
 
     def to_json(self) -> dict[str, Any]:
-        """For a process that this one starts; with the gang's secret, so only by a way that nobody else can read."""
+        """Return a JSON object for a process that this one starts. It contains the gang's secret: use a private
+        channel."""
         secret = self.credentials.secret.hex()
         return {**asdict(self), "credentials": {**asdict(self.credentials), "secret": secret}}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Wires:
-        """Inverse of :meth:`to_json`."""
+        """Restore the result of :meth:`to_json`."""
         told = dict(value["credentials"])
         credentials = Credentials(**{**told, "secret": bytes.fromhex(told["secret"])})
         scheduler, rails = tuple(value["scheduler"]), [tuple(rail) for rail in value["rails"]]
         return cls(**{**value, "credentials": credentials, "scheduler": scheduler, "rails": rails})
 
     def dial_scheduler(self) -> ControlLink:
-        """A connection to the scheduler. Errors are those of ``Credentials.dial``."""
+        """Connect to the scheduler. Errors are those of ``Credentials.dial``."""
         deadline = time.monotonic() + self.timeout
         sock = self.credentials.dial(self.scheduler, CONTROL, deadline, self.control_ip)
         return ControlLink(sock, self.timeout)
 
     def dial(self, address: Address, rail: int, deadline: float) -> socket.socket:
-        """A connection for data to the daemon at ``address``, from the NIC of the rail. Errors as above."""
+        """Connect to the data service of the daemon at ``address``, from the rail's NIC. Errors as above."""
         return self.credentials.dial(address, DATA, deadline, self.rails[rail][0])

@@ -1,4 +1,4 @@
-"""What a worker has of the fabric: ``push``, ``get``, and what became of its updates."""
+"""Role of a worker: its updates and their outcome, the models it receives, and its all-reduces."""
 
 from __future__ import annotations
 
@@ -36,16 +36,19 @@ from sparkdl_comm.gang.members import listed
 
 @dataclass(frozen=True)
 class Pushed:
-    """What became of an update. ``version``: of the model that has it; None if it was dropped, ``why`` says: ``deadline``,
-    its delay would have been above the bound; ``norm``, it was no finite number; ``divergence``, it was too large for the
-    replica's bound; ``lost``, who had it was lost."""
+    """Outcome of an update.
+
+    - ``version``: the model version that contains it; None if it was dropped.
+    - ``why``: the reason for dropping it. ``deadline``: its delay would have exceeded the bound. ``norm``: it was not
+      finite. ``divergence``: it was too large for the divergence bound. ``lost``: its holder was lost.
+    """
 
     version: int | None
     why: str = ""
 
 
 class Push:
-    """An update under way. The worker may go on meanwhile."""
+    """Handle of an update that was handed over. The worker may continue meanwhile."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -53,10 +56,10 @@ class Push:
         self._outcome: Pushed | SparkdlCommError | None = None
 
     def wait(self) -> Pushed:
-        """What became of it.
+        """Wait for the outcome of the update.
 
-        :raises DeadlineError: that is not known within ``spark.sparkdl.comm.timeout``.
-        :raises SparkdlCommError: the job has ended meanwhile; why.
+        :raises DeadlineError: the outcome is not known within ``spark.sparkdl.comm.timeout``.
+        :raises SparkdlCommError: why the job ended meanwhile.
         """
         if not self._done.wait(self._timeout):
             raise DeadlineError(
@@ -64,7 +67,7 @@ class Push:
             )
         if isinstance(self._outcome, Pushed):
             return self._outcome
-        raise self._outcome or GangError("the fabric's work is done")
+        raise self._outcome or GangError("the fabric's job has ended")
 
     def settle(self, outcome: Pushed | SparkdlCommError | None) -> None:
         self._outcome = outcome
@@ -73,7 +76,7 @@ class Push:
 
 @dataclass
 class _Reduction:
-    """This worker's part of an all-reduce, and then the sum."""
+    """Vector of this worker in an all-reduce, overwritten by the sum."""
 
     vector: np.ndarray
     is_done: bool = False
@@ -84,7 +87,7 @@ class _Reduction:
 
 
 class WorkerPart(Part):
-    """A worker's. ``timeout``: seconds that it waits for a model, or for what becomes of an update."""
+    """Role of a worker. ``timeout``: seconds to wait for a model, a sum, or an update's outcome."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__()
@@ -98,26 +101,25 @@ class WorkerPart(Part):
         self._batch = -1
         self._model: np.ndarray | None = None
         self._missing = 0
-        self._base = 0  # of its parts, the oldest one's
+        self._base = 0  # oldest version of the shards received
         self._models: list[tuple[np.ndarray, int]] = []
-        self._number = 0  # of the last all-reduce
+        self._number = 0  # number of the last all-reduce
         self._reductions: dict[int, _Reduction] = {}
-        self._roots: dict[int, ServerPart] = {}  # of all-reduces whose root this worker is
+        self._roots: dict[int, ServerPart] = {}  # sums of the all-reduces that have this worker as their root
 
     @property
     def elements(self) -> int:
-        """Of the whole model."""
+        """Length of the whole model."""
         return self._elements
 
     def add(self, server: int, update: np.ndarray, norm: float | None) -> tuple[Push, Ready]:
-        """Takes a copy of ``update``, and says what to tell the scheduler. Arguments and errors are those of
-        ``Worker.push``."""
+        """Copy an update, and return its handle and the message for the scheduler. Errors are those of ``Worker.push``."""
         self._check_server(server)
         if update.shape != (self._elements,) or update.dtype != np.float32:
             raise InputError(
-                f"an update must be float32 [{self._elements}], as the model, not {update.dtype} {list(update.shape)}"
+                f"an update must be float32 [{self._elements}], like the model, not {update.dtype} {list(update.shape)}"
             )
-        # A sum is finite only if all are, unless they are so large that training has ended anyway.
+        # A finite sum means finite elements. Elements so large that their sum overflows have ended training anyway.
         finite = math.isfinite(float(update.sum()))
         if not finite:
             norm = math.nan
@@ -131,19 +133,19 @@ class WorkerPart(Part):
             return push, Ready(number, self._version, norm)
 
     def await_model(self, model: np.ndarray) -> int:
-        """After :class:`Wanted` was told: puts the model into ``model``; its version."""
+        """Wait for the model after :class:`Wanted` was sent. Copy it into ``model`` and return its version."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._models or self._over, self._timeout):
-                raise DeadlineError(f"the model did not come within {self._timeout:g} s; set {TIMEOUT_KEY}")
+                raise DeadlineError(f"the model did not arrive within {self._timeout:g} s; set {TIMEOUT_KEY}")
             self._check()
             values, self._version = self._models.pop(0)
         np.copyto(model, values)
         return self._version
 
     def add_part(self, vector: np.ndarray) -> Reduce:
-        """Takes this worker's part of the next all-reduce, and says what to tell the scheduler.
+        """Take this worker's vector for the next all-reduce, and return the message for the scheduler.
 
-        :raises InputError: it is not flat, contiguous and float32.
+        :raises InputError: the vector is not flat, contiguous and float32.
         """
         if vector.dtype != np.float32 or vector.ndim != 1 or not vector.flags.c_contiguous:
             raise InputError(f"all_reduce takes flat float32 vectors, not {vector.dtype} {list(vector.shape)}")
@@ -154,7 +156,7 @@ class WorkerPart(Part):
             return Reduce(self._number, len(vector), float(np.linalg.norm(vector)))
 
     def await_sum(self, number: int) -> None:
-        """Returns when the vector of this all-reduce is the sum. Errors are those of ``Worker.all_reduce``."""
+        """Wait until the vector of this all-reduce is the sum. Errors are those of ``Worker.all_reduce``."""
         with self._changed:
             reduction = self._reductions[number]
             if not self._changed.wait_for(lambda: reduction.is_done or self._over, self._timeout):
@@ -164,24 +166,23 @@ class WorkerPart(Part):
             del self._reductions[number]
 
     def check_model(self, server: int, model: np.ndarray) -> Wanted:
-        """What to tell the scheduler for the model. Arguments and errors are those of ``Worker.get``."""
+        """Check the arguments of ``Worker.get``, and return the message for the scheduler. Errors are those of
+        ``Worker.get``."""
         self._check_server(server)
         if model.shape != (self._elements,) or model.dtype != np.float32:
-            raise InputError(
-                f"the model is float32 [{self._elements}]; it cannot be put into {model.dtype} {list(model.shape)}"
-            )
+            raise InputError(f"model must be float32 [{self._elements}], not {model.dtype} {list(model.shape)}")
         with self._changed:
             self._check()
-            self._models.clear()  # one that came twice, as its sender was taken for lost
+            self._models.clear()  # a model may arrive twice if its sender was taken for lost
         return Wanted()
 
     def _check_server(self, server: int) -> None:
         if server not in self._servers:
             raise InputError(
-                f"rank {server} is no server; there are {listed(self._servers) if self._servers else 'none'}"
+                f"rank {server} is not a server; the servers are {listed(self._servers) if self._servers else 'none'}"
             )
 
-    # ---- the daemon's part
+    # ---- called by the daemon
 
     def arrived(self, arrival: Arrival) -> None:
         expected = arrival.expected
@@ -251,7 +252,7 @@ class WorkerPart(Part):
         super().fence(message)
 
     def _root(self, course: int, elements: int) -> ServerPart:
-        """What makes the sum of an all-reduce whose root this worker is."""
+        """Return the summing server of an all-reduce that has this worker as its root."""
         if course not in self._roots:
             root = self._roots[course] = ServerPart(np.zeros(elements, np.float32), 0.0, None)
             root.tell = self.tell

@@ -130,7 +130,7 @@ def test_an_update_that_is_not_finite_is_refused(bad, caplog):
     raised(results)
     assert [(outcome.version, outcome.why) for outcome in results[2]] == [(None, "norm"), (1, "")]
     np.testing.assert_array_equal(results[SERVER].snapshot()[0], np.ones(ELEMENTS))
-    assert "an update of rank 2 was refused: its norm is no finite number" in caplog.text
+    assert "refused an update of rank 2: its norm is not a finite number" in caplog.text
 
 
 @pytest.mark.parametrize("aggregators", [0, 1])

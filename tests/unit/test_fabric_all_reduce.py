@@ -81,11 +81,11 @@ def test_all_reduce_that_does_not_fit():
         return worker(PARAMS, lambda made: made.all_reduce(np.ones(elements, np.float32)))
 
     results, _ = run([reducing(10), reducing(11)])
-    assert all("all workers must call the same ones in the same order" in str(result) for result in results)
+    assert all("All workers must call the same all-reduces in the same order" in str(result) for result in results)
 
     good = worker(PARAMS, lambda made: made.all_reduce(np.ones(10, np.float32)))
     results, _ = run([good, worker(PARAMS, lambda made: made.all_reduce(np.full(10, np.nan, np.float32)))])
-    assert all("rank 1's part of all-reduce number 1 has no finite norm" in str(result) for result in results)
+    assert all("rank 1's vector in all-reduce number 1: its norm is not finite" in str(result) for result in results)
 
     def bad(made):
         with pytest.raises(InputError, match="all_reduce takes flat float32 vectors"):

@@ -188,9 +188,9 @@ def test_a_server_that_cannot_say_what_it_has_of_a_lost_worker(answers, monkeypa
         )
     results, _ = run([schedule, serve, leave, worker(PARAMS, lambda made: over.wait(SECONDS))], timeout=2.0)
     words = (
-        "what the worker of rank 2 had sent was not put to its use within 2 s; set spark.sparkdl.comm.timeout"
+        "data from the worker of rank 2 was not processed within 2 s; set spark.sparkdl.comm.timeout"
         if answers
-        else "the server of rank 1 did not say within 4 s what it has got of the worker of rank 2, which was lost; set"
+        else "the server of rank 1 did not report within 4 s what it received from the worker of rank 2, which was lost; set"
         " spark.sparkdl.comm.timeout"
     )
     for result in (results[0], results[SERVER]):
@@ -236,14 +236,14 @@ def test_the_scheduler_is_lost(tmp_path, rank):
         (
             Kind.UPDATE,
             False,
-            r"rank 2 sent .* \(1 update\(s\), version 0\): the checksum",
+            r"refused data from rank 2: .* \(1 update\(s\), version 0\): the checksum",
         ),
         (
             Kind.MODEL,
             False,
-            r"rank 1 sent .* \(the model, version 0\): the checksum",
+            r"refused data from rank 1: .* \(the model, version 0\): the checksum",
         ),
-        (Kind.UPDATE, True, r"rank 2 sent .* header has another checksum"),
+        (Kind.UPDATE, True, "refused data from rank 2: the checksum of a message header"),
     ],
 )
 def test_a_byte_that_becomes_another_one_on_its_way(kind, in_header, words, monkeypatch):

@@ -24,12 +24,12 @@ PARAMS = FabricParams("async:30")
         (
             [scheduler(PARAMS), server(PARAMS), replica(1, PARAMS, 7), worker(PARAMS, pushing(1))],
             GangError,
-            "begins with another model than its server",
+            "begins with a different model than its server",
         ),
         (
             [scheduler(PARAMS), server(PARAMS), server(PARAMS), worker(PARAMS, pushing(1))],
             GangError,
-            "each server needs another",
+            "each server must register a different shard",
         ),
     ],
 )
@@ -42,7 +42,7 @@ def test_roles_that_do_not_fit_together(parts, error, words):
 
 def test_no_server():
     def work(made):
-        with pytest.raises(InputError, match="rank 1 is no server; there are none"):
+        with pytest.raises(InputError, match="rank 1 is not a server; the servers are none"):
             made.get(SERVER, np.ones(3, np.float32))
 
     raised(run([scheduler(PARAMS), worker(PARAMS, work)])[0])
@@ -51,16 +51,18 @@ def test_no_server():
 def test_no_aggregator_is_free():
     parts = [scheduler(PARAMS), server(PARAMS), replica(SERVER, PARAMS), worker(PARAMS, pushing(1))]
     results, _ = run(parts, replica_aggregators=1)
-    assert all("1 aggregators are to work for replicas, and there are 0: none is free" in str(each) for each in results)
+    assert all("1 aggregators requested for replicas, but there are only 0" in str(each) for each in results)
 
 
 def test_what_a_rank_cannot_ask_for():
     def work(made):
-        with pytest.raises(InputError, match=r"an update must be float32 \[1000\], as the model, not float64 \[1000\]"):
+        with pytest.raises(
+            InputError, match=r"an update must be float32 \[1000\], like the model, not float64 \[1000\]"
+        ):
             made.push(SERVER, np.ones(ELEMENTS))
-        with pytest.raises(InputError, match=r"the model is float32 \[1000\]; it cannot be put into float32 \[3\]"):
+        with pytest.raises(InputError, match=r"model must be float32 \[1000\], not float32 \[3\]"):
             made.get(SERVER, np.ones(3, np.float32))
-        with pytest.raises(InputError, match="rank 2 is no server"):
+        with pytest.raises(InputError, match="rank 2 is not a server"):
             made.push(2, np.ones(ELEMENTS, np.float32))
 
     def late(fabric):

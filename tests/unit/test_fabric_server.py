@@ -258,7 +258,7 @@ def test_a_delay_above_the_bound_is_refused() -> None:
         server.expect(number, number)
     server.arrive(0)
     server.arrive(1)
-    with pytest.raises(GangError, match="transfer 2 would have a delay of 3 updates: more than 2"):
+    with pytest.raises(GangError, match="transfer 2 would have a delay of 3 updates, above the bound 2"):
         server.arrive(2)
 
 
@@ -321,5 +321,5 @@ def test_what_a_server_cannot_have() -> None:
     part = ServerPart(np.zeros(3, np.float32), 0.0, None)
     part.register_request_callback(lambda model: model[:2])
     part.begin()
-    with pytest.raises(InputError, match=r"request_callback returned \[2\] elements of a model of \[3\]"):
+    with pytest.raises(InputError, match=r"request_callback returned shape \[2\], but the model has shape \[3\]"):
         part.values(Send(1, 3, [], [], content=Kind.MODEL, batch=0))

@@ -1,4 +1,4 @@
-"""Plans as decisions: the transfers that they consist of, with their ids, and what the ledger has to know of them."""
+"""Decisions of a planned batch: its transfers with their ids, recorded in the ledger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from sparkdl_comm.fabric.core.roles import Node, Role
 
 
 def pushes(ledger: Ledger, batch: Batch, late: Sequence[Waiting]) -> list[Decision]:
-    """What becomes of a batch of updates. ``late``: those under way, by their ends, that get new turns among its groups."""
+    """Return the decisions for a planned batch of updates, and record them in the ledger.
+
+    :param late: groups already under way, in the order of their ends, that get new turns among the batch's groups.
+    """
     held, served, replicated = ledger.held, batch.bounded.served, batch.bounded.replicated
     decisions: list[Decision] = [held.drop(number, "deadline") for number in batch.late]
     decisions += [held.drop(number, "divergence") for number in batch.apart]
@@ -48,7 +51,7 @@ def pushes(ledger: Ledger, batch: Batch, late: Sequence[Waiting]) -> list[Decisi
 
 
 def models(ledger: Ledger, network: Residual, batch: int, now: float) -> list[Decision]:
-    """Answers to the requests that may be answered. Takes what they use out of ``network``."""
+    """Return the transfers that answer all requests that may be answered now, and reserve them in ``network``."""
     sizes, asking = ledger.sizes, ledger.answerable
     if not asking:
         return []
@@ -102,10 +105,11 @@ def models(ledger: Ledger, network: Residual, batch: int, now: float) -> list[De
 def deliveries(
     ledger: Ledger, updates: Sequence[int], group: Group, role: Role, relays: Sequence[int], awaited: Sequence[int]
 ) -> list[Push]:
-    """The transfers of one group to the nodes of ``role``, and what the ledger knows of it then.
+    """Return the transfers of one group to the nodes of ``role``, and record them in the ledger.
 
-    :param updates: ids, whose indices are the group's members. ``relays``: numbers of the aggregators of that role.
-    :param awaited: transfers that those to the nodes wait for.
+    :param updates: update ids; the group's members are indices into them.
+    :param relays: numbers of the aggregators that serve this role.
+    :param awaited: transfers that must end before the group is sent to the nodes of ``role``.
     """
     held = [ledger.held.by_id[updates[index]] for index in group.members]
     numbers = [holding.update.id for holding in held]
