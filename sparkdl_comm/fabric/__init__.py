@@ -1,9 +1,9 @@
-"""MLfabric: asynchronous training whose transfers a scheduler orders, aggregates and replicates by what the network can carry.
+"""MLfabric: asynchronous training in which a scheduler orders, aggregates and replicates updates to suit the network.
 
 Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", VLDB 2020.
 
-``core/`` is the scheduler as pure code: events in, decisions out. ``roles.py`` is the paper's API: what a rank registers as,
-and can do then; ``current.py`` is the same inside of a function that CommDistributor runs, as names of this package::
+``roles.py`` is the paper's API: a rank registers in a role and gets an object with that role's operations.
+``current.py`` offers the same inside a function that CommDistributor runs, as names of this package::
 
     from sparkdl_comm import fabric
 
@@ -16,20 +16,24 @@ and can do then; ``current.py`` is the same inside of a function that CommDistri
             version = worker.get(0, model)
             worker.push(0, update).wait()
 
-Between the two, a ``daemon.py`` at each node does what the scheduler orders (``protocol.py``, ``codec.py``,
-``control_link.py``): it sends (``sender.py``, paced by ``pacing.py``) and receives (``receiver.py``) messages
-(``message.py``) over the rails (``wires.py``). What a node makes of them is its ``part.py``: ``worker.py``, ``server.py`` with
-the model of ``momentum.py``, or ``aggregator.py``; in the process of a rank, or beside it (``node_process.py``).
-``monitor.py`` reads ``counters.py`` and reports.
+``core/`` is the scheduler as pure code: events in, decisions out.
 
-At rank 0, ``service.py`` hears all daemons (``reception.py``). For the servers' model, and for each all-reduce, there is a
-``course.py``: the core decides, and ``dispatch.py`` makes orders of it. ``directory.py`` knows who is which node, and
-``bandwidth.py`` works out of all reports (``watch.py``) what links can carry.
+Every node has a daemon (``daemon.py``) that carries out the scheduler's orders. It talks to the scheduler over a
+control link (``protocol.py``, ``codec.py``, ``control_link.py``). It sends (``sender.py``, paced by ``pacing.py``)
+and receives (``receiver.py``) messages (``message.py``) over the rails (``wires.py``). The node's role decides how it
+uses them (``part.py``): ``worker.py``, ``server.py`` with the model of ``momentum.py``, or ``aggregator.py``. A node
+runs inside a rank's process or in one that the rank starts (``node_process.py``). ``monitor.py`` reads
+``counters.py`` and reports bandwidth.
 
-A rank or process that is lost is not the gang's end, unless it is rank 0, a server without replica, or the root of an
-all-reduce that is under way. Its daemon's connection breaks, or somebody cannot send to it: whose fault that is nobody can
-tell, and it is taken for the receiver's. What it sent may have arrived without the scheduler's knowing, so receivers are asked
-(``fences.py``) before the core decides how the others go on.
+At rank 0, ``service.py`` listens to all daemons (``reception.py``). The servers' model and every all-reduce have a
+``course.py`` each: the core decides, and ``dispatch.py`` turns decisions into orders. ``directory.py`` maps nodes to
+ranks. ``bandwidth.py`` estimates the links' rates from all reports (``watch.py``).
+
+Losing a rank or process does not end the gang. Three losses do: rank 0, a server without replica, and the root of an
+all-reduce under way. A node counts as lost when its daemon's connection breaks. When a transfer cannot be sent, the
+receiver counts as lost, because nobody can tell which end failed. Transfers of a lost node may have arrived without
+the scheduler's knowledge. So the scheduler asks the receivers (``fences.py``) before the core decides how the others
+go on.
 """
 
 from __future__ import annotations
@@ -56,7 +60,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # When first used: an aggregator's process needs none of them, and no torch.
+    # Imported on first use, because an aggregator's process needs neither these names nor torch.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(".params" if name == "FabricParams" else ".current", __name__), name)

@@ -1,6 +1,6 @@
-"""What an aggregator does: adds the updates that come to it, and sends the sum on; a model that comes, it passes on.
+"""Aggregator's role: sums the updates it receives and sends the sum on. It also forwards models.
 
-It adds them in the order that the scheduler says, each as soon as it is there, so that the same order gives the same bits.
+It adds updates in the scheduler's order, each as soon as it has arrived. The same order gives the same bits.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from sparkdl_comm.fabric.receiver import Arrival
 
 @dataclass
 class _Held:
+    """Received transfer with the number of orders that still need it."""
+
     arrival: Arrival
     uses: int
 
 
 class AggregatorPart(Part):
-    """An aggregator's."""
+    """Role of an aggregator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +68,7 @@ class AggregatorPart(Part):
                 continue
             part = arrival.values[order.offset : order.offset + order.elements]
             if total is None:
-                total = part if last else part.copy()  # nobody else needs the last one's memory
+                total = part if last else part.copy()  # the last user may overwrite the received values
             else:
                 np.add(total, part, out=total)
         with self._changed:
@@ -85,7 +87,11 @@ class AggregatorPart(Part):
         return Values(model, min(versions))
 
     def _await(self, transfer: int, mine: int) -> tuple[Arrival | None, bool]:
-        """What came by ``transfer``, for ``mine``, and whether that was its last use; None if it does not take place."""
+        """Wait for ``transfer``, which the order ``mine`` needs.
+
+        Return the arrival and whether this was its last use. The arrival is None if either transfer was cancelled or
+        the job has ended.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._over or transfer in self._held or self._cancelled & {transfer, mine})
             held = self._held.get(transfer)

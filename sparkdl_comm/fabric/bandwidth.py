@@ -1,16 +1,23 @@
-"""What each host's links can carry, worked out of what all daemons report. Pure.
+"""Estimate of what each host's links can carry, from the reports of all daemons. Pure: no I/O, no clock.
 
-A transfer that the network holds up is as fast as the slower one of its two links: the sender's up, or the receiver's down.
-If one of them carried what it was taken to carry, that explains it, unless others over that link were much faster. If neither
-did, one has become slower. It is not one that carried about as much as ever of late, if the other carried much more: so a
-server's link is found that several share, each of which had more alone. If that does not tell, it is the one that fewer hosts
-use. That costs less where it is wrong: a worker's link is tried again with its next transfer, beside others'. But a server's
-link would seem to be full with one slow worker, and as nothing is sent beside that one, nobody would see that it is not.
-So after a while such a link is taken to have again what it had.
+Each host has an uplink and a downlink. A transfer that the network holds up runs at the rate of the slower of two
+links: the sender's uplink or the receiver's downlink. A full link explains the rate, unless other transfers over it
+were much faster. If neither link explains it, one of the two has become slower. These rules choose it, in this order:
 
-What others did at the same time is known only when all daemons have reported on it, so that is judged a little later. A link
-that carries more than it was taken to is faster, at once; so that this shows, transfers are paced at ``PROBE`` times what was
-reserved for them. While a job's own transfers rest, what others send is subtracted.
+- A link is innocent if it is full, or if other transfers over it were much faster.
+- A link is innocent if it recently carried much more and the other did not. This finds a slow server's link that
+  several workers share: each worker's uplink carried more while that worker sent alone.
+- The link that fewer hosts use is blamed. A wrong guess costs less there: a worker's link is measured again with its
+  next transfer. A server's link would look full with one slow worker, and the scheduler would send nothing alongside
+  to disprove it.
+- The link whose estimate is older is blamed.
+
+A blamed link of several hosts gets its earlier rate back after a while, because nothing else would disprove the
+blame.
+
+Concurrent transfers are known only once all daemons have reported, so judgment waits a little. A link that carries
+more than its estimate is raised at once. To make that visible, transfers are paced at ``PROBE`` times the reserved
+rate. While the job's own transfers rest, traffic of other programs is subtracted.
 """
 
 from __future__ import annotations
@@ -20,41 +27,48 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-#: A link that is ten times as fast as before is found in one report.
+#: Pacing factor over the reserved rate. A link that became ten times as fast is found in one report.
 PROBE = 10.0
-#: Share of the time from which on a transfer counts as held up by the network.
+#: Share of the time a transfer must be blocked to count as limited by the network.
 _HELD = 0.5
-#: Bytes of a transfer from which on it says how fast it is; fewer are gone before the link is felt.
+#: Least bytes of a transfer whose rate is evidence. Fewer fit into buffers and never feel the link.
 _TELLING = 256 * 1024
-#: Seconds for which a part of such a transfer has to last, unless it has as many bytes itself.
+#: Least seconds that a smaller sample of such a transfer must cover to be evidence.
 _LASTING = 0.03
-#: Seconds for which a link has to carry more than its nominal bandwidth before that is believed.
+#: Seconds for which a link must exceed its nominal bandwidth before the higher rate is believed.
 _LONG = 0.1
-#: Share of a link's bandwidth that a transfer may leave unused although the link is what holds it up.
+#: Share of a link's bandwidth that may stay unused on a link that counts as full.
 _SLACK = 0.15
-#: Share of what the fastest transfer on a link gets that each has at least, if the link is what holds it up.
+#: Least share of the fastest transfer's rate that every transfer gets on a link that is the bottleneck.
 _FAIR = 0.5
-#: A link that carries less than this share of what it carried of late has become slower: less of a difference may be chance.
+#: A link has become slower if it carries less than this share of its recent rate. Smaller drops may be chance.
 _SLOWER = 0.5
 #: Seconds after which all daemons have reported on a moment.
 _COMPLETE = 0.15
-#: Seconds for which bytes must have passed that are no transfer's, as transfers may be reported later than their bytes.
+#: Seconds for which unexplained traffic must last, because a transfer may be reported later than its bytes.
 _STRANGE = 0.3
-#: Seconds for which it is remembered what a link has carried.
+#: Seconds for which a link's transfers are remembered.
 _RECENT = 1.0
-#: Seconds for which it is remembered which hosts have used a link.
+#: Seconds for which the hosts that used a link are remembered.
 _MEMORY = 2.0
-#: Seconds after which a link that several hosts use is tried again, if it was taken for slow.
+#: Seconds after which a blamed link of several hosts gets its earlier bandwidth back.
 _FORGIVEN = 1.0
-#: Share by which a host's bandwidth has to change for the core to hear of it: it makes new schedules then.
+#: Relative change of a host's bandwidth that is reported to the core, which then makes new schedules.
 _CHANGED = 0.05
-#: Share of the nominal rate below which nothing is believed.
+#: Share of the nominal rate below which no estimate falls.
 _LEAST = 0.001
 
 
 class Sample(NamedTuple):
-    """What one transfer did since the last report: bytes ``sent`` in ``seconds`` to the host ``target``, until ``ago`` seconds
-    before the report; ``held``: share of the time that the network held it up; ``total``: bytes since it began."""
+    """Progress of one transfer since the last report.
+
+    - ``target``: receiving host.
+    - ``seconds``: time the sample covers.
+    - ``sent``: bytes sent in that time.
+    - ``held``: share of the time in which the network blocked the transfer.
+    - ``total``: bytes since the transfer began.
+    - ``ago``: seconds from the sample's end to the report.
+    """
 
     target: int
     seconds: float
@@ -69,8 +83,12 @@ class Sample(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """A transfer's bytes per second through a link, between two moments; ``ends``: the hosts that it goes from and to;
-    ``is_telling``: as that of the sample."""
+    """Transfer's use of a link between two moments.
+
+    - ``rate``: bytes per second.
+    - ``ends``: sending and receiving host.
+    - ``is_telling``: see :class:`Sample`.
+    """
 
     begin: float
     end: float
@@ -79,15 +97,22 @@ class _Use(NamedTuple):
     is_telling: bool
 
     def share(self, begin: float, end: float) -> float:
-        """Of the time between these, the part in which it was used."""
+        """Return the share of the time from ``begin`` to ``end`` in which the transfer ran."""
         return max(0.0, min(self.end, end) - max(self.begin, begin)) / (end - begin)
 
 
 @dataclass(eq=False)
 class _Link:
-    """One direction of a host. ``bandwidth``: bytes per second that the job can use. ``fast``: when it was last seen to be
-    so. ``others``: bytes per second that are not the job's. ``used``: when the job last used it; ``strange``: of late, when
-    how many bytes per second passed that are no known transfer's."""
+    """Uplink or downlink of a host.
+
+    - ``nominal``: configured or reported bytes per second.
+    - ``bandwidth``: estimated bytes per second for the job.
+    - ``fast``: time of the newest evidence for ``bandwidth``.
+    - ``others``: bytes per second of other programs.
+    - ``used``: time of the job's last use.
+    - ``strange``: recent times and rates, bytes per second, of traffic that no known transfer explains.
+    - ``uses``: recent transfers over the link.
+    """
 
     nominal: float
     bandwidth: float
@@ -96,11 +121,11 @@ class _Link:
     used: float = -math.inf
     strange: list[tuple[float, float]] = field(default_factory=list)
     uses: list[_Use] = field(default_factory=list)
-    #: From and to which hosts it has carried something -> when, the last time.
+    #: Last use for each pair of sending and receiving host.
     last: dict[tuple[int, int], float] = field(default_factory=dict)
-    #: The bandwidth before it was blamed, and the link that may have been the slow one instead.
+    #: The other link that may have been the slow one, and this link's bandwidth before it was blamed.
     doubt: tuple[_Link, float] | None = None
-    #: When it was blamed, what it had before, and the link that may have been the slow one instead.
+    #: Time of the blame, bandwidth before it, and the other link of the transfer.
     blamed: tuple[float, float, _Link] | None = None
 
     def use(self, use: _Use, now: float) -> None:
@@ -108,28 +133,28 @@ class _Link:
         self.used = self.last[use.ends] = now
 
     def passed(self, rate: float, now: float) -> None:
-        """The system has counted this, whosever it was."""
+        """Record ``rate``, the bytes per second of all programs as the operating system counted them."""
         known = now - self.used <= _STRANGE
         self.strange = [] if known else [each for each in self.strange if now - each[0] < 2 * _STRANGE] + [(now, rate)]
         has_lasted = bool(self.strange) and now - self.strange[0][0] >= _STRANGE
         self.others = min(rate for _, rate in self.strange) if has_lasted else 0.0
 
     def carried(self, during: _Use) -> float:
-        """Bytes per second of the job's transfers."""
+        """Return the bytes per second of the job's transfers during another one."""
         return sum(use.rate * use.share(during.begin, during.end) for use in self.uses)
 
     def shown(self, during: _Use) -> float:
-        """The same, but what is above the nominal bandwidth counts only if it has lasted: a burst is no bandwidth."""
+        """Return :meth:`carried`, counting a rate above nominal only if it has lasted. A burst is no evidence."""
         lasting = during._replace(begin=min(during.begin, during.end - _LONG))
         return min(self.carried(during), max(self.nominal, self.carried(lasting)))
 
     def was_faster(self, during: _Use) -> bool:
-        """Whether it carried much more of late than during this."""
+        """Return whether the link recently carried much more than during this use."""
         enough = self.carried(during) / _SLOWER
         return any(use.is_telling and self.carried(use) > enough for use in self.uses)
 
     def is_fair(self, during: _Use) -> bool:
-        """Whether this may be one of those that share the link: TCP gives each about as much."""
+        """Return whether this transfer got a fair share of the link. TCP gives concurrent transfers similar rates."""
         shares: dict[tuple[int, int], float] = {}
         sent: dict[tuple[int, int], float] = {}
         for use in self.uses:
@@ -143,23 +168,23 @@ class _Link:
         self.bandwidth, self.fast, self.doubt = rate, max(self.fast, when), None
 
     def forgive(self, now: float) -> None:
-        """It is taken to have again what it had, if it was blamed long ago and several hosts use it."""
+        """Restore the earlier bandwidth if the blame is old and several hosts use the link."""
         if self.blamed is not None and now - self.blamed[0] >= _FORGIVEN and self.is_shared(self.blamed[2], now):
             self.see(max(self.bandwidth, self.blamed[1]), now)
             self.blamed = None
 
     def peers(self, now: float) -> int:
-        """From or to how many hosts it has carried something of late."""
+        """Return the number of hosts that the link recently carried traffic to or from."""
         return sum(1 for when in self.last.values() if now - when <= _MEMORY)
 
     def is_shared(self, other: _Link, now: float) -> bool:
-        """Of the two links of a transfer, whether this is the one that more hosts use, and several."""
+        """Return whether several hosts use this link, and more than use ``other``."""
         return self.peers(now) > max(1, other.peers(now))
 
 
 class _Case(NamedTuple):
-    """A transfer's use of two links, ``up`` of one host and ``down`` of another, to be judged; ``taken``: what they were taken
-    to carry."""
+    """Transfer's use of an uplink and a downlink, still to be judged. ``taken``: their estimated bandwidths at the
+    time."""
 
     links: tuple[_Link, _Link]
     taken: tuple[float, float]
@@ -168,7 +193,10 @@ class _Case(NamedTuple):
 
 
 class Bandwidths:
-    """``nominal``: bytes per second that each host's links are taken to have, in each direction, until they show."""
+    """Bandwidth estimates of all hosts.
+
+    :param nominal: bytes per second of every link in each direction, used until measurements replace it.
+    """
 
     def __init__(self, hosts: int, nominal: float) -> None:
         self._up = [_Link(nominal, nominal) for _ in range(hosts)]
@@ -177,11 +205,11 @@ class Bandwidths:
         self._told = {host: self.of(host) for host in range(hosts)}
 
     def of(self, host: int) -> tuple[float, float]:
-        """Bytes per second that the job can send from and to the host now."""
+        """Return the bytes per second that the job can now send from and to the host."""
         return self._free(self._up[host]), self._free(self._down[host])
 
     def told(self) -> dict[int, tuple[float, float]]:
-        """Of every host the same, without small changes."""
+        """Return the estimates of all hosts, ignoring changes of up to 5 %."""
         for host, before in self._told.items():
             found = self.of(host)
             if any(abs(new - old) > _CHANGED * old for new, old in zip(found, before, strict=True)):
@@ -189,8 +217,12 @@ class Bandwidths:
         return self._told
 
     def observe(self, host: int, seconds: float, up: int, down: int, samples: Sequence[Sample], now: float) -> None:
-        """A daemon of ``host`` reports: in the last ``seconds``, ``up`` and ``down`` bytes passed its NICs, and its
-        transfers did ``samples``."""
+        """Take a report of a daemon on ``host``.
+
+        :param seconds: time the report covers.
+        :param up: bytes that left the host's NICs in that time; ``down``: bytes that arrived.
+        :param samples: progress of the host's outgoing transfers.
+        """
         for link in (*self._up, *self._down):
             link.forgive(now)
         over_links = [sample for sample in samples if sample.target != host]
@@ -216,7 +248,8 @@ class Bandwidths:
             self._judge(case)
 
     def limit(self, host: int, speed: float) -> None:
-        """The system says that the host's links have ``speed`` bytes per second; 0: it does not know."""
+        """Lower the host's nominal and estimated bandwidth to ``speed``, bytes per second from the operating system.
+        0 means unknown."""
         for link in (self._up[host], self._down[host]):
             if 0 < speed < link.nominal:
                 link.nominal, link.bandwidth = speed, min(speed, link.bandwidth)
@@ -228,7 +261,7 @@ class Bandwidths:
             carried = link.shown(use)
             if carried >= (1 - _SLACK) * min(taken, link.bandwidth):
                 full.append(link)
-                if link.fast <= use.end:  # nothing newer is known
+                if link.fast <= use.end:  # no newer evidence
                     lower = case.is_held and link.is_fair(use)
                     link.see(carried if lower else max(carried, link.bandwidth), use.end)
         if not case.is_held or any(link.is_fair(use) for link in full):
@@ -247,7 +280,7 @@ class Bandwidths:
         slow.bandwidth = max(slow.carried(use), _LEAST * slow.nominal)
 
     def _acquit(self, slow: _Link) -> None:
-        """Links that were blamed for what ``slow`` did get back what they had."""
+        """Restore the links that were blamed where ``slow`` was the bottleneck."""
         for link in (*self._up, *self._down):
             if link.doubt is not None and link.doubt[0] is slow:
                 link.bandwidth, link.doubt = link.doubt[1], None

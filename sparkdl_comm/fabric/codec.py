@@ -1,4 +1,4 @@
-"""Messages of the fabric as JSON objects, and back: what came is no message before its fields were looked at."""
+"""Conversion of the fabric's messages to JSON objects and back. Decoding checks every field."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparkdl_comm.errors import ProtocolError
 from sparkdl_comm.fabric.protocol import Flow, Message
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
-#: How JSON has what fields are.
+#: Python types that JSON gives for each annotated field type.
 _JSON: dict[str, type | tuple[type, ...]] = {
     "int": int,
     "bool": bool,
@@ -25,14 +25,14 @@ def encode(message: Message) -> dict[str, Any]:
 
 
 def decode(value: dict[str, Any]) -> Message:
-    """The message that :func:`encode` made ``value`` of.
+    """Return the message that :func:`encode` turned into ``value``.
 
-    :raises ProtocolError: it did not.
+    :raises ProtocolError: ``value`` has an unknown message type, or a missing, unknown or mistyped field.
     """
     fields = dict(value)
     kind = _KINDS.get(str(fields.pop("message", None)))
     if kind is None:
-        raise ProtocolError(f"the fabric has no message {value.get('message')!r:.40}")
+        raise ProtocolError(f"unknown fabric message {value.get('message')!r:.40}")
     try:
         for field_ in dataclasses.fields(kind):
             if field_.name in fields and not isinstance(fields[field_.name], _JSON[str(field_.type)]):
@@ -43,5 +43,5 @@ def decode(value: dict[str, Any]) -> Message:
             fields["flows"] = [Flow(**flow) for flow in fields["flows"]]
         message: Message = kind(**fields)
     except (TypeError, ValueError) as exc:
-        raise ProtocolError(f"not a {kind.__name__} of the fabric: {exc}") from exc
+        raise ProtocolError(f"malformed fabric message {kind.__name__}: {exc}") from exc
     return message

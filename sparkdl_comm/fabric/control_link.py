@@ -1,4 +1,4 @@
-"""The connection between a daemon and the scheduler, on the control NIC."""
+"""Connection between a daemon and the scheduler over the control NIC."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from sparkdl_comm.fabric.codec import decode, encode
 from sparkdl_comm.fabric.protocol import Message
 from sparkdl_comm.gang.frames import Clock, hang_up, recv_frame, send_frame
 
-#: Bytes of a message.
+#: Largest message in bytes.
 MAX_FRAME = 4 << 20
 
 
 class ControlLink:
-    """Messages over an authenticated connection; any thread may send, one receives. It owns the socket.
+    """Message channel over an authenticated connection. It owns the socket.
 
-    ``patience``: seconds that a message may take.
+    Any thread may send. Only one thread receives.
+
+    :param patience: seconds that sending one message may take.
     """
 
     def __init__(self, sock: socket.socket, patience: float, clock: Clock = time.monotonic) -> None:
@@ -26,23 +28,23 @@ class ControlLink:
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Sends it.
+        """Send a message.
 
-        :raises ConnectionError: the peer is gone.
-        :raises DeadlineError: it does not take it in time.
+        :raises ConnectionError: the peer has closed the connection.
+        :raises DeadlineError: the peer does not read the message in time.
         """
         with self._sending:
             send_frame(self.sock, encode(message), MAX_FRAME, self._clock() + self._patience, self._clock)
 
     def receive(self, seconds: float) -> Message:
-        """The next message.
+        """Return the next message, waiting up to ``seconds``.
 
-        :raises ConnectionError: the peer is gone.
-        :raises DeadlineError: nothing comes in time.
-        :raises ProtocolError: what comes is no message.
+        :raises ConnectionError: the peer has closed the connection.
+        :raises DeadlineError: no message arrives in time.
+        :raises ProtocolError: the received frame is not a fabric message.
         """
         return decode(recv_frame(self.sock, MAX_FRAME, self._clock() + seconds, self._clock))
 
     def hang_up(self) -> None:
-        """Ends it: the thread that receives gets a ConnectionError, and is to close the socket."""
+        """Shut the connection down. The receiving thread gets a ConnectionError and has to close the socket."""
         hang_up(self.sock)

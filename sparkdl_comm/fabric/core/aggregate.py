@@ -1,19 +1,23 @@
-"""Which updates go straight to the servers, and which are summed by an aggregator first.
+"""Aggregation: choose the updates that go straight to the servers and the ones an aggregator sums first.
 
 Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.2,
-algorithm 3: the first n updates, in their order, go straight to the servers. The following ones are sent to the first
-aggregator as long as each is there before the servers run out of what comes earlier, then to the second, and so on; an
-aggregator's sum is sent on when its group is complete. The last aggregator takes all that are left.
+algorithm 3. The first n updates, in order, go straight to the servers. The following ones go to the first aggregator
+as long as they reach it before the servers have received everything earlier. Then the second aggregator takes
+updates, and so on. An aggregator sends its sum when its group is complete. The last aggregator takes all remaining
+updates.
 
-The paper takes the n with the earliest end. Where other updates follow this batch, each transfer to the servers holds them up.
-So here that n is taken for which the end, and the time for which a server's link is taken, have the least sum; the latter
-counts by the share of the workers whose updates are to follow. Of equal ones the one with the earliest mean end of updates is
-taken. For the same reason a sum may be the first thing that reaches the servers, and take as long as one or two updates would
-that went straight.
+Differences from the paper:
 
-The paper draws which aggregator takes which group. Here it is one on the host of the group's first update, which then needs
-no transfer, unless another one, over faster links, passes that update on sooner. An aggregator always takes the first update
-of its group, which the paper leaves open: with none it would have nothing to send.
+- The paper takes the n with the earliest end. If other updates follow this batch, every transfer to the servers
+  delays them. So here n minimizes the end plus the time for which a server's link is busy. The busy time is weighted
+  by the share of workers whose updates are still to come. Ties go to the earliest mean end of updates.
+- For the same reason a sum may be the first transfer to the servers. It may take as long as one or two updates would
+  take straight.
+- The paper draws a random aggregator for each group. Here an aggregator on the host of the group's first update takes
+  it, which saves that update's transfer. An aggregator with faster links is preferred if it passes the update on
+  sooner.
+- An aggregator always takes the first update of its group. The paper leaves this open, but an aggregator without
+  updates would have nothing to send.
 """
 
 from __future__ import annotations
@@ -26,9 +30,9 @@ from itertools import accumulate
 from sparkdl_comm.fabric.core.bandwidth import Residual, Spans, end
 from sparkdl_comm.fabric.core.order import Job
 
-#: Seconds by which an update may be late at its aggregator: what sums of floats are wrong by.
+#: Seconds by which an update may arrive late at its aggregator, to absorb rounding in sums of floats.
 _ROUNDING = 1e-9
-#: The first sum may take as long as so many updates would that went straight.
+#: Numbers of straight updates whose transfer time the first sum may take.
 _PATIENCE = (1, 2)
 
 
@@ -36,10 +40,12 @@ _PATIENCE = (1, 2)
 class Group:
     """Updates that arrive at the servers as one.
 
-    ``members``: indices of jobs, in their order. ``aggregator``: its number, or None if the only member goes straight to
-    the servers. ``arrivals``: each member's schedule to the aggregator, empty if there is none. ``deliveries``: the
-    schedules to the servers, one for each. ``ready``: when the deliveries may begin, seconds; ``done``: when they are
-    complete, and those of all groups before.
+    - ``members``: indices of jobs, in order.
+    - ``aggregator``: index of the aggregator, or None if the only member goes straight to the servers.
+    - ``arrivals``: each member's schedule to the aggregator. Empty without aggregator.
+    - ``deliveries``: schedule to each server.
+    - ``ready``: time at which the deliveries may begin, seconds.
+    - ``done``: time at which the deliveries of this group and all earlier ones are complete, seconds.
     """
 
     members: list[int]
@@ -60,12 +66,12 @@ def aggregate(
     busy: float = -math.inf,
     following: float = 0.0,
 ) -> list[Group]:
-    """Groups of ``placed``, indices of jobs in their order, which it keeps.
+    """Group ``placed``, indices of jobs, keep their order, and reserve bandwidth for all groups in ``network``.
 
-    :param servers: the host of each; ``aggregators``: likewise, in the order in which they are to be used.
-    :param busy: until when the servers are busy with earlier groups.
-    :param following: what a second that a server's link is taken counts for, beside one by which the batch ends later.
-    :returns: with bandwidth for all of them reserved in ``network``.
+    :param servers: host of each server.
+    :param aggregators: host of each aggregator, in the order of use.
+    :param busy: time until which earlier groups keep the servers busy, seconds.
+    :param following: weight of a second on a server's link, relative to a second by which the batch ends later.
     """
     search = _Search(jobs, placed, servers, aggregators, now, max(now, busy), following)
     network.links = search.best(network)
@@ -81,7 +87,8 @@ def reserve(
     *,
     deliveries: bool = True,
 ) -> None:
-    """Takes what a group uses, or its arrivals alone, out of a network in which nothing was reserved for it."""
+    """Reserve a group's schedules in a network that does not contain them yet. With ``deliveries=False`` reserve the
+    arrivals alone."""
     sender = jobs[group.members[0]].host
     if group.aggregator is not None:
         sender = aggregators[group.aggregator]
@@ -100,11 +107,12 @@ def deliver(
     aggregators: Sequence[int],
     after: float,
 ) -> None:
-    """Sets a group's deliveries, all components together, and reserves them. Its end is not before ``after``, seconds."""
+    """Schedule and reserve a group's deliveries, all components together. The group ends no earlier than ``after``,
+    seconds."""
     sender = jobs[group.members[0]].host if group.aggregator is None else aggregators[group.aggregator]
     group.deliveries, group.done = [], max(group.ready, after)
     for number, server in enumerate(servers):
-        # Sums of dense updates are as large as one of them.
+        # A sum of dense updates is as large as one of them.
         size = max(jobs[index].sizes[number] for index in group.members)
         schedule = network.fill(sender, server, size, group.ready)
         network.reserve(sender, server, schedule)
@@ -113,7 +121,10 @@ def deliver(
 
 
 class _Search:
-    """Tries numbers of updates that go straight. First a likely one, as its end spares most of the others."""
+    """Search for the best number of straight updates.
+
+    It starts with a likely number, because an early end rules out most of the others.
+    """
 
     def __init__(
         self,
@@ -137,7 +148,7 @@ class _Search:
         self.groups: list[Group] = []
 
     def best(self, network: Residual) -> list[Spans]:
-        """Sets ``groups``. Returns the links that they leave."""
+        """Set ``groups`` to the best grouping and return the links left over."""
         after = [network]
         self._links = network.links
         self._fastest = [max(rate for _, _, rate in link) for link in network.links]
@@ -163,8 +174,10 @@ class _Search:
         return self._links
 
     def _bytes_over_links(self) -> list[int]:
-        """By how many updates go straight: the least bytes that have to arrive at aggregators over links. What is on an
-        aggregator's host may need none."""
+        """Return the least bytes that links must carry to aggregators, indexed by the number of straight updates.
+
+        Updates on an aggregator's host may need no link.
+        """
         sizes = [sum(self._jobs[index].sizes) for index in self._placed]
         near = sum(
             size for index, size in zip(self._placed, sizes, strict=True) if self._jobs[index].host in self._near
@@ -172,15 +185,18 @@ class _Search:
         return [sum(sizes) - near - before for before in accumulate(sizes, initial=0)]
 
     def _until(self, number: int, after: list[Residual]) -> float:
-        """When the first ``number`` updates are at the servers if they go straight. ``after``: the networks that they
-        leave."""
+        """Return when the first ``number`` updates reach the servers if all go straight, seconds.
+
+        ``after`` caches the residual network after each of them.
+        """
         for index in self._placed[len(self._direct) : number]:
             after.append(after[-1].copy())
             self._direct.append(self._straight(index, after[-1], self._direct))
         return self._direct[number - 1].done if number else self._busy
 
     def _try(self, number: int, after: list[Residual], patience: float = -math.inf) -> None:
-        """The first ``number`` go straight; the first sum may be complete at ``patience`` if that is later."""
+        """Try the grouping whose first ``number`` updates go straight. ``patience``: latest time for the first sum,
+        if later than usual."""
         self._until(number, after)
         trial = after[number].copy()
         groups = self._summed(self._direct[:number], trial, patience)
@@ -192,7 +208,7 @@ class _Search:
             self._value, self.groups, self._links = value, groups, trial.links
 
     def _taken(self, groups: Sequence[Group]) -> float:
-        """What it counts for that the link of the server with the most to do is taken by these."""
+        """Return the weighted seconds for which these groups use the busiest server's link."""
         seconds = [0.0] * len(self._servers)
         for group in groups:
             for number, schedule in enumerate(group.deliveries):
@@ -210,7 +226,7 @@ class _Search:
         deliver(group, self._jobs, network, self._servers, self._aggregators, after)
 
     def _summed(self, straight: list[Group], network: Residual, patience: float) -> list[Group] | None:
-        """All groups if these go straight. None if they would be worse than the best so far."""
+        """Return all groups after these straight ones, or None if they would be worse than the best so far."""
         groups, first = straight, len(straight)
         used: set[int] = set()
         while first < len(self._placed) and len(used) < len(self._aggregators):
@@ -230,7 +246,8 @@ class _Search:
         return groups
 
     def _gather(self, first: int, aggregator: int, network: Residual, latest: float) -> Group | None:
-        """The group that begins with the ``first`` of those placed. None if one would arrive after the best end so far."""
+        """Return the group that starts at index ``first`` of the placed updates. None if an update would arrive after
+        the best end so far."""
         group, host = Group([], aggregator, ready=self._now), self._aggregators[aggregator]
         for index in self._placed[first:]:
             job = self._jobs[index]
@@ -245,17 +262,18 @@ class _Search:
             group.arrivals.append(schedule)
             group.ready = max(group.ready, arrival)
         if len(group.members) == 1 and not group.arrivals[0]:
-            return Group(group.members, ready=self._now)  # it is there, and need not go through another process
+            return Group(group.members, ready=self._now)  # on its aggregator's host: skip the extra process
         return group
 
     def _relay(self, host: int, used: set[int]) -> int:
-        """Which aggregator, of those not used yet, takes the group whose first update is on ``host``."""
+        """Return the unused aggregator for a group whose first update is on ``host``."""
         following = next(number for number in range(len(self._aggregators)) if number not in used)
         near = next((number for number in self._near.get(host, ()) if number not in used), following)
         return min(near, following, key=lambda number: self._seconds_per_byte(host, self._aggregators[number]))
 
     def _seconds_per_byte(self, source: int, host: int) -> float:
-        """Of an update to an aggregator, of another one, which may share its way in, and of the sum from there."""
+        """Return the time per byte of the path through an aggregator: first update, one more update that may share
+        its downlink, and the sum."""
         out, into = self._fastest[2 * host], self._fastest[2 * host + 1]
         first = 0.0 if source == host else 1 / min(self._fastest[2 * source], into)
         return first + 1 / into + 1 / out

@@ -1,9 +1,10 @@
-"""The network that is left: what each host's NIC can still carry, each way, as piecewise constant functions of time.
+"""Residual network: what each host's NIC can still carry, each way, as piecewise constant functions of time.
 
-A transfer from one host to another takes two links, the sender's way out and the receiver's way in; the core of the network is
-taken to have no congestion. Between nodes of one host it takes none. :meth:`Residual.fill` is t_en of the paper, with the
-schedule that leads to it: all that is left on the narrower of the two links, at every time (Viswanathan and Akella,
-"Network-accelerated Distributed Machine Learning Using MLfabric", Fig. 4). :meth:`Residual.reserve` is its NetUp.
+A transfer between two hosts uses two links: the sender's uplink and the receiver's downlink. The network's core is
+assumed to have no congestion. A transfer within a host uses no link. :meth:`Residual.fill` is the paper's t_en with
+its schedule: at every time it uses all that is left on the narrower link. :meth:`Residual.reserve` is the paper's
+NetUp. Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", Fig.
+4.
 """
 
 from __future__ import annotations
@@ -11,26 +12,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-#: From, to, bytes per second: times in seconds.
+#: Begin and end in seconds, rate in bytes per second.
 Span = tuple[float, float, float]
-#: In the order of time, none overlapping, all rates above 0. The last one of a link never ends.
+#: Spans in the order of time, without overlap, with rates above 0. The last one of a link never ends.
 Spans = tuple[Span, ...]
 
-#: A link is never reported as slower than this, bytes per second: every transfer ends some day.
+#: Least rate of a link in bytes per second, so that every transfer ends.
 SLOWEST = 1.0
-#: What is left of a link is nothing if it is this part of the link, which is what sums of floats are wrong by.
+#: Share of a link's rate below which the rest counts as zero, to absorb rounding in sums of floats.
 _ROUNDING = 1e-9
 
 
 def constant(rate: float, since: float = 0.0) -> Spans:
-    """A link of which all is left."""
+    """Return an idle link."""
     return ((since, math.inf, max(rate, SLOWEST)),)
 
 
 class Residual:
-    """What is left of every host's links. Copies are cheap: they share the functions, which are never changed in place.
+    """Unreserved bandwidth of every host's links. Copies are cheap: they share the functions, which are never changed
+    in place.
 
-    :param links: of host h, the way out at 2 h and the way in at 2 h + 1.
+    :param links: host h's uplink at index 2 h and its downlink at 2 h + 1.
     """
 
     __slots__ = ("links",)
@@ -40,42 +42,44 @@ class Residual:
 
     @classmethod
     def of(cls, rates: Iterable[tuple[float, float]], since: float = 0.0) -> Residual:
-        """That of idle links, by each host's rates out and in, bytes per second."""
+        """Return the network of idle links, from each host's rates out and in, bytes per second."""
         return cls([constant(rate, since) for pair in rates for rate in pair])
 
     def copy(self) -> Residual:
         return Residual(self.links)
 
     def mirrored(self) -> Residual:
-        """The network in which everything flows the other way."""
+        """Return the network with every direction reversed."""
         return Residual([self.links[index ^ 1] for index in range(len(self.links))])
 
     def fill(self, source: int, target: int, size: float, ready: float) -> Spans:
-        """The schedule of ``size`` bytes from host to host if they are there at ``ready``; nothing within a host."""
+        """Return the fastest schedule for ``size`` bytes between two hosts from time ``ready`` on. Empty within a
+        host."""
         if source == target or size <= 0:
             return ()
         return fill(self.links[2 * source], self.links[2 * target + 1], size, ready)
 
     def reserve(self, source: int, target: int, schedule: Spans) -> None:
-        """Takes away what a schedule uses."""
+        """Subtract a schedule from both links that it uses."""
         if schedule:
             self.links[2 * source] = without(self.links[2 * source], schedule)
             self.links[2 * target + 1] = without(self.links[2 * target + 1], schedule)
 
 
 def end(schedule: Spans, ready: float) -> float:
-    """When a transfer is complete that was there at ``ready``."""
+    """Return when a transfer is complete; ``ready`` if its schedule is empty."""
     return schedule[-1][1] if schedule else ready
 
 
 def taken_until(link: Spans) -> float:
-    """Until when more than half of the link is reserved."""
+    """Return the time until which more than half of the link is reserved."""
     whole = link[-1][2]
     return next(begin for begin, _, rate in link if 2 * rate >= whole)
 
 
 def fill(out: Spans, into: Spans, size: float, ready: float) -> Spans:
-    """The most of both links, from ``ready`` until ``size`` bytes have passed."""
+    """Return the schedule that uses all that both links can carry from ``ready`` on, until ``size`` bytes have
+    passed."""
     found: list[Span] = []
     first = second = 0
     begin, stop, rate = out[0]
@@ -102,7 +106,7 @@ def fill(out: Spans, into: Spans, size: float, ready: float) -> Spans:
 
 
 def without(link: Spans, schedule: Spans) -> Spans:
-    """What is left of a link if a schedule, which it can carry, is taken away."""
+    """Return a link's residual after a schedule that fits into it."""
     if len(link) == 1 and len(schedule) == 1:
         begin, stop, rate = link[0]
         since, until, taken = schedule[0]

@@ -1,4 +1,4 @@
-"""One batch of updates: those that are ready are ordered, grouped and replicated, one after another."""
+"""Planning of one batch: order the ready updates, group them, and replicate them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from sparkdl_comm.fabric.core.rules import Rules
 
 @dataclass(frozen=True)
 class Batch:
-    """What was decided on.
+    """Plan of a batch.
 
-    ``updates``: ids, of those punted from earlier batches and then of new ones; members of groups are their indices.
-    ``late``: ids of those that cannot keep their deadlines, ``apart``: of those that the divergence bound lets nobody have.
-    What is new and in neither, nor served, waits for the next batch. ``scales``: step sizes by id.
+    - ``updates``: ids of the updates punted from earlier batches, then of new ones. Groups refer to their indices.
+    - ``late``: ids of updates that cannot keep their deadlines.
+    - ``apart``: ids of updates that exceed the divergence bound on their own.
+    - ``scales``: step sizes by id.
+
+    New updates that are neither served nor in ``late`` or ``apart`` wait for the next batch.
     """
 
     updates: Sequence[int]
@@ -32,8 +35,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class State:
-    """What earlier batches have led to: ``version``, of the servers when all that was decided on is applied, and the bound
-    then; until when servers and replicas are busy, seconds; ``coming`` and ``under_way``: as those of :func:`bounded`."""
+    """State that earlier batches lead to.
+
+    - ``version``: the servers' version once all decisions are applied.
+    - ``divergence``: divergence of the replicas at that point.
+    - ``servers_busy``, ``replicas_busy``: time until which servers and replicas are busy, seconds.
+    - ``coming``, ``under_way``: see :func:`bounded`.
+    """
 
     version: int
     divergence: Divergence
@@ -46,9 +54,10 @@ class State:
 def plan(
     held: Held, hosts: Sequence[int], network: Residual, sides: Sides, rules: Rules, state: State, now: float
 ) -> Batch:
-    """Plans everything that is pending or punted.
+    """Plan everything that is pending or punted.
 
-    :param hosts: of the workers. ``network``: what is left; it is not changed.
+    :param hosts: host of each worker.
+    :param network: residual network; it is not changed.
     """
     ids = [*held.punted, *held.pending]
     first = len(held.punted)

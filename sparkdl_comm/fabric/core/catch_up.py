@@ -1,11 +1,12 @@
-"""When the replica gets what was punted: as late, and so in as few and large sums, as the divergence bound allows.
+"""Catching up: send the replica its punted updates as late as the divergence bound allows, in few and large sums.
 
-Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.3: with a
-large bound more updates are punted, which are then summed. What is punted is sent when half of the bound is used up: the
-other half is what the servers may go on by meanwhile, without waiting. It is also sent when workers would have to keep too
-many updates for it.
+Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.3:
+with a larger bound more updates are punted and then summed. Punted updates are sent when half of the bound is used
+up. The other half lets the servers go on meanwhile without waiting. They are also sent when workers would have to
+keep too many updates.
 
-Nobody knows when what is sent will be there, so all updates of the servers have to keep the bound whenever that is.
+Nobody knows when these transfers will arrive. So every update of the servers has to keep the bound for any time of
+arrival.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from sparkdl_comm.fabric.core.ledger import CatchingUp, Ledger
 from sparkdl_comm.fabric.core.order import Job
 from sparkdl_comm.fabric.core.transfers import deliveries
 
-#: Part of the divergence bound from which on what was punted is sent.
+#: Share of the divergence bound at which punted updates are sent.
 _PART = 0.5
-#: Updates, for each worker, that are kept at most before they are sent.
+#: Most punted updates per worker before they are sent.
 _KEPT = 8
 
 
 def catch_up(ledger: Ledger, network: Residual, now: float) -> list[Decision]:
-    """What was punted, and is in the servers' model, is sent if it is time. Takes what that uses out of ``network``."""
+    """Return the transfers of punted updates that the servers have applied, if it is time to send them.
+
+    Subtract the transfers' bandwidth from ``network``.
+    """
     held = ledger.held
     if ledger.catching_up or ledger.is_copying or ledger.apart or not _is_time(ledger):
         return []
@@ -54,7 +58,8 @@ def catch_up(ledger: Ledger, network: Residual, now: float) -> list[Decision]:
 
 
 def caught_up(ledger: Ledger, ended: Push) -> None:
-    """A transfer has ended: the replica has applied these updates, if it was one of those, and the last one of its turn."""
+    """Record that a transfer to a replica has ended. After the last transfer of its turn, count the turn's updates as
+    replicated."""
     for turn, each in ledger.catching_up.items():
         if ended.id in each.missing:
             each.missing.discard(ended.id)
@@ -66,7 +71,8 @@ def caught_up(ledger: Ledger, ended: Push) -> None:
 
 
 def _allowed(ledger: Ledger, steps: Sequence[Sequence[int]]) -> int:
-    """How many of these steps the replicas may take, however many of those under way to the servers these have applied."""
+    """Return the number of leading steps that the replicas may take, whichever steps under way the servers have
+    applied by then."""
     under_way = {push.turn for push in ledger.to_servers}
     state = ledger.divergence.copy()
     for number, updates in enumerate(steps):

@@ -1,4 +1,4 @@
-"""What the scheduler says is to be done. Each decision concerns the nodes that it names; both ends of a transfer are told."""
+"""The scheduler's decisions. Each one concerns the nodes it names. The decision of a transfer goes to both ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparkdl_comm.fabric.core.roles import Node
 
 
 class Piece(NamedTuple):
-    """A part of a transfer's schedule: ``rate`` bytes per second from ``start`` to ``end``, seconds on the scheduler's
+    """Part of a transfer's schedule: ``rate`` bytes per second from ``start`` to ``end``, seconds on the scheduler's
     clock."""
 
     start: float
@@ -19,19 +19,22 @@ class Piece(NamedTuple):
 
 Schedule = tuple[Piece, ...]
 
-#: Why an update is dropped: its deadline has passed, or cannot be kept without leaving the server idle; its norm is not a
-#: finite number that is at least 0; alone it would exceed the divergence bound; the servers were lost.
+#: Why an update is dropped. ``deadline``: its deadline has passed or cannot be kept without leaving the server idle.
+#: ``norm``: its norm is negative or not finite. ``divergence``: it exceeds the divergence bound on its own. ``lost``:
+#: the servers were lost.
 Reason = Literal["deadline", "norm", "divergence", "lost"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """Bytes from one node to another.
+    """Bytes sent from one node to another.
 
-    ``id``: unique in the job. ``bytes``: how many. ``after``: transfers that must have ended before this one starts, such as
-    those that an aggregator sums, or one to the replica that a server's waits for. ``schedule``: when to send how fast;
-    empty if both nodes are on one host. Once what ``after`` names has ended later than planned, the rates are to be kept, not
-    the times.
+    - ``id``: unique number within the job.
+    - ``bytes``: size.
+    - ``after``: transfers that must have ended before this one starts. Examples: the updates that an aggregator sums,
+      or a transfer to the replica that a server's transfer waits for.
+    - ``schedule``: pieces to send, empty if both nodes are on one host. If a transfer in ``after`` ends later than
+      planned, the rates stay and the times shift.
     """
 
     id: int
@@ -43,19 +46,21 @@ class Transfer:
 
     @property
     def end(self) -> float:
-        """When it is to be complete, seconds; minus infinity if nothing has to be sent."""
+        """Planned end in seconds; minus infinity without a schedule."""
         return self.schedule[-1].end if self.schedule else float("-inf")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Push(Transfer):
-    """One update, or an aggregator's sum of several, on its way to a server or replica.
+    """Update, or an aggregator's sum of several, on its way to a server or replica.
 
-    ``updates``: their ids, in their order. ``scales``: the step size of each, by which whoever sends the update *itself*
-    multiplies it; an aggregator adds what it gets. ``shard``: the server's number whose component it is; None: all
-    components, to an aggregator. ``turn``: servers and replicas apply transfers in the order of their turns, from 0 without
-    gaps but for those that a :class:`Skipped` names; each of them is one step of the optimizer, and raises the version by
-    ``len(updates)``. None: to an aggregator.
+    - ``updates``: ids, in order.
+    - ``scales``: step size of each update. The node that sends the update *itself* multiplies by it; an aggregator
+      only adds.
+    - ``shard``: index of the server whose component is sent, or None for all components, to an aggregator.
+    - ``turn``: position in the order in which servers and replicas apply transfers, or None to an aggregator. Turns
+      count from 0 without gaps, except those named by a :class:`Skipped`. A turn is one optimizer step and raises the
+      version by ``len(updates)``.
     """
 
     updates: tuple[int, ...]
@@ -66,9 +71,14 @@ class Push(Transfer):
 
 @dataclass(frozen=True, kw_only=True)
 class Model(Transfer):
-    """The model, or the component of server ``shard``, for ``workers``: the target, or whom it passes the model on to by
-    further transfers. ``shard`` is None if all components are sent. ``batch``: all transfers of one batch bring one
-    version, which is that of each server when it starts to send the first."""
+    """The model, or the component of server ``shard``, sent to a worker or distributor.
+
+    - ``workers``: workers that get it: the target itself, or the ones to which the target forwards it by further
+      transfers.
+    - ``shard``: index of the server, or None for all components.
+    - ``batch``: number shared by transfers of one version. Each server's version is fixed when it starts its first
+      transfer of the batch.
+    """
 
     workers: tuple[int, ...]
     shard: int | None
@@ -77,9 +87,14 @@ class Model(Transfer):
 
 @dataclass(frozen=True, kw_only=True)
 class Copy(Transfer):
-    """Server ``shard`` sends its whole state, parameters and momentum, to its replica, after a lost node has left the two
-    with different updates. It is the state after all turns before ``turn``; ``bytes`` is an estimate. The replica applies
-    nothing before it has it, and goes on with turn ``resume`` of its own; at once, if the copy is cancelled."""
+    """The whole state of server ``shard``, parameters and momentum, sent to its replica after a loss left them with
+    different updates.
+
+    - ``bytes``: estimate.
+    - ``turn``: the state is the one after all turns before this.
+    - ``resume``: the replica's own turn with which it goes on. It applies nothing before the copy arrives. If the
+      copy is cancelled it goes on at once.
+    """
 
     shard: int
     turn: int
@@ -88,7 +103,7 @@ class Copy(Transfer):
 
 @dataclass(frozen=True)
 class Repaced:
-    """A transfer that is under way has a new schedule from now on, as the bandwidth has changed."""
+    """New schedule from now on for a transfer under way, because bandwidth has changed."""
 
     transfer: int
     schedule: Schedule
@@ -96,8 +111,10 @@ class Repaced:
 
 @dataclass(frozen=True)
 class Reordered:
-    """A transfer to a server gets a later turn, as it would hold up what comes after it. Its old turn is skipped, which a
-    :class:`Skipped` says too; the new one is, if the transfer was applied meanwhile."""
+    """Later turn for a transfer to a server that would delay the ones behind it.
+
+    A :class:`Skipped` names its old turn. If the transfer was applied meanwhile, the server skips the new turn.
+    """
 
     transfer: int
     turn: int
@@ -105,7 +122,7 @@ class Reordered:
 
 @dataclass(frozen=True)
 class Regrouped:
-    """A transfer carries only ``updates`` any more, as the others' worker was lost: its aggregator leaves them out."""
+    """A sum reduced to ``updates``, because the other updates' worker was lost. The aggregator leaves them out."""
 
     transfer: int
     updates: tuple[int, ...]
@@ -113,16 +130,19 @@ class Regrouped:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """A transfer does not take place, or is broken off, as one of its nodes was lost. What has arrived of it and was not
-    applied yet is thrown away."""
+    """Transfer that is abandoned because one of its nodes was lost. The receiver discards what has arrived and is not
+    applied yet."""
 
     transfer: int
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """``target`` does not wait for this turn. ``count``: the updates in it, if another server has applied them: the version
-    rises by these all the same, so that the parts of one model keep the same version."""
+    """Turn that ``target`` does not wait for.
+
+    ``count``: updates of the turn that another server has applied. They raise this server's version too, so that all
+    parts of one model keep the same version.
+    """
 
     target: Node
     turn: int
@@ -131,7 +151,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Dropped:
-    """The worker throws its update away."""
+    """Update that its worker discards."""
 
     update: int
     worker: int
@@ -140,7 +160,7 @@ class Dropped:
 
 @dataclass(frozen=True)
 class Released:
-    """The worker may forget the update: it was sent to all who need it."""
+    """Update that its worker may forget, because it has reached every node that needs it."""
 
     update: int
     worker: int

@@ -1,10 +1,9 @@
-"""How models reach the workers that asked for them.
+"""Distribution of models to the workers that asked for them.
 
 Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 10.3:
-requests of a batch are answered with one version, through a tree of distributors. Who gets it from whom is found by
-algorithm 3 in the network in which everything flows the other way. The servers send to the distributor of the last group
-first, then to the one before it; those whose updates would go straight to the servers get the model straight from them, at
-last.
+all requests of a batch get one version, through a tree of distributors. Algorithm 3, run on the network with every
+direction reversed, finds the tree. The servers send to the distributor of the last group first, then to the one
+before it. Workers whose updates would go straight to the servers get the model straight from them, at the end.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from sparkdl_comm.fabric.core.order import Job, order
 class Branch:
     """Workers that get the model together.
 
-    ``members``: indices of jobs. ``distributor``: its number, or None if the only member gets it straight from the servers.
-    ``arrivals``: the schedules from each server to the distributor, or to that member. ``onward``: the schedule from the
-    distributor to each member, empty if there is none.
+    - ``members``: indices of jobs.
+    - ``distributor``: index of the distributor, or None if the only member gets the model straight from the servers.
+    - ``arrivals``: schedule from each server to the distributor, or to that member.
+    - ``onward``: schedule from the distributor to each member. Empty without distributor.
     """
 
     members: list[int]
@@ -40,11 +40,11 @@ def distribute(
     now: float,
     following: float = 0.0,
 ) -> list[Branch]:
-    """The branches in the order in which the servers send to them, reserved in ``network``.
+    """Return the branches in the order in which the servers send to them, with bandwidth reserved in ``network``.
 
-    :param jobs: of each request the worker's host, and the bytes of each server's component.
-    :param distributors: the host of each, in the order in which they are to be used. ``following``: as that of
-        :func:`~sparkdl_comm.fabric.core.aggregate.aggregate`.
+    :param jobs: each request's worker host and the bytes of each server's component.
+    :param distributors: host of each distributor, in the order of use.
+    :param following: see :func:`~sparkdl_comm.fabric.core.aggregate.aggregate`.
     """
     mirrored = network.mirrored()
     placed = order(jobs, mirrored, servers, now).kept

@@ -1,5 +1,7 @@
-"""What the scheduler is told. Times are seconds on the caller's clock, passed with the event, so that hosts' clocks do not
-matter."""
+"""The scheduler's inputs.
+
+Times are seconds on the caller's clock and are passed with the event, so hosts' clocks do not matter.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ from sparkdl_comm.fabric.core.roles import Node
 
 @dataclass(frozen=True)
 class Update:
-    """An update that a worker has ready.
+    """Update that a worker has ready.
 
-    ``id``: unique in the job. ``sizes``: bytes of the component for each server. ``base``: the version of the model that it
-    was computed from, counted in updates. ``norm``: its L2 norm before it is multiplied by the step size, over all components.
+    - ``id``: unique number within the job.
+    - ``sizes``: bytes of the component for each server.
+    - ``base``: version of the model from which the update was computed, counted in updates.
+    - ``norm``: L2 norm over all components, before multiplying by the step size.
     """
 
     id: int
@@ -24,14 +28,16 @@ class Update:
 
     @property
     def bytes(self) -> int:
-        """Of all components."""
+        """Total bytes of all components."""
         return sum(self.sizes)
 
 
 @dataclass(frozen=True)
 class UpdateReady:
-    """``push``: a worker has an update. It keeps it until the scheduler has had it sent to the server, and to the replica if
-    there is one, or has dropped it."""
+    """``push``: a worker has an update.
+
+    The worker keeps it until the scheduler has dropped it, or it has reached the server and any replica.
+    """
 
     update: Update
 
@@ -46,8 +52,8 @@ class ModelRequested:
 
 @dataclass(frozen=True)
 class BandwidthReported:
-    """What the monitor of ``host`` found that this job can use of its NIC, its own transfers included: bytes per second that
-    leave (``up``) and arrive (``down``)."""
+    """Bandwidth of a host's NIC for this job, its own transfers included: bytes per second ``up`` (out) and ``down``
+    (in)."""
 
     host: int
     up: float
@@ -56,8 +62,7 @@ class BandwidthReported:
 
 @dataclass(frozen=True)
 class TransferProgressed:
-    """How many bytes of a transfer have been sent. Optional: until one comes, transfers are taken to keep to their
-    schedule."""
+    """Bytes of a transfer sent so far. Optional: without it, a transfer is assumed to keep its schedule."""
 
     transfer: int
     sent: int
@@ -65,15 +70,18 @@ class TransferProgressed:
 
 @dataclass(frozen=True)
 class TransferEnded:
-    """All bytes of a transfer have arrived, and were applied if the target is a server or a replica."""
+    """A transfer has arrived completely. A server or replica has also applied it."""
 
     transfer: int
 
 
 @dataclass(frozen=True)
 class NodeLost:
-    """A node has failed. A lost server is replaced by its replicas, all of them at once; ``versions``: those of
-    the replicas then, as they say themselves."""
+    """A node has failed.
+
+    The loss of one server makes all replicas replace all servers. ``versions``: the replicas' versions at that
+    moment, as the replicas report them.
+    """
 
     node: Node
     versions: tuple[int, ...] = ()

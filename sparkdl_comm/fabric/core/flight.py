@@ -1,4 +1,4 @@
-"""The transfers that were decided on and have not ended, and the network that they leave."""
+"""Transfers that were decided on and have not ended, and the residual network after them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from sparkdl_comm.fabric.core.bandwidth import Residual, Spans, end
 from sparkdl_comm.fabric.core.decisions import Piece, Repaced, Transfer
 from sparkdl_comm.fabric.core.roles import Node
 
-#: A transfer gets a new schedule if its rest takes longer or less long by more than this part.
+#: Least relative change of a transfer's remaining time for which it gets a new schedule.
 _WORTHWHILE = 0.01
 
 
 @dataclass
 class _Underway:
-    """``left``: bytes at the time ``since``, if a report told; else the schedule is taken to be kept."""
+    """Transfer that has not ended, with its hosts and schedule.
+
+    - ``left``: bytes left at the time ``since``, or None to assume that the schedule is kept.
+    """
 
     transfer: Transfer
     source: int
@@ -26,7 +29,7 @@ class _Underway:
     since: float = 0.0
 
     def rest(self, now: float) -> float:
-        """Bytes that are still to be sent."""
+        """Return the bytes still to be sent."""
         if self.left is None:
             return sum(rate * (stop - max(begin, now)) for begin, stop, rate in self.schedule if stop > now)
         sent = sum(
@@ -38,7 +41,7 @@ class _Underway:
 
 
 class Flight:
-    """All transfers that are under way or waiting for others, by id, in the order in which they were decided on."""
+    """All transfers under way or waiting for others, by id, in the order of their decisions."""
 
     def __init__(self) -> None:
         self._underway: dict[int, _Underway] = {}
@@ -51,37 +54,39 @@ class Flight:
         return [flying.transfer for flying in self._underway.values()]
 
     def reaches(self, transfer: int, target: Node) -> bool:
-        """Whether this transfer is under way, or waiting, to this node."""
+        """Return whether this transfer is under way, or waiting, to this node."""
         return transfer in self._underway and self._underway[transfer].transfer.target == target
 
     def planned(self, transfer: int) -> float:
-        """When it is to end, seconds; minus infinity within a host."""
+        """Return the transfer's planned end in seconds; minus infinity within a host."""
         return end(self._underway[transfer].schedule, -math.inf)
 
     def add(self, transfer: Transfer, source: int, target: int) -> None:
-        """``source`` and ``target`` are the hosts."""
+        """Add a transfer between the hosts ``source`` and ``target``."""
         schedule = tuple((piece.start, piece.end, piece.rate) for piece in transfer.schedule)
         self._underway[transfer.id] = _Underway(transfer, source, target, schedule)
 
     def replace(self, transfer: Transfer) -> None:
-        """The same transfer carries something else."""
+        """Change what a transfer under way carries."""
         self._underway[transfer.id].transfer = transfer
 
     def end(self, transfer: int) -> Transfer:
-        """It has ended, or was cancelled."""
+        """Remove and return a transfer that has ended or was cancelled."""
         return self._underway.pop(transfer).transfer
 
     def progress(self, transfer: int, sent: int, now: float) -> None:
+        """Record that ``sent`` bytes of a transfer have been sent."""
         flying = self._underway[transfer]
         flying.left, flying.since = max(0, flying.transfer.bytes - sent), now
         self._stale = True
 
     def outdate(self) -> None:
-        """The rates of links have changed."""
+        """Note that the links' rates have changed."""
         self._stale = True
 
     def repace(self, rates: Sequence[tuple[float, float]], now: float) -> list[Repaced]:
-        """New schedules, in the old order, if rates have changed, or transfers are not as far as was planned."""
+        """Return new schedules, in the order of decisions, if rates have changed or transfers differ from their
+        plans."""
         if not self._stale and not any(self._held_up(flying, now) for flying in self._underway.values()):
             return []
         network = Residual.of(rates, now)
@@ -105,20 +110,20 @@ class Flight:
         return changed
 
     def residual(self, rates: Sequence[tuple[float, float]], now: float) -> Residual:
-        """The network that all of them leave."""
+        """Return the network left over by all transfers."""
         network = Residual.of(rates, now)
         for flying in self._underway.values():
             network.reserve(flying.source, flying.target, _since(flying.schedule, now))
         return network
 
     def _held_up(self, flying: _Underway, now: float) -> bool:
-        """It was to have begun, but what it waits for has not ended."""
+        """Return whether the transfer should have begun but still waits for another one."""
         begun = bool(flying.schedule) and flying.schedule[0][0] < now
         return begun and any(other in self._underway for other in flying.transfer.after)
 
 
 def pieces(schedule: Iterable[tuple[float, float, float]]) -> tuple[Piece, ...]:
-    """A schedule as decisions have it."""
+    """Return a schedule in the form that decisions have."""
     return tuple(Piece(*span) for span in schedule)
 
 

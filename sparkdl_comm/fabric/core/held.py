@@ -1,4 +1,4 @@
-"""The updates that workers hold, from when they are ready until everybody has them, and how far each worker is."""
+"""Updates that workers keep, from ready until every node that needs them has them, and each worker's progress."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from sparkdl_comm.fabric.core.events import Update
 
 @dataclass
 class Holding:
-    """``scale``: the step size that the update is multiplied by, once it is decided. ``serving``, ``replicating``: the
-    transfers to servers and replicas that have to end, None if not decided on. ``applied``: the servers have it."""
+    """Update that its worker keeps.
+
+    - ``scale``: step size, once decided.
+    - ``serving``, ``replicating``: transfers to servers and to replicas that have to end; None before the decision.
+    - ``applied``: all servers have applied it.
+    """
 
     update: Update
     scale: float = 1.0
@@ -22,14 +26,20 @@ class Holding:
 
     @property
     def norm(self) -> float:
-        """Of what is applied."""
+        """L2 norm after multiplying by the step size."""
         return self.update.norm * self.scale
 
 
 @dataclass
 class Held:
-    """All of them by id. ``pending``: those that no decision was made on, oldest first; ``punted``: those that were sent to
-    the servers but not to the replicas, in the servers' order."""
+    """All updates that workers keep.
+
+    - ``workers``: number of workers.
+    - ``replicated``: the servers have replicas.
+    - ``by_id``: updates by id.
+    - ``pending``: ids of undecided updates, oldest first.
+    - ``punted``: ids of updates sent to the servers but not to the replicas, in the servers' order.
+    """
 
     workers: int
     replicated: bool
@@ -38,7 +48,7 @@ class Held:
     punted: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        #: How many updates of each worker were ready, and how many of these were applied or dropped.
+        #: Per worker: updates that were ready, and how many of them were applied or dropped.
         self.pushed = [0] * self.workers
         self.settled = [0] * self.workers
         self.lost: set[int] = set()
@@ -49,14 +59,14 @@ class Held:
         self.pending.append(update.id)
 
     def drop(self, number: int, reason: Reason) -> Dropped:
-        """The update goes nowhere."""
+        """Remove an update that is sent to nobody."""
         holding = self.by_id.pop(number)
         self.pending = [other for other in self.pending if other != number]
         self.settled[holding.update.worker] += not holding.applied
         return Dropped(number, holding.update.worker, reason)
 
     def serve(self, numbers: Iterable[int], deliveries: Iterable[int]) -> None:
-        """These transfers bring the updates to the servers."""
+        """Record that the transfers ``deliveries`` bring these updates to the servers."""
         served = set(deliveries)
         for number in numbers:
             self.by_id[number].serving = set(served)
@@ -65,14 +75,14 @@ class Held:
                 self.punted.append(number)
 
     def replicate(self, numbers: Iterable[int], deliveries: Iterable[int]) -> None:
-        """These transfers bring the updates to the replicas."""
+        """Record that the transfers ``deliveries`` bring these updates to the replicas."""
         replicated = set(deliveries)
         for number in numbers:
             self.by_id[number].replicating = set(replicated)
             self.punted.remove(number)
 
     def arrived(self, transfer: int, numbers: Iterable[int]) -> list[Released]:
-        """A transfer to a server or a replica that carried these updates, or some of them, has ended."""
+        """Record that a transfer with these updates to a server or replica has ended."""
         released = []
         for number in list(numbers):
             holding = self.by_id.get(number)
@@ -87,7 +97,7 @@ class Held:
         return released
 
     def release(self, number: int) -> list[Released]:
-        """Forgets the update if everybody has it."""
+        """Forget the update if every node that needs it has it."""
         holding = self.by_id[number]
         if holding.serving != set() or (self.replicated and holding.replicating != set()):
             return []
@@ -95,8 +105,11 @@ class Held:
         return [Released(number, holding.update.worker)]
 
     def unserve(self, delivery: int, numbers: Iterable[int], servers: int) -> list[Released]:
-        """A transfer to a server was cancelled. The updates wait for the next batch again, unless another server has them, or
-        their replicas have or may get them: then that server has to do without, so that nobody applies them twice."""
+        """Record that a transfer to a server was cancelled.
+
+        Its updates become pending again, with two exceptions: another server has them, or their transfer to the
+        replicas was decided. Then this server goes without them, so that no node applies them twice.
+        """
         released = []
         for number in numbers:
             holding = self.by_id.get(number)
@@ -111,7 +124,7 @@ class Held:
         return released
 
     def copy(self, copies: Iterable[int]) -> None:
-        """These transfers bring the replicas all that the servers have or will have."""
+        """Record that the transfers ``copies`` bring the replicas everything that the servers have or will have."""
         brought = set(copies)
         self.punted = []
         for holding in self.by_id.values():
@@ -119,19 +132,20 @@ class Held:
                 holding.replicating = set(brought)
 
     def uncopy(self, copy: int) -> None:
-        """The replicas do not get what this transfer was to bring."""
+        """Record that this copy does not reach its replica. Its updates count as punted again."""
         for number, holding in self.by_id.items():
             if holding.replicating and copy in holding.replicating:
                 holding.replicating = None
                 self.punted.append(number)
 
     def lose_replicas(self) -> list[Released]:
-        """The servers have no replicas any more."""
+        """Record that the servers have no replicas any more."""
         self.replicated, self.punted = False, []
         return [released for number in list(self.by_id) for released in self.release(number)]
 
     def take_over(self) -> list[Dropped | Released]:
-        """The replicas become the servers. What was sent to the servers alone is lost; what the replicas have is applied."""
+        """Make the replicas the servers. Drop updates sent to the servers alone. Count transfers to the replicas as
+        transfers to the servers."""
         decided: list[Dropped | Released] = []
         for number in self.punted:
             holding = self.by_id.pop(number)
@@ -147,7 +161,7 @@ class Held:
         return decided
 
     def lose(self, worker: int) -> bool:
-        """Forgets a worker's updates. Whether servers have or will have any that the replicas will not."""
+        """Forget a worker's updates. Return whether the servers have or get any that the replicas will not."""
         self.lost.add(worker)
         mine = {number for number, holding in self.by_id.items() if holding.update.worker == worker}
         alone = not mine.isdisjoint(self.punted)
@@ -158,16 +172,16 @@ class Held:
         return alone
 
     def slowest(self) -> int:
-        """The fewest updates that one of the workers that are left has had applied or dropped."""
+        """Return the least number of applied or dropped updates among the remaining workers."""
         return min((count for worker, count in enumerate(self.settled) if worker not in self.lost), default=0)
 
     def share_without(self, workers: int) -> float:
-        """Of the workers that are left, the share that is not among so many."""
+        """Return the share of the remaining workers that is left after taking ``workers`` of them away."""
         left = self.workers - len(self.lost)
         return max(0.0, 1 - workers / left) if left else 0.0
 
     def _settle(self, holding: Holding) -> None:
-        """Counts the update, once, when all servers have it."""
+        """Count the update once all servers have it."""
         if not holding.serving and not holding.applied:
             holding.applied = True
             self.settled[holding.update.worker] += 1

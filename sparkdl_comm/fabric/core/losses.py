@@ -1,4 +1,4 @@
-"""What follows when a node is lost: transfers that do not take place, updates that have to be sent again or are gone."""
+"""Loss of a node: cancel its transfers, and send its updates again or give them up."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sparkdl_comm.fabric.core.roles import Node, Role
 
 
 def lose(ledger: Ledger, node: Node, versions: Sequence[int]) -> list[Decision]:
-    """Takes the node out of the ledger.
+    """Remove a lost node from the ledger.
 
-    :param versions: as those of :class:`~sparkdl_comm.fabric.core.events.NodeLost`.
-    :raises RankLostError: a server is lost that has no replica.
+    :param versions: see :class:`~sparkdl_comm.fabric.core.events.NodeLost`.
+    :raises RankLostError: the node is a server without replica.
     """
     if node in ledger.lost:
         return []
@@ -35,7 +35,8 @@ def lose(ledger: Ledger, node: Node, versions: Sequence[int]) -> list[Decision]:
 
 
 def copies(ledger: Ledger, network: Residual, now: float) -> list[Decision]:
-    """The replicas become what the servers will be: what is under way to them is cancelled, as it is in the copy."""
+    """Send each server's whole state to its replica. Transfers under way to the replicas are cancelled, because the
+    copies contain them."""
     decisions = _cancel_all(ledger, "replica")
     made: list[int] = []
     for shard, (server, replica) in enumerate(zip(ledger.servers, ledger.replicas, strict=True)):
@@ -66,7 +67,7 @@ def copies(ledger: Ledger, network: Residual, now: float) -> list[Decision]:
 
 
 def copied(ledger: Ledger, copy: Copy) -> list[Decision]:
-    """A replica has become what its server was."""
+    """Record that a replica has received its server's state."""
     if not ledger.is_copying:
         ledger.divergence = Divergence(ledger.rules.momentum)
     return list(ledger.held.arrived(copy.id, ledger.held.by_id))
@@ -85,7 +86,7 @@ def _lose_worker(ledger: Ledger, worker: Node) -> list[Decision]:
 
 
 def _leave_out(ledger: Ledger, arrival: Push) -> list[Decision]:
-    """The sums of which this would have been a part go without it."""
+    """Remove a cancelled arrival from the sums that wait for it."""
     decisions: list[Decision] = []
     for transfer in ledger.flight.transfers():
         if not isinstance(transfer, Push) or arrival.id not in transfer.after or arrival.target != transfer.source:
@@ -120,13 +121,13 @@ def _lose_aggregator(ledger: Ledger, aggregator: Node) -> list[Decision]:
 
 def _lose_servers(ledger: Ledger, server: Node, versions: Sequence[int]) -> list[Decision]:
     if not ledger.replicas:
-        raise RankLostError(f"{server.role} {server.index} is lost, and there is no replica that could take over")
+        raise RankLostError(f"{server.role} {server.index} is lost, and there is no replica to take over")
     ledger.serving = "replica"
     ledger.version = max(
         version + sum(len(push.updates) for push in ledger.flight.transfers() if _brings(push, Node("replica", shard)))
         for shard, version in enumerate(versions)
     )
-    # Before the copies: without these the replicas would apply what follows.
+    # Cancelled before the copies, because a replica whose copy is cancelled applies the turns that follow.
     following = _following_copies(ledger)
     decisions = _cancel_all(ledger, "replica") if following else []
     decisions += _cancel_all(ledger, "server")
@@ -139,15 +140,18 @@ def _lose_servers(ledger: Ledger, server: Node, versions: Sequence[int]) -> list
 
 
 def _following_copies(ledger: Ledger) -> list[Push]:
-    """What replicas that get copies were to apply after these. Without the copies it has to be decided on anew: they have
-    updates that are not in the copies, so the delays would be larger."""
+    """Return the transfers that replicas were to apply after a copy under way.
+
+    Without the copies they have to be planned again. The replicas then have updates that are not in the copies, so
+    delays would be larger.
+    """
     if not ledger.is_copying:
         return []
     return [push for push in ledger.flight.transfers() if isinstance(push, Push) and push.target.role == "replica"]
 
 
 def _brings(transfer: Transfer, node: Node) -> TypeGuard[Push]:
-    """Whether it is an update, or a sum, for this node."""
+    """Return whether the transfer brings an update or a sum to this node."""
     return isinstance(transfer, Push) and transfer.target == node
 
 
@@ -157,7 +161,8 @@ def _lose_replicas(ledger: Ledger) -> list[Decision]:
 
 
 def _cancel_all(ledger: Ledger, role: Role) -> list[Decision]:
-    """Everything to or from the nodes of a role, what it is summed of included; and all models, if they are the servers."""
+    """Cancel all transfers to or from the nodes of a role, and the arrivals that their sums wait for. For
+    ``"server"``, cancel all models too."""
     decisions: list[Decision] = []
     parts: set[int] = set()
     for transfer in reversed(ledger.flight.transfers()):
@@ -184,7 +189,11 @@ def _cancel(ledger: Ledger, transfer: Transfer) -> list[Decision]:
 
 
 def _counted(ledger: Ledger, decisions: list[Decision]) -> list[Decision]:
-    """The decisions. Updates count at the servers that skip their turn if not all do; replicas get a copy."""
+    """Return the decisions with corrected counts of skipped updates.
+
+    If only some servers skip a turn, its updates count there, because the other servers have them. If all servers
+    skip it, nobody has the updates, and the version falls. Replicas do not count them, because they get a copy.
+    """
     skipping = Counter(d.turn for d in decisions if isinstance(d, Skipped) and d.target.role == ledger.serving)
     counted: list[Decision] = []
     for decision in decisions:
@@ -196,5 +205,5 @@ def _counted(ledger: Ledger, decisions: list[Decision]) -> list[Decision]:
                     ledger.version -= decision.count
                 decision = replace(decision, count=0)
         counted.append(decision)
-    # Where a turn is skipped the next ones are applied: what is not to be is cancelled before.
+    # A skipped turn lets the next ones be applied, so cancellations come first.
     return sorted(counted, key=lambda decision: isinstance(decision, Skipped))

@@ -1,16 +1,17 @@
-"""In which order updates go to the servers, and which are not sent at all.
+"""Order in which updates go to the servers, and the choice of updates to drop.
 
 Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.1,
-algorithms 1 and 2: the shortest transfer goes first, unless an update's deadline is due. Where that one would end after the
-next, it is dropped: the server would have to idle until it is there.
+algorithms 1 and 2: the shortest transfer goes first, unless an update's deadline is due. A due update is dropped if
+it would end after the next one, because the server would idle until it arrives.
 
-A deadline is the last position in the batch at which an update may be applied. The paper takes an update at position i if
-its deadline is i, which is too late for a second one of the same deadline. Here deadlines are due as soon as as many
-updates as there are positions up to a deadline have to be at one of these; of those, too, the shortest transfer goes first.
-Where more have to, the slowest are dropped before anything is ordered.
+A deadline is the last position in the batch at which an update may be applied. The paper takes an update at position
+i if its deadline is i, which is too late for a second update with that deadline. Here deadlines are due as soon as
+every position up to some deadline is needed by an update with a deadline up to there. Among due updates the shortest
+transfer goes first too. If more updates need these positions than there are, the slowest are dropped before anything
+is ordered.
 
-The updates of a model that is sharded over several servers are placed as one: their components' bandwidth is reserved
-together, and an update is complete with the last of them (section 10.2).
+With several servers, an update's components are placed as one. Their bandwidth is reserved together, and the update
+is complete with the last of them (section 10.2).
 """
 
 from __future__ import annotations
@@ -24,14 +25,18 @@ import numpy as np
 
 from sparkdl_comm.fabric.core.bandwidth import Residual, Spans, end
 
-#: Of two ends that differ by less than this part, neither is the sooner.
+#: Relative tolerance for equal finish times.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
 class Job:
-    """An update to be placed: the host that it is on, bytes for each server, and the last position it may have, counted
-    from 1; None: any."""
+    """Update to be placed.
+
+    - ``host``: its worker's host.
+    - ``sizes``: bytes for each server.
+    - ``deadline``: last position it may have, counted from 1; None if any.
+    """
 
     host: int
     sizes: tuple[int, ...]
@@ -40,8 +45,12 @@ class Job:
 
 @dataclass
 class Order:
-    """``kept``: indices of jobs in the order of their transfers, with those ``schedules``, one for each server.
-    ``dropped``: the other indices."""
+    """Result of :func:`order`.
+
+    - ``kept``: indices of jobs in the order of their transfers.
+    - ``schedules``: for each of ``kept``, a schedule to each server.
+    - ``dropped``: indices of the other jobs.
+    """
 
     kept: list[int] = field(default_factory=list)
     schedules: list[tuple[Spans, ...]] = field(default_factory=list)
@@ -49,12 +58,15 @@ class Order:
 
 
 def order(jobs: Sequence[Job], network: Residual, servers: Sequence[int], now: float) -> Order:
-    """Orders jobs that are all there at ``now``. ``network`` is left as it is."""
+    """Order jobs that are all ready at ``now``. ``network`` is not changed."""
     return _Ordering(jobs, network, servers, now).run()
 
 
 class _Deadlines:
-    """How many positions are left up to each deadline beyond those that updates must have: the slack."""
+    """Slack of each deadline: positions left up to it, minus jobs that must be placed by then.
+
+    If a deadline has more jobs than positions, the slowest jobs are dropped.
+    """
 
     def __init__(self, jobs: Sequence[Job], slowness: Sequence[float]) -> None:
         last = len(jobs)
@@ -79,27 +91,34 @@ class _Deadlines:
         self._slack = np.arange(last + 1) - counts.cumsum()
 
     def due(self, position: int) -> list[int]:
-        """Those of which one must have this position, or else a deadline is missed; none, if it is free."""
+        """Return the jobs from which this position must be filled to keep all deadlines. Empty if any job may take
+        it."""
         slack = self._slack[position:]
         if not slack.size or slack[deadline := int(slack.argmin())]:
             return []
         return sorted(index for at in self._at[position : position + deadline + 1] for index in at)
 
     def place(self, index: int) -> None:
-        """A position was given to this job."""
+        """Give this job the next position."""
         deadline = self._of.pop(index, len(self._slack))
         if deadline < len(self._slack):
             self._at[deadline].discard(index)
         self._slack[:deadline] -= 1
 
     def displace(self) -> None:
-        """The job that was placed last is dropped: its position is free again."""
+        """Free the position of the last placed job, which is dropped."""
         self._slack += 1
 
 
 @dataclass(frozen=True)
 class _Pick:
-    """A job that is next, and when it would be complete. ``due``: a deadline demands one like it."""
+    """Candidate for the next position.
+
+    - ``index``: index of the job.
+    - ``done``: time at which it would be complete, seconds.
+    - ``schedules``: schedule to each server.
+    - ``due``: a deadline requires that a job like this is next.
+    """
 
     index: int
     done: float
@@ -108,6 +127,8 @@ class _Pick:
 
 
 class _Ordering:
+    """Run of the ordering algorithm."""
+
     def __init__(self, jobs: Sequence[Job], network: Residual, servers: Sequence[int], now: float) -> None:
         self._jobs, self._network, self._servers, self._now = jobs, network, servers, now
         self._least = [_least_seconds(job, network, servers) for job in jobs]
@@ -142,7 +163,7 @@ class _Ordering:
             self._network.reserve(self._jobs[pick.index].host, server, schedule)
 
     def _pick(self, position: int) -> _Pick | None:
-        """The shortest transfer, of those that are due if any is."""
+        """Return the job that ends first, among the due ones if there are any."""
         due = self._deadlines.due(position)
         best: _Pick | None = None
         bounds, enough = self._bounds(), math.inf
@@ -161,10 +182,10 @@ class _Ordering:
         return best
 
     def _bounds(self) -> list[tuple[float, float]]:
-        """``since`` and ``part``: no job is complete before ``since + part * least``, least being what its sender's link
-        takes.
+        """Return pairs (``since``, ``part``): no job is complete before ``since + part * least``.
 
-        What a server can still take until a moment, no transfer exceeds, and the rest has to pass the sender's link.
+        ``least`` is the job's least time on its sender's link. By any moment, a job can have sent no more than the
+        server's link could carry. The rest still has to pass the sender's link.
         """
         if len(self._servers) > 1:
             return [(max(self._now, min(self._network.links[2 * server + 1][0][0] for server in self._servers)), 1.0)]
@@ -192,6 +213,7 @@ class _Ordering:
 
 
 def _least_seconds(job: Job, network: Residual, servers: Sequence[int]) -> float:
-    """What the job would take over its sender's link at its fastest. Components within a host, or of 0 bytes, take nothing."""
+    """Return the seconds that the job takes on its sender's link at full speed. Components for the own host take
+    none."""
     sent = sum(size for size, server in zip(job.sizes, servers, strict=True) if server != job.host)
     return sent / max(rate for _, _, rate in network.links[2 * job.host])

@@ -1,11 +1,11 @@
-"""In which order the servers apply what is under way to them, and what is decided on now.
+"""Overtaking: move slow updates under way behind faster ones, in the order in which the servers apply them.
 
-Servers apply updates in the order in which they were decided on, or else nobody could say what delay an update will have.
-So one that is sent over a slow link would hold up all that come sooner. Where its delay bound allows it, it is given a place
-behind these instead, whether they are under way too or new. Until a server hears of that, it may have applied the slow one,
-and another server not: so all others keep their delay bounds behind it, too.
+Servers apply updates in the order of decisions, because otherwise nobody could predict an update's delay. So an
+update on a slow link would hold up all that arrive sooner. If its delay bound allows it, it gets a turn behind them,
+whether they are under way or new. Until all servers know of the change, some may apply the slow update in its old
+turn. So all other updates have to keep their delay bounds behind it, too.
 
-With replicas nothing is overtaken: they have been promised the old order.
+With replicas nothing is overtaken, because the replicas' schedules rely on the old order.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from sparkdl_comm.fabric.core.batch import Batch, State
 from sparkdl_comm.fabric.core.decisions import Push, Reordered, Skipped
 from sparkdl_comm.fabric.core.ledger import Ledger
 
-#: Seconds by which what is overtaken has to be later: less is not worth the messages.
+#: Least seconds by which an overtaken update must be later. Smaller gains are not worth the messages.
 _WORTHWHILE = 0.01
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """The pushes of one turn, one to each server that has not applied it yet; ``end``: when the last is there, seconds."""
+    """Pushes of one turn, one for each server that has not applied it. ``end``: planned arrival of the last one,
+    seconds."""
 
     turn: int
     pushes: list[Push]
@@ -33,11 +34,12 @@ class Waiting:
 
     @property
     def updates(self) -> tuple[int, ...]:
+        """Ids of the updates in the pushes."""
         return self.pushes[0].updates
 
 
 def waiting(ledger: Ledger) -> list[Waiting]:
-    """All that is under way to the servers, in the order of turns."""
+    """Return everything under way to the servers, in the order of turns."""
     turns: dict[int, list[Push]] = {}
     for transfer in ledger.flight.transfers():
         if isinstance(transfer, Push) and transfer.turn is not None and transfer.target.role == ledger.serving:
@@ -49,9 +51,10 @@ def waiting(ledger: Ledger) -> list[Waiting]:
 
 
 def overtake(ledger: Ledger, planned: Callable[[State], Batch], now: float) -> tuple[Batch, list[Waiting]]:
-    """A batch, and those under way that get new turns among its groups, in the order of their ends.
+    """Plan a batch. Return it with the pushes under way that move behind some of its groups, in the order of their
+    ends.
 
-    :param planned: the batch, if this is what earlier ones have led to.
+    :param planned: function that plans the batch from the state that earlier batches lead to.
     """
     queue = waiting(ledger)
     late = [] if ledger.replicas else queue
@@ -65,8 +68,11 @@ def overtake(ledger: Ledger, planned: Callable[[State], Batch], now: float) -> t
 
 
 def holding_up(ledger: Ledger, queue: Sequence[Waiting], new: Sequence[Group]) -> list[Waiting]:
-    """Those of the queue that are to be behind others that end before them, of the queue or of ``new``; in the order of their
-    ends. None that may not wait, nor any that would come behind such a one."""
+    """Return the members of the queue that should move behind faster ones, of the queue or of ``new``, in the order
+    of their ends.
+
+    A member that must keep its turn stays, and so does every member that ends before it.
+    """
     soonest = new[0].done if new else math.inf
     ends = []
     for group in reversed(queue):
@@ -84,7 +90,7 @@ def holding_up(ledger: Ledger, queue: Sequence[Waiting], new: Sequence[Group]) -
 
 
 def move_behind(ledger: Ledger, group: Waiting) -> list[Reordered]:
-    """Gives it a turn after all others so far."""
+    """Give the pushes a turn after all others so far."""
     turn = ledger.turns[ledger.serving]
     ledger.turns[ledger.serving] += 1
     for push in group.pushes:
@@ -93,13 +99,16 @@ def move_behind(ledger: Ledger, group: Waiting) -> list[Reordered]:
 
 
 def left(moved: Sequence[Waiting]) -> list[Skipped]:
-    """The turns that nobody has any more. To be said last: what waits for one of them may have got another turn too."""
+    """Return the abandoned turns. Send them last: a push that waits for one of these turns may have moved as well."""
     return [Skipped(push.target, group.turn) for group in moved for push in group.pushes]
 
 
 def _may_wait(ledger: Ledger, group: Waiting, new: Sequence[Group]) -> bool:
-    """Whether it keeps its delay bound behind all others that are under way, in whatever order servers have applied them, and
-    those of ``new`` that end before it; and no server is known to have applied it."""
+    """Return whether the pushes may move: no server is known to have applied them, and they keep their delay bound.
+
+    The bound must hold behind all other updates under way, in any order of application, and behind the groups of
+    ``new`` that end before.
+    """
     if len(group.pushes) < len(ledger.servers):
         return False
     applied = ledger.version - len(group.updates)

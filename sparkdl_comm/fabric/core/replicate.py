@@ -1,18 +1,20 @@
-"""What is sent to the replica, and what the server has to wait for, so that the two never differ by more than they may.
+"""Replication: choose the transfers to the replica and the server's waits, so that the two never differ by more than
+allowed.
 
-Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.3: the
-replica's transfers are planned on the network that the server's leave, with aggregators of its own, in the server's order.
-Those that are complete when the batch is complete at the server are sent with it; the others are punted, that is, planned
-anew with the next batch, with which they may be summed. If the bound would be exceeded, the batch's last transfer to the
-server is delayed until enough has arrived at the replica.
+Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.3:
+the replica's transfers are planned on the network left over by the server's, with aggregators of its own, in the
+server's order. Transfers that are complete when the batch is complete at the server are sent with it. The others are
+punted: they are planned again with the next batch and may be summed with it. If the bound would be exceeded, the
+batch's last transfer to the server is delayed until enough has arrived at the replica.
 
-The paper looks at the bound when the batch is complete. Here every transfer that is applied on either side has to keep it:
-where one before the last would not, the batch ends with that one, and what follows waits for the next batch. The replica
-applies nothing that the server has not.
+Differences from the paper:
 
-In the paper the replica shares the server's link, so that little of a batch reaches it in time, and what is punted is summed;
-on a host of its own it would get all of it, in small sums, whatever the bound is. So here, if there is a bound, a batch is
-punted as a whole where that keeps it. ``catch_up.py`` says when what was punted is sent.
+- The paper checks the bound when the batch is complete. Here every transfer that either side applies has to keep it.
+  If an earlier transfer would exceed it, the batch ends with that one, and the rest waits for the next batch. The
+  replica applies nothing that the server has not.
+- In the paper the replica shares the server's link, so that little of a batch reaches it in time, and punted updates
+  are summed. A replica on a host of its own would get all of a batch, in small sums, for any bound. So here, if there
+  is a bound, a batch is punted as a whole where that keeps the bound. ``catch_up.py`` sends punted updates.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from sparkdl_comm.fabric.core.order import Job
 
 @dataclass(frozen=True)
 class Sides:
-    """The hosts of the servers and the replicas, and of the aggregators of each, in the order in which they are to be used."""
+    """Hosts of the servers, of the replicas, and of each side's aggregators in the order of use."""
 
     servers: Sequence[int]
     aggregators: Sequence[int]
@@ -39,9 +41,14 @@ class Sides:
 
 @dataclass(frozen=True)
 class Bounded:
-    """``served``: the server's groups of this batch, a prefix of those planned. ``replicated``: the replica's. ``awaited``:
-    the last of ``served`` may start when this many of ``replicated`` have arrived. ``left``: the network after all of
-    them. ``follows``: ``replicated`` may start when the servers have what was under way to them before."""
+    """Part of a batch that keeps the bound.
+
+    - ``served``: the server's groups, a prefix of the planned ones.
+    - ``replicated``: the replica's groups.
+    - ``awaited``: number of ``replicated`` that must have arrived before the last of ``served`` starts.
+    - ``left``: residual network after all groups.
+    - ``follows``: ``replicated`` may start only when the servers have what was under way to them before.
+    """
 
     served: list[Group]
     replicated: list[Group]
@@ -65,22 +72,23 @@ def bounded(
     under_way: int = 0,
     servers_busy: float = -math.inf,
 ) -> Bounded:
-    """How much of a batch can be served, and with which transfers to the replica.
+    """Return how much of a batch can be served, and with which transfers to the replica.
 
-    :param jobs: the updates of the batch, and those that were punted from earlier ones.
-    :param updates: the id of each job, and its norm after multiplying by the step size.
+    Nothing is served if the first group would exceed the limit even with a replica that has everything before it.
+    While the replica catches up, nothing more is sent to it, so the first group must keep the limit without that.
+
+    :param jobs: updates of the batch, and updates punted from earlier batches.
+    :param updates: id of each job, and its norm after multiplying by the step size.
     :param punted: indices of the jobs that only the replica needs, in the server's order.
-    :param groups: the server's.
-    :param network: without what these reserve.
-    :param divergence: after everything that was decided on before. It is left as it is.
-    :param limit: what the bound must not exceed.
-    :param busy: until when the replicas are busy with earlier groups.
-    :param coming: the divergence after each of the replicas' transfers that are on their way, and do not count in
-        ``divergence``: nobody waits for them, and whenever they come the limit is to be kept.
-    :param under_way: steps of the servers that count in ``divergence`` and may still come after the replicas' first ones;
-        until ``servers_busy``.
-    :returns: without any group if the first one would exceed the limit even if the replica had all before it; or, while it
-        catches up, as it is.
+    :param groups: groups planned for the server.
+    :param network: residual network before these groups.
+    :param divergence: state after all earlier decisions. It is not changed.
+    :param limit: largest value that the bound may have.
+    :param busy: time until which earlier groups keep the replicas busy, seconds.
+    :param coming: divergence after each transfer with which the replicas catch up. These do not count in
+        ``divergence``. Nobody waits for them, so the limit must hold for any time of their arrival.
+    :param under_way: steps of the servers that ``divergence`` includes and that may still come after the replicas'
+        first ones, until ``servers_busy``.
     """
     plan = _Plan(jobs, updates, punted, network, sides, divergence, limit, now, busy)
     found = _found(plan, groups, coming)
@@ -125,14 +133,14 @@ class _Plan:
     busy: float
 
     def without_replicas(self, served: list[Group], divergence: Divergence) -> Bounded:
-        """What keeps the limit although the replica gets nothing more than in this state."""
+        """Return the groups that keep the limit if the replica gets nothing beyond ``divergence``."""
         walk = _Walk(replace(self, divergence=divergence), served, [])
         while walk.serve():
             pass
         return Bounded(served[: walk.served], [], 0, self._left(served[: walk.served]))
 
     def all_at_once(self, served: list[Group]) -> Bounded | int:
-        """Without delays. The number of the first group that would exceed the limit, if one does."""
+        """Return the plan without delays, or the index of the first group that would exceed the limit."""
         replicas = self._replicas(served, self._left(served))
         while True:
             walk = _Walk(self, served, replicas)
@@ -147,7 +155,7 @@ class _Plan:
                 return Bounded(served, replicated, 0, self._left(served, replicated))
 
     def last_delayed(self, served: list[Group]) -> Bounded | None:
-        """With the last group delayed until it does not exceed the limit any more, if it ever does not."""
+        """Return the plan whose last group waits until it keeps the limit. None if no wait is enough."""
         before, last = served[:-1], served[-1]
         left = self._left(before)
         reserve(last, self.jobs, left, self.sides.servers, self.sides.aggregators, deliveries=False)
@@ -168,19 +176,21 @@ class _Plan:
         return Bounded([*before, late], replicated, len(replicated), left)
 
     def keeps_limit(self, replicated: Sequence[Group], under_way: int) -> bool:
-        """Whether the replicas keep it however many of the steps under way the servers have taken before."""
+        """Return whether the replicas keep the limit, however many of the steps under way the servers have taken
+        before."""
         if self.limit == math.inf:
             return True
         state = self.divergence.copy()
         for group in replicated:
             if not set(self.punted).issuperset(group.members):
-                break  # the servers have them after what is under way
+                break  # the servers apply new updates after those under way
             state.replicate([self.updates[index][0] for index in group.members])
             if any(state.bound(behind) > self.limit for behind in range(1, under_way + 1)):
                 return False
         return True
 
     def nothing(self) -> Bounded:
+        """Return a plan without transfers."""
         return Bounded([], [], 0, self.network.copy())
 
     def _left(self, served: Sequence[Group], replicated: Sequence[Group] = ()) -> Residual:
@@ -198,18 +208,22 @@ class _Plan:
 
 
 class _Walk:
-    """The steps of server and replica one after another, as long as none exceeds the limit."""
+    """Simulation of the steps of server and replica in order, as long as each keeps the limit."""
 
     def __init__(self, plan: _Plan, served: Sequence[Group], replicas: Sequence[Group]) -> None:
         self._plan, self._groups, self._replicas = plan, served, replicas
         self._state = plan.divergence.copy()
         self._at_server = set(plan.punted)
         self.served = self.replicated = 0
-        #: Whether what exceeded the limit is a step of the replica.
+        #: A step of the replica exceeded the limit.
         self.replica_exceeds = False
 
     def serve(self) -> bool:
-        """The server's next step, and those that the replica can take before it; after the last, those until then."""
+        """Take the replica's steps that come before the server's next step, then that step. After the last one, take
+        the rest in time.
+
+        Return False if there is no next step or one would exceed the limit.
+        """
         until = self._groups[min(self.served, len(self._groups) - 1)].done
         while self._replica_can(until):
             if not self.replicate():
@@ -223,13 +237,13 @@ class _Walk:
         return True
 
     def allows_next(self) -> bool:
-        """Whether the server's next step would keep the limit now."""
+        """Return whether the server's next step would keep the limit now."""
         trial = self._state.copy()
         self._serve(trial)
         return trial.bound() <= self._plan.limit
 
     def replicate(self) -> bool:
-        """The replica's next step. False if there is none, or if it would exceed the limit."""
+        """Take the replica's next step. Return False if there is none, or if it would exceed the limit."""
         if self.replicated == len(self._replicas):
             return False
         trial = self._state.copy()

@@ -1,4 +1,4 @@
-"""Who is where: the nodes of a job, each on a host, whose links are what the scheduler shares out."""
+"""Nodes of a job and the hosts they run on. The scheduler shares out the hosts' links."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Role = Literal["worker", "server", "aggregator", "replica"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One process of a job: its role, and its number among those of that role."""
+    """Process of a job: its role, and its index among the nodes of that role."""
 
     role: Role
     index: int
@@ -20,13 +20,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Roles:
-    """The host of every node, as numbers from 0. Nodes of one host reach each other without a link.
+    """Host of every node, as numbers from 0. Nodes of one host reach each other without a link.
 
-    ``servers``: more than one if the model is sharded; ``replicas``: the replica of each server, or none.
-    ``aggregators``: those of the servers; in the other direction they distribute models. ``replica_aggregators``: those of the
-    replicas, whose numbers follow on.
+    - ``servers``: more than one if the model is sharded.
+    - ``replicas``: replica of each server, or none.
+    - ``aggregators``: aggregators of the servers. They also distribute models.
+    - ``replica_aggregators``: aggregators of the replicas. Their indices continue those of ``aggregators``.
 
-    :raises ConfError: no worker or no server; replicas that are neither none nor one for each server.
+    :raises ConfError: no worker, no server, or a number of replicas that is neither 0 nor the number of servers.
     """
 
     workers: tuple[int, ...]
@@ -38,18 +39,18 @@ class Roles:
     def __post_init__(self) -> None:
         if not self.workers or not self.servers:
             raise ConfError(
-                f"fabric needs a worker and a server at least, not {len(self.workers)} and {len(self.servers)}"
+                f"fabric needs at least one worker and one server, not {len(self.workers)} and {len(self.servers)}"
             )
         if len(self.replicas) not in (0, len(self.servers)):
-            raise ConfError(f"{len(self.replicas)} replicas of {len(self.servers)} servers: one for each, or none")
+            raise ConfError(f"{len(self.replicas)} replicas of {len(self.servers)} servers: one per server, or none")
 
     @property
     def hosts(self) -> int:
-        """How many hosts there are, if the highest number is the last."""
+        """Number of hosts: the highest host number plus 1."""
         return 1 + max(*self.workers, *self.servers, *self.aggregators, *self.replicas, *self.replica_aggregators)
 
     def host(self, node: Node) -> int:
-        """The host of ``node``."""
+        """Return the host of ``node``."""
         return {
             "worker": self.workers,
             "server": self.servers,

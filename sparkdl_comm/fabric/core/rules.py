@@ -1,4 +1,4 @@
-"""What does not change during a job."""
+"""Settings that stay the same during a job."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from sparkdl_comm.fabric.core.synchrony import Synchrony
 
 @dataclass(frozen=True)
 class Rules:
-    """``step_size(version, delay)``: what an update is multiplied by with which the model has had ``version`` updates, of
-    which ``delay`` are not in the version that it was computed from, itself included (see ``step_size.py``).
-    ``momentum``: that of the servers, from 0 to below 1. ``divergence``: the most that the L2 norm of the difference between
-    the servers' and the replicas' parameters may be; not used without replicas.
-    ``lead``: while more than half of a server's link is taken for longer than this, seconds, updates and requests wait: those
-    that come meanwhile are grouped with them, and none is decided on long before its transfer can begin.
-    ``version``: of the model that the servers begin with, in updates.
+    """Settings of a job's scheduler.
 
-    :raises ConfError: a momentum, a divergence or a lead outside of these.
+    - ``step_size(version, delay)``: factor of an update. ``version``: updates in the model, this one included.
+      ``delay``: how many of these are missing from the version the update was computed from (see ``step_size.py``).
+    - ``momentum``: the servers' momentum, at least 0 and below 1.
+    - ``divergence``: largest allowed L2 norm of the difference between the servers' and the replicas' parameters.
+      Unused without replicas.
+    - ``lead``: seconds. Updates and requests wait while more than half of a server's link is taken for longer than
+      this. Waiting lets later ones join their groups, and avoids decisions long before a transfer can begin.
+    - ``version``: version of the servers' first model, in updates.
+
+    :raises ConfError: momentum, divergence or lead is out of range.
     """
 
     synchrony: Synchrony
@@ -39,13 +42,19 @@ class Rules:
             raise ConfError(f"lead={self.lead}: must be at least 0")
 
     def deadline(self, base: int, version: int) -> int | None:
-        """The last position, counted from 1, at which an update that was computed from version ``base`` may be applied to a
-        model of ``version``; None: any."""
+        """Return the last position, counted from 1, at which an update may be applied to a model of ``version``. None
+        means any.
+
+        ``base``: version from which the update was computed.
+        """
         return base + self.synchrony.bound - version if self.synchrony.kind == "async" else None
 
     def may_begin(self, pushed: int, slowest: int) -> bool:
-        """Whether a worker may have the model with which it begins its next iteration, after ``pushed``, if the slowest
-        worker's updates of ``slowest`` iterations have been applied."""
+        """Return whether a worker may get the model for its next iteration.
+
+        :param pushed: updates that the worker has pushed.
+        :param slowest: updates of the slowest worker that have been applied or dropped.
+        """
         if self.synchrony.kind == "async":
             return True
         return slowest >= pushed - self.synchrony.bound

@@ -1,4 +1,4 @@
-"""The entry point: :class:`Scheduler` gathers events and, when asked, decides on all that is waiting as one batch."""
+"""Entry point: :class:`Scheduler` collects events and, when asked, decides on everything waiting as one batch."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from sparkdl_comm.fabric.core.transfers import models, pushes
 
 
 class Scheduler:
-    """Events in, decisions out::
+    """Scheduler of one job: events in, decisions out::
 
         scheduler = Scheduler(roles, rules)
         scheduler.observe(BandwidthReported(...), now)    # of every host, before the first decide
-        scheduler.observe(UpdateReady(...), now)          # at any time; what it says is to be done is done at once
+        scheduler.observe(UpdateReady(...), now)          # at any time; carry out the returned decisions at once
         decisions = scheduler.decide(now)                 # every batch interval, 100 ms in the paper, and if is_due
 
     Times are seconds and never go back. It is not thread-safe.
@@ -46,15 +46,17 @@ class Scheduler:
 
     @property
     def version(self) -> int:
-        """That of the servers, in updates, when all that was decided on has been applied."""
+        """The servers' version, in updates, once all decisions are applied."""
         return self._ledger.version
 
     def observe(self, event: Event, now: float) -> list[Decision]:
-        """Notes what happened at ``now``. Returns what cannot wait for the next batch: what follows from a lost node, a
-        refused update, or an update that everybody has.
+        """Take an event that happened at ``now``.
 
-        :raises InputError: about a worker, host or update that there is not or was there before; a clock that goes back.
-        :raises RankLostError: a server is lost that has no replica.
+        Return the decisions that cannot wait for the next batch: consequences of a lost node, a refused update, or an
+        update that has reached every node that needs it.
+
+        :raises InputError: an unknown worker or host, a known update id, wrong sizes, or a clock that goes back.
+        :raises RankLostError: a server without replica is lost.
         """
         self._advance(now)
         ledger = self._ledger
@@ -63,7 +65,7 @@ class Scheduler:
                 self._check(update.worker, update.sizes)
                 ledger.sizes = update.sizes
                 if update.id in ledger.held.by_id:
-                    raise InputError(f"update {update.id} of worker {update.worker} was there before")
+                    raise InputError(f"update {update.id} of worker {update.worker} was already announced")
                 ledger.held.add(update)
                 if not 0 <= update.norm < math.inf:
                     return [ledger.held.drop(update.id, "norm")]
@@ -88,9 +90,9 @@ class Scheduler:
         return []
 
     def decide(self, now: float) -> list[Decision]:
-        """Decides on everything that is waiting, as one batch.
+        """Decide on everything that is waiting, as one batch.
 
-        :raises InputError: a host whose bandwidth was never reported; a clock that goes back.
+        :raises InputError: the bandwidth of a host was never reported, or the clock goes back.
         """
         self._advance(now)
         ledger = self._ledger
@@ -122,10 +124,12 @@ class Scheduler:
         return decisions
 
     def is_due(self, now: float) -> bool:
-        """Whether something is waiting that could begin at once, as a link of the servers is idle, or will be when it could be
-        summed: so nothing is gained by waiting for what comes until the next batch.
+        """Return whether waiting for the next batch gains nothing.
 
-        :raises InputError: a host whose bandwidth was never reported.
+        That is so if something waiting could start on an idle link of the servers now. It is also so if the link gets
+        idle by the time the pending updates could be summed.
+
+        :raises InputError: the bandwidth of a host was never reported.
         """
         ledger = self._ledger
         if not ledger.held.pending and not ledger.answerable:
@@ -134,7 +138,8 @@ class Scheduler:
         return self._awaits_servers(network, now, 0.0) or self._awaits_models(network, now)
 
     def _awaits_servers(self, network: Residual, now: float, lead: float) -> bool:
-        """Whether there are updates for servers that take them within ``lead`` seconds, or when half of them can be summed."""
+        """Return whether updates are pending whose servers get free within ``lead`` seconds, or by the time half of
+        them could be summed."""
         ledger = self._ledger
         if not ledger.held.pending or not ledger.may_serve:
             return False
@@ -142,15 +147,18 @@ class Scheduler:
         return all(taken_until(network.links[2 * server + 1]) <= latest for server in ledger.servers)
 
     def _awaits_models(self, network: Residual, soon: float) -> bool:
-        """Whether there are requests that may be answered, by servers that send soon."""
+        """Return whether requests may be answered by servers whose uplinks get free until ``soon``."""
         ledger = self._ledger
         return bool(ledger.answerable) and all(
             taken_until(network.links[2 * server]) <= soon for server in ledger.servers
         )
 
     def _batch(self) -> int:
-        """The number of the models that are asked for now. With ``bsp`` that of the iteration, so that who asks late gets what
-        the others got, though they may have gone on."""
+        """Return the batch number of the models sent now.
+
+        With ``bsp`` it is the iteration's number. A worker that asks late then gets the same version as the others,
+        which may have gone on.
+        """
         return self._ledger.held.slowest() if self._ledger.rules.synchrony.kind == "bsp" else next(self._batches)
 
     def _advance(self, now: float) -> None:
@@ -161,8 +169,8 @@ class Scheduler:
     def _check(self, worker: int, sizes: Sequence[int]) -> None:
         roles = self._ledger.roles
         if not 0 <= worker < len(roles.workers) or Node("worker", worker) in self._ledger.lost:
-            raise InputError(f"worker {worker} is not one of the {len(roles.workers)}, or was lost")
+            raise InputError(f"worker {worker} is unknown or lost. The job began with {len(roles.workers)} workers.")
         if len(sizes) != len(roles.servers) or min(sizes) < 0:
             raise InputError(
-                f"worker {worker}: sizes {tuple(sizes)} are not one of each of the {len(roles.servers)} servers"
+                f"worker {worker}: sizes {tuple(sizes)} must be {len(roles.servers)}, one per server, each at least 0"
             )

@@ -1,4 +1,4 @@
-"""How far workers may be apart: the conf's ``bsp``, ``ssp:K`` and ``async:TAU``."""
+"""How far workers may drift apart: the conf's ``bsp``, ``ssp:K`` and ``async:TAU``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ _FORM = re.compile(r"(bsp)|(ssp|async):(\d+)")
 
 @dataclass(frozen=True)
 class Synchrony:
-    """``bsp``: everybody's update of an iteration before the next one begins. ``ssp``: nobody begins an iteration that is
-    more than ``bound`` ahead of the slowest worker's. ``async``: nobody waits, and no update is applied to a model that has
-    moved on by more than ``bound`` updates, itself included, since the version it was computed from.
+    """Limit on the workers' drift.
+
+    - ``bsp``: an iteration begins when all updates of the one before are applied.
+    - ``ssp``: no worker begins an iteration more than ``bound`` ahead of the slowest worker's.
+    - ``async``: no worker waits. An update is applied only if the model has advanced by at most ``bound`` updates
+      since the version it was computed from, itself included.
     """
 
     kind: Literal["bsp", "ssp", "async"]
@@ -23,10 +26,10 @@ class Synchrony:
 
     @classmethod
     def parse(cls, text: str, key: str = "sync") -> Synchrony:
-        """Reads ``bsp``, ``ssp:K`` (K at least 0) or ``async:TAU`` (TAU at least 1).
+        """Return the setting in ``text``: ``bsp``, ``ssp:K`` (K at least 0) or ``async:TAU`` (TAU at least 1).
 
-        :param key: what the setting is called in errors.
-        :raises ConfError: another text.
+        :param key: name of the setting in errors.
+        :raises ConfError: ``text`` has none of these forms.
         """
         found = _FORM.fullmatch(text)
         if not found or (found[2] == "async" and int(found[3]) < 1):
