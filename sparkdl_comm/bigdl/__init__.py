@@ -1,16 +1,17 @@
-"""BigDL (DLlib) models, trained over the parameter server of this package.
+"""BigDL (DLlib) models, trained with this package's parameter server.
 
-- :mod:`.installation`: where BigDL and this package's adapter for it are, and whether they can run here
+- :mod:`.installation`: location of BigDL and of this package's adapter, and checks that they can run here
 - :mod:`.engine`: BigDL's engine in a Spark session
-- :mod:`.optimizer`: ``IBatchOptimizer``, in the place of BigDL's ``DistriOptimizer``
+- :mod:`.optimizer`: ``IBatchOptimizer``, a replacement of BigDL's ``DistriOptimizer``
 - :mod:`.estimator`: ``BigDLEstimator``, which fits a model to a DataFrame
-- :mod:`.model`: ``BigDLModel``, which comes of that
-- :mod:`.networks`: some networks
+- :mod:`.model`: ``BigDLModel``, the fitted model
+- :mod:`.networks`: example networks
 
-BigDL 2.4.0 runs on Spark 3.5 with Scala 2.12 and Java up to 17, and its Python API with numpy below 2.3. Its pins of other
-packages are older than what runs here: ``pip install --no-deps bigdl-dllib-spark3==2.4.0 bigdl-core==2.3.0 six``. Nothing of
-BigDL is imported before :func:`~sparkdl_comm.bigdl.engine.start_engine` has looked at all that, so names are imported when
-first used.
+BigDL 2.4.0 runs on Spark 3.5 with Scala 2.12 and Java up to 17. Its Python API needs numpy below 2.3. It pins older versions
+of other packages than this package runs with, so install it with
+``pip install --no-deps bigdl-dllib-spark3==2.4.0 bigdl-core==2.3.0 six``.
+
+Names of this module are imported when first used, after a check of these versions.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """:raises PluginError: what the name is of needs pyspark or BigDL, which is not installed, or cannot run here."""
+    """Import a name of ``__all__``.
+
+    :raises PluginError: pyspark or BigDL is not installed, or cannot run here.
+    """
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with plugin.needs_pyspark(f"sparkdl_comm.bigdl.{name}"):

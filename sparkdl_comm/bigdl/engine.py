@@ -12,15 +12,17 @@ _PYTHON_API = "sparkdl.comm.bigdl.PythonIBatch"
 
 
 def start_engine(sc: SparkContext, executors: int, cores: int) -> None:
-    """Tells BigDL's engine of the executors, in the place of BigDL's ``init_engine``, which does not know every kind of
-    master, and has its Python API find :class:`~sparkdl_comm.bigdl.optimizer.IBatchOptimizer`. May be repeated.
+    """Start BigDL's engine, and register :class:`~sparkdl_comm.bigdl.optimizer.IBatchOptimizer` with BigDL's Python API.
 
-    :param executors: as many as train, each with a network for each of its ``cores``.
-    :raises PluginError: BigDL cannot run here, or its jars, or this package's, are not loaded.
+    It replaces BigDL's ``init_engine``, which does not support every kind of master. It may be called repeatedly.
+
+    :param executors: number of executors that train.
+    :param cores: number of cores per executor; each core trains its own copy of the network.
+    :raises PluginError: BigDL cannot run here, or jars of BigDL or of this package are not loaded.
     """
     check_python()
     jvm = sc._jvm
-    assert jvm is not None, "a Spark session of its own, not Spark Connect"
+    assert jvm is not None, "BigDL needs a classic Spark session, not Spark Connect"
     check_java(jvm.java.lang.System.getProperty("java.version"))
     check_scala(jvm.scala.util.Properties.versionNumberString())
     for name in ("com.intel.analytics.bigdl.dllib.utils.Engine", _PYTHON_API):
@@ -28,8 +30,8 @@ def start_engine(sc: SparkContext, executors: int, cores: int) -> None:
             jvm.java.lang.Class.forName(name, False, jvm.java.lang.Thread.currentThread().getContextClassLoader())
         except Py4JJavaError as exc:
             raise PluginError(
-                f"class {name} is not loaded: start the session with sparkdl_comm.bigdl.installation.spark_conf(), or put the"
-                " jars that it names where driver and executors load them"
+                f"class {name} is not loaded: start the session with sparkdl_comm.bigdl.installation.spark_conf(), or add the"
+                " jars that it names to the class paths of driver and executors"
             ) from exc
 
     from bigdl.dllib.utils.common import JavaCreator

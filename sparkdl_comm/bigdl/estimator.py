@@ -1,4 +1,4 @@
-"""``BigDLEstimator``: a BigDL model is fitted to a DataFrame."""
+"""``BigDLEstimator``, which fits a BigDL model to a DataFrame."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sparkdl_comm.bigdl.optimizer import IBatchOptimizer, check_floats, typed_er
 
 
 class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionCol, HasMaxIter):
-    """Trains a BigDL model on a DataFrame with :class:`~sparkdl_comm.bigdl.optimizer.IBatchOptimizer`.
+    """Estimator that trains a BigDL model on a DataFrame with :class:`~sparkdl_comm.bigdl.optimizer.IBatchOptimizer`.
 
-    :func:`~sparkdl_comm.bigdl.engine.start_engine` comes first. ``fit`` returns a
-    :class:`~sparkdl_comm.bigdl.model.BigDLModel` with the model that was given, trained.
+    Call :func:`~sparkdl_comm.bigdl.engine.start_engine` first. ``fit`` trains the given model in place, and returns a
+    :class:`~sparkdl_comm.bigdl.model.BigDLModel` that holds it.
     """
 
     batchSize: Param[int] = Param(
-        Params._dummy(), "batchSize", "rows in all executors in an iteration", typeConverter=TypeConverters.toInt
+        Params._dummy(), "batchSize", "rows of one iteration over all executors", typeConverter=TypeConverters.toInt
     )
 
     @keyword_only
@@ -42,9 +42,14 @@ class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionC
         batchSize: int = 32,
         maxIter: int = 10,
     ) -> None:
-        """``model``: a BigDL ``Layer``; ``featureSize``: of a row's tensor, of which ``featuresCol`` has the numbers, in a
-        vector or an array; ``optimMethod``: of BigDL, default ``SGD()``; ``batchSize``: a multiple of executors times cores;
-        ``maxIter``: epochs. BigDL's criterions count classes from 1."""
+        """Make the estimator. BigDL's criterions count classes from 1.
+
+        :param model: a BigDL ``Layer``.
+        :param featureSize: shape of a row's tensor; ``featuresCol`` holds its numbers, in a vector or an array.
+        :param optimMethod: an optimization method of BigDL; default ``SGD()``.
+        :param batchSize: a multiple of executors times cores.
+        :param maxIter: number of epochs.
+        """
         super().__init__()
         self._model, self._criterion, self._size = model, criterion, list(featureSize)
         self._method = optimMethod or SGD()
@@ -57,7 +62,11 @@ class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionC
         )
 
     def _fit(self, dataset: DataFrame) -> BigDLModel:
-        """:raises ModelError: the model cannot be trained so. GangError: a rank failed too often."""
+        """Train the model.
+
+        :raises ModelError: the model cannot be trained with these settings.
+        :raises GangError: a rank failed too often.
+        """
         check_floats(self._model)
         with typed_errors():
             optimizer = callBigDlFunc(

@@ -1,4 +1,4 @@
-"""Where BigDL and this package's adapter for it are, and whether they can run here."""
+"""Location of BigDL and of this package's adapter for it, and checks that they can run here."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from sparkdl_comm.errors import PluginError
 _TOO_NEW = (2, 3)
 _ADAPTER = "sparkdl-comm-bigdl-spark*.jar"
 _LAST_JAVA = 17
-#: Spark's own settings of logs: BigDL's jar has others, which tell of every task on standard output.
+#: Spark's default log settings. BigDL's jar contains others, which log every task to standard output.
 _LOGGING = "-Dlog4j2.configurationFile=org/apache/spark/log4j2-defaults.properties"
 
 
 def check_python(numpy_version: str = np.__version__, spark_version: str = pyspark.__version__) -> None:
-    """:raises PluginError: BigDL cannot run with this numpy, or on this Spark; or it is not installed."""
+    """Raise PluginError if BigDL is not installed, or cannot run with this numpy or on this Spark."""
     if not spark_version.startswith("3.5."):
         raise PluginError(
-            f"BigDL 2.4.0 runs on Spark 3.5 with Scala 2.12, for which it is compiled, and this is Spark {spark_version}"
+            f"BigDL 2.4.0 runs on Spark 3.5 with Scala 2.12, for which it is compiled, but this is Spark {spark_version}"
         )
     major, minor = map(int, re.findall(r"\d+", numpy_version)[:2])
     if (major, minor) >= _TOO_NEW:
@@ -41,7 +41,7 @@ def check_python(numpy_version: str = np.__version__, spark_version: str = pyspa
 
 
 def check_java(java_version: str) -> None:
-    """:raises PluginError: BigDL cannot run on this Java."""
+    """Raise PluginError if BigDL cannot run on this Java."""
     numbers = re.findall(r"\d+", java_version)
     major = int(numbers[1] if numbers[0] == "1" else numbers[0])
     if major > _LAST_JAVA:
@@ -51,7 +51,7 @@ def check_java(java_version: str) -> None:
 
 
 def check_scala(scala_version: str) -> None:
-    """:raises PluginError: Spark is compiled for another Scala than BigDL."""
+    """Raise PluginError if Spark is compiled for another Scala than BigDL."""
     if not scala_version.startswith("2.12."):
         raise PluginError(
             f"BigDL 2.4.0 is compiled for Scala 2.12, and this Spark is for Scala {scala_version}: take a build of Spark 3.5"
@@ -60,7 +60,7 @@ def check_scala(scala_version: str) -> None:
 
 
 def java_version() -> str | None:
-    """Of the JVM that PySpark starts: of JAVA_HOME, or of the ``java`` on the PATH. None where its files do not tell."""
+    """Return the Java version of JAVA_HOME, or of the ``java`` on the PATH: the JVM that PySpark starts. None if unknown."""
     program = shutil.which("java")
     home = os.environ.get("JAVA_HOME") or (program and Path(program).resolve().parents[1])
     try:
@@ -71,9 +71,9 @@ def java_version() -> str | None:
 
 
 def jars(folder: Path = plugin.JARS) -> list[Path]:
-    """This package's plugin and its adapter, in ``folder``, and BigDL's own two jars, in its Python packages.
+    """Return the jars of this package's plugin and adapter, in ``folder``, and BigDL's own two jars, in its Python packages.
 
-    :raises PluginError: one is missing.
+    :raises PluginError: a jar is missing.
     """
     check_python()
     adapters = sorted(folder.glob(_ADAPTER))
@@ -88,13 +88,15 @@ def jars(folder: Path = plugin.JARS) -> list[Path]:
 
 
 def spark_conf(folder: Path = plugin.JARS) -> dict[str, str]:
-    """Settings of Spark by which driver and executors load these jars where they lie, the same everywhere, with the plugin and
-    with what BigDL's engine needs. An application's own ``sparkdl_comm.spark_conf(...)`` comes before it.
+    """Return Spark settings that load :func:`jars` and the plugin on driver and executors, and settings that BigDL needs.
 
-    :raises PluginError: as :func:`jars`, or BigDL cannot run on the Java that is here.
+    The jars must have the same paths on all hosts. Apply these settings after those of ``sparkdl_comm.spark_conf(...)``, if
+    you use both.
+
+    :raises PluginError: a jar is missing (see :func:`jars`), or BigDL cannot run on this Java.
     """
     if version := java_version():
-        check_java(version)  # no session would come up on a Java that is much too new, and none says why
+        check_java(version)  # on a Java that is much too new, no session starts, and no error says why
     path = os.pathsep.join(map(str, jars(folder)))
     return {
         "spark.jars": "",

@@ -1,4 +1,4 @@
-"""``BigDLModel``: what ``BigDLEstimator`` makes of a BigDL model."""
+"""``BigDLModel``, the result of ``BigDLEstimator.fit``."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from pyspark.sql import DataFrame
 from sparkdl_comm.errors import PersistenceError
 
 _DEFINITION, _WEIGHTS, _ABOUT = "model.bigdl", "weights.bin", "about.json"
-#: What BigDL's files raise.
+#: Errors of BigDL's functions that read and write files.
 _OF_JVM = (CapturedException, Py4JJavaError)
 
 
 class BigDLModel(Model, HasFeaturesCol, HasPredictionCol):
-    """A BigDL model for DataFrames. ``model``: the BigDL ``Layer``; ``summary`` and ``losses``: as of
-    :class:`~sparkdl_comm.bigdl.optimizer.IBatchOptimizer`, None and empty for a model that was not trained here.
+    """BigDL model that transforms DataFrames.
 
-    BigDL's ``NNModel`` computes; it cannot be saved on Spark 3.5, whose JSON library is another one.
+    ``model``: the BigDL ``Layer``. ``summary`` and ``losses``: those of
+    :class:`~sparkdl_comm.bigdl.optimizer.IBatchOptimizer`; None and empty if the model was loaded.
+
+    ``transform`` uses BigDL's ``NNModel``. That class cannot be saved on Spark 3.5, which has another JSON library.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class BigDLModel(Model, HasFeaturesCol, HasPredictionCol):
         self._set(featuresCol=featuresCol, predictionCol=predictionCol)
 
     def save(self, path: str | Path) -> None:
-        """Writes the model in BigDL's own format, and how it is used, to the folder ``path``, which may exist.
+        """Write the model in BigDL's format, and its columns and feature size, to the folder ``path``, which may exist.
 
         :raises PersistenceError: the folder cannot be written.
         """
@@ -59,7 +61,10 @@ class BigDLModel(Model, HasFeaturesCol, HasPredictionCol):
 
     @classmethod
     def load(cls, path: str | Path) -> BigDLModel:
-        """:raises PersistenceError: there is no saved model, or it is damaged."""
+        """Load a model from the folder ``path``.
+
+        :raises PersistenceError: the folder has no saved model, or the model is damaged.
+        """
         folder = Path(path)
         try:
             about = json.loads((folder / _ABOUT).read_text())

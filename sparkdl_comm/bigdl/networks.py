@@ -1,5 +1,7 @@
-"""Networks in BigDL, for examples and benchmarks. Inputs are images of 28 x 28 pixels, one row each; outputs are logarithms of
-the probabilities of ten classes."""
+"""BigDL networks for examples and benchmarks.
+
+Inputs are images of 28 x 28 pixels, one row each. Outputs are log-probabilities of ten classes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _PIXELS = 28 * 28
 
 
 def lenet5() -> Sequential:
-    """LeNet-5 as BigDL's own example has it: 22,278 parameters."""
+    """Return LeNet-5 as in BigDL's own example: 22,278 parameters."""
     network = Sequential().add(Reshape([1, 28, 28]))
     network.add(SpatialConvolution(1, 6, 5, 5)).add(Tanh()).add(SpatialMaxPooling(2, 2, 2, 2))
     network.add(SpatialConvolution(6, 12, 5, 5)).add(Tanh()).add(SpatialMaxPooling(2, 2, 2, 2))
@@ -31,7 +33,7 @@ def lenet5() -> Sequential:
 
 
 def vgg() -> Sequential:
-    """Pairs of 3 x 3 convolutions with pooling between them, and two large layers, as in VGG: 1.34 million parameters."""
+    """Return a small VGG: pairs of 3 x 3 convolutions, pooling, and two large linear layers; 1.34 million parameters."""
     network = Sequential().add(Reshape([1, 28, 28]))
     planes = 1
     for width in (32, 64, 128):
@@ -45,17 +47,18 @@ def vgg() -> Sequential:
 
 
 class EmulatedLayer(Layer):
-    """A layer that owns parameters and gives gradients, but only waits instead of computing: see ``EmulatedLayer`` in
-    ``scala/bigdl``. Inputs are rows by columns.
+    """Layer that has parameters and gradients, but sleeps instead of computing: see ``EmulatedLayer`` in ``scala/bigdl``.
 
-    ``index``: of these layers, from 0; ``parameters``: how many; ``forward``, ``backward``: seconds that a pass takes."""
+    Inputs are rows by columns. ``index``: number among these layers, from 0. ``parameters``: their count. ``forward``,
+    ``backward``: seconds of a pass.
+    """
 
     def __init__(self, index: int, parameters: int, forward: float, backward: float) -> None:
         super().__init__(None, "float", index, parameters, forward, backward)
 
 
 def emulated(profile: Profile) -> Sequential:
-    """The layers of a profile, which only wait, behind a small one that computes."""
+    """Return a network with a small linear layer, followed by an emulated layer for each layer of ``profile``."""
     network = Sequential().add(Reshape([_PIXELS])).add(Linear(_PIXELS, CLASSES))
     for index, layer in enumerate(profile.layers):
         network.add(EmulatedLayer(index, layer.parameters, layer.forward, layer.backward))

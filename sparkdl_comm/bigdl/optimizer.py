@@ -1,4 +1,4 @@
-"""``IBatchOptimizer`` for programs in BigDL's Python API."""
+"""``IBatchOptimizer`` for programs that use BigDL's Python API."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS: dict[str, type[SparkdlCommError]] = {
 
 @contextlib.contextmanager
 def typed_errors() -> Iterator[None]:
-    """Raises what the adapter says of a training as ModelError, if it cannot be, or GangError, if it failed."""
+    """Raise the adapter's exceptions as ModelError (unsupported training) or GangError (failed training)."""
     try:
         yield
     except (CapturedException, Py4JJavaError) as exc:
@@ -36,16 +36,16 @@ def typed_errors() -> Iterator[None]:
 
 
 def check_floats(model: Any) -> None:
-    """:raises ModelError: a BigDL ``Layer`` has parameters of doubles."""
+    """Raise ModelError if a BigDL ``Layer`` has parameters of type double."""
     if model.bigdl_type != "float":
         raise ModelError(f"the model has parameters of type {model.bigdl_type}: only float is trained here")
 
 
 class IBatchOptimizer(Optimizer):
-    """Used like BigDL's ``DistriOptimizer``, with the same result: see ``IBatchOptimizer`` in ``scala/bigdl``.
+    """Optimizer that replaces BigDL's ``DistriOptimizer`` and has the same result: see ``IBatchOptimizer`` in ``scala/bigdl``.
 
-    :func:`~sparkdl_comm.bigdl.engine.start_engine` comes first. Keys of the conf, as ``spark.sparkdl.comm.ps.batching``, say
-    how layers travel.
+    Call :func:`~sparkdl_comm.bigdl.engine.start_engine` first. Spark settings such as ``spark.sparkdl.comm.ps.batching``
+    control how layers travel.
     """
 
     def __init__(
@@ -57,10 +57,13 @@ class IBatchOptimizer(Optimizer):
         batch_size: int,
         optim_method: Any = None,
     ) -> None:
-        """``model``: a BigDL ``Layer``; ``training_rdd``: of ``Sample``; ``batch_size``: rows in all executors, a multiple of
-        executors times cores; ``optim_method``: one, or one for each part of the model by its name; default: ``SGD()``.
+        """Make the optimizer.
 
-        :raises ModelError: the model has parameters of doubles, or the batch cannot be cut into equal parts.
+        :param model: a BigDL ``Layer``.
+        :param training_rdd: an RDD of ``Sample``.
+        :param batch_size: rows over all executors, a multiple of executors times cores.
+        :param optim_method: one method, or a mapping from the names of submodules to methods; default ``SGD()``.
+        :raises ModelError: the model has parameters of type double, or the batch cannot be divided equally.
         """
         check_floats(model)
         methods = optim_method if isinstance(optim_method, Mapping) else {model.name(): optim_method or SGD()}
@@ -78,9 +81,9 @@ class IBatchOptimizer(Optimizer):
             )
 
     def optimize(self) -> Any:
-        """Trains; returns the model that was given, with its new parameters.
+        """Train the given model in place, and return it.
 
-        :raises ModelError: this cannot be trained so; the message says what to change.
+        :raises ModelError: the training is not supported; the message says what to change.
         :raises GangError: a rank failed more often than ``spark.sparkdl.comm.maxRestarts`` allows.
         """
         with typed_errors():
@@ -88,27 +91,30 @@ class IBatchOptimizer(Optimizer):
 
     @classmethod
     def of(cls, value: Any) -> IBatchOptimizer:
-        """``value``: one that is in the JVM."""
+        """Return the Python object for ``value``, an ``IBatchOptimizer`` in the JVM."""
         made = cls.__new__(cls)
         made.bigdl_type, made.value = "float", value
         return made
 
     def set_conf(self, key: str, value: str) -> IBatchOptimizer:
-        """Sets a key of this package's, such as ``spark.sparkdl.comm.ps.batching``, for this optimizer alone."""
+        """Set a Spark setting of this package, such as ``spark.sparkdl.comm.ps.batching``, for this optimizer only."""
         self.value.setConf(key, value)
         return self
 
     @property
     def summary(self) -> Summary:
-        """The last training in numbers, as :attr:`sparkdl_comm.TorchModel.summary` has them: ``strategy``, ``world``,
-        ``iterations``, ``seconds_per_iteration`` (of the slowest rank), ``iterations_per_second``, ``phases`` (seconds per
-        iteration, mean over ranks), ``bytes`` (``pull`` and ``push``, all ranks, whole training), ``batching``: how layers
-        travelled. And ``overlap``, seconds per iteration: for how long a rank computed while something came to it
-        (``overlapped``), or did one of the two alone (``communication_only``, ``computation_only``)."""
+        """Summary of the last training, like :attr:`sparkdl_comm.TorchModel.summary`.
+
+        ``strategy``, ``world``, ``iterations``, ``seconds_per_iteration`` (of the slowest rank), ``iterations_per_second``,
+        ``phases`` (seconds per iteration, mean over ranks), ``bytes`` (``pull`` and ``push``, all ranks, whole training),
+        ``batching`` (buckets of layers), and ``overlap``. The last one has seconds per iteration in which a rank computed and
+        received at the same time (``overlapped``), only received (``communication_only``), or only computed
+        (``computation_only``).
+        """
         return Summary(json.loads(self.value.summary()))
 
     @property
     def losses(self) -> list[float]:
-        """The mean loss of each iteration of the last training: after a restart, of the last attempt."""
+        """Mean loss of each iteration of the last training; after a restart, of the last attempt."""
         found: list[float] = callBigDlFunc("float", "lossesOfIBatchOptimizer", self.value)
         return found

@@ -1,12 +1,20 @@
-"""How gradients become the parameters of the next step.
+"""Strategies: how the gradients of a step become the parameters of the next one.
 
-``base.py`` is the interface, with the order of its calls, and the register; ``registry.py`` finds the class that the
-settings name. Every rank updates all parameters (``replicated.py``): ``all_reduce.py`` by torch.distributed,
-``collective.py`` by the collectives of this package. One rank updates all: ``rooted.py``. Each updates a part:
-``decoupled.py`` by collectives, ``ps/`` by servers. A server updates all, and steps are not common to the ranks
-(``asynchronous.py``): ``fabric.py``. One of them at a time, which a fit chooses: ``chosen.py`` (``candidates.py``,
-``choice.py``, ``step_watch.py``, ``succession.py``), ``chosen_by_epoch.py`` with the fabric among them, and ``batched.py``
-between two ways to cut buckets (``bucket_planner.py``). ``exchange.py`` is what ranks do with a bucket of gradients or
-parameters, ``arrivals.py`` how forward waits for the latter. ``gradients.py`` clips and unscales whatever the strategy;
-``trace.py`` notes what a rank did and when.
+The interface and the register are in ``base.py``; ``registry.py`` returns the class that the settings name.
+
+Synchronous strategies, by what each rank updates:
+
+- all parameters (``replicated.py``): ``all_reduce.py`` with torch.distributed, ``collective.py`` with this package's
+  collectives, ``hitopk.py`` with hierarchical top-k;
+- all parameters, on rank 0 only: ``rooted.py``;
+- its own part of the parameters: ``decoupled.py`` with collectives, ``ps/`` with the parameter server.
+
+Asynchronous strategies (``asynchronous.py``): ``fabric.py``.
+
+Strategies that switch between others while a fit runs: ``chosen.py`` (``candidates.py``, ``choice.py``, ``step_watch.py``,
+``succession.py``), ``chosen_by_epoch.py``, which adds the fabric, and ``batched.py``, which switches between two ways to cut
+buckets (``bucket_planner.py``).
+
+Shared parts: ``exchange.py`` exchanges one bucket, ``compressed.py`` a compressed one, ``arrivals.py`` makes forward wait
+for parameters in flight, ``gradients.py`` clips and unscales gradients, ``trace.py`` records what a rank did and when.
 """

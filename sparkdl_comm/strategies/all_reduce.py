@@ -1,4 +1,4 @@
-"""Strategies gloo and nccl: torch.distributed's all-reduce of the flat gradient, optimizer on every rank. The baseline."""
+"""Strategies gloo and nccl, the baseline: torch.distributed all-reduces the flat gradient, every rank updates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from sparkdl_comm.strategies.replicated import Replicated
 
 
 class AllReduce(Replicated):
-    """Steps: backward; one all-reduce (sum) of the flat gradient; the whole optimizer step on every rank."""
+    """Strategy that all-reduces with a torch.distributed backend.
+
+    Steps: backward; one all-reduce (sum) of the flat gradient; the whole optimizer step on every rank.
+    """
 
     backend = ""
 
@@ -30,7 +33,7 @@ class AllReduce(Replicated):
     def after_backward(self) -> None:
         with self.watch.phase("push"):
             self._collective("all-reduce", lambda: dist.all_reduce(self._model.gradients))
-        # A ring moves each byte of the vector 2(N-1)/N times into each rank; the backends count nothing themselves.
+        # The backends count no bytes. A ring delivers 2(N-1)/N of the vector to each rank: half as sums, half as results.
         moved = self._model.gradients.nbytes * (self._world - 1) // self._world
         self.watch.bytes["push"] += moved
         self.watch.bytes["pull"] += moved
@@ -39,7 +42,7 @@ class AllReduce(Replicated):
         self._collective("barrier", dist.barrier)
 
     def abort(self) -> None:
-        """Nothing: a failing peer closes its connections, which ends an all-reduce that waits for it."""
+        """Do nothing: a failing peer closes its connections, which ends every all-reduce that waits for it."""
 
     def _collective(self, what: str, run: Callable[[], object]) -> None:
         try:
@@ -48,8 +51,8 @@ class AllReduce(Replicated):
             if not peer_late(exc):
                 raise
             raise DeadlineError(
-                f"a {self.backend} {what} waited {self.conf.timeout:g} s for another rank; a rank that needs longer than"
-                " that for a step needs a larger spark.sparkdl.comm.timeout"
+                f"a {self.backend} {what} waited {self.conf.timeout:g} s for another rank. If a step can take longer, set a"
+                " larger spark.sparkdl.comm.timeout."
             ) from exc
 
     def close(self) -> None:
@@ -68,7 +71,8 @@ class Nccl(AllReduce):
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         if next(model.module.parameters()).device.type != "cuda":
             raise ConfError(
-                "strategy nccl needs GPUs: set device='cuda', or strategy gloo (spark.sparkdl.comm.strategy)"
+                "strategy nccl needs GPUs, but the model is not on one. Set device='cuda', or"
+                " spark.sparkdl.comm.strategy=gloo."
             )
         super().join(gang, model, make_optimizer)
 

@@ -1,4 +1,4 @@
-"""Parameters that are on their way to a rank, bucket by bucket, while its next forward pass begins."""
+"""Waits of the forward pass for parameters that are in flight, bucket by bucket."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from sparkdl_comm.strategies.exchange import Pending
 
 
 class Arrivals:
-    """Of one rank. :meth:`begin_step`, :meth:`forward` and :meth:`wait` are what a strategy's calls of these names, and its
-    ``before_forward``, have to do.
+    """Parameters in flight to one rank.
 
-    :param overlap: forward begins at once, and waits for each layer when it comes to it, if the module's use of its
-        parameters can be noticed. Else it begins when all are here.
+    A strategy's ``begin_step``, ``forward`` and ``before_forward`` call :meth:`begin_step`, :meth:`forward` and :meth:`wait`.
+
+    :param overlap: True: forward begins at once and waits for each layer just before it is used, if hooks can see that use
+        (:func:`~sparkdl_comm.space.wait_on_use.can_wait_on_use`). Otherwise forward begins when all parameters are here.
     """
 
     def __init__(self, model: FlatModel, watch: Stopwatch, *, overlap: bool) -> None:
@@ -27,17 +28,17 @@ class Arrivals:
         self._coming: list[Pending] = []
 
     def add(self, bucket: Pending) -> None:
-        """These elements are on their way."""
+        """Add a bucket of parameters that is in flight."""
         self._coming.append(bucket)
 
     def begin_step(self) -> None:
-        """Returns when forward may begin."""
+        """Wait until forward may begin."""
         if self._gate is None:
             self.wait()
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
-        """Around a forward pass: each parameter is here when it is used, and all at the end."""
+        """Run a forward pass inside. Each parameter is here when it is used; at the end all are."""
         if self._gate is not None and not self._all_here():
             with self._gate:
                 yield
@@ -46,19 +47,19 @@ class Arrivals:
         self.wait()
 
     def wait(self) -> None:
-        """Returns when all parameters are here."""
+        """Wait until all parameters are here."""
         self._await(self._model.count)
 
     def _all_here(self) -> bool:
         return not self._coming
 
     def _need(self, number: int) -> None:
-        """Forward is about to use this layer, and perhaps those before it."""
+        """Wait for this layer and all layers before it. Called just before forward uses the layer."""
         layer = self._model.layers[number]
         self._await(layer.start + layer.count)
 
     def _await(self, stop: int) -> None:
-        """Returns when the parameters up to element ``stop`` are here."""
+        """Wait until all parameters before element ``stop`` are here."""
         for bucket in [bucket for bucket in self._coming if bucket.start < stop]:
             with self._watch.phase("pull"):
                 bucket.wait()
@@ -66,7 +67,7 @@ class Arrivals:
 
 
 class ArrivingParameters(CollectiveStrategy):
-    """Strategies whose parameters are on their way when a step begins. ``join`` makes ``_arrivals``."""
+    """Base class of strategies whose parameters may be in flight when a step begins. ``join`` sets ``_arrivals``."""
 
     _arrivals: Arrivals
 
@@ -81,4 +82,4 @@ class ArrivingParameters(CollectiveStrategy):
 
     def finish(self) -> None:
         self.before_forward()
-        self._gang.all_gather(b"", self.conf.timeout)  # nobody leaves before all have the parameters
+        self._gang.all_gather(b"", self.conf.timeout)  # no rank may leave before all have the parameters

@@ -1,4 +1,4 @@
-"""What strategies have in common whose steps are not common to all ranks: the model has versions, and updates."""
+"""Base class of strategies in which ranks do not share their steps: the model has versions and updates."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from sparkdl_comm.strategies.base import Strategy
 
 
 class Asynchronous(Strategy):
-    """A rank computes with a version of the model, and its update goes into a later one. The order of the calls is that of
-    :class:`Strategy`; beside them, ``settle`` may be called after any ``update``. When all ranks have settled, ``finish`` is
-    called, or what checkpoints need."""
+    """Strategy in which a rank computes with one version of the model and its update goes into a later version.
+
+    The order of the calls is that of :class:`Strategy`. In addition, ``settle`` may be called after any ``update``. All ranks
+    must have settled before ``finish`` is called or a checkpoint is written.
+    """
 
     synchronous = False
     global_mean = False
 
-    #: Of the model that :meth:`before_forward` brought last: how many updates are in it.
+    #: Number of updates in the model that :meth:`before_forward` received last.
     version = 0
-    #: Whether updates may be dropped, and ranks make different numbers of them, so that an epoch is so many updates of the
-    #: model. False: every rank makes as many in an epoch.
+    #: True if updates may be dropped and ranks may make different numbers of them; an epoch is then a number of updates of the
+    #: model. False: every rank makes the same number in an epoch.
     free_running = True
-    #: What its updates are multiplied with. 1: each is a step of the optimizer.
+    #: Factor of this rank's updates. 1: an update is a whole step of the optimizer.
     weight = 1.0
 
     def begin_step(self) -> None:
-        """Nothing: the loop has called :meth:`before_forward`, as it has to know the version before it begins a step."""
+        """Do nothing: the loop calls :meth:`before_forward` itself, as it needs the version before a step begins."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Returns when it is known what became of this rank's updates."""
+        """Wait until this rank's last update is accepted or dropped."""

@@ -1,4 +1,4 @@
-"""How the gradients of a step become the parameters of the next one: the interface, and the register of those there are."""
+"""Interface of a strategy, which turns the gradients of a step into the next parameters, and the register of strategies."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 PHASES = ("pull", "forward", "backward", "push", "aggregate", "update")
 
-#: What a trace calls the phases in which a rank only waits.
+#: Span names in a trace for the phases in which a rank only waits.
 _WAITS = {"pull": "wait for pull", "push": "wait for push"}
 
 
 class Stopwatch:
-    """Seconds spent in each phase, and bytes that came to this rank from others. Tells the ``trace``, if there is one."""
+    """Stopwatch of a rank: seconds in each phase, and bytes received from other ranks.
+
+    Phases are also added to ``trace``, if there is one.
+    """
 
     def __init__(self, trace: Trace | None = None) -> None:
         self._trace = trace
@@ -36,7 +39,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A phase inside of another one is not counted into that one."""
+        """Measure the block as phase ``name``. The time of a nested phase is not counted into the outer one."""
         outside, self._inner = self._inner, 0.0
         begin = time.perf_counter()
         yield
@@ -49,9 +52,12 @@ class Stopwatch:
 
 
 class StepInfo(NamedTuple):
-    """``step``: from 1, through all epochs; ``epoch``: from 1. ``loss_scale``: by which the step's loss is multiplied, and so
-    its gradients are, until the rule for gradients undoes it. ``learning_rate``: of the optimizer's first group. ``dense``:
-    whatever compression left out before is to travel now, and nothing is left out."""
+    """Description of one optimizer step.
+
+    ``step``: its number, from 1, counted through all epochs. ``epoch``: from 1. ``loss_scale``: factor of the step's loss and
+    of its gradients, until :class:`~.gradients.GradientRule` divides by it. ``learning_rate``: that of the optimizer's first
+    group. ``dense``: True if whole gradients travel, together with all residuals that compression kept before.
+    """
 
     step: int = 1
     epoch: int = 1
@@ -61,187 +67,202 @@ class StepInfo(NamedTuple):
 
 
 class Strategy(ABC):
-    """One rank's part in a way to train. What kind of way it is, class attributes say, which training loop, gradient rule and
-    checkpoints read: :attr:`synchronous`, :attr:`global_mean`, :attr:`sharded`.
+    """Strategy of one rank: exchange of gradients and parameters, and the optimizer's update.
 
-    The order of the calls, which ``tests/unit/test_strategy_calls.py`` holds the training loop to::
+    The training loop, the gradient rule and checkpoints read the class attributes :attr:`synchronous`, :attr:`global_mean`
+    and :attr:`sharded`.
 
-        check                           on the driver, before any executor is touched; all others on each rank
+    Order of the calls (``tests/unit/test_strategy_calls.py`` checks it for the training loop)::
+
+        check                           on the driver, before the job starts; all other calls are made on each rank
         advertise                       before the ranks know each other
         join                            all ranks are known
-        load_optimizer_state            where training goes on from a checkpoint
-        load_state                      likewise
+        load_optimizer_state            only when training resumes from a checkpoint
+        load_state                      only when training resumes from a checkpoint
         for each optimizer step:
             begin_step
-            for each part of the batch: k parts if gradients are accumulated over k
+            for each micro-batch (k of them if gradients are accumulated over k):
                 forward                 a context around the model and its loss
-                backward                a context around the backward pass; its ``last``: of the step's parts
-            before_forward              instead, on a rank without rows in the step; its gradients are filled in then
+                backward                a context around the backward pass; ``last``: the step's last micro-batch
+            before_forward              in place of the micro-batches, on a rank without rows in the step;
+                                        the loop then fills in its gradients
             after_backward
             gradients                   only if gradients are clipped, or scaled for fp16
             update
             owned, optimizer_state,
-            state                       in any order, where a checkpoint is written
-            before_forward              where a validation, a callback or a scheduler is to see an epoch's parameters
+            state                       in any order, when a checkpoint is written
+            before_forward              before a validation, a callback or a scheduler reads an epoch's parameters
         finish
-        close                           after success and failure alike
+        close                           after success and after failure
 
-    ``abort`` may come from another thread at any time after ``advertise``.
+    Another thread may call ``abort`` at any time after ``advertise``.
     """
 
-    #: True if executors need the Spark plugin for it.
+    #: True if the strategy needs the Spark plugin in the executors.
     needs_plugin = False
 
     @classmethod
     def full_name(cls, conf: CommConf) -> str:
-        """Return the name of what trains, with the loop where there are several."""
+        """Return the strategy's name, with ``collective.loop`` appended where there are several loops."""
         return conf.strategy
 
-    #: True if steps are common to all ranks: the gradients of all ranks in a step, and no others, make the parameters of the
-    #: next one. The training loop is for such strategies only: its epochs, validation, history and checkpoints count on it.
+    #: True if all ranks share their steps: the next parameters are made from the gradients of all ranks in this step, and from
+    #: no others. The synchronous training loop relies on it for epochs, validation, history and checkpoints.
     synchronous = True
 
-    #: True if a rank's loss is to be its share of the mean over all ranks' rows in the step, so that gradients are summed
-    #: over the ranks. False: the mean over the rank's own rows in the step; the strategy weighs the ranks itself.
+    #: True if a rank's loss must be its share of the mean over all ranks' rows in the step; gradients are then summed over the
+    #: ranks. False: the loss is the mean over the rank's own rows in the step; the strategy weights the ranks itself.
     global_mean = True
 
-    #: Who owns which values. True: each rank those that its :meth:`owned` has, perhaps none; it updates them, and writes them
-    #: and their optimizer's state into checkpoints. False: every rank owns and updates all; rank 0 writes them.
+    #: True if each rank updates only the values that its :meth:`owned` returns, possibly none, and writes them and their
+    #: optimizer state into checkpoints. False: every rank owns and updates all values; rank 0 writes them.
     sharded = False
 
-    #: True if what a rank updates is stripes of tensors, so that the optimizer must be elementwise.
+    #: True if a rank may update a stripe of a tensor; the optimizer must then be elementwise.
     cuts_tensors = False
 
-    #: True if ``spark.sparkdl.comm.compression`` may make the gradients that travel sparse.
+    #: True if the strategy can send compressed gradients (``spark.sparkdl.comm.compression``).
     compresses = False
 
-    #: True if ranks compute with rounded parameters, so that :meth:`owned` alone has the exact ones.
+    #: True if ranks compute with rounded parameters; only :meth:`owned` then returns the exact values.
     rounds = False
 
-    #: True if a rank's next step begins with the parameters that it has after a step, so that a callback may change them, on
-    #: all ranks alike.
+    #: True if a rank keeps its parameters from one step to the next; a callback may then change them, if it makes the same
+    #: change on all ranks.
     takes_changes = False
 
-    #: Which one of a rank's strategies it is, from 0: one after another may join one gang.
+    #: Number of this strategy in its gang, from 0. Several strategies may join one gang, one after another.
     number = 0
 
-    #: Which step is next, or under way: the training loop says so before :meth:`begin_step`.
+    #: The next or the current step. The training loop sets it before :meth:`begin_step`.
     step_info = StepInfo()
 
-    #: The user's, over what this rank updates; there from :meth:`join` on.
+    #: The user's optimizer over the values that this rank updates. Set by :meth:`join`.
     optimizer: torch.optim.Optimizer
 
     @classmethod  # noqa: B027 - most strategies have nothing to check
     def check(cls, conf: CommConf, world: int) -> None:
-        """On the driver, before any executor is touched. ConfError if ``world`` ranks cannot run it with these settings."""
+        """Check the settings on the driver, before the job starts.
+
+        :raises ConfError: ``world`` ranks cannot run the strategy with these settings.
+        """
 
     def __init__(self, conf: CommConf) -> None:
         self.conf = conf
-        #: Of the last iterations; None if nobody wants it.
+        #: Trace of the last iterations; None if ``spark.sparkdl.comm.timeline`` is 0.
         self.trace = Trace(conf.timeline) if conf.timeline else None
         self.watch = Stopwatch(self.trace)
 
     def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:
-        """What the other ranks have to know of this one before :meth:`join`; JSON-able."""
+        """Return what the other ranks need to know about this rank before :meth:`join`; JSON-able."""
         return {}
 
     @abstractmethod
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
-        """All ranks are known, with what each of them advertised in ``payload["strategy"]``. Binds the model."""
+        """Bind the model and make the optimizer. Each member's ``payload["strategy"]`` holds what that rank advertised."""
 
     @abstractmethod
     def before_forward(self) -> None:
-        """Returns when the parameters of the next step are in place. May be called again."""
+        """Wait until the parameters of the next step are in place. May be called repeatedly."""
 
     def begin_step(self) -> None:
-        """Returns when :meth:`forward` may begin."""
+        """Wait until :meth:`forward` may begin."""
         self.before_forward()
 
     def forward(self) -> contextlib.AbstractContextManager[Any]:
-        """Around what a step computes of its output and loss: each parameter is in place when it is used, and all at the
-        end."""
+        """Return a context for the forward pass and the loss.
+
+        Inside it each parameter is in place when it is used; after it all parameters are.
+        """
         return contextlib.nullcontext()
 
     def backward(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Around a backward pass; ``last``: of the step, so that gradients may travel as soon as they are there."""
+        """Return a context for a backward pass. In the step's ``last`` one, gradients may be sent once they are ready."""
         return contextlib.nullcontext()
 
     @abstractmethod
     def after_backward(self) -> None:
-        """This rank's gradients are complete."""
+        """Finish sending this rank's gradients, which are now complete."""
 
     @abstractmethod
     def gradients(self) -> list[torch.Tensor]:
-        """What :meth:`update` is about to use, the sum over the ranks; may be changed in place."""
+        """Return the gradients that :meth:`update` will use, summed over the ranks. The caller may change them in place."""
 
     @abstractmethod
     def update(self, apply: bool = True) -> None:
-        """The optimizer's step, on all ranks; none if not ``apply``, on all ranks."""
+        """Take the optimizer's step, or skip it if ``apply`` is False. ``apply`` must be the same on all ranks."""
 
     @abstractmethod
     def owned(self) -> list[tuple[int, torch.Tensor]]:
-        """Exact values of what this rank updates: (first element in the flat vector, float32 ``[n]`` on the CPU or GPU).
+        """Return the exact values that this rank updates: (first element in the flat vector, float32 ``[n]``), on CPU or GPU.
 
-        Between :meth:`update` and :meth:`before_forward`, these are all that a rank of a sharded strategy has of the next
-        step's values.
+        Between :meth:`update` and :meth:`before_forward`, a rank of a sharded strategy has no other values of the next step.
         """
 
     def stripes(self) -> list[tuple[int, torch.nn.Parameter]]:
-        """What :attr:`optimizer` updates: (first element in the flat vector, whole parameter or flat stripe of one). Only of
-        strategies among which ``auto`` chooses."""
+        """Return what :attr:`optimizer` updates: (first element in the flat vector, whole parameter or flat stripe of one).
+
+        Only the strategies that ``auto`` can choose implement it.
+        """
         return []
 
     def optimizer_state(self) -> dict[str, Any]:
-        """torch's ``state_dict``; of this rank's shard where the strategy is sharded. Tensors are not copied."""
+        """Return torch's ``state_dict``, for this rank's shard if the strategy is sharded. Tensors are not copied."""
         return self.optimizer.state_dict()
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """After :meth:`join`, before the first step, on a rank of the same number in a gang of the same size."""
+        """Load what :meth:`optimizer_state` returned on the same rank of a gang of the same size, before the first step."""
         self.optimizer.load_state_dict(state)
 
     def state(self) -> dict[str, Any]:
-        """What this rank keeps from step to step beside parameters and optimizer, such as what compression left out:
-        numbers, strings, lists and dicts of them, and tensors, which are not copied. In every checkpoint."""
+        """Return what else this rank keeps from step to step, such as the residuals of compression, for checkpoints.
+
+        The values are numbers, strings, lists and dicts of them, and tensors. Tensors are not copied.
+        """
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - most strategies keep nothing
-        """What :meth:`state` returned on the rank of the same number in a gang of the same size."""
+        """Load what :meth:`state` returned on the same rank of a gang of the same size."""
 
     def details(self) -> dict[str, Any]:
-        """What the run's summary says of this strategy beside times and bytes; JSON-able."""
+        """Return what the run's summary adds for this strategy to times and bytes; JSON-able."""
         return {}
 
     @abstractmethod
     def finish(self) -> None:
-        """Returns when this rank has the final parameters and nobody needs it any more."""
+        """Wait until this rank has the final parameters and no other rank needs it any more."""
 
     @abstractmethod
     def abort(self) -> None:
-        """From any thread: whatever this rank waits for in another call of this class ends with an error."""
+        """End every wait in another call of this object with an error. May be called from any thread."""
 
     @abstractmethod
     def close(self) -> None:
-        """Gives back everything, after success and failure alike."""
+        """Release all resources. Called after success and after failure."""
 
 
-#: By the name that users choose: what makes the class, from the settings.
+#: Functions that return a strategy's class for given settings, by the name that users set.
 STRATEGIES: dict[str, Callable[[CommConf], type[Strategy]]] = {}
 
 Made = TypeVar("Made", bound=Callable[[Any], Any])
 
 
 def register(*names: str) -> Callable[[Made], Made]:
-    """A decorator: the function makes the class of each of these strategies, whose name is in ``conf.strategy``.
+    """Return a decorator that registers a function under ``names``.
 
-    :raises ConfError: a name is taken, or what is registered is the class itself.
+    The function takes the settings, whose ``conf.strategy`` is one of the names, and returns the strategy's class.
+
+    :raises ConfError: a name is taken, or a class is registered instead of a function.
     """
 
     def decorate(made: Made) -> Made:
         for name in names:
             if isinstance(made, type):
-                raise ConfError(f"strategy {name!r}: register a function, such as lambda conf: {made.__name__}")
+                raise ConfError(
+                    f"strategy {name!r} must be a function, such as lambda conf: {made.__name__}, not a class"
+                )
             if name in STRATEGIES:
-                raise ConfError(f"strategy {name!r} is registered already")
+                raise ConfError(f"strategy {name!r} is already registered. Choose another name.")
             STRATEGIES[name] = made
         return made
 

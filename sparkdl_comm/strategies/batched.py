@@ -1,8 +1,9 @@
-"""Decoupled collectives whose buckets iBatch's planner cuts: ``collective.batching=ibatch``.
+"""Decoupled collectives with buckets cut by iBatch's planner (``collective.batching=ibatch``).
 
-The planner needs to know how long each layer computes. So a fit begins with buckets by ``collective.bucket``, and then, as
-``auto`` does among strategies, chooses between these and the planned ones: what is predicted to be faster is tried, and stays
-if it is. Where steps drift, it is predicted and tried again. Planned buckets that are in use stay as they are.
+The planner needs each layer's compute time. A fit therefore begins with buckets cut by ``collective.bucket``. It then
+chooses between these and the planned buckets in the way in which ``auto`` chooses between strategies: it predicts both, tries
+the planned buckets if they should be faster, and keeps them if they are. It repeats this when step times drift. Planned
+buckets are not cut again while they are in use.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sparkdl_comm.topology import Topology
 
 
 class Batched(Chosen):
-    """One rank's part. The summary's ``auto`` says what was predicted, measured and chosen."""
+    """Strategy that chooses between fixed and planned buckets. The summary's ``auto`` lists predictions and choices."""
 
     compresses = False
     cuts_tensors = True

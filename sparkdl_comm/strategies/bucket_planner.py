@@ -1,9 +1,9 @@
-"""In which buckets the gradients and parameters of a decoupled collective should travel: cut by iBatch's planner.
+"""Buckets for decoupled collectives, cut by iBatch's planner.
 
-The planner (``ps/planner.py``) cuts each direction of a network alone: parameters before forward computes with them, gradients
-after backward has made them. Here a rank owns a part of each bucket, so both directions have the same buckets. Those are taken
-of all that the planner makes, and of equal parts, with which a step is predicted to take least; where a few more would gain no
-more than chance, the fewest.
+The planner (``ps/planner.py``) cuts parameters and gradients separately. In a decoupled collective each rank owns a part of
+each bucket, so both directions need the same buckets. The candidates are the planner's cuts for both directions, and equal
+cuts. The one with the fastest predicted step is taken. Among cuts within :data:`~.choice.MARGIN` of it, the one with the
+fewest buckets is taken.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sparkdl_comm.strategies.choice import MARGIN
 from sparkdl_comm.strategies.ps.planner import Bucketing, plan_buckets
 
 Parts = tuple[tuple[int, int], ...]
-#: The paper's two algorithms, the exact plan, and what needs none.
+#: Policies that are tried: the paper's two algorithms, the exact optimum, and the two trivial cuts.
 _POLICIES = ("greedy1", "greedy2", "optimal", "whole", "layerwise")
-#: What all elements take, and so many times fewer, tells a start-up and seconds for each element.
+#: Ratio of the two message sizes whose predicted times give the start-up time and the time per element.
 _MORE = 16
 
 
@@ -31,9 +31,9 @@ def planned(
     computing: Computing,
     plan: Callable[[Sequence[Mapping[str, Any]]], Sequence[Bucketing]] = plan_buckets,
 ) -> Candidate:
-    """The candidate with the fewest buckets of those with which a step is predicted to take what the best do, but for chance.
+    """Return ``candidate`` with the fewest buckets whose predicted step is within :data:`~.choice.MARGIN` of the fastest.
 
-    :raises PluginError, DeadlineError: as of :func:`~.ps.planner.plan_buckets`.
+    :raises PluginError, DeadlineError: see :func:`~.ps.planner.plan_buckets`.
     """
     space = predictor.space
     sizes = [layer.count for layer in space.layers]
@@ -60,7 +60,10 @@ def planned(
 
 
 def _linear(taken: Sequence[float], sizes: Sequence[int]) -> tuple[float, list[float]]:
-    """A start-up, and what each of the layers of so many elements takes beside it: by what a few elements, and all, take."""
+    """Return the start-up time and the transfer time of each layer, in seconds.
+
+    ``taken``: seconds of a message with 1/16 of the elements, and with all. ``sizes``: elements of each layer.
+    """
     few, whole = taken
     startup = min(whole, max(0.0, few - (whole - few) / (_MORE - 1)))
     each = (whole - startup) / sum(sizes)
@@ -68,6 +71,6 @@ def _linear(taken: Sequence[float], sizes: Sequence[int]) -> tuple[float, list[f
 
 
 def _parts(space: ParameterSpace, cut: Sequence[tuple[int, int]]) -> Parts:
-    """Of batches of layers, from 0, in the order of the layers."""
+    """Return element ranges for ``cut``: (first, last) layer of each bucket, from 0, in the order of the layers."""
     stretches = [space.stretch(range(first, last + 1)) for first, last in reversed(cut)]
     return tuple((stretch.start, stretch.stop) for stretch in stretches)

@@ -1,11 +1,14 @@
-"""Among which strategies ``auto`` may choose in a fit, and what a step is predicted to take with each of them. Pure.
+"""Candidates of strategy ``auto``, and predictions of their step times. Pure.
 
-A step is forward, backward, and what travels. Of collectives, buckets of gradients follow each other over the links, each as
-soon as backward has made it and the one before has been sent; parameters likewise, and forward waits for them. What a bucket
-takes is what the cost model says (``collectives/select.py``); what is computed was measured in the fit's first steps. Steps of
-the parameter server are simulated (``sim/server_run.py``), with what its way through the JVMs was measured to cost
-(``ps/probe.py``), and so are as many updates of the fabric as there are ranks
-(``sim/fabric_pace.py``), which have a step's rows.
+A step is forward, backward, and transfers.
+
+- Collectives: a bucket of gradients is sent as soon as backward has made it and the bucket before has been sent. Parameters
+  travel in the same way, and forward waits for them. The cost model (``collectives/select.py``) gives the time of each bucket.
+- The parameter server: its steps are simulated (``sim/server_run.py``), with the measured overhead of the JVMs
+  (``ps/probe.py``).
+- The fabric: as many updates as there are ranks are simulated (``sim/fabric_pace.py``). They use as many rows as a step.
+
+The compute times were measured in the fit's first steps.
 """
 
 from __future__ import annotations
@@ -38,27 +41,31 @@ from sparkdl_comm.strategies.base import STRATEGIES
 from sparkdl_comm.strategies.choice import MARGIN
 from sparkdl_comm.topology import Topology
 
-#: The strategy that takes whichever collective is the cheapest for each bucket, and the names of others.
+#: Names of strategies; ``cheapest`` runs the cheapest collective for each bucket.
 CHEAPEST, HITOPK, FABRIC = "cheapest", "hitopk", "fabric"
-#: Messages, one after another, by which a batch is fetched that does not travel inside of its notice: the request, the answer.
-#: They are taken to cost what those of collectives do.
+#: Messages in sequence that fetch a batch from the server, unless it travels inside its notice: request and answer. They are
+#: assumed to cost as much as messages of collectives.
 _FETCHING = 2
-#: Likewise of the fabric, from a worker's update to its next model, beside both: ready, send, ended, applied, wanted, send.
+#: Control messages of the fabric in sequence from a worker's update to its next model: ready, send, ended, applied, wanted,
+#: send.
 _SCHEDULED = 6
-#: Iterations after which the server's planner looks at a profile here: too few for trials of its own, as these are auto's.
+#: Iterations that the server's planner profiles under auto: too few for trials of its own, because auto runs the trials.
 _PROFILED = 2
-#: Steps of the parameter server that are not measured: its JVMs compile; and of a plan: profiled ones, around them the first
-#: one of all and the first one with the plan.
+#: Unmeasured steps of the parameter server: while its JVMs compile; and before a plan takes effect: the first step, the
+#: profiled ones, and the first one with the plan.
 _COMPILING, _PLANNING = 2, _PROFILED + 2
-#: Steps of which the last ones are told, when they have settled.
+#: Simulated steps, and number of the last ones whose mean is returned.
 _RUN, _TOLD = 6, 4
 _ITEMSIZE = 4
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A strategy: that of ``conf``. ``family``: of candidates that are alike; ``settling``: steps until it is what it is going
-    to be, if they are many. ``planned``: its buckets are cut by iBatch's planner, and are ``parts`` when they are."""
+    """Candidate strategy, set by ``conf``.
+
+    ``family``: name shared by similar candidates. ``settling``: number of steps until its step time is steady; None: the
+    usual number. ``planned``: True if iBatch's planner cuts its buckets; ``parts``: these buckets, once they are planned.
+    """
 
     name: str
     family: str
@@ -69,7 +76,7 @@ class Candidate:
 
     @classmethod
     def decoupled(cls, algorithm: str, conf: CommConf, *, planned: bool = False) -> Candidate:
-        """``conf``: of which all but the strategy holds."""
+        """Return the decoupled loop of ``algorithm``, with the other settings of ``conf``."""
         conf = replace(conf, strategy=algorithm, loop="decoupled", batching="fixed")
         name = loop_name(algorithm, conf.loop, PLANNED if planned else conf.batching)
         return cls(name, "decoupled", conf, planned=planned)
@@ -77,8 +84,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Computing:
-    """What a rank computed in a step, in seconds: ``forward`` is all that comes before the last backward pass; ``arrivals``,
-    from that one's beginning, when the gradient of each parameter was there."""
+    """Compute times of a rank in one step, in seconds.
+
+    ``forward``: everything before the last backward pass. ``arrivals``: for each parameter, the time from the start of that
+    pass until its gradient was ready.
+    """
 
     forward: float
     backward: float
@@ -95,13 +105,15 @@ def able(
     apart: str | None,
     planner: str | None,
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """The candidates, the one to begin with first, and why others are left out, by name. The fabric, which is asynchronous, is
-    one only where it is named, and then the last; so are decoupled collectives with planned buckets, and come before it.
+    """Return the candidates that can run, and the reasons why others cannot, by name. The fit begins with the first candidate.
 
-    :param unstriped: why the optimizer cannot update stripes of parameters; None: it can.
-    :param plugin: why there is no parameter server; None: there is.
-    :param apart: why the model cannot be trained by the fabric; None: it can.
-    :param planner: why buckets of collectives cannot be planned; None: they can.
+    Decoupled collectives with planned buckets and the fabric are candidates only if ``auto.candidates`` names them. They come
+    last, in this order.
+
+    :param unstriped: why the optimizer cannot update stripes of parameters; None if it can.
+    :param plugin: why there is no parameter server; None if there is one.
+    :param apart: why the fabric cannot train the model; None if it can.
+    :param planner: why buckets of collectives cannot be planned; None if they can.
     """
     single, conf = conf.compression is not None, replace(conf, loop="all-reduce")
     names = [] if single else [algorithm.name for algorithm in fitting("all_reduce", topology)]
@@ -143,21 +155,21 @@ def _unfit(candidate: Candidate, topology: Topology, unstriped: str | None, plug
         return "there is one rank"
     if conf.compression is not None:
         if conf.compression_momentum or conf.compression.rank:
-            return "what powersgd and momentum correction keep from step to step is not handed over"
+            return "the state of powersgd and momentum correction cannot move to another strategy"
         if conf.compression_schedule.auto:
             return f"{PREFIX}compression.schedule={conf.compression_schedule} has a trial of its own"
     if kind.cuts_tensors and conf.resync:
-        return f"{PREFIX}collective.resync={conf.resync} is for strategies by which every rank updates all parameters"
+        return f"{PREFIX}collective.resync={conf.resync} needs a strategy in which every rank updates all parameters"
     if kind.needs_plugin and plugin is not None:
         return plugin
     return unstriped if kind.cuts_tensors or not kind.synchronous else None
 
 
 class Predictor:
-    """Predictor of steps of a model, whose ranks are on ``topology``, with links of ``cost``.
+    """Predictor of a model's step times, for ranks on ``topology`` with links of ``cost``.
 
-    :param server: of the parameter server; None where it is no candidate.
-    :param each: seconds that each rank computes in a step, for the fabric.
+    :param server: overhead of the parameter server; None if it is no candidate.
+    :param each: compute seconds of each rank in a step; only the fabric needs it.
     """
 
     def __init__(
@@ -173,7 +185,7 @@ class Predictor:
         self._collective = cache(self._collective_seconds)
 
     def seconds(self, candidate: Candidate, computing: Computing) -> float:
-        """Of a step."""
+        """Return the predicted seconds of a step."""
         conf = candidate.conf
         if conf.strategy == SERVER:
             return self._served(conf, computing)
@@ -196,7 +208,10 @@ class Predictor:
         return step_seconds(computing, self.space, buckets, first)
 
     def halves(self, conf: CommConf, sizes: Sequence[int]) -> tuple[list[float], list[float]]:
-        """Seconds that the gradients, and the parameters, of buckets of so many elements take, of a decoupled collective."""
+        """Return the seconds of each bucket's gradients, and of its parameters, in a decoupled collective.
+
+        ``sizes``: elements of each bucket.
+        """
         scatters = "reduce_scatter" in ALGORITHMS[conf.strategy].operations
         there: Operation = "reduce_scatter" if scatters else "reduce"
         back: Operation = "all_gather" if scatters else "broadcast"
@@ -204,7 +219,7 @@ class Predictor:
         return self._collectives(name, there, sizes, conf), self._collectives(name, back, sizes, conf)
 
     def cheapest(self, conf: CommConf) -> str | None:
-        """The algorithm that is the cheapest for all buckets; None if it is not one alone."""
+        """Return the algorithm that is the cheapest for every bucket; None if buckets differ."""
         buckets = self.space.buckets(conf.bucket / _ITEMSIZE)
         best = {self._cheapest("all_reduce", _rounded(stop - start)) for start, stop in buckets}
         return best.pop() if len(best) == 1 else None
@@ -236,15 +251,15 @@ class Predictor:
         return [found[name].seconds * size / count for size in sizes]
 
     def _served(self, conf: CommConf, computing: Computing) -> float:
-        """With ranks that share their host's first NIC.
+        """Return the seconds of a step of the parameter server. The ranks of a host share its first NIC.
 
-        The planner looks at more plans than equal cuts. One that gains no more than chance over plain batches is taken to be
-        these, so that it is predicted to take what they do.
+        A planned cut is predicted as the best equal cut; the planner considers more cuts. If that cut gains no more than
+        chance over the best unplanned one, the prediction is that of the unplanned one.
         """
         topology = self._topology
         beside = topology.slots * (topology.world - topology.slots) / topology.world
         if conf.compression is not None:
-            beside *= (1 + 1.5 * conf.compression.density) / 2  # parameters are whole; six bytes of each that is sent
+            beside *= (1 + 1.5 * conf.compression.density) / 2  # whole parameters, 6 bytes per sent gradient
         forward, backward = by_layer(self.space, computing)
         layers = [
             ServedLayer(before, after, _ITEMSIZE * layer.count * beside)
@@ -279,12 +294,12 @@ def step_seconds(
     second: Sequence[float] | None = None,
     share: float = 1.0,
 ) -> float:
-    """Seconds of a step, when steps have settled.
+    """Return the seconds of a step in the steady state.
 
-    :param first: what the exchange of each bucket's gradients takes.
-    :param second: likewise of parameters, while the next forward pass begins, and of the last third while backward goes on;
-        None: they do not travel.
-    :param share: of the parameters that a rank updates.
+    :param first: seconds to exchange each bucket's gradients.
+    :param second: seconds to exchange each bucket's parameters, during the next forward pass and, for the last third, during
+        backward. None: parameters do not travel.
+    :param share: fraction of the parameters that a rank updates.
     """
     ready = [_ready(computing, space, bucket) for bucket in buckets]
     spans = [later - sooner for sooner, later in zip([0.0, *ready], [*ready, computing.backward], strict=False)]
@@ -317,8 +332,10 @@ def _ready(computing: Computing, space: ParameterSpace, bucket: tuple[int, int])
 
 
 def by_layer(space: ParameterSpace, computing: Computing) -> tuple[list[float], list[float]]:
-    """Seconds of forward and of backward of each layer. Backward goes from the last one to the first; each layer is taken to
-    have as large a share of forward."""
+    """Return the seconds of forward, and of backward, of each layer.
+
+    Backward runs from the last layer to the first. A layer's share of forward is assumed to equal its share of backward.
+    """
     made, before = [0.0] * len(space.layers), 0.0
     for arrival, layer in sorted(zip(computing.arrivals, space.layer_of_each, strict=True)):
         made[layer] += arrival - before
@@ -327,5 +344,5 @@ def by_layer(space: ParameterSpace, computing: Computing) -> tuple[list[float], 
 
 
 def _rounded(count: int) -> int:
-    """Up to a power of two: costing all plans takes longer than running some."""
+    """Return ``count`` rounded up to a power of two: to price a plan for every size can take longer than to run it."""
     return 1 << max(0, count - 1).bit_length()

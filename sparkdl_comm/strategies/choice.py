@@ -1,21 +1,22 @@
-"""Which of several strategies a fit stays with: predicted, then tried in real steps, and decided again when steps drift. Pure.
+"""Choice between candidate strategies: predictions, trials in real steps, and new trials when step times drift. Pure.
 
-Rank 0 decides for all ranks. What all do between two decisions is a *turn*: so many steps with one candidate, the first of
-which are not measured. After each turn the ranks tell rank 0 what its steps took, and hear of the next one:
+Rank 0 decides for all ranks. Between two decisions the ranks run one *turn*: a few unmeasured steps with one candidate, then
+some measured ones. After each turn the ranks report their step times to rank 0, which returns the next turn.
 
-1. the first candidate takes some steps, by which computing is measured; then all are predicted;
-2. of each family of candidates, such as all-reduces, the one that is predicted to be the fastest is tried, the best first, if
-   it should be near the fastest that was measured; one that is far behind after a step is given up;
-3. the fastest stays, and the one before the trials if none is faster by more than chance;
-4. from then on a turn is a window; where its median is far from what was measured in the trial, in either direction, it is
-   predicted and tried again;
-5. candidates that settle slowly, and were left out for that, are tried when a window is calm, if they are predicted to be
-   faster;
-6. a candidate without common steps takes whole epochs, in which there are no turns. Where it is predicted to be faster than
-   the one that was chosen, by a clear margin, it has the next epoch as its trial; if it is, it has all that follow.
+1. The first candidate takes some steps, which measure the compute time. Then all candidates are predicted.
+2. Candidates belong to families, such as all-reduces. From each family only the one with the fastest prediction can be tried.
+   It is tried, the fastest prediction first, if it should be near the fastest measured step. A candidate that is far behind
+   after one step is dropped.
+3. The fastest candidate stays. If none beats the incumbent by more than chance, the incumbent stays.
+4. From then on each turn is a *window*. If a window's median step time is far from the time measured in the trial, in either
+   direction, the candidates are predicted and tried again.
+5. Candidates that need many steps to settle may have been left out of the first trials. They are tried after a calm window, if
+   they are predicted to be faster.
+6. A candidate without common steps (the fabric) runs for whole epochs, which have no turns. If it is predicted to beat the
+   chosen candidate by a clear margin, it gets the next epoch as its trial. If it wins, it gets all following epochs.
 
-The time that an alarm takes is bounded: each widens the limit of the next one, and calm windows narrow it again. So steps that
-drift without end are tried again less and less often, down to once in :data:`CALM` windows for each alarm.
+The time spent on trials is bounded. Each alarm widens the drift limit for the next one, and calm windows narrow it again.
+Steps that keep drifting are therefore tried again ever more rarely, down to one alarm in :data:`CALM` windows.
 """
 
 from __future__ import annotations
@@ -25,31 +26,31 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-#: Steps after a change that are not measured: they connect, and touch their memory for the first time.
+#: Unmeasured steps after a change of candidate: they open connections and touch memory for the first time.
 SETTLING = 1
-#: Candidates with more of them are tried after all others: at the beginning if none of these is predicted to take just as
-#: long, else when a window is calm.
+#: Candidates with more settling steps than this are slow to settle. They are tried last: in the first trials if no other
+#: candidate has the same prediction, otherwise after a calm window.
 MOST_SETTLING = 3
-#: Measured steps: at the beginning, of a candidate at first sight and when it is not given up, and of a window.
+#: Measured steps: of the first turn, of a trial at first, of a trial that is continued, and of a window.
 BEGINNING, GLIMPSE, MORE, WINDOW = 3, 1, 2, 5
-#: Candidates that are tried beside the one that is used: at the beginning, and again, where a change is to be answered soon.
+#: Number of candidates tried against the incumbent: at the beginning, and after an alarm, when time matters more.
 TRIED_FIRST, TRIED_AGAIN = 3, 2
-#: By how much a prediction may be over the fastest that was measured, for the candidate to be tried.
+#: A candidate is tried if its prediction exceeds the fastest measured step by at most this fraction.
 NEAR = 0.15
-#: By how much a step may be over the fastest candidate's, or it is given up.
+#: A trial is dropped if its step time exceeds the fastest candidate's by more than this fraction.
 BEHIND = 0.25
-#: By how much a candidate must be faster than the one before the trials to take its place: less is chance.
+#: Fraction by which a candidate must beat the incumbent to replace it; a smaller difference is chance.
 MARGIN = 0.03
-#: By how much a candidate that takes whole epochs must be faster than the one that was chosen, as predicted, and as measured.
-#: Its updates are made from older parameters, so that it needs more of them.
+#: Fraction by which a candidate that runs for whole epochs must beat the chosen one, in prediction and in measurement. Its
+#: updates are computed from older parameters, so it needs more of them.
 GAIN = 0.15
-#: By how much windows may be over or under what was measured: the limit, its growth at an alarm, the calm windows after which
-#: it shrinks again.
+#: Fraction by which a window may differ from the measured step time; factor of this limit at each alarm; number of calm
+#: windows after which the limit shrinks again.
 DRIFT, WIDER, CALM = 0.2, 1.5, 20
 
 
 class Turn(NamedTuple):
-    """``settling`` and then ``steps`` measured steps with a ``candidate``. None at all: whole epochs with it."""
+    """Turn of a ``candidate``: ``settling`` unmeasured steps, then ``steps`` measured ones. 0 ``steps``: whole epochs."""
 
     candidate: str
     settling: int
@@ -58,8 +59,11 @@ class Turn(NamedTuple):
 
 @dataclass
 class Decision:
-    """``why`` it was decided at the beginning of ``step`` (from 1), ``predicted`` and ``measured`` seconds of a step by
-    candidate, and what was ``chosen``, from step ``since`` on; None: the trials go on."""
+    """Decision that began before ``step`` (from 1), for the reason ``why``.
+
+    ``predicted`` and ``measured``: seconds of a step, by candidate. ``chosen``: the candidate used from step ``since`` on;
+    both are None while trials run.
+    """
 
     step: int
     why: str
@@ -70,34 +74,35 @@ class Decision:
 
 
 class Choice:
-    """At rank 0. After each turn :meth:`took` is called; if it returns True, so is :meth:`predicted`. Then :attr:`turn` is the
-    next one.
+    """Choice at rank 0.
+
+    Call :meth:`took` after each turn and, if it returns True, :meth:`predicted`. Then :attr:`turn` is the next turn.
 
     :param first: the candidate to begin with.
-    :param settling: steps of a candidate that are not measured, where they are more than usual.
-    :param by_epoch: the candidate that takes whole epochs, if there is one. If it is the first one, it stays.
+    :param settling: number of unmeasured steps of candidates that need more than :data:`SETTLING`.
+    :param by_epoch: the candidate that runs for whole epochs, if there is one. If it is the first candidate, it stays.
     """
 
     def __init__(self, first: str, settling: Mapping[str, int] | None = None, by_epoch: str | None = None) -> None:
         self._settle = dict(settling or {})
         self._by_epoch = by_epoch
         self.turn = Turn(first, 0, 0) if first == by_epoch else Turn(first, self._settling(first) + 1, BEGINNING)
-        #: All there were, the last one perhaps without its outcome.
+        #: All decisions; the last one may still be open.
         self.decisions: list[Decision] = []
-        self._held = first  # the one to go back to
+        self._held = first  # the incumbent
         self._queue: list[str] = []
-        self._late: list[str] = []  # to be tried when a window is calm
-        self._seen: list[float] = []  # of the candidate on trial
-        self._reference: float | None = None  # what its steps should take; None while there is a trial
+        self._late: list[str] = []  # slow to settle: tried after a calm window
+        self._seen: list[float] = []  # measured seconds of the candidate on trial
+        self._reference: float | None = None  # seconds of a step of the incumbent; None during trials
         self._limit, self._calm = DRIFT, 0
         self._why = "the beginning"
         self._latest = 0.0
         self._epoch_trial: Decision | None = None
 
     def took(self, seconds: Sequence[float], step: int) -> bool:
-        """The turn is over, and the next step is number ``step``. ``seconds``: of its measured steps.
+        """Record the turn that has just ended: ``seconds`` of its measured steps. The next step is number ``step``.
 
-        Returns whether predictions are wanted: a decision begins.
+        Return True if a new decision begins, for which the caller must call :meth:`predicted`.
         """
         self._latest = median(seconds)
         if self._reference is not None:
@@ -118,12 +123,14 @@ class Choice:
         return False
 
     def predicted(self, seconds: Mapping[str, float], step: int, families: Mapping[str, str] | None = None) -> None:
-        """What a step of each candidate that there is should take; the one that is used has just been measured. ``families``:
-        of candidates of which one is tried, at most; others are each their own."""
+        """Begin a decision with the predicted ``seconds`` of a step of each candidate. The incumbent has just been measured.
+
+        ``families``: the family of each candidate; at most one of a family is tried. A candidate not listed is its own family.
+        """
         again = bool(self.decisions)
         self.decisions.append(Decision(step, self._why, dict(seconds), {self._held: self._latest}))
         self._reference = None
-        best: dict[str, str] = {}  # of each family
+        best: dict[str, str] = {}  # by family
         for name in sorted(seconds.keys() - {self._by_epoch}, key=lambda name: seconds[name]):
             best.setdefault((families or {}).get(name, name), name)
         quick = {taken for name, taken in seconds.items() if self._is_quick(name)}
@@ -134,9 +141,9 @@ class Choice:
         self._next(step)
 
     def epoch(self, seconds: float, step: int) -> None:
-        """An epoch is over, and the next step is number ``step``. ``seconds``: that it took for as many rows as a step has.
+        """Record the end of an epoch: ``seconds`` it took per step's worth of rows. The next step is number ``step``.
 
-        With the candidate that takes whole epochs, the turn has no steps.
+        If the next epoch belongs to the candidate that runs for whole epochs, :attr:`turn` has no steps.
         """
         name, trial = self._by_epoch, self._epoch_trial
         if name is None:
@@ -155,7 +162,7 @@ class Choice:
                 self.turn = Turn(name, 0, 0)
 
     def _next(self, step: int) -> None:
-        """The next candidate's trial, or the end of all."""
+        """Begin the next candidate's trial, or end the decision."""
         self._seen = []
         self._queue = self._near(self._queue)
         if self._queue:
@@ -173,15 +180,15 @@ class Choice:
         self.turn = Turn(best, 0 if stays else SETTLING, WINDOW)
 
     def _near(self, names: Sequence[str]) -> list[str]:
-        """Those that may be about as fast as the fastest of the decision so far."""
+        """Return the candidates that may be about as fast as the fastest one measured in this decision."""
         told = self.decisions[-1]
-        # By what the one before took over what it was predicted to take: one that was predicted too well rules out no others.
+        # Scale predictions by the incumbent's measured over predicted time: its own error must not rule out others.
         likely = told.measured[self._held] / told.predicted[self._held]
         near = (1 + NEAR) * min(told.measured.values())
         return [name for name in names if told.predicted[name] * likely <= near]
 
     def _try_late(self, step: int) -> None:
-        """A decision among the one that is used and those that settle slowly, by the predictions there are."""
+        """Begin a decision between the incumbent and the candidates that settle slowly, with the last predictions."""
         if not self._late:
             return
         predicted = self.decisions[-1].predicted
@@ -194,7 +201,7 @@ class Choice:
             self._next(step)
 
     def _drifted(self, now: float, reference: float) -> bool:
-        """Whether the window's median is so far from the reference that it is decided again."""
+        """Return True if the window's median is so far from the reference that a new decision must begin."""
         self.turn = Turn(self._held, 0, WINDOW)
         if max(now, reference) <= (1 + self._limit) * min(now, reference):
             self._calm += 1

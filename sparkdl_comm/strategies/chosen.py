@@ -1,8 +1,8 @@
-"""Strategy auto: one of several strategies at a time, which a fit chooses by predictions and trials.
+"""Strategy auto: a fit predicts and tries several strategies, and keeps the fastest.
 
-``candidates.py`` says which there are and predicts them, ``choice.py`` decides at rank 0, ``step_watch.py`` measures, and
-``succession.py`` has one strategy take over from another. Gradients that a compression has left out travel in a dense step
-before that. So strategies that add in the same order give the bits of one of them alone.
+``candidates.py`` lists the candidates and predicts their step times, ``choice.py`` decides at rank 0, ``step_watch.py``
+measures steps, and ``succession.py`` switches from one strategy to the next. Before a switch, a dense step sends the residuals
+of compression. Strategies that add in the same order therefore give the same bits as one of them alone.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ _log = logging.getLogger(__name__)
 
 
 class Chosen(Strategy):
-    """One rank's part. A fit that goes on from a checkpoint begins with the strategy that had written it, and tries anew."""
+    """Strategy that switches between others on one rank.
+
+    A fit that resumes from a checkpoint begins with the strategy that wrote it, and repeats the trials.
+    """
 
     compresses = True
 
@@ -63,18 +66,18 @@ class Chosen(Strategy):
     _nccl: dist.ProcessGroup | None = None
     _group: CollectiveGroup | None = None
     _strategies: Succession | None = None
-    #: None: there is nothing to choose.
+    #: Measures steps; None if there is nothing to choose.
     _steps: StepWatch | None = None
 
     def __init__(self, conf: CommConf) -> None:
         super().__init__(conf)
         self._left_out: dict[str, str] = {}
-        #: At rank 0: what it was predicted with; None before.
+        #: Measurements that predictions use, at rank 0; None before the first decision.
         self._computing: Computing | None = None
         self._server: Overhead | None = None
         self._each: list[float] = []
         self._has_predicted = False
-        #: What follows when a dense step has taken what compression left out, and whether it has.
+        #: Turn that follows once a dense step has sent the residuals, and whether that step was taken.
         self._next: Turn | None = None
         self._is_empty = False
         self._told = 0
@@ -91,8 +94,8 @@ class Chosen(Strategy):
             decoupled = named.strategy in ALGORITHMS and named.loop == "decoupled"
             if not (decoupled or named.ps_batching or name in alone):
                 raise ConfError(
-                    f"{PREFIX}auto.candidates: {name!r} is none; there are {', '.join(alone)}, collectives"
-                    f" with {DECOUPLED} or {BATCHED}, and {SERVER}+whole or another of ps.batching"
+                    f"{PREFIX}auto.candidates: {name!r} is no candidate. Use {', '.join(alone)}, an algorithm with"
+                    f" {DECOUPLED} or {BATCHED}, or {SERVER}+ and a value of ps.batching"
                     f"{'' if named.strategy in (*alone, SERVER) else nearest(named.strategy, alone)}"
                 )
 
@@ -119,7 +122,7 @@ class Chosen(Strategy):
         )
         if not found or found[0].planned:
             named = f"{PREFIX}auto.candidates={','.join(self.conf.auto_candidates)}"
-            raise ConfError(f"{named}: a fit needs one to begin with that is not {BATCHED}: {self._left_out}")
+            raise ConfError(f"{named}: a fit must begin with a candidate without {BATCHED}: {self._left_out}")
         self._candidates = {candidate.name: candidate for candidate in found}
         server = next((each.conf for each in found if each.conf.strategy == SERVER), None)
         if server is not None and len(found) > 1:
@@ -127,17 +130,17 @@ class Chosen(Strategy):
         first = found[0].name
         same = Predictor(model, group.topology, group.cost).cheapest(self.conf) if first == CHEAPEST else None
         if same in self._candidates:
-            self._left_out[CHEAPEST] = f"it is {same} for all buckets"
+            self._left_out[CHEAPEST] = f"it chooses {same} for every bucket"
             del self._candidates[CHEAPEST]
             first = same
         self._begin(first)
 
     def _able(self, topology: Topology, **why_not: str | None) -> tuple[list[Candidate], dict[str, str]]:
-        """As :func:`able`; ``why_not``: its reasons."""
+        """Return what :func:`able` returns. ``why_not``: its reasons."""
         return able(self.conf, topology, **why_not)
 
     def _begin(self, name: str) -> None:
-        """With this candidate."""
+        """Begin with this candidate, with no decision taken yet."""
         settling = {each.name: each.settling for each in self._candidates.values() if each.settling is not None}
         self._choice = Choice(name, settling, FABRIC if FABRIC in self._candidates else None)
         self._take(self._choice.turn)
@@ -216,14 +219,21 @@ class Chosen(Strategy):
         if name in self._candidates and "parts" in state:
             self._plan({name: state["parts"]})
         if name not in self._candidates:
-            _log.warning("the checkpoint is of %s, which cannot run here; begins with %s", name, self._turn.candidate)
+            _log.warning(
+                "the checkpoint is of strategy %s, which cannot run here; begins with %s",
+                name,
+                self._turn.candidate,
+            )
             return
         self._begin(name)
         self._all.current.load_state(state["of"])
 
     def details(self) -> dict[str, Any]:
-        """``auto``: what was ``chosen`` at last, each of the ``decisions`` (see :class:`~.choice.Decision`), why strategies
-        were ``left_out``, and the ``server``'s overhead in seconds if it was measured; beside it what the chosen one says."""
+        """Return the details of the current strategy, and ``auto``.
+
+        ``auto``: the strategy ``chosen`` last, the ``decisions`` (see :class:`~.choice.Decision`), the reasons why strategies
+        were ``left_out``, and the parameter ``server``'s overhead in seconds (None: not measured).
+        """
         decisions = [asdict(decision) for decision in self._choice.decisions]
         told: dict[str, Any] = {"chosen": self._turn.candidate, "decisions": decisions, "left_out": self._left_out}
         told["server"] = None if self._server is None else asdict(self._server)
@@ -250,7 +260,7 @@ class Chosen(Strategy):
         return self._strategies
 
     def _no_plugin(self) -> str | None:
-        """Why there is no parameter server in this executor."""
+        """Return why this executor has no parameter server; None if it has one."""
         try:
             Bridge.of_this_executor(self.conf.timeout).close()
         except PluginError as error:
@@ -258,7 +268,7 @@ class Chosen(Strategy):
         return None
 
     def _decide(self, steps: StepWatch) -> None:
-        """The turn is over; all ranks call it before the same step."""
+        """End the turn and take the next one. All ranks call it before the same step."""
         timeout = self.conf.timeout
         mine = {"seconds": steps.seconds, "computing": None if self._has_predicted else asdict(steps.computing())}
         heard = decide_json(self._gang, mine, self._hear, timeout)
@@ -273,7 +283,7 @@ class Chosen(Strategy):
             self._take(turn)
 
     def _hear(self, told: list[dict[str, Any]]) -> dict[str, Any]:
-        """At rank 0: what each rank's steps took."""
+        """Pass the step times of all ranks (``told``) to the choice, and return its answer. Rank 0 only."""
         if self._computing is None:
             slowest = max((each["computing"] for each in told), key=lambda each: each["forward"] + each["backward"])
             updated = slowest["update"] * (self._gang.world if self.sharded else 1)
@@ -290,19 +300,19 @@ class Chosen(Strategy):
             if decision.chosen is not None:
                 self._told += 1
                 how = decision.since, decision.chosen, decision.why, decision.measured, decision.predicted
-                _log.info("from step %d on %s, because of %s: measured seconds %s, predicted %s", *how)
+                _log.info("from step %d on the strategy is %s (%s); seconds per step: measured %s, predicted %s", *how)
 
     def _measured_cost(self) -> Cost:
-        """All ranks call it. In the first decision links are as they were measured at the beginning."""
+        """Return the cost of the links, measured again except in the first decision. All ranks call it."""
         assert self._group is not None
         first, self._has_predicted = not self._has_predicted, True
         if first:
             return self._group.cost
-        self.before_forward()  # parameters that are under way would make links look slower than they are
+        self.before_forward()  # parameters in flight would slow the measurement
         return self._group.measure()
 
     def _predict(self, cost: Cost) -> dict[str, Any]:
-        """At rank 0: what there is to try."""
+        """Predict all candidates, and return the first turn of the decision. Rank 0 only."""
         assert self._group is not None
         assert self._computing is not None
         predictor = Predictor(self._model, self._group.topology, cost, self._server, self._each)
@@ -319,7 +329,7 @@ class Chosen(Strategy):
         return {"turn": self._choice.turn, "planned": {name: each.parts for name, each in planned.items()}}
 
     def _plan(self, parts: Mapping[str, Sequence[Sequence[int]]]) -> None:
-        """Of candidates with planned buckets, what they are."""
+        """Set the planned buckets of candidates: (first element, end) of each, by candidate."""
         for name, of_candidate in parts.items():
             made = tuple((start, stop) for start, stop in of_candidate)
             self._candidates[name] = replace(self._candidates[name], parts=made)

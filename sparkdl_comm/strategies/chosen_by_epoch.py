@@ -1,7 +1,7 @@
-"""Strategy auto where the user allows asynchrony: the fabric is one of the candidates, for whole epochs.
+"""Strategy auto with the fabric among its candidates, if the user allows asynchronous training.
 
-Between two epochs nothing is under way, and all ranks have the same parameters. So that is where the fabric takes over from
-another strategy, and where another takes over from it.
+The fabric runs for whole epochs. Between two epochs nothing is in flight and all ranks have the same parameters, so switches
+to and from the fabric happen there.
 """
 
 from __future__ import annotations
@@ -15,42 +15,43 @@ from sparkdl_comm.strategies.candidates import FABRIC
 from sparkdl_comm.strategies.choice import Turn
 from sparkdl_comm.strategies.chosen import Chosen
 
-#: Ranks for which the fabric can be predicted in about a second, while all of them wait.
+#: Largest number of ranks. All ranks wait while the fabric is predicted, which takes about a second for this many.
 _MOST = 64
 
 
 class ChosenByEpoch(Chosen, Asynchronous):
-    """One rank's part. Beside the calls of :class:`Asynchronous`, ``begin_epoch`` comes before each epoch."""
+    """Strategy auto that may run the fabric. The loop also calls ``begin_epoch`` before each epoch."""
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
         super().check(conf, world)
         STRATEGIES[FABRIC](conf).check(conf, world)
-        another = (
-            f"{PREFIX}auto.candidates has {FABRIC}, whose training would be another one than that of the others with"
-        )
+        another = f"{PREFIX}auto.candidates has {FABRIC}, which would not train like the other candidates with"
         if world > _MOST:
             raise ConfError(
-                f"{PREFIX}auto.candidates has {FABRIC}, which is predicted for {_MOST} ranks at most, not {world}: remove it"
+                f"{PREFIX}auto.candidates has {FABRIC}, which is predicted for at most {_MOST} ranks, not {world}. Remove it."
             )
         if conf.compression is not None:
             raise ConfError(
-                f"{another} {PREFIX}compression={conf.compression}: it sends whole updates; remove one of them"
+                f"{another} {PREFIX}compression={conf.compression}: it sends whole updates. Remove one of them."
             )
         for key, value in (("momentum", conf.fabric_momentum), ("stepScale", conf.fabric_step_scale)):
             if value:
                 raise ConfError(
-                    f"{another} {PREFIX}fabric.{key}={value:g}: set it to 0, and the optimizer as you want it"
+                    f"{another} {PREFIX}fabric.{key}={value:g}. Set it to 0, and set momentum or step size in the optimizer."
                 )
 
     @property
     def runs_apart(self) -> bool:
-        """Whether the ranks have no steps in common in this epoch."""
+        """True if the ranks do not share their steps in this epoch."""
         return isinstance(self._all.current, Asynchronous)
 
     def begin_epoch(self, step: int, seconds: float | None) -> None:
-        """All ranks call it before each epoch, whose first step is number ``step``. ``seconds``: that rank 0's last epoch took
-        for as many rows as a step has; None: there was none."""
+        """Switch to or from the fabric if rank 0 decides so. All ranks call it before each epoch.
+
+        :param step: number of the epoch's first step.
+        :param seconds: seconds of rank 0's last epoch per step's worth of rows; None if there was none.
+        """
 
         def decided(_: list[None]) -> Turn:
             if seconds is None:
@@ -64,7 +65,7 @@ class ChosenByEpoch(Chosen, Asynchronous):
         if turn.candidate != self._turn.candidate:
             self._take(turn)
         if self.runs_apart:
-            self.before_forward()  # the processes that this starts are no part of the epoch
+            self.before_forward()  # start the fabric's processes before the epoch is timed
 
     def before_forward(self) -> None:
         super().before_forward()

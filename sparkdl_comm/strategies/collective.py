@@ -1,11 +1,11 @@
-"""Strategies named after the algorithms of ``collectives/algorithms``, and auto: gradients travel by these collectives.
+"""Strategies that exchange gradients by this package's collectives: one for each algorithm, and ``cheapest``.
 
-What follows backward, ``spark.sparkdl.comm.collective.loop``, is one of the linear-pipeline paper's three loops, or a fourth:
+``spark.sparkdl.comm.collective.loop`` sets the training loop. The first three are those of the linear-pipeline paper:
 
-1. ``root-overlap`` (Algorithm 1) and ``root`` (Algorithm 2): ``rooted.py``;
-2. ``all-reduce`` (Algorithm 3), here: gradients are all-reduced while backward goes on, and every rank takes the optimizer's
-   whole step; every ``collective.resync`` steps, if that is not 0, rank 0's parameters are broadcast;
-3. ``decoupled``: ``decoupled.py``.
+1. ``root-overlap`` (Algorithm 1) and ``root`` (Algorithm 2), in ``rooted.py``.
+2. ``all-reduce`` (Algorithm 3), in this module: gradients are all-reduced during backward, and every rank takes the whole
+   optimizer step. If ``collective.resync`` is not 0, rank 0 broadcasts its parameters after that many steps.
+3. ``decoupled``, in ``decoupled.py``.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from sparkdl_comm.strategies.replicated import Replicated
 
 
 class CollectiveStrategy(Strategy):
-    """What the loops have in common: collectives by ``algorithm``, buckets of gradients, and their exchange."""
+    """Base class of all loops: a collective group that runs ``algorithm``, buckets of gradients, and their exchange."""
 
     algorithm = AUTO
 
-    #: In which the flat vector travels, (first element, end) from its end on; None: by ``collective.bucket``.
+    #: Buckets of the flat vector as (first element, end), the last one first. None: cut by ``collective.bucket``.
     parts: Sequence[tuple[int, int]] | None = None
 
     _nccl: dist.ProcessGroup | None = None
@@ -65,7 +65,7 @@ class CollectiveStrategy(Strategy):
             check_fits(cls.algorithm, given(conf.topology, world, len(conf.rails) or 1))
 
     def abort(self) -> None:
-        """Nothing: the group hears of the gang's failure itself."""
+        """Do nothing: the group watches the gang's failures itself."""
 
     def close(self) -> None:
         for opened in self._opened:
@@ -76,7 +76,7 @@ class CollectiveStrategy(Strategy):
 
     @classmethod
     def _check_does(cls, key: str, value: object, *operations: Operation) -> None:
-        """ConfError if the algorithm does not do what a setting needs."""
+        """Raise ConfError if the algorithm lacks an operation that setting ``key`` needs."""
         if cls.algorithm == AUTO:
             return
         missing = set(operations) - set(ALGORITHMS[cls.algorithm].operations)
@@ -87,7 +87,7 @@ class CollectiveStrategy(Strategy):
             )
 
     def _form(self, gang: Gang, model: FlatModel, operation: Operation) -> None:
-        """Makes the group, and the buckets of gradients, which are exchanged by ``operation``. The model is bound."""
+        """Make the group and the buckets of gradients, which ``operation`` exchanges. The model must be bound before."""
         self._gang, self._model = gang, model
         device = model.gradients.device
         if device.type == "cuda" and not dist.is_initialized():
@@ -103,7 +103,7 @@ class CollectiveStrategy(Strategy):
         self._exchange.prepare(self._buckets.ranges)
 
     def _exchange_of(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
-        """What is done with buckets of ``vector``; there are exchanges of gradients and of parameters."""
+        """Return the exchange for buckets of ``vector``, the flat gradients or the flat parameters."""
         return CollectiveExchange(self._gang, self._group, operation, vector, self.watch)
 
     def backward(self, last: bool) -> contextlib.AbstractContextManager[None]:
@@ -130,9 +130,12 @@ class CollectiveStrategy(Strategy):
 
 
 class CollectiveAllReduce(CollectiveStrategy, Replicated):
-    """Steps: backward, and meanwhile all-reduces (sum) of those parts of the flat gradient that are there; the whole optimizer
-    step on every rank. With a compression the largest elements of these parts are all-gathered instead, or narrow matrices
-    all-reduced."""
+    """Strategy that all-reduces gradients.
+
+    Steps: during backward, each bucket of gradients is all-reduced (sum) as soon as it is ready; every rank then takes the
+    whole optimizer step. With compression, the largest elements of each bucket are all-gathered, or low-rank factors are
+    all-reduced.
+    """
 
     compresses = True
 
@@ -148,8 +151,8 @@ class CollectiveAllReduce(CollectiveStrategy, Replicated):
         super().join(gang, model, make_optimizer)
         if self.compression is not None and self._sparse:
             raise ModelError(
-                f"optimizer {type(self.optimizer).__name__} updates the rows of an Embedding with sparse=True that a step"
-                f" used, which {PREFIX}compression={self.compression} does not tell: set sparse=False, or no compression"
+                f"{PREFIX}compression={self.compression} does not send which rows of a sparse Embedding a step used, but"
+                f" optimizer {type(self.optimizer).__name__} updates only these. Set sparse=False, or no compression."
             )
         self._form(gang, model, "all_reduce")
         self._resync = self._exchange_of(model.values, "broadcast")
@@ -168,11 +171,11 @@ class CollectiveAllReduce(CollectiveStrategy, Replicated):
                 self._resync.start(0, self._model.count).wait()
 
     def finish(self) -> None:
-        """Nothing: the last step ended with all-reduces, so all ranks have it."""
+        """Do nothing: the last step ended with all-reduces, so all ranks have its parameters."""
 
     @property
     def compression(self) -> Compression | None:
-        """Of the gradients."""
+        """Compression of the gradients; None: they are sent whole."""
         return self.conf.compression
 
     def _exchange_of(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:

@@ -1,4 +1,4 @@
-"""Buckets of gradients of which less travels than all, in those steps in which the schedule says so."""
+"""Exchange of compressed gradient buckets, in the steps that the schedule selects."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from sparkdl_comm.conf import CommConf, Compression
 from sparkdl_comm.strategies.base import StepInfo
 from sparkdl_comm.strategies.exchange import CollectiveExchange, Pending
 
-#: A learning rate that is less, such as 0 in the first step of a warm-up, counts as this.
+#: Lower bound of the learning rate that scales residuals. The rate may be 0 in the first step of a warm-up.
 _LEAST_RATE = 1e-6
 
 
 class CompressedExchange(CollectiveExchange):
-    """Compressed sums, and the all-reduces of its base class in dense steps, which also carry what was left out.
+    """Exchange that sums compressed gradients. Dense steps use the base class's all-reduces, which also carry the residuals.
 
-    With momentum correction, whose optimizer is plain SGD, what is left out is kept multiplied by the learning rate of its
-    step: else it would lose weight while rates fall. So does Algorithm 2 of Sai Praneeth Karimireddy, Quentin Rebjock,
+    With momentum correction the optimizer is plain SGD. A residual is then kept multiplied by the learning rate of its step:
+    otherwise it would lose weight while the rate falls. This is Algorithm 2 of Sai Praneeth Karimireddy, Quentin Rebjock,
     Sebastian Stich and Martin Jaggi: "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", 2019. Other
-    optimizers keep momentum of gradients, or are not linear in them: for these it is kept as it is.
+    optimizers keep momentum of gradients or are not linear in them, so their residuals are kept unscaled.
     """
 
     def __init__(self, compressed: CompressedSum, compression: Compression, conf: CommConf, *dense: Any) -> None:
-        """``dense``: as the base class takes them. ``compression`` is that of ``conf``, or the strategy's own."""
+        """``compression``: that of ``conf``, or the strategy's default. ``dense``: the base class's arguments."""
         super().__init__(*dense)
         self._compressed, self._feedback = compressed, compressed.feedback
         self._compression, self._schedule, self._timeout = compression, conf.compression_schedule, conf.timeout
@@ -75,7 +75,7 @@ class CompressedExchange(CollectiveExchange):
         return Pending(start, stop, wait, lambda: staged.is_over)
 
     def _kept(self, own: Part, dense: Pending) -> Pending:
-        """``dense``, after which momentum correction goes on from the sum."""
+        """Return ``dense`` with a wait that also passes its sum to momentum correction."""
         if not self._momentum:
             return dense
         scale = self._scale
@@ -98,8 +98,11 @@ class CompressedExchange(CollectiveExchange):
             self._trial.choose([json.loads(told) for told in self._gang.all_gather(mine, self._timeout)])
 
     def details(self) -> dict[str, Any]:
-        """``compression``: for each density that schedule auto tried, ``density``, ``steps``, the kind that was chosen last
-        (None: not yet), and ``seconds`` of a step by kind in the trial before."""
+        """Return ``compression``, one entry for each density that schedule auto tried.
+
+        ``density``; ``steps``: the kind of step chosen last (None: not yet); ``seconds``: seconds of a step, by kind, in the
+        last trial.
+        """
         tried = [
             {"density": density, "steps": trial.chosen, "seconds": trial.seconds}
             for density, trial in self._trials.items()
@@ -110,7 +113,7 @@ class CompressedExchange(CollectiveExchange):
         return self._compressed.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        device = self._vector.device  # checkpoints have tensors of the CPU
+        device = self._vector.device  # tensors in checkpoints are on the CPU
         there = {name: {key: one.to(device) for key, one in tensors.items()} for name, tensors in state.items()}
         self._compressed.load_state(there)
 

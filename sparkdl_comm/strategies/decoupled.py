@@ -1,26 +1,31 @@
-"""Every rank updates its own part of the parameters, and the two halves of an all-reduce are apart: gradients travel beside
-backward, parameters beside the next forward pass, beside which nothing travels if gradients are all-reduced.
+"""Decoupled all-reduce: each rank updates its own part of the parameters.
 
-1. backward: gradients are reduce-scattered bucket by bucket, as soon as they are there, so that each rank has the sums of its
-   own part of each bucket;
-2. its optimizer updates that part; only it has the optimizer's state of it;
-3. parameters are all-gathered bucket by bucket, and the next forward pass waits for each layer when it comes to it.
+The two halves of an all-reduce are separated. Gradients travel during backward, parameters during the next forward pass, when
+the links would be idle with an all-reduce.
 
-With an algorithm that does not scatter (``mst``, ``tree``), each bucket is reduced to the rank that owns all of it, which then
-broadcasts its parameters.
+1. During backward, gradients are reduce-scattered bucket by bucket, as soon as they are ready. Each rank gets the sums of its
+   own part of each bucket.
+2. Each rank's optimizer updates that part. Only this rank has its optimizer state.
+3. Parameters are all-gathered bucket by bucket. The next forward pass waits for each layer just before it is used.
 
-If the optimizer is elementwise and gradients are not clipped, algorithms that scatter give the bits that their all-reduce
-does, but for ``lp``, which like those that do not scatter adds in another order for each owner.
+If the algorithm has no reduce-scatter (``mst``, ``tree``), one rank owns each bucket. The bucket is reduced to that rank,
+which later broadcasts the parameters.
 
-Computing hides all that travels if it is spread over forward and backward alike. Backward takes about twice as long as
-forward, so it should have two thirds of it: all gradients, and a third of the parameters. These are those of the last layers,
-whose sums are there first; when all of them are, they are gathered, in the order of forward as the others. They come into
-memory of their own, as backward still uses the old ones, and over connections of their own, since ranks need not have the sums
-at the same time, and what one connection carries has one order. It takes memory for two versions of the parameters. Where the
-optimizer must see all gradients at once (clipping, fp16, optimizers that are not torch's own), and on GPUs, all parameters are
-gathered after backward, in the memory that there is.
+With an elementwise optimizer and without clipping, the result has the same bits as an all-reduce by the same algorithm. The
+exceptions are ``lp``, ``mst`` and ``tree``: they add in an order that depends on the owner.
 
-Buckets have ``collective.bucket`` bytes at least, or are planned (``batched.py``).
+Gathering ahead: transfers are hidden best if they are spread over forward and backward in proportion. Backward takes about
+twice as long as forward, so it should carry two thirds of the traffic: all gradients, and a third of the parameters. That
+third is the last layers, whose sums are complete first. They are gathered during backward, once all of them are reduced, in
+the order in which forward uses them.
+
+- They need separate memory, because backward still uses the old values: two versions of the parameters.
+- They need separate connections: ranks may get the sums at different times, and each connection has one fixed order.
+
+All parameters are gathered after backward, without the extra memory, if the optimizer must see all gradients together
+(clipping, fp16, optimizers that are not torch's own), and on GPUs.
+
+Buckets have at least ``collective.bucket`` bytes, or are planned (``batched.py``).
 """
 
 from __future__ import annotations
@@ -47,8 +52,11 @@ from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
 
 
 class CollectiveDecoupled(ArrivingParameters):
-    """Steps: reduce-scatters of gradients beside backward; the optimizer on the rank's own part; all-gathers of parameters
-    beside the next forward pass, and of the last layers' beside backward."""
+    """Strategy with a decoupled all-reduce.
+
+    Steps: during backward, reduce-scatter of gradients, and all-gather of the last layers' parameters; the optimizer on the
+    rank's own part; during the next forward pass, all-gather of the other parameters.
+    """
 
     sharded = True
     cuts_tensors = True
@@ -58,14 +66,14 @@ class CollectiveDecoupled(ArrivingParameters):
         super().check(conf, world)
         if cls.algorithm == AUTO:
             raise ConfError(
-                f"{PREFIX}collective.loop={conf.loop}: cheapest and auto may choose two algorithms for the two halves, in"
-                " which ranks own different parts: set the strategy to one of them, such as ring"
+                f"{PREFIX}collective.loop={conf.loop}: cheapest and auto may choose two algorithms for gradients and"
+                " parameters, with different owners. Set the strategy to one algorithm, such as ring."
             )
         cls._check_does("collective.loop", conf.loop, *cls._halves())
 
     @classmethod
     def _halves(cls) -> tuple[Operation, Operation]:
-        """What is done with gradients, and with parameters."""
+        """Return the operation for gradients and the one for parameters."""
         if "reduce_scatter" in ALGORITHMS[cls.algorithm].operations:
             return "reduce_scatter", "all_gather"
         return "reduce", "broadcast"
@@ -81,11 +89,11 @@ class CollectiveDecoupled(ArrivingParameters):
         self._shard = Shard(model, exact, model.gradients, make_optimizer, GangRanks(gang, self.conf.timeout))
         self.optimizer = self._shard.optimizer
         self._arrivals = Arrivals(model, self.watch, overlap=True)
-        #: How many buckets are gathered while backward goes on, and whether this step's are already.
+        #: Number of buckets that are gathered during backward, and whether this step has already started to gather them.
         self._ahead, self._gathered_ahead = 0, False
         if device.type == "cpu" and self._shard.in_parts and not make_optimizer.judges_gradients:
             self._ahead = ahead_of([stop - start for start, stop in self._buckets.ranges])
-        #: In which parameters are, and into which the next ones come.
+        #: Memory of the current parameters and, if buckets are gathered ahead, of the next ones.
         self._memories = [model.values, model.values.clone()] if self._ahead else [model.values]
         group = self._group
         if self._ahead:
@@ -127,9 +135,9 @@ class CollectiveDecoupled(ArrivingParameters):
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
         if state.get("parts") != self._parts():
             raise ConfError(
-                f"rank {self._gang.rank} updates other parts of the parameters than when the checkpoint was made: set"
-                f" {PREFIX}collective.batching, collective.bucket, collective.block, rails and topology as they were then"
-                " (collective.block, if it was 0, to a size)"
+                f"rank {self._gang.rank} updates other parts of the parameters than when the checkpoint was made. Set"
+                f" {PREFIX}collective.batching, collective.bucket, collective.block, rails and topology as they were then."
+                " If collective.block was 0, set it to a size."
             )
         super().load_optimizer_state({name: value for name, value in state.items() if name != "parts"})
 
@@ -141,7 +149,7 @@ class CollectiveDecoupled(ArrivingParameters):
 
     @functools.cached_property
     def _roots(self) -> dict[int, int]:
-        """The rank that owns all of a bucket, by the bucket's first element; of algorithms that do not scatter."""
+        """Rank that owns each bucket, by the bucket's first element. Empty if the algorithm scatters."""
         if "reduce_scatter" in self._halves():
             return {}
         ranges = self._buckets.ranges
@@ -149,14 +157,14 @@ class CollectiveDecoupled(ArrivingParameters):
         return {start: owner for (start, _), owner in zip(ranges, owners, strict=True)}
 
     def _owned_of(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """What this rank owns of a bucket."""
+        """Return the ranges of a bucket that this rank owns."""
         if self._roots:
             return [(start, stop)] if self._roots[start] == self._gang.rank else []
         plan = self._group.prepare("reduce_scatter", stop - start, self._model.values.dtype).plan
         return [(start + first, start + last) for first, last in plan.owned(self._group.place) if first < last]
 
     def _parts(self) -> list[list[int]]:
-        """First element and length of what this rank updates."""
+        """Return [first element, length] of each range that this rank updates."""
         return [[start, len(values)] for start, values in self._shard.owned]
 
     def _send(self, start: int, stop: int) -> None:
@@ -164,7 +172,7 @@ class CollectiveDecoupled(ArrivingParameters):
         self._gather_ahead()
 
     def _gather_ahead(self) -> None:
-        """In the backward pass: updates and gathers the last layers as soon as all of them are reduced. Does not wait."""
+        """Update and gather the last layers if all of them are reduced. Called during backward; does not wait."""
         ahead = self._under_way[: self._ahead]
         if self._gathered_ahead or len(ahead) < max(1, self._ahead) or not all(reduced.is_over() for reduced in ahead):
             return
@@ -176,7 +184,7 @@ class CollectiveDecoupled(ArrivingParameters):
         self._gathered_ahead = True
 
     def _gather(self, start: int, stop: int) -> None:
-        """Begins to bring all ranks the next parameters of a bucket."""
+        """Start to gather the next parameters of a bucket on all ranks."""
         for first, last in self._own[start]:
             self._memories[-1][first:last] = self._exact[first]
         self._arrivals.add(self._parameters[-1].start(start, stop))

@@ -1,4 +1,4 @@
-"""What all ranks do with a bucket of a flat vector, such as adding their gradients up."""
+"""Exchange of buckets of a flat vector between all ranks, such as the sum of their gradients."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sparkdl_comm.strategies.base import StepInfo, Stopwatch
 
 
 class Pending(NamedTuple):
-    """An exchange of the elements ``start`` to ``stop`` that was begun.
+    """Exchange of the elements ``start`` to ``stop`` that has been started.
 
-    ``wait()`` returns when they are final on this rank, or raises why they cannot be. ``is_over()``: whether it would do so at
-    once.
+    ``wait()`` returns when the elements are final on this rank, or raises the error that prevents it. ``is_over()`` returns
+    True if ``wait()`` would not block.
     """
 
     start: int
@@ -31,63 +31,64 @@ class Pending(NamedTuple):
 
 
 class BucketExchange(ABC):
-    """One rank's part. Buckets are ranges of one flat vector, float32, which the exchange changes in place.
+    """Exchange of one rank. Buckets are ranges of one flat float32 vector, which the exchange changes in place.
 
-    Some gradients must come through (see ``space/flat.py``):
+    An implementation must keep these properties of gradients (see ``space/flat.py``):
 
-    * one that is -0.0 on all ranks must be -0.0 afterwards: no rank used that parameter. To add +0.0 to it loses that;
-    * one that a rank used must not become -0.0, as small negative ones do if they are rounded: so add +0.0 to these;
-    * with precision fp16 they are multiples of a scale that changes, and may be infinite or NaN, in a step that is then
-      skipped: what is kept of them for the next step must not be NaN for ever.
+    * A gradient that is -0.0 on all ranks must stay -0.0: it marks a parameter that no rank used. Adding +0.0 would lose the
+      mark.
+    * A gradient that a rank used must not become -0.0. Rounding does that to small negative values, so add +0.0 to them.
+    * With precision fp16, gradients are multiplied by a scale that changes. They may be infinite or NaN in a step that is
+      then skipped. Residuals kept for the next step must not stay NaN.
 
-    The order of the calls, which is the same on all ranks::
+    Order of the calls, the same on all ranks::
 
         prepare                 once, with all buckets
-        load_state              where training goes on from a checkpoint
+        load_state              only when training resumes from a checkpoint
         for each step:
             begin_step
-            start               for each bucket, whose elements are then the exchange's until its wait returns
+            start               for each bucket; the caller must not touch its elements until wait returns
             wait                of each Pending, in any order
             end_step
-        state                   between steps, where a checkpoint is written
+        state                   between steps, when a checkpoint is written
         close
     """
 
     @abstractmethod
     def prepare(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Connects, and works out, what the exchange of these ranges needs. Others may be started too, but begin later."""
+        """Open the connections and make the plans for these ranges. Other ranges may be started too, but begin more slowly."""
 
     @abstractmethod
     def start(self, start: int, stop: int) -> Pending:
-        """Begins the exchange of a range, and counts the bytes that come to this rank for it."""
+        """Start the exchange of a range, and count the bytes that this rank will receive for it."""
 
     def begin_step(self, info: StepInfo) -> None:  # noqa: B027 - most exchanges do the same in all steps
-        """Which step it is."""
+        """Begin the step that ``info`` describes."""
 
     def end_step(self, applied: bool) -> None:  # noqa: B027 - most exchanges keep nothing
-        """Its sums were used for an update; they were not, on all ranks, if not ``applied``."""
+        """End the step. ``applied``: True if the update used the sums; the same on all ranks."""
 
     def close(self) -> None:  # noqa: B027 - most exchanges have nothing of their own
-        """Gives back what the exchange itself made, while the group is still open or after."""
+        """Release what the exchange itself made. The group may be open or closed."""
 
     def state(self) -> dict[str, Any]:
-        """What this rank keeps from step to step, such as what compression left out; as :meth:`Strategy.state`."""
+        """Return what this rank keeps from step to step, such as residuals. See :meth:`Strategy.state`."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - most exchanges keep nothing
-        """What :meth:`state` returned on the rank of the same number in a gang of the same size."""
+        """Load what :meth:`state` returned on the same rank of a gang of the same size."""
 
     def details(self) -> dict[str, Any]:
-        """As :meth:`Strategy.details`."""
+        """Return what the run's summary adds. See :meth:`Strategy.details`."""
         return {}
 
 
 class CollectiveExchange(BucketExchange):
-    """Every bucket takes part as a whole in one collective of ``operation`` (sum) by ``group``.
+    """Exchange that runs one collective ``operation`` (sum) of ``group`` for each whole bucket.
 
     :param vector: the flat vector, on the group's device.
-    :param watch: is told of the bytes: those that are combined with this rank's own as pushed, others as pulled.
-    :param roots: the root of each range by its first element; rank 0 is that of all others.
+    :param watch: counts the received bytes: as "push" if they are added to this rank's own, as "pull" otherwise.
+    :param roots: root rank of each range, by the range's first element. The default root is rank 0.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class CollectiveExchange(BucketExchange):
         return Pending(start, stop, wait, lambda: work.is_over)
 
     def _arriving(self, count: int, root: int) -> dict[str, int]:
-        """Bytes that come to this rank: to be combined with its own, and complete ones."""
+        """Return the bytes that this rank will receive: "push" are added to its own, "pull" are final."""
         if (count, root) not in self._counted:
             combined, complete = self._group.arriving(self._operation, count, self._vector.dtype, root)
             self._counted[count, root] = {"push": combined, "pull": complete}
@@ -129,7 +130,7 @@ class CollectiveExchange(BucketExchange):
 
     @contextlib.contextmanager
     def _typed(self) -> Iterator[None]:
-        """Raises the gang's failure, if there is one, instead of what it looks like from here."""
+        """Raise the gang's failure, if there is one, in place of the local symptom."""
         try:
             yield
         except SparkdlCommError:

@@ -1,12 +1,12 @@
-"""Strategy ``fabric``: asynchronous training whose transfers are scheduled, with a parameter server of its own.
+"""Strategy ``fabric``: asynchronous training with scheduled transfers and its own parameter server.
 
-Every rank is a worker, with aggregators beside it; beside rank 0, where the scheduler is, there is the server, and beside
-rank 1 its replica if there is to be one, each in a process of its own. A worker gets the model, computes a gradient, has
-the user's optimizer make a step of it from there, and pushes by how much that changed the parameters: ``-lr * gradient`` of
-plain SGD. The server adds what comes, with momentum. See :mod:`sparkdl_comm.fabric`.
+Every rank is a worker and starts its aggregators, each in a process of its own. Rank 0 also runs the scheduler and starts the
+server's process. Rank 1 starts the replica's process, if there is a replica. A worker gets the model, computes a gradient,
+lets the user's optimizer take a step from there, and pushes the change of the parameters (``-lr * gradient`` with plain SGD).
+The server adds the updates to the model, with momentum. See :mod:`sparkdl_comm.fabric`.
 
-An optimizer that keeps state, such as Adam, has its own at each worker. All of them are in checkpoints, and so is the server's
-last step, for its momentum; if the replica has taken over, momentum begins anew from a checkpoint.
+An optimizer with state, such as Adam, has separate state on each worker. Checkpoints contain the state of all workers, and the
+server's last step for its momentum. If the replica has taken over, momentum restarts from zero when training resumes.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.asynchronous import Asynchronous
 from sparkdl_comm.strategies.base import Strategy, register
 
-#: The ranks beside which the server and its replica are.
+#: Ranks that start the server and its replica.
 _SERVER, _REPLICA = 0, 1
-#: So many of a rank's updates in a row may be dropped for what they are, which waiting does not change.
+#: Number of a rank's updates that may be dropped in a row for their values before training fails.
 _UNFIT = 10
 
 
 def unable(module: torch.nn.Module) -> str | None:
-    """Why the module cannot be trained with it; None: it can."""
+    """Return why strategy fabric cannot train the module; None if it can."""
     if any(parameter.device.type != "cpu" for parameter in module.parameters()):
-        return "strategy fabric trains on CPUs only: set device='cpu'"
+        return "strategy fabric trains on CPUs only. Set device='cpu'."
     if any(isinstance(each, torch.nn.SyncBatchNorm) for each in module.modules()):
-        return "SyncBatchNorm needs steps that are common to all ranks, which strategy fabric has not"
+        return "SyncBatchNorm needs steps that are common to all ranks. Strategy fabric has none."
     return None
 
 
 class FabricWorker(Asynchronous):
-    """One rank's part."""
+    """Strategy fabric on one rank, a worker."""
 
     def __init__(self, conf: CommConf) -> None:
         super().__init__(conf)
@@ -62,17 +62,18 @@ class FabricWorker(Asynchronous):
             return
         if conf.fabric_sync == "bsp":
             raise ConfError(
-                f"{PREFIX}fabric.replica=true with {PREFIX}fabric.sync=bsp: every worker has the model of the last iteration,"
-                " so a replica would be of no use; set one of them otherwise"
+                f"{PREFIX}fabric.replica=true with {PREFIX}fabric.sync=bsp: every worker has the last iteration's model, so"
+                " a replica would be of no use. Change one of them."
             )
         if world < 2:
             raise ConfError(
-                f"{PREFIX}fabric.replica=true with {world} worker: it would be beside the server; 2 at least"
+                f"{PREFIX}fabric.replica=true with {world} worker: the replica needs a second one. Set num_workers=2."
             )
         if conf.fabric_replica_aggregators > world * conf.fabric_aggregators:
             raise ConfError(
-                f"{PREFIX}fabric.replicaAggregators={conf.fabric_replica_aggregators}: no more are free than"
-                f" {world * conf.fabric_aggregators}, {PREFIX}fabric.aggregators={conf.fabric_aggregators} beside each worker"
+                f"{PREFIX}fabric.replicaAggregators={conf.fabric_replica_aggregators}, but there are only"
+                f" {world * conf.fabric_aggregators}: {PREFIX}fabric.aggregators={conf.fabric_aggregators} for each worker."
+                " Lower the first or raise the second."
             )
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
@@ -90,7 +91,7 @@ class FabricWorker(Asynchronous):
         self._fabric = Fabric(gang, Options.of(self.conf), self.conf.ports, tolerant=False)
 
     def _in_fabric(self) -> Worker:
-        """This rank's part, which begins when it is first used: after a checkpoint's state was loaded, if there is one."""
+        """Return this rank's worker. The first call registers it, after a checkpoint's state has been loaded, if any."""
         if self._worker is None:
             if self._fabric is None:
                 raise GangError("strategy fabric has not joined its gang")
@@ -102,14 +103,14 @@ class FabricWorker(Asynchronous):
         return self._worker
 
     def _state(self) -> np.ndarray:
-        """What the server begins with."""
+        """Return the server's initial state: the model, and the last step if there is momentum."""
         if not self.conf.fabric_momentum:
             return self._values
         step = np.zeros_like(self._values) if self._last_step is None else self._last_step
         return np.concatenate([self._values, step])
 
     def before_forward(self) -> None:
-        # It could come while this rank's last update is on its way: but with longer delays it takes many more updates.
+        # The model could be fetched while the last update is in flight, but longer delays cost many more updates.
         self.settle()
         worker = self._in_fabric()
         with self.watch.phase("pull"):
@@ -117,7 +118,7 @@ class FabricWorker(Asynchronous):
             self.watch.bytes["pull"] += self._values.nbytes
 
     def after_backward(self) -> None:
-        """Nothing: gradients do not travel, only what the optimizer makes of them."""
+        """Do nothing: only the optimizer's change of the parameters is sent, not the gradients."""
 
     def gradients(self) -> list[torch.Tensor]:
         return [self._model.gradients]
@@ -144,20 +145,24 @@ class FabricWorker(Asynchronous):
             self._look_at(push.wait())
 
     def _look_at(self, pushed: Pushed) -> None:
-        """:raises NonFiniteLossError, ConfError: this rank's updates are all dropped, so that an epoch might never end."""
+        """Raise an error if the server keeps dropping this rank's updates: an epoch might never end.
+
+        :raises NonFiniteLossError: their elements are not finite.
+        :raises ConfError: they exceed ``fabric.divergence``.
+        """
         self._unfit = self._unfit + 1 if pushed.why in ("norm", "divergence") else 0
         if self._unfit < _UNFIT:
             return
         last = f"the last {_UNFIT} updates of rank {self._gang.rank}"
         if pushed.why == "norm":
             raise NonFiniteLossError(
-                f"{last} have elements that are not finite, though its loss is finite: lower the learning rate, or set"
-                " maxGradNorm",
+                f"{last} have elements that are not finite, though its loss is finite. Lower the learning rate, or set"
+                " maxGradNorm.",
                 rank=self._gang.rank,
             )
         raise ConfError(
-            f"{PREFIX}fabric.divergence={self.conf.fabric_divergence:g}: {last} were dropped, as each alone is larger; the"
-            f" last one has the norm {np.linalg.norm(self._before):g}: set more"
+            f"{PREFIX}fabric.divergence={self.conf.fabric_divergence:g}: {last} were dropped, because each exceeds that norm."
+            f" The last one has norm {np.linalg.norm(self._before):g}. Set fabric.divergence higher."
         )
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
@@ -167,7 +172,7 @@ class FabricWorker(Asynchronous):
         return [(entry.start, own) for entry, own in zip(self._model.entries, self._model.parameters, strict=True)]
 
     def optimizer_state(self) -> dict[str, Any]:
-        """The server's, on the rank that it is beside. The ranks' own are in :meth:`state`."""
+        """Return the server's state on the rank that started it. The state of the ranks' optimizers is in :meth:`state`."""
         server = None if self._fabric is None else self._fabric.beside("server")
         if server is None or not self.conf.fabric_momentum:
             return {}
@@ -197,7 +202,7 @@ class FabricWorker(Asynchronous):
         }
 
     def finish(self) -> None:
-        """All ranks end with one version: nobody pushes any more when they get it."""
+        """Get the final model. All ranks get the same version, because no rank pushes any more."""
         self.before_forward()
         if self._fabric is not None:
             self._fabric.close()

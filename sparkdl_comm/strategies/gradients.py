@@ -1,4 +1,4 @@
-"""Between aggregation and update: loss scaling undone, the global norm clipped, a step with fp16 overflow skipped."""
+"""Gradient rule between aggregation and update: undo loss scaling, clip the global norm, skip steps that overflow."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.strategies.base import Strategy
 
-#: As torch.amp.GradScaler has them.
+#: Initial scale, and finite steps before it doubles: the defaults of torch.amp.GradScaler.
 _FIRST_SCALE = 2.0**16
 _GROW_AFTER = 2000
 
 
 class GradientRule:
-    """The same decision on all ranks. In a sharded strategy a rank has the gradients of its shard only, so the squared
-    norms travel: one all-gather of 8 bytes per step, added in the order of the ranks. Nothing travels unless gradients are
-    clipped or the precision is fp16.
+    """Rule that scales, clips or rejects a step's gradients, with the same decision on all ranks.
+
+    In a sharded strategy a rank has only its shard's gradients. The ranks then all-gather their squared norms, 8 bytes per
+    step, and add them in rank order. Nothing is sent unless gradients are clipped or the precision is fp16.
     """
 
     def __init__(self, optimization: Optimization, gang: Gang, strategy: Strategy, timeout: float) -> None:
         self._idle = not optimization.judges_gradients
         self._limit = optimization.max_grad_norm
-        #: Whether a step whose gradient is not finite is left out: the scale of the loss was too large.
+        #: True if a step with a non-finite gradient is skipped and the scale of the loss is halved (fp16).
         self.skips = optimization.precision == "fp16"
         self._gang, self._strategy, self._timeout = gang, strategy, timeout
-        #: Factor of the loss, so that small gradients do not vanish in fp16. A power of two: exact.
+        #: Factor of the loss that keeps small gradients from vanishing in fp16. A power of two, so scaling is exact.
         self.scale = _FIRST_SCALE if self.skips else 1.0
         self._finite_steps = 0
 
     def prepare(self, step: int) -> bool:
-        """Makes the step's gradients ready for the optimizer; False if the step, from 1, is to be skipped.
+        """Unscale and clip the gradients in place. Return False if the step, counted from 1, must be skipped.
 
         :raises NonFiniteLossError: the gradient is not finite, and a smaller scale of the loss would not help.
         """

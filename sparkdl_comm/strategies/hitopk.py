@@ -1,4 +1,4 @@
-"""Strategy hitopk: gradients travel by hierarchical top-k communication (``compress/hitopk.py``), dense ones by auto."""
+"""Strategy hitopk: hierarchical top-k of gradients (``compress/hitopk.py``); dense steps use the cheapest all-reduce."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from sparkdl_comm.strategies.collective import CollectiveAllReduce
 
 
 class HierarchicalTopK(CollectiveAllReduce):
-    """Steps: backward, and meanwhile hierarchical sums of those parts of the flat gradient that are there; the whole optimizer
-    step on every rank."""
+    """Strategy with hierarchical top-k sums.
+
+    Steps: during backward, each bucket of gradients is summed as soon as it is ready; every rank then takes the whole
+    optimizer step.
+    """
 
     algorithm = AUTO
 
@@ -25,7 +28,7 @@ class HierarchicalTopK(CollectiveAllReduce):
         check_rails(len(conf.rails) or 1)
         if conf.compression is not None and conf.compression.rank:
             raise ConfError(
-                f"{PREFIX}compression={conf.compression}: strategy hitopk sends the largest elements: use auto"
+                f"{PREFIX}compression={conf.compression}: strategy hitopk sends the largest elements. Use strategy auto."
             )
 
     @property

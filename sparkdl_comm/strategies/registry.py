@@ -1,4 +1,4 @@
-"""The strategy that a run's settings name."""
+"""Lookup of the strategy class that a run's settings name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sparkdl_comm.strategies.all_reduce
 import sparkdl_comm.strategies.chosen
 import sparkdl_comm.strategies.fabric
 import sparkdl_comm.strategies.hitopk
-import sparkdl_comm.strategies.ps.parameter_server  # noqa: F401 - modules register what they have
+import sparkdl_comm.strategies.ps.parameter_server  # noqa: F401 - the modules register their strategies
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.group import AUTO
 from sparkdl_comm.conf import PREFIX, CommConf
@@ -20,7 +20,7 @@ from sparkdl_comm.strategies.collective import CollectiveAllReduce, CollectiveSt
 from sparkdl_comm.strategies.decoupled import CollectiveDecoupled
 from sparkdl_comm.strategies.rooted import CollectiveAtRoot
 
-#: By ``collective.loop``.
+#: Strategy class for each value of ``collective.loop``.
 _LOOPS: dict[str, type[CollectiveStrategy]] = {
     "all-reduce": CollectiveAllReduce,
     "decoupled": CollectiveDecoupled,
@@ -40,17 +40,17 @@ def _by_loop(conf: CommConf) -> type[Strategy]:
 
 @register(AUTO)
 def _chosen(conf: CommConf) -> type[Strategy]:
-    """Which collectives another loop takes is the cost model's choice alone."""
+    """Return the class for ``auto``. Only the all-reduce loop runs trials; for others the cost model alone chooses."""
     if conf.loop != "all-reduce" or conf.batching != "fixed":
         return _by_loop(conf)
     return ChosenByEpoch if FABRIC in conf.auto_candidates else Chosen
 
 
 def strategy_class(conf: CommConf) -> type[Strategy]:
-    """The strategy that the settings name.
+    """Return the class of the strategy that the settings name.
 
-    :raises ConfError: there is none of that name; lists those there are. Or it does not compress, and is to. Or settings of
-        compression contradict each other.
+    :raises ConfError: the name is unknown (the message lists the known ones), the strategy cannot send compressed gradients
+        and compression is on, or settings of compression contradict each other.
     """
     if conf.strategy not in STRATEGIES:
         raise ConfError(
@@ -62,23 +62,23 @@ def strategy_class(conf: CommConf) -> type[Strategy]:
         for name in ("values", "momentum", "feedback"):
             if getattr(conf, field := f"compression_{name}") != getattr(defaults, field):
                 raise ConfError(
-                    f"{PREFIX}compression.{name} is not for powersgd, which keeps its own: remove one of them"
+                    f"{PREFIX}compression.{name} is not for powersgd, which has its own. Remove one of them."
                 )
         if conf.compression_schedule.warmup:
             raise ConfError(
-                f"{PREFIX}compression.schedule={conf.compression_schedule}: powersgd has no share of elements to warm up"
+                f"{PREFIX}compression.schedule={conf.compression_schedule}: powersgd has no density to warm up. Remove one."
             )
     if conf.compression_momentum and not conf.compression_feedback:
         raise ConfError(
-            f"{PREFIX}compression.momentum={conf.compression_momentum:g} is the momentum of what is left out, which"
-            f" {PREFIX}compression.feedback=false loses: set one of them only"
+            f"{PREFIX}compression.momentum={conf.compression_momentum:g} is the momentum of the residuals, which"
+            f" {PREFIX}compression.feedback=false discards. Set only one of them."
         )
     made = STRATEGIES[conf.strategy](conf)
     if conf.compression is not None and not made.compresses:
         able = [a.name for a in ALGORITHMS.values() if "all_gather" in a.operations]
         raise ConfError(
             f"{PREFIX}compression={conf.compression}: strategy {conf.strategy} with collective.loop={conf.loop} sends"
-            f" whole gradients; compressed ones travel by {', '.join(['ps', *able, CHEAPEST, AUTO, 'hitopk'])} with"
-            " collective.loop=all-reduce"
+            f" whole gradients. Compressed gradients travel by {', '.join(['ps', *able, CHEAPEST, AUTO, 'hitopk'])} with"
+            " collective.loop=all-reduce."
         )
     return made

@@ -1,4 +1,4 @@
-"""What strategies have in common by which every rank updates all parameters, from the sum of all ranks' gradients."""
+"""Base class of strategies in which every rank updates all parameters with the summed gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkdl_comm.strategies.base import Strategy
 
 
 class Replicated(Strategy):
-    """The optimizer leaves the parameters in place; a subclass adds up the gradients."""
+    """Strategy in which every rank takes the whole optimizer step in place. A subclass sums the gradients."""
 
     takes_changes = True
 
@@ -28,7 +28,7 @@ class Replicated(Strategy):
         self._sparse = make_optimizer.wants_sparse(self.optimizer)
 
     def before_forward(self) -> None:
-        """Nothing: the parameters are in place."""
+        """Do nothing: the parameters are already in place."""
 
     def gradients(self) -> list[torch.Tensor]:
         return [self._model.gradients]

@@ -1,9 +1,12 @@
-"""One rank updates all parameters: the linear-pipeline paper's Algorithms 1 and 2, for algorithms that reduce and broadcast.
+"""Rank 0 updates all parameters: Algorithms 1 and 2 of the linear-pipeline paper.
 
-1. backward: gradients are reduced (summed) to rank 0, bucket by bucket, as soon as they are there;
-2. rank 0 takes the optimizer's step; only it has the optimizer's state;
-3. parameters are broadcast bucket by bucket in the order in which forward uses them. With ``root-overlap`` (Algorithm 1)
-   forward begins at once and waits for each layer when it comes to it, with ``root`` (Algorithm 2) for all of them.
+They need an algorithm with reduce and broadcast.
+
+1. During backward, gradients are reduced (summed) to rank 0, bucket by bucket, as soon as they are ready.
+2. Rank 0 takes the optimizer's step. Only rank 0 has the optimizer's state.
+3. Rank 0 broadcasts the parameters bucket by bucket, in the order in which forward uses them. With ``root-overlap``
+   (Algorithm 1) forward begins at once and waits for each layer just before it is used. With ``root`` (Algorithm 2) it waits
+   for all parameters first.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from sparkdl_comm.strategies.arrivals import Arrivals, ArrivingParameters
 
 
 class CollectiveAtRoot(ArrivingParameters):
-    """Rank 0 owns all parameters, the others own none."""
+    """Strategy in which rank 0 owns all parameters and the other ranks own none."""
 
     sharded = True
 

@@ -1,4 +1,4 @@
-"""What the steps of one rank take, and what of it is computing."""
+"""Measurement of a rank's step times, and of the compute time in them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from sparkdl_comm.strategies.candidates import Computing
 
 
 class StepWatch:
-    """Of the steps since the last :meth:`restart`. The order of the calls: :meth:`begin`, :meth:`backward` around the step's
-    last backward pass if there is one, :meth:`update` around the update, :meth:`end`."""
+    """Step times of one rank since the last :meth:`restart`.
+
+    Order of the calls in a step: :meth:`begin`; :meth:`backward` around the step's last backward pass, if there is one;
+    :meth:`update` around the update; :meth:`end`.
+    """
 
     def __init__(
         self,
@@ -24,7 +27,7 @@ class StepWatch:
         clock: Callable[[], float] = time.perf_counter,
         waited: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``waited``: seconds that the rank has waited for parameters so far, which is no computing."""
+        """``waited``: returns the seconds that the rank has waited for parameters so far; they are not compute time."""
         self._clock, self._waited = clock, waited
         self._arrivals = [0.0] * len(model.parameters)
         self._backward_at = 0.0
@@ -34,7 +37,7 @@ class StepWatch:
         self.restart(0)
 
     def restart(self, skipped: int) -> None:
-        """Forgets all steps; the next ``skipped`` ones are not measured."""
+        """Forget all steps. The next ``skipped`` steps are not measured."""
         self._skipped = skipped
         self.seconds: list[float] = []
         self._computed: list[Computing] = []
@@ -65,7 +68,7 @@ class StepWatch:
         self._computed.append(Computing(self._forward, self._backward, self._updating, tuple(self._arrivals)))
 
     def computing(self) -> Computing:
-        """The mean of the measured steps; parameters whose gradients were not seen count as there from the beginning."""
+        """Return the mean over the measured steps. A gradient that never arrived counts as ready at the start of backward."""
         forward, backward, update = (
             fmean(getattr(each, name) for each in self._computed) for name in ("forward", "backward", "update")
         )
@@ -73,7 +76,7 @@ class StepWatch:
         return Computing(forward, backward, update, tuple(map(fmean, arrivals)))
 
     def close(self) -> None:
-        """Sees no more gradients."""
+        """Remove the hooks from the model."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

@@ -1,13 +1,14 @@
-"""One strategy after another, in one gang and with one model, between two steps of training:
+"""Switch from one strategy to the next in one gang and with one model, between two steps of training.
 
-1. the one before finishes: all parameters are on all ranks;
-2. where ranks updated parts of them, what their optimizers keep is all-reduced (``optim/whole_state.py``);
-3. it is closed, and the model's memory is its own; the next one joins the same gang with the same model;
-4. its optimizer goes on from what was kept, with the groups' options as a scheduler has left them.
+1. The old strategy finishes: all parameters are on all ranks.
+2. If ranks updated parts of the parameters, their optimizer state is all-reduced (``optim/whole_state.py``).
+3. The old strategy is closed and the model gets its own memory back. The new strategy joins the same gang with the same model.
+4. The new optimizer gets the old state, and the options of its groups, which a scheduler may have changed.
 
-Parameters, and what optimizers keep, are the same bits before and after. But where ranks had no steps in common, and each an
-optimizer of its own, all go on with what rank 0's keeps. Their updates are multiplied by 1/world: then as many as there are
-ranks change the model about as much as a step of other strategies, whose gradient is the mean over all ranks' rows.
+Parameters and optimizer state keep their bits. There is one exception: an asynchronous strategy has an optimizer on each rank.
+After it, all ranks continue with rank 0's state. The updates of an asynchronous strategy are multiplied by 1/world. Then
+``world`` of them change the model about as much as one step of another strategy, whose gradient is the mean over all ranks'
+rows.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ from sparkdl_comm.strategies.trace import Trace
 
 
 class Succession:
-    """One rank's. All ranks call the same methods in the same order, but for :meth:`abort`, which may come from any thread.
+    """Switcher of strategies on one rank.
 
-    ``optimizer``: stands for that of whichever strategy is the current one. ``unstriped``: why the optimizer cannot update
-    stripes of parameters; None: it can.
+    All ranks call the same methods in the same order. Only :meth:`abort` may be called at any time, from any thread.
+
+    ``optimizer``: proxy of the current strategy's optimizer. ``unstriped``: why the optimizer cannot update stripes of
+    parameters; None if it can.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class Succession:
         group: CollectiveGroup,
         timeout: float,
     ) -> None:
-        """``group``: of all ranks, for what optimizers keep."""
+        """``group``: collectives of all ranks that move optimizer state."""
         self._attempt, self._gang, self._model, self._make_optimizer = attempt, gang, model, make_optimizer
         self._group, self._timeout = group, timeout
         self.optimizer = StandIn()
@@ -68,9 +71,9 @@ class Succession:
     def take(
         self, conf: CommConf, watch: Stopwatch, trace: Trace | None, parts: Sequence[tuple[int, int]] | None = None
     ) -> None:
-        """The strategy of ``conf`` joins. If there is one already, it goes on from where that one ends.
+        """Let the strategy of ``conf`` join. If another one has joined already, end it and take over its state.
 
-        :param parts: that of a collective's instance.
+        :param parts: buckets of a collective strategy (:attr:`CollectiveStrategy.parts`).
         """
         kept = None if self._current is None else self._end(self._current)
         self._join(conf, watch, trace, parts, self._model, self._make_optimizer)
@@ -80,7 +83,7 @@ class Succession:
 
     @contextlib.contextmanager
     def aside(self, conf: CommConf, model: FlatModel, make_optimizer: OptimizerMaker) -> Iterator[Strategy]:
-        """Around a measurement, before any strategy has joined: one of ``conf`` with a model of its own."""
+        """Yield a strategy of ``conf`` for a measurement with its own model. Only before any other strategy has joined."""
         self._join(conf, Stopwatch(), None, None, model, make_optimizer)
         yield self.current
         self.current.finish()
@@ -88,7 +91,7 @@ class Succession:
         self._current = None
 
     def stored(self) -> dict[str, Any]:
-        """What the optimizer keeps, for a checkpoint: of this rank's part where the strategy is sharded."""
+        """Return the optimizer state for a checkpoint: of this rank's part if the strategy is sharded."""
         strategy = self.current
         if self.unstriped is not None:
             return {"whole": strategy.optimizer.state_dict()}
@@ -97,14 +100,14 @@ class Succession:
         return {"sharded": strategy.sharded, "part": part.stored(stripes)}
 
     def load(self, stored: dict[str, Any]) -> None:
-        """What :meth:`stored` returned, on all ranks; before the first step, whichever strategy has joined.
+        """Load what :meth:`stored` returned, before the first step. All ranks call it. The strategy may be another one now.
 
-        :raises ConfError: it is something else.
+        :raises ConfError: the state has another format.
         """
         if ("part" in stored) != (self.unstriped is None):
             raise ConfError(
-                f"neither strategy {AUTO} nor {PREFIX}collective.batching=ibatch writes an optimizer's state as this"
-                " checkpoint has it: an earlier version did, or collective.batching was another one"
+                f"the checkpoint's optimizer state was not written by strategy {AUTO} or {PREFIX}collective.batching=ibatch"
+                " of this version. Set collective.batching as it was then, or train from the beginning."
             )
         if self.unstriped is not None:
             self._give(stored["whole"])
@@ -113,7 +116,7 @@ class Succession:
         self._give(self._gathered(part) if stored["sharded"] else part)
 
     def abort(self) -> None:
-        """As :meth:`Strategy.abort`."""
+        """Abort the current strategy. See :meth:`Strategy.abort`."""
         self._is_aborted = True
         if self._current is not None:
             self._current.abort()
@@ -150,7 +153,7 @@ class Succession:
         strategy.join(gang, model, make_optimizer)
 
     def _end(self, before: Strategy) -> dict[str, Any] | WholeState:
-        """Returns what its optimizer kept."""
+        """End the strategy ``before``, and return its optimizer state."""
         model = self._model
         before.finish()
         kept: dict[str, Any] | WholeState = before.optimizer.state_dict()
@@ -171,7 +174,7 @@ class Succession:
         return kept
 
     def _give(self, kept: dict[str, Any] | WholeState) -> None:
-        """The strategy that has joined begins with this."""
+        """Give the current strategy's optimizer the state ``kept``."""
         strategy = self.current
         if isinstance(kept, WholeState):
             kept.give(self._model, strategy.stripes(), strategy.optimizer)

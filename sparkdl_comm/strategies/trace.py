@@ -1,7 +1,7 @@
-"""What a rank did and when, in its last iterations; see sparkdl_comm.report.timeline for what is made of it.
+"""Trace of a rank's last iterations, from which ``sparkdl_comm.report.timeline`` makes a timeline.
 
-Times are seconds of the rank's ``time.perf_counter``, which on Linux is the machine's monotonic clock: the executor's JVM
-has the same one, and so have all ranks of a machine. Between machines it differs, see :func:`read_clocks`.
+Times are seconds of the rank's ``time.perf_counter``, on Linux the machine's monotonic clock. The executor's JVM and all ranks
+of a machine share it. Clocks of different machines differ; see :func:`read_clocks`.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.space.layer_buckets import LayerBuckets
 
-#: Exchanges by which clocks of several machines are compared: the quickest counts.
+#: Number of exchanges that compare the clocks of several machines; the fastest one counts.
 _CLOCK_ROUNDS = 8
 
 
 class Trace:
-    """Keeps the last ``limit`` iterations."""
+    """Trace that keeps the last ``limit`` iterations."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         self._limit = limit
-        #: The number of the iteration that goes on.
+        #: Number of the current iteration.
         self.current = 0
         self._spans: dict[int, list[dict[str, Any]]] = {}
 
     def iteration(self, number: int) -> None:
-        """What comes belongs to this iteration, counted from 1, unless it is said to belong to another."""
+        """Begin iteration ``number``, counted from 1. Spans belong to it unless they name another iteration."""
         self.current = number
         for old in [known for known in self._spans if known <= number - self._limit]:
             del self._spans[old]
 
     def add(self, name: str, begin: float, end: float, iteration: int | None = None, **about: Any) -> None:
-        """Something that went on from ``begin`` to ``end``. ``about``: JSON-able; ``batch`` if it was a batch of layers."""
+        """Add a span from ``begin`` to ``end``. ``about``: more fields, JSON-able, such as ``batch`` for a batch of layers."""
         spans = self._spans.setdefault(self.current if iteration is None else iteration, [])
         spans.append({"name": name, "begin": begin, "end": end, **about})
 
     @contextlib.contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Around something that is done in the current iteration, on whatever thread."""
+        """Add a span around the block to the current iteration. May be used on any thread."""
         begin = self.clock()
         yield
         self.add(name, begin, self.clock())
 
     def report(self, gang: Gang, timeout: float, parameter_bytes: int) -> dict[str, Any]:
-        """Return what :class:`sparkdl_comm.report.timeline.Timeline` is made of, JSON-able. All ranks call it.
+        """Return the input of :class:`sparkdl_comm.report.timeline.Timeline`, JSON-able. All ranks call it.
 
-        :param parameter_bytes: of the model, as float32.
+        :param parameter_bytes: bytes of the model's parameters as float32.
         """
         begun = [number for number in sorted(self._spans) if 0 < number <= self.current]
         iterations = [{"iteration": number, "spans": self._spans[number]} for number in begun]
@@ -60,28 +60,28 @@ class Trace:
 
 
 class BatchTrace:
-    """What a rank of the parameter server did batch by batch. Costs nothing without a trace."""
+    """Spans of a parameter-server rank, one per batch (bucket of layers). Does nothing without a trace."""
 
     def __init__(self, trace: Trace | None) -> None:
         self._trace = trace
-        #: Whether the last iteration is over: parameters that come are for the next one.
+        #: True between two iterations: parameters that arrive now belong to the next one.
         self.between = False
         self._since = 0.0
         self._next = 0
         self._cut: LayerBuckets | None = None
 
     def begin(self, cut: LayerBuckets) -> None:
-        """A pass through the layers of all batches begins."""
+        """Begin a pass through the layers of all batches."""
         self._cut, self._next = cut, 0
         self.go_on()
 
     def go_on(self) -> None:
-        """The pass waited until now."""
+        """Start the next span of the pass now, so that a wait before it is not counted."""
         if self._trace is not None:
             self._since = self._trace.clock()
 
     def done(self, name: str, batch: int) -> None:
-        """The pass, if one is going on, has just computed all batches before number ``batch``. It ends with the last one."""
+        """Add a span up to now for the batches before number ``batch``. The pass ends with the last batch."""
         if self._trace is None or self._cut is None or batch <= self._next:
             return
         now = self._trace.clock()
@@ -94,14 +94,14 @@ class BatchTrace:
 
     @contextlib.contextmanager
     def one(self, name: str, cut: LayerBuckets, batch: int) -> Iterator[None]:
-        """Around what is done with one batch, whatever pass is going on."""
+        """Add a span around the block for one batch, independent of the current pass."""
         begin = 0.0 if self._trace is None else self._trace.clock()
         yield
         if self._trace is not None:
             self._trace.add(name, begin, self._trace.clock(), batch=batch, layers=cut.pairs[batch])
 
     def came(self, name: str, cut: LayerBuckets, first: int, batches: Sequence[Sequence[Sequence[float]]]) -> None:
-        """Batches from number ``first`` on came from other executors, in blocks as the executor reports them."""
+        """Add spans for received batches from number ``first`` on. ``batches``: the executor's report of their blocks."""
         if self._trace is None:
             return
         for batch, blocks in enumerate(batches, first):
@@ -112,7 +112,7 @@ class BatchTrace:
                 self._trace.add(name, min(begun), max(ended), batch=batch, **about)
 
     def collected(self, cut: LayerBuckets, batch: int, answer: Mapping[str, Any]) -> None:
-        """The executor has the sum of all ranks' gradients of a batch; ``answer``: its own to ``collect``."""
+        """Add spans for a batch whose gradients the executor has summed. ``answer``: its answer to ``collect``."""
         if self._trace is not None:
             self.came("push batch", cut, batch, answer["batches"])
             begin, end = answer["sum"]
@@ -120,8 +120,11 @@ class BatchTrace:
 
 
 def read_clocks(gang: Gang, timeout: float, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
-    """What :func:`offset` needs: this machine's ``boot``, and of some exchanges between all ranks, when this rank ``sent``
-    its part and when it had ``received`` all."""
+    """Return this rank's input for :func:`offset`. All ranks call it.
+
+    ``boot``: the machine's boot id. ``sent``, ``received``: seconds at which this rank began and ended each of some exchanges
+    between all ranks.
+    """
     sent, received = [], []
     for _ in range(_CLOCK_ROUNDS):
         sent.append(clock())
@@ -131,10 +134,10 @@ def read_clocks(gang: Gang, timeout: float, clock: Callable[[], float] = time.pe
 
 
 def offset(own: dict[str, Any], other: dict[str, Any]) -> tuple[float, float]:
-    """By how much ``own`` clock is ahead of the ``other``, and how much that may be wrong; seconds.
+    """Return how far ``own`` clock is ahead of the ``other``, and the largest error of that; seconds.
 
-    Nobody has received an exchange before everybody sent his part of it, which bounds the difference from both sides. Ranks
-    of one machine have one clock.
+    No rank receives an exchange before every rank has sent its part. This bounds the difference from both sides. Ranks of one
+    machine share a clock.
     """
     if own["boot"] == other["boot"]:
         return 0.0, 0.0

@@ -121,8 +121,8 @@ def test_goes_on_from_a_checkpoint_of_the_fabric(spark, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "params", "words"),
     [
-        ({"fabric.replica": "true", "fabric.aggregators": "0"}, {}, "no more are free than 0"),
-        ({"fabric.momentum": "0.9"}, {}, "fabric.momentum=0.9: set it to 0"),
+        ({"fabric.replica": "true", "fabric.aggregators": "0"}, {}, "but there are only 0"),
+        ({"fabric.momentum": "0.9"}, {}, "fabric.momentum=0.9. Set it to 0"),
         ({"compression": "topk:0.1"}, {}, "compression=topk:0.1: it sends whole updates"),
         ({}, {"precision": "fp16"}, "which strategy fabric, which spark.sparkdl.comm.auto.candidates names, has not"),
     ],

@@ -59,7 +59,7 @@ def test_own_function(quick, serving):
     [
         ({"fabric.sync": "async:0"}, {}, "async:TAU with TAU at least 1"),
         ({"fabric.replica": "true", "fabric.sync": "bsp"}, {}, "a replica would be of no use"),
-        ({"fabric.replica": "true", "fabric.aggregators": "0"}, {}, "no more are free than 0"),
+        ({"fabric.replica": "true", "fabric.aggregators": "0"}, {}, "but there are only 0"),
     ],
 )
 def test_refused_before_any_executor_is_touched(spark, settings, params, words):

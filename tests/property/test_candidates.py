@@ -104,7 +104,7 @@ def test_all_that_fit() -> None:
     [
         ({"compression": "mstopk:0.01"}, {CHEAPEST, "hitopk", "ps+whole", "ps+layerwise", "ps+ibatch"}, None),
         ({"compression": "powersgd:2"}, {CHEAPEST}, "strategy hitopk sends the largest"),
-        ({"compression": "topk:0.01", "compression_momentum": 0.9}, {CHEAPEST}, "what powersgd"),
+        ({"compression": "topk:0.01", "compression_momentum": 0.9}, {CHEAPEST}, "the state of powersgd"),
         ({"compression": "topk:0.01", "compression_schedule": "auto"}, {CHEAPEST}, "has a trial of its own"),
         ({"auto_candidates": ("lp", "ring+decoupled")}, {"lp", "ring+decoupled"}, "not in spark.sparkdl.comm.auto"),
         ({"auto_candidates": ("lp", "ring+decoupled+ibatch")}, {"lp", "ring+decoupled+ibatch"}, None),

@@ -124,7 +124,7 @@ def test_an_optimizer_that_needs_whole_tensors() -> None:
 
 
 def test_auto_needs_a_candidate_to_begin_with() -> None:
-    with pytest.raises(ConfError, match="auto.candidates=ring\\+decoupled\\+ibatch: a fit needs one to begin with"):
+    with pytest.raises(ConfError, match="auto.candidates=ring\\+decoupled\\+ibatch: a fit must begin with"):
         trained(net, {"strategy": "auto", "auto_candidates": ("ring+decoupled+ibatch",)}, 1)
 
 

@@ -254,10 +254,10 @@ def test_one_rank_has_nothing_to_choose() -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"auto_candidates": ("rong",)}, "auto.candidates: 'rong' is none; there are cheapest"),
-        ({"auto_candidates": ("rnig",)}, r"auto.candidates: 'rnig' is none.*; did you mean ring\?$"),
-        ({"auto_candidates": ("ring+root",)}, r"auto.candidates: 'ring\+root' is none"),
-        ({"auto_candidates": ("ps",)}, "auto.candidates: 'ps' is none"),
+        ({"auto_candidates": ("rong",)}, "auto.candidates: 'rong' is no candidate. Use cheapest"),
+        ({"auto_candidates": ("rnig",)}, r"auto.candidates: 'rnig' is no candidate.*; did you mean ring\?$"),
+        ({"auto_candidates": ("ring+root",)}, r"auto.candidates: 'ring\+root' is no candidate"),
+        ({"auto_candidates": ("ps",)}, "auto.candidates: 'ps' is no candidate"),
         ({"topology": "bcube:2,2"}, "bcube:2,2 has 2 rails"),
     ],
 )

@@ -298,9 +298,9 @@ def test_it_is_the_loop_for_it_where_it_is_named() -> None:
     ("changes", "world", "complaint"),
     [
         ({"fabric_replica": True}, 1, "fabric.replica=true with 1 worker"),
-        ({}, 65, "predicted for 64 ranks at most, not 65"),
-        ({"fabric_momentum": 0.9}, 4, "fabric.momentum=0.9: set it to 0"),
-        ({"fabric_step_scale": 2.0}, 4, "fabric.stepScale=2: set it to 0"),
+        ({}, 65, "predicted for at most 64 ranks, not 65"),
+        ({"fabric_momentum": 0.9}, 4, "fabric.momentum=0.9. Set it to 0"),
+        ({"fabric_step_scale": 2.0}, 4, "fabric.stepScale=2. Set it to 0"),
         ({"compression": "topk:0.1"}, 4, "compression=topk:0.1: it sends whole updates"),
     ],
 )

@@ -134,7 +134,7 @@ def test_bytes_are_counted() -> None:
     [
         ({"strategy": "ring", "compression_momentum": 0.9}, r"compression\.momentum is not for powersgd"),
         ({"strategy": "ring", "compression_values": "fp16"}, r"compression\.values is not for powersgd"),
-        ({"strategy": "ring", "compression_schedule": "warmup:10"}, r"schedule=warmup:10: powersgd has no share"),
+        ({"strategy": "ring", "compression_schedule": "warmup:10"}, r"schedule=warmup:10: powersgd has no density"),
         ({"strategy": "ps"}, r"compression=powersgd:2: strategy ps pushes the largest"),
         ({"strategy": "hitopk"}, r"compression=powersgd:2: strategy hitopk sends the largest elements"),
     ],

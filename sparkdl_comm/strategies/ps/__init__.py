@@ -1,8 +1,12 @@
-"""The parameter server in Spark's BlockManager, seen from the Python worker.
+"""Python side of the parameter server in Spark's BlockManager.
 
-``parameter_server.py`` is the strategy, ``pulls.py`` its first half: parameters come, and forward waits for them.
-``memory.py`` is what a rank shares with its executor's JVM, in a ``segment.py``; ``session.py`` what it asks that JVM
-for, over the ``bridge.py``. Which layers travel together, as a bucket, is decided in the JVM of rank 0 (``ibatch`` in Scala):
-``profiler.py`` measures what is computed, and the JVM what is transferred; ``adaptive_buckets.py`` asks when it is due, and
-``planner.py`` asks its planner without a session. ``files.py``: Hadoop's files through the executor.
+``parameter_server.py`` is the strategy. ``pulls.py`` makes forward wait for parameters, ``pushes.py`` compresses gradients,
+``shard_sums.py`` waits for their sums. ``memory.py`` is the memory shared with the executor's JVM, in a ``segment.py``.
+``session.py`` sends requests to that JVM over the ``bridge.py``.
+
+The JVM of rank 0 decides which layers travel together as a bucket (``ibatch`` in Scala). ``profiler.py`` measures the compute
+times, and the JVM measures the transfers. ``adaptive_buckets.py`` asks for new buckets when they are due. ``planner.py`` asks
+the planner without a session. ``probe.py`` measures the overhead of an iteration for predictions.
+
+``files.py`` accesses Hadoop's file systems through the executor.
 """

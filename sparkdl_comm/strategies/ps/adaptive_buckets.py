@@ -1,4 +1,4 @@
-"""Which buckets the layers travel in: this rank measures, and asks the executor of rank 0, which decides for all ranks."""
+"""Buckets of layers, which follow the ranks' measurements. The executor of rank 0 decides for all ranks."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from sparkdl_comm.strategies.ps.session import Session
 
 
 class AdaptiveBuckets:
-    """The buckets of one rank; all ranks have the same ones in the same step. How they are decided: AdaptiveBuckets.scala.
+    """Buckets of one rank; all ranks have the same buckets in the same step. AdaptiveBuckets.scala decides about them.
 
-    ``pulls``, ``pushes``: those that this rank was told last. ``profiler``: measures what this rank computes; None if no
-    policy needs it.
+    ``pulls``, ``pushes``: buckets of parameters and of gradients that rank 0 decided last. ``profiler``: measures this rank's
+    compute times; None if no policy needs them.
     """
 
     def __init__(
         self, session: Session, gang: Gang, first: dict[str, Any], profile_iterations: int, timeout: float
     ) -> None:
-        """``first``: the executor's answer to ``open``."""
+        """``first``: the answer of :meth:`Session.open`, with the first buckets."""
         self._session, self._gang, self._timeout = session, gang, timeout
         self._learn(first)
         layers = len(self.pulls.of)
         self.profiler = None if self._next_look is None else Profiler(layers, profile_iterations)
 
     def due(self, step: int) -> bool:
-        """Whether all ranks look at the profile after this step, counted from 1."""
+        """Return True if all ranks must call :meth:`replan` after this step, counted from 1."""
         return step == self._next_look
 
     def replan(self) -> bool:
-        """Whether the buckets were planned anew, from what all ranks measured.
+        """Send this rank's measurements to rank 0, and get its decision. Return True if the buckets were planned again.
 
-        All ranks call it in the same step. Takes one trip to rank 0.
+        All ranks call it in the same step. It takes one round trip to rank 0.
         """
         assert self.profiler is not None, "nothing is due"
         measured = self._session.measured(self.profiler.times())
@@ -44,7 +44,7 @@ class AdaptiveBuckets:
         return planned
 
     def report(self) -> dict[str, Any]:
-        """At rank 0: the last plan of each direction, for the run's summary. See AdaptiveBuckets.scala."""
+        """Return the last plan of each direction for the run's summary. Rank 0 only. See AdaptiveBuckets.scala."""
         return self._session.batching()
 
     def _learn(self, told: dict[str, Any]) -> None:

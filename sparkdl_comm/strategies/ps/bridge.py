@@ -1,8 +1,8 @@
-"""The bridge: the connection of a Python worker to its executor's JVM, a Unix-domain socket.
+"""Bridge: connection of a Python worker to its executor's JVM over a Unix-domain socket.
 
-The first 32 bytes are the token; then come requests, and their answers back, each one frame: four bytes of length
-(big-endian) and a JSON object in UTF-8. Requests in POSTED get no answer; if one fails, the next other request is answered
-with that. The wire is pinned by tests/golden/bridge, which the Scala tests read too.
+The worker first sends the token, 32 bytes, then requests. The executor sends answers. Each request and each answer is one
+frame: four bytes of length (big-endian) and a JSON object in UTF-8. Requests in POSTED get no answer; if one fails, the answer
+to the next other request is that error. The golden files in tests/golden/bridge fix the wire format, also for the Scala tests.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from sparkdl_comm.errors import (
 )
 
 PROTOCOL = 12
-#: Requests that have no answer, as they are made many times in an iteration; PostedRequest on the executor's side.
+#: Requests without an answer, because each iteration sends many of them. The executor calls them PostedRequest.
 POSTED = frozenset({"cut", "publish", "prefetch", "push"})
 MAX_FRAME = 16 << 20
 ADVERTISEMENT = "sparkdl-bridge.json"
 
-#: The JVM keeps the deadlines of what it waits for; this much later, in seconds, the JVM itself is given up.
+#: Seconds after a request's timeout at which the worker gives up the JVM. Until then the JVM reports the timeout itself.
 _GRACE = 30.0
 
 
 def encode_frame(message: dict[str, Any]) -> bytes:
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > MAX_FRAME:
-        raise BridgeError(f"a request of {len(body)} bytes to the executor; at most {MAX_FRAME} are allowed")
+        raise BridgeError(f"a request to the executor has {len(body)} bytes. The limit is {MAX_FRAME}.")
     return len(body).to_bytes(4, "big") + body
 
 
 class Bridge:
-    """One rank's requests to its executor. Not thread-safe, but :meth:`abort` may be called from any thread."""
+    """Connection of one rank to its executor. Not thread-safe, but :meth:`abort` may be called from any thread."""
 
     def __init__(self, path: str, token: bytes, timeout: float) -> None:
         self._deferred = b""
@@ -56,9 +56,9 @@ class Bridge:
 
     @classmethod
     def of_this_executor(cls, timeout: float) -> Bridge:
-        """Connects to the executor that runs this Python worker.
+        """Connect to the executor that runs this Python worker.
 
-        :param timeout: seconds that one request may take, on the executor's side.
+        :param timeout: seconds that the executor may take for one request.
         :raises PluginError: the plugin is not loaded there.
         """
         directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
@@ -73,19 +73,19 @@ class Bridge:
         return cls(advertisement["socket"], base64.b64decode(advertisement["token"]), timeout)
 
     def post(self, op: str, **fields: Any) -> None:
-        """Send one of POSTED; the next :meth:`request` raises what went wrong with it."""
+        """Send a request of POSTED. If it fails, the next :meth:`request` raises the error."""
         self.defer(op, **fields)
         self._flush(op)
 
     def defer(self, op: str, **fields: Any) -> None:
-        """As :meth:`post`, but it goes with what is sent next: for what no other rank waits for."""
+        """Queue a request of POSTED until the next one is sent. Use it if no other rank waits for the request."""
         assert op in POSTED, op
         self._deferred += encode_frame({"op": op, **fields})
 
     def request(self, op: str, **fields: Any) -> dict[str, Any]:
-        """The executor's answer.
+        """Send a request, and return the executor's answer.
 
-        :raises DeadlineError, RankLostError, PersistenceError, PluginError, ConfError, BridgeError: as the executor says.
+        :raises DeadlineError, RankLostError, PersistenceError, PluginError, ConfError, BridgeError: the executor's error.
         """
         self._deferred += encode_frame({"op": op, **fields})
         self._flush(op)
@@ -102,7 +102,9 @@ class Bridge:
         try:
             length = int.from_bytes(self._receive(4), "big")
             if length > MAX_FRAME:
-                raise BridgeError(f"the executor announced an answer of {length} bytes to {op}; at most {MAX_FRAME}")
+                raise BridgeError(
+                    f"the executor announced an answer of {length} bytes to {op}. The limit is {MAX_FRAME}."
+                )
             answer: dict[str, Any] = json.loads(self._receive(length))
         except TimeoutError as exc:
             raise DeadlineError(
@@ -116,11 +118,11 @@ class Bridge:
         return answer
 
     def abort(self) -> None:
-        """Wakes a request that waits: it raises BridgeError, and the executor drops this rank's session."""
+        """End a waiting request with BridgeError. The executor then drops this rank's session."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return  # not connected any more, which is what we want
+            return  # already disconnected
 
     def close(self) -> None:
         self._socket.close()

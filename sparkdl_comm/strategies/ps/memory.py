@@ -1,4 +1,4 @@
-"""The memory that a rank of strategy ps shares with its executor's JVM: parameters, gradients, the shard's exact values."""
+"""Memory that a rank of strategy ps shares with its executor's JVM: parameters, gradients, exact values of the shard."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sparkdl_comm.strategies.ps.segment import SharedSegment
 
 
 class ParameterMemory:
-    """The shared memory of one rank. ``layout``: the JVM's answer to ``open``, in bytes, see SegmentMap.scala.
+    """Shared memory of one rank. ``layout``: offsets in bytes, from the JVM's answer to ``open``; see SegmentMap.scala.
 
-    ``values`` and ``gradients``: flat, float32, of the whole model, on the host. A model on the CPU computes in them, one on
-    a GPU is copied from and to them.
+    ``values`` and ``gradients``: flat float32 vectors of the whole model in host memory. A model on the CPU computes in them.
+    A model on a GPU is copied to and from them.
     """
 
     def __init__(self, layout: dict[str, Any], model: FlatModel) -> None:
@@ -29,11 +29,11 @@ class ParameterMemory:
 
     @property
     def path(self) -> str:
-        """Where JVMs of this host open it, until :meth:`close`."""
+        """Path at which the JVMs of this host can open the memory, until :meth:`close`."""
         return self._segment.path
 
     def bind(self) -> None:
-        """Moves the model's parameters and gradients here, or, of a model on a GPU, into flat memory over there."""
+        """Move the model's parameters and gradients into this memory. If it is on a GPU, move them into flat GPU memory."""
         model = self._model
         device = next(model.module.parameters()).device
         if device.type == "cuda":
@@ -44,7 +44,7 @@ class ParameterMemory:
             model.bind(self.values, self.gradients)
 
     def shard(self, make_optimizer: OptimizerMaker, ranks: Ranks) -> Shard:
-        """The values that this rank updates, as the model has them now. ``ranks``: all servers."""
+        """Return the shard that this rank updates, initialized with the model's values. ``ranks``: all servers."""
         owned = []
         for piece in self._layout["shard"]:
             start, count = piece["start"], piece["count"]
@@ -54,12 +54,12 @@ class ParameterMemory:
         return Shard(self._model, owned, self.gradients, make_optimizer, ranks)
 
     def use(self, version: int) -> None:
-        """Has the model compute with ``version`` from now on, if versions have memory of their own."""
+        """Let the model compute with ``version`` from now on. Does nothing if there is memory for one version only."""
         if len(self._versions) > 1:
             self._model.move(self._versions[version % 2])
 
     def summed(self, version: int) -> int:
-        """How many batches of gradients of ``version`` the JVM has added up, without asking it."""
+        """Return how many batches of gradients of ``version`` the JVM has summed. Reads shared memory, sends no request."""
         found, batches = divmod(self._segment.number(self._layout["summed_offset"]), self._layout["summed_version"])
         return batches if found == version else 0
 

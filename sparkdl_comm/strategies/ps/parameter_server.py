@@ -1,26 +1,26 @@
-"""Strategy ps: a synchronous parameter server in Spark's BlockManager, every executor the server of one shard.
+"""Strategy ps: a synchronous parameter server in Spark's BlockManager. Every executor is the server of one shard.
 
-Steps of an iteration, in the executor's JVM but for the optimizer (spec: iBatch). Layers travel in batches, of which policy
-``whole`` has one:
+Steps of an iteration (iBatch). All but the optimizer run in the executor's JVM. Layers travel in buckets, which the iBatch
+paper calls batches; policy ``whole`` has one bucket.
 
-1. pull: fetch the shards of the other N-1 servers, all at once; (N-1)/N of the model's bytes into each rank;
-2. forward, here: a layer waits until its batch is there;
-3. backward, here; push: each server fetches its shard's gradients from the other N-1 ranks, a batch as soon as backward has
-   made it; as many bytes again;
-4. aggregate: the server adds them up, in the order of the ranks;
-5. update: the user's optimizer on this shard alone, here, on each batch that is added up;
-6. publish the shard as the next version, each batch as soon as it is updated; the pulls of that version begin at once.
+1. Pull: fetch the shards of the other N-1 servers in parallel. Each rank receives (N-1)/N of the model's bytes.
+2. Forward (Python): a layer waits until its bucket has arrived.
+3. Backward (Python) and push: each server fetches its shard's gradients from the other N-1 ranks, a bucket as soon as backward
+   has made it. Each rank again receives (N-1)/N of the model's bytes.
+4. Aggregate: the server sums the gradients in rank order.
+5. Update (Python): the user's optimizer updates this shard, each bucket as soon as it is summed.
+6. Publish the shard as the next version, each bucket as soon as it is updated. The pulls of that version can then begin.
 
-Where layers travel in batches, steps 4 to 6 and the next pull do not wait for the end of backward: those of the last layers
-go on while the gradients of the first ones are still computed. That takes memory for two versions of the parameters.
+With several buckets, steps 4 to 6 and the next pull do not wait for the end of backward. The last layers go through them while
+the gradients of the first layers are still computed. This takes memory for two versions of the parameters.
 
-What a server has of a batch, or a rank for a server, is one block. Those up to 64 KiB need no fetch: they travel inside
-of the notice that they are there.
+A server's part of a bucket is one block, and so is the part of a rank's gradients for one server. Blocks of at most 64 KiB are
+not fetched: they travel inside the notice of their availability.
 
-Parameters and gradients of a CPU rank are views of memory that the JVM serves and fetches in place. A GPU rank computes on
-its device and copies through that memory, pinned; its gradients travel after backward.
+On a CPU, parameters and gradients are views of memory that the JVM serves and fetches in place. On a GPU, a rank computes on
+its device and copies through that memory, which is pinned; its gradients travel after backward.
 
-With a compression the largest elements of each layer are pushed, and added up as such (``pushes.py``).
+With compression, only the largest elements of each layer are pushed and summed (``pushes.py``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from sparkdl_comm.strategies.trace import BatchTrace
 
 
 class ParameterServer(Strategy):
-    """One rank of strategy ps, and the server of one shard; see the module for the steps of an iteration."""
+    """Strategy ps on one rank, which is also the server of one shard. The module lists the steps of an iteration."""
 
     needs_plugin = True
     sharded = True
@@ -65,7 +65,7 @@ class ParameterServer(Strategy):
 
     def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:
         self._session = Session(self.conf.timeout)
-        # 62 bits: a job id is a positive long for the JVM, far from the ids that Spark gives to its broadcasts.
+        # 62 bits with the top bit set: a positive long for the JVM, far above the ids of Spark's broadcasts.
         return self._session.hello((int(attempt_id, 16) + 4 * self.number >> 2) % (1 << 61) | 1 << 61, rank)
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
@@ -95,7 +95,7 @@ class ParameterServer(Strategy):
         )
         self._shard = memory.shard(make_optimizer, GangRanks(gang, self.conf.timeout))
         self.optimizer = self._shard.optimizer
-        # A GPU computes behind the host's back: what needs a profile stays at one bucket.
+        # The host cannot time layers on a GPU, so policies that need a profile keep one bucket.
         self._profiler = None if self._on_gpu else self._buckets.profiler
         self._bucket_trace = BatchTrace(self.trace)
         self._sums = ShardSums(self._jvm, self.watch, self._bucket_trace)
@@ -109,7 +109,7 @@ class ParameterServer(Strategy):
             watch=self.watch,
             trace=self._bucket_trace,
         )
-        # All ranks begin with the same values, unless the wire rounds them.
+        # All ranks have the same initial values. If the wire rounds values, the first version must be pulled.
         self.rounds = self.conf.ps_wire != "fp32"
         self._begin_version(0, here=not self.rounds)
         if self.rounds:
@@ -202,7 +202,7 @@ class ParameterServer(Strategy):
 
     def finish(self) -> None:
         self._pulls.wait()
-        # The others may still be fetching this rank's last blocks.
+        # Other ranks may still be fetching this rank's last blocks.
         store = self._gang.store(f"ps {self.number}")
         if store.add("finished", 1) == self._gang.world:
             store.set("all finished", b"1")
@@ -232,14 +232,14 @@ class ParameterServer(Strategy):
         return self._memory
 
     def _begin_version(self, version: int, here: bool = False) -> None:
-        """``here``: its parameters need not come."""
+        """Begin ``version``. ``here``: True if its parameters are in place and need no pull."""
         self._version = version
-        #: Whether the next version may be made, and pulled, while this one is computed with: not if its buckets are others.
+        #: True if the next version may be made and pulled during this step. It may not if its buckets may change.
         self._early = self._ahead and self._shard.in_parts and not self._buckets.due(version + 1)
         self._pulls.begin_version(version, early=self._early, here=here)
 
     def _replan(self) -> None:
-        """The next step's buckets may be others; this step's gradients still travel in those they have."""
+        """Get the next step's buckets. This step's gradients keep their buckets."""
         with self.watch.phase("push"):
             planned = self._buckets.replan()
         if planned:
@@ -247,7 +247,7 @@ class ParameterServer(Strategy):
             self._jvm.change_buckets(self._pulls.buckets, self._next_pushes)
 
     def _on_gradient(self, number: int) -> None:
-        """Backward has made the gradient of a parameter."""
+        """Push the bucket that the gradient of parameter ``number`` completes. Called during backward."""
         layer = self._model.layer_of_each[number]
         if self._profiler is not None:
             self._profiler.backward.was(layer)
@@ -262,8 +262,8 @@ class ParameterServer(Strategy):
         elif self._cuts_pushes:
             raise ModelError(
                 f"backward makes the gradient of a parameter of layer {self._model.layers[layer].name!r} in several rounds,"
-                " and would have sent the first (re-entrant checkpointing of a layer that is used twice?): pass"
-                " use_reentrant=False to torch.utils.checkpoint, or set spark.sparkdl.comm.ps.pushBatching=whole"
+                " as re-entrant checkpointing of a layer that is used twice does. Only the first would be sent. Pass"
+                " use_reentrant=False to torch.utils.checkpoint, or set spark.sparkdl.comm.ps.pushBatching=whole."
             )
 
     def _push(self, bucket: int) -> None:
@@ -273,7 +273,7 @@ class ParameterServer(Strategy):
         self._pushed[bucket] = True
 
     def _update_what_is_summed(self) -> None:
-        """In the backward pass: does not wait."""
+        """Update all buckets that are already summed. Called during backward; does not wait."""
         summed = self._shared.summed(self._version)
         if summed <= self._sums.collected:
             return
@@ -284,8 +284,10 @@ class ParameterServer(Strategy):
             self._profiler.backward.skip()
 
     def _update_next(self, apply: bool) -> None:
-        """The optimizer's step on the next bucket of gradients as soon as its sum is there; a bucket of parameters is
-        published as soon as all its layers are updated."""
+        """Wait for the sum of the next bucket of gradients, and update its layers.
+
+        Publish each bucket of parameters whose layers are all updated.
+        """
         if self._unpublished is None:
             self._unpublished = Countdown(self._pulls.buckets, range(len(self._model.layers)))
         layers = self._pushes.layers[self._sums.collected]

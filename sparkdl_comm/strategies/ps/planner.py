@@ -1,7 +1,7 @@
-"""Asks the iBatch planner, which is in the plugin's jar (there is no other one), how to group layers into buckets. This
-needs Java, but no Spark session.
+"""Client of the iBatch planner, which groups layers into buckets. The planner is in the plugin's jar.
 
-A rank that trains with the parameter server asks its executor instead (``replan`` on the bridge).
+It needs Java, but no Spark session. A rank that trains with the parameter server asks its executor instead (``replan`` on the
+bridge).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from sparkdl_comm import plugin
 from sparkdl_comm.errors import DeadlineError, InputError, PluginError
 
 _MAIN = "sparkdl.comm.ibatch.PlanMain"
-#: What the planner needs of Spark's jars.
+#: Jars of Spark that the planner needs.
 _LIBRARIES = ("scala-library-*.jar", "jackson-core-2*.jar", "jackson-databind-*.jar", "jackson-annotations-*.jar")
 
 
 @dataclass(frozen=True)
 class Bucketing:
-    """How layers are grouped, and what is predicted of it.
+    """Bucketing of layers, and its prediction.
 
     ``batches``: first and last layer of each bucket, counted from 1, in the order in which they travel.
-    ``predicted_seconds``: from the first pull to the end of forward, or from the begin of backward to the end of the last
-    push; ``optimal_ratio``: this over the least that any bucketing takes. ``schedule``: for each bucket, the seconds at
-    which its transfer begins and ends and its computation begins and ends.
+    ``predicted_seconds``: from the first pull to the end of forward, or from the start of backward to the end of the last
+    push. ``optimal_ratio``: ``predicted_seconds`` divided by those of the best possible bucketing. ``schedule``: for each
+    bucket, the seconds at which its transfer begins and ends and its computation begins and ends.
     """
 
     batches: list[list[int]]
@@ -40,32 +40,33 @@ class Bucketing:
 
 
 def plan_buckets(requests: Sequence[Mapping[str, Any]], timeout: float = 60.0) -> list[Bucketing]:
-    """A bucketing for each request, all made by one JVM.
+    """Return a bucketing for each request. One JVM makes them all.
 
-    A request: ``startup`` (seconds), ``transfer`` and ``compute`` (lists: seconds of each layer), ``bytes`` (of each layer;
-    only policy ``fixed:BYTES`` needs it), ``policy`` (whole, layerwise, greedy1, greedy2, ibatch, paper, optimal,
+    Keys of a request: ``startup`` (seconds), ``transfer`` and ``compute`` (lists: seconds of each layer), ``bytes`` (of each
+    layer; only policy ``fixed:BYTES`` needs it), ``policy`` (whole, layerwise, greedy1, greedy2, ibatch, paper, optimal,
     parts:COUNT, fixed:BYTES), ``direction`` (pull or push).
 
-    :raises InputError: a request makes no sense; names the first.
-    :raises PluginError: there is no Java, or no jar.
-    :raises DeadlineError: it takes more than ``timeout`` seconds.
+    :raises InputError: a request is invalid; the message names the first such request.
+    :raises PluginError: Java or a jar is missing.
+    :raises DeadlineError: the planner takes more than ``timeout`` seconds.
     """
     return [Bucketing(**answer) for answer in _answers(requests, timeout)]
 
 
 def iteration_seconds(plans: Sequence[Mapping[str, Mapping[str, Any]]], timeout: float = 60.0) -> list[float]:
-    """How long an iteration takes with each of ``plans``, where both directions share the network (see Iteration.scala).
+    """Return the seconds of an iteration with each of ``plans``. Both directions share the network (see Iteration.scala).
 
-    Each: ``pull`` and ``push``, with ``startup``, ``transfer``, ``compute``, ``batches``, and, if batches of few bytes come
-    with their notices, ``bytes`` and ``notice_bytes``, how many; where known, ``gap``, ``sum``, ``update`` and ``in_turn``
-    (see Profile.scala).
+    Keys of a plan: ``pull`` and ``push``, each with ``startup``, ``transfer``, ``compute`` and ``batches``. If small batches
+    travel inside their notices, also ``bytes`` of each layer, and ``notice_bytes``, the size limit of such a batch. Optional:
+    ``gap``, ``sum``, ``update`` and ``in_turn`` (see Profile.scala).
 
-    Errors are those of :func:`plan_buckets`."""
+    Raises the errors of :func:`plan_buckets`.
+    """
     return [answer["iteration_seconds"] for answer in _answers(plans, timeout)]
 
 
 def unplanned() -> str | None:
-    """Why the planner cannot be asked here; None: it can."""
+    """Return why the planner cannot run here; None if it can."""
     try:
         _java(), _classpath()
     except PluginError as error:
@@ -99,19 +100,19 @@ def _java() -> str:
     found = shutil.which("java", path=os.path.join(home, "bin") if home else None)
     if found is None:
         raise PluginError(
-            f"no java {'in JAVA_HOME, ' + home if home else 'on the PATH'}: the planner is in the plugin's jar"
+            f"no java {'in JAVA_HOME, ' + home if home else 'on the PATH'}. The planner needs Java: set JAVA_HOME."
         )
     return found
 
 
 def _classpath() -> str:
     with plugin.needs_pyspark("the planner"):
-        import pyspark  # noqa: PLC0415 - who plans nothing needs no Spark
+        import pyspark  # noqa: PLC0415 - Spark is needed only to plan
 
     spark = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
     libraries = [path for pattern in _LIBRARIES for path in sorted(spark.glob(pattern))]
     if len(libraries) < len(_LIBRARIES):
         raise PluginError(
-            f"the planner needs {', '.join(_LIBRARIES)} of Spark, and {spark} has not all of them (SPARK_HOME?)"
+            f"the planner needs Spark's jars {', '.join(_LIBRARIES)}, but {spark} lacks some of them. Check SPARK_HOME."
         )
     return os.pathsep.join(map(str, [plugin.jar_for(pyspark.__version__, plugin.JARS), *libraries]))

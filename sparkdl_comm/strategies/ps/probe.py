@@ -1,8 +1,8 @@
-"""What an iteration of the parameter server costs however little travels: the way through the executors' JVMs, measured.
+"""Measured overhead of a parameter-server iteration: the cost that does not depend on the bytes sent.
 
-The bridge to the JVM, notices to other executors, publishing, and threads that are woken take time for each batch, on small
-models more than everything else. Before training, all ranks run some iterations of a tiny model, which compute nothing: with
-one batch, and with one for each layer.
+The bridge to the JVM, notices to other executors, publishing and thread wake-ups take time for each batch. On small models
+that is more than everything else. Before training, all ranks run some iterations of a tiny model without any computation: once
+with a single batch, once with one batch per layer.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from sparkdl_comm.sim.server_run import Overhead
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.succession import Succession
 
-#: Of the tiny model.
+#: Number of layers of the tiny model.
 _LAYERS = 8
-#: Iterations that are not measured, as JVMs compile, and that are.
+#: Unmeasured iterations, while the JVMs compile, and measured ones.
 _COMPILING, _MEASURED = 5, 10
 
 
 def measured_overhead(strategies: Succession, gang: Gang, conf: CommConf) -> Overhead:
-    """Return what all ranks measure together: the same on all, of the slowest rank. Takes a fraction of a second.
+    """Measure and return the overhead of the slowest rank, the same on all ranks. Takes a fraction of a second.
 
-    :param strategies: none has joined yet.
-    :param conf: of a parameter server; its batching and what it sends do not matter.
+    :param strategies: a switcher in which no strategy has joined yet.
+    :param conf: settings with strategy ps; batching, wire format and compression are replaced.
     """
     plain = replace(conf, compression=None, ps_wire="fp32", ps_push_batching="")
     whole, layerwise = (_seconds(strategies, gang, replace(plain, ps_batching=cut)) for cut in ("whole", "layerwise"))
@@ -41,7 +41,7 @@ def measured_overhead(strategies: Succession, gang: Gang, conf: CommConf) -> Ove
 
 
 def _seconds(strategies: Succession, gang: Gang, conf: CommConf) -> float:
-    """Seconds of an iteration: the median, of the slowest rank."""
+    """Return the median seconds of an iteration on the slowest rank."""
     model = FlatModel(nn.Sequential(*(nn.Linear(gang.world, 1, bias=False) for _ in range(_LAYERS))))
     optimizer = OptimizerMaker(model, Optimization(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0)))
     taken = []

@@ -1,4 +1,4 @@
-"""What a rank measures of its computing, for the planner of buckets. Transfers are measured in its executor."""
+"""Measurement of a rank's compute times for the planner of buckets. Its executor measures the transfers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 Clock = Callable[[], float]
 
-#: New buckets take effect after one iteration for pulls, after two for pushes. Windows that are no longer than this cannot
-#: time them.
+#: New buckets take effect after one iteration for pulls and after two for pushes. Windows of at most this length measure no
+#: whole iterations.
 _SETTLING = 2
 
 
 class LayerTimes:
-    """A stopwatch that is always at one layer, or stopped. Keeps the last ``window`` rounds."""
+    """Stopwatch that assigns time to layers, for the last ``window`` rounds (passes)."""
 
     def __init__(self, layers: int, window: int, clock: Clock) -> None:
         self._layers, self._clock = layers, clock
@@ -26,30 +26,30 @@ class LayerTimes:
         self._layer: int | None = None
 
     def begin(self) -> None:
-        """A round begins; its time counts for no layer yet."""
+        """Begin a round. Time counts for no layer yet."""
         self._round = [0.0] * self._layers
         self._layer = None
         self._since = self._clock()
 
     def stop(self) -> None:
-        """The time that went by counts for the current layer; what comes counts for none, until :meth:`at`."""
+        """Count the time since :meth:`at` for its layer, and the time from now on for none."""
         if self._layer is not None:
             self._round[self._layer] += self._clock() - self._since
         self._layer = None
 
     def at(self, layer: int) -> None:
-        """The time from now on counts for ``layer``."""
+        """Count the time from now on for ``layer``."""
         self.stop()
         self._layer, self._since = layer, self._clock()
 
     def was(self, layer: int) -> None:
-        """The time since the last call counts for ``layer``."""
+        """Count the time since the last call for ``layer``."""
         now = self._clock()
         self._round[layer] += now - self._since
         self._since = now
 
     def skip(self) -> None:
-        """The time since the last call counts for no layer."""
+        """Count the time since the last call for no layer."""
         self._since = self._clock()
 
     def end(self) -> None:
@@ -57,12 +57,12 @@ class LayerTimes:
         self._rounds.append(self._round)
 
     def medians(self) -> list[float] | None:
-        """The median seconds of each layer; None if there was no round."""
+        """Return the median seconds of each layer; None if there was no round."""
         return [statistics.median(times) for times in zip(*self._rounds, strict=True)] if self._rounds else None
 
 
 class Profiler:
-    """One rank's. ``window``: steps that the medians are over."""
+    """Profiler of one rank. ``window``: number of steps over which medians are taken."""
 
     def __init__(self, layers: int, window: int, clock: Clock = time.perf_counter) -> None:
         self.forward = LayerTimes(layers, window, clock)
@@ -74,7 +74,7 @@ class Profiler:
         self._iterations: deque[float] = deque(maxlen=max(0, window - _SETTLING))
 
     def iteration(self, updated: float) -> None:
-        """An iteration begins, and the one before it has ended. ``updated``: seconds in the optimizer so far, of all."""
+        """End the last iteration and begin the next. ``updated``: total seconds spent in the optimizer so far."""
         now = self._clock()
         if self._began is not None:
             self._iterations.append(now - self._began)
@@ -82,7 +82,7 @@ class Profiler:
         self._began, self._updated = now, updated
 
     def times(self) -> dict[str, Any]:
-        """What ComputingTimes.scala says, JSON-able; None: not measured."""
+        """Return the fields of ComputingTimes.scala, JSON-able. None: not measured."""
         return {
             "forward": self.forward.medians(),
             "backward": self.backward.medians(),

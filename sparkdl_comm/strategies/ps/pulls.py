@@ -1,4 +1,4 @@
-"""The first half of an iteration of ps: parameters come, and forward waits for each bucket just before it is used."""
+"""Pulls of strategy ps: forward waits for each bucket of parameters just before it is used."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sparkdl_comm.strategies.trace import BatchTrace
 
 
 class ParameterPulls:
-    """Which parameters of the current version are here, and the wait for those that are not.
+    """Pulls of the current version's parameters on one rank.
 
-    ``buckets``: those in which the next parameters come.
+    ``buckets``: buckets in which the next parameters arrive.
     """
 
     def __init__(
@@ -42,21 +42,24 @@ class ParameterPulls:
         self._used: set[int] = set()
 
     def begin_version(self, version: int, *, early: bool, here: bool = False) -> None:
-        """What is awaited from now on are parameters of ``version``. ``early``: those of the next version may come as soon as
-        these are here. ``here``: these need not come."""
+        """Wait for parameters of ``version`` from now on.
+
+        :param early: True: the next version may arrive as soon as all parameters of this one are here.
+        :param here: True: the parameters of this version are in place and need no pull.
+        """
         self._version, self._early = version, early
         self._pulled = len(self.buckets) if here else 0
         if here:
             self._prefetched = version
 
     def prefetch(self, version: int) -> None:
-        """Has the executor fetch parameters of ``version`` as soon as they are published. May be repeated."""
+        """Ask the executor to fetch parameters of ``version`` once they are published. Repeated calls do nothing."""
         if self._prefetched < version:
             self._session.prefetch(version)
             self._prefetched = version
 
     def begin_step(self) -> None:
-        """Returns when forward may begin: it waits for the parameters itself, unless nobody notices what it uses."""
+        """Wait until forward may begin: at once if hooks can see which parameters it uses, else with all parameters."""
         self._used = set()
         self._measuring = self._profiler is not None
         if self._wait_on_use is None or len(self.buckets) == 1:
@@ -64,7 +67,7 @@ class ParameterPulls:
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
-        """Around a forward pass: each parameter is here when it is used, and all at the end."""
+        """Run a forward pass inside. Each parameter is here when it is used; at the end all are."""
         self._trace.begin(self.buckets)
         if self._wait_on_use is None or self._nobody_looks():
             yield
@@ -76,12 +79,12 @@ class ParameterPulls:
             yield
         if self._profiler is not None:
             self._profiler.forward.end()
-            self._measuring = False  # a step's other passes do not wait for parameters
+            self._measuring = False  # later passes of the step do not wait for parameters
         self._trace.done("forward batch", len(self.buckets))
         self.wait()
 
     def wait(self) -> None:
-        """Returns when all parameters of this version are here."""
+        """Wait until all parameters of this version are here."""
         if not self._all_here():
             self._pull(len(self.buckets) - 1)
 
@@ -89,11 +92,11 @@ class ParameterPulls:
         return self._pulled == len(self.buckets)
 
     def _nobody_looks(self) -> bool:
-        """True when all parameters are here and this step needs no further layer timing: forward runs as without ps."""
+        """Return True if all parameters are here and this step needs no more layer times: forward then runs without hooks."""
         return self._all_here() and not self._measuring
 
     def _need(self, layer: int) -> None:
-        """Forward is about to use this layer."""
+        """Wait for this layer's bucket. Called just before forward uses the layer."""
         if layer in self._used:
             return
         self._used.add(layer)
@@ -105,7 +108,7 @@ class ParameterPulls:
             self._profiler.forward.at(layer)
 
     def _pull(self, bucket: int) -> None:
-        """Waits for the parameters up to those of this bucket."""
+        """Wait for the parameters of all buckets up to this one."""
         self._trace.done("forward batch", self._pulled)
         with self._watch.phase("pull"):
             answer = self._session.pull(self._version, bucket)

@@ -1,4 +1,4 @@
-"""Gradients of which only the largest elements of each layer are pushed, in those steps in which the schedule says so."""
+"""Pushes of gradients: whole, or only the largest elements of each layer in the steps that the schedule selects."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from sparkdl_comm.strategies.base import StepInfo
 
 
 class WholePushes:
-    """Gradients are pushed as they are."""
+    """Pushes of whole gradients."""
 
     def begin_step(self, info: StepInfo) -> None:
-        """Which step it is."""
+        """Begin the step that ``info`` describes."""
 
     def compress(self, layers: Iterable[int]) -> bool:
-        """The gradients of these layers are complete: makes them what is to be pushed, in place. Whether that took time."""
+        """Compress the complete gradients of these layers in place. Return True if that took time."""
         return False
 
     def end_step(self, applied: bool) -> None:
-        """As :meth:`BucketExchange.end_step`; likewise :meth:`state` and :meth:`load_state`."""
+        """End the step. This method, :meth:`state` and :meth:`load_state` work as those of :class:`BucketExchange`."""
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -37,13 +37,13 @@ class WholePushes:
 
 
 class SparsePushes(WholePushes):
-    """The largest elements of each layer, of one rank.
+    """Pushes of the largest elements of each layer, on one rank.
 
-    Steps: those of the push.
-    Bytes on the wire: 6 for each element that is not zero, 4 for each in dense steps.
+    Steps: as in a push of whole gradients.
+    Bytes on the wire: 6 for each nonzero element; in dense steps 4 for each element.
 
-    :param conf: with a compression.
-    :param gradients: float32, flat, of the whole model: what is pushed.
+    :param conf: settings with compression on.
+    :param gradients: flat float32 gradients of the whole model, which are pushed.
     """
 
     def __init__(self, conf: CommConf, rank: int, model: FlatModel, gradients: torch.Tensor) -> None:
@@ -57,7 +57,7 @@ class SparsePushes(WholePushes):
 
     @staticmethod
     def check(conf: CommConf) -> None:
-        """:raises ConfError: settings of compression that the server cannot carry out."""
+        """Raise ConfError if the parameter server does not support the settings of compression."""
         if conf.compression is None:
             return
         refused = {
@@ -69,8 +69,8 @@ class SparsePushes(WholePushes):
         for name, value in refused.items():
             if value is not None:
                 raise ConfError(
-                    f"{PREFIX}compression{name}={value}: strategy ps pushes the largest elements, as fp32, without momentum"
-                    " correction or a trial; strategies that all-reduce, such as auto, can"
+                    f"{PREFIX}compression{name}={value}: strategy ps pushes the largest elements as fp32, without momentum"
+                    " correction and without trials. Remove this setting, or use strategy auto."
                 )
 
     def begin_step(self, info: StepInfo) -> None:

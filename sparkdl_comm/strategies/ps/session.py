@@ -1,5 +1,4 @@
-"""One rank's session with the parameter server in its executor's JVM: a method for each request that PsSession.scala
-answers."""
+"""Session of one rank with the parameter server in its executor's JVM: one method for each request of PsSession.scala."""
 
 from __future__ import annotations
 
@@ -11,21 +10,22 @@ from sparkdl_comm.strategies.ps.bridge import PROTOCOL, Bridge
 
 
 class Session:
-    """Requests over the bridge, on a connection of this rank's own; the wire calls a bucket a batch.
+    """Session over a bridge of this rank's own. The wire calls a bucket a batch.
 
-    Not thread-safe, but :meth:`abort` may be called from any thread. What waits raises DeadlineError, RankLostError or
-    BridgeError, as the executor says. What is posted does not wait; if it fails, the next request raises that.
+    Not thread-safe, but :meth:`abort` may be called from any thread. Methods that wait raise the executor's error:
+    DeadlineError, RankLostError or BridgeError. Methods that post do not wait; if a post fails, the next request raises the
+    error.
     """
 
     def __init__(self, timeout: float) -> None:
-        """Connects to this worker's executor. ``timeout``: seconds that one request may take.
+        """Connect to this worker's executor. ``timeout``: seconds that one request may take.
 
         :raises PluginError: the plugin is not loaded there.
         """
         self._bridge = Bridge.of_this_executor(timeout)
 
     def hello(self, job: int, rank: int) -> dict[str, Any]:
-        """Says who this is. Returns what the other ranks' executors have to know of this one; JSON-able."""
+        """Identify this rank to its executor. Return what the other executors need to know about it; JSON-able."""
         answer = self._bridge.request("hello", protocol=PROTOCOL, job=job, rank=rank)
         del answer["ok"]
         return answer
@@ -45,12 +45,17 @@ class Session:
         replan_drift: float,
         timeout: float,
     ) -> dict[str, Any]:
-        """All ranks are known: ``peers`` is what :meth:`hello` returned to each. ``layers``: elements of each layer;
-        ``density``: the share of gradients that are not zero, about, where most are zero and do not travel, or None;
-        ``can_pull_ahead``: parameters of the next version may arrive while this one is computed with; ``shared``: ranks on one
-        host read each other's memory. Returns the layout of a rank's memory, see SegmentMap.scala; ``ahead``: whether
-        parameters are pulled while gradients are still pushed; ``cuts_pushes``: whether gradients may travel in several
-        buckets; and the first buckets, as :meth:`replan` has them."""
+        """Open the session when all ranks are known.
+
+        :param peers: what :meth:`hello` returned on each rank, in rank order.
+        :param layers: elements of each layer.
+        :param density: approximate fraction of nonzero gradients, if zeros are not sent; None if whole gradients are sent.
+        :param can_pull_ahead: parameters of the next version may arrive during the current step.
+        :param shared: ranks on one host read each other's memory.
+        :return: the layout of a rank's memory (see SegmentMap.scala); ``ahead``: True if parameters are pulled while gradients
+            are still pushed; ``cuts_pushes``: True if gradients may travel in several buckets; and the first buckets, in the
+            format of :meth:`replan`.
+        """
         return self._bridge.request(
             "open",
             peers=list(peers),
@@ -67,65 +72,74 @@ class Session:
         )
 
     def attach(self, path: str) -> None:
-        """The JVM maps the shared memory at ``path``."""
+        """Let the JVM map the shared memory at ``path``."""
         self._bridge.request("attach", path=path)
 
     def measured(self, computing: dict[str, Any]) -> dict[str, Any]:
-        """What this rank measured in its last steps, its transfers included: see RankReport.scala. ``computing``: what
-        ComputingTimes.scala says."""
+        """Return this rank's measurements of its last steps, including transfers (see RankReport.scala).
+
+        ``computing``: compute times, the fields of ComputingTimes.scala.
+        """
         answer = self._bridge.request("measured", **computing)
         del answer["ok"]
         return answer
 
     def replan(self, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """At rank 0: what the executor decides from what :meth:`measured` answered each rank. ``pull``, ``push``: first
-        and last layer of each bucket, counted from 1; ``planned``: whether they were planned anew; ``next_look``: the step,
-        counted from 1, after which to ask next, or None if there is nothing to measure."""
+        """Return the buckets that the executor of rank 0 chooses. Rank 0 only.
+
+        :param reports: what :meth:`measured` returned on each rank, in rank order.
+        :return: ``pull``, ``push``: first and last layer of each bucket, counted from 1; ``planned``: True if they were
+            planned again; ``next_look``: the step, counted from 1, after which to ask next, or None if nothing is to measure.
+        """
         answer = self._bridge.request("replan", reports=list(reports))
         del answer["ok"]
         return answer
 
     def batching(self) -> dict[str, Any]:
-        """At rank 0: the last plan of ``pull`` and ``push``, even after :meth:`end`."""
+        """Return the last plan of ``pull`` and ``push``. Rank 0 only; also valid after :meth:`end`."""
         answer = self._bridge.request("batching")
         del answer["ok"]
         return answer
 
     def change_buckets(self, pulls: LayerBuckets, pushes: LayerBuckets) -> None:
-        """Posts the next step's buckets."""
+        """Post the next step's buckets."""
         self._bridge.defer("cut", pull=pulls.pairs, push=pushes.pairs)
 
     def prefetch(self, version: int) -> None:
-        """Posts that parameters of ``version`` may arrive from now on."""
+        """Post that parameters of ``version`` may arrive from now on."""
         self._bridge.defer("prefetch", version=version)
 
     def pull(self, version: int, bucket: int) -> dict[str, Any]:
-        """Returns when the parameters of all buckets up to this one are here: their ``bytes``, and the blocks of each that
-        is new, ``batches``."""
+        """Wait until the parameters of all buckets up to this one are here.
+
+        Return the ``bytes`` received, and ``batches``: for each new bucket, its blocks.
+        """
         return self._bridge.request("pull", version=version, batch=bucket)
 
     def push(self, version: int, bucket: int) -> None:
-        """Posts that this rank's gradients of the bucket are complete."""
+        """Post that this rank's gradients of the bucket are complete."""
         self._bridge.post("push", version=version, batch=bucket)
 
     def collect(self, version: int, bucket: int) -> dict[str, Any]:
-        """Returns when all ranks' gradients of the bucket are summed in this rank's shard."""
+        """Wait until the bucket's gradients of all ranks are summed in this rank's shard. Return times and bytes."""
         return self._bridge.request("collect", version=version, batch=bucket)
 
     def publish(self, version: int, buckets: Iterable[int]) -> None:
-        """Posts that this rank's shard of each of these buckets has its values of ``version``."""
+        """Post that this rank's shard of each of these buckets holds its values of ``version``."""
         for bucket in buckets:
             self._bridge.post("publish", version=version, batch=bucket)
 
     def end(self) -> None:
-        """Nobody needs this rank's blocks any more."""
+        """End the session. No other rank may need this rank's blocks any more."""
         self._bridge.request("close")
 
     def abort(self) -> None:
-        """Wakes a request that waits: it raises BridgeError, and the executor drops this session."""
+        """End a waiting request with BridgeError. The executor then drops this session."""
         self._bridge.abort()
 
     def close(self) -> None:
-        """Ends the connection. After a failure this ends the session in the JVM, too, which retires its blocks and unmaps the
-        shared memory."""
+        """Close the connection.
+
+        After a failure this also ends the session in the JVM, which retires its blocks and unmaps the shared memory.
+        """
         self._bridge.close()

@@ -1,4 +1,4 @@
-"""The sums of a shard's gradients, which the executor's JVM makes of all ranks' pushes."""
+"""Sums of a shard's gradients over all ranks, made by the executor's JVM."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sparkdl_comm.strategies.trace import BatchTrace
 
 
 class ShardSums:
-    """Of one server. :meth:`begin_step`, then :meth:`collect` for each bucket of the step, in their order.
+    """Gradient sums of one server. Call :meth:`begin_step`, then :meth:`collect` once for each bucket, in bucket order.
 
-    ``collected``: how many are in the shard's memory.
+    ``collected``: number of buckets whose sums are in the shard's memory.
     """
 
     def __init__(self, jvm: Session, watch: Stopwatch, trace: BatchTrace) -> None:
@@ -27,7 +27,7 @@ class ShardSums:
         return self.collected == len(self._buckets)
 
     def collect(self) -> None:
-        """Waits for the sum of the next bucket's gradients."""
+        """Wait for the sum of the next bucket's gradients."""
         with self._watch.phase("push"):
             answer = self._jvm.collect(self._version, self.collected)
         self._trace.collected(self._buckets, self.collected, answer)
