@@ -1,8 +1,12 @@
-"""Rows on their way to a rank.
+"""The path of rows from Spark to tensors on a rank.
 
-``fields.py`` describes the columns it gets; ``arrow.py``, ``series.py``, ``vectors.py``, ``sparse.py`` and
-``decoding.py`` make arrays of them; ``inspection.py`` counts the bad ones; ``cache.py`` keeps them, and ``received.py``
-sorts them, in memory or in files of ``spill.py`` and ``arrow_file.py`` on the disk that ``local_disk.py`` shares out.
-``held.py`` has some of these in memory too, and ``kept.py`` leaves them to later fits. ``partitions.py`` says which
-make up which step. ``dataset.py``: the same rows for a training function of the user's own.
+- Description of columns: ``fields.py``.
+- Arrow, pandas and Vectors to arrays: ``arrow.py``, ``series.py``, ``vectors.py``, ``sparse.py``, ``ragged.py``;
+  ``decoding.py`` calls the user's ``decode``.
+- Checks: ``inspection.py`` counts the bad rows.
+- Rows of a rank: ``received.py`` sorts them and ``cache.py`` serves them, in memory or on disk (``spill.py``,
+  ``arrow_file.py``, ``local_disk.py``). ``held.py`` keeps the first rows of a file in memory. ``kept.py`` leaves files to
+  later fits.
+- Batches: ``partitions.py`` decides which rows form a step. ``arguments.py`` passes several arguments to the model.
+- ``dataset.py`` is a torch dataset for users' own training functions.
 """

@@ -1,4 +1,4 @@
-"""Arguments that a ``collate_fn`` makes for the model's forward."""
+"""Call of the model with the arguments that a ``collate_fn`` returns."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 
 class Arguments:
-    """Positional and keyword arguments that the model is called with, in place of one value.
+    """Positional and keyword arguments for the model's ``forward``, returned by a ``collate_fn``.
 
-    A ``collate_fn`` returns it: ``Arguments(padded, lengths)`` calls ``model(padded, lengths)``, and
-    ``Arguments(**encoded)`` calls ``model(**encoded)``.
+    ``Arguments(padded, lengths)`` calls ``model(padded, lengths)``. ``Arguments(**encoded)`` calls
+    ``model(**encoded)``.
 
-    ``positional``: the former, a tuple. ``keywords``: the latter, by name.
+    ``positional``: tuple of the positional arguments. ``keywords``: keyword arguments by name.
     """
 
     def __init__(self, *positional: Any, **keywords: Any) -> None:
@@ -23,12 +23,12 @@ class Arguments:
 
 
 def call(module: Callable[..., Any], inputs: Iterable[Any]) -> Any:
-    """Call ``module`` with the inputs of a batch, and return its output.
+    """Call ``module`` with the inputs of a batch and return its output.
 
-    Of an output with a tensor ``logits`` beside other values, as the ModelOutput of Hugging Face, return the logits.
+    If the output is a mapping with a tensor ``logits``, such as a Hugging Face ModelOutput, return the logits.
 
-    :param inputs: one per feature column, in order: a tensor ``[rows, …]``, or what ``collate_fn`` made.
-    :raises TypeError: two columns give the same keyword, or as Python does for arguments that do not fit.
+    :param inputs: one per feature column, in order: a tensor ``[rows, …]``, or the return value of ``collate_fn``.
+    :raises TypeError: two columns give the same keyword, or the arguments do not match the signature of ``forward``.
     """
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
@@ -39,7 +39,7 @@ def call(module: Callable[..., Any], inputs: Iterable[Any]) -> Any:
         twice = sorted(set(keywords) & set(each.keywords))
         if twice:
             raise TypeError(
-                f"two feature columns give the argument {twice[0]!r}: have collate_fn name them differently"
+                f"two feature columns give the argument {twice[0]!r}. collate_fn must name each argument differently"
             )
         positional += each.positional
         keywords |= each.keywords

@@ -1,4 +1,7 @@
-"""Arrow columns as numpy arrays: numbers, and arrays of them, nested to any depth, of one length at each depth."""
+"""Conversion of Arrow columns to numpy arrays.
+
+Columns hold numbers or arrays of numbers, nested to any depth. All arrays at one depth have the same length.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,13 @@ from sparkdl_comm.errors import InputError
 
 
 def read(field: Field, column: pa.Array) -> np.ndarray | Ragged:
-    """All rows of a batch of numbers, arrays, ML Vectors or encoded values, ``[rows, …]``, of the field's type and shape; a
-    view where possible. Those of a field with a ``collate`` may differ in length.
+    """Return all rows of a batch as an array ``[rows, …]`` of the field's type and shape.
 
-    :raises InputError: null rows or elements (with their count), rows of different lengths, or of another length than the
-        field's shape takes; as :func:`sparkdl_comm.data.decoding.decoded`.
+    Accepts numbers, arrays, ML Vectors and encoded values. Returns a view where possible. Rows of a field with
+    ``collate`` may differ in length.
+
+    :raises InputError: rows or elements are null (with their count), rows differ in length, or the field's shape does
+        not fit. Also as :func:`sparkdl_comm.data.decoding.decoded`.
     """
     if field.decode is not None:
         column = decoded(field, column)
@@ -37,10 +42,10 @@ def read(field: Field, column: pa.Array) -> np.ndarray | Ragged:
 
 
 def refuse_nulls(field: Field, nulls: int, rows: int) -> None:
-    """Refuses rows of a batch that are null or have a null element.
+    """Check that no row of a batch is null or has a null element.
 
-    :param nulls: how many of the ``rows`` are.
-    :raises InputError: there are some.
+    :param nulls: number of such rows among the ``rows`` of the batch.
+    :raises InputError: ``nulls`` is not 0.
     """
     if nulls:
         raise InputError(
@@ -50,9 +55,9 @@ def refuse_nulls(field: Field, nulls: int, rows: int) -> None:
 
 
 def shaped(field: Field, rows: np.ndarray) -> np.ndarray:
-    """``rows`` of the field's type and shape.
+    """Return ``rows`` in the field's type and shape.
 
-    :raises InputError: its shape does not take them.
+    :raises InputError: the field's shape does not fit.
     """
     if len(rows):
         check_fits(field, rows.shape[1:])
@@ -61,23 +66,23 @@ def shaped(field: Field, rows: np.ndarray) -> np.ndarray:
 
 
 def check_fits(field: Field, shape: tuple[int, ...]) -> None:
-    """Check that the field's shape takes rows of ``shape``.
+    """Check that rows of ``shape`` have as many values as the field's shape.
 
-    :raises InputError: it does not.
+    :raises InputError: they do not.
     """
     if not field.fits(shape):
-        raise InputError(f"inputShapes: {list(field.shape or ())} does not take what is in {field}: {shape}")
+        raise InputError(f"inputShapes: {list(field.shape or ())} does not fit the rows of {field}, of shape {shape}")
 
 
 def null_rows(column: pa.Array) -> int:
-    """How many rows are null or have a null element."""
+    """Return the number of rows that are null or have a null element."""
     return int(rows_with(column, is_null).sum())
 
 
 def rows_with(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> np.ndarray:
-    """Rows, bool ``[rows]``, in which ``bad`` is true: of the row itself or of anything in it.
+    """Return a bool array ``[rows]``: true for rows that are ``bad`` or contain something ``bad``.
 
-    :param bad: bool for each element of an array, of lists or of numbers.
+    :param bad: function from an array of lists or numbers to bool per element.
     """
     found = bad(column)
     if not is_list(column.type):
@@ -91,7 +96,7 @@ def rows_with(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> np.nda
 
 
 def first_with(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> float | None:
-    """The first number for which ``bad`` is true, as :func:`rows_with` has it; None if there is none."""
+    """Return the first number for which ``bad`` is true, at any depth, or None. See :func:`rows_with`."""
     while is_list(column.type):
         column = column.flatten()
     found = column.filter(pa.array(bad(column)))
@@ -99,14 +104,14 @@ def first_with(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> float
 
 
 def is_null(column: pa.Array) -> np.ndarray:
-    """For :func:`rows_with`."""
+    """Return a bool array: true for null elements. A test for :func:`rows_with`."""
     if column.null_count == 0:
         return np.zeros(len(column), bool)
     return column.is_null().to_numpy(zero_copy_only=False)
 
 
 def lengths(column: pa.Array) -> list[set[int]]:
-    """Lengths of the arrays that are not null, at each depth; nothing for numbers."""
+    """Return the distinct lengths of the non-null arrays at each depth; an empty list for numbers."""
     found = []
     while is_list(column.type):
         column = column.drop_null()
@@ -116,23 +121,29 @@ def lengths(column: pa.Array) -> list[set[int]]:
 
 
 def shown(found: list[set[int]]) -> str:
-    """The lengths at the depth where they differ, or the first few of them."""
+    """Return the distinct lengths at the first depth where they differ, at most 8, as text."""
     different = next(level for level in found if len(level) > 1)
     return ", ".join(str(length) for length in sorted(different)[:8])
 
 
 def values(column: pa.Array) -> np.ndarray:
-    """A column without nulls, of one length at each depth: ``[rows, length, …]``; a view where possible."""
+    """Return a column as an array ``[rows, length, …]``, a view where possible.
+
+    :param column: without nulls, with one length at each depth.
+    """
     shape = [len(column)]
     while is_list(column.type):
         outer, kind, column = len(column), column.type, column.flatten()
-        fixed = pa.types.is_fixed_size_list(kind)  # then the length is known where there are no rows, too
+        fixed = pa.types.is_fixed_size_list(kind)  # its length is known even without rows
         shape.append(kind.list_size if fixed else len(column) // outer if outer else 0)
     return column.to_numpy(zero_copy_only=False).reshape(shape)
 
 
 def ragged(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """All elements of lists without nulls, ``[elements, …]``, a view where possible; their lengths, int64 ``[rows]``."""
+    """Return all elements of lists without nulls, ``[elements, …]``, and the lengths of the lists, int64 ``[rows]``.
+
+    The elements are a view where possible.
+    """
     return values(column.flatten()), pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
 
 

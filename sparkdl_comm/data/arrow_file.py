@@ -1,8 +1,8 @@
-"""A rank's columns as one Arrow file: laid out first, then filled, then read, always as mapped memory.
+"""File of a rank's columns in Arrow's format, written and read through mapped memory.
 
-The file has one record batch, so each column lies in one stretch, and a tensor of all its rows can be made there. Arrow writes
-a record batch that it has in memory as a whole. Here it is given columns of nothing, and what it would write of their memory
-is left out: the disk's space is taken, and the values are put there later.
+The file has one record batch, so each column is contiguous and one tensor can hold all its rows. Arrow can only write a
+record batch that is in memory. :func:`create` therefore writes the file with placeholder columns, skips their data, and
+allocates the space. The values are filled in later through :class:`MappedFile`.
 """
 
 from __future__ import annotations
@@ -24,31 +24,35 @@ import torch
 
 from sparkdl_comm.data import arrow
 
-#: Bytes of the mapped file that a process uses before it lets go of them; they stay in the system's cache of files.
+#: Bytes of the mapped file that a process touches before it unmaps their pages. They stay in the page cache.
 _HELD = 256 << 20
-#: What the system maps around one byte that is used.
+#: Bytes that the kernel maps around one byte that is touched.
 _AROUND = 64 << 10
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A column: its type, and the shape of a row; for rows that differ in length, the shape of an element, and ``offsets``,
-    int64 ``[rows + 1]``: where each row begins, and where the last one ends."""
+    """Layout of a column in the file.
+
+    ``dtype``: type of the elements. ``shape``: of one row, or of one element if rows differ in length. ``offsets``: for
+    rows that differ in length, int64 ``[rows + 1]``: where each row begins, and the end of the last one.
+    """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offsets: np.ndarray | None = None
 
     def bytes(self, rows: int) -> int:
+        """Return the size of the column in bytes."""
         elements = rows if self.offsets is None else int(self.offsets[-1])
         return elements * math.prod(self.shape) * self.dtype.itemsize + (0 if self.offsets is None else 8 * (rows + 1))
 
 
 def create(path: Path, columns: Mapping[str, Layout], rows: int) -> None:
-    """Writes a file whose values are yet to come (``offsets`` too), and takes all of its space on the disk.
+    """Create a file without values (not even ``offsets``), and allocate its space on the disk.
 
     :param rows: at least 1.
-    :raises OSError: it cannot be written, or there is no space left.
+    :raises OSError: the file cannot be written, or the disk is full.
     """
     with open(path, "x+b") as file, tempfile.TemporaryFile(dir=path.parent) as nothing:
         nothing.truncate(max(layout.bytes(rows) for layout in columns.values()) or 1)
@@ -61,7 +65,7 @@ def create(path: Path, columns: Mapping[str, Layout], rows: int) -> None:
             with pa.ipc.new_file(pa.PythonFile(sink, "w"), batch.schema, options=options) as writer:
                 writer.write_batch(batch)
             del memory, arrays, batch, writer  # so that the view can be closed
-        os.posix_fallocate(file.fileno(), 0, sink.tell())  # what is mapped and has no space would end the process
+        os.posix_fallocate(file.fileno(), 0, sink.tell())  # writing to a mapped hole on a full disk raises SIGBUS
 
 
 def _array(layout: Layout, rows: int, memory: pa.Buffer) -> pa.Array:
@@ -80,7 +84,7 @@ def _array(layout: Layout, rows: int, memory: pa.Buffer) -> pa.Array:
 
 
 class _WithoutBuffers(io.RawIOBase):
-    """A sink of Arrow's that leaves holes for columns' memory, which comes as Arrow's buffers; all else is bytes."""
+    """Sink for Arrow that leaves holes for the columns' data. Arrow writes this data as buffers, all else as bytes."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._at = descriptor, 0
@@ -100,15 +104,19 @@ class _WithoutBuffers(io.RawIOBase):
 
 
 class MappedFile:
-    """The columns of a file that :func:`create` has made, in mapped memory.
+    """Columns of a file made by :func:`create`, in mapped memory.
 
-    ``arrays``: by name, all rows ``[rows, …]`` or all elements ``[elements, …]``; ``offsets``: of columns whose rows differ
-    in length, by name. Writing to them writes to the file; if it is not ``writable``, it ends the process.
+    ``arrays``: by name, all rows ``[rows, …]`` or all elements ``[elements, …]``. ``offsets``: by name, only for
+    columns whose rows differ in length. Writing to the arrays writes to the file. If the file is not ``writable``, that
+    crashes the process.
     """
 
     def __init__(self, path: Path, writable: bool = False) -> None:
-        """:raises OSError: there is no such file, or it cannot be mapped.
-        :raises pa.ArrowInvalid: it is none of Arrow's."""
+        """Map the file at ``path``.
+
+        :raises OSError: there is no such file, or it cannot be mapped.
+        :raises pa.ArrowInvalid: it is not an Arrow file.
+        """
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         with open(path, "r+b" if writable else "rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=access)
@@ -136,18 +144,20 @@ class MappedFile:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size of the file in bytes."""
         return len(self._map)
 
     def used(self, rows: int) -> None:
-        """Says that so many rows were read or written since the last time. Now and then the process lets go of what it has
-        mapped: else it would seem to take as much memory as the file, and be killed where that is limited."""
+        """Count ``rows`` more rows as read or written, and unmap the pages now and then.
+
+        Mapped pages count as memory of the process. Without this, a container with a memory limit would kill it.
+        """
         self._used += rows * self._row_bytes
         if self._used > _HELD and self.size > _HELD:
             self._let_go()
 
     def copy(self, array: np.ndarray) -> np.ndarray:
-        """Rows of one of :attr:`arrays` in memory of their own. Meanwhile the process holds no more of the file than usual."""
+        """Return a copy in memory of rows of one of :attr:`arrays`, unmapping the pages while copying."""
         found = np.empty_like(array)
         size = max(1, _HELD * len(array) // max(1, array.nbytes))
         for start in range(0, len(array), size):
@@ -161,7 +171,7 @@ class MappedFile:
 
 
 def tensor(array: np.ndarray) -> torch.Tensor:
-    """``array`` as a tensor in the same memory, which may be one that cannot be written to."""
+    """Return ``array`` as a tensor that shares its memory, which may be read-only."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         return torch.from_numpy(array)

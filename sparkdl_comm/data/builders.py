@@ -1,6 +1,6 @@
-"""A rank's columns while they are filled: each batch's rows are put at their places, then rows of one id in order.
+"""Builders of a rank's columns. They place each batch's rows, then order rows with equal ids.
 
-There are two kinds, for rows of one shape and for rows of different lengths.
+There is one builder for rows of one shape, and one for rows of different lengths.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from sparkdl_comm.data.arrow_file import Layout
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.data.ragged import Ragged, offsets_of
 
-#: Bytes of rows with equal ids that are compared at once.
+#: Bytes of rows with equal ids that are compared in one step.
 _COMPARED = 32 << 20
 
 
 class Builder(Protocol):
-    """Builds one column: call :meth:`put` until all rows are there, then the other methods.
+    """Builder of one column. Call :meth:`put` until all rows are there, then the other methods.
 
-    ``array``: all elements. It is allocated with the first rows, if it is not set before, to memory of the :meth:`layout`. As
-    long as there are no rows, its type and shape may be set.
+    ``array``: all elements. The first rows allocate it, unless it was set before to memory of the :meth:`layout`. While
+    there are no rows, its type and shape may be set.
     """
 
     array: np.ndarray
 
     def layout(self, column: pa.Array) -> Layout | None:
-        """What the array is to be for rows such as these; None: others must tell."""
+        """Return the layout for rows such as ``column``. None: these rows do not show it."""
 
     def put(self, column: pa.Array, where: np.ndarray) -> None:
-        """Takes rows without nulls. ``where``: their places."""
+        """Store rows without nulls at the places ``where``."""
 
     def differ(self, rows: np.ndarray) -> np.ndarray:
-        """Whether each of ``rows`` has other bytes than the row after it."""
+        """Return bool per row of ``rows``: true if its bytes differ from those of the next row."""
 
     def key(self, row: int) -> bytes:
-        """The row's bytes."""
+        """Return the row's bytes."""
 
     def reorder(self, start: int, order: list[int]) -> None:
-        """Puts the rows of ``order``, which are those from ``start`` on, in this order."""
+        """Arrange the rows from ``start`` on as ``order`` lists them."""
 
     def kept(self) -> torch.Tensor | Ragged:
-        """The column, in the same memory."""
+        """Return the column, in the same memory."""
 
 
 class ArrayBuilder:
-    """Builds a column whose rows have one shape, which the first rows tell, and their type."""
+    """Builder of a column whose rows have one shape. The first rows decide the shape and type."""
 
     def __init__(self, field: Field, rows: int) -> None:
         self._field, self._rows = field, rows
@@ -82,13 +82,13 @@ class ArrayBuilder:
 
 
 class RaggedBuilder:
-    """Builds a column of rows of different lengths, one after the other. The first elements tell their type and shape.
+    """Builder of a column whose rows differ in length. The first elements decide their type and shape.
 
-    ``offsets``: where each row begins, and where the last one ends.
+    ``offsets``: where each row begins, and the end of the last one.
     """
 
     def __init__(self, field: Field, lengths: np.ndarray) -> None:
-        """``lengths``: of all rows, in the order in which they are to be."""
+        """``lengths``: of all rows, in their final order."""
         self._field, self.offsets = field, offsets_of(lengths)
         self.array = np.empty((0,), field.type_of(np.dtype(np.float32)))
 
@@ -130,8 +130,12 @@ class RaggedBuilder:
 
 
 def order_equal_ids(ids: np.ndarray, held: np.ndarray, columns: list[Builder]) -> None:
-    """Puts rows that are not equal, although their ids are, in the order of their bytes. All are sorted by ids."""
-    equal = (ids[1:] == ids[:-1]) & (held[1:] == held[:-1])  # to the row before, from the second row on
+    """Sort rows that have equal ids but different contents by their bytes.
+
+    :param ids: of all rows, sorted within each part.
+    :param held: bool per row: whether it is for validation.
+    """
+    equal = (ids[1:] == ids[:-1]) & (held[1:] == held[:-1])  # row i + 1 has the id and part of row i
     places = np.flatnonzero(equal)
     different: list[int] = []
     at_once = max(1, _COMPARED * max(len(ids), 1) // max(1, sum(column.array.nbytes for column in columns)))
@@ -148,10 +152,10 @@ def order_equal_ids(ids: np.ndarray, held: np.ndarray, columns: list[Builder]) -
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:
-    """A view of ``[rows, …]`` as uint8 ``[rows, bytes]``."""
+    """Return a view of ``[rows, …]`` as uint8 ``[rows, bytes]``."""
     return array.reshape(len(array), math.prod(array.shape[1:])).view(np.uint8)
 
 
 def _places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Where all elements of rows are that begin at ``starts``."""
+    """Return the indices of all elements of rows that begin at ``starts`` and have ``lengths``."""
     return np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)

@@ -1,15 +1,16 @@
-"""A rank's rows: one tensor per column, in an order that does not depend on the shuffle; in memory, or in the mapped memory of
-a file on the executor's disk.
+"""A rank's rows: one tensor per column, in memory or in a mapped file on the executor's disk.
 
-1. Take the record batches as they come, checking them; drop nothing yet. They stay in memory, or are written to the disk.
-2. Sort by the ``id`` column: Spark's shuffle delivers rows in any order, and the same seed must give the same model. Rows
-   for validation come after those for training.
-3. Allocate the arrays once and copy every batch to where its rows belong, letting go of it. Rows of one id are equal, but
-   where hashes collide or zeros differ in their sign: such rows are put in the order of their bytes.
-4. When all ranks know what the others have, refuse rows that cannot be used, with their number over all ranks.
+The order of the rows does not depend on the shuffle:
 
-So memory peaks at the data as received plus the data as kept, and there is never a Python object per row. With a disk, neither
-need fit into memory; :mod:`sparkdl_comm.data.received` is the same for both.
+1. Take the record batches as they come, and check them. They stay in memory, or go to the disk.
+2. Sort by the ``id`` column. Spark's shuffle delivers rows in any order, and the same seed must give the same model.
+   Rows for validation come after those for training.
+3. Allocate the arrays once, and copy each batch to its rows' places, then release it. Rows with equal ids are equal,
+   except after a hash collision or where zeros differ in sign. Such rows are ordered by their bytes.
+4. When all ranks know each other's accounts, refuse rows that cannot be used, with their number over all ranks.
+
+Peak memory is the received data plus the sorted data, without a Python object per row. With a disk, neither has to fit
+into memory. :mod:`sparkdl_comm.data.received` handles both cases.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from sparkdl_comm.errors import InputError
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows as model and loss take them, on one device.
+    """Rows in the form that model and loss take, on one device.
 
-    ``inputs``: what the model is called with: tensors ``[rows, …]``, or what ``collate_fn`` made. ``targets``: one tensor per
-    label column. ``weights``: float32 ``[rows]``, or None.
+    ``inputs``: arguments of the model: tensors ``[rows, …]``, or return values of ``collate_fn``. ``targets``: one
+    tensor per label column. ``weights``: float32 ``[rows]``, or None.
     """
 
     inputs: tuple[Any, ...]
@@ -56,10 +57,10 @@ Column: TypeAlias = torch.Tensor | Ragged
 
 @dataclass(frozen=True)
 class RowCache:
-    """Rows, on the CPU; like a :class:`Batch` of all of them. Those of a rank are sorted by id.
+    """Rows on the CPU, one tensor per column. A rank's rows are sorted by id.
 
-    ``weights`` have mean 1 over all ranks. ``file``: where the rows are; None: in memory. ``held``: the first of the rows once
-    more, in memory; see :mod:`sparkdl_comm.data.held`.
+    ``weights`` have mean 1 over all ranks. ``file``: the file that holds the rows; None: they are in memory. ``held``:
+    copy in memory of the first rows of the file; see :mod:`sparkdl_comm.data.held`.
     """
 
     inputs: tuple[Column, ...]
@@ -74,7 +75,7 @@ class RowCache:
 
     @property
     def slow(self) -> bool:
-        """Whether :meth:`pick` may have to wait, for the disk."""
+        """True if :meth:`pick` may have to read from the disk."""
         return self.file is not None and (self.held is None or self.held.rows < self.rows)
 
     @property
@@ -83,14 +84,14 @@ class RowCache:
         return [*self.inputs, *self.targets, *([] if self.weights is None else [self.weights])]
 
     def with_columns(self, columns: Sequence[Column]) -> RowCache:
-        """Other rows, in memory. ``columns``: theirs, in the order of :attr:`columns`."""
+        """Return a cache in memory of other rows. ``columns``: its columns, in the order of :attr:`columns`."""
         found: Iterator[Any] = iter(columns)
         return RowCache(
             tuple(next(found) for _ in self.inputs), tuple(next(found) for _ in self.targets), next(found, None)
         )
 
     def pick(self, index: torch.Tensor) -> RowCache:
-        """The rows at ``index`` (int64 ``[n]``), in its order, in memory. Thread-safe."""
+        """Return the rows at ``index`` (int64 ``[n]``), in that order, in memory. Thread-safe."""
         if self.held is not None:
             here = index < self.held.rows
             if here.all():
@@ -104,21 +105,21 @@ class RowCache:
         )
 
     def to(self, device: torch.device) -> RowCache:
-        """The same, in memory of ``device``, but for where rows of different lengths begin."""
+        """Return the same rows on ``device``. Offsets of rows that differ in length stay on the CPU."""
         return self.with_columns([column.to(device) for column in self.columns])
 
     def batch(self) -> Batch:
-        """All rows, as model and loss take them. Calls the user's ``collate_fn``."""
+        """Return all rows in the form that model and loss take. Calls the user's ``collate_fn``."""
         inputs = (column.collated() if isinstance(column, Ragged) else column for column in self.inputs)
         return Batch(tuple(inputs), self.targets, self.weights)
 
     def take(self, index: torch.Tensor, device: torch.device) -> Batch:
-        """The rows at ``index`` (int64 ``[n]``), in its order."""
+        """Return the rows at ``index`` (int64 ``[n]``), in that order, as a batch on ``device``."""
         return self.pick(index).to(device).batch()
 
 
 def joined(parts: Sequence[RowCache]) -> RowCache:
-    """The rows of all ``parts``, at least one, whose columns are alike; one part after the other."""
+    """Concatenate the rows of all ``parts``. There is at least one part, and all have the same columns."""
     columns = []
     for each in zip(*(part.columns for part in parts), strict=True):
         columns.append(Ragged.joined(each) if isinstance(each[0], Ragged) else torch.cat(each))
@@ -127,21 +128,24 @@ def joined(parts: Sequence[RowCache]) -> RowCache:
 
 @dataclass(frozen=True)
 class RankRows:
-    """All rows of one rank; its caches share their memory. ``validation``: perhaps without rows; None if no rank has any."""
+    """All rows of one rank. ``validation``: may have no rows; None if no rank has any. Both caches share memory."""
 
     training: RowCache
     validation: RowCache | None
 
 
 class Reading:
-    """A rank's rows before it knows those of the others: tell them :attr:`account`, then call :meth:`rows`."""
+    """Rows of a rank before it knows the other ranks' accounts.
+
+    Exchange :attr:`account` with the other ranks, then call :meth:`rows`.
+    """
 
     def __init__(self, batches: Iterable[pa.RecordBatch], rows: RowFormat, disk: LocalDisk | None = None) -> None:
-        """Reads all batches, which have the columns that ``rows`` says.
+        """Read all batches. Their columns are described by ``rows``.
 
-        :param disk: where they are kept, if they can be; None: in memory. To be closed then.
-        :raises InputError: decode cannot be used; Vectors are of another width than others.
-        :raises PersistenceError: what was written to the disk cannot be read any more.
+        :param disk: where to keep the rows, if possible; None: in memory. Call :meth:`close` afterwards.
+        :raises InputError: decode fails, or Vectors differ in width.
+        :raises PersistenceError: rows written to the disk cannot be read again.
         """
         self._format = rows
         inspection = Inspection(rows)
@@ -157,7 +161,7 @@ class Reading:
             found = self._received.columns()
             stack.pop_all()
         self._use(found)
-        #: For :meth:`rows`, of all ranks; JSON-able. ``training`` and ``validation``: number of rows, and their weight.
+        #: JSON-able report for :meth:`rows` of all ranks. ``training`` and ``validation``: number of rows, sum of weights.
         self.account: dict[str, Any] = {
             "inspection": inspection.report(),
             "columns": [[str(column.array.dtype), list(column.array.shape[1:])] for column in self._columns],
@@ -181,25 +185,27 @@ class Reading:
 
     @property
     def folder(self) -> Folder | None:
-        """Where the rows are on the disk; None: they are in memory."""
+        """Folder of the rows on the disk; None: they are in memory."""
         return self._received.folder
 
     @property
     def bytes(self) -> int:
-        """What the rows take on the disk."""
+        """Bytes that the rows take on the disk."""
         return 0 if self._file is None else self._file.size
 
     def close(self) -> None:
-        """Removes what is on the disk and is not kept; the rows must not be used any more. May be repeated."""
+        """Remove the folder unless it is kept. The rows must not be used afterwards. May be called again."""
         if self.folder is not None:
             self.folder.close()
 
     def rows(self, accounts: Sequence[dict[str, Any]]) -> RankRows:
-        """The rows to use, until :meth:`close`. A rank without any has tensors of the others' types and shapes, ``[0, …]``.
+        """Return the rows to use until :meth:`close`.
 
-        :param accounts: of all ranks, in their order.
-        :raises InputError: rows that cannot be used, with their number over all ranks; no row for training, or none for
-            validation where some were to be; weights that are all 0.
+        A rank without rows gets empty tensors ``[0, …]`` of the other ranks' types and shapes.
+
+        :param accounts: of all ranks, in order.
+        :raises InputError: there are rows that cannot be used (with their number over all ranks), no rows for training,
+            no rows for validation although some were asked for, or only weights of 0.
         """
         refuse([account["inspection"] for account in accounts])
         chosen = self._format.validation
@@ -207,7 +213,7 @@ class Reading:
         if chosen is not None and held == 0 < training:
             raise InputError(f"{chosen}: none of the {training} rows is for validation")
         if chosen is not None and training == 0 < held:
-            raise InputError(f"{chosen}: all {held} rows are for validation, and none is left to train on")
+            raise InputError(f"{chosen}: all {held} rows are for validation. Leave some for training")
         if not self._parts["validation"].stop:
             filled = (a["columns"] for a in accounts if a["training"]["rows"] + a["validation"]["rows"])
             for column, (dtype, shape) in zip(self._columns, next(filled, self.account["columns"]), strict=True):

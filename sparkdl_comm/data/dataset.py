@@ -1,7 +1,7 @@
-"""A rank's partition of a DataFrame as a torch dataset, for training functions of users' own.
+"""Partition of a DataFrame as a torch dataset, for users' own training functions.
 
-The rows are written to a file once, in Arrow's format, and read from there by memory mapping, in each epoch again: they need
-neither fit into memory nor into what Spark gives Python.
+The rows are written once to an Arrow file. Each epoch reads them through a memory map, so they do not have to fit into
+memory.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _KINDS = (NumericType, BooleanType, StringType, BinaryType)
 
 
 def tensor_columns(df: DataFrame) -> DataFrame:
-    """``df`` as :class:`PartitionDataset` takes it: Vectors as arrays of floats, decimals as doubles.
+    """Return ``df`` with Vectors as arrays of float32 and decimals as doubles, for :class:`PartitionDataset`.
 
-    :raises InputError: a column that is no number, boolean, text, binary, Vector or array of numbers; or two of one name.
+    :raises InputError: a column is not a number, boolean, text, binary, Vector or array of numbers; or two have one
+        name.
     """
     columns = []
     for field in df.schema.fields:
@@ -49,27 +50,28 @@ def tensor_columns(df: DataFrame) -> DataFrame:
         elif not isinstance(kind, _KINDS):
             raise InputError(
                 f"column {field.name!r} is {kind.simpleString()}; accepted are numbers, booleans, text, binary, Vectors and"
-                " arrays of numbers. Select the columns that train_fn needs"
+                " arrays of numbers. Select only the columns that train_fn needs"
             )
         columns.append(column.alias(field.name))
     return df.select(*columns)
 
 
 class PartitionDataset(IterableDataset[dict[str, Any]]):
-    """The rows of this rank: dicts by column name, as ``torch.utils.data.DataLoader`` collates them.
+    """Rows of this rank as dicts by column name, as ``torch.utils.data.DataLoader`` collates them.
 
-    A number or boolean is a tensor of no dimension, of the column's type; an array of numbers or a Vector (float32) is a
-    tensor ``[length]``; text and binary are ``str`` and ``bytes``. ``len()`` gives the rows. May be iterated any number
-    of times. A DataLoader with several workers deals the rows out to them.
+    A number or boolean is a scalar tensor of the column's type. An array of numbers or a Vector (float32) is a tensor
+    ``[length]``. Text and binary are ``str`` and ``bytes``. ``len()`` is the number of rows. You may iterate any number
+    of times. The workers of a DataLoader share the rows among them.
 
-    Ranks may have different numbers of rows, even none. A loop with collectives in it (DistributedDataParallel has) must do
-    the same number of steps on all: ``Communicator.in_step(loader)`` stops all when the first has no batch left.
+    Ranks may have different numbers of rows, or none. A loop with collectives, such as DistributedDataParallel's, must
+    run the same number of steps on all ranks. ``Communicator.in_step(loader)`` stops all of them when the first rank
+    has no batch left.
     """
 
     def __init__(self, batches: Iterator[pa.RecordBatch], folder: Path) -> None:
-        """Writes ``batches`` to a file in ``folder``, which the caller removes.
+        """Write ``batches`` to a file in ``folder``. The caller removes the folder.
 
-        :raises InputError: nulls, with the column and the number of rows.
+        :raises InputError: there are nulls; names the column and the number of rows.
         """
         self._file = folder / "partition.arrow"
         self._rows = 0
@@ -109,7 +111,7 @@ class PartitionDataset(IterableDataset[dict[str, Any]]):
 
 
 def _values(column: pa.Array) -> Any:
-    """The rows of a column without nulls, one after the other."""
+    """Return an iterable over the rows of a column without nulls."""
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         flat = torch.from_numpy(np.array(column.flatten().to_numpy(zero_copy_only=False)))

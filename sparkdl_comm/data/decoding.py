@@ -1,5 +1,7 @@
-"""Columns of encoded values, images or texts, given to the user's ``decode``: made columns of numbers, for Arrow. Sparse
-Vectors are made pairs."""
+"""Decoding of columns with the user's ``decode``: encoded values, images or texts to Arrow columns of numbers.
+
+Sparse Vectors become pairs here, too.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from sparkdl_comm.data import sparse
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.errors import InputError
 
-#: Bytes of decoded values that are made at once, about.
+#: Approximate bytes of decoded values per part of a batch.
 _AT_ONCE = 32 << 20
-#: Rows that are decoded to learn how large they are.
+#: Rows in the first part, which shows how large decoded rows are.
 _FIRST = 8
 
 
 def decode_batch(batch: pa.RecordBatch, rows: RowFormat) -> Iterator[pa.RecordBatch]:
-    """Yield ``batch`` with the inputs decoded that are encoded, in parts, as decoded values may be large.
+    """Yield ``batch`` in parts with decoded inputs. Decoded values may be large, so each part has a limited size.
 
     :raises InputError: as :func:`decoded` and :func:`sparse.pairs` do.
     """
@@ -47,10 +49,11 @@ def _replaced(batch: pa.RecordBatch, index: int, column: pa.Array) -> pa.RecordB
 
 
 def decoded(field: Field, column: pa.Array) -> pa.Array:
-    """What ``field.decode`` makes of each value: numbers, or lists of them, as deep as its arrays; null stays null.
+    """Return the results of ``field.decode`` for each value, as numbers or nested lists of them; null stays null.
 
-    :raises InputError: decode raises, gives something else than numbers, or arrays of different shapes; where the field has
-        a ``collate``, they may differ in their first dimension, and must have one.
+    :raises InputError: decode raises, or returns something other than numbers, or arrays of different shapes. If the
+        field has ``collate``, only the shapes behind the first dimension must agree, and there must be a first
+        dimension.
     """
     arrays = [None if value is None else _array(field, value) for value in column.to_pylist()]
     usable = [array for array in arrays if array is not None]
@@ -62,7 +65,7 @@ def decoded(field: Field, column: pa.Array) -> pa.Array:
     if len(shapes) > 1:
         shown = ", ".join(str(list(shape)) for shape in shapes[:8])
         raise InputError(
-            f"{field} returns arrays of different shapes: {shown}; it must give all rows the same, or set collate_fn"
+            f"{field} returns arrays of different shapes: {shown}; it must give all rows the same shape, or set collate_fn"
         )
     numbers = _lists(np.stack(usable))
     if len(usable) == len(arrays):
@@ -75,7 +78,7 @@ def _ragged(field: Field, arrays: list[np.ndarray | None], usable: list[np.ndarr
     if len({array.shape[1:] for array in usable}) > 1 or not all(array.ndim for array in usable):
         shown = ", ".join(str(list(shape)) for shape in sorted({array.shape for array in usable})[:8])
         raise InputError(
-            f"{field} returns arrays of shapes {shown}; for collate_fn they must differ in a first dimension only"
+            f"{field} returns arrays of shapes {shown}. With collate_fn, only their first dimension may differ"
         )
     ends = np.cumsum([0 if array is None else len(array) for array in arrays])
     nulls = np.array([*(array is None for array in arrays), False])
@@ -84,7 +87,7 @@ def _ragged(field: Field, arrays: list[np.ndarray | None], usable: list[np.ndarr
 
 
 def _lists(rows: np.ndarray) -> pa.Array:
-    """``[rows, …]`` as numbers, or lists of one length at each depth."""
+    """Return ``[rows, …]`` as an Arrow array of numbers, or of nested lists of fixed size."""
     numbers: pa.Array = pa.array(rows.reshape(-1))
     for length in reversed(rows.shape[1:]):
         numbers = pa.FixedSizeListArray.from_arrays(numbers, length)

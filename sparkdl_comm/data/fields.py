@@ -1,4 +1,4 @@
-"""Which columns a rank gets, and what tensors become of them. Plain descriptions, made by the driver."""
+"""Descriptions of the columns that a rank gets and of their tensors. The driver makes them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-#: What a value of a column of encoded bytes (or of text) is given to; returns an array or a tensor.
+#: Function from an encoded value (bytes or text) to an array or a tensor.
 Decode: TypeAlias = Callable[[Any], Any]
-#: Rows of different lengths, each ``[length, …]`` -> what the model is called with.
+#: Function from rows of different lengths, each ``[length, …]``, to the model's argument.
 Collate: TypeAlias = Callable[[list[torch.Tensor]], Any]
 
-#: Types that ``inputTypes`` may name. ``sparse``: a float32 tensor of the layout torch.sparse_coo, for Vectors.
+#: Values of ``inputTypes``. ``sparse``: a float32 tensor with layout torch.sparse_coo, for Vectors.
 TYPES = ("float32", "float64", "int64", "int32", "uint8", "sparse")
 
 
 @dataclass(frozen=True)
 class Field:
-    """One column on its way to a tensor.
+    """Description of a column and its tensor.
 
-    ``param`` and ``name``: the Param that names the column, and its name. ``dtype``: of the tensor; None: float32, but
-    int64 for integers if ``embeds``. ``shape``: of one row; None: as it comes, where a number that is not an integer comes
-    as ``[1]``. ``decode``: makes an array or tensor of a value, all of one shape; None: the column holds numbers.
-    ``limits``: the smallest and the largest value that may be there; None: any. ``collate``: makes a batch of rows that may
-    differ in length, their first dimension; None: all rows are of one shape. ``width``: of Vectors that are kept as pairs (see
-    :mod:`sparkdl_comm.data.sparse`); None: rows are kept whole.
+    ``param``, ``name``: name of the Param that selects the column, and name of the column. ``dtype``: type of the
+    tensor. None: float32, but int64 for integers if ``embeds``. ``shape``: of one row. None: as the column comes, but a
+    number that is not an integer has shape ``[1]``. ``decode``: makes an array or tensor from a value, with one shape
+    for all values. None: the column holds numbers. ``embeds``: integers stay int64, because the model looks something
+    up by them. ``limits``: smallest and largest allowed value. None: any value. ``collate``: makes a batch of rows
+    whose first dimension may differ. None: all rows have one shape. ``width``: size of the Vectors, if they are kept as
+    pairs (see :mod:`sparkdl_comm.data.sparse`). None: rows are dense.
     """
 
     param: str
@@ -45,7 +46,7 @@ class Field:
         return f"{'decode of ' if self.decode else ''}{self.param} {self.name!r}"
 
     def type_of(self, source: np.dtype[Any]) -> np.dtype[Any]:
-        """Type of the tensor for values of type ``source``."""
+        """Return the type of the tensor for values of type ``source``."""
         if self.dtype == "sparse":
             return np.dtype(np.float32)
         if self.dtype is not None:
@@ -53,35 +54,38 @@ class Field:
         return np.dtype(np.int64 if self.embeds and source.kind in "iu" else np.float32)
 
     def kept_type(self, source: np.dtype[Any]) -> np.dtype[Any]:
-        """Type in which values of type ``source`` are kept: the tensor's, but pairs stay as they are."""
+        """Return the type in which values of type ``source`` are kept: the tensor's type, but pairs keep theirs."""
         return self.type_of(source) if self.width is None else source
 
     @property
     def is_ragged(self) -> bool:
-        """Whether rows may be kept in different lengths."""
+        """True if rows may be kept in different lengths."""
         return self.collate is not None or self.width is not None
 
     @property
     def is_wide(self) -> bool:
-        """Whether the tensor's type takes numbers that a float32 does not."""
+        """True if the tensor's type holds numbers that float32 cannot represent."""
         return self.dtype not in (None, "float32", "sparse")
 
     def row_shape(self, found: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-        """Shape of one row in the tensor, for rows that come as ``found`` (``()``: a number)."""
+        """Return the shape of one row in the tensor, for rows of shape ``found`` (``()``: a number)."""
         if self.shape is not None:
             return self.shape
         return (1,) if found == () and dtype.kind == "f" else found
 
     def fits(self, found: tuple[int, ...]) -> bool:
-        """Whether a row that comes as ``found`` can have the shape asked for."""
+        """Return True if a row of shape ``found`` has as many values as the shape asked for."""
         return self.shape is None or math.prod(found) == math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class RowFormat:
-    """The columns of the record batches that a rank gets: ``input0``, …, ``target0``, …, ``id`` (int64, a hash of all that
-    is in the row) and, if they have a name here, ``weight`` (double) and ``validation`` (boolean: the row is for validation,
-    not for training). These names, of Param and column, are for messages."""
+    """Description of the record batches that a rank gets.
+
+    Their columns are ``input0``, …, ``target0``, …, and ``id`` (int64, a hash of the row's contents). If the attributes
+    of the same name are set, there are also ``weight`` (double) and ``validation`` (bool: the row is for validation,
+    not for training). These two attributes name Param and column, for messages.
+    """
 
     inputs: tuple[Field, ...] = ()
     targets: tuple[Field, ...] = ()
@@ -89,18 +93,18 @@ class RowFormat:
     validation: str | None = None
 
     def named(self) -> list[tuple[str, Field]]:
-        """All columns that become inputs and targets, with their names in a record batch."""
+        """Return all input and target columns with their names in a record batch."""
         return [
             *((f"input{index}", field) for index, field in enumerate(self.inputs)),
             *((f"target{index}", field) for index, field in enumerate(self.targets)),
         ]
 
     def for_model(self, module: torch.nn.Module) -> RowFormat:
-        """This format with integers kept as such, if ``module`` looks something up by them."""
+        """Return this format, keeping integers as int64 if ``module`` has an embedding layer."""
         return replace(self, inputs=for_model(self.inputs, module))
 
 
 def for_model(inputs: tuple[Field, ...], module: torch.nn.Module) -> tuple[Field, ...]:
-    """See :meth:`RowFormat.for_model`."""
+    """Return ``inputs``, changed as :meth:`RowFormat.for_model` does."""
     embeds = any(isinstance(layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)) for layer in module.modules())
     return tuple(replace(field, embeds=embeds) for field in inputs)

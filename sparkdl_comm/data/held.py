@@ -1,9 +1,9 @@
-"""The memory above the disk: of the rows in a rank's file, as many as a bound of bytes allows are in memory too, and stay.
+"""Copy in memory of the first rows of a rank's file, as many as a limit in bytes allows.
 
-What the system keeps of a file in memory helps little where there is room for a part of it: each epoch reads every row once,
-in another order, and most are thrown out before they are read again. Rows that are never thrown out are not read again,
-whatever part they are of all. It is the MinIO cache of Mohan, Phanishayee, Raniwala and Chidambaram, "Analyzing and Mitigating
-Data Stalls in DNN Training", VLDB 2021.
+The system's page cache helps little when it is smaller than the file. Each epoch reads every row once in another order,
+and most pages are evicted before they are read again. Rows that are never evicted save the same share of reads at any
+size. This is the MinIO cache of Mohan, Phanishayee, Raniwala and Chidambaram, "Analyzing and Mitigating Data Stalls in
+DNN Training", VLDB 2021.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from sparkdl_comm.data.ragged import Ragged
 
 
 def hold(rows: RankRows, limit: int) -> RankRows:
-    """``rows`` with as many of the first ones in memory as ``limit`` bytes allow, those for training before those for
-    validation. Rows that are in memory anyway stay as they are."""
+    """Return ``rows`` with a copy in memory of as many first rows as ``limit`` bytes allow.
+
+    Rows for training come before rows for validation. Rows that are in memory already stay as they are.
+    """
     training = _held(rows.training, limit)
     if rows.validation is None:
         return RankRows(training, None)
@@ -28,7 +30,7 @@ def hold(rows: RankRows, limit: int) -> RankRows:
 
 
 def held_bytes(rows: RowCache) -> int:
-    """What the rows of a file that are in memory, too, take there."""
+    """Return the bytes in memory of the copied rows of a file."""
     return 0 if rows.held is None else int(_ends(rows.held)[-1])
 
 
@@ -42,7 +44,7 @@ def _held(rows: RowCache, limit: int) -> RowCache:
 
 
 def _ends(rows: RowCache) -> np.ndarray:
-    """Bytes of no row, of the first, of the first two, and so on: int64 ``[rows + 1]``."""
+    """Return the bytes of the first 0, 1, 2, … rows, int64 ``[rows + 1]``."""
     counted = np.arange(rows.rows + 1, dtype=np.int64)
     total = np.zeros_like(counted)
     for column in rows.columns:

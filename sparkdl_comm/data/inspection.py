@@ -1,4 +1,4 @@
-"""Counts rows that cannot be trained on: each rank counts its own as they come, then all of them are added up."""
+"""Count of the rows that cannot be trained on. Each rank counts its own; then all counts are added up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkdl_comm.data import arrow, sparse
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.errors import InputError
 
-#: For :func:`arrow.rows_with`.
+#: Test for :func:`arrow.rows_with`: true for bad elements.
 Test: TypeAlias = Callable[[pa.Array], np.ndarray]
 
 _ONE_LENGTH = (
@@ -22,19 +22,19 @@ _ONE_LENGTH = (
     " functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)"
 )
 
-#: Descriptions of values that are not finite, and what to do about them.
+#: Description of values that are not finite, and the advice for them.
 _NOT_FINITE = "a NaN or infinite value"
 _IMPUTE = (
     "df.dropna() does not look inside vectors and arrays: fill the columns with pyspark.ml.feature.Imputer before they are"
     " assembled, or leave such rows out with VectorAssembler(handleInvalid='skip')"
 )
 
-#: Different lengths of a column that are told.
+#: Maximum number of distinct lengths of a column in a report.
 _LENGTHS = 8
 
 
 class Inspection:
-    """What one rank finds in its rows. :meth:`look` at each batch; then :meth:`report` to the others."""
+    """Report of the bad rows that one rank finds. Call :meth:`look` for each batch, then :meth:`report`."""
 
     def __init__(self, rows: RowFormat) -> None:
         self._format = rows
@@ -45,10 +45,11 @@ class Inspection:
 
     @property
     def found(self) -> bool:
-        """Whether these rows cannot be used."""
+        """True if there are rows that cannot be used."""
         return bool(self._counts) or any(len(level) > 1 for found in self._lengths.values() for level in found)
 
     def look(self, batch: pa.RecordBatch) -> None:
+        """Count the bad rows of ``batch``."""
         self._rows += batch.num_rows
         for name, field in self._format.named():
             self._look_at(field, batch[name])
@@ -72,7 +73,7 @@ class Inspection:
         else:
             lengths = arrow.lengths(usable)[1 if field.is_ragged else 0 :]
         known = self._lengths.setdefault(str(field), [set() for _ in lengths])
-        if len(lengths) != len(known):  # of what decode makes only; a column has one type
+        if len(lengths) != len(known):  # only with decode, as a column has one type
             self._count(
                 f"arrays of {len(lengths)} dimensions, others of {len(known)}, in {field}", np.ones(len(usable), bool)
             )
@@ -95,7 +96,7 @@ class Inspection:
                 self._examples.setdefault(what, example)
 
     def report(self) -> dict[str, Any]:
-        """For :func:`refuse`; JSON-able, and small whatever the data."""
+        """Return the counts for :func:`refuse`: JSON-able, and small however large the data."""
         lengths = {
             name: [sorted(level)[:_LENGTHS] for level in found] for name, found in self._lengths.items() if self._rows
         }
@@ -103,9 +104,9 @@ class Inspection:
 
 
 def refuse(reports: Sequence[dict[str, Any]]) -> None:
-    """Counts the rows that cannot be used, over all ranks.
+    """Add up the bad rows of all ranks.
 
-    :raises InputError: there are some in any of the reports.
+    :raises InputError: there are bad rows in any of the reports.
     """
     rows = sum(report["rows"] for report in reports)
     counts: dict[str, int] = {}
@@ -137,7 +138,7 @@ def refuse(reports: Sequence[dict[str, Any]]) -> None:
 
 
 def _unusable(field: Field) -> list[tuple[str, Test]]:
-    """What values a column must not have: a description, and the test."""
+    """Return a description and a test for each kind of value that the column must not have."""
 
     def not_finite(column: pa.Array) -> np.ndarray:
         numbers = _numbers(column)

@@ -1,9 +1,9 @@
-"""Rows that a fit leaves on executors' disks for the next one on the same data.
+"""Row sets that a fit leaves on the executors' disks for the next fit on the same data.
 
-A fit's rows are a *row set*, a folder for each rank. A rank *seals* its folder when its rows are in it; it is kept under the
-set's name and the rank's number when the fit has ended well, if all ranks have sealed theirs. In the next fit, tasks *claim*
-what lies on their executor: each takes one folder, and is the rank whose rows these are. What is damaged, or was written for
-another format, is not claimed.
+A *row set* is the rows of a fit: one folder per rank. A rank *seals* its folder when its rows are in it. If the fit
+succeeds and all ranks have sealed, each folder is kept under the set's name and the rank's number. In the next fit,
+tasks *claim* the folders on their executor. Each task claims one folder and takes that folder's rank. Folders that are
+damaged or have another format are not claimed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PIECE = 1 << 20
 
 
 def described(rows: RowFormat) -> list[Any]:
-    """All of a format that decides what a rank keeps of a row, and which rows it refuses; JSON-able."""
+    """Return everything in the format that decides how a rank keeps rows and which it refuses; JSON-able."""
     fields = [
         [
             field.dtype,
@@ -45,7 +45,10 @@ def described(rows: RowFormat) -> list[Any]:
 
 
 def seal(reading: Reading, rows: RowFormat) -> bool:
-    """Writes down what is in the folder of ``reading``, which may then be kept. False: there is none, or it cannot be."""
+    """Write the seal of the folder of ``reading``, so that it may be kept.
+
+    Return False if there is no folder or the seal cannot be written.
+    """
     if reading.folder is None:
         return False
     path = reading.folder.path
@@ -66,12 +69,13 @@ def seal(reading: Reading, rows: RowFormat) -> bool:
 
 
 def claim(disk: LocalDisk, name: str, attempt: str, rows: RowFormat) -> tuple[int, KeptRows] | None:
-    """One rank's rows out of what is left of the row set ``name`` on this executor, and the rank. Each of the tasks of a
-    gang's ``attempt`` gets another; None: there is nothing left that is whole.
+    """Claim an intact folder of the row set ``name`` on this executor, and return its rank and rows.
+
+    Each task of a gang's ``attempt`` gets another folder. None: there is no intact folder left.
 
     :raises OSError: the disk cannot be used.
     """
-    with ExitStack() as unusable:  # claimed until another is found, so that each is looked at once
+    with ExitStack() as unusable:  # bad folders stay claimed until the end, so none is tried twice
         while (folder := disk.claim(name, attempt)) is not None:
             try:
                 told = json.loads((folder.path / _SEAL).read_text())
@@ -80,16 +84,16 @@ def claim(disk: LocalDisk, name: str, attempt: str, rows: RowFormat) -> tuple[in
                 ):
                     return int(folder.path.name.rpartition("-")[2]), KeptRows(folder, told, rows)
             except (OSError, ValueError, KeyError):
-                pass  # it is damaged
+                pass  # the folder is damaged
             unusable.callback(folder.close)
     return None
 
 
 class KeptRows(Reading):
-    """The rows of an earlier fit's rank."""
+    """Rows of a rank of an earlier fit."""
 
     def __init__(self, folder: Folder, told: dict[str, Any], rows: RowFormat) -> None:
-        """``told``: what was sealed, for the same format.
+        """``told``: contents of the seal, which has the same format as ``rows``.
 
         :raises OSError: the file cannot be mapped.
         """

@@ -1,15 +1,15 @@
-"""Folders for rows on an executor's local disk, bounded in bytes over all ranks and fits that use it::
+"""Folders for rows on an executor's local disk, limited in bytes over all ranks and fits that share it::
 
     <Spark's local directory>/sparkdl-rows/
-        lock                 held by the process that looks at folders or changes which there are
-        writing-<token>/     of a rank that runs
+        lock                 held by a process while it lists, adds or removes folders
+        writing-<token>/     of a running rank
         <name>/              kept for later fits
-            lock             shared by those who use the folder; nobody removes it meanwhile
-            claimed-<gang>   a rank of this gang uses it
-            bytes            how many the folder may take; its time of change is when it was last used
+            lock             shared by the users of the folder, which protects it from removal
+            claimed-<gang>   marks that a rank of this gang uses the folder
+            bytes            bytes that the folder may take; its modification time is the folder's last use
 
-Spark removes its local directories when the executor ends. What a killed rank leaves in them nobody holds a lock on: the next
-rank that needs space removes it.
+Spark removes its local directories when the executor ends. A killed rank's folders stay until then, without a lock. The
+next rank that needs space removes them.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ from sparkdl_comm.errors import PersistenceError
 LIMIT_KEY = "spark.sparkdl.comm.data.cacheLimit"
 
 _WRITING = "writing-"
-#: How long other ranks may look at the folders.
+#: Seconds to wait for the lock.
 _LOCK_SECONDS = 60.0
-#: Share of the disk that is left to others, Spark's shuffles above all.
+#: Share of the disk left free for others, mainly Spark's shuffles.
 _LEFT = 0.05
 
 
 class Folder:
-    """One rank's folder; :meth:`close` ends its use, and removes it unless it is kept."""
+    """Folder of one rank. :meth:`close` ends its use, and removes it unless it is kept."""
 
     def __init__(self, disk: LocalDisk, path: Path, claim: Path | None = None) -> None:
-        """``claim``: a file that is removed at the end. To be called while nobody else looks at the folders."""
+        """Lock the folder. The caller holds :meth:`LocalDisk.locked`. ``claim``: a file that :meth:`close` removes."""
         self._disk, self.path, self._claim = disk, path, claim
         self._kept = claim is not None
         self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_SH)
 
     def reserve(self, size: int) -> None:
-        """Makes room: the folder may take ``size`` bytes in all from now on.
+        """Make room so that the folder may take ``size`` bytes in total.
 
-        :raises PersistenceError: not within the limit, or not on the disk, whatever is removed.
+        :raises PersistenceError: the limit or the disk is too small, even after removing unused folders.
         :raises OSError: the disk cannot be used.
         """
         self._disk.reserve(self.path, size)
 
     def keep(self, name: str) -> None:
-        """Leaves the folder to later fits, as ``name``, which no other has had."""
+        """Leave the folder to later fits as ``name``, which must be new."""
         with self._disk.locked():
             self.path = self.path.rename(self.path.with_name(name))
         self._kept = True
 
     def close(self) -> None:
-        """May be repeated."""
+        """End the use of the folder. May be called again."""
         if not self._kept:
             shutil.rmtree(self.path, ignore_errors=True)
         if self._claim is not None:
@@ -73,22 +73,22 @@ class Folder:
 
 
 class LocalDisk:
-    """The folders in ``directory``, which is there; together they take ``limit`` bytes at most."""
+    """Folders in ``directory``, which exists. Together they take at most ``limit`` bytes."""
 
     def __init__(self, directory: Path, limit: int) -> None:
         self._root, self._limit = directory / "sparkdl-rows", limit
 
     @classmethod
     def of_executor(cls, limit: int) -> LocalDisk:
-        """In the one of Spark's local directories that lies on the largest disk."""
+        """Return the disk of this executor: Spark's local directory on the largest file system."""
         named = [Path(each) for each in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if each]
         there = [each for each in named if each.is_dir()] or [Path(tempfile.gettempdir())]
         return cls(max(there, key=lambda each: shutil.disk_usage(each).total), limit)
 
     def write(self) -> Folder:
-        """A new folder.
+        """Create a folder.
 
-        :raises OSError: it cannot be made.
+        :raises OSError: it cannot be created.
         """
         self._root.mkdir(mode=0o700, exist_ok=True)
         with self.locked():
@@ -98,10 +98,11 @@ class LocalDisk:
             return Folder(self, path)
 
     def claim(self, name: str, attempt: str) -> Folder | None:
-        """One of the folders that were kept as ``<name>-…``, which no other caller with the same ``attempt`` has; None: there
-        is none.
+        """Claim a folder that was kept as ``<name>-…``, or return None.
 
-        :raises OSError: it cannot be opened.
+        Callers with the same ``attempt`` get different folders.
+
+        :raises OSError: the folder cannot be opened.
         """
         if not self._root.is_dir():
             return None
@@ -115,7 +116,7 @@ class LocalDisk:
         return None
 
     def reserve(self, path: Path, size: int) -> None:
-        """For :meth:`Folder.reserve`."""
+        """Make room for :meth:`Folder.reserve`."""
         with self.locked():
             sizes = {each: _size(each) for each in self._folders()}
             more = size - sizes.pop(path, 0)
@@ -124,7 +125,7 @@ class LocalDisk:
             (path / "bytes").write_text(str(size))
 
     def _make_room(self, others: dict[Path, int], size: int, more: int) -> None:
-        """Removes what nobody uses, the oldest first, what killed ranks left before all else, until ``more`` bytes fit."""
+        """Remove unused folders until ``more`` bytes fit: first those of killed ranks, then the least recently used."""
         usage = shutil.disk_usage(self._root)
         free = usage.free - int(_LEFT * usage.total)
         taken = sum(others.values())
@@ -135,7 +136,7 @@ class LocalDisk:
                 taken, free = taken - others[path], free + others[path]
         if taken + size > self._limit:
             raise PersistenceError(
-                f"{size + taken} bytes of rows are more than {LIMIT_KEY}={self._limit} allows for an executor"
+                f"{size + taken} bytes of rows exceed {LIMIT_KEY}={self._limit}, the limit of an executor"
                 f" ({taken} are in use by other ranks)"
             )
         if more > free:
@@ -149,9 +150,9 @@ class LocalDisk:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else looks at the folders, or changes which there are.
+        """Hold the lock: no other process lists, adds or removes folders meanwhile.
 
-        :raises PersistenceError: others take too long.
+        :raises PersistenceError: other processes hold it for too long.
         """
         descriptor = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -176,12 +177,12 @@ def _try_lock(descriptor: int, kind: int) -> bool:
 def _size(path: Path) -> int:
     try:
         return int((path / "bytes").read_text() or 0)
-    except (FileNotFoundError, ValueError):  # it is being removed, or its rank was killed just then
+    except (FileNotFoundError, ValueError):  # the folder is being removed, or its rank was killed while writing
         return 0
 
 
 def _age(path: Path) -> tuple[bool, float]:
-    """To sort by: what ranks write, of which some may be dead, then the others by their last use."""
+    """Return a sort key: folders being written first (their rank may be dead), then the others by last use."""
     try:
         return not path.name.startswith(_WRITING), (path / "bytes").stat().st_mtime
     except FileNotFoundError:
@@ -189,7 +190,7 @@ def _age(path: Path) -> tuple[bool, float]:
 
 
 def _remove(path: Path) -> bool:
-    """Removes a folder unless somebody uses it."""
+    """Remove a folder unless somebody uses it. Return whether it was removed."""
     with contextlib.suppress(FileNotFoundError):
         descriptor = os.open(path / "lock", os.O_RDWR)
         try:
@@ -199,5 +200,5 @@ def _remove(path: Path) -> bool:
             return True
         finally:
             os.close(descriptor)
-    shutil.rmtree(path, ignore_errors=True)  # without a lock file: its rank was killed before it made one
+    shutil.rmtree(path, ignore_errors=True)  # no lock file: the rank was killed before it made one
     return True

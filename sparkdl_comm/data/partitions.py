@@ -1,15 +1,14 @@
-"""The batch sampler: which rows of which rank make up which step. Pure, so no rank has to ask another once the row counts are
-known.
+"""Batch sampler: the rows of each rank in each step.
 
-Every row is used once per epoch and all ranks do the same number of steps, whatever the partitions look like:
+It is a pure function of the row counts, so ranks do not communicate once these are known. Every row is used once per
+epoch, and all ranks run the same number of steps, for any partitioning:
 
 1. ``steps = ceil(total / batch_size)``, where ``total`` is the number of rows of all ranks.
-2. A rank with ``n`` rows puts ``n // steps`` of them into every step, and one more into ``n % steps`` of the
-   steps.
-3. These extra rows are dealt out like cards, each rank going on where the one before stopped. So steps differ
-   by at most one row in total, none is larger than ``batch_size``, and none is empty (``steps <= total``).
+2. A rank with ``n`` rows puts ``n // steps`` of them into every step, and one more into ``n % steps`` of the steps.
+3. These extra rows are dealt out like cards: each rank goes on at the step where the rank before stopped. So steps
+   differ by at most one row in total, none is larger than ``batch_size``, and none is empty (``steps <= total``).
 
-A batch is spread over the epoch evenly: 33 rows in batches of at most 32 are 17 and 16, not 32 and 1.
+Steps have even sizes: 33 rows in batches of at most 32 become 17 and 16, not 32 and 1.
 """
 
 from __future__ import annotations
@@ -21,16 +20,15 @@ import numpy as np
 
 from sparkdl_comm.errors import InputError
 
-#: Rows per rank below which chance alone may give one rank twice as many as another.
+#: Rows per rank below which one rank may by chance have twice as many rows as another.
 _FEW = 100
 
 
 @dataclass(frozen=True)
 class BatchSampler:
-    """Divides an epoch into steps; see the module. Make one with :meth:`of`.
+    """Division of an epoch into steps; see the module. Make one with :meth:`of`.
 
-    ``counts``: rows of each rank. ``steps``: steps per epoch, the same for all ranks. ``total``: rows of all
-    ranks.
+    ``counts``: rows of each rank. ``steps``: steps per epoch, the same for all ranks. ``total``: rows of all ranks.
     """
 
     counts: tuple[int, ...]
@@ -39,9 +37,9 @@ class BatchSampler:
 
     @classmethod
     def of(cls, counts: Sequence[int], batch_size: int) -> BatchSampler:
-        """A sampler for ranks with ``counts`` rows each and ``batch_size`` rows per step over all ranks.
+        """Return a sampler for ranks with ``counts`` rows each and ``batch_size`` rows per step over all ranks.
 
-        :raises InputError: no rows at all, a negative count, or a batch size below 1.
+        :raises InputError: there are no rows, a count is negative, or the batch size is below 1.
         """
         if batch_size < 1:
             raise InputError(f"batchSize={batch_size}: must be at least 1 row over all ranks")
@@ -53,52 +51,57 @@ class BatchSampler:
         return cls(tuple(counts), -(-total // batch_size), total)
 
     def slice(self, rank: int, step: int) -> tuple[int, int]:
-        """``(start, stop)`` of a step among this rank's (permuted) rows; equal where the rank has none."""
+        """Return ``(start, stop)`` of a step among this rank's permuted rows. They are equal if it has none in this
+        step."""
         return self._start(rank, step), self._start(rank, step + 1)
 
     def rows(self, step: int) -> int:
-        """Rows of all ranks in a step, at least 1: a rank's mean loss weighs ``own rows / rows(step)``."""
+        """Return the rows of all ranks in a step, at least 1. A rank's mean loss is weighted by ``own rows /
+        rows(step)``."""
         return self._cards(step + 1) - self._cards(step) + sum(count // self.steps for count in self.counts)
 
     def _start(self, rank: int, step: int) -> int:
-        """Rows of this rank before ``step``."""
+        """Return the number of this rank's rows before ``step``."""
         base, extra = divmod(self.counts[rank], self.steps)
         first = sum(count % self.steps for count in self.counts[:rank]) % self.steps
         wrapped = max(0, first + extra - self.steps)
         return step * base + min(step, wrapped) + min(max(0, step - first), extra - wrapped)
 
     def _cards(self, step: int) -> int:
-        """Extra rows of all ranks before ``step``: dealt one per step, round and round."""
+        """Return the number of extra rows of all ranks before ``step``. They are dealt round robin, one per step."""
         rounds, rest = divmod(sum(count % self.steps for count in self.counts), self.steps)
         return rounds * step + min(step, rest)
 
 
 def permutation(rows: int, seed: int, epoch: int, rank: int) -> np.ndarray:
-    """Order in which a rank uses its rows in an epoch: int64 ``[rows]``, a function of the arguments alone.
+    """Return the order of a rank's rows in an epoch, int64 ``[rows]``: a pure function of the arguments.
 
-    ``seed`` may be negative (Spark's are); ``epoch`` and ``rank`` start at 0.
+    ``seed`` may be negative, as Spark's are. ``epoch`` and ``rank`` start at 0.
     """
     sequence = np.random.SeedSequence([seed % 2**64, epoch, rank])
     return np.random.Generator(np.random.Philox(sequence)).permutation(rows)
 
 
 def dealt(counts: Sequence[int], seed: int, epoch: int, rank: int) -> np.ndarray:
-    """The rows that a rank uses in an epoch in which all ranks' rows are dealt anew, in the order in which it uses them: int64
-    ``[counts[rank]]``, a function of the arguments alone.
+    """Return the rows that a rank uses in an epoch that shuffles rows across ranks, in order, int64 ``[counts[rank]]``.
 
-    A row's number is its place among the rows of all ranks, those of rank 0 first. Each number is one rank's, and each rank
-    gets as many rows as it has. All are drawn on the way, which takes 8 bytes for each row of all ranks.
+    The result is a pure function of the arguments. A row's number is its position among the rows of all ranks, rank 0
+    first. Each number goes to one rank, and each rank gets as many rows as it owns. Takes 8 bytes of memory per row of
+    all ranks.
     """
     start = sum(counts[:rank])
     return permutation(sum(counts), seed, epoch, 0)[start : start + counts[rank]].copy()
 
 
 def lopsided(counts: Sequence[int]) -> str | None:
-    """What to tell of ranks with ``counts`` rows each: one of them has so many that the others wait for it; or None."""
+    """Return a warning if one of the ranks has so many rows that the others wait for it, or None.
+
+    :param counts: rows of each rank.
+    """
     total, most = sum(counts), max(counts)
     if total < _FEW * len(counts) or most <= 2 * total / len(counts):
         return None
     return (
-        f"rank {counts.index(most)} has {most} of the {total} rows, and the others wait for it in each step: equal rows go to"
-        " the same rank, and there are many of some. Merge equal rows, with their number as weightCol"
+        f"rank {counts.index(most)} has {most} of the {total} rows, and the others wait for it in each step. Equal rows go to"
+        " the same rank, and some rows occur often. Merge equal rows, with their number as weightCol"
     )

@@ -1,5 +1,8 @@
-"""Feature columns whose rows differ in length: kept as one array of all elements, and made a batch of by the user's
-``collate_fn``. Sparse Vectors are kept so too. There is never a tensor per row, but for the rows of a batch."""
+"""Feature columns whose rows differ in length, kept as one array of all elements.
+
+The user's ``collate_fn`` makes batches of them. Sparse Vectors are kept in this form, too. Only the rows of a batch
+become a tensor each.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from sparkdl_comm.errors import ModelError
 
 @dataclass(frozen=True)
 class Ragged:
-    """A column on the CPU: row i is ``values[offsets[i] : offsets[i + 1]]``.
+    """Column on the CPU: row i is ``values[offsets[i] : offsets[i + 1]]``.
 
     ``values``: ``[elements, …]``. ``offsets``: int64 ``[rows + 1]``. ``field``: has the function that makes a batch.
     """
@@ -28,7 +31,8 @@ class Ragged:
 
     @classmethod
     def of(cls, field: Field, values: np.ndarray, lengths: np.ndarray) -> Ragged:
-        """``values``: all rows, one after the other, of any type; ``lengths``: of each."""
+        """Return a column from ``values``, the concatenated rows, and ``lengths``, the length of each row. Copies the
+        values."""
         values = np.array(values, field.kept_type(values.dtype))  # a copy: Arrow's memory must not be written to
         return cls(field, torch.from_numpy(values), torch.from_numpy(offsets_of(lengths)))
 
@@ -36,16 +40,19 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, rows: slice) -> Ragged:
-        """Some rows, one after the other; shares their memory."""
+        """Return consecutive rows. They share this column's memory."""
         start, stop, _ = rows.indices(len(self))
         return Ragged(self.field, self.values, self.offsets[start : stop + 1])
 
     def take(self, index: torch.Tensor, device: torch.device | None) -> Any:
-        """What the model gets for the rows at ``index`` (int64 ``[n]``), in its order; raises what :meth:`collated` does."""
+        """Return the model's argument for the rows at ``index`` (int64 ``[n]``), in that order.
+
+        :raises ModelError: as :meth:`collated`.
+        """
         return self.pick(index).to(device).collated()
 
     def pick(self, index: torch.Tensor) -> Ragged:
-        """The rows at ``index`` (int64 ``[n]``), in its order, in memory of their own."""
+        """Return a copy of the rows at ``index`` (int64 ``[n]``), in that order."""
         starts, stops = self.offsets[index], self.offsets[index + 1]
         found = [self.values[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
         values = torch.cat(found) if found else self.values[:0]
@@ -53,26 +60,26 @@ class Ragged:
 
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
-        """The rows of all ``parts``, at least one, whose rows lie one after the other from their first elements on."""
+        """Concatenate the rows of all ``parts``. There is at least one, and the offsets of each start at 0."""
         lengths = torch.cat([part.lengths for part in parts])
         values = torch.cat([part.values for part in parts])
         return cls(parts[0].field, values, torch.from_numpy(offsets_of(lengths.numpy())))
 
     def to(self, device: torch.device | None) -> Ragged:
-        """The same with its elements on ``device``."""
+        """Return the same column with its elements on ``device``."""
         return replace(self, values=self.values.to(device))
 
     def collated(self) -> Any:
-        """What the model gets for all rows, which lie one after the other from the first element on.
+        """Return the model's argument for all rows. The offsets must start at 0.
 
-        :raises ModelError: no rows, or ``collate_fn`` raised.
+        :raises ModelError: there are no rows, or ``collate_fn`` raised.
         """
         if self.field.width is not None:
             return sparse.tensor(self.field, self.values, self.lengths)
         if not len(self):
             raise ModelError(
-                f"collate_fn: there are no rows of {self.field} to call it with on this rank in this step, and the model has"
-                " collectives (SyncBatchNorm), which all ranks take part in: set a larger batchSize, or fewer num_workers"
+                f"collate_fn: there are no rows of {self.field} on this rank in this step. All ranks must run the model in each"
+                " step, because it has collectives (SyncBatchNorm). Set a larger batchSize, or fewer num_workers"
             )
         assert self.field.collate is not None
         rows = list(self.values.split(self.lengths.tolist()))
@@ -86,10 +93,10 @@ class Ragged:
 
     @property
     def lengths(self) -> torch.Tensor:
-        """Of each row, int64 ``[rows]``."""
+        """Length of each row, int64 ``[rows]``."""
         return self.offsets.diff()
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
-    """Where rows of these lengths begin, and where the last one ends: int64 ``[rows + 1]``."""
+    """Return the offsets of rows with these lengths, int64 ``[rows + 1]``: all starts, and the end of the last row."""
     return np.append(0, np.cumsum(lengths, dtype=np.int64))

@@ -1,8 +1,7 @@
-"""The record batches that a rank has received, and the columns that become of them, sorted: in memory, or in a file on the
-executor's disk.
+"""Record batches that a rank has received, and the sorted columns made of them, in memory or in a file on disk.
 
-On the disk, batches are written as they come, and then copied to where their rows belong in the file of the columns, whose
-memory is mapped: neither need fit into memory. If the disk cannot take them, all goes on in memory, where they are the same.
+With a disk, batches are written as they come, and later copied to their rows' places in the mapped file of the columns.
+Neither has to fit into memory. If the disk fails, the rank goes on in memory, with the same result.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from sparkdl_comm.data.local_disk import Folder, LocalDisk
 from sparkdl_comm.data.spill import Spill
 from sparkdl_comm.errors import PersistenceError
 
-#: The file of the columns, in a rank's folder.
+#: Name of the columns' file in a rank's folder.
 FILE = "rows.arrow"
 _KEY = "spark.sparkdl.comm.data.cache"
 
 
 @dataclass
 class Columns:
-    """All rows, sorted by id, those for training first.
+    """All rows of a rank, sorted by id, rows for training first.
 
-    ``rows``: how many; ``training``: how many of them are. ``sha256``: of their ids. ``builders``: of inputs and targets.
-    ``file``: where the columns are; None: in memory, or there are no rows.
+    ``rows``: number of rows. ``training``: number of rows for training. ``sha256``: hash of the ids. ``builders``: of
+    inputs and targets. ``file``: the file with the columns; None: they are in memory, or there are no rows.
     """
 
     rows: int
@@ -47,8 +46,11 @@ class Columns:
 
 
 class Received:
-    """Takes batches by :meth:`add`, then makes :meth:`columns` of them. ``problem``: why the disk is not used although it was
-    to be; None if there is nothing to tell. ``folder``: of the file of the columns; the caller closes it."""
+    """Collector of batches: call :meth:`add` for each, then :meth:`columns`.
+
+    ``problem``: why the disk is not used although it was asked for, or None. ``folder``: of the columns' file; the
+    caller closes it.
+    """
 
     def __init__(self, rows: RowFormat, disk: LocalDisk | None) -> None:
         self._rows = rows
@@ -67,9 +69,9 @@ class Received:
                 self._give_up(error)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Takes a batch of rows that can be used. It is not kept if it could be written to the disk.
+        """Add a batch of rows that can be used. It goes to the disk if possible, else it stays in memory.
 
-        :raises PersistenceError: those before it cannot be read from the disk any more.
+        :raises PersistenceError: earlier batches cannot be read from the disk again.
         """
         self._ids.append(_copied(batch["id"], np.int64))
         if self._rows.validation is not None:
@@ -85,7 +87,7 @@ class Received:
         self._kept.append(batch)
 
     def clear(self) -> None:
-        """Lets go of all batches: there are rows that cannot be used."""
+        """Release all batches, because there are rows that cannot be used."""
         for part in (self._ids, self._held, self._kept, *self._lengths.values()):
             part.clear()
         if self._spill is not None:
@@ -93,15 +95,15 @@ class Received:
             self._spill = None
 
     def columns(self) -> Columns:
-        """The columns. Lets go of each batch as soon as it is copied.
+        """Return the sorted columns. Releases each batch as soon as it is copied.
 
-        :raises PersistenceError: the batches cannot be read from the disk any more.
+        :raises PersistenceError: the batches cannot be read from the disk again.
         """
         ids = np.concatenate([np.empty(0, np.int64), *self._ids])
         held = np.zeros(len(ids), bool)
         if self._rows.validation is not None:
             held = np.concatenate([np.empty(0, bool), *self._held])
-        order = np.lexsort((ids, held))  # by `held` first
+        order = np.lexsort((ids, held))  # by `held`, then by id
         place = np.empty(len(ids), np.int64)
         place[order] = np.arange(len(ids))
         builders: dict[str, Any] = {}
@@ -133,7 +135,7 @@ class Received:
         return Columns(len(ids), training, sha256, targets, weights, file)
 
     def _file(self, builders: dict[str, Any], rows: int) -> MappedFile | None:
-        """The file for the columns, laid out; None: they are to be in memory."""
+        """Lay out the file for the columns and return it. None: the columns go to memory."""
         if self._spill is None or self.folder is None or not rows:
             return None
         try:
@@ -161,7 +163,7 @@ class Received:
         return {name: found[name] for name in builders}
 
     def _closed(self, file: MappedFile, builders: dict[str, Any]) -> MappedFile:
-        """The same file, to be read from now on; what was received is removed."""
+        """Remove the received batches, and return the file opened for reading."""
         for name, offsets in file.offsets.items():
             offsets[:] = builders[name].offsets
         assert self.folder is not None
@@ -170,7 +172,7 @@ class Received:
         for name, builder in builders.items():
             builder.array = read.arrays[name]
         self._spill.close()
-        with contextlib.suppress(OSError):  # it takes less now; if that cannot be said, no harm is done
+        with contextlib.suppress(OSError):  # it only frees part of the reservation
             self.folder.reserve((self.folder.path / FILE).stat().st_size)
         return read
 
@@ -184,11 +186,11 @@ class Received:
             yield from self._spill.batches()
         except OSError as error:
             raise PersistenceError(
-                f"rows written to {self.folder and self.folder.path} cannot be read any more ({error}): set {_KEY}=memory"
+                f"rows written to {self.folder and self.folder.path} cannot be read again: {error}. Set {_KEY}=memory"
             ) from error
 
     def _give_up(self, error: OSError) -> None:
-        """Goes on in memory."""
+        """Continue in memory after ``error``."""
         self.problem = f"rows are kept in memory, although {_KEY}=disk: {error}"
         if self._spill is not None:
             self._kept = list(self._batches())
@@ -200,5 +202,5 @@ class Received:
 
 
 def _copied(column: pa.Array, dtype: Any) -> np.ndarray:
-    """Values in memory of their own, so that the batch need not stay."""
+    """Return a copy of the values, so that the batch can be released."""
     return np.array(column.to_numpy(zero_copy_only=False), dtype)

@@ -1,15 +1,14 @@
-"""Feature columns as Spark gives them to a pandas UDF, as numpy arrays.
+"""Conversion of feature columns in a pandas UDF to numpy arrays.
 
-What pandas cannot tell, the JVM has seen to (:func:`sparkdl_comm.ml.columns.scoring_inputs`): in pandas, an array's null
-elements are NaN. So an array with one comes as null, and a number with whether it is one:
+pandas turns null elements of an array into NaN. So the JVM marks nulls before
+(:func:`sparkdl_comm.ml.columns.scoring_inputs`): an array with a null element comes as null, and a number comes with a
+flag.
 
 =======================  =====================================================
 column                   comes as
 =======================  =====================================================
-number                   DataFrame of ``value`` and ``null``
-array, nested too        Series of arrays, or None
-Vector                   DataFrame of ``type``, ``size``, ``indices``, ``values``
-binary, text             Series of these, or None
+number                   DataFrame of ``value`` and ``null`` array, nested too        Series of arrays, or None Vector
+DataFrame of ``type``, ``size``, ``indices``, ``values`` binary, text             Series of these, or None
 =======================  =====================================================
 """
 
@@ -28,7 +27,7 @@ _VECTOR = {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()
 
 
 def read(field: Field, column: pd.Series | pd.DataFrame) -> np.ndarray | Ragged:
-    """All rows of a batch, as :func:`sparkdl_comm.data.arrow.read`, whose errors these are."""
+    """Return all rows of a batch, and raise errors, as :func:`sparkdl_comm.data.arrow.read` does."""
     if field.decode is not None:
         return arrow.read(field, pa.array(column, from_pandas=True))
     if "value" in column:
@@ -52,7 +51,10 @@ def read(field: Field, column: pd.Series | pd.DataFrame) -> np.ndarray | Ragged:
 
 
 def _stacked(field: Field, arrays: np.ndarray, rows: int) -> np.ndarray:
-    """``[rows, length, …]`` of arrays of one length each."""
+    """Stack ``arrays`` to ``[rows, length, …]``.
+
+    :raises InputError: they differ in length.
+    """
     lengths = {len(array) for array in arrays}
     if len(lengths) > 1:
         raise InputError(f"{field}: arrays of different lengths in {rows} rows: {arrow.shown([lengths])}")

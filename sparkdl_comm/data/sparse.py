@@ -1,7 +1,8 @@
-"""Sparse Vectors of one width: pairs of an index and a value, until a batch is made of them.
+"""Sparse Vectors of one width, kept as pairs of index and value until they become a batch.
 
-A pair is two int32: the index, and the bits of a float32. Where the tensor's type needs more, it is two int64, and the bits of
-a float64. A row is a list of its pairs, so it is kept, written and exchanged as any other row whose length differs.
+A pair is two int32: the index, and the bits of a float32. If the tensor's type needs more precision, a pair is two
+int64: the index, and the bits of a float64. A row is a list of pairs, so it is kept, written and exchanged as a row of
+variable length.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from sparkdl_comm.data import vectors
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import InputError
 
-#: Elements of a Vector that may be kept as pairs.
+#: Minimum size of a Vector that may be kept as pairs.
 _WIDE = 256
 
 
 def worthwhile(width: int, stored: float) -> bool:
-    """Return whether wide rows take at most half of the memory as pairs. ``stored``: values of a row, in the mean."""
+    """Return True if Vectors are large, and pairs take at most half their memory. ``stored``: mean values per row."""
     return width >= _WIDE and 4 * stored <= width
 
 
 def chosen(field: Field, column: pa.StructArray) -> Field:
-    """Return ``field``, with the width of these Vectors if they are better kept as pairs, or are to stay sparse."""
+    """Return ``field``, with the Vectors' width set if they should be kept as pairs.
+
+    They should if the tensor is sparse, or if pairs are smaller (:func:`worthwhile`).
+    """
     rows = column.drop_null()
     if not len(rows):
         return field
@@ -40,7 +44,7 @@ def chosen(field: Field, column: pa.StructArray) -> Field:
 def pairs(field: Field, column: pa.StructArray) -> pa.LargeListArray:
     """Return the Vectors as lists of pairs, without zeros; null stays null.
 
-    :raises InputError: a Vector is not of the field's width.
+    :raises InputError: a Vector does not have the field's width.
     """
     sizes = vectors.sizes(column)
     null = column.is_null().to_numpy(zero_copy_only=False)
@@ -48,14 +52,14 @@ def pairs(field: Field, column: pa.StructArray) -> pa.LargeListArray:
     if other.any():
         raise InputError(
             f"{field}: {int(other.sum())} of {len(column)} rows of a batch are Vectors of {sizes[other][0]} elements, others"
-            f" of {field.width}. Give all rows Vectors of one size"
+            f" of {field.width}. All rows must have Vectors of one size"
         )
     places, numbers = vectors.elements(column)
     whole, real = _types(field)
     kept = numbers != 0
     found = np.empty((int(kept.sum()), 2), whole)
     found[:, 0] = places[kept]
-    with np.errstate(over="ignore"):  # an infinite value is found later
+    with np.errstate(over="ignore"):  # the inspection reports infinite values
         found[:, 1] = numbers[kept].astype(real).view(whole)
     counts = np.bincount(np.repeat(np.arange(len(column)), vectors.stored(column))[kept], minlength=len(column))
     offsets = pa.array(np.append(0, np.cumsum(counts)), pa.int64(), mask=np.append(null, False))
@@ -63,7 +67,7 @@ def pairs(field: Field, column: pa.StructArray) -> pa.LargeListArray:
 
 
 def numbers(field: Field, column: pa.LargeListArray) -> pa.LargeListArray:
-    """Return the values of pairs, without nulls, as lists."""
+    """Return the values of the pairs as lists. There are no nulls."""
     _, real = _types(field)
     flat = column.flatten().flatten().to_numpy()[1::2].copy().view(real)
     lengths = np.diff(column.offsets.to_numpy())
@@ -71,9 +75,10 @@ def numbers(field: Field, column: pa.LargeListArray) -> pa.LargeListArray:
 
 
 def tensor(field: Field, values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Return the rows as the model takes them, ``[rows, width]`` or of the field's shape: whole ones, or a sparse tensor.
+    """Return the rows as the model's argument, ``[rows, width]`` or of the field's shape, dense or sparse.
 
-    :param values: all pairs, ``[pairs, 2]``, on any device; ``lengths``: pairs of each row, int64 ``[rows]``.
+    :param values: all pairs, ``[pairs, 2]``, on any device.
+    :param lengths: number of pairs of each row, int64 ``[rows]``.
     """
     assert field.width is not None
     count, shape = len(lengths), field.shape or (field.width,)

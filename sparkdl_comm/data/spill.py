@@ -1,4 +1,4 @@
-"""A rank's record batches on the disk until all have come: they need not fit into memory before their order is known."""
+"""Record batches of a rank, spilled to the disk until all have come."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from sparkdl_comm.data.local_disk import Folder
 
-#: Bytes that are asked for at once.
+#: Bytes to reserve in one step.
 _STEP = 64 << 20
 
 
 class Spill:
-    """Record batches in the files of a folder, in the order in which they came. :meth:`close` removes them."""
+    """Queue of record batches in the files of a folder. :meth:`close` removes the files."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -25,13 +25,14 @@ class Spill:
         self._sink: Any = None
         self._writer: Any = None
         self._reserved = 0
-        #: Bytes written.
+        #: Bytes written so far.
         self.size = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Writes a batch. If that fails, those before it are still there.
+        """Write a batch. If that fails, earlier batches are still there.
 
-        :raises OSError: there is no more room for it, or it cannot be written.
+        :raises OSError: the batch cannot be written.
+        :raises PersistenceError: there is no room for it.
         """
         if self.size + batch.nbytes > self._reserved:
             reserved = self.size + max(batch.nbytes, _STEP)
@@ -49,18 +50,18 @@ class Spill:
         self._counts[-1] += 1
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All of them. None can be added afterwards.
+        """Yield all batches in order. No batch can be added afterwards.
 
         :raises OSError: they cannot be read.
         """
         self._end()
         for number, count in enumerate(self._counts):
             with pa.OSFile(str(self._file(number)), "rb") as source, pa.ipc.open_stream(source) as reader:
-                for _ in range(count):  # what follows may have been cut off
+                for _ in range(count):  # a failed write may have left a partial batch at the end
                     yield reader.read_next_batch()
 
     def close(self) -> None:
-        """May be repeated."""
+        """Remove the files. May be called again."""
         self._end()
         for number in range(len(self._counts)):
             self._file(number).unlink(missing_ok=True)

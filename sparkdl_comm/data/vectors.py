@@ -1,4 +1,4 @@
-"""ML Vectors as Arrow holds them: structs of type (0 sparse, 1 dense), size, indices and values."""
+"""Arrow structs of ML Vectors: type (0 sparse, 1 dense), size, indices and values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 
 def lists(column: pa.StructArray) -> pa.LargeListArray:
-    """The same rows as lists of float64, sparse ones filled up with zeros; null stays null."""
+    """Return the Vectors as lists of float64, with the zeros of sparse ones; null stays null."""
     kinds, _, _, values = column.flatten()  # null where the row is
     if kinds.null_count == len(kinds) or (kinds.drop_null().to_numpy() == 1).all():
         return values
@@ -22,21 +22,21 @@ def lists(column: pa.StructArray) -> pa.LargeListArray:
 
 
 def sizes(column: pa.StructArray) -> np.ndarray:
-    """Elements of each Vector, int64 ``[rows]``; 0 for null."""
+    """Return the size of each Vector, int64 ``[rows]``; 0 for null."""
     _, told, _, _ = column.flatten()
     return np.where(_dense(column), stored(column), told.fill_null(0).to_numpy()).astype(np.int64)
 
 
 def stored(column: pa.StructArray) -> np.ndarray:
-    """Values that are stored of each Vector; 0 for null."""
+    """Return the number of stored values of each Vector; 0 for null."""
     return pc.list_value_length(column.flatten()[3]).fill_null(0).to_numpy()
 
 
 def elements(column: pa.StructArray) -> tuple[np.ndarray, np.ndarray]:
-    """All values that are stored: the place of each in its Vector, and the number."""
+    """Return the index in its Vector, and the value, of each stored value of all Vectors."""
     _, _, indices, values = column.flatten()
     counts = stored(column)
-    # for dense rows 0, 1, …; for sparse ones what indices say
+    # dense rows: 0, 1, …; sparse rows: their indices
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     within[np.repeat(~_dense(column), counts)] = indices.flatten().to_numpy()
     return within, values.flatten().to_numpy()

@@ -224,7 +224,7 @@ def test_validation_rows_are_apart_and_weighted_by_themselves() -> None:
     ("held", "message"),
     [
         ([False, False], "validationIndicatorCol 'v': none of the 4 rows is for validation"),
-        ([True, True], "validationIndicatorCol 'v': all 4 rows are for validation, and none is left to train on"),
+        ([True, True], "validationIndicatorCol 'v': all 4 rows are for validation. Leave some for training"),
         ([True, None], "2 of 4 rows have a null in validationIndicatorCol 'v'"),
     ],
 )
