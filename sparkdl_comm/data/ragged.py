@@ -78,8 +78,8 @@ class Ragged:
             return sparse.tensor(self.field, self.values, self.lengths)
         if not len(self):
             raise ModelError(
-                f"collate_fn: there are no rows of {self.field} on this rank in this step. All ranks must run the model in each"
-                " step, because it has collectives (SyncBatchNorm). Set a larger batchSize, or fewer num_workers"
+                f"collate_fn: there are no rows of {self.field} on this rank in this step. The model has collectives"
+                " (SyncBatchNorm), so all ranks must run it in each step. Set a larger batchSize, or fewer num_workers"
             )
         assert self.field.collate is not None
         rows = list(self.values.split(self.lengths.tolist()))

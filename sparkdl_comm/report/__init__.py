@@ -1,4 +1,7 @@
-"""What a person sees of a run: ``progress.py`` while it lasts, ``loggers.py`` for TensorBoard and MLflow,
-``timeline.py`` what the ranks did when. ``plan_command.py`` and ``plan_plot.py`` are ``sparkdl-comm plan``,
-``explain_command.py`` is ``sparkdl-comm explain``.
+"""Output of a run for people: progress bar, loggers, timelines and the reports of CLI commands.
+
+- ``progress.py``: progress bar during a run. ``loggers.py``: TensorBoard and MLflow.
+- ``timeline.py``: trace of all ranks. ``trace_file.py`` reads a saved one.
+- ``plan_command.py`` and ``plan_plot.py``: ``sparkdl-comm plan``. ``explain_command.py``: ``sparkdl-comm explain``.
+  ``predict_command.py`` and ``predict_plot.py``: ``sparkdl-comm predict``. ``drawing.py``: their figures.
 """

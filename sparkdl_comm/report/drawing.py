@@ -1,4 +1,4 @@
-"""A figure for a command's option ``--plot``. Needs matplotlib."""
+"""Figures for the option ``--plot`` of the commands. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty one, of so many inches.
+    """Return an empty figure. ``width`` and ``height`` are in inches.
 
-    :raises PluginError: there is no matplotlib.
+    :raises PluginError: matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Writes it; the suffix says the format (.png, .svg, .pdf).
+    """Write the figure to ``path``. The suffix decides the format (.png, .svg, .pdf).
 
     :raises PersistenceError: the file cannot be written.
     """

@@ -1,4 +1,4 @@
-"""``sparkdl-comm explain``: what each collective would take on a network, before one has it."""
+"""``sparkdl-comm explain``: predicted time of each collective on a network."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from sparkdl_comm.errors import ConfError
 
 
 def add_parser(commands: Any) -> None:
-    """Adds ``explain``."""
+    """Add the command ``explain``."""
     explain = commands.add_parser(
         "explain",
         help="predicted time and bytes of every collective on a topology",
-        description="Predicted by the alpha-beta-gamma model from the very steps that a run would take.",
+        description="Predicted by the alpha-beta-gamma model from the same steps that a run takes.",
     )
     explain.add_argument("--topology", required=True, help="such as bcube:3,2 or star:9; see sparkdl_comm.topology")
-    explain.add_argument("--rate", help="of every link, such as 200mbit, if the topology does not say")
-    explain.add_argument("--bytes", default="64MiB", help="of the vector, float32")
+    explain.add_argument("--rate", help="rate of every link, such as 200mbit, if the topology has none")
+    explain.add_argument("--bytes", default="64MiB", help="size of the float32 vector")
     explain.add_argument(
         "--operation", default="all_reduce", help="all_reduce, broadcast, reduce, reduce_scatter, all_gather"
     )
     explain.add_argument(
-        "--density", type=float, help="share of the elements that a rank sends: shows sparse sums beside dense ones"
+        "--density", type=float, help="share of the elements that a rank sends; adds sparse all-reduces to the table"
     )
-    explain.add_argument("--alpha", type=float, help="seconds that a message costs beside its bytes")
-    explain.add_argument("--gamma", type=float, help="seconds that adding a byte costs")
+    explain.add_argument("--alpha", type=float, help="fixed cost of a message in seconds")
+    explain.add_argument("--gamma", type=float, help="cost of adding one byte in seconds")
     explain.add_argument("--json", action="store_true")
     explain.set_defaults(call=_explain)
 
@@ -44,9 +44,9 @@ def _explain(options: argparse.Namespace) -> int:
     if options.operation not in OPERATIONS:
         raise ConfError(f"--operation {options.operation!r}: there are {', '.join(OPERATIONS)}")
     if options.density is not None and not 0 < options.density <= 1:
-        raise ConfError(f"--density {options.density}: more than 0 and at most 1")
+        raise ConfError(f"--density {options.density}: must be more than 0 and at most 1")
     if options.density is not None and options.operation != "all_reduce":
-        raise ConfError(f"--density is for sums, --operation all_reduce, not {options.operation}")
+        raise ConfError(f"--density needs --operation all_reduce, not {options.operation}")
     topology = Topology.parse(options.topology)
     if options.rate is not None:
         topology = topology.with_rates(*options.rate.split("/"))
@@ -72,7 +72,7 @@ def _explain(options: argparse.Namespace) -> int:
     for prediction in found:
         block = f"{prediction.block:,}" if prediction.block else "-"
         sent = "  ".join(f"{nbytes:>14,}" for nbytes in prediction.rail_bytes)
-        bound = "  (busiest link alone)" if prediction.bound else ""
+        bound = "  (lower bound: busiest link only)" if prediction.bound else ""
         print(f"{prediction.algorithm:<14}{prediction.seconds:>10.4g}{block:>12}  {sent}{bound}")
     for name, reason in left_out.items():
         print(f"{name:<14}  left out: {reason}")

@@ -1,6 +1,6 @@
-"""Where a run's numbers go besides the model: TensorBoard and MLflow, both extras, or what users write themselves.
+"""Loggers for a run's numbers: TensorBoard and MLflow (both extras), or loggers that users write.
 
-All of it happens on the driver, from what rank 0 tells and the ranks report.
+They run on the driver, on the progress of rank 0 and the reports of all ranks.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from typing import Any
 
 from sparkdl_comm.errors import ConfError
 
-#: Seconds that the loggers have, when a run is over, for what they have not written yet.
+#: Seconds for the loggers to write the remaining values after a run.
 FLUSH_SECONDS = 60.0
-#: Messages that may wait for the loggers; more are dropped.
+#: Maximum number of queued messages; more are dropped.
 _MAX_WAITING = 1000
 
 _log = logging.getLogger(__name__)
 
 
 class LoggedRun(ABC):
-    """One run, as a logger keeps it. Called from one thread."""
+    """Run in a logger's store. Called from one thread."""
 
     @abstractmethod
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """``values`` by name, such as ``train/loss``, after ``step`` optimizer steps."""
+        """Write ``values`` by name, such as ``train/loss``, after ``step`` optimizer steps."""
 
     @abstractmethod
     def close(self, failed: bool) -> None:
-        """The run is over."""
+        """End the run."""
 
 
 class RunLogger(ABC):
-    """What the estimator's ``loggers`` are. One may serve several runs at the same time."""
+    """Base class of the estimator's ``loggers``. One logger may serve several runs at the same time."""
 
     @abstractmethod
     def start(self, name: str, params: Mapping[str, str]) -> LoggedRun:
-        """Begin a run called ``name``. What this raises ends ``fit`` before any executor is touched."""
+        """Begin a run called ``name``. An exception here ends ``fit`` before any executor starts."""
 
 
 class TensorBoardLogger(RunLogger):
-    """Writes each run into a directory of its own below ``log_dir``, for ``tensorboard --logdir log_dir``.
+    """Logger that writes each run to a subdirectory of ``log_dir``, for ``tensorboard --logdir log_dir``.
 
     :raises ConfError: the package tensorboard is missing.
     """
@@ -77,10 +77,10 @@ class _TensorBoardRun(LoggedRun):
 
 
 class MLflowLogger(RunLogger):
-    """Makes an MLflow run of each run.
+    """Logger that creates an MLflow run for each run.
 
-    :param tracking_uri: of MLflow's server or store; None: MLflow's own default.
-    :param experiment: made if it is not there.
+    :param tracking_uri: URI of MLflow's server or store; None: MLflow's default.
+    :param experiment: name of the experiment, which is created if it is missing.
     :param run_name: None: the estimator's uid.
     :raises ConfError: the package mlflow (or mlflow-skinny) is missing.
     """
@@ -118,9 +118,9 @@ class _MLflowRun(LoggedRun):
 
 
 class RunLog:
-    """Feeds loggers, as long as the context lasts, from a thread of its own: a slow one holds up nobody.
+    """Context manager that feeds the loggers of a run from its own thread, so a slow logger delays nobody.
 
-    A logger that raises is left out from then on, with a warning: a trained model must not be lost by it.
+    A logger that raises gets no more values, and a warning is logged: its error must not lose a trained model.
     """
 
     def __init__(self, loggers: Sequence[RunLogger], name: str, params: Mapping[str, str]) -> None:
@@ -137,14 +137,14 @@ class RunLog:
 
     @classmethod
     def of(cls, estimator: Any) -> RunLog:
-        """The run that ``fit`` begins: called as the estimator's uid, with its Params and components.
+        """Return the log of the run that ``fit`` begins, named by the estimator's uid, with its Params and components.
 
-        :raises ConfError: ``loggers`` are none.
+        :raises ConfError: an entry of ``loggers`` is not a RunLogger.
         """
         strangers = [logger for logger in estimator.loggers or () if not isinstance(logger, RunLogger)]
         if strangers:
             raise ConfError(
-                f"loggers: {strangers[0]!r:.80} is none; give TensorBoardLogger, MLflowLogger or a RunLogger"
+                f"loggers: {strangers[0]!r:.80} is not a logger; give TensorBoardLogger, MLflowLogger or a RunLogger"
             )
         given = ("model", "loss", "optimizer", "lr_scheduler")
         components = {name: describe(getattr(estimator, name)) for name in given}
@@ -153,7 +153,8 @@ class RunLog:
         return cls(estimator.loggers or (), estimator.uid, shown)
 
     def progress(self, progress: Mapping[str, Any]) -> None:
-        """A message of rank 0, see :class:`~sparkdl_comm.report.progress.ProgressBar`; dropped if loggers lag behind."""
+        """Log a progress message of rank 0, see :class:`~sparkdl_comm.report.progress.ProgressBar`. Drop it if the
+        queue is full."""
         values = {"train/samples_per_second": progress["samples_per_second"]}
         if progress.get("loss") is not None:
             values["train/loss"] = progress["loss"]
@@ -161,7 +162,7 @@ class RunLog:
             self._log(values, progress["epoch"] * progress["steps"] + progress["step"])
 
     def history(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """The epochs, when the run is over."""
+        """Log the epochs at the end of the run."""
         for row in rows:
             numbers = {name: value for name, value in row.items() if isinstance(value, (int, float))}
             self._log({f"epoch/{name}": value for name, value in numbers.items() if name != "step"}, row["step"])
@@ -177,7 +178,7 @@ class RunLog:
         self._tasks.put(None)
         self._thread.join(FLUSH_SECONDS)
         if self._thread.is_alive():
-            _log.warning("loggers had not written all after %g s", FLUSH_SECONDS)
+            _log.warning("loggers had not written all values after %g s", FLUSH_SECONDS)
 
     def _log(self, values: Mapping[str, float], step: int) -> None:
         self._tasks.put(lambda run: run.log(values, step))
@@ -188,13 +189,13 @@ class RunLog:
             for run in list(runs):
                 try:
                     task(run)
-                except Exception:  # noqa: BLE001 - a logger may be anybody's
-                    _log.exception("%s failed, and gets no more of this run", type(run).__name__)
+                except Exception:  # noqa: BLE001 - loggers are user code
+                    _log.exception("%s failed and gets no more values of this run", type(run).__name__)
                     runs.remove(run)
 
 
 def describe(component: Any) -> str | None:
-    """The name of a class, function, or ``functools.partial`` of one; the class of an instance."""
+    """Return the name of a class, function, or ``functools.partial`` of one; for an instance, the name of its class."""
     function = getattr(component, "func", component)
     if function is None or isinstance(function, str):
         return function

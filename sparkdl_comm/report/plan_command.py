@@ -1,4 +1,4 @@
-"""``sparkdl-comm plan``: shows how the layers of a network would be grouped into batches (buckets of layers)."""
+"""``sparkdl-comm plan``: how the layers of a network would be grouped into buckets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ITEMSIZE = 4
 
 
 def add_parser(commands: Any) -> None:
-    """Adds ``plan``."""
+    """Add the command ``plan``."""
     plan = commands.add_parser(
         "plan", help="cut a network into batches of layers, so that communication and computation overlap"
     )
@@ -24,11 +24,11 @@ def add_parser(commands: Any) -> None:
         "--profile",
         required=True,
         metavar="FILE|NAME",
-        help='JSON: {"startup": s, "transfer": [s…], "compute": [s…]}, layer by layer; "bytes": […] for fixed:BYTES; or a'
+        help='JSON: {"startup": s, "transfer": [s…], "compute": [s…]}, layer by layer; "bytes": […] for fixed:BYTES. Or a'
         " profile that the package ships, such as resnet50",
     )
-    plan.add_argument("--rate", default="10gbit", help="of links, with a shipped profile; default: 10gbit")
-    plan.add_argument("--startup", default="1ms", help="of each transfer, with a shipped profile; default: 1ms")
+    plan.add_argument("--rate", default="10gbit", help="rate of links, with a shipped profile; default: 10gbit")
+    plan.add_argument("--startup", default="1ms", help="startup of each transfer, with a shipped profile; default: 1ms")
     plan.add_argument(
         "--policy",
         default="ibatch",
@@ -66,7 +66,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _profile(options: argparse.Namespace) -> dict[str, Any]:
-    """Return startup, transfer, compute and bytes of each layer, in seconds and bytes."""
+    """Return startup and the layers' transfer, compute and bytes, in seconds and bytes."""
     from sparkdl_comm.lab.profile import Profile, shipped
 
     if options.profile not in shipped():

@@ -1,4 +1,4 @@
-"""Draws a bucketing: what is transferred and what is computed, when."""
+"""Drawing of a bucketing: transfers and computation over time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sparkdl_comm.strategies.ps.planner import Bucketing
 
 
 def save_plot(plan: Bucketing, direction: str, path: Path) -> None:
-    """Writes the drawing; the suffix says the format (.png, .svg, .pdf).
+    """Write the drawing. The suffix decides the format (.png, .svg, .pdf).
 
-    :raises PluginError: there is no matplotlib.
+    :raises PluginError: matplotlib is not installed.
     :raises PersistenceError: the file cannot be written.
     """
     figure = new_figure(10, 2.4)

@@ -1,4 +1,4 @@
-"""``sparkdl-comm predict``: what an iteration of a fit would take on another network, by its timeline."""
+"""``sparkdl-comm predict``: time of a fit's iteration on another network, predicted from its timeline."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _ALL = "all"
 
 
 def add_parser(commands: Any) -> None:
-    """Adds ``predict``."""
+    """Add the command ``predict``."""
     predict = commands.add_parser(
         "predict",
         help="time of an iteration on another network, or with other strategies, from the timeline of a fit",
-        description="Simulates an iteration in which ranks compute as the timeline tells, and says what limits it.",
+        description="Simulates an iteration with the computation of the timeline, and names its bottleneck.",
     )
-    predict.add_argument("--timeline", required=True, type=Path, metavar="FILE", help="as Timeline.save wrote it")
+    predict.add_argument("--timeline", required=True, type=Path, metavar="FILE", help="file written by Timeline.save")
     predict.add_argument("--topology", help="such as bcube:3,2; default: star of --world hosts")
-    predict.add_argument("--rate", help="of every link, such as 10gbit, if the topology does not say")
-    predict.add_argument("--world", type=int, help="ranks; default: those of the topology, or else of the timeline")
+    predict.add_argument("--rate", help="rate of every link, such as 10gbit, if the topology has none")
+    predict.add_argument("--world", type=int, help="number of ranks; default: from the topology, else the timeline")
     predict.add_argument(
         "--strategy",
         action="append",
-        help=f"ps, a collective or a decoupled one such as ring+decoupled, several times to rank them, or {_ALL}: what the"
-        " topology allows; default: ps if the timeline is of ps, else ring",
+        help=f"ps, a collective, or a decoupled one such as ring+decoupled. Repeat to rank several, or give {_ALL} for every"
+        " strategy that the topology allows; default: ps if the timeline is of ps, else ring",
     )
     predict.add_argument("--batching", default="traced", help="of ps: traced (as in the timeline), whole, layerwise")
-    predict.add_argument("--bucket", default="4MiB", help="gradients that a collective reduces at once, at least")
-    predict.add_argument("--bytes", help="of the parameters, float32, if they are to be others than the timeline's")
+    predict.add_argument("--bucket", default="4MiB", help="minimum size of a bucket of a collective")
+    predict.add_argument("--bytes", help="size of the float32 parameters; default: the timeline's")
     predict.add_argument("--plot", type=Path, metavar="FILE", help="draw the strategies' times: .png, .svg or .pdf")
     predict.add_argument("--json", action="store_true")
     predict.set_defaults(call=_predict)
@@ -81,7 +81,7 @@ def _predict(options: argparse.Namespace) -> int:
 
 
 def _setting(name: str, topology: Topology, options: argparse.Namespace) -> tuple[str, Setting]:
-    """Return the name that is shown, and what is simulated: ps+BATCHING stands for a batching of its own."""
+    """Return the name to show and the setting to simulate. ``ps+BATCHING`` sets the batching of that strategy."""
     from sparkdl_comm.conf.strategy import NamedStrategy
     from sparkdl_comm.sim.forecast import Setting
     from sparkdl_comm.units import parse_size
@@ -106,7 +106,7 @@ def _tell(strategy: str, found: Forecast, topology: Topology) -> None:
 def _rank(found: Mapping[str, Forecast], left_out: Mapping[str, str], topology: Topology) -> None:
     print(f"an iteration on {topology}, {topology.world} ranks, in seconds")
     print(
-        f"{'strategy':<24}{'iteration':>10}{'computing':>11}{'communication':>15}  bottleneck, and what twice of it gains"
+        f"{'strategy':<24}{'iteration':>10}{'computing':>11}{'communication':>15}  bottleneck, gain if it is twice as fast"
     )
     for name, one in found.items():
         gained = _less(min(one.faster, *one.doubled), one.seconds)

@@ -1,4 +1,4 @@
-"""Draws predicted iterations: of each strategy what it takes, and what computing and communication alone would."""
+"""Drawing of predicted iterations: total time, computing alone and communication alone, by strategy."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from sparkdl_comm.report.drawing import new_figure, save_figure
 from sparkdl_comm.sim.forecast import Forecast
 from sparkdl_comm.topology import Topology
 
-#: What is drawn of a forecast, from above, and its colour.
+#: Fields of a forecast, from top to bottom, and their colors.
 _BARS = {"seconds": "tab:blue", "computing": "tab:green", "communication": "tab:orange"}
 _THICK = 0.8 / len(_BARS)
 
 
 def save_plot(found: Mapping[str, Forecast], topology: Topology, path: Path) -> None:
-    """Writes the drawing; the suffix says the format (.png, .svg, .pdf).
+    """Write the drawing. The suffix decides the format (.png, .svg, .pdf).
 
-    :param found: by strategy, in the order in which they are drawn, from above.
-    :raises PluginError: there is no matplotlib.
+    :param found: forecasts by strategy, from top to bottom.
+    :raises PluginError: matplotlib is not installed.
     :raises PersistenceError: the file cannot be written.
     """
     figure = new_figure(9, 1.4 + 0.6 * len(found))

@@ -1,4 +1,4 @@
-"""What the driver shows while a run lasts: a progress bar, and what rank 0 prints."""
+"""Progress bar and rank 0's output, shown on the driver during a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 def tell(visible: bool, line: str) -> None:
-    """Show a line where the bar is shown; else log it."""
+    """Print a line if the progress bar is shown, else log it."""
     if visible:
         print(line, flush=True)
     else:
@@ -19,9 +19,11 @@ def tell(visible: bool, line: str) -> None:
 
 
 class ProgressBar:
-    """Shows the progress that rank 0 sends, in a terminal or a notebook. Call it with a progress dict:
-    ``epoch`` (from 0), ``epochs``, ``step`` (of the epoch, from 1), ``steps``, ``loss`` (or None),
-    ``samples_per_second``."""
+    """Progress bar for a terminal or a notebook, fed with rank 0's messages.
+
+    Call it with a progress dict: ``epoch`` (from 0), ``epochs``, ``step`` (in the epoch, from 1), ``steps``, ``loss``
+    (or None), ``samples_per_second``.
+    """
 
     def __init__(self, visible: bool) -> None:
         self._visible = visible
@@ -51,7 +53,7 @@ class ProgressBar:
         self._bar.update(progress["epoch"] * progress["steps"] + progress["step"] - self._bar.n)
 
     def log(self, lines: list[str], dropped: int) -> None:
-        """Show lines that rank 0 printed on standard output, above the bar. ``dropped``: how many before them are lost."""
+        """Print lines of rank 0's standard output above the bar. ``dropped``: number of lines lost before them."""
         if dropped:
             lines = [f"[{dropped} lines of rank 0 not shown]", *lines]
         text = "\n".join(lines)

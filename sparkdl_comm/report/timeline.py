@@ -1,12 +1,14 @@
-"""What all ranks did in the last iterations of a run, drawn, or as a trace that Chrome and Perfetto show.
+"""Timeline of all ranks in the last iterations of a run, as a drawing or as a trace for Chrome and Perfetto.
 
-A rank's spans, by ``name``:
+Spans of a rank, by ``name``:
 
-- ``forward``, ``backward``, ``update``: what the worker did; ``wait for pull``, ``wait for push``: that it waited in them;
-- ``compress``: selecting elements of gradients, or adding up all ranks', beside this (strategies that all-reduce);
-- of each batch of layers (strategy ps): ``pull batch``, from the first byte to the last; ``forward batch`` and ``backward
-  batch``, computing its layers, waits for their parameters excluded; ``push batch``, gradients of the others coming to this
-  rank, which is their server; ``aggregate batch``, adding them up; ``update batch``, the optimizer.
+- ``forward``, ``backward``, ``update``: work of the worker. ``wait for pull``, ``wait for push``: waits within them.
+- ``compress``: selecting elements of gradients, or adding up all ranks' selections, in parallel (strategies that
+  all-reduce).
+- ``pull batch`` (strategy ps, as are the following, each for a batch of layers): from the first byte to the last.
+- ``forward batch``, ``backward batch``: computing the layers, without waits for their parameters.
+- ``push batch``: receiving gradients of the other ranks, for the layers that this rank serves.
+- ``aggregate batch``: adding up these gradients. ``update batch``: the optimizer.
 
 Times of all ranks are on rank 0's clock: see :func:`sparkdl_comm.strategies.trace.offset`.
 """
@@ -24,7 +26,7 @@ from sparkdl_comm.strategies.trace import offset
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: The rows of a rank, from above, and the spans in each.
+#: Rows of a rank, from top to bottom, and the spans in each.
 _ROWS = {
     "pull": ("pull batch",),
     "worker": ("forward", "backward", "update", "wait for pull", "wait for push"),
@@ -33,21 +35,23 @@ _ROWS = {
     "push": ("push batch",),
     "sums": ("aggregate batch",),
 }
-#: Batches come, and are added up, beside each other.
+#: Rows whose spans may overlap.
 _OVERLAPPING = ("pull", "push", "sums")
 _ROW_OF = {name: row for row, names in _ROWS.items() for name in names}
 
 
 class Timeline:
-    """``spans``: of all ranks and iterations, in the order in which they began: ``rank``, ``iteration`` (from 1), ``name``,
-    ``begin`` and ``end`` (seconds since the first began); where it has them ``batch`` (from 0), ``layers`` (first and last,
-    from 1), and of what came from other executors ``bytes``, ``from`` (ranks) and ``startup`` (seconds from the request to the
-    first byte). ``uncertainty``: seconds by which clocks of different machines may be misaligned. ``parameter_bytes``: of the
-    model's trainable parameters, as float32.
+    """Spans of all ranks and traced iterations.
+
+    ``spans``: dicts, ordered by begin. Each has ``rank``, ``iteration`` (from 1), ``name``, ``begin`` and ``end``
+    (seconds since the first span began). Spans of batches have ``batch`` (from 0) and ``layers`` (first and last, from
+    1). Spans of transfers have ``bytes``, ``from`` (ranks) and ``startup`` (seconds from the request to the first
+    byte). ``uncertainty``: possible misalignment of clocks of different machines, in seconds. ``parameter_bytes``:
+    bytes of the model's trainable parameters as float32. ``world``: number of ranks.
     """
 
     def __init__(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """:param reports: of the ranks in order, as :meth:`sparkdl_comm.strategies.trace.Trace.report` makes them."""
+        """:param reports: of all ranks in order, as :meth:`sparkdl_comm.strategies.trace.Trace.report` returns them."""
         self.world = len(reports)
         self.parameter_bytes: int = reports[0]["parameter_bytes"]
         offsets = [offset(report["clocks"], reports[0]["clocks"]) for report in reports]
@@ -72,13 +76,14 @@ class Timeline:
 
     @property
     def iterations(self) -> list[int]:
-        """Their numbers, from 1."""
+        """Numbers of the traced iterations, from 1."""
         return sorted({span["iteration"] for span in self.spans})
 
     def save(self, path: str | Path) -> None:
-        """Writes a trace for https://ui.perfetto.dev or chrome://tracing: JSON, microseconds, a process for each rank.
+        """Write a trace for https://ui.perfetto.dev or chrome://tracing: JSON, in microseconds, one process per rank.
 
-        :param path: on this machine. :raises PersistenceError: it cannot be written.
+        :param path: on this machine.
+        :raises PersistenceError: the file cannot be written.
         """
         trace = {
             "traceEvents": list(self._events()),
@@ -95,10 +100,11 @@ class Timeline:
             raise PersistenceError(f"the timeline cannot be written to {path}: {error}") from error
 
     def plot(self, iteration: int | None = None, ranks: Sequence[int] = (0,)) -> Figure:
-        """A drawing of one iteration: batches in colours of their own, grey where the worker waits.
+        """Draw one iteration. Each batch has its own color; grey shows where the worker waits.
 
         :param iteration: from 1; default: the last one that was traced on all ``ranks``.
-        :raises InputError: it was not traced on all of them, or there is no such rank. PluginError: no matplotlib.
+        :raises InputError: the iteration was not traced on all ``ranks``, or there is no such rank.
+        :raises PluginError: matplotlib is not installed.
         """
         number = self._drawable(iteration, ranks)
         try:
@@ -130,7 +136,10 @@ class Timeline:
         return figure
 
     def _drawable(self, iteration: int | None, ranks: Sequence[int]) -> int:
-        """Return the iteration, or the last one that was traced on all ``ranks``; with strategy fabric each has its own."""
+        """Return the iteration to draw: ``iteration``, or the last one traced on all ``ranks``.
+
+        With strategy fabric, each rank has its own iterations.
+        """
         if not ranks or not set(ranks) <= set(range(self.world)):
             raise InputError(f"ranks={list(ranks)}: there are ranks 0 to {self.world - 1}. Name at least one of them")
         traced = {rank: {span["iteration"] for span in self.spans if span["rank"] == rank} for rank in ranks}
@@ -142,10 +151,10 @@ class Timeline:
             for rank, found in traced.items()
         )
         wanted = "no iteration was traced on all of them" if iteration is None else f"iteration={iteration}"
-        raise InputError(f"ranks={list(ranks)}: {wanted}. {there}. Name an iteration that they have, or fewer ranks")
+        raise InputError(f"ranks={list(ranks)}: {wanted}. {there}. Name an iteration that all have, or fewer ranks")
 
     def _events(self) -> Iterator[dict[str, Any]]:
-        """Of the Trace Event Format. What may overlap is made of asynchronous events."""
+        """Yield events of the Trace Event Format. Rows with overlapping spans use asynchronous events."""
         lanes = {row: lane for lane, row in enumerate(_ROWS)}
         for rank in range(self.world):
             yield {"ph": "M", "pid": rank, "tid": 0, "name": "process_name", "args": {"name": f"rank {rank}"}}

@@ -1,4 +1,4 @@
-"""Reads a timeline that :meth:`~sparkdl_comm.report.timeline.Timeline.save` has written."""
+"""Reader of timelines written by :meth:`~sparkdl_comm.report.timeline.Timeline.save`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WRITER = "model.timeline().save(FILE)"
 
 
 class SavedTrace(NamedTuple):
-    """What :class:`~sparkdl_comm.report.timeline.Timeline` has under these names."""
+    """Contents of a saved :class:`~sparkdl_comm.report.timeline.Timeline`, under the same names."""
 
     spans: list[dict[str, Any]]
     parameter_bytes: int
@@ -22,7 +22,7 @@ class SavedTrace(NamedTuple):
 def read_trace(path: Path) -> SavedTrace:
     """Read a timeline.
 
-    :raises InputError: there is no such file, or it is not such a trace; says which event is not right.
+    :raises InputError: there is no such file, or it is not a timeline; names the wrong event.
     """
     document = _document(path)
     spans: list[dict[str, Any]] = []
@@ -61,7 +61,7 @@ def _document(path: Path) -> dict[str, Any]:
     return document
 
 
-#: By the row of a rank, the name of what is done with batches there; of "batches" the label's first word tells.
+#: Span name by row. In the row "batches", the first word of the label gives the name.
 _BATCH_NAMES = {"pull": "pull batch", "push": "push batch", "sums": "aggregate batch"}
 
 

@@ -84,7 +84,9 @@ def test_rows_are_of_the_shape_of_input_shapes(dtype: str | None) -> None:
     got = arrow.read(field, column(rows())).collated()
     assert got.is_sparse == (dtype == "sparse")
     assert torch.equal(got.to_dense(), whole(rows()).reshape(ROWS, 2, WIDTH // 2))
-    with pytest.raises(InputError, match=r"inputShapes: \[2, 3\] does not fit the rows of featuresCol 'x', of shape \(4096,\)"):
+    with pytest.raises(
+        InputError, match=r"inputShapes: \[2, 3\] does not fit the rows of featuresCol .x., of shape \(4096,\)"
+    ):
         arrow.read(replace(field, shape=(2, 3)), column(rows()))
 
 
