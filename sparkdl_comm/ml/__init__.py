@@ -1,9 +1,10 @@
-"""What a user of Spark ML touches.
+"""Spark ML interface: estimator, model and their Params.
 
-``estimator.py`` and ``model.py`` are the two classes; ``params/`` their Params, one file per concern. ``fit.py`` is a fit,
-from the checks to the model. On the way into it: ``recipe.py`` holds what the user gave, ``components.py`` checks model, loss
-and optimizer, ``columns.py`` the DataFrame's columns. On the way out: ``scoring.py`` says what becomes of a model's outputs,
-``prediction.py`` computes it on executors. Kept for later: ``persistence.py`` and ``estimator_persistence.py`` write and read,
-at any path that Hadoop reaches (``storage.py``), what ``rebuild.py`` can name, and ``weights.py`` its tensors; ``export.py``
-writes TorchScript and ONNX.
+- ``estimator.py`` and ``model.py`` are the two classes. ``params/`` has their Params, one file per concern.
+- Fit: ``fit.py`` runs it, from the checks to the model. ``recipe.py`` holds the user's settings, ``components.py``
+  checks model, loss and optimizer, and ``columns.py`` checks the DataFrame's columns.
+- Transform: ``scoring.py`` turns a model's outputs into columns. ``prediction.py`` runs it on executors.
+- Save and load: ``persistence.py`` and ``estimator_persistence.py`` write and read metadata, ``rebuild.py`` components
+  by name, ``weights.py`` tensors, ``storage.py`` any path that Hadoop reaches. ``export.py`` writes TorchScript and
+  ONNX.
 """

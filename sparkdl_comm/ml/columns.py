@@ -1,8 +1,8 @@
-"""The columns of a DataFrame that a model reads: checked against its schema, and made ready for Arrow.
+"""Columns of a DataFrame that a model reads, checked against its schema and prepared for Arrow.
 
-Accepted are numbers, booleans, arrays of them (nested too) and ML or MLlib Vectors, dense and sparse; as features also
-binary and text, for the user's ``decode``, which executors call. Integers and booleans leave Spark as integers; all other
-numbers as float32, or as float64 where that would change an integer.
+Accepted are numbers, booleans, arrays of them (nested too) and ML or MLlib Vectors, dense and sparse. Features may also
+be binary or text, which executors pass to the user's ``decode``. Integers and booleans leave Spark as integers. All
+other numbers leave it as float32, or as float64 where float32 would change an integer.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from sparkdl_comm.job.arrow_batches import Measure, bounded, measures
 from sparkdl_comm.ml.params import TorchParams
 from sparkdl_comm.ml.params.columns import ColumnParams
 
-#: ``(integral, scalar)`` -> type.
+#: Function ``(integral, scalar)`` -> type of the tensor.
 TargetType: TypeAlias = Callable[[bool, bool], str]
 
-#: A number that is hardly ever in an array, of any type.
+#: Number that arrays of any type hardly ever contain.
 _RARE = -77
 
-#: Bytes of an index and a value of a sparse Vector.
+#: Bytes of a pair of index and value of a sparse Vector.
 _PAIR = 12
 
-#: Into how many parts the hashes of rows are cut, of which ``validationFraction`` takes the first ones.
+#: Number of ranges of row hashes. ``validationFraction`` selects the first ones.
 _PARTS = 1_000_000
 
 
@@ -57,14 +57,16 @@ def training_columns(
 ) -> tuple[list[Column], RowFormat]:
     """Return the columns that become inputs and targets, in the order of ``RowFormat.named()``, and their description.
 
-    Runs no job. :func:`training_rows` makes rows of them.
+    Starts no Spark job. :func:`training_rows` makes rows of the columns.
 
-    :param target_type: type of the tensor of a label column: ``int64`` or ``float32``; see
+    :param target_type: type of the tensor of a label column, ``int64`` or ``float32``; see
         :func:`sparkdl_comm.ml.components.target_type`.
     :param decode: for feature columns that are binary or text.
-    :param limits: of the values of label columns.
-    :param collate: makes a batch of the rows of a feature column of arrays, or decoded, that has no shape in ``inputShapes``.
-    :raises InputError: a column is missing, there twice, or of a type that is not accepted; none is for ``collate``.
+    :param limits: smallest and largest allowed label.
+    :param collate: makes a batch from the rows of a feature column of arrays, or a decoded one, without a shape in
+        ``inputShapes``.
+    :raises InputError: a column is missing, ambiguous, or has a type that is not accepted; or ``collate`` is given but
+        no column needs it.
     """
     expressions, fields = inputs(df, params, decode, collate)
     targets = []
@@ -87,9 +89,11 @@ def training_columns(
 def training_rows(
     df: DataFrame, params: TorchParams, expressions: Sequence[Column], rows: RowFormat
 ) -> tuple[DataFrame, RowFormat]:
-    """Return what ranks get of ``df``, and its description. Measures the first rows (:mod:`sparkdl_comm.job.arrow_batches`).
+    """Return the DataFrame that ranks get from ``df``, and its description.
 
-    :param expressions: as :func:`training_columns` returns them, with ``rows``.
+    Measures the first rows of ``df`` (:mod:`sparkdl_comm.job.arrow_batches`).
+
+    :param expressions: columns returned by :func:`training_columns`, together with ``rows``.
     """
     found = measures(df, list(dict.fromkeys([*params.feature_columns(), *params.label_columns()])))
     expressions, fields = list(expressions), list(rows.inputs)
@@ -102,8 +106,8 @@ def training_rows(
     named = {name: expression for (name, _), expression in zip(rows.named(), expressions, strict=True)}
     if rows.weight is not None:
         named["weight"] = _column(rows.weight).cast("double")
-    # Spark splits its input by the executors that are there, and its shuffles deliver rows in any order. What a row holds is
-    # all that is the same in every run, so it decides the row's rank, and ranks sort by it.
+    # Spark's partitions depend on its executors, and its shuffles deliver rows in any order. Only the contents of a row are
+    # the same in every run. So their hash decides the row's rank, and ranks sort by it.
     contents = list(named.values())
     named["id"] = F.xxhash64(*contents)
     indicator, fraction = params.getValidationIndicatorCol(), params.getValidationFraction()
@@ -117,13 +121,16 @@ def training_rows(
 
 
 def _row_bytes(field: Field, measure: Measure) -> int:
-    """Of the column in a row on its way to a rank. Rows may differ in length where they have been decoded, or are sparse."""
+    """Return the estimated bytes of the column in a row on its way to a rank.
+
+    Decoded and sparse rows may differ in length, so their estimate has a margin.
+    """
     stored = 2 * 2 * _PAIR * math.ceil(measure.stored) if field.width is not None else 0
     return stored or measure.bytes * (2 if field.is_ragged or field.decode else 1)
 
 
 def _validation(params: TorchParams) -> str | None:
-    """What chooses the rows for validation."""
+    """Return the Param that selects the rows for validation, for messages."""
     if params.getValidationIndicatorCol() is not None:
         return f"validationIndicatorCol {params.getValidationIndicatorCol()!r}"
     fraction = params.getValidationFraction()
@@ -133,7 +140,8 @@ def _validation(params: TorchParams) -> str | None:
 def inputs(
     df: DataFrame, params: ColumnParams, decode: Decode | None, collate: Collate | None
 ) -> tuple[list[Column], list[Field]]:
-    """The feature columns, and their descriptions; see :func:`training_columns` for the functions and for errors."""
+    """Return the feature columns and their descriptions. Parameters and errors are those of
+    :func:`training_columns`."""
     names = params.feature_columns()
     shapes: Sequence[list[int] | None] = params.getInputShapes() or [None] * len(names)
     types: Sequence[str | None] = params.getInputTypes() or [None] * len(names)
@@ -149,8 +157,8 @@ def inputs(
         fields.append(field)
     if collate is not None and not any(field.collate for field in fields):
         raise InputError(
-            f"collate_fn is for feature columns of arrays, or decoded, that have no shape in inputShapes; {param}"
-            f" {', '.join(names)} has none: leave collate_fn out"
+            f"collate_fn has no column to work on: {param} {', '.join(names)} has no arrays or decoded values without a"
+            " shape in inputShapes. Leave collate_fn out"
         )
     for field in fields:
         if field.dtype == "sparse" and not isinstance(_type(df, field.name, param), (VectorUDT, OldVectorUDT)):
@@ -164,7 +172,10 @@ def inputs(
 def scoring_inputs(
     df: DataFrame, params: ColumnParams, decode: Decode | None, collate: Collate | None
 ) -> tuple[list[Column], list[Field]]:
-    """The feature columns for a pandas UDF, as :mod:`sparkdl_comm.data.series` says; otherwise as :func:`inputs`."""
+    """Return the feature columns for a pandas UDF, see :mod:`sparkdl_comm.data.series`, and their descriptions.
+
+    Errors are those of :func:`inputs`.
+    """
     expressions, fields = inputs(df, params, decode, collate)
     return [_for_pandas(df, field, column) for column, field in zip(expressions, fields, strict=True)], fields
 
@@ -181,8 +192,8 @@ def _for_pandas(df: DataFrame, field: Field, column: Column) -> Column:
         numbers, may_have_nulls = F.flatten(numbers), may_have_nulls or kind.containsNull  # null if an inner array is
     if not may_have_nulls:
         return column
-    # array_contains is null where there is a null and the number is not found. It is fast, unlike looking at each element,
-    # which is left to where it is not false.
+    # array_contains returns null if the array has a null and lacks the number. It is fast. exists looks at each element,
+    # so it only runs on arrays for which array_contains did not return false.
     found = F.array_contains(numbers, F.lit(_RARE).cast(_number_type(kind.elementType, field)))
     has_null = F.coalesce(found & F.exists(numbers, lambda element: element.isNull()), F.lit(True))
     return F.when(~has_null, column)
@@ -193,9 +204,9 @@ def _encoded(df: DataFrame, name: str, param: str) -> bool:
 
 
 def number(df: DataFrame, field: Field) -> Column:
-    """A column of numbers, ready for Arrow; null stays null.
+    """Return a column of numbers, ready for Arrow; null stays null.
 
-    :raises InputError: no such column, or of a type that is not accepted; names the Param, column and type.
+    :raises InputError: the column is missing or its type is not accepted; names the Param, column and type.
     """
     kind, column = _type(df, field.name, field.param), _column(field.name)
     if isinstance(kind, (VectorUDT, OldVectorUDT)):
@@ -206,18 +217,18 @@ def number(df: DataFrame, field: Field) -> Column:
         return column.cast(_nested(kind, _number_type(element, field)))
     raise InputError(
         f"{field.param}: column {field.name!r} is {kind.simpleString()}; accepted are numbers, arrays of numbers (nested"
-        " too), Vectors (as VectorAssembler makes them) and, as features, binary or text with decode=, a function that"
-        " makes an array of a value"
+        " too), Vectors (as VectorAssembler makes them) and, as features, binary or text with decode=, a function from a"
+        " value to an array"
     )
 
 
 def _number_type(element: DataType, field: Field) -> str:
-    """What a number of type ``element`` is for Arrow."""
+    """Return the SQL type in which numbers of type ``element`` go to Arrow."""
     if isinstance(element, BooleanType):
         return "tinyint"
     if isinstance(element, IntegralType):
         return element.simpleString()
-    # double where integers are wanted: a class such as 16777217.0 must not become another one
+    # double for integer tensors: float32 would change a class such as 16777217.0
     return "double" if field.is_wide else "float"
 
 

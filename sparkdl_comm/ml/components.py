@@ -1,4 +1,4 @@
-"""The components of a training, model, loss and optimizer, as a user gives them: checked before they are shipped."""
+"""Checks of the model, loss and optimizer that a user gives, before they are shipped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _CLASS_FUNCTIONS = (F.cross_entropy, F.nll_loss, F.multi_margin_loss)
 
 
 def model_like(model: Any) -> ModelLike:
-    """``model`` if it is a module or can be called to make one; the module of a TorchModel, to train it further.
+    """Return ``model`` if it is a module or makes one when called. For a TorchModel, return its module, to train it
+    further.
 
     :raises ModelError: it is something else, or cannot be trained.
     """
@@ -38,7 +39,7 @@ def model_like(model: Any) -> ModelLike:
     if isinstance(model, TorchModel):
         model, factory = model.module, model.factory
     if isinstance(model, torch.nn.Module):
-        FlatModel(model)  # looks at its parameters
+        FlatModel(model)  # checks its parameters
         _check_hooks(model)
         module_state.check(model)
         refused = None if factory is None else pickle_error(model)
@@ -53,40 +54,42 @@ def model_like(model: Any) -> ModelLike:
 
 
 def _check_hooks(module: torch.nn.Module) -> None:
-    """Refuses parameters with hooks for their gradient: torch leaves them out, without a word, when it pickles or copies one.
+    """Check that no parameter has a hook for its gradient, which torch silently drops when it pickles or copies a
+    module.
 
-    :raises ModelError: there is one.
+    :raises ModelError: a parameter has one.
     """
     hooked = [name for name, p in module.named_parameters() if p._backward_hooks or p._post_accumulate_grad_hooks]
     if hooked:
         raise ModelError(
-            f"model: parameter {hooked[0]} has a hook for its gradient (register_hook), and so have {len(hooked) - 1} others;"
-            " it would not arrive at the executors: give a function that makes the module, hooks included"
+            f"model: parameter {hooked[0]} has a hook for its gradient (register_hook), and so have {len(hooked) - 1} others."
+            " Hooks do not reach the executors. Give a function that makes the module and its hooks"
         )
 
 
 def _check_signature(factory: Any) -> None:
-    """Tries whether the factory can be called without arguments.
+    """Check that the factory can be called without arguments.
 
     :raises ModelError: it cannot.
     """
     try:
         signature = inspect.signature(factory)
-    except ValueError:  # of something that is not written in Python
+    except ValueError:  # it is not written in Python
         return
     try:
         signature.bind()
     except TypeError as error:
         raise ModelError(
-            f"model ({describe(factory)}) is called without arguments: {error}. Give functools.partial(it, ...)"
+            f"model ({describe(factory)}) is called without arguments: {error}. Give a functools.partial of it"
         ) from error
 
 
 def loss_function(loss: Any) -> Loss:
-    """The loss as something to call with ``(output, target)``.
+    """Return the loss as a callable ``(output, target)``.
 
-    :param loss: a callable; a loss of torch.nn as an instance, a class or a name.
-    :raises ModelError: not one of these; an unknown name lists the nearest. Or it has parameters to train.
+    :param loss: a callable; or a loss of torch.nn: an instance, a class or a name.
+    :raises ModelError: ``loss`` is something else, its name is unknown (suggests the nearest), or it has trainable
+        parameters.
     """
     if isinstance(loss, str):
         names = [name for name in vars(torch.nn) if name.endswith("Loss")]
@@ -105,7 +108,8 @@ def loss_function(loss: Any) -> Loss:
             'torch.nn, e.g. loss="CrossEntropyLoss"'
         )
     reduction = getattr(loss, "keywords", {}).get("reduction", getattr(loss, "reduction", "mean"))
-    if reduction == "sum" or (reduction != "mean" and isinstance(loss, torch.nn.Module)):  # 'none' is for weightCol
+    # a function may have 'none', for weightCol
+    if reduction == "sum" or (reduction != "mean" and isinstance(loss, torch.nn.Module)):
         raise ModelError(f"loss: {type(loss).__name__} has reduction={reduction!r}; it must be 'mean' over the rows")
     module = _module_of(loss)
     trainable = [name for name, p in module.named_parameters() if p.requires_grad] if module is not None else []
@@ -118,7 +122,8 @@ def loss_function(loss: Any) -> Loss:
 
 
 def _module_of(loss: Any) -> torch.nn.Module | None:
-    """The module that is called, if it is one: itself, through functools.partial, or by one of its methods."""
+    """Return the module that a call of ``loss`` runs, or None: ``loss`` itself, or the module of its
+    partial or method."""
     while isinstance(loss, functools.partial):
         loss = loss.func
     loss = getattr(loss, "__self__", loss)
@@ -126,18 +131,18 @@ def _module_of(loss: Any) -> torch.nn.Module | None:
 
 
 def optimizer_factory(optimizer: Any, learning_rate: float | None = None) -> OptimizerFactory:
-    """The optimizer as something to call with parameters; SGD with learning rate 0.01 for None.
+    """Return the optimizer as a callable that takes parameters. None: SGD with learning rate 0.01.
 
-    :param learning_rate: to be made with, instead of its own; None: its own.
-    :raises ConfError: it takes no learning rate.
-    :raises ModelError: not callable, an optimizer that already has its parameters, arguments that a class of torch.optim
-        does not take, or a class whose step wants a closure (LBFGS).
+    :param learning_rate: replaces the optimizer's learning rate; None: keeps it.
+    :raises ConfError: the optimizer takes no learning rate.
+    :raises ModelError: ``optimizer`` is not callable, already has its parameters, gets arguments that its torch.optim
+        class does not accept, or needs a closure (LBFGS).
     """
     if optimizer is None:
         optimizer = functools.partial(torch.optim.SGD, lr=0.01)
     if isinstance(optimizer, torch.optim.Optimizer) or not callable(optimizer):
         raise ModelError(
-            f"optimizer is {describe(optimizer)}; give what makes one from parameters: a class of "
+            f"optimizer is {describe(optimizer)}; give a callable that makes one from parameters: a class of "
             "torch.optim or, with arguments, functools.partial(torch.optim.Adam, lr=1e-3)"
         )
     if learning_rate is not None:
@@ -163,12 +168,13 @@ def _takes(factory: Any, keyword: str) -> bool:
 
 
 def target_type(loss: Loss, integral: bool, scalar: bool) -> str:
-    """Type of the tensor of a label column: ``int64`` for classes, else ``float32``.
+    """Return the type of the tensor of a label column: ``int64`` for classes, else ``float32``.
 
-    As a loss of torch.nn or torch.nn.functional says, which takes arrays of numbers that are no integers for
-    probabilities of classes; with other losses, classes are what is integral.
+    Losses of torch.nn or torch.nn.functional decide themselves. They take arrays of non-integers as probabilities of
+    classes. For other losses, integers are classes.
 
-    :param integral: the column holds integers. ``scalar``: one per row, no array.
+    :param integral: the column holds integers.
+    :param scalar: the column holds one label per row, not an array.
     """
     if compares_values(loss):
         return "float32"
@@ -176,7 +182,8 @@ def target_type(loss: Loss, integral: bool, scalar: bool) -> str:
 
 
 def class_labels(loss: Loss, targets: Sequence[Field]) -> ClassLabels | None:
-    """What labels a loss over classes takes: a loss of torch.nn, or a function of torch.nn.functional; None: another."""
+    """Return the description of the labels of a loss over classes in torch.nn or torch.nn.functional. None: another
+    loss."""
     function = getattr(loss, "func", loss)  # of a functools.partial
     if not _over_classes(loss) or [field.dtype for field in targets] != ["int64"]:
         return None
@@ -187,7 +194,7 @@ def class_labels(loss: Loss, targets: Sequence[Field]) -> ClassLabels | None:
 
 
 def label_limits(loss: Loss) -> tuple[float, float] | None:
-    """Between which values the labels of a loss over probabilities must be; None: another loss."""
+    """Return the smallest and largest label of a loss over probabilities. None: another loss."""
     return (0.0, 1.0) if activation_of(loss) in ("sigmoid", "identity") else None
 
 
@@ -196,8 +203,11 @@ def _over_classes(loss: Loss) -> bool:
 
 
 def row_losses(loss: Loss) -> Loss:
-    """A loss that gives ``[rows]``: for a loss of torch.nn or torch.nn.functional, the same without its mean; else ``loss``
-    itself."""
+    """Return a loss that gives one value per row, ``[rows]``.
+
+    For a loss of torch.nn or torch.nn.functional, it is the same loss without the mean. Any other loss is returned
+    unchanged.
+    """
     given: Any = loss if isinstance(loss, functools.partial) else functools.partial(loss)
     if (
         getattr(given.func, "__module__", None) == F.__name__
@@ -212,24 +222,25 @@ def row_losses(loss: Loss) -> Loss:
 
 
 def check_picklable(**parts: Any) -> None:
-    """Tries whether the parts can be pickled for the executors.
+    """Check that the parts can be pickled for the executors.
 
-    Tensors are left out, so that this costs no memory: torch can pickle all of them.
+    Tensors are left out, so the check needs no memory. torch can pickle all tensors.
 
-    :raises ModelError: one cannot; names the part, and what in it.
+    :raises ModelError: a part cannot be pickled; names the part and the attribute at fault.
     """
     for name, part in parts.items():
         error = pickle_error(part)
         if error is not None:
             where, cause = _culprit(name, part, error)
             raise ModelError(
-                f"{where} cannot be shipped to executors: {type(cause).__name__}: {cause}. Make it where it "
+                f"{where} cannot be shipped to executors: {type(cause).__name__}: {cause}. Create it where it "
                 "is used, or give a function that makes the model instead of the model"
             ) from cause
 
 
 def _culprit(name: str, part: Any, error: Exception, depth: int = 8) -> tuple[str, Exception]:
-    """The innermost thing that fails, e.g. ``model.encoder.lock (of type _thread.lock)``."""
+    """Return the innermost object that cannot be pickled, e.g. ``model.encoder.lock (of type _thread.lock)``, and its
+    error."""
     for key, value in _inside(part).items() if depth else ():
         inner = pickle_error(value)
         if inner is not None:
@@ -238,7 +249,8 @@ def _culprit(name: str, part: Any, error: Exception, depth: int = 8) -> tuple[st
 
 
 def _inside(part: Any) -> dict[str, Any]:
-    """What is pickled with ``part``: attributes, submodules, bound arguments, variables a function uses."""
+    """Return the objects pickled with ``part``: attributes, submodules, bound arguments, variables that a function
+    uses."""
     inside = dict(getattr(part, "__dict__", {}))
     if isinstance(part, torch.nn.Module):
         inside.update(inside.pop("_modules", {}))
@@ -251,7 +263,7 @@ def _inside(part: Any) -> dict[str, Any]:
 
 
 def describe(value: Any) -> str:
-    """What kind of thing a user gave, for messages."""
+    """Return a description of the value that a user gave, for messages."""
     if value is None:
         return "not given"
     kind = value if isinstance(value, type) else type(value)

@@ -1,4 +1,4 @@
-"""Training a PyTorch model on Spark executors, as a pyspark.ml Estimator."""
+"""The pyspark.ml Estimator that trains a PyTorch model on Spark executors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEstimator"], MLWritable):
-    """Trains ``model`` on the rows of a DataFrame, on several executors at once, synchronously::
+    """Estimator that trains ``model`` on a DataFrame with several executors, synchronously::
 
         estimator = TorchEstimator(
             model=LeNet5,
@@ -34,63 +34,66 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         model = estimator.fit(train)
         model.transform(test)
 
-    :param model: a ``torch.nn.Module``, its class, or a function that returns one. Gets one tensor ``[rows, …]`` per feature
-        column, float32, or int64 for integers if the model has an Embedding (see ``inputTypes``); a column of numbers
-        has width 1. A module given is not changed: a copy is trained. A trained
-        :class:`~sparkdl_comm.ml.model.TorchModel` is trained further. BatchNorm: each rank has running statistics of its
-        own, which are averaged after each epoch; ``torch.nn.SyncBatchNorm`` works over all ranks, on CPUs too.
-    :param loss: ``(output, target)`` -> scalar tensor, the mean over the rows; or a loss of ``torch.nn``: an
-        instance, a class, or its name. ``target`` is ``[rows, …]``, or a tuple for several label columns: int64 for
-        losses over classes and, with a loss of your own, if the label column is of an integral type; else float32. With
-        ``weightCol``, a loss of your own must return one loss per row. CrossEntropyLoss and NLLLoss with weights of classes
-        or ignored labels take their mean over the labels of all ranks, as in one process: with ``weightCol``, the sum of
-        weight x class weight x loss, divided by the sum of weight x class weight. A loss of your own whose mean is
-        not over the rows takes it over each rank's, then over the ranks by their rows. It has no parameters to train:
-        make them the model's, and return them beside its output.
-    :param optimizer: what makes an optimizer from parameters: a class of ``torch.optim`` or
+    :param model: a ``torch.nn.Module``, its class, or a function that returns one. It gets one tensor ``[rows, …]`` per
+        feature column: float32, or int64 for integers if the model has an Embedding (see ``inputTypes``). A column of
+        numbers has width 1. ``fit`` trains a copy of a module. A :class:`~sparkdl_comm.ml.model.TorchModel` is trained
+        further. BatchNorm: each rank has its own running statistics, which are averaged after each epoch.
+        ``torch.nn.SyncBatchNorm`` works over all ranks, on CPUs too.
+    :param loss: function ``(output, target)`` -> scalar tensor, the mean over the rows; or a loss of ``torch.nn``: an
+        instance, a class, or its name. ``target`` is ``[rows, …]``, or a tuple for several label columns. It is int64
+        for losses over classes and, with your own loss, for label columns of an integral type; else float32. With
+        ``weightCol``, your own loss must return one loss per row. With class weights or ignored labels,
+        CrossEntropyLoss and NLLLoss average over the labels of all ranks, as in one process. With ``weightCol`` too,
+        their mean is the sum of weight x class weight x loss, divided by the sum of weight x class weight. If the mean
+        of your own loss is not over the rows, it covers one rank's batch; the ranks' means are then averaged by their
+        numbers of rows. A loss must not have trainable parameters. Make them part of the model, and return them with
+        its output.
+    :param optimizer: callable that makes an optimizer from parameters: a class of ``torch.optim`` or
         ``sparkdl_comm.optim``, or a ``functools.partial`` of one. Default: SGD with learning rate 0.01. With
         ``learningRate`` it is called with ``lr=``, so that CrossValidator can tune it.
     :param param_groups: function module -> list of dicts, as torch.optim takes parameter groups.
-    :param lr_scheduler: what makes a scheduler of ``torch.optim.lr_scheduler`` from an optimizer. If it takes
-        ``total_steps`` or ``num_training_steps``, it gets how often it will step. It steps per epoch, or per optimizer step
-        (``lrSchedulerInterval``); unless that is set, OneCycleLR, CyclicLR and what gets that total step per
-        optimizer step. ReduceLROnPlateau watches ``earlyStoppingMonitor``, so it needs validation rows, or "loss".
-    :param metrics: by name, a ``torchmetrics.Metric``, or a callable (output, target) -> scalar, whose mean over
-        the rows is taken; evaluated on the validation rows after each epoch.
-    :param decode: function from a value of a feature column that is binary or text, to an array or tensor; executors call
-        it once per row, and the model calls it in ``transform``.
-    :param collate_fn: for sequences: function from a list of rows, tensors ``[length, …]`` of different lengths on the
-        model's device, to what the model is called with instead of a tensor ``[rows, …]``, such as a padded tensor or a
-        PackedSequence, e.g. ``functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)``. A tuple or dict is
-        passed as one argument. For several, return ``sparkdl_comm.Arguments(*args, **kwargs)``.
-        Called for each batch, also in ``transform``, and for each feature column of arrays, or decoded, that has no shape in
-        ``inputShapes``. What a row is padded to depends on the rows beside it, so the model's output for a row must not depend
-        on its padding. Labels are all of one length.
-    :param augment: function from the inputs of a batch for training, one tensor ``[rows, …]`` per feature column, to others of
-        as many rows: a tensor, or a tuple where there are several columns. Called in each step, after rows were decoded and
-        kept. What it draws from python's, numpy's and torch's generators depends on ``seed``, rank and step alone.
-    :param callbacks: list of :class:`~sparkdl_comm.train.loop.callbacks.Callback`; each rank calls a copy of its own.
+    :param lr_scheduler: callable that makes a scheduler of ``torch.optim.lr_scheduler`` from an optimizer. If it takes
+        ``total_steps`` or ``num_training_steps``, it gets the number of its steps. ``lrSchedulerInterval`` sets whether
+        it steps per epoch or per optimizer step. By default, schedulers that take the number of steps, OneCycleLR and
+        CyclicLR step per optimizer step, others per epoch. ReduceLROnPlateau watches ``earlyStoppingMonitor``, so it
+        needs validation rows, or "loss".
+    :param metrics: dict of name -> ``torchmetrics.Metric`` or callable (output, target) -> scalar, which is averaged
+        over the rows. Evaluated on the validation rows after each epoch.
+    :param decode: function from a value of a binary or text feature column to an array or tensor. Executors call it
+        once per row in ``fit``, and again in ``transform``.
+    :param collate_fn: for sequences: function from a list of rows to the model's argument, e.g.
+        ``functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)``. Rows are tensors ``[length, …]`` of
+        different lengths, on the model's device. The result replaces the tensor ``[rows, …]``, such as a padded tensor
+        or a PackedSequence. A tuple or dict is passed as one argument; to pass several, return
+        ``sparkdl_comm.Arguments(*args, **kwargs)``. It is called for each batch, also in ``transform``, and for each
+        feature column of arrays or decoded values without a shape in ``inputShapes``. Padding depends on the other rows
+        of the batch, so the model's output for a row must not depend on its padding. All labels must have one length.
+    :param augment: function from the inputs of a training batch, one tensor ``[rows, …]`` per feature column, to new
+        inputs with as many rows: a tensor, or a tuple for several columns. Called in each step on decoded rows. Random
+        numbers of python, numpy and torch in it depend only on ``seed``, rank and step.
+    :param callbacks: list of :class:`~sparkdl_comm.train.loop.callbacks.Callback`; each rank calls its own copy.
     :param loggers: list of :class:`~sparkdl_comm.report.loggers.RunLogger`, such as TensorBoardLogger and MLflowLogger.
-    :param params: ``featuresCol`` ("features"), ``labelCol`` ("label"), ``predictionCol`` ("prediction"),
-        ``rawPredictionCol`` ("rawPrediction"), ``probabilityCol`` ("probability"), ``weightCol``,
-        ``validationIndicatorCol`` or ``validationFraction``, ``inputShapes``, ``inputTypes``;
+    :param params: Params, with defaults in brackets. Columns: ``featuresCol`` ("features"), ``labelCol`` ("label"),
+        ``predictionCol`` ("prediction"), ``rawPredictionCol`` ("rawPrediction"), ``probabilityCol`` ("probability"),
+        ``weightCol``, ``validationIndicatorCol`` or ``validationFraction``, ``inputShapes``, ``inputTypes``. Training:
         ``batchSize`` (rows per step over all ranks, 32), ``learningRate``, ``accumulationSteps`` (1), ``maxGradNorm``,
-        ``precision`` ("fp32"), ``earlyStoppingPatience`` and what goes with it, ``maxIter`` (epochs, 1), ``seed`` (0),
-        ``num_workers`` (one per slot), ``device`` ("cpu"), ``strategy`` (``spark.sparkdl.comm.strategy``),
-        ``compression`` (``spark.sparkdl.comm.compression``), ``checkpointDir``; also ``features_col`` and so on.
-    :raises TypeError: an unknown keyword, or a value of the wrong type.
+        ``precision`` ("fp32"), ``earlyStoppingPatience`` and the other ``earlyStopping`` Params, ``maxIter`` (epochs,
+        1), ``seed`` (0), ``checkpointDir``. Cluster: ``num_workers`` (one per slot), ``device`` ("cpu"), ``strategy``
+        (``spark.sparkdl.comm.strategy``), ``compression`` (``spark.sparkdl.comm.compression``). All have a snake_case
+        spelling, such as ``features_col``.
+    :raises TypeError: a keyword is unknown, or a value has the wrong type.
 
-    With ``checkpointDir`` the state of training is written every ``checkpointInterval`` steps or ``checkpointSeconds``
-    seconds, while training goes on; the newest ``checkpointKeep`` (2) stay. ``fit`` goes on from there when a rank was lost
-    (``spark.sparkdl.comm.maxRestarts``), and another ``fit`` does with ``resume=True``: with the same rows it ends with the
-    bits of one that was never interrupted. The optimizer's settings, such as the learning rate, are then those of the
-    checkpoint.
+    With ``checkpointDir``, training writes its state every ``checkpointInterval`` steps or ``checkpointSeconds``
+    seconds without stopping, and keeps the newest ``checkpointKeep`` (2). If a rank is lost, ``fit`` continues from the
+    newest checkpoint (``spark.sparkdl.comm.maxRestarts``). With ``resume=True``, another ``fit`` continues from it,
+    too. On the same rows, the result has the same bits as without the interruption. The optimizer's settings, such as
+    the learning rate, then come from the checkpoint.
 
-    ``model``, ``loss``, ``optimizer`` and so on are attributes, not Params: Params must be JSON. :meth:`copy` shares
-    them.
+    ``model``, ``loss``, ``optimizer`` and so on are attributes, not Params, because Params must be JSON. :meth:`copy`
+    shares them.
     """
 
-    #: Saved pipelines name the class by it; where the code lies may change.
+    #: Module name in saved pipelines, independent of the file's place.
     __module__ = "sparkdl_comm"
 
     def __init__(
@@ -117,7 +120,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         self._set_keywords(dict(params))
 
     def setParams(self, **params: Unpack[ParamKeywords]) -> TorchEstimator:
-        """Set several Params, by the constructor's keywords."""
+        """Set several Params, with the constructor's keywords."""
         self._set_keywords(dict(params))
         return self
 
@@ -144,40 +147,41 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
 
     @classmethod
     def load(cls, path: str, **components: Any) -> TorchEstimator:
-        """The estimator saved at ``path``, any path that Spark can read.
+        """Load the estimator saved at ``path``, any path that Spark can read.
 
-        :param components: ``model``, ``loss`` and so on, to take instead of those that were saved. Needed for those that
-            could not be imported by name; see :mod:`sparkdl_comm.ml.estimator_persistence`.
-        :raises PersistenceError: nothing there, or it cannot be read, or a component is needed.
+        :param components: ``model``, ``loss`` and so on, in place of the saved ones. Required for components that
+            cannot be imported by name; see :mod:`sparkdl_comm.ml.estimator_persistence`.
+        :raises PersistenceError: there is nothing at ``path``, it cannot be read, or a component is required.
         :raises ModelError: ``model`` is another model; names the tensors that differ.
         """
         unknown = sorted(set(components) - set(cls.ingredient_names()))
         if unknown:
-            raise TypeError(f"{cls.__name__}.load: {', '.join(unknown)} must be of {', '.join(cls.ingredient_names())}")
+            raise TypeError(
+                f"{cls.__name__}.load: unknown {', '.join(unknown)}; known: {', '.join(cls.ingredient_names())}"
+            )
         return TorchEstimatorReader(cls, components).load(path)
 
     @staticmethod
     def ingredient_names() -> list[str]:
-        """The attributes that are no Params: what the constructor names itself."""
+        """Return the names of the components: the constructor's keywords that are not Params."""
         parameters = inspect.signature(TorchEstimator.__init__).parameters.values()
         return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
-        """Train, and return the model. All that can be checked is, before any executor is touched, in this
-        order:
+        """Train, and return the model. Checks everything possible before it uses executors, in this order:
 
         :raises ConfError: a Param or a setting is wrong; dynamic allocation is on (after the model's checks).
-        :raises InputError: no DataFrame of Spark; a column is missing or of a type that is not accepted.
+        :raises InputError: ``dataset`` is not a Spark DataFrame; a column is missing or its type is not accepted.
         :raises ModelError: model, loss or optimizer cannot be used, or cannot be shipped.
-        :raises PluginError: the strategy needs the plugin, and it is not loaded, or is another Spark's.
-        :raises SlotsError: more workers than slots.
+        :raises PluginError: the strategy needs the plugin, and it is not loaded, or belongs to another Spark version.
+        :raises SlotsError: there are more workers than slots.
         :raises DeadlineError: other fits of this application hold the slots for too long.
 
-        Then, from the ranks: InputError (nulls, ragged features, no rows), NonFiniteLossError, RankFailedError,
-        RankLostError, DeadlineError and other GangErrors; SlotsError (others hold the slots); PersistenceError (a
-        checkpoint cannot be written or read), and ConfError, ModelError or InputError if the last one is of another
-        run. ResultError: training ended, and something else failed. ``state_dict`` of an error has the trained
-        tensors, if they had come.
+        Then ranks may raise InputError (nulls, ragged features, no rows), NonFiniteLossError, RankFailedError,
+        RankLostError, DeadlineError and other GangErrors, SlotsError (others hold the slots), or PersistenceError (a
+        checkpoint cannot be written or read). They raise ConfError, ModelError or InputError if the last checkpoint
+        belongs to another run. ResultError: training succeeded, and a later step failed. ``state_dict`` of an error has
+        the trained tensors if the driver has received them.
         """
         from sparkdl_comm.job.interrupt import interruptible
         from sparkdl_comm.ml.fit import train

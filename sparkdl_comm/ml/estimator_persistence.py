@@ -1,11 +1,11 @@
-"""Saving and loading a TorchEstimator; the rules are those of :mod:`sparkdl_comm.ml.persistence`.
+"""Writer and reader of a TorchEstimator. The rules are those of :mod:`sparkdl_comm.ml.persistence`.
 
 ::
 
-    path/metadata/…               Params, how to rebuild each component, and which ones have to be given
-    path/ingredients.safetensors  tensors among them, such as a loss's weights of classes
-    path/model.safetensors        the weights of a module that was given as such; ``load`` must be given another
-    path/model/                   a trained TorchModel that was given, as it is saved itself
+    path/metadata/…               Params, how to rebuild each component, and the components that ``load`` requires
+    path/ingredients.safetensors  tensors in components, such as a loss's class weights
+    path/model.safetensors        weights of a model that was given as a module; ``load`` requires such a module
+    path/model/                   a saved TorchModel, if that was given
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MODEL = "model"
 
 
 class TorchEstimatorWriter(FolderWriter):
-    """Saves a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
+    """Writer of a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
 
     _instance: TorchEstimator
 
@@ -44,7 +44,7 @@ class TorchEstimatorWriter(FolderWriter):
 
 
 class TorchEstimatorReader(FolderReader["TorchEstimator"]):
-    """Loads a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
+    """Reader of a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
 
     def read_from(self, folder: Path, path: str) -> TorchEstimator:
         metadata = self.metadata(folder, path)

@@ -1,4 +1,4 @@
-"""One fit: what is checked on the driver, what ranks are told, and the model made of what they send back."""
+"""Driver side of a fit: checks, the specification for the ranks, and the model from their results."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
-    """The model that ``estimator``, whose Params have been checked, makes of these rows.
+    """Train ``estimator``, whose Params have been checked, on ``dataset`` and return the model.
 
-    What it raises is told by ``TorchEstimator._fit``, which calls it: warnings are of the caller of ``fit``.
+    ``TorchEstimator._fit`` calls this function and documents its errors. Warnings point at the caller of ``fit``.
     """
     spark = session.session_of(dataset)
     settings = session.session_conf(spark)
@@ -79,7 +79,7 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
     session.tell_clear(spark, f"{sent}, what ranks print, and what they tell each other between steps")
     if estimator.getBatchSize() < world:
         warnings.warn(
-            f"batchSize={estimator.getBatchSize()} is less than num_workers={world}: batchSize is of all ranks together, so in"
+            f"batchSize={estimator.getBatchSize()} is less than num_workers={world}. batchSize counts rows of all ranks, so in"
             f" each step {world - estimator.getBatchSize()} of them have no rows. Set it to at least num_workers",
             stacklevel=4,  # the caller of fit
         )
@@ -106,7 +106,7 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
         checkpoints=checkpoints,
     )
     module = driver_module(spec)
-    data, rows = columns.training_rows(dataset, estimator, expressions, rows)  # the first job: all has been checked
+    data, rows = columns.training_rows(dataset, estimator, expressions, rows)  # the first Spark job
     spec = replace(spec, rows=rows)
     with RunLog.of(estimator) as log, ADMISSION.admitted(world, slots.slots_now(spark), conf.turn_timeout):
         tensors, reports, restarts = launch(data, spec, session.driver_host(spark, conf), log.progress)
@@ -119,7 +119,7 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
         if summary["rows"] < step_rows:
             warnings.warn(
                 f"batchSize={spec.batch_size} x accumulationSteps={optimization.accumulation_steps} is more than the"
-                f" {summary['rows']} rows there are: each epoch was one step, on all of them",
+                f" {summary['rows']} rows of the data: each epoch was one step on all rows",
                 stacklevel=4,  # the caller of fit
             )
         shapes = [report.output_shape for report in reports if report.output_shape is not None]
@@ -136,7 +136,7 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
 
 
 def _factory(model: Any) -> Any:
-    """What makes modules like ``model``, as the user gave it; None for a module."""
+    """Return the class or function that makes modules like ``model``; None for a module."""
     if isinstance(model, TorchModel):
         return model.factory
     return None if isinstance(model, torch.nn.Module) else model

@@ -1,4 +1,4 @@
-"""A trained model as a pyspark.ml Transformer."""
+"""The pyspark.ml Transformer that a fit returns: a trained model."""
 
 from __future__ import annotations
 
@@ -30,25 +30,27 @@ from sparkdl_comm.ml.scoring import PREDICTION, Activation, Kind, Scoring, colum
 from sparkdl_comm.report.timeline import Timeline
 from sparkdl_comm.train.loop.output_shape import OutputShape
 
-#: What a module is called with: one tensor, or several.
+#: Example arguments of a module: one tensor, or several.
 Example: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
 
 
 class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
-    """What :class:`~sparkdl_comm.ml.estimator.TorchEstimator` returns: has its uid and Params.
+    """Transformer that :class:`~sparkdl_comm.ml.estimator.TorchEstimator` returns, with the estimator's uid and Params.
 
-    ``module``: the trained ``torch.nn.Module``, on the CPU, in eval mode. ``summary``: the run in numbers (see
-    :func:`sparkdl_comm.job.summary.summarize`), None for a model that was not trained here.
-    ``classification``: labels were classes. ``output_shape``: shape of the output for one row, or of each by name if
-    there are several, None if not known. ``activation``: what makes probabilities of outputs, softmax, exp, sigmoid or
-    identity; None: nothing does. These three decide what ``transform`` adds; see the table of
-    :mod:`sparkdl_comm.ml.scoring`. ``decode``: makes an array of a value of a feature column that is binary or text; None:
-    there is no such column. ``collate_fn``: makes a batch of rows of different lengths; None: all have one.
+    ``module``: the trained ``torch.nn.Module``, on the CPU, in eval mode. ``summary``: numbers of the run (see
+    :func:`sparkdl_comm.job.summary.summarize`); None for a model trained elsewhere. ``decode``: function from a value
+    of a binary or text feature column to an array; None: there is no such column. ``collate_fn``: makes a batch of rows
+    of different lengths; None: all rows have one length.
 
-    Copies share ``module``; nothing here changes it.
+    Three attributes decide the columns that ``transform`` adds; see the table of :mod:`sparkdl_comm.ml.scoring`.
+    ``classification``: True if labels were classes. ``output_shape``: shape of the output for one row, a dict by name
+    if there are several outputs, or None if unknown. ``activation``: function from outputs to probabilities (softmax,
+    exp, sigmoid or identity), or None.
+
+    Copies share ``module``; no method changes it.
     """
 
-    #: Saved pipelines name the class by it; where the code lies may change.
+    #: Module name in saved pipelines, independent of the file's place.
     __module__ = "sparkdl_comm"
 
     def __init__(
@@ -62,7 +64,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         decode: Decode | None = None,
         collate_fn: Collate | None = None,
     ) -> None:
-        """:param factory: makes such a module, for :meth:`load`, which imports it by name."""
+        """:param factory: class or function that makes such a module. :meth:`load` imports it by name."""
         super().__init__()
         self.module = module
         self.classification = classification
@@ -74,20 +76,20 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         self.collate_fn = collate_fn
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        """``dataset`` with what the model predicts added; see ``transform``. All other columns stay as they are.
+        """Return ``dataset`` with the predictions as new columns; see ``transform``. All other columns stay as they
+        are.
 
-        A classifier adds ``rawPredictionCol`` and ``probabilityCol``, ML Vectors, and ``predictionCol``, the class
-        as a double; any other model only ``predictionCol``, a double, or ``array<float>`` if it gives several
-        values per row, or a struct of these if it gives several tensors. A name of "" leaves a column out.
-        Rows are decoded, made whole and computed ``predictBatchSize`` at a time. They come in Arrow batches of
-        ``spark.sql.execution.arrow.maxRecordsPerBatch`` rows (10,000): set it lower where rows are wide.
-        ``dataset`` may be a stream. Lazy, as everything in Spark: null features are found (InputError) when the
-        result is used. Only the features go to Python; columns that are not used are not read, and filters on the
-        others come first.
+        A classifier adds ``rawPredictionCol`` and ``probabilityCol``, which are ML Vectors, and ``predictionCol``, the
+        class as a double. Any other model only adds ``predictionCol``: a double, or ``array<float>`` for several values
+        per row, or a struct of these for several output tensors. A name of "" leaves a column out.
 
-        :raises InputError: the features' column is missing or of a type that is not accepted, or a column to
-            add is already there.
-        :raises ModelError: ``activation`` is none of those above.
+        The result is lazy, so null features raise InputError only when it is used. ``dataset`` may be a stream. Only
+        the features go to Python, unused columns are not read, and filters on the others run first. Executors decode
+        and compute ``predictBatchSize`` rows at a time. They receive Arrow batches of
+        ``spark.sql.execution.arrow.maxRecordsPerBatch`` rows (10,000). Set it lower for wide rows.
+
+        :raises InputError: a feature column is missing or its type is not accepted, or a column to add already exists.
+        :raises ModelError: ``activation`` is not a known function.
         """
         spark = session_of(dataset)
         use_own_python(spark)
@@ -109,9 +111,9 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         types = [of for name in added for of in (predicted if name == PREDICTION else [ArrayType(DoubleType(), False)])]
         inputs = [f"sparkdl input {index}" for index in range(len(fields))]
         outputs = [f"sparkdl output {index}" for index in range(len(types))]
-        # A UDF lets the optimizer leave out columns and push filters below it. The generator keeps filters on what is
-        # predicted from calling the model a second time. The inputs are a projection of their own because Spark 4.2 refuses
-        # UDFs with Vectors beside them that come straight from a columnar file.
+        # With a UDF, the optimizer can drop columns and push filters below it. The generator (inline) keeps filters on
+        # predictions from calling the model a second time. The inputs get a separate projection because Spark 4.2 refuses
+        # a UDF next to Vectors that come straight from a columnar file.
         checked = ImportCheck(predictor.predict, rank=False)
 
         def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:  # pandas_udf reads the types
@@ -123,7 +125,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         return scored.select("*", *_columns(added, list(members), outputs)).drop(*inputs, *outputs)
 
     def _added(self, given: Iterable[str], dataset: DataFrame) -> dict[str, str]:
-        """The names of the columns to add to ``dataset``, of those that the model gives."""
+        """Return the names of the columns to add to ``dataset``, by column, for the columns ``given`` by the model."""
         added = {column: self.getOrDefault(f"{column}Col") for column in given}
         added = {column: name for column, name in added.items() if name}
         for column, name in added.items():
@@ -133,44 +135,46 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """One row per epoch, ``epoch`` counting from 1; empty for a model that was not trained here."""
+        """Metrics by epoch: one row each, with ``epoch`` from 1. Empty for a model trained elsewhere."""
         return list((self.summary or {}).get("history", ()))
 
     def timeline(self) -> Timeline:
-        """What all ranks did in the last iterations of the run: ``.save("trace.json")`` for Perfetto, ``.plot()``.
+        """Return the trace of all ranks in the last iterations of the run: ``.save("trace.json")`` for Perfetto,
+        ``.plot()``.
 
         :raises InputError: no iterations were traced.
         """
         reports = (self.summary or {}).get("timeline")
         if not reports:
             raise InputError(
-                "no iterations were traced: set spark.sparkdl.comm.timeline to how many of the last ones are to be, then fit"
+                "no iterations were traced. Set spark.sparkdl.comm.timeline to the number of last iterations to trace,"
+                " then fit"
             )
         return Timeline(reports)
 
     def to_torch(self) -> torch.nn.Module:
-        """A copy of ``module``, on the CPU, in eval mode: the caller's own to change."""
+        """Return a copy of ``module``, on the CPU, in eval mode. The caller may change it."""
         return copy.deepcopy(self.module).eval()
 
     def export_torchscript(self, path: str, example: Example | None = None, overwrite: bool = False) -> None:
         """Write the module as TorchScript, for ``torch.jit.load`` in Python or C++, to any path that Spark can write.
 
-        :param example: input to record (``torch.jit.trace``): a tensor ``[rows, …]``, or a tuple of them for a module with
-            several inputs. None: the module's code is compiled (``torch.jit.script``).
-        :raises PersistenceError: ``path`` exists, unless ``overwrite``, or cannot be written.
+        :param example: input to trace the module with (``torch.jit.trace``): a tensor ``[rows, …]``, or a tuple of them
+            for a module with several inputs. None: compile the module's code (``torch.jit.script``).
+        :raises PersistenceError: ``path`` exists and ``overwrite`` is false, or it cannot be written.
         :raises ModelError: torch cannot export this module.
         """
         write = functools.partial(export.torchscript, self.to_torch(), None if example is None else _inputs(example))
         export.put(active_session(), path, write, overwrite)
 
     def export_onnx(self, path: str, example: Example, overwrite: bool = False, **options: Any) -> None:
-        """Write the module as ONNX, to any path that Spark can write; its inputs are called as the feature columns.
+        """Write the module as ONNX, for any number of rows, to any path that Spark can write.
 
-        Takes any number of rows. Large weights go to a file of their own beside it, ``<path>.data``.
+        Its inputs are named as the feature columns. Large weights go to a second file, ``<path>.data``.
 
         :param example: as in :meth:`export_torchscript`.
         :param options: for ``torch.onnx.export``, such as ``opset_version``.
-        :raises PersistenceError: ``path`` exists, unless ``overwrite``, or cannot be written.
+        :raises PersistenceError: ``path`` exists and ``overwrite`` is false, or it cannot be written.
         :raises ModelError: torch cannot export this module, or ``sparkdl_comm[onnx]`` is not installed.
         """
         write = functools.partial(export.onnx, self.to_torch(), _inputs(example), self.feature_columns(), options)
@@ -187,12 +191,13 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
     def load(
         cls, path: str, model: Any = None, decode: Decode | None = None, collate_fn: Collate | None = None
     ) -> TorchModel:
-        """The model saved at ``path``, any path that Spark can read.
+        """Load the model saved at ``path``, any path that Spark can read.
 
-        :param model: the module, or its class or factory, to load the weights into. Needed when what was given to
-            the estimator was not an importable class or function, or a ``functools.partial`` of one.
-        :param decode: likewise, if the model was trained with one; so is ``collate_fn``.
-        :raises PersistenceError: nothing there, or it cannot be read, or one of these is needed.
+        :param model: the module, or its class or factory, to load the weights into. Required unless the estimator got
+            an importable class or function, or a ``functools.partial`` of one.
+        :param decode: required under the same condition, if the model was trained with ``decode``.
+        :param collate_fn: required under the same condition, if the model was trained with ``collate_fn``.
+        :raises PersistenceError: there is nothing at ``path``, it cannot be read, or one of the parameters is required.
         :raises ModelError: ``model`` is another model; names the tensors that differ.
         """
         given = {"model": model, "decode": decode, "collate_fn": collate_fn}
@@ -204,7 +209,7 @@ def _inputs(example: Example) -> tuple[torch.Tensor, ...]:
 
 
 def _columns(added: dict[str, str], members: list[str], outputs: list[str]) -> list[Column]:
-    """The columns to add, of what is predicted: a struct of the ``members``, or one of ``outputs`` for each of ``added``."""
+    """Return the columns to add: a struct of the ``members``, or one of the ``outputs`` for each of ``added``."""
     columns, left = [], iter(map(F.col, outputs))
     for column, name in added.items():
         if column != PREDICTION:
@@ -216,5 +221,5 @@ def _columns(added: dict[str, str], members: list[str], outputs: list[str]) -> l
 
 
 def _type_of(kind: Kind) -> DataType:
-    """Of a prediction."""
+    """Return the SQL type of a prediction."""
     return ArrayType(FloatType(), False) if kind == "vector" else DoubleType()

@@ -1,19 +1,19 @@
-"""Saving and loading: JSON metadata as pyspark.ml has it, weights as safetensors, and a :class:`Storage` for any path.
+"""Writers and readers of models and estimators: JSON metadata as in pyspark.ml, weights as safetensors.
 
-A model is::
+A model is saved as::
 
     path/metadata/part-00000       one line of JSON: Params, summary, how to rebuild the module
     path/metadata/_SUCCESS
     path/model.safetensors         tensors that share memory (tied weights) are stored once
-    path/extra_state.safetensors   what ``get_extra_state`` of the module's parts returns, if any do
-    path/ingredients.safetensors   if there are tensors among the arguments of what rebuilds the module
+    path/extra_state.safetensors   results of ``get_extra_state`` of the module's parts, if any define it
+    path/ingredients.safetensors   tensors among the arguments of the function that makes the module, if any
 
-Nothing is pickled. What Params cannot hold, the components, is rebuilt by name (see :mod:`sparkdl_comm.ml.rebuild`): of a
-model, the class or function that makes the module, ``decode`` and ``collate_fn``. Where that is not possible, saving warns,
-and whoever loads gives it.
+Nothing is pickled. Components that Params cannot hold are rebuilt by name (see :mod:`sparkdl_comm.ml.rebuild`). For a
+model, they are the class or function that makes the module, ``decode`` and ``collate_fn``. If that is impossible,
+saving warns, and the caller of ``load`` must give the component.
 
-A save writes to a directory next to ``path`` and renames that, so that ``path`` is complete or not there at
-all (on object stores, where renaming is copying, an interrupted rename can leave a part).
+A save writes to a directory next to ``path`` and then renames it. So ``path`` is complete or does not exist. The
+exception is an interrupted rename on object stores, where renaming is copying. See :mod:`sparkdl_comm.ml.storage`.
 """
 
 from __future__ import annotations
@@ -47,19 +47,20 @@ _COMPONENTS = "ingredients.safetensors"
 
 
 class FolderWriter(MLWriter):
-    """``x.write()``: ``overwrite()``, then ``save(path)``. Subclasses say what is written."""
+    """Writer with ``overwrite()`` and ``save(path)``, as ``x.write()`` returns it. Subclasses decide the contents."""
 
     def __init__(self, instance: TorchEstimator | TorchModel) -> None:
         super().__init__()
         self._instance = instance
 
     def save(self, path: str) -> None:
-        """Save to ``path``, any path that Spark can write. What was there, if ``overwrite()``, goes last. Warns if
-        ``load`` will have to be given something.
+        """Save to ``path``, any path that Spark can write. Warns if ``load`` will require components.
 
-        :raises PersistenceError: ``path`` exists, or cannot be written; nothing is left behind.
+        With ``overwrite()``, an existing directory is deleted last.
+
+        :raises PersistenceError: ``path`` exists, or cannot be written. In that case nothing is left behind.
         """
-        # not MLWriter.save, which would delete the old one first
+        # MLWriter.save would delete the old directory first
         storage = open_storage(self.sparkSession, path)
         if not self.shouldOverwrite and storage.exists():
             raise PersistenceError(f"{path} already exists; to replace it, x.write().overwrite().save(path)")
@@ -70,11 +71,11 @@ class FolderWriter(MLWriter):
             warnings.warn(f"{path}: {_to_give(missing)}", stacklevel=2)
 
     def write_to(self, folder: Path) -> dict[str, str]:
-        """Write to a local directory. Returns what ``load`` will have to be given: why, by name."""
+        """Write to a local directory. Return the components that ``load`` will require: reasons by name."""
         raise NotImplementedError
 
     def write_metadata(self, folder: Path, components: Mapping[str, Any], **extra: Any) -> dict[str, str]:
-        """Params, ``components`` and what else is JSON. Returns as :meth:`write_to`."""
+        """Write Params, ``components`` and the JSON values of ``extra``. Return as :meth:`write_to`."""
         tensors: dict[str, torch.Tensor] = {}
         blueprints, missing = {}, {}
         for name, value in components.items():
@@ -85,7 +86,7 @@ class FolderWriter(MLWriter):
         extra = {"formatVersion": FORMAT, "ingredients": blueprints, "missing": missing, **extra}
         metadata = DefaultParamsWriter._get_metadata_to_save(
             self._instance,
-            self.sparkSession,  # type: ignore[arg-type]  # only its version counts, and Spark Connect has no context
+            self.sparkSession,  # type: ignore[arg-type]  # only its version is used; Spark Connect has no context
             extraMetadata=extra,
         )
         (folder / _METADATA).parent.mkdir(parents=True)
@@ -97,7 +98,7 @@ class FolderWriter(MLWriter):
 
 
 class TorchModelWriter(FolderWriter):
-    """Saves a :class:`~sparkdl_comm.ml.model.TorchModel`."""
+    """Writer of a :class:`~sparkdl_comm.ml.model.TorchModel`."""
 
     _instance: TorchModel
 
@@ -119,27 +120,27 @@ class TorchModelWriter(FolderWriter):
 
 
 class FolderReader(MLReader[T]):
-    """``X.read()``: ``load(path)``. Subclasses say what is read."""
+    """Reader with ``load(path)``, as ``X.read()`` returns it. Subclasses build the instance."""
 
     def __init__(self, cls: type[T], given: Mapping[str, Any]) -> None:
-        """:param given: components to take instead of those that were saved, by name."""
+        """:param given: components by name, in place of the saved ones."""
         super().__init__()
         self._cls = cls
         self._given = given
 
     def load(self, path: str) -> T:
-        """What is at ``path``; see ``load`` of the class."""
+        """Load the instance at ``path``; see ``load`` of the class."""
         with open_storage(self.sparkSession, path).local() as folder:
             return self.read_from(folder, path)
 
     def read_from(self, folder: Path, path: str) -> T:
-        """Read from a local directory. ``path``: what to call it in errors."""
+        """Read from a local directory. ``path``: name of the location in errors."""
         raise NotImplementedError
 
     def metadata(self, folder: Path, path: str) -> dict[str, Any]:
-        """The saved metadata.
+        """Return the saved metadata.
 
-        :raises PersistenceError: there are none that can be read.
+        :raises PersistenceError: there is no readable metadata.
         """
         try:
             metadata = json.loads((folder / _METADATA).read_text(encoding="utf-8"))
@@ -148,14 +149,14 @@ class FolderReader(MLReader[T]):
             raise PersistenceError(f"{path}: not a saved {self._cls.__name__}: {error!r}") from error
         if version > FORMAT:
             raise PersistenceError(
-                f"{path}: format {version}, and this sparkdl_comm reads up to {FORMAT}; use a newer one"
+                f"{path}: format {version}, and this sparkdl_comm reads up to {FORMAT}. Use a newer version"
             )
         return metadata
 
     def components(self, metadata: Mapping[str, Any], folder: Path, path: str) -> dict[str, Any]:
-        """All components: those given, and the others rebuilt.
+        """Return all components: the given ones, and the others rebuilt.
 
-        :raises PersistenceError: one has to be given; names it.
+        :raises PersistenceError: a component must be given; names it.
         """
         missing = {name: why for name, why in metadata["missing"].items() if name not in self._given}
         tensors = read_tensors(folder / _COMPONENTS, path) if (folder / _COMPONENTS).exists() else {}
@@ -171,14 +172,14 @@ class FolderReader(MLReader[T]):
         return components
 
     def restored(self, instance: T, metadata: Mapping[str, Any]) -> T:
-        """``instance`` with the saved uid and Params."""
+        """Set the saved uid and Params of ``instance``, and return it."""
         instance._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(instance, dict(metadata))
         return instance
 
 
 class TorchModelReader(FolderReader["TorchModel"]):
-    """Loads a :class:`~sparkdl_comm.ml.model.TorchModel`."""
+    """Reader of a :class:`~sparkdl_comm.ml.model.TorchModel`."""
 
     def read_from(self, folder: Path, path: str) -> TorchModel:
         metadata = self.metadata(folder, path)
@@ -193,7 +194,7 @@ class TorchModelReader(FolderReader["TorchModel"]):
             None if isinstance(factory, torch.nn.Module) else factory,
             metadata["activation"],
             components["decode"],
-            components.get("collate_fn"),  # not of models saved before there was one
+            components.get("collate_fn"),  # older saved models lack it
         )
         return self.restored(model, metadata)
 
@@ -201,6 +202,6 @@ class TorchModelReader(FolderReader["TorchModel"]):
 def _to_give(missing: Mapping[str, str]) -> str:
     keywords = ", ".join(f"{name}=..." for name in missing)
     return (
-        f"{'; '.join(missing.values())}. Give what is missing: load(path, {keywords}). Classes and functions of modules that "
-        "can be imported, and functools.partials of them, need not be given"
+        f"{'; '.join(missing.values())}. Give what is missing: load(path, {keywords}). Importable classes and functions, and "
+        "functools.partials of them, need not be given"
     )

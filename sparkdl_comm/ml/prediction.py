@@ -1,6 +1,6 @@
-"""The executors' side of ``TorchModel.transform``: features in, what is predicted out.
+"""Executors' side of ``TorchModel.transform``: a pandas UDF from features to predictions.
 
-A pandas UDF: what the model does not need stays in the JVM. Results are Arrow's within pandas, which copies nothing.
+Columns that the model does not need stay in the JVM. Results are Arrow arrays within pandas, so nothing is copied.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from sparkdl_comm.job.module_broadcast import SessionModule
 from sparkdl_comm.ml.scoring import Scoring
 from sparkdl_comm.train.loop.diagnosis import problem_of
 
-#: Bytes of outputs that leave together, and of rows of sparse Vectors that are whole at once.
+#: Maximum bytes of outputs per result, and of dense rows of sparse Vectors per forward pass.
 _AT_ONCE = 64 << 20
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """:meth:`predict` is the function of a pandas UDF.
+    """Predictor whose method :meth:`predict` is the function of a pandas UDF.
 
-    ``module``: the module, or what ``job.module_broadcast.broadcast_module`` made of it. ``features``: description of each
-    column that the module is called with. ``batch_size``: rows per forward pass. ``scoring``: what to make of the outputs.
+    ``module``: the module, or the result of ``job.module_broadcast.broadcast_module``. ``features``: descriptions of
+    the model's input columns. ``batch_size``: rows per forward pass. ``scoring``: conversion of outputs to columns.
     ``device``: cpu or cuda.
 
-    :raises InputError: null features, or vectors of different lengths in one batch; with the number of rows. Features of
-        another width than the model's first layer takes.
-    :raises ModelError: the output does not have one row per row, or is a vector where a number was expected; collate_fn
-        raised.
+    :raises InputError: features are null, or vectors in a batch differ in length (with the number of rows); or features
+        have another width than the model's first layer.
+    :raises ModelError: the output does not have one row per input row, or is a vector where a number was expected; or
+        collate_fn raised.
     """
 
     module: Broadcast[Any] | SessionModule | torch.nn.Module
@@ -51,14 +51,17 @@ class Predictor:
     device: str
 
     def predict(self, batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:
-        """``batches``: as :mod:`sparkdl_comm.data.series` says. Gives one column per tensor of ``scoring``, in its order."""
+        """Yield a DataFrame per part of the input, with one column per tensor of ``scoring``, in its order.
+
+        :param batches: feature columns as :mod:`sparkdl_comm.data.series` describes.
+        """
         module: torch.nn.Module | None = None
         device = None
         for batch in batches:
             columns = batch if isinstance(batch, tuple) else (batch,)
             if not len(columns[0]):
                 continue
-            if module is None:  # not before: an empty partition needs neither the model nor a GPU
+            if module is None:  # an empty partition needs neither the model nor a GPU
                 device = task_device(self.device)
                 shipped = self.module if isinstance(self.module, torch.nn.Module) else self.module.value
                 module = shipped.to(device).eval()
@@ -79,8 +82,10 @@ class Predictor:
     def _predict(
         self, module: torch.nn.Module, device: torch.device | None, columns: tuple[pd.Series, ...]
     ) -> Iterator[list[pa.Array]]:
-        """What is predicted for the rows of a batch, in parts of :data:`_AT_ONCE` bytes at most, about. Rows are read, decoded
-        and made whole for one forward pass at a time."""
+        """Yield the predictions for a batch, in parts of about :data:`_AT_ONCE` bytes at most.
+
+        Reads, decodes and densifies the rows of one forward pass at a time.
+        """
         count = len(columns[0])
         size = min([self.batch_size, *map(_most_rows, columns)])
         outputs: list[Any] = []
@@ -99,13 +104,13 @@ class Predictor:
 
 
 def _most_rows(column: pd.Series | pd.DataFrame) -> int:
-    """How many rows may be whole at once: of sparse Vectors as many as have :data:`_AT_ONCE` bytes."""
+    """Return the maximum rows per forward pass: for sparse Vectors, :data:`_AT_ONCE` bytes of dense rows."""
     width = column["size"].max() if isinstance(column, pd.DataFrame) and "size" in column else None
     return max(1, _AT_ONCE // int(4 * width)) if width is not None and width > 0 else sys.maxsize
 
 
 def _on(values: np.ndarray | Ragged, device: torch.device | None) -> Any:
-    """What the model is called with for the rows of a column."""
+    """Return the model's argument for the rows of a column."""
     if isinstance(values, Ragged):
         return values.to(device).collated()
     return torch.from_numpy(np.array(values)).to(device)
@@ -120,7 +125,7 @@ def _bytes(output: Any) -> int:
 
 
 def _on_cpu(output: Any) -> Any:
-    """A tensor, or several as a dict or tuple, off the GPU."""
+    """Move a tensor, or several in a dict or tuple, to the CPU."""
     if isinstance(output, Mapping):
         return {name: _on_cpu(part) for name, part in output.items()}
     if isinstance(output, (tuple, list)):
@@ -129,7 +134,7 @@ def _on_cpu(output: Any) -> Any:
 
 
 def _joined(outputs: Sequence[Any]) -> Any:
-    """What the model would have returned for all rows at once."""
+    """Concatenate outputs to the output that the model would have returned for all rows."""
     first = outputs[0]
     if isinstance(first, Mapping):
         return {name: _joined([output[name] for output in outputs]) for name in first}
@@ -139,7 +144,7 @@ def _joined(outputs: Sequence[Any]) -> Any:
 
 
 def _arrow(values: np.ndarray) -> pa.Array:
-    """A column of numbers from ``[rows]``, of lists from ``[rows, k]``."""
+    """Return an Arrow column: numbers for ``[rows]``, lists for ``[rows, k]``."""
     if values.ndim == 1:
         return pa.array(values)
     rows, width = values.shape
@@ -147,10 +152,10 @@ def _arrow(values: np.ndarray) -> pa.Array:
 
 
 def task_device(name: str) -> torch.device:
-    """The device of this task: the GPU that Spark assigned to it, if any, when ``name`` is cuda; else the host's first.
+    """Return the device of this task. For cuda: the GPU that Spark assigned to it, else the host's first one.
 
-    :raises SlotsError: cuda, but there is none on this executor.
-    :raises ConfError: cuda, and torch does not see the GPU that Spark assigned.
+    :raises SlotsError: cuda, but this executor has no GPU.
+    :raises ConfError: cuda, but torch does not see the GPU that Spark assigned.
     """
     if name != "cuda":
         return torch.device(name)

@@ -1,6 +1,6 @@
-"""Blueprints: how another process makes a value again without pickle. Classes and functions go by the name to import them by.
+"""Blueprints: instructions for another process to make a value again without pickle.
 
-A blueprint is JSON, with tensors beside it. It is one of::
+A blueprint refers to classes and functions by import name. It is JSON, with tensors in a separate dict. It is one of::
 
     null  true  1  1.5  "text"                                     itself
     {"list": [blueprint, ...]}  {"tuple": [...]}  {"dict": {"name": blueprint, ...}}
@@ -23,19 +23,19 @@ from torch.nn.modules import loss as losses
 
 from sparkdl_comm.errors import PersistenceError
 
-#: See this module.
+#: JSON; see this module's docstring.
 Blueprint: TypeAlias = Any
 
-#: Arguments of losses that became ``reduction``.
+#: Deprecated arguments of losses, replaced by ``reduction``.
 _DEPRECATED = ("size_average", "reduce")
 
 
 def blueprint_of(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Blueprint:
-    """How to make ``value`` again.
+    """Return a blueprint of ``value``.
 
-    :param tensors: gets those in ``value``.
+    :param tensors: receives the tensors in ``value``.
     :param name: of ``value``, for the error.
-    :raises PersistenceError: something in ``value`` cannot be imported by name; says where and what it is.
+    :raises PersistenceError: something in ``value`` cannot be imported by name; names it.
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
@@ -56,7 +56,7 @@ def blueprint_of(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Blu
     imported = importable(value)
     if imported is not None:
         return {"import": imported}
-    if type(value).__module__ == losses.__name__:  # keeps its arguments as attributes
+    if type(value).__module__ == losses.__name__:  # these classes keep their arguments as attributes
         arguments = [argument for argument in inspect.signature(type(value)).parameters if argument not in _DEPRECATED]
         keywords = {argument: getattr(value, argument) for argument in arguments}
         return {"loss": importable(type(value)), "keywords": _entries(keywords, tensors, name)}
@@ -64,9 +64,9 @@ def blueprint_of(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Blu
 
 
 def rebuild(blueprint: Blueprint, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The value that :func:`blueprint_of` was given.
+    """Return the value that :func:`blueprint_of` got.
 
-    :raises PersistenceError: something in it cannot be imported, or is no blueprint.
+    :raises PersistenceError: something in it cannot be imported, or is not a blueprint.
     """
     try:
         return _rebuild(blueprint, tensors)
@@ -75,7 +75,7 @@ def rebuild(blueprint: Blueprint, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def importable(value: Any) -> str | None:
-    """``package.module:qualname`` of a class or function that another process can import, or None."""
+    """Return ``package.module:qualname`` of a class or function that another process can import, or None."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not module or not name or module == "__main__":
         return None
@@ -86,7 +86,8 @@ def importable(value: Any) -> str | None:
 
 
 def described(value: Any) -> str:
-    """What a value is, for messages: ``function tests.nets:<lambda>``, ``instance of torch.nn.modules.linear:Linear``."""
+    """Describe ``value`` for messages: ``function tests.nets:<lambda>``, ``instance of
+    torch.nn.modules.linear:Linear``."""
     named = value if hasattr(value, "__qualname__") else type(value)
     kind = type(value).__name__ if named is value else "instance of"
     return f"{kind} {named.__module__}:{named.__qualname__}"

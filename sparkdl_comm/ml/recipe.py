@@ -1,4 +1,4 @@
-"""How a user wants a model trained: the components that are no JSON, and what becomes of them and the Params."""
+"""A user's training settings: components that are not JSON, and their checks together with the Params."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from sparkdl_comm.report.loggers import RunLogger
 from sparkdl_comm.train.loop.callbacks import Callback
 from sparkdl_comm.train.spec import Augment, Checkpoints, Observation, Stopping
 
-#: Columns of the history, which metrics cannot be named.
+#: Columns of the history. Metrics cannot have these names.
 _TAKEN = ("epoch", "step", "loss", "val_loss", "lr", "seconds")
 
 
 class TrainingRecipe(TorchParams):
-    """Attributes of the estimator that say how to train, with getters and setters; see
-    :class:`~sparkdl_comm.ml.estimator.TorchEstimator` for what they are."""
+    """Components and Params that decide how to train, with getters and setters.
+
+    See :class:`~sparkdl_comm.ml.estimator.TorchEstimator` for their meaning.
+    """
 
     optimizer: Any = None
     param_groups: Any = None
@@ -39,7 +41,7 @@ class TrainingRecipe(TorchParams):
     loggers: Any = None
 
     def decoding(self) -> Decode | None:
-        """``decode``, checked.
+        """Check ``decode`` and return it.
 
         :raises ModelError: it cannot be called.
         """
@@ -48,19 +50,19 @@ class TrainingRecipe(TorchParams):
         return self.decode
 
     def collating(self) -> Collate | None:
-        """``collate_fn``, checked.
+        """Check ``collate_fn`` and return it.
 
         :raises ModelError: it cannot be called.
         """
         if self.collate_fn is not None and not callable(self.collate_fn):
             raise ModelError(
-                f"collate_fn is {components.describe(self.collate_fn)}; give a function, list of tensors -> what the model"
-                " takes, e.g. functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)"
+                f"collate_fn is {components.describe(self.collate_fn)}; give a function, list of tensors -> the model's"
+                " argument, e.g. functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)"
             )
         return self.collate_fn
 
     def augmenting(self) -> Augment | None:
-        """``augment``, checked.
+        """Check ``augment`` and return it.
 
         :raises ModelError: it cannot be called.
         """
@@ -71,10 +73,10 @@ class TrainingRecipe(TorchParams):
         return self.augment
 
     def optimization(self) -> Optimization:
-        """What the user says of how gradients become an update, checked.
+        """Check the settings of the optimization and return them.
 
         :raises ModelError: a component cannot be used.
-        :raises ConfError: ``learningRate`` cannot be handed on.
+        :raises ConfError: the optimizer does not accept ``learningRate``.
         """
         for name in ("param_groups", "lr_scheduler"):
             given = getattr(self, name)
@@ -92,10 +94,10 @@ class TrainingRecipe(TorchParams):
         )
 
     def observation(self) -> Observation:
-        """Metrics, callbacks and early stopping, checked.
+        """Check metrics, callbacks and early stopping, and return them.
 
         :raises ModelError: a component cannot be used.
-        :raises ConfError: the monitored value will not be there, or there will be no validation rows for what needs them.
+        :raises ConfError: the monitored value is unknown, or a setting needs validation rows and there are none.
         """
         metrics = {} if self.metrics is None else self.metrics
         if not isinstance(metrics, Mapping) or not all(callable(metric) for metric in metrics.values()):
@@ -104,7 +106,7 @@ class TrainingRecipe(TorchParams):
             )
         taken = sorted(set(metrics) & set(_TAKEN))
         if taken:
-            raise ModelError(f"metrics: {', '.join(taken)} is a column of the history already; choose another name")
+            raise ModelError(f"metrics: {', '.join(taken)} is a column of the history. Choose another name")
         callbacks = () if self.callbacks is None else tuple(self.callbacks)
         strangers = [components.describe(callback) for callback in callbacks if not isinstance(callback, Callback)]
         if strangers:
@@ -130,10 +132,10 @@ class TrainingRecipe(TorchParams):
         return Observation(dict(metrics), callbacks, stopping)
 
     def checkpoints(self, spark: SparkSession) -> Checkpoints | None:
-        """Where and how often checkpoints are written; None if none are.
+        """Return the settings of checkpoints; None without ``checkpointDir``.
 
         :raises ConfError: as :func:`sparkdl_comm.job.session.shared_directory` and
-            :func:`sparkdl_comm.ml.storage.check_checkpoint_directory` do.
+            :func:`sparkdl_comm.ml.storage.check_checkpoint_directory`.
         """
         directory = self.getCheckpointDir()
         if directory is None:

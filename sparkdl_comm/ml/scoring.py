@@ -1,28 +1,26 @@
-"""From a model's outputs to the columns of Spark ML: prediction, rawPrediction and probability.
+"""Conversion of a model's outputs to the columns of Spark ML: prediction, rawPrediction and probability.
 
-What a model is, follows from its loss and the shape of its output:
+The loss and the shape of the output decide the kind of a model:
 
 =====================  ==================  ==========================  =============  =====================
 loss                   output per row      rawPrediction               probability    prediction
 =====================  ==================  ==========================  =============  =====================
-CrossEntropyLoss       k values            the output                  softmax        index of the largest
-NLLLoss                k values            the output (logarithms)     exp            index of the largest
-MultiMarginLoss, or    k values            the output                  none           index of the largest
-one of your own with
-integral labels
-BCEWithLogitsLoss      one value z         (-z, z)                     (1 - s, s),    1 where s > 0.5
+CrossEntropyLoss       k values            the output                  softmax        index of the largest NLLLoss
+k values            the output (logarithms)     exp            index of the largest MultiMarginLoss, or    k values
+the output                  none           index of the largest your own loss with integral labels BCEWithLogitsLoss
+one value z         (-z, z)                     (1 - s, s),    1 where s > 0.5
                                                                        s = sigmoid z
-BCELoss                one value p         (1 - p, p)                  (1 - p, p)     1 where p > 0.5
-any other              one value           none                        none           the value
-any other              several values      none                        none           the values, flattened
-any                    several tensors     none                        none           a struct of those
+BCELoss                one value p         (1 - p, p)                  (1 - p, p)     1 where p > 0.5 any other
+one value           none                        none           the value any other              several values      none
+none           the values, flattened any                    several tensors     none                        none
+a struct of the tensors
 =====================  ==================  ==========================  =============  =====================
 
-Several tensors are a dict of them, or a tuple, whose members are called ``output0``, ``output1`` and so on. A member is
-one value or several, flattened. Members without a row for each row of the input (a loss, a state, None) are left out. Of an
-output with ``logits``, as Hugging Face's ModelOutput, these are the output.
+Several tensors are a dict, or a tuple with members named ``output0``, ``output1`` and so on. A member is one value or
+several, flattened. Members without a row for each input row (a loss, a state, None) are left out. If an output has
+``logits``, as Hugging Face's ModelOutput has, the logits are the output.
 
-The functions of ``torch.nn.functional`` count as the losses of the same mathematics.
+Functions of ``torch.nn.functional`` count as the loss classes with the same formula.
 """
 
 from __future__ import annotations
@@ -38,10 +36,10 @@ import torch.nn.functional as F
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.train.loop.output_shape import OutputShape, members
 
-#: What makes probabilities of the outputs of a classifier; ``identity``: they are probabilities already.
+#: Function from a classifier's outputs to probabilities. ``identity``: the outputs are probabilities.
 Activation = Literal["softmax", "exp", "sigmoid", "identity"]
-#: ``classes``: one score per class. ``binary``: one score, for class 1. ``value``, ``vector``: no classifier. ``struct``:
-#: several tensors.
+#: Kind of a model. ``classes``: one score per class. ``binary``: one score, for class 1. ``value``, ``vector``: one value or
+#: several, not a classifier. ``struct``: several tensors.
 Kind = Literal["classes", "binary", "value", "vector", "struct"]
 
 RAW, PROBABILITY, PREDICTION = "rawPrediction", "probability", "prediction"
@@ -61,7 +59,7 @@ _FUNCTIONS: tuple[tuple[Any, Activation], ...] = (
 
 
 def activation_of(loss: Any) -> Activation | None:
-    """What makes probabilities of the outputs of a model trained with ``loss``; None if that is not known."""
+    """Return the activation for the outputs of a model trained with ``loss``; None if unknown."""
     for kind, activation in _MODULES:
         if isinstance(loss, kind):
             return activation
@@ -70,7 +68,7 @@ def activation_of(loss: Any) -> Activation | None:
 
 
 def members_of(output_shape: OutputShape | None) -> dict[str, Kind]:
-    """What the members of a struct are; nothing for anything else."""
+    """Return the kinds of a struct's members by name; an empty dict for other outputs."""
     return {name: _plain(shape) for name, shape in output_shape.items()} if isinstance(output_shape, dict) else {}
 
 
@@ -79,11 +77,11 @@ def _plain(shape: list[int]) -> Kind:
 
 
 def kind_of(classification: bool, activation: Activation | None, output_shape: OutputShape | None) -> Kind:
-    """What a model is; see the table of this module.
+    """Return the kind of a model; see the table of this module.
 
     :param classification: labels were classes.
-    :param output_shape: of the output for one row; None if not known, then a row has as many values as the
-        loss suggests: one, unless labels were classes.
+    :param output_shape: of the output for one row. None: unknown; then it is one value, or several if labels were
+        classes.
     """
     if isinstance(output_shape, dict):
         return "struct"
@@ -104,9 +102,9 @@ _PROBABILITIES: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def columns_of(kind: Kind, activation: Activation | None) -> tuple[str, ...]:
-    """The columns that a model of this kind adds, in Spark ML's order.
+    """Return the columns that a model of this kind adds, in Spark ML's order.
 
-    :raises ModelError: no such activation.
+    :raises ModelError: there is no such activation.
     """
     if activation is not None and activation not in _PROBABILITIES:
         raise ModelError(f"model.activation is {activation!r}; it must be None or one of {', '.join(_PROBABILITIES)}")
@@ -117,8 +115,11 @@ def columns_of(kind: Kind, activation: Activation | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How outputs become columns. ``columns``: those that are wanted of :func:`columns_of`, in this order. ``members``: of a
-    struct, ``value`` or ``vector`` by name."""
+    """Converter of outputs to columns.
+
+    ``columns``: the requested columns of :func:`columns_of`, in that order. ``members``: kinds (``value`` or
+    ``vector``) of a struct's members by name.
+    """
 
     kind: Kind
     activation: Activation | None
@@ -126,9 +127,9 @@ class Scoring:
     members: Mapping[str, Kind] = field(default_factory=dict)
 
     def select(self, output: Any) -> Any:
-        """Return what columns are made of: of a struct its members, by name, without what has no rows; else the output.
+        """Return the part of the output that columns need: the members of a struct by name, else the whole output.
 
-        :raises ModelError: a member is not there.
+        :raises ModelError: a member is missing.
         """
         if self.kind != "struct":
             return output
@@ -139,13 +140,13 @@ class Scoring:
         return {name: found[name] for name in self.members}
 
     def __call__(self, output: Any, rows: int) -> list[torch.Tensor]:
-        """The columns for some rows, on the CPU.
+        """Return the columns for some rows, on the CPU.
 
-        :param output: what :meth:`select` returned.
-        :return: one tensor per column: float64 ``[rows]``, or ``[rows, classes]`` for RAW and PROBABILITY;
-            the prediction of a ``vector`` is float32 ``[rows, values]``; that of a ``struct`` is one tensor per member.
-        :raises ModelError: the output does not have one row per row, or is a vector where a number was
-            expected, or the other way round.
+        :param output: return value of :meth:`select`.
+        :return: one tensor per column: float64 ``[rows]``, or ``[rows, classes]`` for RAW and PROBABILITY. The
+            prediction of a ``vector`` is float32 ``[rows, values]``. A ``struct`` gives one tensor per member.
+        :raises ModelError: the output does not have one row per input row, or is a vector where a number was expected,
+            or vice versa.
         """
         if self.kind == "struct":
             return list(self._of_members(output, rows))
@@ -156,8 +157,8 @@ class Scoring:
         width = output.shape[1]
         if self.kind in ("value", "binary") and width != 1:
             raise ModelError(
-                f"the model returned {width} values per row, where one was expected: set "
-                f"model.output_shape = [{width}] to have them as an array"
+                f"the model returned {width} values per row, but one was expected. Set "
+                f"model.output_shape = [{width}] to get them as an array"
             )
         if self.kind == "vector":
             return [output.float().cpu()]
@@ -165,8 +166,8 @@ class Scoring:
             return [output[:, 0].double().cpu()]
         if width == 1 and self.kind == "classes":
             raise ModelError(
-                "the model returned one value per row, where one per class was expected: set "
-                "model.output_shape = [1] to have it as the prediction"
+                "the model returned one value per row, but one per class was expected. Set "
+                "model.output_shape = [1] to get it as the prediction"
             )
         return [column.double().cpu() for column in self._classify(output)]
 
@@ -175,8 +176,8 @@ class Scoring:
             yield from Scoring(kind, None, (PREDICTION,))(found[name], rows)
 
     def _classify(self, scores: torch.Tensor) -> Iterator[torch.Tensor]:
-        """The columns of a classifier, from ``[rows, classes]``, or ``[rows, 1]`` if it is binary."""
-        if self.kind == "binary":  # as if there were two classes
+        """Yield the columns of a classifier from ``[rows, classes]``, or from ``[rows, 1]`` if it is binary."""
+        if self.kind == "binary":  # make scores of two classes
             scores = torch.cat([1 - scores if self.activation == "identity" else -scores, scores], 1)
         for column in self.columns:
             if column == RAW:

@@ -1,7 +1,8 @@
-"""Storage of saved models: a directory at any path that Hadoop can reach, which is there completely or not at all.
+"""Storage of saved models: a directory at any path that Hadoop can reach, written completely or not at all.
 
-A save writes to a directory next to its path and renames that (on object stores, where renaming is copying, an interrupted
-rename can leave a part). A client of Spark Connect has no JVM of its own; one of the executors does it for it.
+A save writes to a directory next to its path and then renames it. On object stores, where renaming is copying, an
+interrupted rename can leave a partial directory. A Spark Connect client has no JVM, so an executor does the work for
+it.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from sparkdl_comm.job.session import is_classic, session_conf
 from sparkdl_comm.strategies.ps.files import ExecutorFiles
 from sparkdl_comm.train.checkpoint.checkpoint_directory import check_unused, complete_steps
 
-#: Bytes of a file per row on the way to the client.
+#: Bytes of a file per row sent to the client.
 _CHUNK = 1 << 20
 _SCHEMA = "error string, name string, data binary"
 
 
 class Files(Protocol):
-    """What :class:`~sparkdl_comm.strategies.ps.files.ExecutorFiles` and the driver's JVM can do alike."""
+    """File operations of both :class:`~sparkdl_comm.strategies.ps.files.ExecutorFiles` and the driver's JVM."""
 
     def exists(self, remote: str) -> bool: ...
 
@@ -44,9 +45,9 @@ class Files(Protocol):
 
 
 class Storage(ABC):
-    """A directory at any path that Hadoop can reach with the session's settings.
+    """Directory at any path that Hadoop can reach with the session's settings.
 
-    :raises PersistenceError: from all methods, for what cannot be read or written.
+    :raises PersistenceError: by all methods, if something cannot be read or written.
     """
 
     @abstractmethod
@@ -54,11 +55,11 @@ class Storage(ABC):
 
     @abstractmethod
     def put(self, folder: Path, replace: bool) -> None:
-        """Copy a local directory, or file, here, all or nothing; ``replace``: instead of what is here now."""
+        """Copy a local directory or file to this path, all or nothing. ``replace``: overwrite what exists."""
 
     @abstractmethod
     def local(self) -> AbstractContextManager[Path]:
-        """The directory on a local disk."""
+        """Return a context manager that gives the directory on a local disk."""
 
 
 def open_storage(spark: SparkSession, path: str) -> Storage:
@@ -66,13 +67,13 @@ def open_storage(spark: SparkSession, path: str) -> Storage:
 
 
 def check_checkpoint_directory(spark: SparkSession, directory: str, resume: bool) -> None:
-    """What the driver can know of a directory for checkpoints before any executor is touched. Rank 0 looks again.
+    """Check a directory for checkpoints as far as the driver can, before executors are used. Rank 0 checks it again.
 
     :param directory: a local path, or a URI for Hadoop.
-    :raises ConfError: it cannot be written; or has checkpoints already, and ``resume`` is not set.
+    :raises ConfError: it cannot be written, or it has checkpoints and ``resume`` is not set.
     """
     local = directory.startswith("/")
-    # The driver of a cluster need not share a mount of its executors.
+    # The driver of a cluster may not share a mount with its executors.
     if not is_classic(spark) or (local and not (spark.sparkContext.master or "").startswith("local")):
         return
     try:
@@ -85,7 +86,7 @@ def check_checkpoint_directory(spark: SparkSession, directory: str, resume: bool
 
 
 class DriverStorage(Storage):
-    """Storage that the driver's JVM reads and writes."""
+    """Storage through the driver's JVM."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._path = path
@@ -106,7 +107,7 @@ class DriverStorage(Storage):
 
     @contextmanager
     def local(self) -> Iterator[Path]:
-        """Itself if it is on a local disk already, else a temporary copy."""
+        """Yield the directory itself if it is on a local disk, else a temporary copy."""
         if not self.exists():
             raise PersistenceError(f"{self._path}: there is nothing at {self._target.toString()}")
         if self._fs.getUri().getScheme() == "file":
@@ -119,13 +120,13 @@ class DriverStorage(Storage):
             yield copied
 
     def names(self) -> list[str]:
-        """What is in the directory; nothing if it is not there."""
+        """Return the names of the files in the directory; an empty list if it does not exist."""
         with self._named("look at"):
             there = self._fs.listStatus(self._target) if self._fs.exists(self._target) else []
             return [status.getPath().getName() for status in there]
 
     def try_writing(self) -> None:
-        """Makes the directory, and a file in it, which is deleted."""
+        """Create the directory and a file in it, and delete the file."""
         probe = f"{self._target.toString()}/.probe-{uuid.uuid4().hex[:12]}"
         with self._named("write"):
             self._fs.mkdirs(self._target)
@@ -146,7 +147,7 @@ class DriverStorage(Storage):
 
 
 class _DriverFiles:
-    """:class:`Files` of one of Hadoop's file systems, ``at`` making its paths."""
+    """:class:`Files` for a Hadoop file system. ``at`` makes its paths."""
 
     def __init__(self, fs: Any, at: Callable[[str], Any]) -> None:
         self._fs, self._at = fs, at
@@ -166,7 +167,7 @@ class _DriverFiles:
 
 
 class ExecutorStorage(Storage):
-    """Storage that an executor reads and writes, through the plugin: for Spark Connect, whose clients have no JVM."""
+    """Storage through an executor and the plugin, for Spark Connect, whose clients have no JVM."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark, self._path = spark, path
@@ -194,7 +195,7 @@ class ExecutorStorage(Storage):
         with tempfile.TemporaryDirectory(prefix="sparkdl-load-") as folder:
             for name, data in self._run(lambda files: _read(files, path, "")):
                 if ".." in PurePosixPath(name).parts:
-                    raise PersistenceError(f"{self._path}: has a file {name!r}, which would lie elsewhere")
+                    raise PersistenceError(f"{self._path}: has a file {name!r}, whose path leads out of the directory")
                 file = Path(folder, name)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 with file.open("ab") as end:
@@ -211,7 +212,7 @@ class ExecutorStorage(Storage):
                 with ExecutorFiles(timeout) as files:
                     for name, data in work(files):
                         yield _row(None, name, data)
-            except SparkdlCommError as error:  # as a row: Spark Connect cuts messages of exceptions off
+            except SparkdlCommError as error:  # sent as a row, because Spark Connect truncates exceptions
                 yield _row(type(error).__name__, error.message, b"")
 
         rows = self._spark.range(0, 1, 1, 1).mapInArrow(task, _SCHEMA)  # type: ignore[arg-type]
@@ -227,14 +228,14 @@ def _row(error: str | None, name: str, data: bytes) -> pa.RecordBatch:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """The files in a directory, by what their paths add to its own; of a file, itself."""
+    """Return the files in a directory by their suffix to its path. For a file, return the file itself."""
     if folder.is_file():
         return {"": folder}
     return {"/" + file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
 
 
 def _put(files: Files, sent: Mapping[str, str], path: str, replace: bool) -> None:
-    """Copy local files to ``path``, all or nothing. ``sent``: them, by what their paths add to ``path``."""
+    """Copy local files to ``path``, all or nothing. ``sent``: local paths by their suffix to ``path``."""
     name, token = path.rpartition("/")[2], uuid.uuid4().hex[:12]
     new, old = (f"{path.removesuffix(name)}.{name}.{token}.{kind}" for kind in ("new", "old"))
     try:
@@ -254,7 +255,7 @@ def _put(files: Files, sent: Mapping[str, str], path: str, replace: bool) -> Non
 
 
 def _read(files: ExecutorFiles, path: str, folder: str) -> Iterator[tuple[str, bytes]]:
-    """The files below ``path``: the pieces of each with its name, in order."""
+    """Yield the files below ``path`` in order, as pieces with the file's name."""
     for entry in files.list(f"{path}/{folder}"):
         name = folder + entry.name
         if entry.is_directory:
@@ -264,6 +265,6 @@ def _read(files: ExecutorFiles, path: str, folder: str) -> Iterator[tuple[str, b
             local = Path(place, "file")
             files.get(f"{path}/{name}", local)
             with local.open("rb") as content:
-                yield name, b""  # also of an empty file
+                yield name, b""  # for empty files
                 while piece := content.read(_CHUNK):
                     yield name, piece

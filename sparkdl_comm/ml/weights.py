@@ -1,4 +1,4 @@
-"""Weights of a module in a folder: tensors as safetensors, and extra state beside them."""
+"""Weights of a module in a folder: tensors as safetensors, and extra state in a second file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sparkdl_comm.space import module_state
 
 WEIGHTS = "model.safetensors"
 EXTRA = "extra_state.safetensors"
-#: In the metadata of :data:`WEIGHTS`: the names of the buffers, as JSON.
+#: Metadata key in :data:`WEIGHTS` for the names of the buffers, as JSON.
 _BUFFERS = "buffers"
 
 
 def write_weights(module: torch.nn.Module, folder: Path) -> None:
-    """Writes the weights into ``folder``, with the module's extra state, if it has any.
+    """Write the weights into ``folder``, and the module's extra state if it has any.
 
     :raises ModelError: safetensors cannot hold them.
     """
@@ -37,17 +37,17 @@ def write_weights(module: torch.nn.Module, folder: Path) -> None:
 
 
 def read_weights(factory: Any, folder: Path, path: str) -> torch.nn.Module:
-    """A module with the weights that are in ``folder``.
+    """Return a module with the weights in ``folder``.
 
-    :param factory: what makes a module, or a module, which is copied.
-    :raises PersistenceError: it does not make one, or the weights cannot be read.
-    :raises ModelError: it is another module; names the tensors that differ.
+    :param factory: function that makes a module, or a module, which is copied.
+    :raises PersistenceError: it does not make a module, or the weights cannot be read.
+    :raises ModelError: it makes another module; names the tensors that differ.
     """
     try:
         module = copy.deepcopy(factory) if isinstance(factory, torch.nn.Module) else factory()
     except Exception as error:
         raise PersistenceError(
-            f"{path}: {factory} does not make the module: {error!r}. Give what does: load(path, model=...)"
+            f"{path}: {factory} does not make the module: {error!r}. Give a working one: load(path, model=...)"
         ) from error
     if not isinstance(module, torch.nn.Module):
         raise PersistenceError(f"{path}: {factory} made a {type(module).__name__}, not a torch.nn.Module")
@@ -69,8 +69,10 @@ def read_weights(factory: Any, folder: Path, path: str) -> torch.nn.Module:
 
 
 def _make_buffers(module: torch.nn.Module, file: Path) -> None:
-    """Give ``module`` the buffers of ``file`` that it lacks, or has in another shape: training may add buffers, or resize
-    them."""
+    """Add the buffers of ``file`` that ``module`` lacks, or has in another shape.
+
+    Training may add or resize buffers.
+    """
     here = dict(module.named_buffers())
     with safetensors.safe_open(str(file), "pt") as opened:
         stored = json.loads((opened.metadata() or {}).get(_BUFFERS, "[]"))
@@ -82,17 +84,20 @@ def _make_buffers(module: torch.nn.Module, file: Path) -> None:
             try:
                 module.get_submodule(path).register_buffer(own, tensor)
             except (AttributeError, KeyError):
-                continue  # another model, as loading will say
+                continue  # another model; loading it reports the difference
 
 
 class _Tensors:
-    """A module as safetensors is to see it: its tensors alone."""
+    """View of a module for safetensors: its tensors without extra state."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Views of memory that is another tensor's, too, are copied; a tied tensor stays one."""
+        """Return the tensors by name.
+
+        A view of another tensor's memory is copied. Tied tensors stay one tensor.
+        """
         found: dict[str, torch.Tensor] = {}
         copies: dict[Any, torch.Tensor] = {}
         for name, tensor in self._module.state_dict().items():
@@ -110,7 +115,7 @@ class _Tensors:
 
 
 def read_tensors(file: Path, path: str) -> dict[str, torch.Tensor]:
-    """The tensors in ``file``.
+    """Return the tensors in ``file``.
 
     :raises PersistenceError: it cannot be read; names ``path``.
     """

@@ -164,7 +164,7 @@ def test_copy() -> None:
         (
             {"collate_fn": list, "inputShapes": [2]},
             InputError,
-            "collate_fn is for .* arrays, or decoded, .*; featuresCol features has none: leave collate_fn out",
+            "collate_fn has no column to work on: featuresCol features has .* Leave collate_fn out",
         ),
         ({"metrics": {"lr": len}}, ModelError, "metrics: lr is a column of the history"),
         ({"callbacks": [len]}, ModelError, "callbacks: .*sparkdl_comm.Callback"),

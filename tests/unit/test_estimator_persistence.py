@@ -80,7 +80,7 @@ def test_lambdas_have_to_be_given(tmp_path: Path) -> None:
         TorchEstimator.load(path, loss=loss)
     loaded = TorchEstimator.load(path, loss=loss, optimizer=torch.optim.Adam)
     assert (loaded.model, loaded.loss, loaded.optimizer) == (Sum, loss, torch.optim.Adam)
-    with pytest.raises(TypeError, match="batchSize must be of model, loss, optimizer"):
+    with pytest.raises(TypeError, match="unknown batchSize; known: model, loss, optimizer"):
         TorchEstimator.load(path, batchSize=3)
 
 

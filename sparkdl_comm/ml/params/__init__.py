@@ -36,4 +36,4 @@ class TorchParams(
     PredictionParams,
     ClusterParams,
 ):
-    """What estimator and model share. A Param set here overrides the session's conf."""
+    """Params shared by estimator and model. A Param set here overrides the session's conf."""

@@ -1,4 +1,4 @@
-"""What all groups of Params have in common: keywords in two spellings, checks before anything runs."""
+"""Base class of all groups of Params: keywords in two spellings, and checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.ml.param import Params
 
 from sparkdl_comm.errors import ConfError
 
-#: What other frameworks call these; the first name that is known is meant.
+#: Names in other frameworks, and ours. The first of ours that the instance has is suggested.
 _ELSEWHERE = {
     "epochs": ("maxIter",),
     "num_epochs": ("maxIter",),
@@ -59,14 +59,17 @@ _ELSEWHERE = {
 
 
 class KeywordParams(Params):
-    """Base of a group of Params.
+    """Base class of a group of Params.
 
-    A group is a mixin: it sets the defaults of its own Params after ``super().__init__()``, and extends
+    A group is a mixin. It sets the defaults of its own Params after ``super().__init__()``, and extends
     :meth:`_check_params`. Every Param has ``getX`` and ``setX``, and a snake_case spelling as a keyword.
     """
 
     def _set_keywords(self, keywords: dict[str, Any]) -> None:
-        """Set Params by either spelling. ``TypeError``: unknown, given twice, or of the wrong type."""
+        """Set Params by either spelling.
+
+        :raises TypeError: a keyword is unknown or given twice, or a value has the wrong type.
+        """
         names = {snake_case(param.name): param.name for param in self.params}
         values: dict[str, Any] = {}
         for keyword, value in keywords.items():
@@ -80,22 +83,22 @@ class KeywordParams(Params):
         self._set(**values)
 
     def _meant(self, keyword: str, known: list[str]) -> str:
-        """The parameter, or attribute, that an unknown keyword is most likely to stand for."""
+        """Return the parameter or attribute that an unknown keyword most likely means."""
         for name in _ELSEWHERE.get(keyword, ()):
             if self.hasParam(name) or hasattr(self, name):
                 return name
         return difflib.get_close_matches(keyword, known, n=1, cutoff=0.0)[0]
 
     def _check_params(self) -> None:
-        """Checks the values of the Params. Groups extend it.
+        """Check the values of the Params. Groups extend it.
 
-        :raises ConfError: one cannot be used; names Param, value and limit.
+        :raises ConfError: a value cannot be used; names Param, value and limit.
         """
 
     def _check_at_least(self, limit: int, *names: str) -> None:
-        """Checks that none of the Params is set to less than ``limit``.
+        """Check that each of the Params is unset or at least ``limit``.
 
-        :raises ConfError: one is.
+        :raises ConfError: one is less.
         """
         for name in names:
             value = self.getOrDefault(name)
@@ -103,9 +106,9 @@ class KeywordParams(Params):
                 raise ConfError(f"{name}={value}: must be at least {limit}")
 
     def _check_one_of(self, name: str, *choices: str) -> None:
-        """Checks that the Param is one of ``choices``.
+        """Check that the Param is one of ``choices``.
 
-        :raises ConfError: it is none of them.
+        :raises ConfError: it is not.
         """
         value = self.getOrDefault(name)
         if value not in choices:
@@ -113,5 +116,5 @@ class KeywordParams(Params):
 
 
 def snake_case(name: str) -> str:
-    """``features_col`` of ``featuresCol``."""
+    """Return the snake_case spelling: ``features_col`` for ``featuresCol``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -1,4 +1,4 @@
-"""Params about checkpoints of the training."""
+"""Params of checkpoints."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ class CheckpointKeywords(TypedDict, total=False):
 
 
 class CheckpointParams(KeywordParams):
-    """``checkpointDir``, ``checkpointInterval``, ``checkpointSeconds``, ``checkpointKeep``, ``resume``."""
+    """Params ``checkpointDir``, ``checkpointInterval``, ``checkpointSeconds``, ``checkpointKeep``, ``resume``."""
 
     checkpointDir: Param[str] = Param(
         Params._dummy(),
         "checkpointDir",
-        "directory for checkpoints, any path that Hadoop reaches; a local one must be shared by all executors. Not set: none",
+        "directory for checkpoints, any path that Hadoop reaches. All executors must share a local one. Not set: none",
         TypeConverters.toString,
     )
     checkpointInterval: Param[int] = Param(
         Params._dummy(),
         "checkpointInterval",
-        "steps from checkpoint to checkpoint; with strategy fabric, updates of the model, and the next end of an epoch",
+        "steps between checkpoints; with strategy fabric, updates of the model, rounded up to the end of an epoch",
         TypeConverters.toInt,
     )
     checkpointSeconds: Param[float] = Param(
-        Params._dummy(), "checkpointSeconds", "seconds from checkpoint to checkpoint", TypeConverters.toFloat
+        Params._dummy(), "checkpointSeconds", "seconds between checkpoints", TypeConverters.toFloat
     )
     checkpointKeep: Param[int] = Param(
-        Params._dummy(), "checkpointKeep", "how many checkpoints stay, the newest ones", TypeConverters.toInt
+        Params._dummy(), "checkpointKeep", "number of newest checkpoints to keep", TypeConverters.toInt
     )
     resume: Param[bool] = Param(
         Params._dummy(),
         "resume",
-        "go on from the newest checkpoint in checkpointDir, if there is one",
+        "continue from the newest checkpoint in checkpointDir, if there is one",
         TypeConverters.toBoolean,
     )
 
@@ -69,7 +69,7 @@ class CheckpointParams(KeywordParams):
             raise ConfError("checkpointInterval, checkpointSeconds and resume need checkpointDir; it is not set")
 
     def getCheckpointDir(self) -> str | None:
-        """None: no checkpoints."""
+        """Return the directory; None: no checkpoints."""
         return self.getOrDefault(self.checkpointDir)
 
     def getCheckpointInterval(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Params about where ranks run and how they talk."""
+"""Params of the cluster: where ranks run, and how they communicate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ClusterKeywords(TypedDict, total=False):
 
 
 class ClusterParams(KeywordParams):
-    """``num_workers``, ``device``, ``strategy``, ``compression``."""
+    """Params ``num_workers``, ``device``, ``strategy``, ``compression``."""
 
     num_workers: Param[int] = Param(
         Params._dummy(),
@@ -49,18 +49,18 @@ class ClusterParams(KeywordParams):
         self._check_one_of("device", "cpu", "cuda")
 
     def getNumWorkers(self) -> int | None:
-        """None: one per slot of the cluster."""
+        """Return the number of ranks; None: one per slot of the cluster."""
         return self.getOrDefault(self.num_workers)
 
     def getDevice(self) -> str:
         return self.getOrDefault(self.device)
 
     def getStrategy(self) -> str | None:
-        """None: what ``spark.sparkdl.comm.strategy`` says."""
+        """Return the strategy; None: the one of ``spark.sparkdl.comm.strategy``."""
         return self.getOrDefault(self.strategy)
 
     def getCompression(self) -> str | None:
-        """None: what ``spark.sparkdl.comm.compression`` says."""
+        """Return the compression; None: the one of ``spark.sparkdl.comm.compression``."""
         return self.getOrDefault(self.compression)
 
     def setNumWorkers(self, value: int) -> Any:

@@ -1,4 +1,4 @@
-"""Params about columns: what a model reads and what it adds."""
+"""Params of the columns that a model reads and adds."""
 
 from __future__ import annotations
 
@@ -45,32 +45,35 @@ class ColumnKeywords(TypedDict, total=False):
 class ColumnParams(
     HasFeaturesCol, HasLabelCol, HasWeightCol, HasPredictionCol, HasRawPredictionCol, HasProbabilityCol, KeywordParams
 ):
-    """Columns that a model reads, how its inputs look, and ``predictionCol``, ``rawPredictionCol`` and ``probabilityCol``,
-    which ``transform`` adds; the last two only to a classifier, and none that is called ""."""
+    """Params of the input columns, the shapes and types of inputs, and the columns that ``transform`` adds.
+
+    ``transform`` adds ``predictionCol`` and, for a classifier, ``rawPredictionCol`` and ``probabilityCol``. It adds no
+    column named "".
+    """
 
     featuresCols: Param[list[str]] = Param(
         Params._dummy(),
         "featuresCols",
-        "instead of featuresCol: several feature columns; the model is called with one tensor for each",
+        "several feature columns, instead of featuresCol; the model gets one tensor for each",
         TypeConverters.toListString,
     )
     labelCols: Param[list[str]] = Param(
         Params._dummy(),
         "labelCols",
-        "instead of labelCol: several label columns; the loss gets a tuple of tensors",
+        "several label columns, instead of labelCol; the loss gets a tuple of tensors",
         TypeConverters.toListString,
     )
     inputShapes: Param[list[list[int] | None]] = Param(
         Params._dummy(),
         "inputShapes",
-        "shape of one row for each feature column, e.g. [[1, 28, 28]]; None: as the column comes",
+        "shape of one row for each feature column, e.g. [[1, 28, 28]]; None: the column's own shape",
         lambda value: _shapes(value),
     )
     inputTypes: Param[list[str | None]] = Param(
         Params._dummy(),
         "inputTypes",
-        f"type of the tensor for each feature column, of {', '.join(TYPES)}; None: float32, but int64 for integers if the "
-        "model has an Embedding; sparse: torch.sparse_coo of float32, for Vectors",
+        f"type of the tensor for each feature column, one of {', '.join(TYPES)}; None: float32, but int64 for integers if "
+        "the model has an Embedding; sparse: torch.sparse_coo of float32, for Vectors",
         lambda value: _types(value),
     )
 
@@ -90,7 +93,7 @@ class ColumnParams(
         )
 
     def _set_keywords(self, keywords: dict[str, Any]) -> None:
-        """As the base; ``featuresCol`` and ``labelCol`` take a list too."""
+        """Set Params by either spelling. ``featuresCol`` and ``labelCol`` take a list, too."""
         several = {"featuresCol": "featuresCols", "features_col": "featuresCols", "labelCol": "labelCols"}
         several["label_col"] = "labelCols"
         named: dict[str, Any] = {}
@@ -123,19 +126,19 @@ class ColumnParams(
                 raise ConfError(f"inputTypes: {dtype!r} must be one of {', '.join(TYPES)}")
 
     def feature_columns(self) -> list[str]:
-        """Names of all feature columns, in the order in which the model is called with them."""
+        """Return the names of all feature columns, in the order of the model's arguments."""
         return self.getFeaturesCols() or [self.getFeaturesCol()]
 
     def feature_param(self) -> str:
-        """The Param that names them."""
+        """Return the name of the Param that lists the feature columns."""
         return "featuresCol" if self.getFeaturesCols() is None else "featuresCols"
 
     def label_columns(self) -> list[str]:
-        """Names of all label columns, in the order in which the loss gets them."""
+        """Return the names of all label columns, in the order in which the loss gets them."""
         return self.getLabelCols() or [self.getLabelCol()]
 
     def label_param(self) -> str:
-        """The Param that names them."""
+        """Return the name of the Param that lists the label columns."""
         return "labelCol" if self.getLabelCols() is None else "labelCols"
 
     def getFeaturesCols(self) -> list[str] | None:
@@ -151,11 +154,11 @@ class ColumnParams(
         return self.getOrDefault(self.inputTypes)
 
     def getWeightCol(self) -> str | None:  # type: ignore[override]
-        """None or "": all rows weigh the same."""
+        """Return the weight column; None: all rows have the same weight. A value of "" counts as None."""
         return self.getOrDefault(self.weightCol) or None
 
     def setFeaturesCol(self, value: str | list[str]) -> Any:
-        """One column, or several (then see ``featuresCols``)."""
+        """Set one feature column, or several (see ``featuresCols``)."""
         if not isinstance(value, str):
             return self.setFeaturesCols(value)
         self.clear(self.featuresCols)
@@ -166,7 +169,7 @@ class ColumnParams(
         return self._set(featuresCols=value)
 
     def setLabelCol(self, value: str | list[str]) -> Any:
-        """One column, or several (then see ``labelCols``)."""
+        """Set one label column, or several (see ``labelCols``)."""
         if not isinstance(value, str):
             return self.setLabelCols(value)
         self.clear(self.labelCols)
@@ -196,7 +199,7 @@ class ColumnParams(
 
 
 def _shapes(value: Any) -> list[list[int] | None]:
-    """Of ``[1, 28, 28]``, one shape, too."""
+    """Convert to a list of shapes. A single shape such as ``[1, 28, 28]`` is allowed."""
     shapes = TypeConverters.toList(value)
     if shapes and all(isinstance(length, int) for length in shapes):
         shapes = [shapes]
@@ -204,6 +207,6 @@ def _shapes(value: Any) -> list[list[int] | None]:
 
 
 def _types(value: Any) -> list[str | None]:
-    """Of ``"int64"``, one type, too."""
+    """Convert to a list of types. A single type such as ``"int64"`` is allowed."""
     types = [value] if isinstance(value, str) else TypeConverters.toList(value)
     return [None if dtype is None else TypeConverters.toString(dtype) for dtype in types]

@@ -1,4 +1,4 @@
-"""Params about stopping before the last epoch."""
+"""Params of early stopping."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class EarlyStoppingKeywords(TypedDict, total=False):
 
 
 class EarlyStoppingParams(KeywordParams):
-    """``earlyStoppingPatience``, ``earlyStoppingMonitor``, ``earlyStoppingMinDelta``, ``earlyStoppingMode``,
+    """Params ``earlyStoppingPatience``, ``earlyStoppingMonitor``, ``earlyStoppingMinDelta``, ``earlyStoppingMode``,
     ``restoreBestModel``."""
 
     earlyStoppingPatience: Param[int] = Param(
         Params._dummy(),
         "earlyStoppingPatience",
-        "stop after this many epochs in which the monitored value did not improve; not set: never",
+        "stop after this many epochs without improvement of the monitored value; not set: never",
         TypeConverters.toInt,
     )
     earlyStoppingMonitor: Param[str] = Param(
@@ -42,16 +42,16 @@ class EarlyStoppingParams(KeywordParams):
     earlyStoppingMinDelta: Param[float] = Param(
         Params._dummy(),
         "earlyStoppingMinDelta",
-        "an improvement is a change by more than this",
+        "minimum change that counts as an improvement, exclusive",
         TypeConverters.toFloat,
     )
     earlyStoppingMode: Param[str] = Param(
-        Params._dummy(), "earlyStoppingMode", "what is better: min or max", TypeConverters.toString
+        Params._dummy(), "earlyStoppingMode", "direction of improvement: min or max", TypeConverters.toString
     )
     restoreBestModel: Param[bool] = Param(
         Params._dummy(),
         "restoreBestModel",
-        "with early stopping, end with the parameters of the best epoch; each rank keeps a copy of them",
+        "with early stopping, return the parameters of the best epoch; each rank keeps a copy of them",
         TypeConverters.toBoolean,
     )
 
@@ -74,7 +74,7 @@ class EarlyStoppingParams(KeywordParams):
             raise ConfError(f"earlyStoppingMinDelta={delta}: must be at least 0")
 
     def getEarlyStoppingPatience(self) -> int | None:
-        """None: training does not stop early."""
+        """Return the number of epochs; None: training does not stop early."""
         return self.getOrDefault(self.earlyStoppingPatience)
 
     def getEarlyStoppingMonitor(self) -> str:

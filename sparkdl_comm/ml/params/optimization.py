@@ -1,4 +1,4 @@
-"""Params about how gradients become an update."""
+"""Params of the optimizer step."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ class OptimizationKeywords(TypedDict, total=False):
 
 
 class OptimizationParams(KeywordParams):
-    """``learningRate``, ``accumulationSteps``, ``maxGradNorm``, ``precision``, ``lrSchedulerInterval``."""
+    """Params ``learningRate``, ``accumulationSteps``, ``maxGradNorm``, ``precision``, ``lrSchedulerInterval``."""
 
     learningRate: Param[float] = Param(
         Params._dummy(),
         "learningRate",
-        "what the optimizer is made with as lr, instead of its own; groups of param_groups with an lr keep theirs",
+        "learning rate that replaces the optimizer's lr; groups of param_groups with an lr keep theirs",
         TypeConverters.toFloat,
     )
     accumulationSteps: Param[int] = Param(
         Params._dummy(),
         "accumulationSteps",
-        "batches whose gradients make one optimizer step, of batchSize x accumulationSteps rows",
+        "number of batches per optimizer step, which uses batchSize x accumulationSteps rows",
         TypeConverters.toInt,
     )
     maxGradNorm: Param[float] = Param(
         Params._dummy(),
         "maxGradNorm",
-        "L2 norm over all parameters to which a larger gradient is scaled down; not set: never",
+        "maximum L2 norm of the gradient over all parameters; larger gradients are scaled down. Not set: no limit",
         TypeConverters.toFloat,
     )
     precision: Param[str] = Param(
         Params._dummy(),
         "precision",
-        "of forward and loss, by torch.autocast: fp32 (off), bf16 or fp16 (with dynamic loss scaling)",
+        "precision of forward and loss with torch.autocast: fp32 (off), bf16 or fp16 (with dynamic loss scaling)",
         TypeConverters.toString,
     )
     lrSchedulerInterval: Param[str] = Param(
         Params._dummy(),
         "lrSchedulerInterval",
-        "when lr_scheduler steps: at the end of each epoch, or after each optimizer step: epoch or step. Not set: step for"
+        "when lr_scheduler steps: epoch (at the end of each epoch) or step (after each optimizer step). Not set: step for"
         " OneCycleLR, CyclicLR and functions that take total_steps or num_training_steps,"
         " epoch for others",
         TypeConverters.toString,
@@ -77,21 +77,21 @@ class OptimizationParams(KeywordParams):
                 raise ConfError(f"{name}={value}: must be more than 0, and finite")
 
     def getLearningRate(self) -> float | None:
-        """None: the optimizer's own."""
+        """Return the learning rate; None: the optimizer's own."""
         return self.getOrDefault(self.learningRate)
 
     def getAccumulationSteps(self) -> int:
         return self.getOrDefault(self.accumulationSteps)
 
     def getMaxGradNorm(self) -> float | None:
-        """None: gradients are not clipped."""
+        """Return the maximum norm; None: gradients are not clipped."""
         return self.getOrDefault(self.maxGradNorm)
 
     def getPrecision(self) -> str:
         return self.getOrDefault(self.precision)
 
     def getLrSchedulerInterval(self) -> str | None:
-        """None: as the scheduler needs it."""
+        """Return the interval; None: it depends on the scheduler."""
         return self.getOrDefault(self.lrSchedulerInterval)
 
     def setLearningRate(self, value: float) -> Any:

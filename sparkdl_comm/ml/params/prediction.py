@@ -1,4 +1,4 @@
-"""Params about scoring with a trained model."""
+"""Params of predictions with a trained model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PredictionKeywords(TypedDict, total=False):
 
 
 class PredictionParams(KeywordParams):
-    """``predictBatchSize``."""
+    """Param ``predictBatchSize``."""
 
     predictBatchSize: Param[int] = Param(
         Params._dummy(), "predictBatchSize", "rows per forward pass in transform", TypeConverters.toInt
@@ -23,7 +23,7 @@ class PredictionParams(KeywordParams):
 
     def __init__(self) -> None:
         super().__init__()
-        # few enough for the activations of a small CNN to stay in the cache, enough for the calls not to count
+        # small enough that the activations of a small CNN stay in the CPU's cache, large enough to hide the calls' cost
         self._setDefault(predictBatchSize=256)
 
     def _check_params(self) -> None:

@@ -1,4 +1,4 @@
-"""Params about the course of training."""
+"""Params of the training loop."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class TrainingKeywords(TypedDict, total=False):
 
 
 class TrainingParams(HasMaxIter, HasSeed, KeywordParams):
-    """``batchSize``, ``maxIter``, ``seed``."""
+    """Params ``batchSize``, ``maxIter``, ``seed``."""
 
     batchSize: Param[int] = Param(
         Params._dummy(),
         "batchSize",
-        "rows per batch over all ranks, accumulationSteps of which make a step",
+        "rows per batch over all ranks; a step uses accumulationSteps batches",
         TypeConverters.toInt,
     )
 

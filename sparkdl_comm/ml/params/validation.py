@@ -1,4 +1,4 @@
-"""Params about the rows that are held out."""
+"""Params of the validation rows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class ValidationKeywords(TypedDict, total=False):
 
 
 class ValidationParams(HasValidationIndicatorCol, KeywordParams):
-    """``validationIndicatorCol`` or ``validationFraction``: rows that are not trained on, but evaluated after each epoch."""
+    """Params ``validationIndicatorCol`` and ``validationFraction``. They select rows for evaluation after
+    each epoch."""
 
     validationFraction: Param[float] = Param(
         Params._dummy(),
         "validationFraction",
-        "instead of validationIndicatorCol: about this part of the rows is for validation, chosen by what is in a row and"
-        " the seed, so that equal rows are on the same side; not set: none",
+        "approximate share of the rows for validation, instead of validationIndicatorCol; selected by a hash of the row"
+        " and the seed, so equal rows stay together. Not set: none",
         TypeConverters.toFloat,
     )
 
@@ -42,11 +43,11 @@ class ValidationParams(HasValidationIndicatorCol, KeywordParams):
             raise ConfError(f"validationIndicatorCol={column!r} and validationFraction={fraction}: set one of them")
 
     def getValidationIndicatorCol(self) -> str | None:  # type: ignore[override]
-        """None or "": no column says which rows are for validation."""
+        """Return the bool column that marks rows for validation, or None. A value of "" counts as None."""
         return self.getOrDefault(self.validationIndicatorCol) or None
 
     def getValidationFraction(self) -> float | None:
-        """None: no rows are chosen for validation."""
+        """Return the share of rows for validation, or None."""
         return self.getOrDefault(self.validationFraction)
 
     def setValidationIndicatorCol(self, value: str) -> Any:
