@@ -80,7 +80,7 @@ def _check_signature(factory: Any) -> None:
         signature.bind()
     except TypeError as error:
         raise ModelError(
-            f"model ({describe(factory)}) is called without arguments: {error}. Give a functools.partial of it"
+            f"model ({describe(factory)}) is called without arguments: {error}. Give functools.partial(model, ...)"
         ) from error
 
 

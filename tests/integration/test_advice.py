@@ -90,7 +90,7 @@ CASES = [
         "a factory with arguments",
         {"model": torch.nn.Linear},
         ModelError,
-        r"Give functools\.partial\(it, \.\.\.\)",
+        r"Give functools\.partial\(model, \.\.\.\)",
         {"model": functools.partial(torch.nn.Linear, 28, 10)},
     ),
     Advice(
