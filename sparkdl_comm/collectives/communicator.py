@@ -1,4 +1,4 @@
-"""What a training function of one's own uses to talk to the other ranks; see :class:`sparkdl_comm.CommDistributor`."""
+"""Communicator: collectives for users' training functions. See :class:`sparkdl_comm.CommDistributor`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparkdl_comm.gang.gang import Gang
 
 
 class Closable(Protocol):
-    """What ends with a Communicator."""
+    """Object that a Communicator closes when it ends."""
 
     def close(self) -> None: ...
 
@@ -35,22 +35,23 @@ _current: Communicator | None = None
 
 
 class Communicator:
-    """One rank's way to the others. ``Communicator.current()`` gives it, inside a function that CommDistributor runs.
+    """Collectives between one rank and the others. A function that CommDistributor runs gets it with :meth:`current`.
 
-    All ranks call the same collectives, in the same order, with tensors of the same shape and dtype. Tensors are on the CPU
-    or on :attr:`device`. Each collective is there twice: blocking, and as ``…_async``, which returns a :class:`Handle`.
+    All ranks must call the same collectives in the same order, with tensors of the same shape and dtype. Tensors are on
+    the CPU or on :attr:`device`. Each collective has a blocking method, and an ``…_async`` method that returns a
+    :class:`Handle`.
 
-    If ``spark.sparkdl.comm.strategy`` names an algorithm of this package, such as ``bml``, or ``auto``, then collectives on
-    tensors on :attr:`device` are done by it, where it can; the rest by torch.distributed.
+    ``spark.sparkdl.comm.strategy`` may name an algorithm of this package, such as ``bml``, or be ``auto``. Then the
+    algorithm runs the collectives on :attr:`device` that it supports, and torch.distributed runs the rest.
     """
 
     def __init__(self, gang: Gang, device: torch.device, conf: CommConf, ranks: RankGroup | None = None) -> None:
-        """Not to be called directly."""
+        """Create a Communicator. Internal: user code calls :meth:`current`."""
         self._gang = gang
         self._ranks = ranks = ranks or RankGroup.of_all(gang)
         self._parts: list[Communicator] = []
         self._process_group: dist.ProcessGroup | None = None
-        #: By their numbers in torch's group, which has another order than this one may have.
+        #: This group's rank numbers in the order of torch's process group, which sorts them by rank in the gang.
         self._torch_order = [ranks.ranks.index(rank) for rank in sorted(ranks.ranks)]
         self._conf = conf
         self._timeout = conf.timeout
@@ -60,29 +61,33 @@ class Communicator:
         self.rank = ranks.rank
         self.world = ranks.world
         self.device = device
-        #: The address of each rank's host, by rank.
+        #: Address of each rank's host, indexed by rank.
         self.hosts = tuple(member.host for member in ranks.members)
 
     @staticmethod
     def current() -> Communicator:
-        """This rank's. :class:`GangError` outside of a function that CommDistributor runs."""
+        """Return this rank's Communicator.
+
+        :raises GangError: called outside of a function that CommDistributor runs.
+        """
         if _current is None:
             raise GangError("there is no Communicator here: only a function that CommDistributor runs has one")
         return _current
 
     @staticmethod
     def is_there() -> bool:
-        """Whether :meth:`current` gives one."""
+        """Return whether :meth:`current` has a Communicator to return."""
         return _current is not None
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
-        """A Communicator of those ranks that give the same ``color``, as ``MPI_Comm_split`` makes it. All ranks call it.
+        """Return a Communicator of the ranks that pass the same ``color``, like ``MPI_Comm_split``.
 
-        Ranks are numbered anew in it, from 0, ordered by ``key``, then by their numbers here. It has connections of its own,
-        and ends with this one. Of a BCube, its ranks must be a row or a smaller BCube to use this package's algorithms.
+        All ranks must call it. The new ranks are numbered from 0, ordered by ``key``, then by their numbers here. The
+        new Communicator has its own connections and closes with this one. On a BCube, its ranks must form a row or a
+        smaller BCube to use this package's algorithms.
 
-        :param color: any whole number; None: to be in none, and get None.
-        :raises InputError: color or key is not a whole number.
+        :param color: an integer; None to join no group and return None.
+        :raises InputError: color or key is not an integer.
         :raises DeadlineError: a rank did not call it in time.
         """
         ranks = self._ranks.split(color, key, self._timeout)
@@ -92,18 +97,24 @@ class Communicator:
         return self._parts[-1]
 
     def collectives(self, algorithm: str) -> CollectiveGroup:
-        """This package's collectives by ``algorithm``, or by whichever is cheapest (``auto``); made when first asked for, by
-        all ranks. See :mod:`sparkdl_comm.ddp_hooks`.
+        """Return this package's collectives by ``algorithm``, or by the cheapest one for each size (``auto``).
 
-        :raises ConfError: no such algorithm, or it does not fit the topology.
+        The first call creates the group, so all ranks must make it. See :mod:`sparkdl_comm.ddp_hooks`.
+
+        :raises ConfError: the algorithm is unknown or does not fit the topology.
         """
         if algorithm not in self._groups:
             self._groups[algorithm] = CollectiveGroup(self._gang, algorithm, self._conf, self.device, self._ranks)
         return self._groups[algorithm]
 
     def once(self, name: str, make: Callable[[RankGroup, CommConf, torch.device], C], awaited: bool = False) -> C:
-        """What ``make`` made when it was first asked for ``name``, by all ranks; closed with this Communicator.
-        ``awaited``: other ranks cannot end before it is closed, so that is when the function has returned."""
+        """Return the object called ``name``. The first call creates it with ``make``, so all ranks must make that call.
+
+        The object is closed with this Communicator.
+
+        :param awaited: close the object as soon as the user's function has returned: other ranks wait for that before
+            they end.
+        """
         if name not in self._made:
             self._made[name] = make(self._ranks, self._conf, self.device)
             if awaited:
@@ -111,14 +122,14 @@ class Communicator:
         return cast(C, self._made[name])
 
     def leave(self) -> None:
-        """Not to be called directly. Closes what other ranks wait for, before this rank waits for them."""
+        """Close the ``awaited`` objects of :meth:`once`, before this rank waits for other ranks. Internal."""
         while self._awaited:
             self._made.pop(self._awaited.pop()).close()
         for part in self._parts:
             part.leave()
 
     def close(self) -> None:
-        """Not to be called directly."""
+        """Close all groups, all objects of :meth:`once`, and the Communicators split from this one. Internal."""
         for made in self._made.values():
             made.close()
         for part in self._parts:
@@ -128,16 +139,16 @@ class Communicator:
 
     @property
     def has_communicated(self) -> bool:
-        """Whether this rank has used it by other ways than torch.distributed's."""
+        """True if this rank has used :meth:`once`, :meth:`split` or this package's collectives."""
         return bool(self._groups or self._made or self._parts)
 
     @property
     def local_rank(self) -> int:
-        """Number of this rank among those with the same host, from 0."""
+        """Index of this rank among the ranks on the same host, from 0."""
         return self.hosts[: self.rank].count(self.hosts[self.rank])
 
     def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> torch.Tensor:
-        """``tensor``, overwritten with the sum (``min``, ``max``) of all ranks'; the same bits on all of them."""
+        """Overwrite ``tensor`` with the sum (``min``, ``max``) over all ranks and return it: the same bits on all ranks."""
         return self.all_reduce_async(tensor, op).wait()
 
     def all_reduce_async(self, tensor: torch.Tensor, op: str = "sum") -> Handle[torch.Tensor]:
@@ -149,7 +160,7 @@ class Communicator:
         )
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
-        """``tensor``, overwritten with that of rank ``root``."""
+        """Overwrite ``tensor`` with the tensor of rank ``root`` and return it."""
         return self.broadcast_async(tensor, root).wait()
 
     def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Handle[torch.Tensor]:
@@ -162,7 +173,7 @@ class Communicator:
         return self._start("broadcast", tensor, lambda: dist.broadcast(tensor, source, self._torch(), async_op=True))
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """New tensor ``[world, *tensor.shape]`` of the ranks' tensors."""
+        """Return the tensors of all ranks as a new tensor ``[world, *tensor.shape]``."""
         return self.all_gather_async(tensor).wait()
 
     def all_gather_async(self, tensor: torch.Tensor) -> Handle[torch.Tensor]:
@@ -176,7 +187,7 @@ class Communicator:
         )
 
     def reduce_scatter(self, tensor: torch.Tensor, op: str = "sum") -> torch.Tensor:
-        """This rank's part of the sum: ``tensor`` is ``[world, …]``, the result, a new tensor, ``[…]``.
+        """Return this rank's row of the sum over all ranks. ``tensor`` is ``[world, …]``, the result is a new tensor.
 
         :raises InputError: the first dimension is not ``world``.
         """
@@ -185,7 +196,7 @@ class Communicator:
     def reduce_scatter_async(self, tensor: torch.Tensor, op: str = "sum") -> Handle[torch.Tensor]:
         if tensor.dim() == 0 or tensor.shape[0] != self.world:
             raise InputError(
-                f"reduce_scatter of shape {list(tensor.shape)}: the first dimension must be {self.world} ranks"
+                f"reduce_scatter of shape {list(tensor.shape)}: the first dimension must be {self.world}, one row per rank"
             )
         result = tensor.new_empty(tensor.shape[1:])
         group = self._own("reduce_scatter", tensor)
@@ -195,21 +206,23 @@ class Communicator:
         return self._start(
             "reduce-scatter",
             result,
-            lambda: dist.reduce_scatter_tensor(  # gloo takes no other shapes
+            lambda: dist.reduce_scatter_tensor(  # gloo accepts flat tensors only
                 result.view(-1), ordered.reshape(-1), _operation(op), self._torch(), async_op=True
             ),
         )
 
     def barrier(self) -> None:
-        """Returns when all ranks have called it."""
+        """Wait until all ranks have called it."""
         self.barrier_async().wait()
 
     def barrier_async(self) -> Handle[None]:
         return self._start("barrier", None, lambda: dist.barrier(self._torch(), async_op=True))
 
     def in_step(self, batches: Iterable[T]) -> Iterator[T]:
-        """``batches``, as long as *every* rank has another one: partitions differ in length, and a rank that goes on alone
-        waits for the others in vain. One small all-reduce for each batch."""
+        """Yield from ``batches`` as long as *every* rank has another batch, at the cost of a small all-reduce each.
+
+        Partitions differ in length. Without this, ranks with more batches would wait for the others in vain.
+        """
         for batch in batches:
             if not self._all_have_one(True):
                 return
@@ -220,7 +233,10 @@ class Communicator:
         return bool(self.all_reduce(torch.tensor(int(mine), device=self.device), "min").item())
 
     def _own(self, operation: Operation, tensor: torch.Tensor) -> CollectiveGroup | None:
-        """The group that does it; None: torch.distributed is to. The same on all ranks, whose tensors are alike."""
+        """Return the group that runs the operation; None to use torch.distributed.
+
+        All ranks get the same answer, because their tensors have the same shape and dtype.
+        """
         if self._algorithm is None or tensor.device != self.device or not tensor.is_contiguous():
             return None
         if tensor.is_complex() or tensor.dtype is torch.bool:
@@ -230,7 +246,10 @@ class Communicator:
 
     @functools.cached_property
     def _algorithm(self) -> str | None:
-        """By which this package does collectives; None: it does none. One that fits the whole may not fit a part of it."""
+        """Algorithm of this package that runs collectives; None to use torch.distributed for all of them.
+
+        An algorithm that fits the whole gang may not fit a split of it.
+        """
         algorithm, is_part = self._conf.strategy, bool(self._ranks.name)
         if is_part and algorithm in ALGORITHMS:
             topology = topology_of(self._ranks, self._conf.topology).topology
@@ -238,7 +257,7 @@ class Communicator:
         return algorithm if algorithm in (*ALGORITHMS, AUTO) else None
 
     def _torch(self) -> dist.ProcessGroup | None:
-        """torch's group of these ranks, made when they first need it; None: the default group."""
+        """Return torch's process group of these ranks, created on first use; None for the default group."""
         if self._ranks.name and self._process_group is None:
             self._process_group = process_group_of(self._ranks.ranks, self._timeout)
         return self._process_group
@@ -251,7 +270,7 @@ class Communicator:
 
 @contextmanager
 def installed(communicator: Communicator) -> Iterator[Communicator]:
-    """Has :meth:`Communicator.current` return ``communicator``."""
+    """Make :meth:`Communicator.current` return ``communicator`` within the context; close it at the end."""
     global _current
     _current = communicator
     try:

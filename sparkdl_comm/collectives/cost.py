@@ -1,9 +1,10 @@
-"""How long a plan takes, by the alpha-beta-gamma model. Pure.
+"""Predicted time of a plan, by the alpha-beta-gamma model. Pure.
 
-A message of n bytes occupies the sender's NIC and the receiver's for alpha + beta n seconds; combining it takes the receiver
-gamma n more, while the next one arrives. NICs send and receive at once, but one message at a time each way. The ranks of a
-host share its NICs: whichever message can go first goes first. Between ranks of one host messages take no NIC; a rank sends
-one at a time and receives one at a time. Switches and trunks are taken to be fast enough.
+A message of n bytes occupies the sender's NIC and the receiver's NIC for alpha + beta n seconds. Combining it takes the
+receiver another gamma n seconds, during which the next message can arrive. A NIC sends and receives at the same time,
+but only one message in each direction. The ranks of a host share its NICs: the message that can start first goes first.
+Messages between ranks of one host use no NIC. There, a rank sends one message at a time and receives one at a time. The
+model assumes that switches and trunks are never the bottleneck.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from sparkdl_comm.collectives.transfers import Transfer
 from sparkdl_comm.errors import ConfError, PlanError
 from sparkdl_comm.topology import Topology
 
-#: What a message costs beside its bytes, what adding a byte costs, and what a byte between two processes of one host
-#: costs, if nobody measured it: seconds, of the order that TCP between Python processes has.
+#: Default costs, used until measured: seconds per message, per byte combined, and per byte between processes of one host.
+#: They have the order of magnitude of TCP between Python processes.
 ALPHA, GAMMA, LOCAL_BETA = 5e-5, 2e-10, 1e-9
 
 
 @dataclass(frozen=True)
 class Cost:
-    """``alpha``: seconds per message. ``betas``: seconds per byte of each rail; ``local``: between ranks of one host.
-    ``gamma``: seconds per byte combined."""
+    """Costs of messages and of combining.
+
+    ``alpha``: seconds per message. ``betas``: seconds per byte, for each rail. ``gamma``: seconds per byte combined.
+    ``local``: seconds per byte between ranks of one host.
+    """
 
     betas: tuple[float, ...]
     alpha: float = ALPHA
@@ -35,25 +39,31 @@ class Cost:
 
     @classmethod
     def of(cls, topology: Topology, alpha: float = ALPHA, gamma: float = GAMMA) -> Cost:
-        """That of the topology's rates. ConfError if it has none."""
+        """Return the costs that follow from the topology's rates.
+
+        :raises ConfError: the topology has no rates.
+        """
         if not topology.rates:
             raise ConfError(f"{topology} has no rates: give one, such as {topology},200mbit")
         return cls(tuple(8 / rate for rate in topology.rates), alpha, gamma)
 
     def best_block(self, nbytes: int, depth: float) -> int:
-        """Bytes per block, sqrt(n alpha / (depth beta)): what filling the pipe costs, depth b beta, is then what the n/b
-        messages cost. ``depth``: see ``Algorithm``; beta is the slowest rail's."""
+        """Return the block size in bytes that takes the least time: sqrt(n alpha / (depth beta)), n being ``nbytes``.
+
+        At this size b, filling the pipeline (depth b beta) takes as long as the overhead of n/b messages (alpha each).
+        beta is that of the slowest rail. ``depth``: see ``Algorithm``; 0 gives one block.
+        """
         if not depth:
             return max(1, nbytes)
         return max(1, round(math.sqrt(nbytes * self.alpha / (depth * max(self.betas)))))
 
 
 def critical_path(done: Sequence[Transfer], topology: Topology, itemsize: int, cost: Cost) -> float:
-    """Seconds until the last of a plan's transfers is complete, if every rank sends over a NIC in the order of its program.
+    """Return the seconds until the last transfer of a plan completes, if ranks send over each NIC in program order.
 
     :param done: :func:`~sparkdl_comm.collectives.transfers.transfers` of the plan.
     :param itemsize: bytes per element.
-    :raises PlanError: in that order ranks would wait for each other.
+    :raises PlanError: in that order, ranks would wait for each other.
     """
     links = [_link(transfer, topology) for transfer in done]
     ports = [_ports(transfer, link, topology) for transfer, link in zip(done, links, strict=True)]
@@ -62,7 +72,7 @@ def critical_path(done: Sequence[Transfer], topology: Topology, itemsize: int, c
     for number, transfer in enumerate(done):
         for other in transfer.after:
             followers[other].append(number)
-    behind: dict[int, int] = {}  # a transfer -> the next one that the same rank sends over the same NIC
+    behind: dict[int, int] = {}  # transfer -> the same rank's next transfer over the same NIC
     latest: dict[tuple[int, int], int] = {}
     for number in sorted(range(len(done)), key=lambda number: done[number].turn):
         sender = done[number].source, links[number]
@@ -72,7 +82,7 @@ def critical_path(done: Sequence[Transfer], topology: Topology, itemsize: int, c
         latest[sender] = number
 
     possible = [0.0] * len(done)
-    busy: dict[Port, float] = {}  # until when
+    busy: dict[Port, float] = {}  # time at which the port becomes free
     queue = [(0.0, number) for number, count in enumerate(left) if not count]
     last, count = 0.0, 0
     while queue:
@@ -103,7 +113,7 @@ def critical_path(done: Sequence[Transfer], topology: Topology, itemsize: int, c
 
 _LOCAL = -1
 
-#: One direction of a NIC, (host, rail, whether it sends), or (rank, _LOCAL, whether it sends).
+#: Direction of a NIC, (host, rail, is_sender), or of a rank's local traffic, (rank, _LOCAL, is_sender).
 Port = tuple[int, int, bool]
 
 
@@ -113,7 +123,7 @@ def _link(transfer: Transfer, topology: Topology) -> int:
 
 
 def _ports(transfer: Transfer, link: int, topology: Topology) -> tuple[Port, Port]:
-    """What a transfer occupies."""
+    """Return the sender's port and the receiver's port, which the transfer occupies."""
     ends = transfer.source, transfer.target
     source, target = ends if link == _LOCAL else (topology.host_of(rank).index for rank in ends)
     return (source, link, True), (target, link, False)
@@ -155,8 +165,9 @@ def _lp_all_reduce(p: int, n: float, b: float, alpha: float, beta: float, gamma:
     return 2 * (p - 1 + n / b) * alpha + (b * (p - 1) + n) * (2 * beta + gamma)
 
 
-#: Table 1 of the linear-pipeline paper (see ``algorithms/lp.py``): (algorithm, operation) -> seconds of p ranks for n bytes in
-#: blocks of b bytes, over one link per rank. The paper's log is of a power of two; here it is rounded up.
+#: Table 1 of the linear-pipeline paper (see ``algorithms/lp.py``): (algorithm, operation) -> function that returns the
+#: seconds of p ranks for n bytes in blocks of b bytes, over one link per rank. The paper takes the log of powers of two;
+#: here the log is rounded up.
 TABLE_1: dict[tuple[str, str], Callable[[int, float, float, float, float, float], float]] = {
     ("be", "broadcast"): _be_broadcast,
     ("be", "reduce"): _be_reduce,

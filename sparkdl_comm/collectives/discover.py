@@ -1,4 +1,4 @@
-"""Which topology the ranks are in, from the networks of their NICs, and where in it each rank is. Pure."""
+"""Discovery of the topology, and of each rank's place in it, from the networks of the ranks' NICs. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ TOPOLOGY_KEY = "spark.sparkdl.comm.topology"
 
 
 def arrange(members: Sequence[Member], text: str = "") -> tuple[Topology, list[int]]:
-    """Returns (topology, order); ``order[r]`` is the number of the member placed at the topology's rank ``r``.
+    """Return (topology, order); ``order[r]`` is the number of the member placed at the topology's rank ``r``.
 
-    With several rails, members are where their networks say: on rail l a network joins those that differ in digit l alone.
-    With one, those of one host stand together if all hosts have equally many.
+    With several rails, the networks determine the places: on rail l, a network joins the members that differ only in
+    digit l. With one rail, members of the same host get adjacent ranks if all hosts have equally many members.
 
-    :param text: of the topology, if the user gave one; then it must fit.
-    :raises ConfError: it does not, or members have different numbers of rails, or networks that make no BCube.
+    :param text: topology that the user configured; empty if none. The members must fit it.
+    :raises ConfError: the members do not fit ``text`` or have different numbers of rails, or the networks form no
+        BCube.
     """
     rails = len(members[0].rails)
     short = [member.rank for member in members if len(member.rails) != rails]
     if short:
-        raise ConfError(f"ranks {short} have not the {rails} rails that rank 0 has: set {RAILS_KEY} alike everywhere")
+        raise ConfError(
+            f"ranks {short} do not have the {rails} rails that rank 0 has. Set {RAILS_KEY} so that all ranks have equally many"
+        )
     known = given(text, len(members), rails) if text else None
     networks = [[member.rails[rail].network for member in members] for rail in range(rails)]
     if rails > 1 and (known is None or any(len(set(row)) > 1 for row in networks)):
@@ -34,7 +37,7 @@ def arrange(members: Sequence[Member], text: str = "") -> tuple[Topology, list[i
         if known is None:
             return Topology.parse("bcube:" + "x".join(map(str, radices))), order
         if known.radices != radices:
-            raise ConfError(f"{TOPOLOGY_KEY}={text}, but the rails' networks join {_times(radices)} hosts")
+            raise ConfError(f"{TOPOLOGY_KEY}={text}, but the rails' networks form a BCube of {_times(radices)} hosts")
         return known, order
     hosts = [member.rails[0].address for member in members]
     order = sorted(range(len(members)), key=lambda rank: (hosts.index(hosts[rank]), rank))
@@ -47,7 +50,7 @@ def arrange(members: Sequence[Member], text: str = "") -> tuple[Topology, list[i
 
 
 def shapes(world: int) -> list[str]:
-    """Topologies of several rails that have this many ranks: equal radices first."""
+    """Return the topologies with several rails that have ``world`` ranks, those with equal radices first."""
     found = []
     for k in range(2, math.floor(math.log2(min(world, MAX_HOSTS))) + 1):
         n = round(world ** (1 / k))
@@ -58,9 +61,9 @@ def shapes(world: int) -> list[str]:
 
 
 def given(text: str, world: int, rails: int) -> Topology:
-    """The topology that the user gave.
+    """Return the topology that the user configured.
 
-    :raises ConfError: it is not one of ``world`` ranks with ``rails`` NICs each.
+    :raises ConfError: it does not have ``world`` ranks with ``rails`` NICs each.
     """
     topology = Topology.parse(text)
     if topology.world != world:
@@ -68,15 +71,16 @@ def given(text: str, world: int, rails: int) -> Topology:
         raise ConfError(f"{TOPOLOGY_KEY}={topology} has {topology.world} ranks, not {world}; {world} fit {possible}")
     if topology.rails != rails:
         raise ConfError(
-            f"{TOPOLOGY_KEY}={topology} has {topology.rails} rails, but {RAILS_KEY} names {rails}: name a NIC for each"
+            f"{TOPOLOGY_KEY}={topology} has {topology.rails} rails, but {RAILS_KEY} names {rails}. Name one NIC per rail"
         )
     return topology
 
 
 def _cube(networks: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], list[int]]:
-    """Radices and order of the BCube in which rail r of member m is on ``networks[r][m]``.
+    """Return the radices of the BCube in which rail r of member m is on ``networks[r][m]``, and the order of members.
 
-    Digit l of two members is equal exactly if they reach each other over the other rails: what these connect is one group.
+    Two members have the same digit l exactly if they reach each other over the other rails. So the members that those
+    rails connect have the same digit l.
     """
     world = len(networks[0])
     digits = []
@@ -98,13 +102,13 @@ def _cube(networks: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], list[int]
         seen = "; ".join(f"rail {rail}: {', '.join(sorted(set(row)))}" for rail, row in enumerate(networks))
         possible = ", ".join(shapes(world)) or "none"
         raise ConfError(
-            f"the networks of {world} ranks are those of no BCube ({seen}): set {RAILS_KEY}; shapes for {world}: {possible}"
+            f"the networks of {world} ranks form no BCube ({seen}). Set {RAILS_KEY}. Shapes for {world} ranks: {possible}"
         )
     return radices, sorted(range(world), key=places.__getitem__)
 
 
 def _connected(rows: Sequence[Sequence[str]], world: int) -> list[int]:
-    """For each member the first one that it reaches over these rails."""
+    """Return for each member the lowest-numbered member that it reaches over these rails."""
     group = list(range(world))
     for row, (one, other) in itertools.product(rows, itertools.combinations(range(world), 2)):
         if row[one] == row[other] and group[one] != group[other]:

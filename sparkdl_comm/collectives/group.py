@@ -1,4 +1,4 @@
-"""A rank's collectives: plans made for what is asked, kept for the next time, and run by an engine."""
+"""CollectiveGroup: a rank's collectives. It makes plans on demand, caches them, and runs them on an engine."""
 
 from __future__ import annotations
 
@@ -33,19 +33,22 @@ _log = logging.getLogger(__name__)
 
 
 class Finishing:
-    """A collective that was begun, and what is left to do when it is complete."""
+    """Collective under way, with work left to do when it is complete."""
 
     def __init__(self, work: Work, finish: Callable[[], None]) -> None:
         self._work, self._finish = work, finish
 
     def wait(self, timeout: float | None = None) -> None:
-        """As :meth:`~sparkdl_comm.collectives.engine.base.Work.wait`."""
+        """Wait for the collective and do the remaining work. ``timeout``: as in :class:`Work`."""
         self._work.wait(timeout)
         self._finish()
 
 
 def check_fits(algorithm: str, topology: Topology) -> None:
-    """ConfError if there is no such algorithm, or it cannot run on the topology."""
+    """Check that the algorithm exists and can run on the topology.
+
+    :raises ConfError: it does not exist or cannot run.
+    """
     if algorithm == AUTO:
         return
     if algorithm not in ALGORITHMS:
@@ -55,24 +58,26 @@ def check_fits(algorithm: str, topology: Topology) -> None:
 
 
 def topology_of(ranks: RankGroup, text: str) -> SubTopology:
-    """Where the ranks are; ``text``: of the whole gang's topology, if the user gave one; see :func:`arrange`.
+    """Return the topology of the ranks.
 
-    :raises ConfError: the gang's topology does not fit its ranks; those of the group share no switch.
+    :param text: topology of the whole gang that the user configured; empty if none. See :func:`arrange`.
+    :raises ConfError: the gang's topology does not fit its ranks, or the ranks of the group share no switch.
     """
     topology, order = arrange(ranks.gang.members, text)
     return sub_topology(topology, [order.index(rank) for rank in ranks.ranks])
 
 
 class CollectiveGroup:
-    """Collectives of a gang's ranks by ``algorithm``, or (``auto``) by whichever is cheapest for what is asked.
+    """Collectives of a gang's ranks by ``algorithm``, or by the cheapest algorithm for each operation and size
+    (``auto``).
 
-    All ranks make one, and call the same methods in the same order. A gang may have one for each algorithm. Tensors are on
-    ``device``: those of the CPU travel over sockets and all rails, those of a GPU by torch.distributed.
+    All ranks create one and call the same methods in the same order. A gang may have one group per algorithm. Tensors
+    are on ``device``: CPU tensors travel over sockets and all rails, GPU tensors by torch.distributed.
 
-    Each group has connections of its own, so what groups do at the same time need not be in any order.
+    Each group has its own connections, so collectives of different groups may run at the same time in any order.
 
-    :param ranks: those that take part, and make the group; None: all of the gang. Ranks are given by their numbers in it.
-    :raises ConfError: the topology does not fit the ranks, or the algorithm not the topology.
+    :param ranks: ranks that create the group and take part; None for the whole gang. Ranks are numbered within it.
+    :raises ConfError: the topology does not fit the ranks, or the algorithm does not fit the topology.
     """
 
     def __init__(
@@ -93,7 +98,7 @@ class CollectiveGroup:
         self._engine: Engine[Any] = make_engine(gang, algorithm + ranks.name, places, rails, device, conf.timeout)
         try:
             self._meet(conf)
-            #: As the topology's rates say, else as measured.
+            #: Costs from the topology's rates if it has any, else measured.
             self.cost = (
                 Cost.of(topology)
                 if topology.rates
@@ -104,21 +109,22 @@ class CollectiveGroup:
             raise
 
     def prepare(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> Prepared:
-        """The plan of a collective of ``count`` elements, connected; made when first asked for."""
+        """Return the prepared plan of a collective of ``count`` elements. The first call makes the plan and connects."""
         key = (operation, count, dtype.itemsize, root)
         if key not in self._prepared:
             self._prepared[key] = self._engine.prepare(self._plan(*key))
         return self._prepared[key]
 
     def start(self, operation: Operation, tensor: torch.Tensor, op: str = "sum", root: int = 0) -> Work:
-        """Begins a collective on ``tensor``; see :class:`~sparkdl_comm.collectives.plan.Collective` for what it does.
+        """Begin a collective on ``tensor``, in place. :class:`~sparkdl_comm.collectives.plan.Collective` defines the
+        result.
 
-        :raises InputError: the tensor is not contiguous or not on the CPU; an unknown op.
+        :raises InputError: the tensor is not contiguous or not on the group's device, or ``op`` is unknown.
         """
         return self._engine.start(self.prepare(operation, tensor.numel(), tensor.dtype, root), tensor, op)
 
     def all_gather(self, part: torch.Tensor, result: torch.Tensor) -> Finishing:
-        """Begins to gather each rank's ``part`` into ``result``: contiguous, ``[world, *part.shape]``."""
+        """Begin to gather each rank's ``part`` into ``result``: contiguous, ``[world, *part.shape]``."""
         parts, mine = self._parts_for("all_gather", part), self._ranks.rank
         vector = result.view(-1) if parts.is_plain else part.new_zeros(parts.size)
         parts.put(vector, mine, part.reshape(-1))
@@ -131,8 +137,10 @@ class CollectiveGroup:
         return Finishing(self.start("all_gather", vector), finish)
 
     def reduce_scatter(self, tensor: torch.Tensor, result: torch.Tensor, op: str = "sum") -> Finishing:
-        """Begins to combine all ranks' ``tensor``, ``[world, *result.shape]``, of which this rank gets its row as ``result``,
-        contiguous."""
+        """Begin to combine the ranks' ``tensor``, ``[world, *result.shape]``, and put this rank's row into ``result``.
+
+        ``result`` must be contiguous.
+        """
         parts, mine = self._parts_for("reduce_scatter", result), self._ranks.rank
         vector = tensor.new_zeros(parts.size)
         for rank, row in enumerate(tensor):
@@ -140,7 +148,9 @@ class CollectiveGroup:
         return Finishing(self.start("reduce_scatter", vector, op), lambda: parts.get(vector, mine, result.view(-1)))
 
     def arriving(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> tuple[int, int]:
-        """Bytes of a collective that come to this rank: to be combined with its own, and complete ones."""
+        """Return the bytes that a collective sends to this rank: (bytes to combine with its own, bytes to store as they
+        are).
+        """
         nbytes = {Kind.COMBINE: 0, Kind.RECEIVE: 0}
         for step in self.prepare(operation, count, dtype, root).plan.program(self.place).steps:
             if step.kind is not Kind.SEND:
@@ -148,26 +158,28 @@ class CollectiveGroup:
         return nbytes[Kind.COMBINE], nbytes[Kind.RECEIVE]
 
     def does(self, operation: Operation) -> bool:
-        """Whether :meth:`start` can do it."""
+        """Return whether :meth:`start` supports the operation."""
         return any(self.algorithm in (AUTO, algorithm.name) for algorithm in fitting(operation, self.topology))
 
     def measure(self) -> Cost:
-        """What links cost now. Groups that are made later take it, unless the topology has rates. All ranks call it, when no
-        collective is under way."""
+        """Measure the current cost of links. All ranks must call it, while no collective is under way.
+
+        Groups that are created later use the result, unless the topology has rates.
+        """
         return cost_measured_again(self._engine, self.topology, self._ranks.members, self._gather)
 
     def close(self) -> None:
-        """Closes the connections; whatever is under way fails."""
+        """Close the connections. Collectives under way fail."""
         self._engine.close()
 
     def _plan(self, operation: Operation, count: int, itemsize: int, root: int) -> Plan:
-        """``root``: a number in the group."""
+        """Return the plan of a collective. ``root`` is numbered within the group."""
         name = self._cheapest(operation, count, itemsize) if self.algorithm == AUTO else self.algorithm
         collective = collective_for(name, operation, self.topology, count, itemsize, self.cost, self._block)
         return make_plan(name, replace(collective, root=self._order.index(root)))
 
     def _parts_for(self, operation: Operation, part: torch.Tensor) -> Parts:
-        """Of a vector that has a part like this one for each rank."""
+        """Return the layout of a vector with one part of this size for each rank."""
         key = operation, part.numel(), part.element_size()
         if key not in self._parts:
 
@@ -178,25 +190,31 @@ class CollectiveGroup:
         return self._parts[key]
 
     def _cheapest(self, operation: Operation, count: int, itemsize: int) -> str:
-        """For the size, rounded up to a power of two: costing all plans takes longer than running some."""
+        """Return the cheapest algorithm for ``count`` rounded up to a power of two.
+
+        The result is cached, because predicting all algorithms takes longer than running some of them.
+        """
         key = operation, 1 << max(0, count - 1).bit_length(), itemsize
         if key not in self._chosen:
             ranked = ranking(operation, self.topology, *key[1:], self.cost)
             self._chosen[key] = ranked[0].algorithm
             if self._ranks.rank == 0:
                 predicted = ", ".join(f"{found.algorithm} {found.seconds:.4g} s" for found in ranked)
-                _log.info("%s up to %d bytes, predicted: %s; takes the first", operation, key[1] * itemsize, predicted)
+                _log.info("%s up to %d bytes: predicted %s. Using the first.", operation, key[1] * itemsize, predicted)
         return self._chosen[key]
 
     def _gather(self, mine: bytes) -> list[bytes]:
         return self._ranks.all_gather(mine, self._timeout)
 
     def _meet(self, conf: CommConf) -> None:
-        """Returns when all ranks accept connections, and agree on how they will communicate."""
+        """Wait until all ranks accept connections, and check that they agree on how to communicate.
+
+        :raises GangError: a rank has other settings.
+        """
         mine = json.dumps([str(self.topology), self._order, self.algorithm, conf.block]).encode()
         for rank, theirs in enumerate(self._gather(mine)):
             if theirs != mine:
                 raise GangError(
-                    f"rank {rank} has topology, order, algorithm and block {theirs.decode()}, rank {self._ranks.rank} has"
-                    f" {mine.decode()}"
+                    f"rank {rank} has (topology, order, algorithm, block) {theirs.decode()}, but rank"
+                    f" {self._ranks.rank} has {mine.decode()}. Use the same settings on all ranks"
                 )

@@ -1,4 +1,4 @@
-"""Collectives that are under way, of torch.distributed or of this package's engines, as a Communicator gives them."""
+"""Handles of collectives under way, whether torch.distributed or an engine of this package runs them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ T = TypeVar("T")
 
 
 class Handle(Generic[T]):
-    """A collective that is under way. Its tensors must not be touched until :meth:`wait` returns."""
+    """Collective under way, with its result. Do not touch its tensors until :meth:`wait` returns."""
 
     def __init__(self, what: str, gang: Gang, timeout: float, work: Any, result: T) -> None:
-        """Not to be called directly."""
+        """Create a handle. Internal: methods of Communicator return it."""
         self._what, self._gang, self._timeout, self._work, self._result = what, gang, timeout, work, result
 
     def wait(self, timeout: float | None = None) -> T:
-        """The result, after at most ``timeout`` seconds (None: ``spark.sparkdl.comm.timeout``).
+        """Wait at most ``timeout`` seconds and return the result. None stands for ``spark.sparkdl.comm.timeout``.
 
-        :raises DeadlineError: the other ranks were not there in time.
+        :raises DeadlineError: the other ranks did not take part in time.
         :raises SparkdlCommError: the gang's failure, if a rank failed meanwhile.
         """
         seconds = self._timeout if timeout is None else timeout
@@ -38,7 +38,7 @@ class Handle(Generic[T]):
 
 
 class EngineWork:
-    """A collective of this package's as torch.distributed's Work."""
+    """Adapter that gives a collective of this package the interface of torch.distributed's Work."""
 
     def __init__(self, job: Work | Finishing) -> None:
         self._job = job
@@ -49,7 +49,7 @@ class EngineWork:
 
 @contextmanager
 def typed(what: str, gang: Gang, seconds: float) -> Iterator[None]:
-    """torch's errors as ours: the gang's failure if there is one, else DeadlineError for a time-out."""
+    """Turn torch's errors into this package's: the gang's failure if there is one, else DeadlineError for a time-out."""
     try:
         yield
     except RuntimeError as exc:

@@ -1,7 +1,7 @@
-"""What a message and a byte cost here, measured by all ranks together before the first collective.
+"""Measurement of the cost of messages and bytes between the ranks, before the first collective.
 
-Spark uses Python workers again, so what was measured between some hosts is kept in the process, and taken by the next gang of
-the same hosts in which a rank has it.
+Spark reuses Python workers. So each process caches the costs that it measured between a set of hosts. The next gang of
+the same hosts takes them if one of its ranks has them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step
 from sparkdl_comm.gang.members import Member
 from sparkdl_comm.topology import Topology
 
-#: Each probe is repeated so often; the fastest counts, since whatever disturbs makes it slower.
+#: Number of runs of each probe. The fastest run counts, since disturbances only make a probe slower.
 _REPEATS = 3
-#: The largest probe's bytes, and how long one must take to tell: the rest is noise.
+#: Bytes of the largest probe, and seconds that a probe must take to stand out from noise.
 _MOST_BYTES, _LONG_ENOUGH = 4 << 20, 0.02
 
-#: Gives what each rank said, by rank.
+#: Function that sends bytes to all ranks and returns the bytes of each rank, by rank.
 Gather = Callable[[bytes], list[bytes]]
 
 
-#: By topology, kind of device, and the addresses of each rank.
+#: Costs by topology, device type, and the NIC addresses of each rank.
 _known: dict[tuple[Any, ...], Cost] = {}
 
 
 def known_or_measured_cost(engine: Engine[Any], topology: Topology, members: Sequence[Member], gather: Gather) -> Cost:
-    """As :func:`measured_cost`, but measured only if no rank knows it from an earlier gang of the same hosts."""
+    """Return the costs that a rank knows from an earlier gang of the same hosts; else those of :func:`measured_cost`."""
     key = _key(engine, topology, members)
     mine = asdict(_known[key]) if key in _known else None
     told = [json.loads(theirs) for theirs in gather(json.dumps(mine).encode())]
@@ -48,7 +48,7 @@ def known_or_measured_cost(engine: Engine[Any], topology: Topology, members: Seq
 
 
 def cost_measured_again(engine: Engine[Any], topology: Topology, members: Sequence[Member], gather: Gather) -> Cost:
-    """As :func:`measured_cost`; the next gang of the same hosts takes it."""
+    """Return :func:`measured_cost` and cache it for the next gang of the same hosts."""
     found = _known[_key(engine, topology, members)] = measured_cost(engine, topology, gather)
     return found
 
@@ -58,10 +58,11 @@ def _key(engine: Engine[Any], topology: Topology, members: Sequence[Member]) -> 
 
 
 def measured_cost(engine: Engine[Any], topology: Topology, gather: Gather) -> Cost:
-    """The same on all ranks: of each figure the worst that any of them found. Takes a fraction of a second per rail.
+    """Measure the costs and return them: for each one, the worst that any rank found. All ranks return the same.
 
-    alpha is what an empty message takes from host to host, beta what a byte more of a large one does while every host sends to
-    its next neighbour, gamma what adding a byte does.
+    alpha is the time of a message of 1 byte from host to host. beta is the time of one more byte in a large message,
+    while every host sends to its next neighbor. gamma is the time to add one byte. Measuring takes a fraction of a
+    second per rail.
     """
     alphas, betas = [], []
     for rail in range(topology.rails):
@@ -77,8 +78,11 @@ def measured_cost(engine: Engine[Any], topology: Topology, gather: Gather) -> Co
 
 
 def probe(topology: Topology, rail: int, count: int) -> Plan:
-    """The first rank of every host sends ``count`` elements to that of the next host on the rail, and gets as many from the
-    one before. Ranks of a host share its NIC, and the cost model wants what a message costs that has it alone."""
+    """Return a plan in which the first rank of every host sends ``count`` elements to the next host on the rail.
+
+    It receives as many from the previous host. Other ranks stay idle: ranks of a host share its NIC, and the cost model
+    needs the cost of a message that has the NIC to itself.
+    """
 
     def program(rank: int) -> Program:
         host = topology.host_of(rank)
@@ -96,7 +100,7 @@ def probe(topology: Topology, rail: int, count: int) -> Plan:
 def _exchange(engine: Engine[Any], topology: Topology, rail: int, nbytes: int, gather: Gather) -> float:
     prepared = engine.prepare(probe(topology, rail, nbytes))
     vector = torch.zeros(nbytes, dtype=torch.uint8, device=engine.device)
-    gather(b"")  # so that all begin at once
+    gather(b"")  # a barrier: all ranks begin at the same time
     begin = time.perf_counter()
     engine.start(prepared, vector).wait()
     return time.perf_counter() - begin

@@ -1,8 +1,9 @@
-"""One part per rank of a vector that a plan scatters or gathers, wherever the plan has the rank own it.
+"""Layout of one part per rank in the vector that a plan scatters or gathers.
 
-Algorithms let ranks own what suits them: BML many pieces each, a ring on BCube not in the order of the ranks, and some own a
-few elements more than others. Callers of reduce-scatter and all-gather have parts of equal length. So the plan's vector is as
-much longer as it takes; a part lies in the ranges that its rank owns, from their beginning, and what is left of them is zero.
+Algorithms decide which elements a rank owns. With BML a rank owns many pieces. A ring on BCube does not follow the
+order of the ranks. Some ranks own a few elements more than others. But callers of reduce-scatter and all-gather have
+parts of equal length. So the plan's vector is longer than the parts together if necessary. A part fills the ranges that
+its rank owns from their beginning, and the rest of the ranges is zero.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from sparkdl_comm.collectives.plan import Plan
 
 
 class Parts:
-    """Where the parts of the gang's ranks lie in a vector of :attr:`size` elements.
+    """Positions of the parts of a gang's ranks in a vector of :attr:`size` elements.
 
-    :param make: gives the plan for a vector of so many elements.
-    :param count: elements of a part.
+    :param make: function that returns the plan for a vector of the given number of elements.
+    :param count: elements per part.
     :param order: ``order[place]``: the gang's rank that is rank ``place`` of the plans.
     """
 
@@ -30,23 +31,23 @@ class Parts:
             owned = [plan.owned(place) for place in range(len(order))]
             short = count - min(sum(stop - start for start, stop in ranges) for ranges in owned)
         self._ranges = {rank: list(_first(ranges, count)) for rank, ranges in zip(order, owned, strict=True)}
-        #: The vector is nothing but the parts, one after another.
+        #: True if the vector consists of the parts in the order of the ranks, and of nothing else.
         self.is_plain = self.size == count * len(order) and all(
             self._ranges[rank] == [(rank * count, (rank + 1) * count)] for rank in order
         )
 
     def put(self, vector: torch.Tensor, rank: int, part: torch.Tensor) -> None:
-        """Writes ``part`` where it lies in ``vector``; both flat."""
+        """Copy the part of ``rank`` into the vector. Both are flat."""
         for here, start, stop in self._pieces(rank):
             vector[start:stop] = part[here : here + stop - start]
 
     def get(self, vector: torch.Tensor, rank: int, part: torch.Tensor) -> None:
-        """Reads it from there."""
+        """Copy the part of ``rank`` from the vector into ``part``. Both are flat."""
         for here, start, stop in self._pieces(rank):
             part[here : here + stop - start] = vector[start:stop]
 
     def _pieces(self, rank: int) -> Iterator[tuple[int, int, int]]:
-        """(where in the part, where in the vector from, to)"""
+        """Yield the pieces of a part as (offset in the part, start in the vector, stop in the vector)."""
         here = 0
         for start, stop in self._ranges[rank]:
             yield here, start, stop
@@ -54,7 +55,7 @@ class Parts:
 
 
 def _first(ranges: Sequence[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
-    """The first ``count`` elements of the ranges."""
+    """Yield the ranges of the first ``count`` elements of ``ranges``."""
     for start, stop in ranges:
         stop = min(stop, start + count)
         if start < stop:

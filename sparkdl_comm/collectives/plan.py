@@ -1,11 +1,11 @@
-"""What a plan is: for each rank a program, the steps that it takes in a collective. Pure.
+"""Plans: for each rank a program, which lists the steps that the rank takes in a collective. Pure.
 
-A step sends a range of the rank's vector to a peer over a rail, or receives one, or receives one and combines it (adds, or
-takes the minimum or maximum) with what is there. The program means what it does if its steps are taken one after the
-other; but an engine takes steps at once, and in any order, as long as
+A step sends a range of the rank's vector to a peer over a rail, or receives one. A received range replaces the old
+values, or is combined with them (sum, minimum or maximum). Running a program's steps one after another defines its
+result. An engine may run steps at the same time and in any order, as long as
 
-1. a step that touches elements comes after the earlier ones that write them, and one that writes them also after the earlier
-   ones that read them: :func:`dependencies`;
+1. a step waits for all earlier steps that write its elements. A step that writes also waits for all earlier steps that
+   read its elements. :func:`dependencies` lists them;
 2. the messages from one rank to another over one rail are sent, and received, in the order of the program.
 
 So results do not depend on timing, bit for bit, and a plan either always deadlocks or never (see ``transfers.py``).
@@ -28,7 +28,7 @@ OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 
 class Kind(Enum):
-    """What a step does with its range."""
+    """Kinds of steps."""
 
     SEND = "send"
     RECEIVE = "receive"
@@ -36,9 +36,9 @@ class Kind(Enum):
 
 
 class Step(NamedTuple):
-    """``kind`` with the elements from ``start`` up to ``stop``, ``peer`` being the other rank.
+    """Step of a program: ``kind`` applied to the elements from ``start`` up to ``stop``, with the rank ``peer``.
 
-    Elements are counted through the rank's vector and on through its program's scratch memory.
+    Elements are numbered through the rank's vector, and on through its program's scratch memory.
     """
 
     kind: Kind
@@ -49,10 +49,11 @@ class Step(NamedTuple):
 
 
 class Program(NamedTuple):
-    """One rank's part. ``scratch``: elements that it needs behind the vector, with any content.
+    """Steps of one rank.
 
-    ``lead``: how many of the receives that precede it in the program a send may overtake. None: any, as long as data
-    dependencies are kept. ``in_turn``: of the receives from these ranks, none overtakes another one.
+    ``scratch``: elements of scratch memory behind the vector; their initial content does not matter. ``lead``: number
+    of preceding receives that a send may overtake; None for any number that data dependencies allow. ``in_turn``:
+    ranks; no receive from one of them overtakes another one.
     """
 
     steps: tuple[Step, ...]
@@ -63,19 +64,19 @@ class Program(NamedTuple):
 
 @dataclass(frozen=True)
 class Collective:
-    """What is asked for: ``operation`` on vectors of ``count`` elements.
+    """Request for a collective: ``operation`` on vectors of ``count`` elements.
 
-    ``root``: the source of a broadcast; where a reduction ends. ``block``: elements per block, for algorithms that pipeline.
+    ``root``: source of a broadcast, destination of a reduce. ``block``: elements per block, for pipelined algorithms.
 
     =================  ============================================================================================
-    ``all_reduce``     every rank ends with all vectors combined
+    ``all_reduce``     every rank ends with the combination of all vectors
     ``broadcast``      every rank ends with the root's vector
-    ``reduce``         the root ends with all vectors combined; the others' are used up
-    ``reduce_scatter`` every rank ends with all vectors combined in the ranges that it owns (:attr:`Plan.owned`)
-    ``all_gather``     every rank ends with each range as the rank had it that owns it
+    ``reduce``         the root ends with the combination of all vectors; the others' vectors are used up
+    ``reduce_scatter`` every rank ends with the combination of all vectors in its ranges (:attr:`Plan.owned`)
+    ``all_gather``     every rank ends with all ranges, each from the vector of its owner
     =================  ============================================================================================
 
-    :raises InputError: a number out of range.
+    :raises InputError: a number is out of range.
     """
 
     operation: Operation
@@ -89,8 +90,8 @@ class Collective:
             raise InputError(f"operation {self.operation!r}: there are {', '.join(OPERATIONS)}")
         if self.count < 0 or self.block < 1 or not 0 <= self.root < self.topology.world:
             raise InputError(
-                f"{self.operation} of {self.count} elements in blocks of {self.block} at root {self.root}: there are"
-                f" ranks 0 to {self.topology.world - 1}, and a block has an element at least"
+                f"{self.operation} of {self.count} elements in blocks of {self.block} at root {self.root}: the count must"
+                f" be at least 0, the block at least 1, and the root from 0 to {self.topology.world - 1}"
             )
 
     @property
@@ -98,7 +99,10 @@ class Collective:
         return self.topology.world
 
     def rounds(self, least: int = 1) -> list[tuple[int, int]]:
-        """The vector cut into ranges of ``block`` elements, and ``least``, or a few more; for :func:`pipelined`."""
+        """Return the vector cut into ranges of ``block`` elements or a few more, and at least ``least``.
+
+        :func:`pipelined` takes them.
+        """
         number = max(1, self.count // max(self.block, least))
         return [(cut(0, self.count, number, index), cut(0, self.count, number, index + 1)) for index in range(number)]
 
@@ -109,10 +113,9 @@ def _nothing(rank: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Plan:
-    """How ``algorithm`` does a collective. ``program(rank)`` is that rank's part.
+    """Way in which ``algorithm`` runs a collective. ``program(rank)`` returns a rank's program.
 
-    ``owned(rank)``: the ranges, (start, stop), that a rank owns in reduce_scatter and all_gather; every element is owned by
-    one rank.
+    ``owned(rank)``: ranges (start, stop) that a rank owns in reduce_scatter and all_gather. Each element has one owner.
     """
 
     algorithm: str
@@ -126,29 +129,38 @@ class Plan:
 
 
 def cut(start: int, stop: int, parts: int, index: int) -> int:
-    """Where part ``index`` begins if ``start`` to ``stop`` is cut into ``parts`` that differ by one element at most."""
+    """Return the start of part ``index`` when ``start`` to ``stop`` is cut into ``parts`` parts.
+
+    The lengths of the parts differ by at most one element.
+    """
     return start + (stop - start) * index // parts
 
 
 def pipelined(rounds: Sequence[list[list[Step]]]) -> list[Step]:
-    """The steps of rounds that follow each other through the same stages, each one stage behind the one before it.
+    """Return the steps of rounds that pass through the same stages, each round one stage behind the previous one.
 
-    In between two stages of a round come stages of others, so that NICs do not idle until what one stage needs of the last
-    has arrived everywhere; and messages are small, so that a rank that is ahead cannot fill others' links for long.
+    While the data of one round is on its way between two stages, other rounds keep the NICs busy. Messages are small,
+    so a rank that is ahead cannot fill the links of others for long.
 
-    :param rounds: for each, the steps of its stages; no round touches what another one does.
+    :param rounds: for each round, the steps of its stages. No round touches the elements of another one.
     """
     timed = [(turn + number, -turn, steps) for turn, stages in enumerate(rounds) for number, steps in enumerate(stages)]
     return [step for *_, steps in sorted(timed, key=itemgetter(0, 1)) for step in steps]
 
 
 def drop_empty_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps that move anything: with fewer elements than parts, some parts are empty, for sender and receiver alike."""
+    """Return the steps that move at least one element.
+
+    If a range has fewer elements than parts, some parts are empty, for the sender and for the receiver.
+    """
     return tuple(step for step in steps if step.start < step.stop)
 
 
 def dependencies(program: Program) -> list[tuple[int, ...]]:
-    """For each step, which earlier ones must be complete before it may begin: rule 1 of the module, and the program's own."""
+    """Return for each step the earlier steps that must be complete before it may begin.
+
+    They follow from rule 1 of the module and from the program's ``lead`` and ``in_turn``.
+    """
     steps, lead = program.steps, program.lead
     received: list[int] = []
     in_turn: list[int] = []

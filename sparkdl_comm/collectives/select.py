@@ -1,4 +1,4 @@
-"""What each algorithm is predicted to take for a size, and the cheapest of them. Pure."""
+"""Predicted time of each algorithm for a size, and the ranking of the algorithms. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from sparkdl_comm.collectives.transfers import sent_elements, transfers
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.topology import Topology
 
-#: With more steps than this, all ranks' together, a prediction is the busiest link's time alone: sorting millions of
-#: transfers takes minutes.
+#: Limit on the steps of all ranks together. Above it, a prediction counts only the busiest link, since sorting millions
+#: of transfers takes minutes.
 MAX_STEPS = 200_000
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """``seconds`` that an algorithm takes, and ``rail_bytes``: what the busiest host's NIC of each rail sends.
+    """Predicted cost of an algorithm.
 
-    ``block``: bytes per block, 0 if it does not cut into blocks. ``bound``: seconds are the busiest NIC's alone.
+    ``seconds``: duration of the collective. ``rail_bytes``: for each rail, bytes that the busiest host's NIC sends.
+    ``block``: bytes per block; 0 if the algorithm uses no blocks. ``bound``: True if ``seconds`` counts only the
+    busiest NIC.
     """
 
     algorithm: str
@@ -33,7 +35,7 @@ class Prediction:
 def collective_for(
     name: str, operation: Operation, topology: Topology, count: int, itemsize: int, cost: Cost, block: int = 0
 ) -> Collective:
-    """The collective, in blocks of ``block`` bytes, or (0) of the size that the model says is best."""
+    """Return the collective with blocks of ``block`` bytes, or of the model's best size if ``block`` is 0."""
     depth = ALGORITHMS[name].depth(topology)
     nbytes = block or cost.best_block(count * itemsize, depth)
     return Collective(operation, topology, count, block=max(1, nbytes // itemsize))
@@ -42,14 +44,18 @@ def collective_for(
 def predict(
     name: str, operation: Operation, topology: Topology, count: int, itemsize: int, cost: Cost, block: int = 0
 ) -> Prediction:
-    """Of one algorithm that fits. ``count`` elements of ``itemsize`` bytes; ``block`` as in :func:`collective_for`."""
+    """Return the prediction for an algorithm that runs on the topology.
+
+    :param count: elements of ``itemsize`` bytes.
+    :param block: as in :func:`collective_for`.
+    """
     collective = collective_for(name, operation, topology, count, itemsize, cost, block)
     plan = make_plan(name, collective)
     cut = collective.block * itemsize if ALGORITHMS[name].depth(topology) else 0
     middle = topology.hosts[len(topology.hosts) // 2]
     steps = [step for rank in middle.ranks for step in plan.program(rank).steps]
     if len(steps) * len(topology.hosts) > MAX_STEPS:
-        # All hosts but those at the ends of a chain send alike.
+        # One host stands for all: only hosts at the ends of a chain differ.
         away = [step for step in steps if step.kind is Kind.SEND and step.peer not in middle.ranks]
         by_rail = [[step for step in away if step.rail == rail] for rail in range(topology.rails)]
         rail_bytes = tuple(sum(step.stop - step.start for step in sent) * itemsize for sent in by_rail)
@@ -68,13 +74,17 @@ def predict(
 
 
 def fitting(operation: Operation, topology: Topology) -> list[Algorithm]:
-    """The algorithms that do the operation on this topology."""
+    """Return the algorithms that support the operation on this topology."""
     return [a for a in ALGORITHMS.values() if operation in a.operations and not a.unfit(topology)]
 
 
 def ranking(operation: Operation, topology: Topology, count: int, itemsize: int, cost: Cost) -> list[Prediction]:
-    """Of all algorithms that fit, the cheapest first; of equal ones, the first of ALGORITHMS."""
+    """Return predictions for all algorithms that support the operation, cheapest first; ties in the order of
+    ALGORITHMS.
+
+    :raises ConfError: no algorithm supports it on this topology.
+    """
     found = [predict(a.name, operation, topology, count, itemsize, cost) for a in fitting(operation, topology)]
     if not found:
-        raise ConfError(f"no algorithm does {operation} on {topology}")
+        raise ConfError(f"no algorithm supports {operation} on {topology}")
     return sorted(found, key=lambda prediction: prediction.seconds)

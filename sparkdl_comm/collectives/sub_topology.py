@@ -1,7 +1,7 @@
-"""The topology of some of a topology's ranks, as their own collectives see it. Pure.
+"""Topology of some of a topology's ranks, for their own collectives. Pure.
 
-Ranks keep hosts and rails. What is left of a BCube must be a BCube again, or one row of it, since every algorithm counts on
-direct ways between neighbours; ranks behind one NIC each are always on one switch.
+Ranks keep their hosts and rails. A part of a BCube must be a smaller BCube or a row of it, since every algorithm needs
+direct links between neighbors. Ranks with one NIC each are always on one switch.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from sparkdl_comm.topology import Topology
 
 
 class SubTopology(NamedTuple):
-    """``order[place]``: which of the ranks that were given is rank ``place`` of :attr:`topology`. ``rails[rail]``: the rail of
-    the whole topology that is rail ``rail`` here."""
+    """Topology of some ranks, and its relation to the whole topology.
+
+    ``order[place]``: index, in the given list of ranks, of rank ``place`` of :attr:`topology`. ``rails[rail]``: rail of
+    the whole topology that is rail ``rail`` here.
+    """
 
     topology: Topology
     order: list[int]
@@ -24,11 +27,11 @@ class SubTopology(NamedTuple):
 
 
 def sub_topology(topology: Topology, ranks: Sequence[int]) -> SubTopology:
-    """That of ``ranks``, different ones of ``topology``, in any order.
+    """Return the topology of ``ranks``, which are distinct ranks of ``topology`` in any order.
 
-    Hosts that have different numbers of the ranks count as hosts of one rank each, as in the whole.
+    If some hosts have more of these ranks than others, each rank counts as a host of its own, as in the whole topology.
 
-    :raises ConfError: some of the ranks' hosts share no switch, and these hosts make no BCube.
+    :raises ConfError: some of the ranks' hosts share no switch, and these hosts form no BCube.
     """
     order = sorted(range(len(ranks)), key=ranks.__getitem__)
     if len(ranks) == topology.world:
@@ -40,8 +43,8 @@ def sub_topology(topology: Topology, ranks: Sequence[int]) -> SubTopology:
     found = [topology.host_at(address).index for address in itertools.product(*digits)]
     if sorted(found) != hosts:
         raise ConfError(
-            f"ranks {sorted(ranks)} of {topology} are on hosts {hosts}, some of which share no switch: a part of it must be"
-            f" hosts that differ in one digit alone, or a smaller BCube, such as all of {sorted(found)}"
+            f"ranks {sorted(ranks)} of {topology} are on hosts {hosts}, and some of these hosts share no switch. Choose hosts"
+            f" that differ in one digit only, or that form a smaller BCube, such as all of {sorted(found)}"
         )
     counts = {of_hosts.count(host) for host in hosts}
     slots = counts.pop() if len(counts) == 1 else 1

@@ -1,8 +1,9 @@
-"""A gang of the ranks of torch.distributed's default group, for functions that something else than CommDistributor runs.
+"""Gang of the ranks of torch.distributed's default group, for functions that CommDistributor did not start.
 
-TorchDistributor and torchrun give a function ranks and torch's store, and no Spark. Here rank 0 makes a secret and puts it
-into that store; by it the ranks tell each other addresses and authenticate their connections. So a stranger who can read
-torch's store, which asks nobody who he is, can join: torch's own connections are no safer.
+TorchDistributor and torchrun give a function ranks and torch's store, but no Spark. Here rank 0 creates a secret and
+puts it into the store. The ranks exchange their addresses through the store and authenticate their connections with the
+secret. torch's store does not authenticate its clients, so a stranger who can read it can join. torch's own connections
+are no safer.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _joined: dict[dist.ProcessGroup, Communicator] = {}
 
 
 def communicator(settings: Mapping[str, str] | None, device: torch.device) -> Communicator:
-    """This rank's, among those of the default group; made when the ranks first ask for it, all of them.
+    """Return this rank's Communicator for the default group. The first call creates it, so all ranks must make it.
 
-    :param settings: keys ``spark.sparkdl.comm.…``: nobody else tells them here.
-    :param device: of the tensors.
+    :param settings: keys ``spark.sparkdl.comm.…``, since there is no Spark here to read them from.
+    :param device: device of the tensors.
     :raises GangError: there is no default group.
-    :raises ConfError: a key or value that is none; NICs that this host has not.
+    :raises ConfError: an unknown key, an invalid value, or a NIC that this host does not have.
     """
     group = dist.group.WORLD if dist.is_initialized() else None
     if group is None:
@@ -43,7 +44,7 @@ def communicator(settings: Mapping[str, str] | None, device: torch.device) -> Co
         conf = CommConf.from_mapping(settings or {})
         gang = _join(conf)
         made = _joined[group] = Communicator(gang, device, conf)
-        # The process is the function's own, and ends with it.
+        # The process runs nothing but the function, and ends with it.
         atexit.register(gang.close)
         atexit.register(made.close)
     return _joined[group]
@@ -79,9 +80,9 @@ def _join(conf: CommConf) -> Gang:
 
 
 def _own_address() -> str:
-    """The address from which this host reaches rank 0's."""
+    """Return the address from which this host reaches the host of rank 0."""
     master = os.environ.get("MASTER_ADDR", "127.0.0.1")
     family, kind, proto, _, address = socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, proto) as probe:
-        probe.connect(address)  # sends nothing
+        probe.connect(address)  # a UDP socket sends nothing here
         return str(probe.getsockname()[0])

@@ -1,8 +1,8 @@
-"""A plan on paper: its transfers in an order in which they can happen, and what they leave in every rank's memory.
+"""Transfers of a plan: a valid order of them, and a run of the plan in memory.
 
-A send and a receive that meet are one transfer. It waits for what both steps depend on, and for the transfer before it on
-the same connection. A plan is free of deadlocks, even if no network would buffer a byte, exactly if these waits have no
-cycle: then :func:`transfers` sorts them; else it raises.
+A send and its matching receive are one transfer. It waits for the dependencies of both steps, and for the previous
+transfer on the same connection. A plan is free of deadlocks, even if no network buffered a byte, exactly if these waits
+have no cycle. :func:`transfers` sorts them, or raises if there is a cycle.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from sparkdl_comm.topology import Topology
 
 
 class Transfer(NamedTuple):
-    """``send``, step number ``turn`` of rank ``source``, and ``receive`` at rank ``target``. ``after``: earlier transfers of
-    the list that must be complete."""
+    """Send and its matching receive.
+
+    ``send``: step number ``turn`` of rank ``source``. ``receive``: step of rank ``target``. ``after``: indices of the
+    transfers earlier in the list that must be complete first.
+    """
 
     source: int
     target: int
@@ -37,10 +40,10 @@ class Transfer(NamedTuple):
 
 
 def transfers(plan: Plan) -> list[Transfer]:
-    """All of the plan's, each after those it waits for.
+    """Return all transfers of the plan, each one after the transfers that it waits for.
 
-    :raises PlanError: a message that is not received, or not sent, or differs in length; a range outside of the memory; a
-        peer that the rail does not reach; a deadlock.
+    :raises PlanError: a message is not received, not sent, or differs in length; a range is outside of the memory; a
+        rail does not reach a peer; the plan deadlocks.
     """
     world = plan.collective.world
     programs = [plan.program(rank) for rank in range(world)]
@@ -54,9 +57,9 @@ def transfers(plan: Plan) -> list[Transfer]:
 
 
 def run(plan: Plan, memory: Sequence[Any], combine: Callable[[Any, Any], Any]) -> None:
-    """Takes all steps of the plan, on ``memory[rank]``: a numpy array of vector and scratch.
+    """Run all steps of the plan on ``memory[rank]``, a numpy array of the rank's vector and scratch memory.
 
-    ``combine(mine, theirs)`` gives the new content of a range.
+    ``combine(mine, theirs)`` returns the new content of a range.
     """
     for transfer in transfers(plan):
         sent = memory[transfer.source][transfer.send.start : transfer.send.stop]
@@ -65,7 +68,7 @@ def run(plan: Plan, memory: Sequence[Any], combine: Callable[[Any, Any], Any]) -
 
 
 def sent_elements(done: Iterable[Transfer]) -> dict[tuple[int, int], int]:
-    """(rank, rail) -> elements that the rank sends over it."""
+    """Return (rank, rail) -> number of elements that the rank sends over the rail."""
     found: dict[tuple[int, int], int] = defaultdict(int)
     for transfer in done:
         found[transfer.source, transfer.rail] += transfer.elements
@@ -76,7 +79,7 @@ def _check_ranges(plan: Plan, rank: int, steps: Sequence[Step], size: int) -> No
     topology = plan.collective.topology
     for step in steps:
         if not 0 <= step.start < step.stop <= size:
-            raise PlanError(f"{plan}: rank {rank} has {size} elements; {step}")
+            raise PlanError(f"{plan}: rank {rank} has {size} elements, but one step is {step}")
         if not _reaches(topology, rank, step.peer, step.rail):
             raise PlanError(f"{plan}: rank {rank} does not reach rank {step.peer} over rail {step.rail}")
 
@@ -94,7 +97,11 @@ _Pair = tuple[int, int, Step, Step, int]
 def _matched(
     plan: Plan, programs: Sequence[Sequence[Step]]
 ) -> tuple[dict[tuple[int, int], int], list[_Pair], list[set[int]]]:
-    """(rank, index of its step) -> number of its transfer; the transfers; for each the one before it on its connection."""
+    """Match sends and receives.
+
+    Return (rank, index of its step) -> number of its transfer; the transfers; and for each transfer, the previous one
+    on its connection.
+    """
     sends, receives = defaultdict(list), defaultdict(list)
     for rank, steps in enumerate(programs):
         for index, step in enumerate(steps):

@@ -1,10 +1,10 @@
-"""The algorithms of the collectives, one file each.
+"""Algorithms of the collectives, one per file.
 
-A file has the pure function ``plan(collective)`` and registers what it can do (:func:`base.register`). What several of
-them are made of: ``levels.py``, exchanges level by level; ``groups.py``, steps within a group of ranks.
+A file has the pure function ``plan(collective)`` and registers the algorithm's abilities (:func:`base.register`).
+Several algorithms share ``levels.py``, exchanges level by level, and ``groups.py``, steps within a group of ranks.
 
-Their docstrings open with two fixed lines, *Steps* and *Bytes on the wire*. In them N ranks have vectors of n bytes, in blocks
-of b bytes; alpha, beta and gamma are those of ``cost.py``.
+The docstring of a file has two fixed lines, *Steps* and *Bytes on the wire*. There, N ranks have vectors of n bytes, in
+blocks of b bytes. ``cost.py`` defines alpha, beta and gamma.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is said of an algorithm beside its plans: what it does, and on which topologies."""
+"""Registry of the algorithms, with their operations and the topologies that they run on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparkdl_comm.collectives.plan import Collective, Operation, Plan
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.topology import Topology
 
-#: Operations of algorithms that leave the vector scattered half-way through an all-reduce.
+#: Operations of algorithms whose all-reduce is a reduce-scatter and an all-gather.
 SCATTERED: tuple[Operation, ...] = ("all_reduce", "reduce_scatter", "all_gather")
 
 
@@ -27,9 +27,12 @@ def no_blocks(topology: Topology) -> float:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """``plan``: the programs of all ranks for a collective. ``unfit(topology)``: why it cannot run there, empty if it can.
-    ``depth(topology)``: the time that its pipeline takes to fill, in block times, divided by the messages per block and NIC (a
-    chain of N ranks: N - 1); 0: it is not pipelined."""
+    """Algorithm for collectives.
+
+    ``plan``: function that returns the plan of a collective. ``unfit(topology)``: reason why the algorithm cannot run
+    there; empty if it can. ``depth(topology)``: time to fill the pipeline, in block times, divided by the messages per
+    block and NIC. A chain of N ranks has N - 1. 0 means that the algorithm is not pipelined.
+    """
 
     name: str
     plan: Callable[[Collective], Plan]
@@ -38,12 +41,12 @@ class Algorithm:
     depth: Callable[[Topology], float] = no_blocks
 
 
-#: By name, in the order in which they were registered. Of two that are predicted to be as fast, the first one is taken.
+#: Algorithms by name, in the order of registration. Of two with the same predicted time, the first one is used.
 ALGORITHMS: dict[str, Algorithm] = {}
 
 
 def register(algorithm: Algorithm) -> None:
-    """Makes it a strategy, an algorithm of :class:`sparkdl_comm.Communicator` and a row of ``sparkdl-comm explain``.
+    """Register an algorithm as a strategy, for :class:`sparkdl_comm.Communicator` and for ``sparkdl-comm explain``.
 
     :raises ConfError: the name is taken.
     """
@@ -53,15 +56,15 @@ def register(algorithm: Algorithm) -> None:
 
 
 def make_plan(name: str, collective: Collective) -> Plan:
-    """The plan of the algorithm called ``name``.
+    """Return the plan of the algorithm called ``name``.
 
-    :raises ConfError: no such algorithm, or it cannot do this operation or run on this topology.
+    :raises ConfError: the algorithm is unknown, does not support the operation, or cannot run on the topology.
     """
     if name not in ALGORITHMS:
         raise ConfError(f"algorithm {name!r}: there are {', '.join(ALGORITHMS)}")
     algorithm = ALGORITHMS[name]
     if collective.operation not in algorithm.operations:
-        raise ConfError(f"{name} does {', '.join(algorithm.operations)}, not {collective.operation}")
+        raise ConfError(f"{name} supports {', '.join(algorithm.operations)}, not {collective.operation}")
     reason = algorithm.unfit(collective.topology)
     if reason:
         raise ConfError(f"{name} cannot run on {collective.topology}: {reason}")

@@ -1,24 +1,26 @@
 """Bidirectional exchange: scatter and all-gather, reduce-scatter and gather.
 
 Steps: 2 ceil(log2 N) for an all-reduce, a broadcast or a reduce, half as many for a reduce-scatter or an all-gather.
-Bytes on the wire: 2(N-1)/N n over each link and direction for an all-reduce, half of that for its halves.
+Bytes on the wire: 2(N-1)/N n over each link and direction for an all-reduce, half of that for a reduce-scatter or an
+all-gather.
 
-The vector is cut into N parts; part i belongs to rank i. A range of parts that goes on past the last one is two messages.
+The vector is cut into N parts, and part i belongs to rank i. A range of parts that wraps around behind the last part
+takes two messages.
 
-1. reduce-scatter: ceil(log2 N) steps, each of which halves what a rank works on (recursive halving);
-2. all-gather: the same backwards (recursive doubling);
-3. scatter, gather: along the halves of a minimum spanning tree;
+1. reduce-scatter: ceil(log2 N) steps. Each step halves the range that a rank works on (recursive halving).
+2. all-gather: the same steps backwards (recursive doubling).
+3. scatter, gather: along the halves of a minimum spanning tree.
 4. all-reduce = reduce-scatter + all-gather; broadcast = scatter + all-gather; reduce = reduce-scatter + gather.
 
-Time of an all-reduce 2 log N alpha + 2 (N-1)/N n beta + (N-1)/N n gamma: Table 1 of Linnan Wang, Wei Wu, George
-Bosilca, Richard Vuduc, Zenglin Xu: "Efficient Communications in Training Large Scale Neural Networks", 2016. For N a
-power of two, partners exchange. For any other N rank r sends to r + s and receives from r - s instead, for s = N/2,
-N/4, …, each rounded up, which costs the same and moves no byte more; so it does for all N (Jesper Larsson Träff:
-"Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", 2024).
+An all-reduce takes 2 log N alpha + 2 (N-1)/N n beta + (N-1)/N n gamma: Table 1 of Linnan Wang, Wei Wu, George Bosilca,
+Richard Vuduc, Zenglin Xu: "Efficient Communications in Training Large Scale Neural Networks", 2016. In the paper, N is
+a power of two and partners exchange parts. Here rank r sends to r + s and receives from r - s, for s = N/2, N/4, …,
+each rounded up. That costs the same, moves no byte more, and works for all N (Jesper Larsson Träff: "Optimal,
+Non-pipelined Reduce-scatter and Allreduce Algorithms", 2024).
 
-Beyond the papers: the vector is cut into rounds, which are pipelined. Partners change in each step, and otherwise a
-rank that is slightly out of step would send to one that is still receiving from another. A reduce gathers after all
-scatters: pipelined gathers would collide at the root.
+Beyond the papers: the vector is cut into rounds, which are pipelined. Partners change in each step. Without rounds, a
+rank that is slightly out of step would send to a rank that is still receiving from another one. A reduce gathers after
+all reduce-scatters, because pipelined gathers would collide at the root.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ def plan(collective: Collective) -> Plan:
 
 
 class _Parts:
-    """The range ``start`` to ``stop``, of which part i belongs to rank i."""
+    """Range ``start`` to ``stop``, cut into parts: part i belongs to rank i."""
 
     def __init__(self, collective: Collective, start: int, stop: int) -> None:
         self._world, self._root = collective.world, collective.root
@@ -90,7 +92,7 @@ class _Parts:
         return stages
 
     def scatter(self, rank: int) -> list[Step]:
-        """The parts from the root to their ranks."""
+        """Return the rank's steps that bring the parts from the root to their ranks."""
         steps = []
         place = (rank - self._root) % self._world
         for first, middle, end, peer in halvings(place, self._world):
@@ -99,12 +101,12 @@ class _Parts:
         return steps
 
     def gather(self, rank: int) -> list[Step]:
-        """The parts from their ranks to the root."""
+        """Return the rank's steps that bring the parts from their ranks to the root."""
         turned = {Kind.SEND: Kind.RECEIVE, Kind.RECEIVE: Kind.SEND}
         return [step._replace(kind=turned[step.kind]) for step in reversed(self.scatter(rank))]
 
     def _skips(self) -> Iterator[tuple[int, int]]:
-        """For each step of a reduce-scatter: how far a rank sends, and how many parts."""
+        """Yield for each step of a reduce-scatter the distance to the receiver, in ranks, and the number of parts sent."""
         left = self._world
         while left > 1:
             skip = (left + 1) // 2
@@ -112,7 +114,7 @@ class _Parts:
             left = skip
 
     def _steps(self, kind: Kind, peer: int, first: int, parts: int) -> list[Step]:
-        """``parts`` parts from ``first`` on, going on with part 0 after the last one."""
+        """Return the steps for ``parts`` parts from part ``first`` on; part 0 follows the last part."""
         first %= self._world
         ranges = [(first, min(first + parts, self._world)), (0, first + parts - self._world)]
         return [Step(kind, peer, 0, self._bound(begin), self._bound(end)) for begin, end in ranges if begin < end]
@@ -122,7 +124,7 @@ class _Parts:
 
 
 def _depth(topology: Topology) -> float:
-    # A round fills the rail once; in it each rank sends two messages for each halving.
+    # Filling the pipeline takes one block time, and each rank sends two messages per block and halving.
     return 1 / (2 * math.ceil(math.log2(topology.world))) if topology.world > 1 else 0.0
 
 

@@ -1,20 +1,22 @@
-"""BML: all rails of every host at once, on BCube(m, k), which has m hosts on a switch and k rails.
+"""BML: all rails of every host at once, on BCube(m, k), which has m hosts per switch and k rails.
 
-Steps: 2k for an all-reduce, in each of which a rank exchanges with its m - 1 neighbours on each rail; k for its halves.
-Bytes on the wire: 2(N-1)/(kN) n over each rail and direction for an all-reduce: 1/k of what one link allows.
+Steps: 2k for an all-reduce, k for a reduce-scatter or an all-gather. In each step a rank exchanges with its m - 1
+neighbors on each rail.
+Bytes on the wire: 2(N-1)/(kN) n over each rail and direction for an all-reduce: 1/k of the least that is possible over
+one link.
 
-The vector is cut into k threads' shares, and each share into N pieces, one per rank. Thread t goes through the levels t,
-t+1, …, modulo k, so that no two threads use a rail in the same step:
+The vector is cut into one share per thread (there are k), and each share into N pieces, one per rank. Thread t goes
+through the levels t, t+1, …, modulo k. So no two threads use a rail in the same step:
 
-1. aggregation, step w: over level (t+w) mod k every rank sends each neighbour the pieces that agree with the neighbour's
-   digits t … t+w, and adds those that come to its own: N/m^(w+1) pieces to each;
-2. broadcast: the same backwards.
+1. aggregation, step w: over level (t+w) mod k, every rank sends each neighbor N/m^(w+1) pieces, namely the pieces whose
+   digits t … t+w are the neighbor's. It adds the pieces that arrive to its own.
+2. broadcast: the same steps backwards.
 
 Section 3.3 of Songtao Wang, Dan Li, Yang Cheng, Jinkun Geng and others: "BML: A High-performance, Low-cost Gradient
 Synchronization Algorithm for DML Training", 2018.
 
-Beyond the paper: levels of different radix or rate. Then the threads' shares are such that the busiest rail is done
-earliest, and the vector is cut into rounds that follow each other through the steps, so that rails do not wait.
+Beyond the paper: levels may have different radices or rates. Then the threads' shares let the busiest rail finish as
+early as possible. The vector is cut into rounds that follow each other through the steps, so that rails do not wait.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from sparkdl_comm.collectives.algorithms.levels import Exchange, Level, levels_o
 from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, drop_empty_steps, pipelined
 from sparkdl_comm.topology import Topology
 
-#: Shares are multiples of 1 / this, so that ranks whose floating point differs in the last bit agree on them.
+#: Shares are multiples of 1 / _GRAIN. So ranks agree on them even if their floating point differs in the last bit.
 _GRAIN = 65536
 
 
@@ -40,12 +42,12 @@ def plan(collective: Collective) -> Plan:
     rounds = [(0, collective.count)] if is_even(topology) else collective.rounds()
 
     def threads(rank: int, begin: int, end: int) -> list[Exchange]:
-        """A round's threads, each on its share of the round's range."""
+        """Return a round's threads, each with its share of the round's range."""
         bounds = [begin + int(sum(shares[:t], Fraction()) * (end - begin)) for t in range(len(shares) + 1)]
         return [Exchange(rank, levels[t:] + levels[:t], bounds[t], bounds[t + 1]) for t in range(len(shares))]
 
     def stages(rank: int, begin: int, end: int) -> list[list[Step]]:
-        """A round's, in each of which every thread is at another level."""
+        """Return a round's stages. In each stage, every thread is at another level."""
         of_threads = []
         for exchange in threads(rank, begin, end):
             aggregation = exchange.aggregation() if collective.operation != "all_gather" else []
@@ -63,15 +65,15 @@ def plan(collective: Collective) -> Plan:
 
 
 def is_even(topology: Topology) -> bool:
-    """All levels have the same radix and rate, as in the paper."""
+    """Return whether all levels have the same radix and rate, as in the paper."""
     return len(set(topology.radices)) == 1 and len(set(topology.rates)) <= 1
 
 
 def thread_shares(topology: Topology) -> list[Fraction]:
-    """Each thread's share of the vector; they add up to 1.
+    """Return each thread's share of the vector. The shares add up to 1.
 
-    The smallest T such that no rail l carries more than rate_l T is a linear program of k variables; its solution is one of
-    the few points at which as many rails are busy to the end as threads have a share.
+    They minimize the time T such that no rail l carries more than rate_l T. This is a linear program of k variables. At
+    its solution, as many rails are busy to the end as threads have a share, and only a few points have this property.
     """
     k = topology.rails
     if is_even(topology):
@@ -91,7 +93,7 @@ def thread_shares(topology: Topology) -> list[Fraction]:
 
 
 def _loads(levels: list[Level]) -> np.ndarray:
-    """[rail, thread]: the part of a thread's share that a rank sends over the rail while aggregating."""
+    """Return ``[rail, thread]``: the fraction of a thread's share that a rank sends over the rail while aggregating."""
     k = len(levels)
     loads = np.zeros((k, k))
     for thread in range(k):
@@ -103,7 +105,7 @@ def _loads(levels: list[Level]) -> np.ndarray:
 
 
 def _balanced(loads: np.ndarray, threads: tuple[int, ...], rails: tuple[int, ...]) -> np.ndarray | None:
-    """Shares of these threads, by which these rails take equally long; None if that needs a negative one."""
+    """Return shares of these threads with which these rails take equally long; None if that needs a negative share."""
     used = len(threads)
     system = np.ones((used + 1, used + 1))
     system[:used, :used] = loads[np.ix_(rails, threads)]
@@ -119,11 +121,11 @@ def _balanced(loads: np.ndarray, threads: tuple[int, ...], rails: tuple[int, ...
 
 
 def _one_rank_per_host(topology: Topology) -> str:
-    return "" if topology.slots == 1 else f"it takes one rank per host, {topology.text} has {topology.slots}"
+    return "" if topology.slots == 1 else f"it takes one rank per host, but {topology.text} has {topology.slots}"
 
 
 def _depth(topology: Topology) -> float:
-    # A round fills the rails once; in it each thread sends each neighbour on a rail two messages.
+    # Filling the pipeline takes one block time. Per block, each thread sends each neighbor on a rail two messages.
     messages = 2 * topology.rails * (max(topology.radices) - 1)
     return 0.0 if is_even(topology) else 1 / messages
 

@@ -1,4 +1,4 @@
-"""Steps within a group of ranks that several algorithms are made of. Pure."""
+"""Steps within a group of ranks, which several algorithms share. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sparkdl_comm.topology import Topology
 
 
 def rail_between(topology: Topology, one: int, other: int) -> int:
-    """The rail over which two ranks reach each other with no host in between; 0 for ranks of one host.
+    """Return the rail over which two ranks reach each other directly; 0 for ranks of one host.
 
-    :raises PlanError: there is none.
+    :raises PlanError: no rail connects them directly.
     """
     here, there = (topology.digits(topology.host_of(rank).index) for rank in (one, other))
     different = [rail for rail, (mine, theirs) in enumerate(zip(here, there, strict=True)) if mine != theirs]
@@ -22,10 +22,10 @@ def rail_between(topology: Topology, one: int, other: int) -> int:
 
 
 class Ring:
-    """One rank's steps in a ring of ``members``, of which it is one, over the range from ``start`` to ``stop``.
+    """Ring of ``members``: the steps of one member, ``rank``, over the range from ``start`` to ``stop``.
 
-    The range is cut into as many parts as there are members; member i owns part i. Each of the two halves of an all-reduce
-    has len - 1 steps, in which every member sends one part to its successor and gets another from its predecessor.
+    The range is cut into one part per member, and member i owns part i. Each half of an all-reduce has len(members) - 1
+    steps. In each step every member sends one part to its successor and receives another one from its predecessor.
     """
 
     def __init__(self, topology: Topology, members: Sequence[int], rank: int, start: int, stop: int) -> None:
@@ -37,7 +37,7 @@ class Ring:
         self._from = rail_between(topology, rank, self._predecessor)
 
     def part(self, index: int) -> tuple[int, int]:
-        """The range of part ``index``, which may be any integer: it is taken modulo the number of members."""
+        """Return the range of part ``index``, taken modulo the number of members."""
         index %= self._parts
         start, stop = (cut(self._start, self._stop, self._parts, i) for i in (index, index + 1))
         return start, stop
@@ -47,11 +47,11 @@ class Ring:
         return self.part(self._position)
 
     def reduce_scatter(self) -> list[Step]:
-        """Part j starts at member j + 1 and is complete when it comes to member j."""
+        """Return the steps of a reduce-scatter. Part j starts at member j + 1 and is complete when it reaches member j."""
         return self._round(Kind.COMBINE, -1)
 
     def all_gather(self) -> list[Step]:
-        """Part j starts at member j."""
+        """Return the steps of an all-gather. Part j starts at member j."""
         return self._round(Kind.RECEIVE, 0)
 
     def _round(self, kind: Kind, first: int) -> list[Step]:

@@ -1,13 +1,16 @@
-"""Hierarchical all-reduce over one NIC per host: BML's exchange, with groups of a Fat-Tree or of hosts in place of rails.
+"""Hierarchical all-reduce over one NIC per host: BML's exchange, with groups of a Fat-Tree or of hosts instead of
+rails.
 
-Steps: 2(g-1) for each level of groups, of g members each, for an all-reduce; half as many for its halves.
-Bytes on the wire: 2(N-1)/N n from each rank for an all-reduce, which is the least; 1/(size of a group) of that leaves a group.
+Steps: 2(g-1) for each level of groups with g members each for an all-reduce, half as many for a reduce-scatter or an
+all-gather.
+Bytes on the wire: 2(N-1)/N n from each rank for an all-reduce, which is the minimum; 1/(size of a group) of that leaves
+a group.
 
-1. aggregation: first among the ranks below one edge switch (or of one host), then between the edge switches of a pod, then
-   between pods, each with the part that it has so far;
-2. broadcast: the same backwards.
+1. aggregation: first among the ranks below one edge switch (or of one host), then between the edge switches of a pod,
+   then between pods. At each level a rank handles the part that it has so far.
+2. broadcast: the same steps backwards.
 
-It is what BML is compared with on a Fat-Tree (Fig. 5 of its paper, see ``bml.py``).
+The BML paper compares BML with it on a Fat-Tree (Fig. 5, see ``bml.py``).
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from sparkdl_comm.topology import Topology
 
 
 def group_radices(topology: Topology) -> tuple[int, ...]:
-    """Sizes of the groups, innermost first; one only if the topology has no groups."""
+    """Return the sizes of the groups, innermost first. The result has one entry if the topology has no groups."""
     if topology.slots > 1:
         return topology.slots, len(topology.hosts)
     if topology.trunks:
@@ -49,7 +52,7 @@ def plan(collective: Collective) -> Plan:
 def _groups(topology: Topology) -> str:
     if topology.rails == 1 and len(group_radices(topology)) > 1:
         return ""
-    return f"{topology.text} has no groups of ranks behind one NIC each; a Fat-Tree and hosts:MxS have"
+    return f"{topology.text} has no groups of ranks behind one NIC each. Use a Fat-Tree or hosts:MxS"
 
 
 register(Algorithm("hierarchical", plan, SCATTERED, _groups))

@@ -1,11 +1,12 @@
-"""Exchanges level by level: what BML, the peer-to-peer parameter server and hierarchical all-reduce have in common. Pure.
+"""Exchanges level by level, which BML, the peer-to-peer parameter server and hierarchical all-reduce share. Pure.
 
-Ranks have an address of one digit per level, and exchange with those that differ from them in that digit alone. Aggregation
-over a level of radix n: the range that a rank works on is cut into n parts, part d goes to the one with digit d, which adds
-it to its own; then each goes on with its part and the next level. Broadcasting is the reverse.
+A rank's address has one digit per level. At each level, a rank exchanges with the ranks that differ from it only in
+this digit. Aggregation over a level of radix n cuts the range that a rank works on into n parts. Part d goes to the
+rank with digit d, which adds it to its own. Then each rank continues with its part at the next level. Broadcasting is
+the reverse.
 
-All n ranks of a group send at once: to the one with the next digit first, then the one after it, so that each receives from
-one at a time.
+All n ranks of a group send at once: first to the next digit, then to the one after it. So each rank receives from one
+rank at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from sparkdl_comm.collectives.plan import Kind, Step, cut
 
 
 class Level(NamedTuple):
-    """Digit ``rank // stride % radix`` of a rank's address; those that differ in it alone are reached over ``rail``."""
+    """Level of the ranks' addresses: digit ``rank // stride % radix``.
+
+    Ranks that differ only in this digit reach each other over ``rail``.
+    """
 
     radix: int
     stride: int
@@ -28,18 +32,18 @@ class Level(NamedTuple):
         return rank // self.stride % self.radix
 
     def peer(self, rank: int, digit: int) -> int:
-        """The rank with this digit, and the other digits of ``rank``."""
+        """Return the rank that has this digit and otherwise the digits of ``rank``."""
         return rank + (digit - self.digit(rank)) * self.stride
 
 
 def levels_of(radices: Sequence[int], rails: Sequence[int]) -> list[Level]:
-    """Levels of ranks that are numbered as their addresses are read, level 0's digit counting fastest."""
+    """Return the levels of ranks that are numbered by their addresses; level 0 has the lowest digit."""
     strides = [math.prod(radices[:number]) for number in range(len(radices))]
     return [Level(*level) for level in zip(radices, strides, rails, strict=True)]
 
 
 class Exchange:
-    """One rank's steps over the range ``start`` to ``stop``, through ``levels`` in their order."""
+    """Steps of one rank over the range ``start`` to ``stop``, through ``levels`` in their order."""
 
     def __init__(self, rank: int, levels: Sequence[Level], start: int, stop: int) -> None:
         self._rank, self._levels, self._start, self._stop = rank, levels, start, stop
@@ -47,22 +51,25 @@ class Exchange:
 
     @property
     def own(self) -> tuple[int, int]:
-        """The range that the rank ends with after the last level: one piece."""
+        """Range that the rank has after the last level: one piece."""
         first = 0
         for level, lowest, width in self._path():
             first = lowest + level.digit(self._rank) * width
         return self._range(first, 1)
 
     def aggregation(self) -> list[list[Step]]:
-        """The steps of each level."""
+        """Return the steps of each level."""
         return [self._exchange(Kind.COMBINE, *stage) for stage in self._path()]
 
     def broadcasting(self) -> list[list[Step]]:
-        """The steps of each level, beginning with the last level."""
+        """Return the steps of each level, last level first."""
         return [self._exchange(Kind.RECEIVE, *stage) for stage in reversed(self._path())]
 
     def _exchange(self, kind: Kind, level: Level, lowest: int, width: int) -> list[Step]:
-        """With each neighbour on the level: to combine, it gets its pieces and gives the rank's; to receive, the reverse."""
+        """Return the steps with each neighbor on the level.
+
+        To combine, the rank sends a neighbor the neighbor's pieces and receives its own. To receive, the reverse.
+        """
         own = level.digit(self._rank)
         steps = []
         for turn in range(1, level.radix):
@@ -73,7 +80,7 @@ class Exchange:
         return steps
 
     def _path(self) -> list[tuple[Level, int, int]]:
-        """For each level: it, the first piece that the rank works on there, and how many pieces go to each digit."""
+        """Return for each level (level, first piece that the rank works on there, number of pieces that go to each digit)."""
         path = []
         first, pieces = 0, self._pieces
         for level in self._levels:

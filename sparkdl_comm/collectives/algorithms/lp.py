@@ -1,29 +1,34 @@
-"""Linear pipeline: ranks form a chain, the vector flows through it in blocks.
+"""Linear pipeline: ranks form a chain, and the vector flows through it in blocks.
 
-Steps: N - 1 + n/b of b bytes for a broadcast or a reduce, at most twice that for an all-reduce, (N-1)/N n/b for its halves.
-Bytes on the wire: n over each link, in each direction in which it is used, (N-1)/N n for the halves of an all-reduce.
+Steps: N - 1 + n/b of b bytes for a broadcast or a reduce, at most twice that for an all-reduce, (N-1)/N n/b for a
+reduce-scatter or an all-gather.
+Bytes on the wire: n over each link, in each direction in which it is used; (N-1)/N n for a reduce-scatter or an
+all-gather.
 
-With n large the time does not depend on N.
+For large n the time does not depend on N.
 
-1. reduce: every rank adds its own block j and passes it on, towards the root, while it receives block j + 1;
-2. broadcast: the same without adding, and from the root back the way on which a reduce comes to it;
-3. all-reduce: reduce along the chain, and as soon as a block is complete at its end it flows back, so that the pipe is
-   filled once: 9 steps for 4 blocks on 3 ranks, where reduce and then broadcast take 10.
+1. reduce: every rank adds its own block j and passes it on towards the root, while it receives block j + 1.
+2. broadcast: the same without adding, from the root along the path of a reduce in reverse.
+3. all-reduce: reduce along the chain. As soon as a block is complete at the end of the chain, it flows back. So the
+   pipeline fills only once: 4 blocks on 3 ranks take 9 steps, where a reduce and then a broadcast take 10.
 
-In an all-reduce the first rank sends one way only, twice as fast as the next one can pass on what comes from both sides. It
-would fill that one's port, whose switch would drop packets; so it is ahead of what comes back by N - 1 blocks at most.
+In an all-reduce the first rank sends in one direction only. It could send twice as fast as the next rank passes on what
+arrives from both sides. It would fill the next rank's port, and the switch would drop packets. So it is never more than
+N - 1 blocks ahead of the blocks that come back.
 
-A reduce leaves the link from the root idle. So with collectives that follow each other to one root after another the links are
-used evenly, but each waits while a pipeline passes that does not use it, unless that is short. Instead
+A reduce leaves the link from the root idle. A sequence of reduces with changing roots would use all links evenly. But
+each link would idle while a pipeline passes that does not use it, unless that pipeline is short. Instead:
 
-4. reduce-scatter: a reduce to each rank, of its part, all at once: a rank begins with that part in whose pipeline it is the
-   first, and comes to its own at the end;
-5. all-gather: likewise a broadcast of each rank's part, which begins with it and goes on to the next rank.
+4. reduce-scatter: a reduce to each rank, of its part, all at once. A rank begins with the part whose pipeline it
+   starts, and ends with its own.
+5. all-gather: a broadcast of each rank's part, all at once. A rank begins with its own part and sends it to the next
+   rank.
 
-That is a ring whose parts travel in blocks: a rank passes on what has come of a part while the rest is on its way. Both
-together add in another order than the all-reduce.
+Both are a ring whose parts travel in blocks: a rank passes on the first blocks of a part while the rest is on its way.
+A reduce-scatter and an all-gather add in another order than the all-reduce.
 
-The best block has sqrt(n alpha / ((N-1) beta)) bytes. On BCube the chain follows a cycle in which successors share a switch.
+The best block has sqrt(n alpha / ((N-1) beta)) bytes. On BCube the chain follows a cycle in which successors share a
+switch.
 
 Linnan Wang, Wei Wu, George Bosilca, Richard Vuduc, Zenglin Xu: "Efficient Communications in Training Large Scale Neural
 Networks", 2016.
@@ -45,14 +50,14 @@ def plan(collective: Collective) -> Plan:
 
 
 def _of_one(collective: Collective) -> Plan:
-    """One pipeline, or one there and back."""
+    """Return the plan of one pipeline, or of one there and back."""
     chain, block, count = _chain(collective), collective.block, collective.count
     blocks = [(start, min(start + block, count)) for start in range(0, count, block)]
 
     def program(rank: int) -> Program:
         place, end = chain.index(rank), len(chain) - 1
         is_first_of_a_loop = place == 0 and collective.operation == "all_reduce"
-        # When block 0 passes, and what the rank does with it; block j comes j turns later.
+        # (turn at which block 0 passes, kind of step, peer's place in the chain); block j passes j turns later.
         passing = [(place - 1, _incoming(collective), place - 1), (place, Kind.SEND, place + 1)]
         if collective.operation == "all_reduce":
             passing += [(2 * end - place - 1, Kind.RECEIVE, place + 1), (2 * end - place, Kind.SEND, place - 1)]
@@ -69,7 +74,7 @@ def _of_one(collective: Collective) -> Plan:
 
 
 def _of_all(collective: Collective) -> Plan:
-    """A pipeline for each rank's part."""
+    """Return the plan with a pipeline for each rank's part."""
     cycle = collective.topology.cycle()
 
     def ring(rank: int) -> Ring:
@@ -94,7 +99,7 @@ def _incoming(collective: Collective) -> Kind:
 
 
 def _chain(collective: Collective) -> list[int]:
-    """The ranks in their order; a reduce ends at the root, a broadcast begins there."""
+    """Return the ranks in the order of the chain. A reduce ends at the root, and a broadcast begins there."""
     cycle = collective.topology.cycle()
     if collective.operation == "all_reduce":
         return cycle

@@ -1,14 +1,14 @@
 """Minimum spanning tree.
 
 Steps: ceil(log2 N) for a broadcast or a reduce, twice that for an all-reduce.
-Bytes on the wire: n in each step; ceil(log2 N) n over the root's link, each way in an all-reduce.
+Bytes on the wire: n in each step; ceil(log2 N) n over the root's link, in each direction in an all-reduce.
 
-1. broadcast: the ranks are cut into two halves; the one that has the vector sends it to the first of the other half; then
-   each half does the same;
-2. reduce: the same backwards, and what arrives is added;
+1. broadcast: the ranks are cut into two halves. The rank that has the vector sends it to the first rank of the other
+   half. Then each half does the same.
+2. reduce: the same steps backwards, adding the vectors that arrive.
 3. all-reduce: reduce to rank 0, then broadcast.
 
-Time log N (alpha + beta n) for a broadcast, + log N gamma n for a reduce: Table 1 of Linnan Wang, Wei Wu, George
+A broadcast takes log N (alpha + beta n), and a reduce log N gamma n more: Table 1 of Linnan Wang, Wei Wu, George
 Bosilca, Richard Vuduc, Zenglin Xu: "Efficient Communications in Training Large Scale Neural Networks", 2016.
 """
 
@@ -21,10 +21,10 @@ from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step,
 
 
 def halvings(place: int, world: int) -> Iterator[tuple[int, int, int, int]]:
-    """The cuts that ``place`` takes part in, widest first: (first, middle, end, peer).
+    """Yield the cuts that ``place`` takes part in, widest first: (first, middle, end, peer).
 
-    ``first`` has what belongs to the places from ``first`` to ``end``, and hands over the part from ``middle`` on, to
-    ``middle``; ``peer`` is the other of the two.
+    ``first`` has the data of the places from ``first`` to ``end``. It hands over the data from ``middle`` on, to
+    ``middle``. ``peer`` is the partner of ``place``: ``first`` or ``middle``.
     """
     first, end = 0, world
     while end - first > 1:

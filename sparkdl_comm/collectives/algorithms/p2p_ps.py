@@ -1,14 +1,14 @@
 """Peer-to-peer parameter server, the baseline of the BML paper (see ``bml.py``): every rank serves 1/N of the vector.
 
-Steps: 2k on BCube(m, k), in each of which a rank sends to its m - 1 neighbours on each rail; one switch is BCube(N, 1).
-Bytes on the wire: 2(m-1)/m n over each link and direction, so on one switch 2(N-1)/N n.
+Steps: 2k on BCube(m, k). In each step a rank sends to its m - 1 neighbors on each rail. One switch is BCube(N, 1).
+Bytes on the wire: 2(m-1)/m n over each link and direction, so 2(N-1)/N n on one switch.
 
-1. push: every rank sends part y to server y, which adds what arrives;
+1. push: every rank sends part y to server y, which adds the parts that arrive.
 2. pull: server y sends its part to every rank.
 
-On one switch all of it goes directly. On BCube ranks that differ in several digits have no link: what they send each other
-goes by way of others, which correct one digit per hop and pass on each message as it is. Parts are cut in k, one for each
-order of levels that BML uses, too, so that all rails are busy. For large m it takes twice as long as BML.
+On one switch all messages go directly. On BCube, ranks that differ in several digits have no link. Their messages go
+through other ranks, which correct one digit per hop and pass each message on unchanged. Parts are cut in k as well, one
+piece for each order of levels that BML uses, so that all rails are busy. For large m it takes twice as long as BML.
 
 Beyond the paper: the vector is cut into rounds that follow each other through the steps, as in ``be.py``.
 """
@@ -24,9 +24,9 @@ from sparkdl_comm.collectives.algorithms.levels import Level, levels_of
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, cut, drop_empty_steps, pipelined
 from sparkdl_comm.topology import Topology
 
-#: Of a message: the rank it comes from, and the one it is for.
+#: Message as (source rank, target rank).
 _Message = tuple[int, int]
-#: Of elements: the first, and the one after the last.
+#: Range of elements as (first, one after the last).
 _Range = tuple[int, int]
 
 
@@ -38,7 +38,7 @@ def plan(collective: Collective) -> Plan:
     rounds = [_shares(start, stop, len(levels)) for start, stop in collective.rounds(topology.world * len(levels))]
 
     def stages(relay: _Relay, shares: list[_Range]) -> list[list[Step]]:
-        """A round's, of all threads."""
+        """Return a round's stages, with the steps of all threads."""
         found = []
         for kind, part_of, without in (
             (Kind.COMBINE, _target, "all_gather"),
@@ -62,7 +62,7 @@ def plan(collective: Collective) -> Plan:
 
 
 def _shares(start: int, stop: int, threads: int) -> list[_Range]:
-    """Each thread's."""
+    """Return the range of each thread."""
     return [(cut(start, stop, threads, t), cut(start, stop, threads, t + 1)) for t in range(threads)]
 
 
@@ -84,10 +84,10 @@ class _Relay:
     def route(
         self, arrival: Kind, part_of: Callable[[_Message], int], levels: list[Level], share: tuple[int, int]
     ) -> list[list[Step]]:
-        """The steps over each of ``levels``, in their order.
+        """Return the steps over each of ``levels``, in their order.
 
-        :param arrival: what its target does with a message.
-        :param part_of: the part that a message has, of the range ``share``.
+        :param arrival: kind of step by which the target receives a message.
+        :param part_of: function that returns the index of a message's part of the range ``share``.
         """
         world = _world(levels)
         kept: dict[_Message, tuple[int, int]] = {}
@@ -122,15 +122,18 @@ def _part(share: tuple[int, int], world: int, index: int) -> tuple[int, int]:
 
 
 def _passing(levels: list[Level], number: int, here: int, there: int) -> Iterator[_Message]:
-    """Messages that ``here`` hands to ``there`` over level ``number``: what comes from any rank that differs from ``here`` in
-    the levels before, for any that differs from ``there`` in those after."""
+    """Yield the messages that ``here`` sends to ``there`` over level ``number``.
+
+    Their sources differ from ``here`` at most in the levels before, and their targets from ``there`` at most in the
+    levels after.
+    """
     for origin in _differing(here, levels[:number]):
         for target in _differing(there, levels[number + 1 :]):
             yield origin, target
 
 
 def _differing(rank: int, levels: list[Level]) -> Iterator[int]:
-    """All ranks whose address is that of ``rank`` but for the digits of ``levels``."""
+    """Yield all ranks whose address is that of ``rank`` except for the digits of ``levels``."""
     for digits in itertools.product(*(range(level.radix) for level in levels)):
         other = rank
         for level, digit in zip(levels, digits, strict=True):
@@ -143,7 +146,7 @@ def _world(levels: list[Level]) -> int:
 
 
 def _depth(topology: Topology) -> float:
-    # A round fills the rail once; in it each rank sends two messages for each other rank.
+    # Filling the pipeline takes one block time. Per block, each rank sends two messages for each other rank.
     return 1 / (2 * (topology.world - 1)) if topology.world > 1 else 0.0
 
 

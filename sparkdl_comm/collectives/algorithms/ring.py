@@ -1,13 +1,15 @@
 """Ring.
 
 Steps: 2(N-1) for an all-reduce, N-1 for a reduce-scatter or an all-gather.
-Bytes on the wire: 2(N-1)/N n over each link and direction for an all-reduce, half of that for its halves.
+Bytes on the wire: 2(N-1)/N n over each link and direction for an all-reduce, half of that for a reduce-scatter or an
+all-gather.
 
-1. reduce-scatter: in each step every rank sends a part to its successor and adds the part that comes from its predecessor;
+1. reduce-scatter: in each step every rank sends a part to its successor and adds the part that arrives from its
+   predecessor.
 2. all-gather: the same with complete parts.
 
-Time of an all-reduce 2(N-1)(alpha + beta n/N) + (N-1) gamma n/N. On BCube the ring goes along a cycle in which successors
-share a switch, so that only one rail of a host sends at a time.
+An all-reduce takes 2(N-1)(alpha + beta n/N) + (N-1) gamma n/N. On BCube the ring follows a cycle in which successors
+share a switch, so only one rail of a host sends at a time.
 """
 
 from __future__ import annotations

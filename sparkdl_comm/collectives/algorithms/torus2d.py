@@ -1,16 +1,19 @@
-"""2D torus: ranks in R rows and C columns, a ring in each.
+"""2D torus: ranks in R rows and C columns, with a ring in each row and column.
 
-Steps: 2(R-1) + 2(C-1) for an all-reduce, where a ring takes 2(RC-1); half as many for its halves.
-Bytes on the wire: 2(N-1)/N n from each rank, as a ring; of ranks that share a NIC, only those of the columns leave the host.
+Steps: 2(R-1) + 2(C-1) for an all-reduce, where a ring takes 2(RC-1); half as many for a reduce-scatter or an
+all-gather.
+Bytes on the wire: 2(N-1)/N n from each rank, as in a ring. If ranks share a NIC, only the bytes of the columns leave
+the host.
 
-1. reduce-scatter along the row: every rank has one part, summed over its row;
-2. all-reduce of that part along the column;
+1. reduce-scatter along the row: every rank has one part, summed over its row.
+2. all-reduce of that part along the column.
 3. all-gather along the row.
 
-Rows are the ranks of a host, or a BCube's level 0; else the nearest to a square that the number of ranks allows.
+A row is the ranks of a host, or level 0 of a BCube. Otherwise the torus is as close to a square as the number of ranks
+allows.
 
-2DTAR in Shaohuai Shi, Xianhao Zhou, Shutao Song and others: "Towards Scalable Distributed Training of Deep Learning on Public
-Cloud Clusters", 2021.
+2DTAR in Shaohuai Shi, Xianhao Zhou, Shutao Song and others: "Towards Scalable Distributed Training of Deep Learning on
+Public Cloud Clusters", 2021.
 """
 
 from __future__ import annotations
@@ -53,7 +56,9 @@ def plan(collective: Collective) -> Plan:
 
 
 def _two_rails(topology: Topology) -> str:
-    return "" if topology.rails <= 2 else f"{topology.text} has {topology.rails} rails: the torus has two dimensions"
+    return (
+        "" if topology.rails <= 2 else f"{topology.text} has {topology.rails} rails, but the torus has two dimensions"
+    )
 
 
 register(Algorithm("torus2d", plan, SCATTERED, _two_rails))

@@ -1,29 +1,35 @@
-"""Double binary tree: each half of the vector goes through a tree of its own in blocks, and no host is an inner one of both.
+"""Double binary tree: each half of the vector goes through its own tree in blocks. No host is an inner node of both
+trees.
 
-Steps: n/b + 2 log2 N - 2, log2 rounded up, for a broadcast or a reduce at most, each of b bytes; an all-reduce is both.
-Bytes on the wire: n over each link, in each direction, for a broadcast or a reduce at most; twice that for an all-reduce.
+Steps: at most n/b + 2 log2 N - 2 of b bytes each for a broadcast or a reduce, log2 rounded up; an all-reduce is both.
+Bytes on the wire: at most n over each link, in each direction, for a broadcast or a reduce; twice that for an
+all-reduce.
 
-The N - 1 ranks beside the root have numbers from 1 on. In the first tree odd numbers are leaves, and above a number is the one
-whose lowest bit is the next higher one, if there is one. The second tree is the first one's mirror image if N - 1 is even,
-else the first one shifted by one place: odd numbers are inner ones but for one. Above both trees is the root.
+The N - 1 ranks other than the root are numbered from 1. In the first tree, odd numbers are leaves. The parent of a
+number has the next higher lowest bit, if such a number exists. If N - 1 is even, the second tree is the mirror image of
+the first one. Otherwise it is the first tree shifted by one place: all odd numbers except one are inner nodes. The root
+is above both trees.
 
-1. broadcast: the root sends half of the blocks into each tree. A rank gets n/2 bytes from its parent in each, and as an inner
-   one sends n/2 to each of two children. Edges are of odd or of even steps: those to a rank differ, and those from it;
-2. reduce: the same backwards, and what arrives is added;
-3. all-reduce: reduce to rank 0, then broadcast. Both keep an inner rank's link busy in both directions, so there is no time to
-   be won by doing them at once.
+1. broadcast: the root sends half of the blocks into each tree. A rank gets n/2 bytes from its parent in each tree. As
+   an inner node, it also sends n/2 bytes to each of two children. Each edge is used in odd steps only or in even steps
+   only. The two edges into a rank differ in this, and so do the two edges out of it.
+2. reduce: the same steps backwards, adding the blocks that arrive.
+3. all-reduce: reduce to rank 0, then broadcast. Both keep an inner rank's link busy in both directions, so running them
+   at the same time would save nothing.
 
-Time of a broadcast n beta + 2 log2 N alpha + sqrt(8 log2 N n alpha beta) with blocks of sqrt(n alpha / (2 log2 N beta)) bytes,
-where one tree takes 2 n beta; of an all-reduce 2 n beta + 4 log2 N alpha + 2 sqrt(8 log2 N n alpha beta) + n gamma.
+A broadcast takes n beta + 2 log2 N alpha + sqrt(8 log2 N n alpha beta) with blocks of sqrt(n alpha / (2 log2 N beta))
+bytes. One tree would take 2 n beta. An all-reduce takes 2 n beta + 4 log2 N alpha + 2 sqrt(8 log2 N n alpha beta) + n
+gamma.
 
-Of hosts with several ranks one on each is in the trees; the others are a chain below it, so that a NIC carries the same.
+If a host has several ranks, one of them is in the trees. The others are a chain below it, so that a NIC carries the
+same.
 
-Blocks of other hosts are received in the order of their steps. Where a rank took whatever comes first, those that are early
-would make others late for good: in the cost model a reduce took up to 1.3 times as long.
+A rank receives the blocks of other hosts in the order of their steps. If it received them as they arrive, early blocks
+would delay the others for good: in the cost model a reduce took up to 1.3 times as long.
 
-Peter Sanders, Jochen Speck, Jesper Larsson Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
-2009; they colour edges without looking at the whole. NCCL has such trees: TreeAR in Shaohuai Shi and others (see
-``torus2d.py``).
+Peter Sanders, Jochen Speck, Jesper Larsson Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and
+scan", 2009; they color edges without looking at the whole tree. NCCL has such trees: TreeAR in Shaohuai Shi and others
+(see ``torus2d.py``).
 """
 
 from __future__ import annotations
@@ -37,13 +43,13 @@ from sparkdl_comm.collectives.algorithms.base import Algorithm, one_rail, regist
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, cut
 from sparkdl_comm.topology import Topology
 
-#: How many of the receives before it a send may overtake. With none, a rank would wait for the last byte of one message before
-#: it begins another; with any number, those that mostly send would fill others' ports, as in ``lp.py``.
+#: Number of preceding receives that a send may overtake. With 0, a rank would wait for the last byte of one message before
+#: it begins another. Without a limit, ranks that mostly send would fill the ports of others, as in ``lp.py``.
 _LEAD = 2
 
 
 class Edge(NamedTuple):
-    """Of tree 0 or 1, between two ranks: in a broadcast blocks pass it from ``parent`` to ``child``."""
+    """Edge of tree 0 or 1: in a broadcast, blocks go from rank ``parent`` to rank ``child``."""
 
     tree: int
     parent: int
@@ -60,7 +66,7 @@ def plan(collective: Collective) -> Plan:
         edges_of[edge.child].append(edge)
 
     def half(rank: int, is_up: bool) -> list[Step]:
-        """The rank's steps of a reduce (``is_up``) or of a broadcast."""
+        """Return the rank's steps of a reduce (``is_up``) or of a broadcast."""
         timed = []
         for edge in edges_of[rank]:
             kind, peer = _role(rank, edge, is_up)
@@ -70,7 +76,7 @@ def plan(collective: Collective) -> Plan:
         return [step for *_, step in sorted(timed)]
 
     def away(rank: int) -> Iterator[int]:
-        """The rank's neighbours in the trees that are on other hosts."""
+        """Yield the rank's neighbors in the trees that are on other hosts."""
         host = collective.topology.host_of(rank)
         for edge in edges_of[rank]:
             yield from {edge.parent, edge.child}.difference(host.ranks)
@@ -85,7 +91,7 @@ def plan(collective: Collective) -> Plan:
 
 
 def first_steps(topology: Topology, root: int) -> dict[Edge, int]:
-    """For each edge, the step of a broadcast in which the first block passes it; the next ones pass every second step."""
+    """Return for each edge the step of a broadcast in which its first block passes. The next blocks pass every second step."""
     edges = [edge for tree in range(2) for edge in _edges(topology, root, tree)]
     parities = _parities(topology, edges)
     arrival = {(tree, root): tree - 1 for tree in range(2)}
@@ -99,7 +105,7 @@ def first_steps(topology: Topology, root: int) -> dict[Edge, int]:
 
 
 def _edges(topology: Topology, root: int, tree: int) -> list[Edge]:
-    """Those of a tree, each after the one above it."""
+    """Return the edges of a tree. Each edge follows the one above it."""
     at = topology.host_of(root).index
     others = [*topology.hosts[at + 1 :], *topology.hosts[:at]]
     heads = [host.ranks[0] for host in others]
@@ -115,7 +121,10 @@ def _edges(topology: Topology, root: int, tree: int) -> list[Edge]:
 
 
 def above(number: int, count: int) -> int:
-    """The number above ``number`` in a tree of the numbers 1 to ``count``, whose left parts have smaller ones; 0 above all."""
+    """Return the parent of ``number`` in a tree of the numbers 1 to ``count``; 0 for the top of the tree.
+
+    Numbers in a left subtree are smaller than its parent.
+    """
     lowest = number & -number
     rest = number ^ lowest
     up = rest | lowest << 1
@@ -123,10 +132,10 @@ def above(number: int, count: int) -> int:
 
 
 def _parities(topology: Topology, edges: Sequence[Edge]) -> dict[Edge, int]:
-    """0 or 1 for each edge between hosts, such that a rank sends over one of either at most, and gets over one of either.
+    """Return a parity, 0 or 1, for each edge between hosts.
 
-    Two edges at most must differ at a rank that sends, or at one that gets; so all that must differ makes paths, and cycles
-    of even length.
+    A rank has at most one outgoing edge of each parity, and at most one incoming edge of each. These constraints join
+    at most two edges at their sender, and at most two at their receiver. So they form paths and cycles of even length.
     """
     between = [edge for edge in edges if topology.host_of(edge.parent) is not topology.host_of(edge.child)]
     meeting = defaultdict(list)
@@ -145,20 +154,20 @@ def _parities(topology: Topology, edges: Sequence[Edge]) -> dict[Edge, int]:
 
 
 def _role(rank: int, edge: Edge, is_up: bool) -> tuple[Kind, int]:
-    """What the rank does when a block passes the edge, of which it is an end; the other one."""
+    """Return (kind, peer): the rank's step when a block passes the edge, and the rank at the other end."""
     if (rank == edge.child) == is_up:
         return Kind.SEND, edge.parent if is_up else edge.child
     return (Kind.COMBINE, edge.child) if is_up else (Kind.RECEIVE, edge.parent)
 
 
 def _blocks(collective: Collective, tree: int) -> list[tuple[int, int]]:
-    """The ranges of the tree's half of the vector."""
+    """Return the ranges of the blocks in the tree's half of the vector."""
     start, stop = (cut(0, collective.count, 2, index) for index in (tree, tree + 1))
     return [(begin, min(begin + collective.block, stop)) for begin in range(start, stop, collective.block)]
 
 
 def _depth(topology: Topology) -> float:
-    # All messages of a rank take n/b steps; before those of the last one there are about as many as the first block takes.
+    # The messages of a rank take n/b steps. The last rank begins about as late as the first block reaches it.
     return max(first_steps(topology, 0).values(), default=0)
 
 

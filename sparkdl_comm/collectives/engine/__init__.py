@@ -1,6 +1,6 @@
-"""What runs plans: ``base.py`` is the interface, ``choose.py`` takes one of the two engines.
+"""Engines, which run plans: ``base.py`` is the interface, and ``choose.py`` picks one of the two engines.
 
-``sockets.py``: over authenticated TCP connections, one per peer and rail (``links.py``, ``connection.py``,
-``rail.py``), on tensors of the CPU as plans address them (``memory.py``). ``torch_p2p.py``: by torch.distributed's
-sends and receives, NCCL's for CUDA. ``job.py``: one collective under way.
+``sockets.py`` uses authenticated TCP connections, one per peer and rail (``links.py``, ``connection.py``, ``rail.py``),
+for CPU tensors. ``memory.py`` addresses the tensors as plans do. ``torch_p2p.py`` uses torch.distributed's sends and
+receives, with NCCL for CUDA. ``job.py`` is one collective under way.
 """

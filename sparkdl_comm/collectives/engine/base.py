@@ -1,4 +1,4 @@
-"""What an engine is: it runs plans. The interface that ``sockets.py`` and ``torch_p2p.py`` meet.
+"""Interface of an engine, which runs plans. ``sockets.py`` and ``torch_p2p.py`` implement it.
 
 The order of the calls, on every rank::
 
@@ -6,7 +6,7 @@ The order of the calls, on every rank::
         prepare             all ranks prepare the same plans, in the same order
     for each collective:
         start               all ranks start the same collectives, in the same order
-            wait, or then   of the Work that start returned
+            wait, or then   on the Work that start returned
     close
 
 ``abort`` may come from any thread at any time.
@@ -24,37 +24,41 @@ from sparkdl_comm.errors import SparkdlCommError
 
 
 class Work(Protocol):
-    """One collective that one rank has started. Its tensor must not be touched until the collective has ended."""
+    """Collective that one rank has started. Do not touch its tensor until the collective has ended."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the collective has ended here, well or not."""
+        """True if the collective has ended here, with or without an error."""
 
     @property
     def error(self) -> SparkdlCommError | None:
-        """Why the collective failed; None if it did not, or has not ended."""
+        """Reason why the collective failed; None if it succeeded or has not ended."""
 
     def wait(self, timeout: float | None = None) -> torch.Tensor:
-        """The tensor, when the collective is complete here.
+        """Wait until the collective is complete here and return the tensor.
 
-        :param timeout: seconds; None: as long as the engine allows a collective to stand still.
+        :param timeout: seconds; None to wait as long as the engine lets a collective make no progress.
         :raises DeadlineError: the collective is not complete by then.
-        :raises SparkdlCommError: why it failed.
+        :raises SparkdlCommError: the collective failed.
         """
 
     def then(self, callback: Callable[[Work], object]) -> None:
-        """Has ``callback`` called once when the collective has ended, well or not (:attr:`error`). The engine's thread calls
-        it, so it must be quick; if the collective has ended already, this thread does, at once. For one callback."""
+        """Call ``callback`` once when the collective has ended, with or without an :attr:`error`.
+
+        The engine's thread calls it, so it must be quick. If the collective has already ended, the calling thread calls
+        it immediately. Only one callback is possible.
+        """
 
     def cancel(self) -> None:
-        """Ends the collective with :class:`GangError`, unless it has ended. From any thread; who waits for it hears at once.
+        """End the collective with :class:`GangError`, unless it has ended. Waiting threads learn of it immediately.
 
-        Peers may have sent a part of it already, and nobody can take that back, so all of the engine ends with it, on this
-        rank and, as its connections close, on the peers."""
+        Any thread may call it. Peers may have sent a part of the collective already, which cannot be taken back. So the
+        whole engine ends, on this rank and, because its connections close, on the peers.
+        """
 
 
 class Prepared(Protocol):
-    """A plan, ready to be run any number of times by one rank."""
+    """Plan that one rank can run any number of times."""
 
     @property
     def plan(self) -> Plan: ...
@@ -64,28 +68,28 @@ P = TypeVar("P", bound=Prepared)
 
 
 class Engine(Protocol[P]):
-    """One rank's engine, for tensors on :attr:`device`; ``P`` is what it makes of a plan."""
+    """Engine of one rank, for tensors on :attr:`device`. ``P`` is the type of its prepared plans."""
 
     @property
     def device(self) -> torch.device: ...
 
     def prepare(self, plan: Plan) -> P:
-        """Works out what :meth:`start` needs, and connects to the plan's peers.
+        """Compute what :meth:`start` needs, and connect to the plan's peers.
 
         :raises SparkdlCommError: a peer cannot be reached.
         """
 
     def start(self, prepared: P, tensor: torch.Tensor, op: str = "sum") -> Work:
-        """Begins a collective on ``tensor``, in place.
+        """Begin a collective on ``tensor``, in place.
 
-        :param tensor: of as many elements as the plan has, contiguous, any shape, on :attr:`device`.
+        :param tensor: contiguous, on :attr:`device`, of any shape, with as many elements as the plan.
         :param op: sum, mean, min or max.
-        :raises InputError: a tensor that is not so; an unknown op.
-        :raises SparkdlCommError: the engine has failed or was closed.
+        :raises InputError: the tensor does not meet these conditions, or ``op`` is unknown.
+        :raises SparkdlCommError: the engine has failed or is closed.
         """
 
     def abort(self, error: SparkdlCommError) -> None:
-        """Collectives under way, and those to come, fail with ``error``, if nothing else failed before."""
+        """Fail all collectives under way, and all later ones, with ``error``, unless another failure came first."""
 
     def close(self) -> None:
-        """Ends whatever is under way, and gives everything back. May be repeated."""
+        """End all collectives under way and release all resources. Repeated calls do no harm."""

@@ -1,4 +1,4 @@
-"""Which engine a gang's collectives run on."""
+"""Choice of the engine for a gang's collectives."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from sparkdl_comm.gang.gang import Gang
 def make_engine(
     gang: Gang, name: str, order: Sequence[int], rails: Sequence[int], device: torch.device, timeout: float
 ) -> Engine[Any]:
-    """This rank's: over sockets and the rails for tensors of the CPU, by torch.distributed for others.
+    """Return this rank's engine: over sockets and the rails for CPU tensors, over torch.distributed for others.
 
-    :param name: of the engine; of a gang's engines each has another.
-    :param order: ``order[place]``: the gang's rank that is rank ``place`` of the plans; perhaps not all of its ranks.
+    :param name: name of the engine; each engine of a gang has its own.
+    :param order: ``order[place]``: the gang's rank that is rank ``place`` of the plans. It may leave out ranks.
     :param rails: ``rails[rail]``: the gang's rail that is rail ``rail`` of the plans.
-    :param timeout: seconds to connect, and for which a collective may stand still.
+    :param timeout: seconds to connect, and seconds for which a collective may make no progress.
     """
     place = order.index(gang.rank)
     if device.type != "cpu":
         return TorchEngine(place, order, device, process_group_of(order, timeout))
     engine = SocketEngine(place, Links(gang, name, order, rails, timeout), timeout)
-    # Weakly: a gang may outlive engines that hold memory and plans.
+    # Weak reference: the gang may outlive the engine, which holds memory and plans.
     reference = weakref.ref(engine)
     gang.close_in_children(lambda: [] if (live := reference()) is None else live.sockets())
     gang.on_failure(lambda failure: None if (live := reference()) is None else live.abort(failure.to_exception()))

@@ -1,6 +1,6 @@
-"""One connection of the socket engine: the messages that wait to be sent over it, and those that it is to receive.
+"""Connection of the socket engine, with its queues of messages to send and to receive.
 
-Not thread-safe: the engine's thread only.
+Not thread-safe: only the engine's thread uses it.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from sparkdl_comm.collectives.plan import Kind
 from sparkdl_comm.errors import GangError
 from sparkdl_comm.gang.frames import unacknowledged
 
-#: Bytes that are received before they are combined: few enough to be in the cache still, and that many system calls are
-#: no cost.
+#: Bytes to receive before they are combined: few enough to stay in the cache, enough to make system calls cheap.
 _CHUNK = 256 * 1024
-#: Bytes that one connection may receive before it is another one's turn.
+#: Bytes that one connection may receive before another one has its turn.
 _TURN = 1024 * 1024
-#: Not yet asked.
+#: Stands for a number of bytes that the kernel has not been asked for.
 _UNKNOWN = -1
-#: Bytes that the kernel may hold of a message that it has not sent yet. With more, the end of a message would share the NIC
-#: with the next ones, and what is more urgent would come behind; with much less, the NIC would wait for this process.
+#: Unsent bytes that the kernel may hold. With more, the end of a message would share the NIC with the next messages, and
+#: urgent messages would queue behind it. With much less, the NIC would wait for this process.
 _UNSENT = 64 * 1024
 
 Message = tuple[Job, int]
 
 
 class Connection:
-    """``channel``: whom it leads to, over which rail. The socket is authenticated and non-blocking."""
+    """Connection to a peer over a rail (``channel``). The socket is authenticated and non-blocking."""
 
     def __init__(self, channel: Channel, sock: socket.socket) -> None:
         self.channel, self.sock = channel, sock
@@ -37,17 +36,17 @@ class Connection:
         self.moved = 0  # bytes sent and received, headers too
         self._out: deque[Message] = deque()
         self._in: deque[Message] = deque()
-        self._sending: list[memoryview] = []  # what is left of the first message
-        self.is_full = False  # the kernel took no more of it; who waits for room says when there is some
-        self._held, self._since = 0, 0.0  # bytes that the kernel held then, or later; when that changed last
+        self._sending: list[memoryview] = []  # unsent rest of the first message
+        self.is_full = False  # the kernel takes no more bytes; the engine resets this when there is room
+        self._held, self._since = 0, 0.0  # unacknowledged bytes at the last check, and the time of their last change
         self._head = memoryview(bytearray(HEADER.size))
-        self._headed = 0  # bytes of the first message's header that are there
-        self._got = 0  # bytes of it that are there, or combined already
+        self._headed = 0  # received bytes of the first message's header
+        self._got = 0  # bytes of the first message that are stored or combined
         self._chunk = bytearray(0)
         self._filled = 0  # bytes in the chunk that are not combined yet
 
     def add(self, job: Job, index: int) -> None:
-        """The step is to be taken over this connection, after all others that were added."""
+        """Queue step ``index`` of a job, behind all steps that were added before."""
         sends = job.prepared.steps[index].kind is Kind.SEND
         (self._out if sends else self._in).append((job, index))
 
@@ -57,12 +56,14 @@ class Connection:
 
     @property
     def place(self) -> tuple[bool, int, int]:
-        """Of the first message, among those to be sent: one that was begun is first, then the order of the program counts."""
+        """Sort key of the first message to send: a message under way is first, then program order decides."""
         job, index = self._out[0]
         return not self._sending, job.number, index
 
     def is_stalled(self, now: float, patience: float) -> bool:
-        """Full, and for ``patience`` seconds the peer has taken nothing; to be asked now and then."""
+        """Return whether the peer has taken nothing for ``patience`` seconds. Call it repeatedly while the connection
+        is full.
+        """
         held = unacknowledged(self.sock)
         if held != self._held:
             self._held, self._since = held, now
@@ -74,12 +75,15 @@ class Connection:
 
     @property
     def awaited(self) -> set[Job]:
-        """Whose messages are to come over it."""
+        """Jobs with messages that this connection still has to receive."""
         return {job for job, _ in self._in}
 
     def send(self, now: float) -> Iterable[Message]:
-        """Sends what the kernel takes of the first message, which is ready; yields it when it is done. OSError if the peer is
-        gone."""
+        """Send as much of the first message as the kernel takes. The message must be ready. Yield it when it is
+        complete.
+
+        :raises OSError: the peer is gone.
+        """
         job, index = self._out[0]
         if not self._sending:
             step = job.prepared.steps[index]
@@ -97,10 +101,10 @@ class Connection:
             yield job, index
 
     def receive(self) -> Iterable[Message]:
-        """Receives what is there, up to a limit; yields each step that is done then.
+        """Receive the bytes that are there, up to a limit, and yield each step that they complete.
 
         :raises OSError: the peer is gone.
-        :raises GangError: the message is not the one that is expected.
+        :raises GangError: the message is not the expected one.
         """
         limit = self.moved + _TURN
         more = True
@@ -117,7 +121,7 @@ class Connection:
                 yield job, index
 
     def _receive_some(self, job: Job, index: int) -> bool:
-        """Whether there was as much as there was room for: if not, there is no more for now."""
+        """Receive into the available room. Return False if it was not filled, so nothing more is there for now."""
         if self._headed < HEADER.size:
             self._headed += self._read(self._head[self._headed :])
             if self._headed == HEADER.size:
@@ -146,7 +150,7 @@ class Connection:
     def _read(self, view: memoryview) -> int:
         got = self.sock.recv_into(view)
         if not got:
-            raise ConnectionResetError("it closed the connection")
+            raise ConnectionResetError("the peer closed the connection")
         self.moved += got
         return got
 
@@ -155,14 +159,14 @@ class Connection:
         if wanted != found:
             peer, rail = self.channel
             raise GangError(
-                f"rank {job.prepared.rank} expected {wanted[2]} bytes of {job.name} from rank {peer} over rail {rail}, and"
-                f" got {found[2]} bytes of collective number {found[0]}: all ranks must call the same collectives in the"
+                f"rank {job.prepared.rank} expected {wanted[2]} bytes of {job.name} from rank {peer} over rail {rail}, but"
+                f" got {found[2]} bytes of collective number {found[0]}. All ranks must call the same collectives in the"
                 " same order, with tensors of the same length and dtype"
             )
 
 
 def _rest(buffers: list[memoryview], sent: int) -> list[memoryview]:
-    """What is left of them after the first ``sent`` bytes."""
+    """Return the buffers without their first ``sent`` bytes."""
     rest = []
     for buffer in buffers:
         if sent < len(buffer):

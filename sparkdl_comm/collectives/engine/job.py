@@ -1,4 +1,4 @@
-"""One collective under way at one rank: which of its steps may be taken, and its end."""
+"""Collective under way at one rank: its steps that are ready, and its end."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from sparkdl_comm.gang.frames import TIMEOUT_KEY
 #: (peer, rail)
 Channel = tuple[int, int]
 
-#: Before each message: number of the collective, what it is (a checksum), bytes that follow.
+#: Header of a message: number of the collective, checksum of its description, bytes that follow.
 HEADER = struct.Struct("!IIQ")
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan, ready to be run any number of times by rank ``rank``: what each step waits for, worked out once."""
+    """Plan that rank ``rank`` can run any number of times.
+
+    ``waits``: number of steps that each step waits for. ``followers``: the steps that wait for each step.
+    """
 
     plan: Plan
     rank: int
@@ -50,9 +53,10 @@ class Prepared:
 
 
 class Job:
-    """The :class:`~sparkdl_comm.collectives.engine.base.Work` of the socket engine.
+    """:class:`~sparkdl_comm.collectives.engine.base.Work` of the socket engine.
 
-    ``number``: all ranks number their collectives alike. ``op``: of :class:`Memory`. ``cancel``: see :meth:`cancel`.
+    ``number``: number of the collective, the same on all ranks. ``op``: as in :class:`Memory`. ``cancel``: function
+    that :meth:`cancel` calls.
     """
 
     def __init__(
@@ -76,12 +80,12 @@ class Job:
         return self._waits[index] == 0
 
     def header(self, index: int) -> bytes:
-        """Of the message of step ``index``, at the sender and at the receiver."""
+        """Return the header of the message of step ``index``: the same at the sender and the receiver."""
         step = self.prepared.steps[index]
         return HEADER.pack(self.number % 2**32, self._identity, (step.stop - step.start) * self.memory.itemsize)
 
     def complete(self, index: int) -> Iterable[int]:
-        """Step ``index`` is done; the steps that may be taken now."""
+        """Mark step ``index`` as complete and return the steps that have become ready."""
         self._open -= 1
         ready = []
         for follower in self.prepared.followers[index]:
@@ -95,7 +99,7 @@ class Job:
         return self._open == 0
 
     def end(self, error: SparkdlCommError | None = None) -> None:
-        """Wakes who waits for it."""
+        """End the collective and wake the threads that wait for it."""
         if error is None:
             self.memory.finish(self.prepared.plan.collective.world)
         with self._lock:
@@ -117,7 +121,9 @@ class Job:
 
     def wait(self, timeout: float | None = None) -> torch.Tensor:
         if not self._done.wait(timeout):
-            raise DeadlineError(f"{self.name} not complete after {timeout:g} s; set {TIMEOUT_KEY}", phase="collective")
+            raise DeadlineError(
+                f"{self.name} is not complete after {timeout:g} s; set {TIMEOUT_KEY}", phase="collective"
+            )
         if self.error is not None:
             raise self.error
         return self._tensor

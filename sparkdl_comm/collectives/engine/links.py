@@ -1,4 +1,4 @@
-"""The connections of a gang's socket engines: one per peer and rail, from NIC to NIC, authenticated, made when needed."""
+"""Connections of a gang's socket engines: one per peer and rail, from NIC to NIC, authenticated, made on demand."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from sparkdl_comm.gang.gang import Gang
 
 
 class Links:
-    """``name``: of the engine; of a gang's engines each has another. ``order[place]``: the gang's rank that is rank ``place``
-    of the plans; ``rails[rail]``: the gang's rail that is rail ``rail`` of the plans. ``timeout``: seconds to connect.
+    """Connections of one engine.
 
-    Of two ranks the one that comes first in the order dials.
+    ``name``: name of the engine; each engine of a gang has its own. ``order[place]``: the gang's rank that is rank
+    ``place`` of the plans. ``rails[rail]``: the gang's rail that is rail ``rail`` of the plans. ``timeout``: seconds to
+    connect.
+
+    Of two ranks, the one that is first in the order dials.
     """
 
     def __init__(self, gang: Gang, name: str, order: Sequence[int], rails: Sequence[int], timeout: float) -> None:
@@ -31,10 +34,10 @@ class Links:
         gang.on_failure(lambda _: self._wake())
 
     def connect(self, channels: Iterable[Channel]) -> dict[Channel, socket.socket]:
-        """Sockets of the channels; the peers must ask for theirs to this rank.
+        """Return the sockets of the channels. The peers must ask for their channels to this rank at the same time.
 
-        :raises DeadlineError: a peer did not, within the timeout.
-        :raises SparkdlCommError: the gang's failure; a peer cannot be reached.
+        :raises DeadlineError: a peer did not connect within the timeout.
+        :raises SparkdlCommError: the gang has failed, or a peer cannot be reached.
         """
         found: dict[Channel, socket.socket] = {}
         try:
@@ -46,7 +49,7 @@ class Links:
         return found
 
     def close(self) -> None:
-        """Closes what came and nobody asked for, and what comes later."""
+        """Close the sockets that arrived and were not asked for, and all that arrive later."""
         with self._changed:
             self._closed = True
             for sock in self._came.values():
@@ -54,7 +57,7 @@ class Links:
             self._came.clear()
 
     def _find(self, wanted: list[Channel], found: dict[Channel, socket.socket]) -> None:
-        """Puts the sockets into ``found``, one by one."""
+        """Put the sockets of the channels ``wanted`` into ``found``, one by one."""
         deadline = time.monotonic() + self._timeout
         for peer, rail in wanted:
             if self._place < peer:

@@ -1,4 +1,4 @@
-"""A tensor and its scratch as a plan addresses them: as bytes to receive into and send from, and as elements to combine."""
+"""Memory of a plan, a tensor and its scratch: as bytes to send and to receive, and as elements to combine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 
 from sparkdl_comm.errors import InputError
 
-#: Elements below which torch does not start threads of its own for one addition; see ATen's GRAIN_SIZE.
+#: Number of elements up to which torch adds without threads; see ATen's GRAIN_SIZE.
 _SERIAL = 32767
 
-#: Name -> how numpy and torch combine two ranges; "mean" is a sum that is divided at the end.
+#: Op -> functions of numpy and torch that combine two ranges. "mean" is a sum, divided at the end.
 _COMBINES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "sum": (np.add, torch.add),
     "mean": (np.add, torch.add),
@@ -23,9 +23,12 @@ _COMBINES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 class Memory:
-    """``tensor``: contiguous, on the CPU, any shape. ``scratch``: elements behind it. ``op``: sum, mean, min or max.
+    """Memory of one collective at one rank.
 
-    :raises InputError: a tensor that is not; an unknown op; the mean of integers; a dtype that has no order or no sum.
+    ``tensor``: contiguous, on the CPU, of any shape. ``scratch``: elements behind it. ``op``: sum, mean, min or max.
+
+    :raises InputError: the tensor is not contiguous or not on the CPU; ``op`` is unknown; the mean of integers; a
+        complex or bool dtype.
     """
 
     def __init__(self, tensor: torch.Tensor, scratch: int, op: str) -> None:
@@ -42,7 +45,7 @@ class Memory:
         self._bytes = [part.view(torch.uint8).numpy().data for part in parts]
         by_numpy, by_torch = _COMBINES[op]
         self._mean = op == "mean"
-        # numpy adds in the calling thread, but knows no bfloat16, and is slow with float16.
+        # numpy adds in the calling thread, but does not support bfloat16, and is slow with float16.
         self._in_torch = tensor.dtype in (torch.float16, torch.bfloat16)
         self._parts: list[Any] = list(parts) if self._in_torch else [part.numpy() for part in parts]
         self._dtype = tensor.dtype
@@ -50,12 +53,14 @@ class Memory:
         self._combine = by_torch if self._in_torch else by_numpy
 
     def bytes(self, start: int, stop: int) -> memoryview:
-        """The elements from ``start`` to ``stop``, all of the tensor or all of the scratch."""
+        """Return the memory of the elements from ``start`` to ``stop``. The range must not cross from the tensor into
+        the scratch.
+        """
         part, offset = (0, 0) if start < self._count else (1, self._count)
         return self._bytes[part][(start - offset) * self.itemsize : (stop - offset) * self.itemsize]
 
     def combine(self, start: int, data: bytearray, size: int) -> None:
-        """Combines the first ``size`` bytes of ``data``, whole elements, into those from ``start`` on."""
+        """Combine the first ``size`` bytes of ``data``, whole elements, with the elements from ``start`` on."""
         part, offset = (0, 0) if start < self._count else (1, self._count)
         count = size // self.itemsize
         target = self._parts[part][start - offset : start - offset + count]
@@ -67,6 +72,6 @@ class Memory:
             self._combine(mine, theirs, out=mine)
 
     def finish(self, world: int) -> None:
-        """The collective is complete."""
+        """Complete the collective: divide the sum by ``world`` if ``op`` is mean."""
         if self._mean:
             self._tensor.div_(world)

@@ -1,11 +1,11 @@
-"""The socket engine: runs plans on tensors of the CPU, over one TCP connection per peer and rail.
+"""Socket engine: runs plans on CPU tensors, over one TCP connection per peer and rail.
 
-One thread per rank moves all bytes: it sends and receives over all connections as the kernel lets it, so that all rails
-work at once. What arrives goes straight into the tensor; what is to be combined is added chunk by chunk, while the kernel
-receives the next. Any number of collectives may be under way; over each connection their messages follow each other in the
-order in which they were started, which must be the same on all ranks.
+One thread per rank moves all bytes. It sends and receives over every connection that the kernel has room or bytes for,
+so that all rails work at once. Received bytes go straight into the tensor. Bytes to combine are added chunk by chunk,
+while the kernel receives the next chunk. Any number of collectives may be under way. Over each connection their
+messages follow each other in the order of the starts, which must be the same on all ranks.
 
-After any failure the engine is of no use any more: nobody knows what was in the connections.
+After any failure the engine is unusable, because the state of its connections is unknown.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostEr
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 from sparkdl_comm.gang.posted_work import PostedWork
 
-#: How often the thread wakes if nothing is under way.
+#: Seconds between wake-ups of the thread while no collective is under way.
 _IDLE_SECONDS = 60.0
-#: Bytes that are sent over all connections together before it is looked what arrived.
+#: Bytes to send over all connections together before receiving again.
 _TURN = 1024 * 1024
 
 _log = logging.getLogger(__name__)
 
 
 class SocketEngine:
-    """One rank's :class:`~sparkdl_comm.collectives.engine.base.Engine`. Its methods may be called from any thread.
+    """:class:`~sparkdl_comm.collectives.engine.base.Engine` of one rank. Any thread may call its methods.
 
     :param rank: this rank's number in the plans.
-    :param links: where connections come from when a plan first needs them. The engine closes it.
-    :param timeout: seconds for which a collective may stand still.
+    :param links: source of the connections that a plan needs. The engine closes it.
+    :param timeout: seconds for which a collective may make no progress.
     """
 
     device = torch.device("cpu")
@@ -53,11 +53,11 @@ class SocketEngine:
         self._links, self._timeout, self._clock = links, timeout, clock
         self._numbers = 0
         self._connecting = threading.Lock()
-        self._starting = threading.Lock()  # so that collectives begin in the order of their numbers, or not at all
+        self._starting = threading.Lock()  # collectives begin in the order of their numbers, or not at all
         self._connections: dict[Channel, Connection] = {}
-        self._rails: dict[int, Rail] = {}  # the engine's thread only
-        self._jobs: list[Job] = []  # under way, in their order; the engine's thread only
-        self._moved = 0.0  # when bytes moved last, or there was nothing to move
+        self._rails: dict[int, Rail] = {}  # only the engine's thread uses it
+        self._jobs: list[Job] = []  # under way, in order of their numbers; only the engine's thread uses it
+        self._moved = 0.0  # time when bytes moved last, or when there was nothing to move
         self._posted = PostedWork()
         self._broken: SparkdlCommError | None = None
         self._selector = selectors.DefaultSelector()
@@ -73,7 +73,7 @@ class SocketEngine:
             found = self._links.connect(sorted(missing)) if missing else {}
             made = {channel: Connection(channel, sock) for channel, sock in found.items()}
             with self._starting:
-                broken = self._broken  # after that nobody would close them
+                broken = self._broken  # a broken engine would never close the new connections
                 if broken is None:
                     self._connections |= made
             if broken is not None:
@@ -104,7 +104,7 @@ class SocketEngine:
         self._links.close()
 
     def sockets(self) -> list[socket.socket]:
-        """All that are open, for a forked child to close."""
+        """Return all open sockets, for a forked child to close."""
         return [*(c.sock for c in self._connections.values()), *self._posted.sockets()]
 
     def _cancel(self, job: Job) -> None:
@@ -129,7 +129,7 @@ class SocketEngine:
                 if held_up:
                     self._send(held_up)
                 self._check_deadline()
-        except Exception as exc:  # noqa: BLE001 - who waits for a collective must hear of it
+        except Exception as exc:  # noqa: BLE001 - threads that wait for a collective must get an error
             _log.exception("the collectives' thread of rank %d failed", self.rank)
             self._break(GangError(f"the collectives' thread of rank {self.rank} failed: {exc!r}"))
         finally:
@@ -139,7 +139,7 @@ class SocketEngine:
             self._posted.close()
 
     def _patience(self, held_up: bool) -> float:
-        """Seconds until something is to be done even if nothing happens. ``held_up``: some rail is."""
+        """Return the seconds until the thread must act even without an event. ``held_up``: a rail is held up."""
         if not self._jobs:
             return _IDLE_SECONDS
         left = max(0.0, self._moved + self._timeout - self._clock())
@@ -164,7 +164,7 @@ class SocketEngine:
         self._end_if_complete(job)
 
     def _serve(self, connection: Connection, events: int) -> None:
-        """Does what it can over the connection, and sends what that makes possible over others."""
+        """Send and receive over the connection, then send the messages that this made ready over other connections."""
         touched = set()
         if events & selectors.EVENT_WRITE:
             connection.is_full = False
@@ -175,7 +175,7 @@ class SocketEngine:
             self._send(touched)
 
     def _send(self, rails: Iterable[Rail]) -> None:
-        """Has each of the rails send, and those on which that makes messages ready."""
+        """Send over each of the rails, and over every rail on which that makes messages ready."""
         todo = deque(rails)
         sent = 0
         while todo and self._broken is None:
@@ -190,7 +190,7 @@ class SocketEngine:
                 self._watch(changed)
 
     def _take(self, connection: Connection, steps: Callable[[], Iterable[Message]]) -> set[Rail]:
-        """Takes ``steps`` over the connection; the rails on which messages became ready."""
+        """Run ``steps`` over the connection and return the rails on which messages became ready."""
         before = connection.moved
         try:
             done = list(steps())
@@ -215,7 +215,7 @@ class SocketEngine:
         return touched
 
     def _watch(self, connection: Connection) -> None:
-        """Has the selector report what the connection waits for; nothing if a failure has closed it."""
+        """Register the events that the connection waits for with the selector. Do nothing if a failure has closed it."""
         if self._broken is not None:
             return
         wanted = selectors.EVENT_READ if connection.wants_to_receive else 0
@@ -244,8 +244,8 @@ class SocketEngine:
         peers = ", ".join(f"rank {peer} over rail {rail}" for peer, rail in waiting) or "room to send"
         self._break(
             DeadlineError(
-                f"rank {self.rank}: {job.name} stood still for {self._timeout:g} s, waiting for {peers}; a rank that needs"
-                f" longer than that for a step needs a larger {TIMEOUT_KEY}",
+                f"rank {self.rank}: {job.name} stood still for {self._timeout:g} s, waiting for {peers}. Increase"
+                f" {TIMEOUT_KEY} if a rank needs longer than that for a step",
                 phase="collective",
             )
         )
@@ -262,7 +262,10 @@ class SocketEngine:
         return error
 
     def _break(self, error: SparkdlCommError) -> None:
-        """The first failure: everybody who waits hears of it, and so do the peers, whose connections close."""
+        """Fail the engine with ``error``, unless it has failed before: end all collectives and close all connections.
+
+        Peers notice the failure when their connections close.
+        """
         with self._starting:
             if self._broken is not None:
                 return

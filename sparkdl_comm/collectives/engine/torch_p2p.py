@@ -1,7 +1,8 @@
-"""The second engine: runs plans by torch.distributed's sends and receives, on CUDA tensors by NCCL, on others by gloo.
+"""Engine that runs plans by torch.distributed's sends and receives: over NCCL for CUDA tensors, over gloo for others.
 
-Neither knows rails: all bytes take the way that the backend chose. A plan is cut into rounds of transfers that do not depend
-on each other; each round is one batch, which NCCL needs, as a rank that only sends would wait for one that only sends.
+Neither backend knows rails: all bytes take the path that the backend chose. A plan is cut into rounds of transfers that
+do not depend on each other. Each round is one batch. NCCL needs batches: without them, two ranks that both send first
+would wait for each other.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _COMBINES: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class Rounds:
-    """A plan, ready to be run: the steps of one rank in each round, in an order that all ranks agree on."""
+    """Plan that one rank can run: its steps in each round, in an order that all ranks agree on."""
 
     plan: Plan
     steps: tuple[tuple[Step, ...], ...]
@@ -51,9 +52,9 @@ class Rounds:
 
 
 class Enqueued:
-    """The :class:`~sparkdl_comm.collectives.engine.base.Work` of this engine: a collective that the backend has.
+    """:class:`~sparkdl_comm.collectives.engine.base.Work` of this engine: a collective that was handed to the backend.
 
-    It is complete, or (NCCL) will be before whatever comes next in the CUDA stream.
+    It is complete or, with NCCL, will be complete before any later work in the CUDA stream.
     """
 
     error: SparkdlCommError | None = None
@@ -63,7 +64,7 @@ class Enqueued:
         self._tensor = tensor
 
     def wait(self, timeout: float | None = None) -> torch.Tensor:
-        """The tensor, complete. The group's own time limit holds, not ``timeout``."""
+        """Wait for the collective and return the tensor. The process group's time limit applies instead of ``timeout``."""
         if self._tensor.is_cuda:
             torch.cuda.current_stream(self._tensor.device).synchronize()
         return self._tensor
@@ -72,15 +73,16 @@ class Enqueued:
         callback(self)
 
     def cancel(self) -> None:
-        """Nothing: the collective has ended."""
+        """Do nothing: the collective has ended."""
 
 
 class TorchEngine:
-    """One rank's :class:`~sparkdl_comm.collectives.engine.base.Engine`.
+    """:class:`~sparkdl_comm.collectives.engine.base.Engine` of one rank over torch.distributed.
 
     :param rank: this rank's number in the plans.
     :param order: ``order[place]``: the rank in torch.distributed's default group that is rank ``place`` of the plans.
-    :param group: of these ranks; None: the default group. Its timeout is that of every wait here. The engine closes it.
+    :param group: process group of these ranks, which the engine destroys at the end; None for the default group. Its
+        timeout limits every wait here.
     """
 
     def __init__(
@@ -93,11 +95,15 @@ class TorchEngine:
         return Rounds.of(plan, self.rank)
 
     def start(self, prepared: Rounds, tensor: torch.Tensor, op: str = "sum") -> Enqueued:
-        """As :meth:`Engine.start`, but the backend has done it before this returns, and raises torch's RuntimeError when a
-        peer is lost or late."""
+        """Run a collective on ``tensor``, like :meth:`Engine.start`, but hand all of it to the backend before
+        returning.
+
+        :raises RuntimeError: torch's error for a peer that is lost or late.
+        """
         if tensor.numel() != prepared.plan.collective.count or not tensor.is_contiguous():
             raise InputError(
-                f"{prepared.plan}: needs so many elements, contiguous, not a tensor of {list(tensor.shape)}"
+                f"{prepared.plan}: the tensor must be contiguous and have that many elements. Its shape is"
+                f" {list(tensor.shape)}"
             )
         if op not in _COMBINES:
             raise InputError(f"op={op!r}: there are {', '.join(_COMBINES)}")
@@ -109,10 +115,10 @@ class TorchEngine:
         return Enqueued(tensor)
 
     def abort(self, error: SparkdlCommError) -> None:
-        """Nothing: the default group's connections break with the gang, or its timeout ends the wait."""
+        """Do nothing: the default group's connections break with the gang, or its timeout ends the wait."""
 
     def close(self) -> None:
-        """The default group is not this engine's."""
+        """Destroy the engine's process group. The default group is not its own."""
         if self._group is not None and dist.is_initialized():
             dist.destroy_process_group(self._group)
         self._group = None
@@ -121,7 +127,7 @@ class TorchEngine:
         self, steps: Sequence[Step], parts: tuple[torch.Tensor, torch.Tensor], combine: Callable[..., Any]
     ) -> None:
         operations, combines = [], []
-        messages: Counter[tuple[bool, int]] = Counter()  # so far in this round, by direction and peer
+        messages: Counter[tuple[bool, int]] = Counter()  # number of messages so far in this round, by (sends, peer)
         for step in steps:
             target = self._view(step, parts)
             sends = step.kind is Kind.SEND
@@ -145,9 +151,11 @@ class TorchEngine:
 
 
 def process_group_of(ranks: Sequence[int], timeout: float) -> dist.ProcessGroup | None:
-    """A new group of these ranks of the default group, all of which call this; None if they are all that there are.
+    """Return a new process group of these ranks of the default group; None if they are all its ranks.
 
-    As torch has it, their numbers in the group follow those in the default group. ``timeout``: seconds of each wait in it.
+    All of these ranks must call it. torch numbers them in the order of their numbers in the default group.
+
+    :param timeout: seconds of each wait in the group.
     """
     if len(ranks) == dist.get_world_size():
         return None
