@@ -1,12 +1,13 @@
-"""Gradients that travel as their largest elements, or as narrow matrices.
+"""Compressed gradients: ranks send only the largest elements, or narrow matrices.
 
-``selection.py`` says what a selection of the k largest magnitudes promises, and has the operators by name: ``mstopk.py``, the
-search for two thresholds of the MSTopK paper; ``exact.py``, which reads the vector as few times as possible; ``dgc.py``,
-Deep Gradient Compression's double sampling.
+``selection.py`` defines the selection of the k largest magnitudes and lists the operators by name. ``mstopk.py``
+searches for two thresholds as in the MSTopK paper. ``exact.py`` reads the vector as few times as possible. ``dgc.py``
+has the double sampling of Deep Gradient Compression.
 
-``wire.py`` has what is selected as bytes; ``feedback.py`` keeps what is left out; ``sparsifier.py`` does both for one rank,
-and adds up what all ranks' bytes say. ``compressed_sum.py`` is the interface of sums over the ranks: ``naive_all_gather.py``
-gathers everything, ``hitopk.py`` is the hierarchical way, ``low_rank.py`` PowerSGD. Their stages run on a thread, in one order
-on all ranks: ``stages.py``. ``schedule.py`` says how much travels in which step, ``trial.py`` whether that is faster,
-``predict.py`` what it would take. Strategies use all this by ``strategies/compressed.py``, DDP's hooks by ``ddp_sums.py``.
+``wire.py`` encodes selected elements as bytes. ``feedback.py`` keeps the residual, the elements that were not sent.
+``sparsifier.py`` does both for one rank, and sums the bytes of all ranks. ``compressed_sum.py`` is the interface of
+sums over the ranks: ``naive_all_gather.py`` gathers everything, ``hitopk.py`` works hierarchically, and ``low_rank.py``
+is PowerSGD. ``stages.py`` runs their stages on a thread, in the same order on all ranks. ``schedule.py`` gives the
+density of each step, ``trial.py`` finds out whether sparse steps are faster, and ``predict.py`` predicts their time.
+Strategies use this package through ``strategies/compressed.py``, DDP's hooks through ``ddp_sums.py``.
 """

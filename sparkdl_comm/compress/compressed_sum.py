@@ -1,4 +1,4 @@
-"""Sums over the ranks of gradients of which less travels than all: the interface."""
+"""Interface of compressed sums over the ranks."""
 
 from __future__ import annotations
 
@@ -14,53 +14,57 @@ from sparkdl_comm.compress.part import Part, PartOf
 
 
 class CompressedSum(ABC):
-    """One rank's part in sums of a flat vector's ranges. Those that select elements are told of which share, the density."""
+    """Sums over the ranks of ranges of a flat vector, with less traffic than the vector itself, for one rank.
 
-    #: What does not travel, and its momentum.
+    Implementations that select elements receive ``density``, the fraction of elements to select.
+    """
+
+    #: Residual, and its momentum.
     feedback: Feedback
 
     @abstractmethod
     def own(self, start: int, stop: int) -> Part:
-        """That part of a range which this rank compresses."""
+        """Return the part of a range that this rank compresses."""
 
     @property
     @abstractmethod
     def contributors(self) -> int:
-        """How many ranks compress one part."""
+        """Number of ranks that compress the same part."""
 
     @abstractmethod
     def stages(self, start: int, vector: torch.Tensor, density: float, scale: float) -> Iterator[None]:
-        """For :class:`~sparkdl_comm.compress.stages.Stages`: makes ``vector`` the sum, in place.
+        """Run the stages of a sum, for :class:`~sparkdl_comm.compress.stages.Stages`. ``vector`` becomes the sum, in
+        place.
 
-        :param vector: float32 ``[n]``, the range from ``start`` on, a multiple of ``scale``.
+        :param vector: float32 ``[n]``: the range from ``start`` on, multiplied by ``scale``.
         """
 
     @abstractmethod
     def arriving(self, start: int, stop: int, density: float) -> int:
-        """Bytes that come to this rank."""
+        """Return the number of bytes that arrive at this rank."""
 
-    def settle(self, applied: bool) -> None:  # noqa: B027 - most keep nothing from step to step
-        """The step is over; it was skipped, on all ranks, if not ``applied``."""
+    def settle(self, applied: bool) -> None:  # noqa: B027 - most implementations keep no state
+        """End the step. ``applied`` is False if it was skipped, which all ranks do together."""
 
     def state(self) -> dict[str, Any]:
-        """For checkpoints: what the next step's sums begin with; tensors are not copied."""
+        """Return the state for a checkpoint, from which the next step's sums continue. Tensors are not copied."""
         return self.feedback.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state` returned.
+        """Continue from a result of :meth:`state`.
 
-        :raises PersistenceError: the checkpoint is of other settings of compression.
+        :raises PersistenceError: the checkpoint was written with other settings of compression.
         """
         self.feedback.load_state(state)
 
-    def close(self) -> None:  # noqa: B027 - groups may be another's
-        """Gives back what this object made."""
+    def close(self) -> None:  # noqa: B027 - an implementation may own nothing
+        """Release the resources that this object created."""
 
 
 class SumOfWholeRanges(CompressedSum):
-    """Every rank compresses the whole range.
+    """Compressed sum in which every rank compresses the whole range.
 
-    :param group: all ``world`` ranks. Who gave it closes it.
+    :param group: collectives of all ``world`` ranks. The caller closes it.
     """
 
     def __init__(self, feedback: Feedback, part_of: PartOf, group: CollectiveGroup, world: int) -> None:

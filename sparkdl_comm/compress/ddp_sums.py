@@ -1,4 +1,4 @@
-"""Sparse sums of the buckets of torch's DistributedDataParallel, whose communication hooks see one at a time."""
+"""Sparse sums for torch's DistributedDataParallel, whose communication hooks see one bucket at a time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.compress.stages import Staged, Stages
 from sparkdl_comm.conf import CommConf, Compression
 
-#: A bucket has fewer elements: so far apart are their places in a vector of all buckets.
+#: Distance between the starts of buckets in a virtual vector of all buckets. A bucket has fewer elements.
 _STRIDE = 1 << 40
 
 
 class DdpSums:
-    """One rank's. All of ``ranks`` make one, and give it the same buckets in the same order.
+    """Sparse sums of DDP's buckets, for one rank. All of ``ranks`` create one and pass the same buckets in the same
+    order.
 
-    DDP makes its buckets anew after the first step; what was left out of the former ones is then lost.
+    DDP makes new buckets after the first step. The residuals of the old buckets are then lost.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class DdpSums:
     ) -> None:
         self._density = compression.density
         self._sparsifier = Sparsifier.of(compression, conf, ranks.rank)
-        #: By a bucket's number in the step: what it was made of, and where it lies in the vector of all that there were.
+        #: Number of a bucket in the step -> (``made_of``, start of the bucket in the virtual vector of all buckets).
         self._places: dict[int, tuple[Hashable, int]] = {}
         self._stale: list[int] = []
         self._numbers = itertools.count()
@@ -47,12 +48,13 @@ class DdpSums:
         self._stages = Stages("sparkdl-comm-compression")
 
     def start(self, index: int, gradients: torch.Tensor, made_of: Hashable, last: bool) -> Staged:
-        """Begins to make ``gradients``, float32 ``[n]``, bucket ``index`` of the step, the sum over the ranks.
+        """Begin to replace ``gradients``, float32 ``[n]``, bucket ``index`` of the step, by their sum over the ranks.
 
-        :param made_of: tells buckets of other parameters apart.
+        :param made_of: identifies the parameters in the bucket.
+        :param last: True for the last bucket of the step.
         """
         feedback = self._sparsifier.feedback
-        if index == 0:  # the step before is complete: nobody else uses what was left out
+        if index == 0:  # the previous step is complete, so nothing uses the residuals now
             feedback.settle(True)
             while self._stale:
                 place = self._stale.pop()
@@ -72,5 +74,5 @@ class DdpSums:
 
 
 def _whole(start: int, stop: int) -> Part:
-    """DDP does not tell which parameters a step used."""
+    """Return the range as a part without pieces: DDP does not tell which parameters a step used."""
     return Part(start, stop, ())

@@ -1,8 +1,9 @@
-"""Double sampling (Deep Gradient Compression, Lin et al. 2018, section 5): a sample tells the threshold.
+"""Double sampling (Deep Gradient Compression, Lin et al. 2018, section 5): a sample gives the threshold.
 
-Of d' elements drawn at random, the k d'/d largest give a threshold for all d. If more than k elements reach it, the k largest
-of them are selected. If fewer do, it is lowered until k do. The paper lets such a count be; here it is always k, and so what
-is selected has the k largest magnitudes.
+A sample of d' elements is drawn at random. Its k d'/d largest elements give a threshold for all d elements. If more
+than k elements reach the threshold, the k largest of them are selected. If fewer do, the threshold is lowered until k
+elements reach it. The paper accepts a smaller count. Here the count is always k, so the selection has the k largest
+magnitudes.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ import math
 
 import torch
 
-#: Of the elements, as the paper has it (0.1 to 1 %); and the fewest that are drawn.
+#: Fraction of the elements to sample (the paper has 0.1 to 1 %), and the least number of elements to sample.
 SAMPLED = 0.01
 LEAST_SAMPLED = 1024
-#: A threshold that too few reach is multiplied by this, and after that many times it is 0.
+#: Factor for a threshold that too few elements reach, and the number of thresholds to try before all elements count.
 LOWERED = 0.8
 TIMES = 10
 
 
 def select(values: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Indices of k elements with the k largest magnitudes, ascending, for 0 < k < d.
+    """Return the indices of k elements with the k largest magnitudes, ascending, for 0 < k < d.
 
-    :param generator: on the CPU; draws the sample; None: torch's own.
+    :param generator: CPU generator that draws the sample; None for torch's default.
     """
     magnitudes = values.abs()
     count = magnitudes.numel()
@@ -31,7 +32,7 @@ def select(values: torch.Tensor, k: int, generator: torch.Generator | None = Non
     expected = max(1, round(sampled * k / count))
     threshold = float(torch.topk(magnitudes[drawn], expected).values[-1])
     for _ in range(TIMES):
-        # Not >=, which NaN never is.
+        # Not written with >=, which is false for NaN.
         reaching = (~(magnitudes < threshold)).nonzero().flatten()
         if len(reaching) >= k:
             break

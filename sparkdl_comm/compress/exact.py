@@ -1,15 +1,17 @@
-"""Exactly the k largest magnitudes, for about one pass over the vector on the CPU.
+"""Exact selection of the k largest magnitudes, with about one pass over the vector on the CPU.
 
-The bits of floating point numbers without their sign are integers in the order of the magnitudes, with infinity above all that
-is finite and NaN above that. All comparisons are of these, so no value needs care.
+Without their sign bit, floating point numbers are integers in the order of the magnitudes. Infinity is above all finite
+numbers, and NaN is above infinity. All comparisons use these integers, so no value needs special care.
 
-1. A sample tells a floor that almost certainly more than k elements are above, but few more.
-2. One pass, in pieces that stay in a cache, finds those above: the candidates.
-3. The k-th largest of the candidates is the threshold: what is above it, and of what is equal to it the first ones.
+1. A sample gives a floor. Almost certainly more than k elements are above the floor, but not many more.
+2. One pass, in pieces that fit into a cache, finds the elements above the floor: the candidates.
+3. The k-th largest candidate is the threshold. The selection has all elements above the threshold, and the first ones
+   that are equal to it.
 
-If fewer than k are above the floor, those that are equal to it may fill up: many elements are equal, such as zeros. If they do
-not, the sample misled, and a histogram of the magnitudes' upper bits tells a floor that is right. So there are never more than
-four passes. What is selected depends on the vector alone, whichever way it was found.
+Fewer than k elements may be above the floor because many elements are equal to it, such as zeros. Then the first of
+these fill the selection up. If they do not suffice, the sample misled, and a histogram of the magnitudes' upper bits
+gives a correct floor. So there are at most four passes. The selection depends on the vector only, not on how it was
+found.
 """
 
 from __future__ import annotations
@@ -22,50 +24,51 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-#: Elements of a piece: its magnitudes stay in a cache, and threads that share one interpreter seldom wait for it.
+#: Elements of a piece: few enough that its magnitudes fit into a cache, enough that threads seldom wait for Python's lock.
 PIECE = 1 << 19
-#: Elements of the sample. What is shorter than four times as many is not worth sampling.
+#: Elements of the sample. A vector with fewer than four times as many is not sampled.
 SAMPLE = 1 << 14
-#: The floor lies this many standard deviations below where the k-th largest magnitude is expected.
+#: Standard deviations from the expected place of the k-th largest magnitude down to the floor.
 DEVIATIONS = 5
-#: Upper bits of a magnitude, by which the histogram counts.
+#: Number of upper bits of a magnitude that select a bin of the histogram.
 HISTOGRAM_BITS = 12
 
 _INTEGERS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
-#: Below all magnitudes.
+#: Floor below all magnitudes.
 _NO_FLOOR = -1
 
 R = TypeVar("R")
 
 
 def select(values: torch.Tensor, k: int) -> torch.Tensor:
-    """Indices of k elements with the k largest magnitudes, ascending, for 0 < k < d; of equal ones the first.
+    """Return the indices of k elements with the k largest magnitudes, ascending, for 0 < k < d.
 
-    On other devices than the CPU by ``torch.topk``, whose choice among equal ones is its own: kernels for GPUs that counted
-    the magnitudes' bits took three times as long as it does (python/results/compression.md).
+    The first ones of equal magnitudes are selected. On other devices than the CPU ``torch.topk`` selects, and its
+    choice among equal magnitudes is its own. GPU kernels that counted the magnitudes' bits took three times as long
+    (python/results/compression.md).
     """
     return torch.from_numpy(_Bits(values).largest(k)) if values.device.type == "cpu" else by_topk(values, k)
 
 
 def by_topk(values: torch.Tensor, k: int) -> torch.Tensor:
-    """As :func:`select`, by ``torch.topk``."""
+    """Return a selection by ``torch.topk``, in the form of :func:`select`."""
     return torch.topk(values.abs(), k, sorted=False).indices.sort().values
 
 
 def sample_positions(count: int) -> np.ndarray:
-    """Which elements of ``count`` are sampled: one at random of each stretch, so that no period of the vector misleads.
+    """Return the positions to sample in a vector of ``count`` elements, the same ones on each call.
 
-    The same ones on each call.
+    Each stretch of the vector has one position, at random, so that a periodic vector does not mislead.
     """
     drawn = np.random.default_rng(0).random(SAMPLE)
     return ((np.arange(SAMPLE) + drawn) * (count / SAMPLE)).astype(np.int64)
 
 
 class _Bits:
-    """The bits of a vector on the CPU, piece by piece.
+    """Bits of a vector on the CPU, read piece by piece.
 
-    In as many threads as torch takes, each a part of the vector by numpy, which lets other threads run meanwhile. Operators of
-    torch, which share each piece among threads, take longer: the threads meet after every piece.
+    As many threads as torch has each read a part of the vector with numpy, which lets other threads run meanwhile.
+    torch's operators, which split each piece among threads, take longer: their threads meet after every piece.
     """
 
     def __init__(self, values: torch.Tensor) -> None:
@@ -85,17 +88,17 @@ class _Bits:
         return _cut(candidates, magnitudes, k)
 
     def _floor(self, k: int) -> int:
-        """A magnitude that by the sample more than k elements are above; below all magnitudes, if sampling is no use."""
+        """Return a magnitude that more than k elements exceed, judging by the sample; _NO_FLOOR if sampling is no use."""
         if self._count < 4 * SAMPLE:
             return _NO_FLOOR
         sample = self._bits[sample_positions(self._count)] & self._without_sign
         expected = SAMPLE * k / self._count
-        # Where few or none are expected, their number is not normally distributed: hence one time more DEVIATIONS.
+        # A small count is not normally distributed: hence DEVIATIONS once more.
         rank = math.ceil(expected + DEVIATIONS * (math.sqrt(expected) + 1))
         return int(np.partition(sample, SAMPLE - rank)[SAMPLE - rank]) if rank < SAMPLE else _NO_FLOOR
 
     def _above(self, floor: int) -> tuple[np.ndarray, np.ndarray]:
-        """The elements whose magnitude is above the floor, and their magnitudes."""
+        """Return the indices of the elements whose magnitude is above the floor, and their magnitudes."""
 
         def of_part(first: int, stop: int) -> list[tuple[np.ndarray, np.ndarray]]:
             mask = np.empty(min(PIECE, stop - first), bool)
@@ -109,7 +112,7 @@ class _Bits:
         return np.concatenate([indices for indices, _ in found]), np.concatenate([large for _, large in found])
 
     def _first_equal(self, magnitude: int, limit: int) -> np.ndarray:
-        """The first elements of that magnitude, ``limit`` at most."""
+        """Return the indices of the first elements of that magnitude, at most ``limit`` of them."""
         found: list[np.ndarray] = []
         missing = limit
         for start, magnitudes in self._pieces(0, self._count):
@@ -121,7 +124,7 @@ class _Bits:
         return np.concatenate(found)
 
     def _counted_floor(self, k: int) -> int:
-        """The highest magnitude that ends a bin of the histogram and that k elements or more are above."""
+        """Return the highest magnitude that ends a bin of the histogram and that at least k elements exceed."""
         shift = self._without_sign.bit_length() - HISTOGRAM_BITS
 
         def of_part(first: int, stop: int) -> list[np.ndarray]:
@@ -134,28 +137,28 @@ class _Bits:
         return (bin_of_kth << shift) - 1
 
     def _pieces(self, first: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Where each piece of a part begins, and its magnitudes, in memory that the next one's overwrite."""
+        """Yield each piece of a part as (start, magnitudes). The next piece overwrites the memory of the magnitudes."""
         memory = np.empty(min(PIECE, stop - first), self._bits.dtype)
         for start in range(first, stop, PIECE):
             piece = self._bits[start : min(start + PIECE, stop)]
             yield start, np.bitwise_and(piece, self._without_sign, out=memory[: len(piece)])
 
     def _in_parts(self, work: Callable[[int, int], list[R]]) -> list[R]:
-        """What ``work(first, stop)`` returns for all parts, in their order."""
+        """Return the concatenated results of ``work(first, stop)`` for all parts, in their order."""
         pieces = -(-self._count // PIECE)
-        # A thread that is not worth two pieces costs more than it saves.
+        # A thread with fewer than two pieces costs more than it saves.
         parts = max(1, min(torch.get_num_threads(), pieces // 2))
         bounds = [min(number * pieces // parts * PIECE, self._count) for number in range(parts + 1)]
         if parts == 1:
             return work(*bounds)
-        # Threads of this call alone: those of a pool would be missing after a fork.
+        # New threads for each call: the threads of a global pool would be missing after a fork.
         with ThreadPoolExecutor(parts - 1) as threads:
             others = [threads.submit(work, first, stop) for first, stop in zip(bounds[1:], bounds[2:], strict=False)]
             return sum((other.result() for other in others), work(bounds[0], bounds[1]))
 
 
 def _cut(indices: np.ndarray, magnitudes: np.ndarray, k: int) -> np.ndarray:
-    """Those with the k largest magnitudes, in their order; of equal ones the first."""
+    """Return the indices of the k largest magnitudes, in their order; the first ones of equal magnitudes."""
     if len(indices) == k:
         return indices
     threshold = np.partition(magnitudes, len(magnitudes) - k)[len(magnitudes) - k]

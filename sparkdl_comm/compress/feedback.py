@@ -1,18 +1,18 @@
-"""What selection leaves out of a gradient is added to that of the next step: error feedback, and momentum correction.
+"""Error feedback and momentum correction: elements that a step does not send are added to the next step's gradient.
 
 Without momentum, for a part of the gradient g in each step::
 
-    a = left + g;  the k largest of a travel;  left = a where they do not, else what rounding took of them
+    a = residual + g;  send the k largest of a;  residual = a where not sent, else the rounding error
 
-With momentum m (Deep Gradient Compression, Lin et al. 2018, sections 3.1 and 3.2) it is the velocity that is gathered, and
-it is cleared where elements travel, so that an optimizer without momentum does what one with it does::
+With momentum m (Deep Gradient Compression, Lin et al. 2018, sections 3.1 and 3.2), the velocity is accumulated instead.
+It is cleared where elements are sent. So an optimizer without momentum does what an optimizer with momentum would do::
 
-    u = m u + g;  a = left + u;  the k largest of a travel;  left as above, u = u where they do not, else u = 0
+    u = m u + g;  a = residual + u;  send the k largest of a;  residual as above;  u = 0 where sent
 
-Parameters that this rank did not use in a step, whose gradient is -0.0, keep what was left and send -0.0.
+Parameters that this rank did not use in a step have the gradient -0.0. They keep their residual and send -0.0.
 
-A step that is skipped, because fp16 overflowed somewhere, leaves everything as it was before it. Gradients are multiples of a
-scale that may change from step to step, such as the loss scale; what is left out is kept without it.
+A step that is skipped, because fp16 overflowed on some rank, leaves everything as it was. Gradients are multiplied by a
+scale, such as the loss scale, which may change from step to step. The residual is kept without the scale.
 """
 
 from __future__ import annotations
@@ -28,29 +28,31 @@ from sparkdl_comm.errors import PersistenceError
 
 @dataclass
 class _Part:
-    """Two memories for what is left out of one part, which take turns: what a step changes, a skipped one leaves."""
+    """Residual and velocity of one part, each in two buffers: a step writes the next one, and a skipped step keeps the
+    old one.
+    """
 
     left: torch.Tensor
     next_left: torch.Tensor
     velocity: torch.Tensor | None = None
     next_velocity: torch.Tensor | None = None
-    #: Nothing is left out, and there is no velocity.
+    #: True if the residual is zero and there is no velocity.
     is_clear: bool = True
-    #: Between :meth:`Feedback.add` and :meth:`Feedback.settle`: what it will be then.
+    #: Value of :attr:`is_clear` after :meth:`Feedback.settle`, if the step is applied.
     will_be_clear: bool = False
     is_changed: bool = False
-    #: Between :meth:`Feedback.empty` and :meth:`Feedback.summed`: what this rank had no gradient of.
+    #: Slices without a gradient on this rank, between :meth:`Feedback.empty` and :meth:`Feedback.summed`.
     unused: Sequence[slice] = ()
 
 
 class Feedback:
-    """Of one rank. A part of its gradient is known by where it begins in the flat vector.
+    """Residuals of one rank. The start of a part in the flat vector identifies it.
 
-    The order of the calls, for each part and step: :meth:`add`, perhaps :meth:`take` or :meth:`carry`; or :meth:`empty` and,
-    after the sum, :meth:`summed`. Then :meth:`settle` once.
+    The order of the calls, for each part and step: :meth:`add`, perhaps :meth:`take` or :meth:`carry`; or :meth:`empty`
+    and, after the sum, :meth:`summed`. Then :meth:`settle` once.
 
-    :param momentum: of momentum correction; 0: none.
-    :param keeps: False: what is left out is lost.
+    :param momentum: factor of momentum correction; 0 for none.
+    :param keeps: False to drop the elements that are not sent.
     """
 
     def __init__(self, momentum: float = 0.0, keeps: bool = True) -> None:
@@ -58,12 +60,13 @@ class Feedback:
         self._parts: dict[int, _Part] = {}
 
     def add(self, start: int, gradient: torch.Tensor, scale: float, unused: Sequence[slice] = ()) -> torch.Tensor:
-        """What selection chooses from: the gradient with what was left out, without the scale.
+        """Return the sum of the gradient and the residual, without the scale, for selection.
 
-        It is this object's memory, float32 ``[n]``: valid until :meth:`settle`, not to be changed.
+        The result is this object's memory, float32 ``[n]``. It is valid until :meth:`settle`, and callers must not
+        change it.
 
-        :param gradient: float32 ``[n]``, with the scale; is only read.
-        :param unused: parts of it that belong to parameters without a gradient on this rank. They are -0.0 in the result.
+        :param gradient: float32 ``[n]``, with the scale; not changed.
+        :param unused: slices of parameters without a gradient on this rank. They are -0.0 in the result.
         """
         part = self._part(start, gradient)
         part.is_changed, part.will_be_clear = True, False
@@ -81,10 +84,11 @@ class Feedback:
     def take(
         self, start: int, indices: torch.Tensor, sent: torch.Tensor, scale: float, unused: Sequence[slice] = ()
     ) -> None:
-        """These elements travel; ``unused`` as :meth:`add` had it.
+        """Record the elements that are sent.
 
-        :param indices: int64 ``[k]``, different ones of the part.
-        :param sent: float32 ``[k]``, as they arrive elsewhere, with the scale.
+        :param indices: int64 ``[k]``, distinct, within the part.
+        :param sent: float32 ``[k]``: their values as other ranks receive them, with the scale.
+        :param unused: as in :meth:`add`.
         """
         part = self._parts[start]
         if self._keeps:
@@ -99,9 +103,10 @@ class Feedback:
                 part.next_velocity[stretch] = part.velocity[stretch]
 
     def carry(self, start: int, carried: torch.Tensor, unused: Sequence[slice] = ()) -> None:
-        """Of what :meth:`add` returned this travels, without momentum; ``unused`` as there.
+        """Record the values that are sent of the result of :meth:`add`. Momentum is not supported.
 
-        :param carried: float32 ``[n]``, without the scale.
+        :param carried: float32 ``[n]``: the values sent, without the scale.
+        :param unused: as in :meth:`add`.
         """
         part = self._parts[start]
         part.next_left -= carried
@@ -109,13 +114,17 @@ class Feedback:
             part.next_left[stretch] = part.left[stretch]
 
     def is_clear(self, start: int) -> bool:
-        """Whether nothing of this part is kept, so that :meth:`empty` has nothing to do. It would read and write the gradient
-        several times, in each step of a run whose steps are dense."""
+        """Return whether nothing is kept for this part, so that :meth:`empty` has nothing to do.
+
+        That saves reading and writing the gradient several times in each step of a dense run.
+        """
         return not self._momentum and (start not in self._parts or self._parts[start].is_clear)
 
     def empty(self, start: int, gradient: torch.Tensor, scale: float, unused: Sequence[slice] = ()) -> None:
-        """Adds what was left out to the gradient, in place, and keeps nothing: all elements travel. With momentum the
-        velocity travels, and :meth:`summed` is to follow."""
+        """Add the residual to the gradient, in place, and clear it: all elements are sent.
+
+        With momentum the velocity is sent, too, and a call of :meth:`summed` must follow.
+        """
         if self.is_clear(start):
             return
         part = self._part(start, gradient)
@@ -132,30 +141,32 @@ class Feedback:
     def summed(
         self, start: int, total: torch.Tensor, scale: float, contributors: int, unused: Sequence[slice] = ()
     ) -> None:
-        """What a part that all elements of travelled is in all ranks together: each of those that have a velocity of it keeps
-        the same share, so that velocities are the optimizer's momentum in sum.
+        """Update the velocity after a dense step from the sum over all ranks.
 
-        :param total: float32 ``[n]``, with the scale; is only read.
-        :param contributors: ranks that have this part.
-        :param unused: parts of it that belong to parameters without a gradient on any rank.
+        Each rank that has a velocity of this part keeps an equal share of the sum. So the velocities add up to the
+        optimizer's momentum.
+
+        :param total: float32 ``[n]``: the sum, with the scale; not changed.
+        :param contributors: number of ranks that have this part.
+        :param unused: slices of parameters without a gradient on any rank.
         """
         part = self._parts.get(start)
         if part is None or part.velocity is None or part.next_velocity is None:
             return
         torch.mul(total, 1 / (scale * contributors), out=part.next_velocity)
-        part.next_velocity -= part.left  # travelled too, but is no velocity: only their sums are known
-        for stretch in part.unused:  # nothing of this rank's travelled
+        part.next_velocity -= part.left  # sent, too, but no velocity: only the sum of both is known
+        for stretch in part.unused:  # this rank sent nothing here
             part.next_velocity[stretch] += part.left[stretch] + part.velocity[stretch]
         for stretch in unused:
             part.next_velocity[stretch] = part.velocity[stretch]
 
     def forget(self, start: int, stop: int) -> None:
-        """Loses what was left out of the parts that begin in this range."""
+        """Drop the residuals of the parts that begin in this range."""
         for place in [place for place in self._parts if start <= place < stop]:
             del self._parts[place]
 
     def settle(self, applied: bool) -> None:
-        """The step that all parts were added for is over; it was skipped if not ``applied``."""
+        """End the step of all parts. ``applied`` is False if it was skipped."""
         for part in self._parts.values():
             if part.is_changed and applied:
                 part.left, part.next_left = part.next_left, part.left
@@ -164,19 +175,21 @@ class Feedback:
             part.is_changed = False
 
     def state(self) -> dict[str, Any]:
-        """For checkpoints; tensors are not copied."""
+        """Return the state for a checkpoint. Tensors are not copied."""
         return {
             "left": {str(start): part.left for start, part in self._parts.items()},
             "velocity": {str(s): part.velocity for s, part in self._parts.items() if part.velocity is not None},
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """What :meth:`state` returned.
+        """Continue from a result of :meth:`state`.
 
-        :raises PersistenceError: with momentum where this has none, or the other way round.
+        :raises PersistenceError: the state has momentum and this object has none, or the reverse.
         """
         if state["left"] and bool(self._momentum) != bool(state["velocity"]):
-            raise PersistenceError("the checkpoint is of another spark.sparkdl.comm.compression.momentum: keep it")
+            raise PersistenceError(
+                "the checkpoint has another spark.sparkdl.comm.compression.momentum. Do not change it"
+            )
         self._parts.clear()
         for start, left in state["left"].items():
             part = self._part(int(start), left)

@@ -1,18 +1,19 @@
-"""Hierarchical top-k communication, for hosts with several ranks: fast inside, slow between.
+"""Hierarchical top-k communication, for hosts with several ranks: fast links inside a host, slow links between hosts.
 
 Steps: n-1 + those of an all-gather of m + n-1, for m hosts with n ranks each.
-Bytes on the wire: (m-1) n s into a host over its NIC, s the bytes of the elements that a rank selects from 1/n of the vector;
-inside the host 4(n-1)/n d and (n-1) m s into each rank, d the vector's elements.
+Bytes on the wire: (m-1) n s into a host over its NIC, where s is the bytes of the elements that a rank selects from 1/n
+of the vector. Inside the host, 4(n-1)/n d and (n-1) m s into each rank, where d is the number of elements of the
+vector.
 
-1. reduce-scatter among the ranks of a host: each has 1/n of the vector, summed over the host;
-2. each rank selects from its part, with feedback of what was left out of it;
-3. ranks of the same number on all hosts all-gather what they selected, n all-gathers at once;
-4. the ranks of a host all-gather what came;
-5. every rank adds up all m n of them, in the order of the hosts.
+1. reduce-scatter among the ranks of a host: each rank has 1/n of the vector, summed over the host.
+2. Each rank selects elements from its part, with error feedback.
+3. Ranks with the same number on all hosts all-gather their selections: n all-gathers at once.
+4. The ranks of a host all-gather the results.
+5. Every rank adds up all m n selections, in the order of the hosts.
 
-HiTopKComm, Algorithm 2 in Shaohuai Shi, Xianhao Zhou, Shutao Song and others: "Towards Scalable Distributed Training of Deep
-Learning on Public Cloud Clusters", 2021. There a rank adds up before step 4, which moves sums of sparse vectors; what travels
-inside the host is here as sparse as between hosts.
+HiTopKComm, Algorithm 2 in Shaohuai Shi, Xianhao Zhou, Shutao Song and others: "Towards Scalable Distributed Training of
+Deep Learning on Public Cloud Clusters", 2021. There a rank adds up before step 4, which then moves sums of sparse
+vectors. Here the traffic inside a host is as sparse as between hosts.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from sparkdl_comm.errors import ConfError
 
 
 class HiTopK(CompressedSum):
-    """All of ``ranks`` make one.
+    """Compressed sum by hierarchical top-k. All of ``ranks`` create one.
 
-    :raises ConfError: hosts with different numbers of ranks, or a network with several rails.
+    :raises ConfError: hosts have different numbers of ranks, or several rails.
     """
 
     def __init__(
@@ -48,8 +49,8 @@ class HiTopK(CompressedSum):
         hosts = Counter(member.rails[0].address for member in ranks.members)
         if len(set(hosts.values())) > 1:
             raise ConfError(
-                f"strategy hitopk needs as many ranks on one host as on each other, not {dict(hosts)}: set num_workers,"
-                " executors and cores so that they are, or use another strategy (spark.sparkdl.comm.strategy)"
+                f"strategy hitopk needs the same number of ranks on each host, not {dict(hosts)}. Change num_workers,"
+                " executors or cores, or use another strategy (spark.sparkdl.comm.strategy)"
             )
         topology, order, _ = topology_of(ranks, conf.topology)
         self._slots, self._hosts = topology.slots, len(topology.hosts)
@@ -111,20 +112,26 @@ class HiTopK(CompressedSum):
             group.close()
 
     def _of_slot(self, slot: int, start: int, stop: int) -> Part:
-        """That a ring's rank ``slot`` owns."""
+        """Return the part that rank ``slot`` of a host's ring owns."""
         first, end = (cut(start, stop, self._slots, place) for place in (slot, slot + 1))
         return self._part_of(first, end)
 
     def _message(self, start: int, stop: int, density: float) -> int:
-        """Bytes of the longest that a rank of the host sends: parts differ by an element, and by parameters."""
+        """Return the bytes of the longest message of a rank of the host.
+
+        Parts may differ by one element, and in their number of parameters.
+        """
         parts = [self._of_slot(slot, start, stop) for slot in range(self._slots)]
         return max(1, *(self._sparsifier.format(part, density).nbytes for part in parts))
 
 
 def check_rails(rails: int) -> None:
-    """ConfError unless hosts have one rail."""
+    """Check that hosts have one rail.
+
+    :raises ConfError: they have several.
+    """
     if rails != 1:
         raise ConfError(
-            f"strategy hitopk is for hosts with one NIC each, not {rails} rails (spark.sparkdl.comm.rails): use bml with"
+            f"strategy hitopk is for hosts with one NIC each, not {rails} rails (spark.sparkdl.comm.rails). Use bml with"
             " spark.sparkdl.comm.compression"
         )

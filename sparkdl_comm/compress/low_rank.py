@@ -1,15 +1,16 @@
-"""The sum of gradients as products of two narrow matrices, which are all-reduced one after the other (PowerSGD).
+"""Sum of gradients as products of two narrow matrices, which are all-reduced one after the other (PowerSGD).
 
 Steps: those of two all-reduces.
-Bytes on the wire: those of two all-reduces, of r n and of r m elements for a parameter of n x m; parameters of one dimension,
-and small ones, travel as they are, with the first.
+Bytes on the wire: those of two all-reduces, of r n and of r m elements for a parameter of n x m. Small parameters and
+parameters of one dimension are sent whole, with the first all-reduce.
 
-For a parameter's gradient M, n x m, with what was left out of earlier steps, and Q, m x r, of the last step or random::
+M, n x m, is a parameter's gradient plus its residual. Q, m x r, is from the previous step, or random at first::
 
     P = sum over ranks of M Q, its columns then made orthonormal;  Q = sum over ranks of M^T P;  the sum of M is P Q^T
 
 Algorithms 1 and 2 in Thijs Vogels, Sai Praneeth Karimireddy and Martin Jaggi: "PowerSGD: Practical Low-Rank Gradient
-Compression for Distributed Optimization", 2019. What a rank keeps of its M is without its share of the sum, one of equal ones.
+Compression for Distributed Optimization", 2019. The new residual of a rank is its M minus its share of the sum. All
+shares are equal.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ from sparkdl_comm.errors import PersistenceError
 
 
 class _Matrix(NamedTuple):
-    """``piece``: number of the part's; ``start``: in the flat vector; ``rows``, ``columns``: n and m; ``rank``: r."""
+    """Parameter that is sent as two narrow matrices.
+
+    ``piece``: index of its piece in the part. ``start``: its start in the flat vector. ``rows``, ``columns``: n and m.
+    ``rank``: r.
+    """
 
     piece: int
     start: int
@@ -38,11 +43,11 @@ class _Matrix(NamedTuple):
 
 
 class LowRankSum(SumOfWholeRanges):
-    """Of one rank.
+    """Compressed sum of one rank by PowerSGD.
 
     :param rank: r, at least 1.
-    :param shapes: of parameters, by where they begin in the flat vector.
-    :param group: does all-reduces.
+    :param shapes: shapes of the parameters, by their start in the flat vector.
+    :param group: runs the all-reduces.
     """
 
     def __init__(
@@ -50,7 +55,7 @@ class LowRankSum(SumOfWholeRanges):
     ) -> None:
         super().__init__(Feedback(), part_of, group, world)
         self._rank, self._shapes = rank, shapes
-        #: Q by where the parameter begins, of the last step that was applied, and of the one under way.
+        #: Q of the last applied step, and of the step under way, by the parameter's start in the flat vector.
         self._factors: dict[int, torch.Tensor] = {}
         self._next_factors: dict[int, torch.Tensor] = {}
 
@@ -84,7 +89,7 @@ class LowRankSum(SumOfWholeRanges):
             work.wait()
             right = [one.view(p.shape) for one, p in zip(second.split([*map(torch.numel, right)]), right, strict=True)]
         total = torch.empty_like(vector)
-        carried = gathered.clone()  # what travels as it is does so completely
+        carried = gathered.clone()  # parameters that are sent whole leave no residual
         for matrix, one, factor in zip(matrices, left, right, strict=True):
             self._next_factors[matrix.start] = factor
             piece = part.pieces[matrix.piece]
@@ -113,14 +118,17 @@ class LowRankSum(SumOfWholeRanges):
         return {**super().state(), "factors": {str(start): factor for start, factor in self._factors.items()}}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """:raises PersistenceError: of another rank, or none."""
+        """Continue from a result of :meth:`state`.
+
+        :raises PersistenceError: the state has a larger rank, or momentum.
+        """
         super().load_state(state)
         self._factors = {int(start): factor.clone() for start, factor in state.get("factors", {}).items()}
         if any(factor.shape[1] > self._rank for factor in self._factors.values()):
-            raise PersistenceError("the checkpoint is of another spark.sparkdl.comm.compression: keep it")
+            raise PersistenceError("the checkpoint has another spark.sparkdl.comm.compression. Do not change it")
 
     def _cut(self, part: Part) -> tuple[list[_Matrix], list[int]]:
-        """Those pieces that are matrices, and of which two narrow ones are smaller; and the numbers of the others."""
+        """Return the pieces to send as narrow matrices, because these are smaller, and the indices of all other pieces."""
         matrices, whole = [], []
         for number, piece in enumerate(part.pieces):
             start = part.start + piece.start
@@ -137,7 +145,7 @@ class LowRankSum(SumOfWholeRanges):
         return [part.pieces[number].stop - part.pieces[number].start for number in numbers]
 
     def _factor(self, matrix: _Matrix, like: torch.Tensor) -> torch.Tensor:
-        """Q, the same on all ranks. Columns that are zero would stay so: they begin anew."""
+        """Return Q, the same on all ranks. Zero columns would stay zero, so they get random values."""
         known = self._factors.get(matrix.start)
         if known is not None and bool(known.any(dim=0).all()):
             return known
@@ -147,7 +155,10 @@ class LowRankSum(SumOfWholeRanges):
 
 
 def orthonormal(columns: torch.Tensor) -> torch.Tensor:
-    """``columns``, float32 ``[n, r]``, made orthonormal in place, by Gram and Schmidt; one that depends on others may be 0."""
+    """Make the columns of ``columns``, float32 ``[n, r]``, orthonormal in place by Gram-Schmidt, and return it.
+
+    A column that depends on others may become 0.
+    """
     for number in range(columns.shape[1]):
         column = columns[:, number]
         column /= column.norm().clamp(min=torch.finfo(columns.dtype).tiny)

@@ -1,16 +1,18 @@
-"""MSTopK: the k largest magnitudes, approximately, by a search for two thresholds (Algorithm 1 of the MSTopK paper).
+"""MSTopK: approximate selection of the k largest magnitudes, by a search for two thresholds (Algorithm 1 of its paper).
 
-The search halves the range between the mean and the largest magnitude, and remembers the threshold that the most elements
-reach which are not more than k, the upper one, and the one that the fewest reach which are more than k, the lower one. What
-reaches the upper one is selected, and a run of what lies between fills it up to k. Where the run begins is random.
+The search halves the range between the mean and the largest magnitude. It keeps two thresholds. The upper threshold is
+reached by at most k elements, but by as many of them as possible. The lower threshold is reached by more than k
+elements, but by as few as possible. The selection has all elements that reach the upper threshold. A run of elements
+between the thresholds, the band, fills it up to k. The run starts at a random place.
 
-What the paper leaves open:
+Cases that the paper leaves open:
 
-* no threshold is reached by k elements or fewer, as when the largest magnitude occurs more than k times: the upper one is
-  infinite, and all are of the band;
-* fewer than k elements reach the mean: no lower threshold is found, it stays 0, and the band has all that remains;
-* elements that are not finite have no mean: they are selected first, and the search is among the others. If there are more
-  than k, the first k of them are selected.
+* No threshold is reached by k elements or fewer, as when the largest magnitude occurs more than k times. Then the upper
+  threshold is infinite, and all elements are in the band.
+* Fewer than k elements reach the mean. Then no lower threshold is found. It stays 0, and the band has all other
+  elements.
+* Elements that are not finite have no mean. They are selected first, and the search is among the others. If there are
+  more than k, the first k of them are selected.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from typing import NamedTuple
 
 import torch
 
-#: The paper's number of rounds.
+#: Number of rounds of the search, as in the paper.
 ROUNDS = 30
 
 
 class Band(NamedTuple):
-    """What a search ends with: ``above`` elements, k at most, are at least ``upper``; those of the band at least ``lower``."""
+    """Result of a search: ``above`` elements, at most k, reach ``upper``. The elements of the band reach ``lower``."""
 
     upper: float
     lower: float
@@ -33,9 +35,9 @@ class Band(NamedTuple):
 
 
 def search(magnitudes: torch.Tensor, k: int, rounds: int = ROUNDS) -> Band:
-    """The thresholds for the k largest of ``magnitudes`` (shape [d], float32, all finite, 0 < k < d).
+    """Return the thresholds for the k largest of ``magnitudes`` (shape [d], float32, all finite, 0 < k < d).
 
-    It ends before its last round when exactly k elements reach a threshold: no later round could change what is selected.
+    The search ends early when exactly k elements reach a threshold: later rounds could not change the selection.
     """
     # In float32 the sum could overflow.
     mean, largest = float(magnitudes.mean(dtype=torch.float64)), float(magnitudes.max())
@@ -62,9 +64,11 @@ def search(magnitudes: torch.Tensor, k: int, rounds: int = ROUNDS) -> Band:
 def select(
     values: torch.Tensor, k: int, generator: torch.Generator | None = None, rounds: int = ROUNDS
 ) -> torch.Tensor:
-    """Indices of k elements, ascending, for 0 < k < d: all that reach the upper threshold, the others from the band below it.
+    """Return the indices of k elements, ascending, for 0 < k < d.
 
-    :param generator: draws where in the band the run begins; None: torch's own.
+    The selection has all elements that reach the upper threshold, and others from the band below it.
+
+    :param generator: draws where in the band the run begins; None for torch's default.
     """
     magnitudes = values.abs().float()
     finite = magnitudes.isfinite()
@@ -78,7 +82,7 @@ def select(
 
 
 def upper(values: torch.Tensor, k: int, rounds: int = ROUNDS) -> float:
-    """The upper threshold that :func:`select` ends at: it selects all elements that are larger."""
+    """Return the upper threshold at which :func:`select` ends. It selects all larger elements."""
     magnitudes = values.abs().float()
     finite = magnitudes.isfinite()
     left = k - int(torch.count_nonzero(~finite))

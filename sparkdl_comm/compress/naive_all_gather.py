@@ -1,4 +1,4 @@
-"""The sum by an all-gather of what every rank selects (NaiveAG)."""
+"""Compressed sum by an all-gather of the selections of all ranks (NaiveAG)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sparkdl_comm.compress.sparsifier import Sparsifier
 
 
 class NaiveAllGather(SumOfWholeRanges):
-    """Every rank selects from its own gradient, gets what all others selected, and adds all of it up.
+    """Compressed sum for which every rank selects from its own gradient, gathers all selections and adds them up.
 
     Steps: those of the all-gather.
-    Bytes on the wire: (N-1) s into each rank, s the bytes of one rank's elements.
+    Bytes on the wire: (N-1) s into each rank, where s is the bytes of one rank's elements.
 
-    NaiveAG in Shaohuai Shi, Xianhao Zhou, Shutao Song and others: "Towards Scalable Distributed Training of Deep Learning on
-    Public Cloud Clusters", 2021.
+    NaiveAG in Shaohuai Shi, Xianhao Zhou, Shutao Song and others: "Towards Scalable Distributed Training of Deep
+    Learning on Public Cloud Clusters", 2021.
 
-    :param group: does all-gathers.
+    :param group: runs the all-gathers.
     """
 
     def __init__(self, sparsifier: Sparsifier, part_of: PartOf, group: CollectiveGroup, world: int) -> None:

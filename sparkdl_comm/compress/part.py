@@ -1,4 +1,4 @@
-"""A range of the flat vector, and what a gradient of it says about parameters that were not used."""
+"""Range of the flat vector, cut into the pieces of its parameters."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import torch
 
 
 class Part(NamedTuple):
-    """The elements from ``start`` to ``stop`` of the flat vector. ``pieces``: of its own elements, from 0, those of each
-    parameter that has some there."""
+    """Elements from ``start`` to ``stop`` of the flat vector.
+
+    ``pieces``: for each parameter with elements in the range, their slice, counted from ``start``.
+    """
 
     start: int
     stop: int
@@ -22,14 +24,17 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, start: int, stop: int, bounds: Sequence[int]) -> Part:
-        """``bounds``: where parameters begin in the flat vector, ascending."""
+        """Return the part. ``bounds``: starts of the parameters in the flat vector, ascending."""
         inside = [start, *(bound for bound in bounds if start < bound < stop), stop]
         pieces = zip(inside, inside[1:], strict=False)
         return cls(start, stop, tuple(slice(a - start, b - start) for a, b in pieces if a < b))
 
     def used(self, gradient: torch.Tensor) -> torch.Tensor:
-        """bool ``[pieces]``: whether a gradient, float32 of the part, is that of a parameter that was used; see
-        ``space/flat.py``. Of an Embedding with sparse=True single rows may be -0.0, the first too."""
+        """Return bool ``[pieces]``: for each piece, True if a step used its parameter.
+
+        ``gradient``, float32 of the part, is -0.0 for unused parameters; see ``space/flat.py``. For a used Embedding
+        with sparse=True, single rows may be -0.0, even the first one.
+        """
         firsts = gradient[
             torch.tensor([piece.start for piece in self.pieces], dtype=torch.int64, device=gradient.device)
         ]
@@ -40,13 +45,13 @@ class Part(NamedTuple):
         return used
 
     def that(self, which: torch.Tensor) -> list[slice]:
-        """Those pieces of which ``which``, bool ``[pieces]``, is true."""
+        """Return the pieces for which ``which``, bool ``[pieces]``, is True."""
         return [self.pieces[number] for number in which.nonzero().flatten().tolist()]
 
     def unused(self, gradient: torch.Tensor) -> list[slice]:
-        """The pieces that are not :meth:`used`."""
+        """Return the pieces that are not :meth:`used`."""
         return self.that(~self.used(gradient))
 
 
-#: The part of the flat vector from one element to another.
+#: Function that returns the part of the flat vector from one element to another.
 PartOf = Callable[[int, int], Part]

@@ -1,4 +1,4 @@
-"""What sparse sums are predicted to take: of their transfers alone, not of selecting and adding up. Pure."""
+"""Predicted time of sparse sums: their transfers, without selecting and adding up. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from sparkdl_comm.topology import Topology
 
 
 def predict_sparse(topology: Topology, count: int, density: float, cost: Cost) -> list[Prediction]:
-    """Of those sums of ``count`` elements that fit the topology, with float32 values; the cheapest first."""
+    """Return predictions for the sparse sums that can run on the topology, cheapest first.
+
+    ``count``: elements of the vector, sent as float32. ``density``: fraction of them to select.
+    """
     found = [_naive(topology, count, density, cost)]
     if topology.rails == 1:
         found.append(_hierarchical(topology, count, density, cost))
@@ -32,7 +35,7 @@ def _hierarchical(topology: Topology, count: int, density: float, cost: Cost) ->
         seconds += ranking("reduce_scatter", host, count, 4, cost)[0].seconds
         seconds += ranking("all_gather", host, slots * hosts * message, 1, cost)[0].seconds
     if hosts > 1:
-        shared = replace(cost, betas=(slots * cost.betas[0],))  # by as many all-gathers as a host has ranks
+        shared = replace(cost, betas=(slots * cost.betas[0],))  # one all-gather per rank of a host shares the NIC
         between = ranking("all_gather", Topology.parse(f"star:{hosts}"), hosts * message, 1, shared)[0]
         seconds += between.seconds
         rail_bytes, bound = slots * between.rail_bytes[0], between.bound

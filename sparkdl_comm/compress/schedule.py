@@ -1,21 +1,22 @@
-"""In which steps gradients are sparse, and how sparse."""
+"""Schedule of compression: which steps are sparse, and their density."""
 
 from __future__ import annotations
 
 from sparkdl_comm.conf import Schedule
 
-#: By what the density falls at each stage of a warm-up, from 1, as in Deep Gradient Compression (Lin et al. 2018).
+#: Factor by which the density falls at each stage of a warm-up, as in Deep Gradient Compression (Lin et al. 2018).
 _FALL = 4
 
 
 def density_at(schedule: Schedule, density: float, step: int, epoch: int) -> float | None:
-    """Of a step; None: it is dense.
+    """Return the density of a step; None if it is dense.
 
-    In a warm-up, of so many sparse steps, densities are 1/4, 1/16, ... as long as these are more than ``density``, for equally
-    many steps each.
+    The first ``schedule.warmup`` sparse steps are a warm-up with the densities 1/4, 1/16, ... that exceed ``density``.
+    Each of them has equally many steps.
 
-    :param density: after the warm-up.
-    :param step: from 1, through all epochs; ``epoch``: from 1.
+    :param density: density after the warm-up.
+    :param step: number of the step, from 1, over all epochs.
+    :param epoch: number of the epoch, from 1.
     """
     if not (schedule.steps[0] <= step <= schedule.steps[1] and schedule.epochs[0] <= epoch <= schedule.epochs[1]):
         return None

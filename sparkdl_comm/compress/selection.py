@@ -1,7 +1,7 @@
-"""Which k elements of a gradient are sent: those of the largest magnitude, by operators that are known by name.
+"""Selection of the k elements of a gradient with the largest magnitudes, by operators that have names.
 
-All operators hold what is not finite for larger than what is: infinite elements, and NaN. So a gradient that is not finite, of
-a step that fp16 must skip, is still not finite after selection, as long as k is not 0.
+All operators rank infinite elements and NaN above finite elements. A gradient that is not finite, of a step that fp16
+must skip, is therefore still not finite after selection, unless k is 0.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Operator:
-    """Selects elements of a vector.
+    """Operator that selects elements of a vector.
 
-    ``exact``: whether what it selects has the k largest magnitudes (of equal ones any; NaN is larger than infinite ones).
-    ``choose(values, k, generator)`` is called with 0 < k < d and returns k distinct indices, ascending. ``upper(values, k)``
-    is the magnitude that its search ends at: whatever is larger is selected. That of an exact operator is the k-th largest.
+    ``exact``: True if its selection has the k largest magnitudes; any of equal ones; NaN ranks above infinity.
+    ``choose(values, k, generator)``: called with 0 < k < d, returns k distinct indices, ascending. ``upper(values,
+    k)``: magnitude at which its search ends; it selects all larger elements. For an exact operator that is the k-th
+    largest magnitude.
     """
 
     name: str
@@ -32,33 +33,32 @@ class Operator:
     upper: Callable[[torch.Tensor, int], float]
 
     def __call__(self, values: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
-        """Selects k elements of ``values`` (shape [d]; float32, float16 or bfloat16; any device).
+        """Return the indices of k elements of ``values`` (shape [d]; float32, float16 or bfloat16; any device).
 
-        Returns their indices: shape [k], int64, ascending, distinct, on the device of ``values``; always exactly k of them.
-        With equal values, k and state of ``generator`` they are the same on every call.
+        The result has shape [k], int64, on the device of ``values``. It always has exactly k distinct indices,
+        ascending. Equal values, k and state of ``generator`` give the same indices.
 
-        :param generator: on the CPU; draws what is random (``mstopk``: which part of the band between its thresholds; ``dgc``:
-            the sample). None: torch's own.
-        :raises InputError: ``values`` has another shape or dtype, or k is negative, or larger than d: k indices that are
-            distinct cannot be found then.
+        :param generator: CPU generator for random choices (``mstopk``: the run in the band between its thresholds;
+            ``dgc``: the sample). None for torch's default.
+        :raises InputError: ``values`` has another shape or dtype, or k is not from 0 to d.
         """
         if values.dim() != 1 or values.dtype not in DTYPES:
             raise InputError(
-                f"{self.name}: selects from vectors of {', '.join(map(str, DTYPES))}, not from {values.dtype} of"
-                f" shape {list(values.shape)}: flatten or convert it"
+                f"{self.name} selects from vectors of {', '.join(map(str, DTYPES))}, not from {values.dtype} of"
+                f" shape {list(values.shape)}. Flatten or convert it"
             )
         count = values.numel()
         if not 0 <= k <= count:
-            raise InputError(f"{self.name}: k={k} of {count} elements: k must be from 0 to their number")
+            raise InputError(f"{self.name}: k={k} of {count} elements: k must be from 0 to that number")
         if k == 0 or k == count:
             return torch.arange(k, device=values.device)
         return self.choose(values.detach(), k, generator)
 
 
 def operator(name: str) -> Operator:
-    """The operator of that name.
+    """Return the operator called ``name``.
 
-    :raises ConfError: there is none.
+    :raises ConfError: there is no such operator.
     """
     if name not in OPERATORS:
         raise ConfError(f"operator {name!r}: there are {', '.join(OPERATORS)}")
@@ -77,7 +77,7 @@ def _kth_magnitude(values: torch.Tensor, k: int) -> float:
     return float(torch.topk(values.detach().abs(), k).values[-1])
 
 
-#: By name. Of equal magnitudes ``exact`` gives the first; which ones ``topk`` and ``dgc`` give is torch's matter.
+#: Operators by name. Of equal magnitudes, ``exact`` selects the first; with ``topk`` and ``dgc``, torch decides.
 OPERATORS: dict[str, Operator] = {
     made.name: made
     for made in (

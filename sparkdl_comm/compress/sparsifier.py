@@ -1,4 +1,4 @@
-"""A rank's largest elements of a part of the gradient as bytes, and all ranks' bytes as their sum."""
+"""Sparsifier: a rank's largest elements of a part of the gradient as bytes, and the sum of all ranks' bytes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sparkdl_comm.compress.selection import Operator, operator
 from sparkdl_comm.compress.wire import VALUE_TYPES, SparseFormat
 from sparkdl_comm.conf import CommConf, Compression
 
-#: What is put around selecting, and around adding up, such as a watch.
+#: Function that returns a context for selecting and for adding up, such as one that measures their time.
 Span = Callable[[], AbstractContextManager[object]]
 
 
 class Sparsifier:
-    """Selection and feedback of one rank.
+    """Selection and error feedback of one rank.
 
-    :param random: draws what the operator draws; on the CPU.
-    :param dtype: of values on the network.
-    :param feedback: keeps what is left out.
+    :param random: CPU generator for the operator's random choices.
+    :param dtype: type of the values on the network.
+    :param feedback: keeps the residual.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Sparsifier:
 
     @classmethod
     def of(cls, compression: Compression, conf: CommConf, rank: int, span: Span = nullcontext) -> Sparsifier:
-        """As the settings say. Where selection is random, each rank has another seed: they are not to leave out the same."""
+        """Return the sparsifier for these settings. Ranks have different seeds, so random choices differ between them."""
         return cls(
             operator(compression.operator),
             torch.Generator().manual_seed(rank),
@@ -49,11 +49,14 @@ class Sparsifier:
         )
 
     def state(self) -> dict[str, Any]:
-        """For checkpoints: what is left out, and where random selections go on. Tensors that are left out are not copied."""
+        """Return the state for a checkpoint: the residual, and the state of the random generator.
+
+        The tensors of the residual are not copied.
+        """
         return {**self.feedback.state(), "random": {"generator": self._random.get_state()}}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state` returned, on whichever device its tensors are.
+        """Continue from a result of :meth:`state`, whose tensors may be on any device.
 
         :raises PersistenceError: as :meth:`Feedback.load_state`.
         """
@@ -61,23 +64,22 @@ class Sparsifier:
         self._random.set_state(state["random"]["generator"].cpu())
 
     def format(self, part: Part, density: float) -> SparseFormat:
-        """Of the part's bytes, with a flag for each parameter."""
+        """Return the format of the part's bytes, with one flag per parameter."""
         return SparseFormat.of_density(part.elements, density, self._dtype, len(part.pieces))
 
     def encode(self, part: Part, gradient: torch.Tensor, density: float, scale: float) -> torch.Tensor:
-        """Selects, and keeps what is left out. Returns uint8 ``[format.nbytes]``.
+        """Select elements, keep the residual, and return the selection as uint8 ``[format.nbytes]``.
 
-        :param gradient: float32, of the part, with the scale; is only read. A parameter that was not used is -0.0.
+        :param gradient: float32, of the part, with the scale; not changed. An unused parameter is -0.0.
         """
         with self._span():
             chosen, values, used = self._choose(part, gradient, density, scale)
             return self.format(part, density).encode(chosen, values, used)
 
     def thin(self, part: Part, gradient: torch.Tensor, density: float, scale: float) -> None:
-        """Selects, and keeps what is left out: in place, the gradient is 0 where elements do not travel. A parameter that was
-        not used stays -0.0.
+        """Select elements, keep the residual, and set the gradient to 0, in place, where elements are not selected.
 
-        :param gradient: float32, of the part, with the scale.
+        :param gradient: float32, of the part, with the scale. An unused parameter stays -0.0.
         """
         chosen, values, used = self._choose(part, gradient, density, scale)
         gradient.zero_()
@@ -88,7 +90,7 @@ class Sparsifier:
     def _choose(
         self, part: Part, gradient: torch.Tensor, density: float, scale: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Positions and values of what travels, these with the scale; and which parameters were used."""
+        """Return the indices and the values (with the scale) of the selection, and which parameters were used."""
         wanted = self.format(part, density)
         used = part.used(gradient)
         unused = part.that(~used)
@@ -99,11 +101,12 @@ class Sparsifier:
         return chosen, values, used
 
     def add_up(self, part: Part, packed: Sequence[torch.Tensor], density: float, result: torch.Tensor) -> None:
-        """Overwrites ``result``, float32 of the part, with the sum of what was encoded, added in its order. What no rank used
-        is -0.0, all else never is.
+        """Overwrite ``result``, float32 of the part, with the sum of the encoded selections, added in their order.
 
-        :param packed: of each rank, uint8 ``[format.nbytes]`` at least.
-        :raises ProtocolError: one of them is no such part.
+        Parameters that no rank used are -0.0. No other element is -0.0.
+
+        :param packed: for each rank, uint8 with at least ``format.nbytes`` elements.
+        :raises ProtocolError: an entry does not encode this part.
         """
         wanted = self.format(part, density)
         with self._span():
@@ -111,7 +114,8 @@ class Sparsifier:
             used = torch.zeros(len(part.pieces), dtype=torch.bool, device=result.device)
             for one in packed:
                 indices, values, flags = wanted.decode(one[: wanted.nbytes])
-                result.index_add_(0, indices, values)  # indices are different, so the order is that of the ranks
+                # A rank's indices are distinct, so terms are added in the order of the ranks.
+                result.index_add_(0, indices, values)
                 used |= flags
             for piece in part.that(~used):
                 result[piece] = -0.0

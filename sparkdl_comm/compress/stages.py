@@ -1,8 +1,8 @@
-"""Exchanges of several stages that are under way at once, begun in one order on all ranks.
+"""Exchanges in several stages. Many are under way at once, and all ranks begin their stages in the same order.
 
-The ranks' connections pair what they start by its order, so that must not depend on what is complete first. In slot t, for
-t = 0, 1, ..., bucket t begins its stage 0, then bucket t - 1 its stage 1, and so on. A slot begins when its bucket is given,
-or, after a step's last bucket, when the one before has ended.
+Connections match the collectives of different ranks by their order. So the order must not depend on which exchange
+finishes first. In slot t, for t = 0, 1, ..., bucket t begins its stage 0, then bucket t - 1 its stage 1, and so on. A
+slot begins when its bucket is given. After a step's last bucket, a slot begins when the previous slot has ended.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator
 
 from sparkdl_comm.errors import GangError
 
-#: Seconds after which who waits looks whether the thread is still there. What the thread waits for has deadlines of its own.
+#: Seconds between checks of a waiting caller that the thread is alive. The thread's own waits have deadlines.
 _LOOK = 1.0
 
 
 class Staged:
-    """An exchange that was given to :class:`Stages`."""
+    """Exchange of a bucket, given to :class:`Stages`."""
 
     def __init__(self, stages: Iterator[None], last: bool, is_alive: Callable[[], bool]) -> None:
-        """Not to be called directly."""
+        """Create an exchange. Internal: use :meth:`Stages.start`."""
         self.stages, self.last = stages, last
         self.error: Exception | None = None
         self._is_alive = is_alive
@@ -31,7 +31,7 @@ class Staged:
         self._callback: Callable[[Staged], object] | None = None
 
     def wait(self) -> None:
-        """Returns when it is complete here; raises why it failed."""
+        """Wait until the exchange is complete here, and raise its error if it failed."""
         while not self._over.wait(_LOOK):
             if not self._is_alive() and not self._over.is_set():
                 raise GangError("the exchange was closed while a bucket was under way")
@@ -40,11 +40,11 @@ class Staged:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended here, well or not."""
+        """True if the exchange has ended here, with or without an error."""
         return self._over.is_set()
 
     def then(self, callback: Callable[[Staged], object]) -> None:
-        """Has ``callback`` called once when it has ended, well or not (``error``). For one callback."""
+        """Call ``callback`` once when the exchange has ended, with or without ``error``. Only one callback is possible."""
         with self._lock:
             if not self._over.is_set():
                 self._callback = callback
@@ -52,7 +52,7 @@ class Staged:
         callback(self)
 
     def end(self, error: Exception | None) -> None:
-        """Not to be called directly."""
+        """End the exchange and wake waiting threads. Internal."""
         with self._lock:
             self.error = error
             self._over.set()
@@ -61,7 +61,7 @@ class Staged:
 
 
 class Stages:
-    """The thread that begins the stages. After a failure, what is under way and what comes later fails in the same way."""
+    """Thread that begins the stages. After a failure, all exchanges under way and all later ones fail with the same error."""
 
     def __init__(self, name: str) -> None:
         self._given: queue.SimpleQueue[Staged | None] = queue.SimpleQueue()
@@ -71,18 +71,18 @@ class Stages:
         self._thread.start()
 
     def start(self, stages: Iterator[None], last: bool) -> Staged:
-        """Begins the exchange of a bucket.
+        """Begin the exchange of a bucket.
 
-        :param stages: begins a stage whenever it is asked for the next value, after what the stage needs is there, and ends
-            when the exchange is complete.
-        :param last: bucket of the step.
+        :param stages: iterator that begins one stage per value. It first waits for the data that the stage needs, and
+            it ends when the exchange is complete.
+        :param last: True for the last bucket of the step.
         """
         staged = Staged(stages, last, self._thread.is_alive)
         self._given.put(staged)
         return staged
 
     def close(self, timeout: float) -> None:
-        """Ends the thread, whose waits have ended by now or will within ``timeout`` seconds."""
+        """End the thread. Its waits have ended by now, or will end within ``timeout`` seconds."""
         self._given.put(None)
         self._thread.join(timeout)
 
@@ -99,7 +99,7 @@ class Stages:
             try:
                 if error is None and next(staged.stages, _ENDED) is not _ENDED:
                     continue
-            except Exception as raised:  # noqa: BLE001 - who waits for it raises it
+            except Exception as raised:  # noqa: BLE001 - Staged.wait raises it
                 error = self._error = raised
             self._under_way.remove(staged)
             staged.end(error)

@@ -1,12 +1,13 @@
-"""What selected elements are on the network: their values, and where they belong.
+"""Format of selected elements on the network: their values and their positions.
 
-All ranks know the number of entries and of the elements that they were selected of, so that they know the number of bytes
-before anything arrives. Behind one another, little endian:
+All ranks know the number of entries and the number of elements from which they were selected. So they know the number
+of bytes before anything arrives. In this order, little endian:
 
-1. positions, in the layout that takes least: for up to 65,536 elements 2 bytes each; else 4 bytes each, or the number of
-   entries in every 65,536 elements, 4 bytes each, and then 2 bytes for each entry, counted from where its 65,536 begin;
-2. values: float32, float16 or bfloat16;
-3. flags, a bit for each of them, the first in a byte's lowest bit.
+1. positions, in the smaller layout. For up to 65,536 elements, 2 bytes each. For more elements, either 4 bytes each; or
+   the number of entries in every stretch of 65,536 elements, 4 bytes each, then 2 bytes per entry, counted from the
+   start of its stretch.
+2. values: float32, float16 or bfloat16.
+3. flags: one bit each, the first flag in the lowest bit of a byte.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 
 from sparkdl_comm.errors import InputError, ProtocolError
 
-#: By the name that users choose.
+#: Types of values by the name that users choose.
 VALUE_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 _STRETCH = 1 << 16
@@ -26,9 +27,9 @@ _STRETCH = 1 << 16
 
 @dataclass(frozen=True)
 class SparseFormat:
-    """``entries`` of ``elements``, with values of type ``dtype``, and ``flags`` bits.
+    """Format of ``entries`` out of ``elements``, with values of type ``dtype``, and of ``flags`` bits.
 
-    :raises InputError: more entries than elements, or more elements than 4 bytes can tell.
+    :raises InputError: more entries than elements, or more elements than 4 bytes can number.
     """
 
     elements: int
@@ -38,25 +39,27 @@ class SparseFormat:
 
     def __post_init__(self) -> None:
         if not 0 <= self.entries <= self.elements < 1 << 32:
-            raise InputError(f"{self.entries} entries of {self.elements} elements: these are at most {(1 << 32) - 1}")
+            raise InputError(
+                f"{self.entries} entries of {self.elements} elements. The limit is {(1 << 32) - 1} elements"
+            )
 
     @classmethod
     def of_density(
         cls, elements: int, density: float, dtype: torch.dtype = torch.float32, flags: int = 0
     ) -> SparseFormat:
-        """Of that share of the elements, and of one at least if there are any."""
+        """Return the format for this fraction of the elements, with at least one entry if there are elements."""
         return cls(elements, min(elements, max(1, round(density * elements))), dtype, flags)
 
     @property
     def nbytes(self) -> int:
-        """On the network."""
+        """Number of bytes on the network."""
         return self._positions + self.entries * self.dtype.itemsize + math.ceil(self.flags / 8)
 
     def encode(self, indices: torch.Tensor, values: torch.Tensor, flags: torch.Tensor | None = None) -> torch.Tensor:
-        """The entries as uint8 ``[nbytes]``, on the device of ``values``.
+        """Return the entries as uint8 ``[nbytes]``, on the device of ``values``.
 
         :param indices: int64 ``[entries]``, ascending.
-        :param values: float32 ``[entries]``. Finite ones that the value type cannot hold become its largest.
+        :param values: float32 ``[entries]``. Finite values that the value type cannot hold become its largest one.
         :param flags: bool ``[flags]``.
         """
         packed = values.new_empty(self.nbytes, dtype=torch.uint8)
@@ -64,7 +67,7 @@ class SparseFormat:
         if stretches:
             counts = torch.bincount(indices >> 16, minlength=stretches).to(torch.int32)
             packed[: 4 * stretches] = counts.view(torch.uint8)
-        # To fewer bits an integer is cut to its lowest ones.
+        # A conversion to fewer bits keeps an integer's lowest bits.
         positions = indices.to(torch.int16 if width == 2 else torch.int32)
         packed[4 * stretches : self._positions] = positions.view(torch.uint8)
         packed[self._positions : self._values] = self._narrow(values).view(torch.uint8)
@@ -73,14 +76,14 @@ class SparseFormat:
         return packed
 
     def decode(self, packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(indices, values, flags) as :meth:`encode` took them; values as they are after rounding.
+        """Return (indices, values, flags), the arguments of :meth:`encode`, with rounded values.
 
-        :raises ProtocolError: these are not such entries.
+        :raises ProtocolError: the bytes do not have this format.
         """
         if packed.numel() != self.nbytes or packed.dtype is not torch.uint8:
-            raise ProtocolError(f"{packed.numel()} x {packed.dtype}, where {self} has {self.nbytes} bytes")
+            raise ProtocolError(f"received {packed.numel()} x {packed.dtype}, but {self} has {self.nbytes} bytes")
         stretches, width = self._layout
-        # Views of other types need an alignment that a part of a message may not have.
+        # Copied, because views of other types need an alignment that a slice of a message may lack.
         positions = packed[4 * stretches : self._positions].clone()
         if width == 2:
             indices = positions.view(torch.int16).to(torch.int64) & 0xFFFF
@@ -89,16 +92,18 @@ class SparseFormat:
         if stretches:
             counts = packed[: 4 * stretches].clone().view(torch.int32).to(torch.int64)
             if bool((counts < 0).any()) or int(counts.sum()) != self.entries:
-                raise ProtocolError(f"{self}: counts of its stretches are negative, or have another sum")
+                raise ProtocolError(
+                    f"{self}: the entry counts of its stretches are negative, or do not add up to the entries"
+                )
             starts = torch.arange(stretches, device=packed.device) << 16
             indices += torch.repeat_interleave(starts, counts)
         if self.entries and int(indices.max()) >= self.elements:
-            raise ProtocolError(f"{self}: element {int(indices.max())} is none of it")
+            raise ProtocolError(f"{self}: index {int(indices.max())} is out of range")
         values = packed[self._positions : self._values].clone().view(self.dtype).to(torch.float32)
         return indices, values, _unpack(packed[self._values :], self.flags)
 
     def rounded(self, values: torch.Tensor) -> torch.Tensor:
-        """``values`` as who decodes them has them."""
+        """Return ``values`` as the receiver decodes them."""
         return values if self.dtype is torch.float32 else self._narrow(values).to(torch.float32)
 
     def _narrow(self, values: torch.Tensor) -> torch.Tensor:
@@ -109,7 +114,7 @@ class SparseFormat:
 
     @property
     def _layout(self) -> tuple[int, int]:
-        """(stretches whose entries are counted, bytes of each position)"""
+        """Layout of the positions: (number of stretches with a count, bytes per position)."""
         if self.elements <= _STRETCH:
             return 0, 2
         stretches = -(-self.elements // _STRETCH)
@@ -117,13 +122,13 @@ class SparseFormat:
 
     @property
     def _positions(self) -> int:
-        """Where they end."""
+        """Offset, in bytes, at which the positions end."""
         stretches, width = self._layout
         return 4 * stretches + width * self.entries
 
     @property
     def _values(self) -> int:
-        """Where they end."""
+        """Offset, in bytes, at which the values end."""
         return self._positions + self.entries * self.dtype.itemsize
 
 
