@@ -1,5 +1,5 @@
-"""One rank's training: ``loop/`` computes its steps and epochs, ``checkpoint/`` keeps what it would need to go on.
+"""Training of one rank.
 
-``spec.py`` is what the driver tells it. How gradients become the next parameters is the business of
-:mod:`sparkdl_comm.strategies`.
+``loop/`` runs the steps and epochs. ``checkpoint/`` saves and restores the training state. ``spec.py`` defines what the
+driver sends to every rank. How gradients become the next parameters is in :mod:`sparkdl_comm.strategies`.
 """

@@ -1,4 +1,4 @@
-"""What the driver tells every rank: one frozen value, pickled into the function that Spark runs."""
+"""Training specification: one frozen value that the driver pickles into the function that Spark runs on every rank."""
 
 from __future__ import annotations
 
@@ -17,18 +17,23 @@ if TYPE_CHECKING:
     from sparkdl_comm.train.loop.callbacks import Callback
     from sparkdl_comm.train.loop.diagnosis import ClassLabels
 
-#: ``(output, target)`` -> scalar tensor, the mean over the rows; or ``[rows]``, where rows have weights.
+#: ``(output, target)`` -> a scalar tensor, the mean over the rows. Where rows have weights: one loss per row, ``[rows]``.
 Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
 
-#: A batch's inputs -> others of as many rows: one, or a tuple where there are several.
+#: A batch's inputs -> the new inputs, with as many rows: a tensor, or a tuple if there are several feature columns.
 Augment: TypeAlias = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """When to stop before the last epoch: after ``patience`` epochs (None: never) in which ``monitor``, a column of the
-    history, did not improve by more than ``min_delta``. ``mode``: ``min`` or ``max``, what is better. ``restore``: end
-    with the parameters and buffers of the best epoch."""
+    """Early-stopping rule: when to stop before the last epoch.
+
+    :param patience: epochs without improvement after which training stops. None: never stop early.
+    :param monitor: column of the history to watch.
+    :param min_delta: least change that counts as an improvement.
+    :param mode: ``min`` or ``max``: which direction is better.
+    :param restore: end with the parameters and buffers of the best epoch.
+    """
 
     patience: int | None = None
     monitor: str = "val_loss"
@@ -39,8 +44,10 @@ class Stopping:
 
 @dataclass(frozen=True)
 class Observation:
-    """What looks at the training: ``metrics`` by name, each a torchmetrics.Metric or a callable ``(output, target)`` ->
-    scalar; ``callbacks``; ``stopping``."""
+    """Metrics, callbacks and early stopping of a training run.
+
+    :param metrics: by name, each a torchmetrics.Metric or a callable ``(output, target)`` -> scalar.
+    """
 
     metrics: Mapping[str, Any] = field(default_factory=dict)
     callbacks: tuple[Callback, ...] = ()
@@ -49,11 +56,14 @@ class Observation:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where, and how often, the state of training is written.
+    """Where and how often to write the training state.
 
-    ``directory``: a local path that all executors see, or a URI for Hadoop. ``every_steps``, ``every_seconds``: None: not
-    by these. ``keep``: how many complete ones. ``resume``: go on from the newest one, if there is any. ``run``: a random name
-    of this fit.
+    :param directory: a local path that all executors see, or a Hadoop URI.
+    :param every_steps: optimizer steps between checkpoints. None: not by steps.
+    :param every_seconds: seconds between checkpoints. None: not by time.
+    :param keep: number of complete checkpoints to keep.
+    :param resume: continue from the newest checkpoint, if there is one.
+    :param run: random name of this fit.
     """
 
     directory: str
@@ -66,8 +76,12 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class RowSet:
-    """Rows on executors' disks, a part for each rank, by a name of 16 hexadecimal digits. ``there``: ranks read them from
-    there, and get none from Spark; else they leave them there."""
+    """Rows cached on the executors' disks, one part per rank.
+
+    :param name: 16 hexadecimal digits.
+    :param there: True: ranks read the rows from disk, and get none from Spark. False: ranks get the rows from Spark and
+        cache them under this name.
+    """
 
     name: str
     there: bool
@@ -75,15 +89,22 @@ class RowSet:
 
 @dataclass(frozen=True)
 class TrainSpec:
-    """One training run.
+    """Specification of one training run.
 
-    ``batch_size``: rows per forward pass over all ranks. ``epochs``: passes over the data. ``seed``: any integer.
-    ``device``: ``cpu`` or ``cuda``. ``strategy``: its name, from the Param or ``conf``. ``world``: number of
-    ranks. ``classification``: the label is one int64 class per row. ``attempt_id``: of this attempt to run
-    the gang, 16 hexadecimal digits; a gang that is started again has another. ``secret``: 32 random bytes that only this
-    attempt has. ``driver_address``: host and port of the driver's listener for progress and the trained tensors.
-    ``rows``: the columns that ranks get. ``row_set``: None: their rows are of this run alone. ``labels``: what classes the
-    loss takes; None: it is not over classes. ``augment``: what becomes of the inputs in training, batch by batch.
+    :param batch_size: rows per forward pass, over all ranks.
+    :param epochs: passes over the data.
+    :param seed: any integer.
+    :param device: ``cpu`` or ``cuda``.
+    :param strategy: name of the strategy, from the Param or ``conf``.
+    :param world: number of ranks.
+    :param classification: the label is one int64 class per row.
+    :param attempt_id: 16 hexadecimal digits that identify this attempt to run the gang. A restarted gang has a new one.
+    :param secret: 32 random bytes, new for each attempt.
+    :param driver_address: host and port of the driver's listener, which takes progress and the trained tensors.
+    :param rows: the columns that ranks get.
+    :param row_set: the rows' cache on the executors' disks. None: the rows are not cached for other runs.
+    :param labels: the classes that the loss takes. None: the loss is not over classes.
+    :param augment: changes the inputs of each training batch.
     """
 
     model: ModelLike
@@ -108,7 +129,10 @@ class TrainSpec:
     checkpoints: Checkpoints | None = None
 
     def build_model(self) -> torch.nn.Module:
-        """The module to train: the one given, or what the factory returns. ModelError if that is none."""
+        """Return the module to train: the given module, or the factory's result.
+
+        :raises ModelError: the factory did not return a torch.nn.Module.
+        """
         module = self.model if isinstance(self.model, torch.nn.Module) else self.model()
         if not isinstance(module, torch.nn.Module):
             raise ModelError(f"model: the factory returned {type(module).__name__}; it must return a torch.nn.Module")

@@ -201,7 +201,7 @@ def test_advice(spark, case):
 def test_advice_about_a_directory_in_use(spark, tmp_path, followed):
     there = {"checkpointDir": str(tmp_path / "one"), "checkpointInterval": 1}
     fit(spark, frame(spark), {}, there)
-    with pytest.raises(ConfError, match="set resume=True to go on from it, or name another directory"):
+    with pytest.raises(ConfError, match="Set resume=True to continue from it, or use another directory"):
         fit(spark, frame(spark), {}, there)
     if "checkpointDir" in followed:
         followed = {"checkpointDir": str(tmp_path / followed["checkpointDir"])}

@@ -102,7 +102,7 @@ def test_what_the_driver_can_know_is_told_before_any_executor_is_touched(
     settings = {"checkpointInterval": 1, "num_workers": 300}  # with which the ranks could not start
     (disk / "used" / "step-00000004").mkdir(parents=True)
     (disk / "file").touch()
-    with pytest.raises(ConfError, match=r"used has checkpoints already, the newest of step 4: set resume=True"):
+    with pytest.raises(ConfError, match=r"used already has checkpoints, the newest of step 4. Set resume=True"):
         fit_once(frame(spark), checkpointDir=f"{remote}/used", **settings)
     with pytest.raises(ConfError, match=r"checkpointDir=.*/file/below: cannot (look at|write) ") as error:
         fit_once(frame(spark), checkpointDir=f"{remote}/file/below", **settings)

@@ -81,7 +81,7 @@ def test_rows_that_are_other_ones_each_time(spark: SparkSession, tmp_path: Path)
     settings = {**SETTINGS, "epochs": 1, "checkpointInterval": 2}
     there = {**settings, "checkpointDir": str(tmp_path / "drawn")}
     fit(drawn(spark), **there)
-    with pytest.raises(InputError, match=r"ranks \[0, 1\] of 2 have other rows .* write the DataFrame to a table once"):
+    with pytest.raises(InputError, match=r"ranks \[0, 1\] of 2 have other rows .* Write the DataFrame to a table once"):
         fit(drawn(spark), resume=True, **there)
     there["checkpointDir"] = str(tmp_path / "written")
     path = str(tmp_path / "rows")

@@ -86,7 +86,7 @@ def test_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     there = directory(tmp_path)
     save(there, 5)
     monkeypatch.setattr(checkpoint, "FORMAT", 2)
-    with pytest.raises(PersistenceError, match="step-00000005: format 1, and this sparkdl_comm reads 2"):
+    with pytest.raises(PersistenceError, match="step-00000005 has format 1. This sparkdl_comm reads 2"):
         there.manifest(5)
 
 

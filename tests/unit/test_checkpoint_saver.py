@@ -59,7 +59,7 @@ def test_a_disk_that_hangs(tmp_path: Path, slow_disk: threading.Event) -> None:
     with gang_of(1, attempt="e") as (gang,):
         save = Saver(Checkpoints(str(tmp_path), 1, None, keep=2, resume=False, run="r"), {}, gang, 0.2)
         save(at(1))
-        with pytest.raises(DeadlineError, match=r"within 0\.2 s: write less often .*spark\.sparkdl\.comm\.timeout"):
+        with pytest.raises(DeadlineError, match=r"within 0\.2 s. Write less often .*spark\.sparkdl\.comm\.timeout"):
             save(at(2))
         slow_disk.set()
         save.close()

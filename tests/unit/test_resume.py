@@ -147,7 +147,7 @@ def test_the_same_bits(tmp_path: Path, strategy: type[Gathered], shuffle: str) -
     second = Fit(tmp_path / "cut", strategy, epochs=4, conf=conf, resume=True)
     assert {restorer.step for restorer in second.restorers.values()} == {4}
     assert second.warnings == [
-        f"checkpointDir={tmp_path / 'cut'}: a checkpoint is skipped: step-00000006/manifest.json is not there"
+        f"checkpointDir={tmp_path / 'cut'}: skipped a checkpoint: step-00000006/manifest.json is missing"
     ]
     assert second.results() == whole.results()
     assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == ["step-00000010", "step-00000012"]
@@ -187,7 +187,7 @@ def test_going_on_with_nothing_there_begins(tmp_path: Path) -> None:
 
 def test_checkpoints_are_not_overwritten(tmp_path: Path) -> None:
     Fit(tmp_path, Gathered, epochs=1)
-    with pytest.raises(ConfError, match="newest of step 2: set resume=True"):
+    with pytest.raises(ConfError, match="newest of step 2. Set resume=True"):
         Fit(tmp_path, Gathered, epochs=1)
 
 
@@ -202,7 +202,7 @@ def test_none_is_whole(tmp_path: Path) -> None:
     ("changes", "error", "message"),
     [
         ({"make": lambda: Net(8)}, ModelError, r"0\.weight is float32 \[8, 6\], was float32 \[9, 6\]"),
-        ({"rows": ["a", "b", "other"]}, InputError, r"ranks \[2\] of 3 have other rows .*rand\(\).* write the"),
+        ({"rows": ["a", "b", "other"]}, InputError, r"ranks \[2\] of 3 have other rows .*rand\(\).* Write the"),
         ({"optimizer": torch.optim.SGD}, ConfError, "optimizer='SGD': .* was made with '.*lambda>'"),
         ({"lr_scheduler": None}, ConfError, "lr_scheduler=None: "),
         ({"conf": {"data_shuffle": "global"}}, ConfError, r"data\.shuffle='global': .* was made with 'local'"),

@@ -1,3 +1,5 @@
-"""Checkpoints of the training: ``saver.py`` decides when and what, ``restore.py`` goes on from one,
-``checkpoint_directory.py`` is their layout, ``storage.py`` puts files into the directory, a local one or Hadoop's.
+"""Checkpoints of a training run.
+
+``saver.py`` decides when to write and what. ``restore.py`` resumes from a checkpoint. ``checkpoint_directory.py``
+defines the layout. ``storage.py`` moves files to and from the directory, a local path or a Hadoop URI.
 """

@@ -1,21 +1,22 @@
-"""Checkpoints on disk: sharded, atomic, checked before they are believed.
+"""Checkpoint layout on disk: sharded, completed by one atomic rename, verified before use.
 
 ::
 
-    step-00000012/                   complete: it got this name by one rename, after everything in it was on disk
-        manifest.json                step, what the run is, size and SHA-256 of every file, and its own
-        parameters-0.safetensors     the stretches of the flat parameters that rank 0 updates; also -1, ... if sharded
+    step-00000012/                   complete: renamed to this only after all its files were on disk
+        manifest.json                step, run description, size and SHA-256 of every file, and the manifest's own SHA-256
+        parameters-0.safetensors     ranges of the flat parameters that rank 0 updates; if sharded also -1, ...
         optimizer-0.safetensors      torch's state_dict for these
-        common.safetensors           what is the same on all ranks, such as the best model so far; rank 0's untrained state
-        rank-0.safetensors, ...      what each rank has for itself: position, random generators, untrained state that differs
-    step-00000024.tmp-<attempt>/  being written, or left behind by a gang that is gone
+        common.safetensors           state that is equal on all ranks, such as the best model; rank 0's untrained state
+        rank-0.safetensors, ...      each rank's own state: position, random generators, untrained state that differs
+    step-00000024.tmp-<attempt>/     being written, or left behind by a gang that has ended
 
-1. Every rank writes its files into the gang's own ``.tmp-`` directory and tells rank 0 their sizes and sums.
-2. When it has them of all ranks, rank 0 writes the manifest and renames the directory.
-3. Rank 0 deletes all but the newest complete ones.
+1. Every rank writes its files into the ``.tmp-`` directory of the gang's attempt, and sends their sizes and checksums
+   to rank 0.
+2. When all ranks have reported, rank 0 writes the manifest and renames the directory.
+3. Rank 0 deletes all but the newest complete checkpoints.
 
-A gang that was replaced writes under another name, so it cannot spoil what its successor writes. Nothing is pickled: the
-files hold tensors, one of which is JSON (see :mod:`sparkdl_comm.gang.values`).
+Each attempt writes under its own name, so a replaced gang cannot damage its successor's files. Nothing is pickled: the
+files hold tensors, and JSON packed into a tensor (see :mod:`sparkdl_comm.gang.values`).
 """
 
 from __future__ import annotations
@@ -45,72 +46,79 @@ Tensors = dict[str, torch.Tensor]
 
 
 def complete_steps(names: Iterable[str]) -> list[int]:
-    """Steps of the complete checkpoints among what is in a directory, newest first."""
+    """Return the steps of the complete checkpoints among a directory's entries, newest first."""
     found = map(_COMPLETE.fullmatch, names)
     return sorted((int(match[1]) for match in found if match), reverse=True)
 
 
 def writers_of(manifest: Mapping[str, Any]) -> list[int]:
-    """The ranks that wrote parameters and the optimizer's state: each its own part, if the strategy was sharded then, or rank
-    0 alone."""
+    """Return the ranks that wrote parameters and optimizer state: every rank if the strategy was sharded, else rank 0."""
     return [rank for rank in range(manifest["run"]["world"]) if _file(f"parameters-{rank}") in manifest["files"]]
 
 
 def check_unused(directory: str, steps: Sequence[int], resume: bool) -> None:
-    """Refuses a directory with complete checkpoints, unless training is to go on from them.
+    """Refuse a directory that has complete checkpoints, unless training is to resume from them.
 
-    :raises ConfError: there are some, and ``resume`` is not set.
+    :raises ConfError: ``steps`` is not empty, and ``resume`` is not set.
     """
     if steps and not resume:
         raise ConfError(
-            f"checkpointDir={directory} has checkpoints already, the newest of step {steps[0]}: set resume=True to go on from"
-            " it, or name another directory"
+            f"checkpointDir={directory} already has checkpoints, the newest of step {steps[0]}. Set resume=True to continue"
+            " from it, or use another directory."
         )
 
 
 class CheckpointDirectory:
-    """The checkpoints in a directory, as this ``attempt`` of the gang sees them. All methods raise PersistenceError, with the
-    path."""
+    """Checkpoints in a directory, as one ``attempt`` of the gang reads and writes them.
+
+    All methods raise PersistenceError, with the path.
+    """
 
     def __init__(self, storage: CheckpointStorage, attempt: str) -> None:
         self._storage = storage
         self._attempt = attempt
 
     def steps(self) -> list[int]:
-        """Steps of the complete checkpoints, newest first."""
+        """Return the steps of the complete checkpoints, newest first."""
         return complete_steps(self._storage.names())
 
     def probe(self, rank: int) -> str:
-        """Writes a small file, as this rank will have to write large ones; returns its name, to be deleted."""
+        """Write an empty file to test that this rank can write. Return its name; the caller deletes the file."""
         name = f"{_PROBE}{self._attempt}-{rank}"
         self._storage.create(name, lambda path: path.touch())
         return name
 
     def check_shared(self, names: Iterable[str]) -> None:
-        """Rank 0: PersistenceError unless it sees what the others have written."""
+        """Check on rank 0 that it sees the files that the other ranks wrote.
+
+        :raises PersistenceError: rank 0 does not see one of ``names``.
+        """
         self._check_seen("", names)
 
     def delete(self, name: str) -> None:
         self._storage.delete(name)
 
     def write(self, step: int, parts: Mapping[str, Tensors]) -> dict[str, dict[str, Any]]:
-        """Write parts of a checkpoint, contiguous CPU tensors by name. Returns when they are on disk: for :meth:`complete`,
-        ``bytes`` and ``sha256`` by file name."""
+        """Write parts of a checkpoint: contiguous CPU tensors by name. Return when they are on disk.
+
+        The result has ``bytes`` and ``sha256`` by file name, for :meth:`complete`.
+        """
         return {_file(part): self._put(step, _file(part), tensors) for part, tensors in parts.items()}
 
     def complete(self, step: int, run: Mapping[str, Any], files: Mapping[str, Any], keep: int) -> None:
-        """Rank 0, when all ranks have written: make the checkpoint visible, then delete all but the newest ``keep``.
+        """Make the checkpoint visible, then delete all but the newest ``keep``. Rank 0 calls it when all ranks have
+        written.
 
-        :param run: JSON-able, what a run must be to go on from here; :meth:`manifest` gives it back.
-        :param files: what :meth:`write` returned, of all ranks.
+        :param run: JSON-able description of the run, which a resumed run must match. :meth:`manifest` returns it.
+        :param files: the results of :meth:`write` of all ranks.
         """
         new = self._new(step)
         self._check_seen(new, files)
         if _name(step) in self._storage.names():
-            # By the gang that this one replaced, whose last rank took its time: it is what this gang has, bit by bit.
+            # A late rank of the gang that this one replaced has completed it. The contents are the same, bit by bit.
             if self.manifest(step)[0].get("run") != dict(run):
                 raise PersistenceError(
-                    f"{_name(step)} was written by another fit: each needs a checkpointDir of its own"
+                    f"{_name(step)} was written by another fit. Give each fit its own checkpointDir."
                 )
             self._storage.delete(new)
             return
@@ -122,49 +130,52 @@ class CheckpointDirectory:
             self._storage.delete(_name(old))
 
     def clean(self, last: int) -> None:
-        """Rank 0, before training goes on from step ``last``: delete what other gangs did not complete, and what is newer,
-        because it was found damaged."""
+        """Delete incomplete checkpoints of other attempts, and checkpoints newer than step ``last``, which were found
+        damaged.
+
+        Rank 0 calls it before training resumes from step ``last``.
+        """
         for name in self._storage.names():
             complete, unfinished = _COMPLETE.fullmatch(name), _UNFINISHED.fullmatch(name)
             if complete and int(complete[1]) > last:
                 self._storage.delete(name)
             probe = name.startswith(_PROBE) and not name.startswith(_PROBE + self._attempt)
             if probe or (unfinished and unfinished[1] != self._attempt):
-                with contextlib.suppress(PersistenceError):  # a rank of that gang may be writing into it still
+                with contextlib.suppress(PersistenceError):  # a rank of that gang may still be writing into it
                     self._storage.delete(name)
 
     def manifest(self, step: int) -> tuple[dict[str, Any], str | None]:
-        """The manifest, and what is wrong with it, None if nothing is."""
+        """Return the manifest, and a description of its damage (None: it is intact)."""
         path = self._storage.local(f"{_name(step)}/{MANIFEST}")
         if path is None:
-            return {}, f"{_name(step)}/{MANIFEST} is not there"
+            return {}, f"{_name(step)}/{MANIFEST} is missing"
         try:
             manifest = json.loads(path.read_text(encoding="utf-8"))
             whole = manifest.pop("sha256") == _digest(manifest)
         except (ValueError, KeyError, TypeError, AttributeError):
             whole = False
         if not whole:
-            return {}, f"{_name(step)}/{MANIFEST} is damaged: not what was written"
+            return {}, f"{_name(step)}/{MANIFEST} is damaged: its checksum is wrong"
         if manifest["format"] != FORMAT:
-            raise PersistenceError(f"{_name(step)}: format {manifest['format']}, and this sparkdl_comm reads {FORMAT}")
+            raise PersistenceError(f"{_name(step)} has format {manifest['format']}. This sparkdl_comm reads {FORMAT}.")
         return manifest, None
 
     def damage(self, step: int, manifest: Mapping[str, Any], parts: Iterable[str]) -> str | None:
-        """What is wrong with these parts of a checkpoint, None if nothing is."""
+        """Return what is wrong with these parts of a checkpoint, or None."""
         for part in parts:
             name = f"{_name(step)}/{_file(part)}"
             path = self._storage.local(name)
             if path is None:
-                return f"{name} is not there"
+                return f"{name} is missing"
             if sums(path) != manifest["files"].get(_file(part)):
-                return f"{name} is damaged: not the bytes that its manifest tells"
+                return f"{name} is damaged: size or checksum differs from the manifest"
         return None
 
     def read(self, step: int, part: str) -> Tensors:
-        """What was given to :meth:`write`; of a part that is not damaged."""
+        """Return the tensors of an intact part, as they were given to :meth:`write`."""
         path = self._storage.local(f"{_name(step)}/{_file(part)}")
         try:
-            # Copied: the library maps the file, which is deleted when there are newer ones.
+            # Copied: safetensors maps the file, which is deleted when there are newer checkpoints.
             return {name: tensor.clone() for name, tensor in safetensors.torch.load_file(str(path)).items()}
         except (OSError, safetensors.SafetensorError) as error:
             raise PersistenceError(f"cannot read {path}: {error}") from error

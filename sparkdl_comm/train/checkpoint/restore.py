@@ -1,9 +1,9 @@
-"""Goes on from a checkpoint: finds the newest whole one, checks that it fits this run, and gives each rank its part.
+"""Resuming from a checkpoint: find the newest intact one, check that it fits this run, and load each rank's part.
 
-1. Rank 0 lists the checkpoints. From the newest on, every rank checks the files that it needs; the first of which nobody
-   misses any is taken.
-2. Before the strategy joins, each rank reads all parameters into its module: they are those that all ranks begin with.
-3. When optimizer, scheduler and loop are there, each takes its state.
+1. Rank 0 lists the checkpoints. From the newest on, every rank checks the files that it needs. The first checkpoint
+   that is intact for all ranks is used.
+2. Before the strategy joins, each rank loads all parameters into its module. All ranks start from these values.
+3. When optimizer, scheduler and loop exist, each loads its state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparkdl_comm.train.checkpoint.storage import CheckpointStorage
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Checkpoints, TrainSpec
 
-#: What must be the same for a run to go on, by its name in the manifest: what to set.
+#: Settings that a resumed run must share with the checkpoint: name in the manifest -> the Param or conf key to set.
 _SETTINGS = {
     "world": "num_workers",
     "strategy": "strategy",
@@ -39,31 +39,32 @@ _SETTINGS = {
 
 
 class Restorer:
-    """Finds the checkpoint that training goes on from, and loads one rank's part of it.
+    """Loader of one rank's part of the checkpoint from which training resumes.
 
-    The methods are called in the order in which they stand here, on all ranks; :meth:`load_parameters` and :meth:`load_state`
-    only if there is a checkpoint.
+    All ranks call the methods in the order of their definition. They call :meth:`load_parameters` and
+    :meth:`load_state` only if there is a checkpoint.
     """
 
     def __init__(self, checkpoints: Checkpoints, run: dict[str, Any], gang: Gang, timeout: float) -> None:
-        """``run``: see :func:`describe`."""
+        """Open the storage. ``run``: see :func:`describe`."""
         self._checkpoints, self._gang, self._timeout = checkpoints, gang, timeout
         self._storage = CheckpointStorage.at(checkpoints.directory, timeout)
         self._directory = CheckpointDirectory(self._storage, gang.attempt)
         self._writers = [0]
         self._own = f"rank-{gang.rank}"
-        #: Of the checkpoint to go on from; 0: from the beginning.
+        #: Step of the checkpoint to resume from. 0: start from the beginning.
         self.step = 0
-        #: What the checkpoints of this run are to say of it: it goes by the name of the run that began.
+        #: Run description for new checkpoints. A resumed run keeps the name of the original run.
         self.run = run
 
     def find(self, warn: Callable[[str], object]) -> None:
-        """Sets :attr:`step`, and deletes what is of no use any more. ``warn``, on rank 0: about what is skipped.
+        """Set :attr:`step`, and delete what is no longer needed.
 
-        :raises ConfError: there are checkpoints, and ``resume`` is not set; or the run is another.
-        :raises InputError, ModelError: the rows or the model are others.
-        :raises PersistenceError: none of the checkpoints is whole; or the directory cannot be read, or not be written, or
-            is not the same for all ranks.
+        :param warn: called on rank 0 for each skipped checkpoint.
+        :raises ConfError: there are checkpoints, and ``resume`` is not set; or the settings differ.
+        :raises InputError, ModelError: the rows or the model differ.
+        :raises PersistenceError: no checkpoint is intact; or the directory cannot be read or written, or is not shared
+            by all ranks.
         """
         rank, directory = self._gang.rank, self._checkpoints.directory
         steps = self._gather(self._directory.steps() if rank == 0 else None)[0]
@@ -76,23 +77,23 @@ class Restorer:
                 self.step, self.run = step, {**self.run, "name": manifest["run"]["name"]}
                 break
             if rank == 0:
-                warn(f"checkpointDir={directory}: a checkpoint is skipped: {faults[0]}")
+                warn(f"checkpointDir={directory}: skipped a checkpoint: {faults[0]}")
         if steps and not self.step:
             raise PersistenceError(
-                f"checkpointDir={directory}: none of the checkpoints of steps {steps} is whole; to begin anew, delete them"
+                f"checkpointDir={directory}: none of the checkpoints of steps {steps} is intact. Delete them to start over."
             )
         if rank == 0:
             self._directory.clean(self.step)
         self._try_writing()
 
     def load_parameters(self, model: FlatModel) -> None:
-        """Loads the values into the module, before it is bound."""
+        """Load the values into the module, before it is bound."""
         for part in _parameters(self._writers):
             for start, values in self._directory.read(self.step, part).items():
                 model.load(int(start), values)
 
     def load_state(self, loop: TrainingLoop) -> None:
-        """Loads the state of optimizer and loop, before the loop runs."""
+        """Load the state of optimizer and loop, before the loop runs."""
         loop.strategy.load_optimizer_state(unpack(self._directory.read(self.step, self._optimizer(self._writers))))
         own, common = (unpack(self._directory.read(self.step, part)) for part in (self._own, "common"))
         loop.load_state({"own": own, "common": common})
@@ -104,7 +105,10 @@ class Restorer:
         return f"optimizer-{self._gang.rank if len(writers) > 1 else writers[0]}"
 
     def _try_writing(self) -> None:
-        """Each rank a file, which rank 0 sees: PersistenceError now, where it would come with the first checkpoint."""
+        """Let each rank write a file, and check that rank 0 sees all of them.
+
+        A directory that cannot be written or is not shared raises PersistenceError now, not at the first checkpoint.
+        """
         mine = self._directory.probe(self._gang.rank)
         try:
             names = self._gather(mine)
@@ -118,7 +122,7 @@ class Restorer:
         return gather_json(self._gang, value, self._timeout)
 
     def _look(self, step: int) -> tuple[dict[str, Any], str | None]:
-        """The manifest, and what is wrong with the checkpoint as far as this rank needs it."""
+        """Return the manifest, and what is wrong with the files that this rank needs, or None."""
         manifest, fault = self._directory.manifest(step)
         if fault is None:
             check_same(self.run, manifest["run"], step)
@@ -133,7 +137,8 @@ def _parameters(writers: list[int]) -> list[str]:
 
 
 def describe(name: str, spec: TrainSpec, model: FlatModel, rows: list[str]) -> dict[str, Any]:
-    """What a run is: all but its ``name`` must be the same for a run to go on from a checkpoint. JSON-able.
+    """Return a JSON-able description of a run. To resume, everything but ``name`` must equal the checkpoint's
+    description.
 
     :param rows: a digest of each rank's rows.
     """
@@ -157,23 +162,23 @@ def describe(name: str, spec: TrainSpec, model: FlatModel, rows: list[str]) -> d
 
 
 def _name(factory: Any) -> str | None:
-    """``Adam``, also of ``functools.partial(Adam, …)``: with other arguments, its state fits."""
+    """Return the class name, also for ``functools.partial(Adam, …)``: the state fits whatever the arguments."""
     while isinstance(factory, functools.partial):
         factory = factory.func
     return None if factory is None else getattr(factory, "__qualname__", type(factory).__qualname__)
 
 
 def check_same(here: Mapping[str, Any], there: Mapping[str, Any], step: int) -> None:
-    """Checks that the run ``here`` can go on from a checkpoint of the run ``there``.
+    """Check that the run ``here`` can resume from a checkpoint of the run ``there``.
 
-    :raises ConfError, ModelError, InputError: its settings, its model or its rows are others.
+    :raises ConfError, ModelError, InputError: the settings, the model or the rows differ.
     """
     at = f"the checkpoint of step {step}"
     for name, param in _SETTINGS.items():
         if here[name] != there.get(name):
             raise ConfError(
-                f"{param}={here[name]!r}: {at} was made with {there.get(name)!r}; resume with that, or name another"
-                " checkpointDir"
+                f"{param}={here[name]!r}, but {at} was made with {there.get(name)!r}. Resume with that value, or use another"
+                " checkpointDir."
             )
     ours, theirs = here["model"], there["model"]
     different = [
@@ -182,19 +187,19 @@ def check_same(here: Mapping[str, Any], there: Mapping[str, Any], step: int) -> 
     missing, unexpected = sorted(set(theirs) - set(ours)), sorted(set(ours) - set(theirs))
     if different or missing or unexpected:
         parts = (
-            ("of another shape or type", different),
+            ("different shape or type", different),
             ("not in this model", missing),
             ("only in this model", unexpected),
         )
         raise ModelError(
-            f"{at} is of another model; " + "; ".join(f"{what}: {', '.join(of)}" for what, of in parts if of)
+            f"{at} is of another model: " + "; ".join(f"{what}: {', '.join(of)}" for what, of in parts if of)
         )
     changed = [rank for rank, rows in enumerate(here["rows"]) if rows != there["rows"][rank]]
     if changed:
         raise InputError(
             f"ranks {changed} of {len(here['rows'])} have other rows than when {at} was made: the DataFrame does not give the"
-            " same rows each time. Columns may be drawn (rand(), uuid()) or depend on the order or the partitions of rows"
-            " (monotonically_increasing_id(), first(), sums of floats): write the DataFrame to a table once and give fit what"
-            " is read from there; df.checkpoint() does where only ranks are started again, not the application. To begin"
-            " anew, name another checkpointDir"
+            " same rows each time. Columns may be random (rand(), uuid()) or depend on the order or partitions of rows"
+            " (monotonically_increasing_id(), first(), sums of floats). Write the DataFrame to a table once, and call fit on"
+            " that table; df.checkpoint() is enough if only ranks restart, not the application. To start over, use another"
+            " checkpointDir."
         )

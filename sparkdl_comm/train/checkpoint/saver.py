@@ -1,13 +1,13 @@
-"""When and how a rank writes checkpoints while it trains.
+"""Writing of checkpoints during training: when, and what each rank writes.
 
-1. After an optimizer step that :class:`Cadence` names, the same on all ranks, each rank copies what it is to write. Where
-   ranks have no steps in common, that is at the end of an epoch, and steps are updates of the model.
-2. A thread writes the copy while training goes on, and tells rank 0 through the gang's store. If the one before is still being
-   written then, training waits.
-3. Rank 0's thread completes the checkpoint when it has heard of all ranks.
+1. After an optimizer step that :class:`Cadence` selects, the same on all ranks, each rank copies its part of the state.
+   Asynchronous strategies do so at the end of an epoch, and count updates of the model as steps.
+2. A thread writes the copy while training continues, and reports to rank 0 through the gang's store. If the previous
+   checkpoint is still being written, training waits.
+3. Rank 0's thread completes the checkpoint when all ranks have reported.
 
-Where the strategy is sharded, each rank writes its part of parameters and optimizer; else rank 0 writes them alone. An error
-in the thread ends the fit.
+If the strategy is sharded, each rank writes its part of parameters and optimizer state. Otherwise rank 0 writes all of
+them. An error in the thread ends the fit.
 """
 
 from __future__ import annotations
@@ -33,14 +33,19 @@ from sparkdl_comm.train.checkpoint.storage import CheckpointStorage
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Checkpoints
 
-#: Seconds that a rank which fails waits for what it is writing.
+#: Seconds that a failing rank waits for an unfinished write.
 _ABANDON_SECONDS = 2.0
 
 
 class Cadence:
-    """Decides after which steps there is a checkpoint: the first after every ``steps``, and the first that ends ``seconds``
-    after the last checkpoint by the clock of rank 0. For that the ranks talk, not after every step, but whenever about half of
-    the time left has passed. ``begun``: the step that training goes on from."""
+    """Schedule of checkpoints, by steps and by time.
+
+    A checkpoint is due at the first step after every ``steps``, and at the first step that ends ``seconds`` after the
+    last checkpoint by rank 0's clock. For the time, the ranks communicate only when about half of the remaining time
+    has passed, not after every step.
+
+    :param begun: the step that training starts or resumes from.
+    """
 
     def __init__(
         self,
@@ -59,7 +64,7 @@ class Cadence:
         self._look: int | None = None
 
     def due(self, step: int) -> bool:
-        """To be called after every step, or after several, on all ranks."""
+        """Return whether a checkpoint is due. All ranks call it, after every step or after every few steps."""
         self._seen += 1
         due = self._steps is not None and step // self._steps > self._before // self._steps
         self._before = step
@@ -71,7 +76,7 @@ class Cadence:
         return due
 
     def _steps_away(self, seconds: float) -> int:
-        """For how many steps nobody needs to look; 0: a checkpoint is due."""
+        """Return the number of steps until the next look at the clock. 0: a checkpoint is due."""
         passed = self._clock() - self._last
         if passed >= seconds:
             return 0
@@ -79,12 +84,19 @@ class Cadence:
 
 
 class Saver:
-    """Writes one rank's part of the checkpoints. Call it after every step, and close it at the end. Not thread-safe."""
+    """Writer of one rank's part of the checkpoints. Not thread-safe.
+
+    Call it after every step, and close it at the end.
+    """
 
     def __init__(
         self, checkpoints: Checkpoints, run: dict[str, Any], gang: Gang, timeout: float, begun: int = 0
     ) -> None:
-        """``run``: what the manifest says of the run. ``begun``: the step that it goes on from."""
+        """Open the storage.
+
+        :param run: run description for the manifest.
+        :param begun: the step that training starts or resumes from.
+        """
         self._checkpoints, self._run, self._gang, self._timeout = checkpoints, run, gang, timeout
         self._cadence = Cadence(
             checkpoints.every_steps, checkpoints.every_seconds, gang, timeout, time.monotonic, begun
@@ -96,11 +108,11 @@ class Saver:
         self._writing: Future[None] | None = None
 
     def __call__(self, loop: TrainingLoop) -> None:
-        """Writes a checkpoint if one is due.
+        """Write a checkpoint if one is due.
 
-        :raises PersistenceError: it cannot be written; also of the last one.
-        :raises DeadlineError: the last one did not end.
-        :raises NonFiniteLossError: rather than put a checkpoint in a good one's place from which nobody can go on.
+        :raises PersistenceError: this or the previous checkpoint cannot be written.
+        :raises DeadlineError: the previous checkpoint was not finished in time.
+        :raises NonFiniteLossError: a parameter is NaN or infinite, so the checkpoint must not replace a usable one.
         :raises GangError: the gang has failed.
         """
         if self._writing is not None and self._writing.done():
@@ -111,19 +123,19 @@ class Saver:
             self._writing = self._thread.submit(self._write, loop.version, parts)
 
     def wait(self) -> None:
-        """Returns when the last checkpoint is complete, as far as this rank is concerned. Errors are those of a call."""
+        """Wait until this rank's work for the last checkpoint is done. Raises the errors of :meth:`__call__`."""
         if self._writing is None:
             return
         if not wait_for([self._writing], self._timeout).done:
             raise DeadlineError(
                 f"rank {self._gang.rank} did not finish writing a checkpoint to {self._checkpoints.directory} within"
-                f" {self._timeout:g} s: write less often (checkpointInterval, checkpointSeconds), or set {TIMEOUT_KEY}"
+                f" {self._timeout:g} s. Write less often (checkpointInterval, checkpointSeconds), or raise {TIMEOUT_KEY}."
             )
         written, self._writing = self._writing, None
         written.result()
 
     def close(self) -> None:
-        """After success nothing is being written any more; after a failure it is abandoned."""
+        """Release the storage. After a failure, abandon an unfinished write."""
         if self._writing is not None:
             self._storage.abort()
             wait_for([self._writing], _ABANDON_SECONDS)
@@ -144,14 +156,14 @@ class Saver:
 
 
 def snapshot(loop: TrainingLoop, gang: Gang, timeout: float) -> dict[str, Tensors]:
-    """Copies, in the CPU's memory, of what this rank writes; by part. All ranks call it."""
+    """Return CPU copies of what this rank writes, by part. All ranks call it."""
     owned, rank = loop.strategy.owned(), gang.rank
     loop.check_finite(owned)
     state = loop.state()
     untrained = state["own"]["untrained"]
     ours = digests(untrained)
     first = gather_json(gang, ours, timeout)[0]
-    # Rank 0 writes its frozen parameters and buffers for all; the others, those in which they differ.
+    # Rank 0 writes its frozen parameters and buffers for all. Other ranks write only the tensors that differ from it.
     state["common"]["untrained"] = untrained
     state["own"]["untrained"] = {name: tensor for name, tensor in untrained.items() if ours[name] != first.get(name)}
     parts = {f"rank-{rank}": _packed(state["own"])}
@@ -167,9 +179,9 @@ def _packed(state: dict[str, Any]) -> Tensors:
     try:
         return values.pack(state)
     except InputError as error:
-        raise PersistenceError(f"the training's state cannot be stored in a checkpoint: {error.message}") from error
+        raise PersistenceError(f"the training state cannot be stored in a checkpoint: {error.message}") from error
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU, contiguous, in memory of its own."""
+    """Return a contiguous copy on the CPU."""
     return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())

@@ -1,5 +1,6 @@
-"""Checkpoint storage: files in a directory that all ranks share, on one host, on a shared mount, or wherever Hadoop
-reaches."""
+"""Checkpoint storage: files in a directory that all ranks share, on one host, on a shared mount, or on a Hadoop
+filesystem.
+"""
 
 from __future__ import annotations
 
@@ -20,28 +21,32 @@ _CHUNK = 1 << 20
 
 
 class CheckpointStorage(ABC):
-    """A backend for the files of checkpoints. Names are relative to the directory, with ``/`` between their parts.
+    """Backend for checkpoint files. Names are relative to the directory, with ``/`` between their parts.
 
     All methods raise PersistenceError, with the path.
     """
 
     @classmethod
     def at(cls, directory: str, timeout: float) -> CheckpointStorage:
-        """``directory``: an absolute local path; else a URI for Hadoop, through the executor of this worker, which needs the
-        plugin. ``timeout``: seconds that one remote operation may take."""
+        """Return the storage for ``directory``.
+
+        :param directory: an absolute local path, or a Hadoop URI. A URI goes through this worker's executor, which
+            needs the plugin.
+        :param timeout: seconds that one remote operation may take.
+        """
         return LocalStorage(Path(directory)) if directory.startswith("/") else HadoopStorage(directory, timeout)
 
     @abstractmethod
     def names(self, directory: str = "") -> list[str]:
-        """The names in a directory; none if it is not there."""
+        """Return the names in a directory; an empty list if it does not exist."""
 
     @abstractmethod
     def create(self, name: str, write: Callable[[Path], object]) -> dict[str, Any]:
-        """Make the file that ``write`` writes to the local path it gets. Returns its :func:`sums` when it is on disk."""
+        """Create a file: ``write`` gets a local path to write to. Return its :func:`sums` when it is on disk."""
 
     @abstractmethod
     def local(self, name: str) -> Path | None:
-        """The file's local path, or that of a copy which lives until :meth:`close`; None if it is not there."""
+        """Return the local path of the file, or of a copy that exists until :meth:`close`. None: there is no such file."""
 
     @abstractmethod
     def rename(self, source: str, target: str) -> None:
@@ -49,15 +54,15 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Delete a file, or a directory with all that is in it."""
+        """Delete a file, or a directory with its contents."""
 
     @abstractmethod
     def abort(self) -> None:
-        """From any thread: an operation that waits for another process ends with an error."""
+        """End an operation that waits for another process with an error. May be called from any thread."""
 
     @abstractmethod
     def close(self) -> None:
-        """Deletes what only this process needed."""
+        """Delete temporary files of this process."""
 
     def __enter__(self) -> CheckpointStorage:
         return self
@@ -67,7 +72,7 @@ class CheckpointStorage(ABC):
 
 
 class LocalStorage(CheckpointStorage):
-    """A directory of the local file system, or of a shared mount."""
+    """Directory in the local file system or on a shared mount."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -92,9 +97,9 @@ class LocalStorage(CheckpointStorage):
 
     def rename(self, source: str, target: str) -> None:
         with self._named("rename", source):
-            # rename(2) would put an empty directory out of the way
+            # rename(2) would silently replace an empty directory.
             if (self._root / target).exists():
-                raise FileExistsError(f"{self._root / target} is there already")
+                raise FileExistsError(f"{self._root / target} already exists")
             os.rename(self._root / source, self._root / target)
             _sync(self._root)
 
@@ -104,10 +109,10 @@ class LocalStorage(CheckpointStorage):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def abort(self) -> None:
-        """Nothing: no operation waits for another process."""
+        """Do nothing: no operation waits for another process."""
 
     def close(self) -> None:
-        """Nothing is to be given back."""
+        """Do nothing: there are no temporary files."""
 
     @contextmanager
     def _named(self, what: str, name: str) -> Iterator[None]:
@@ -120,7 +125,7 @@ class LocalStorage(CheckpointStorage):
 
 
 class HadoopStorage(CheckpointStorage):
-    """A directory that Hadoop reaches: files are made on the local disk first, and the executor copies them."""
+    """Directory on a Hadoop filesystem. Files are written to the local disk first, and the executor copies them."""
 
     def __init__(self, root: str, timeout: float) -> None:
         self._root = root.rstrip("/")
@@ -173,7 +178,7 @@ class HadoopStorage(CheckpointStorage):
 
 
 def sums(path: Path) -> dict[str, Any]:
-    """``bytes`` and ``sha256`` of a file."""
+    """Return ``bytes`` and ``sha256`` of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -182,7 +187,7 @@ def sums(path: Path) -> dict[str, Any]:
 
 
 def _sync(path: Path) -> None:
-    """A file's content, or a directory's names, are on disk when this returns."""
+    """Flush a file's content, or a directory's entries, to disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
